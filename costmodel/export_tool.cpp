@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "costmodel/errors.h"
@@ -8,6 +9,7 @@
 #include "costmodel/format/outputs.h"
 #include "costmodel/interchange/foreign.h"
 #include "costmodel/interchange/plan_formats.h"
+#include "costmodel/interchange/rank_file.h"
 #include "costmodel/tool.h"
 
 namespace {
@@ -21,11 +23,19 @@ std::vector<stagecraft::interchange::ForeignFormat> graph_formats() {
   return out;
 }
 
+/// Formats that say where the ranks of a plan run.
+constexpr const char* kRankFile = "rankfile";
+constexpr const char* kHostList = "hosts";
+
+bool places_ranks(const std::string& format) { return format == kRankFile || format == kHostList; }
+
 /// The formats of graphs and of plans for --help.
 std::string known_formats() {
   std::string out = stagecraft::interchange::format_list(graph_formats());
   for (const PlanFormat& format : stagecraft::interchange::plan_formats())
     out += ", " + format.name + " (" + format.what + ")";
+  out += std::string(", ") + kRankFile + " (Open MPI's rank file), " + kHostList +
+         " (a host list for stagecraft run --hosts and mpirun --hostfile)";
   return out;
 }
 
@@ -44,6 +54,8 @@ struct Request {
   std::string output = "-";
   std::string kind;
   std::string graph;
+  std::string hosts;
+  std::optional<int> cores;
   bool force = false;
   stagecraft::interchange::PlanTextOptions options;
 };
@@ -51,6 +63,7 @@ struct Request {
 void check_usage(const Request& request) {
   std::vector<std::string> names;
   for (const auto& format : graph_formats()) names.push_back(format.name);
+  names.insert(names.end(), {kHostList, kRankFile});
   if (std::find(names.begin(), names.end(), request.format) == names.end())
     stagecraft::usage("FORMAT", [&] { (void)stagecraft::interchange::plan_format(request.format, names); });
   const auto only_of = [&](bool given, const char* option, const char* format) {
@@ -61,6 +74,11 @@ void check_usage(const Request& request) {
   }
   only_of(request.options.depths, "--depths", "pipedream-conf");
   only_of(!request.graph.empty(), "--graph", "pipedream-conf");
+  only_of(request.cores.has_value(), "--cores", kRankFile);
+  if (!request.hosts.empty() && !places_ranks(request.format))
+    throw CLI::ValidationError("--hosts", std::string("only valid with ") + kRankFile + " and " + kHostList);
+  if (request.hosts.empty() && places_ranks(request.format))
+    throw CLI::ValidationError("--hosts", "is required for " + request.format);
   const PlanFormat* const format = find_plan_format(request.format);
   const std::vector<std::string> kinds = format == nullptr ? std::vector<std::string>{} : format->kinds;
   std::string known;
@@ -111,6 +129,21 @@ void export_plan(Request& request, const PlanFormat& format) {
   }
 }
 
+/// Writes where the ranks of a plan run.
+void export_places(const Request& request) {
+  const bool list = request.format == kHostList;
+  stagecraft::format::check_outputs({request.input, request.hosts},
+                                    {{request.output, list ? "host list" : "rank file"}}, request.force);
+  const stagecraft::BoundPlan plan(stagecraft::format::read_plan(request.input));
+  const auto hosts =
+      stagecraft::interchange::parse_host_list(stagecraft::format::read_text(request.hosts), request.hosts);
+  std::string text;
+  try {
+    text = list ? host_list(plan, hosts) : open_mpi_rank_file(plan, hosts, request.cores.value_or(1));
+  } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.input + ": " + e.what()); }
+  stagecraft::format::write_text(request.output, text);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -123,6 +156,7 @@ int main(int argc, char** argv) {
        "...\n"
        "  stagecraft export pipedream-conf plan.json --graph graph.json -o folder\n"
        "  stagecraft export deepspeed plan.json --kind python -o planned_pipeline.py\n"
+       "  stagecraft export rankfile plan.json --hosts hosts.txt --cores 8 -o ranks.txt\n"
        "  pretrain_gpt.py --pipeline-model-parallel-layout \"$(stagecraft export megatron plan.json)\" ..."},
       argc, argv,
       [&](CLI::App& app) {
@@ -137,10 +171,20 @@ int main(int argc, char** argv) {
         app.add_flag("--depths", request.options.depths,
                      "pipedream-conf: write the plan's warm-ups as stage_to_depth_map in the hybrid configuration");
         app.add_flag("--transfers", request.options.transfers, "actions: include sends, receives and reduces");
+        app.add_option("--hosts", request.hosts,
+                       "rankfile, hosts: the hosts of the plan's devices, one NAME [slots=N] per line: device 0 is the "
+                       "first one of the first host")
+            ->type_name("FILE");
+        app.add_option("--cores", request.cores, "rankfile: cores of each device (default: 1)")
+            ->transform(stagecraft::integer(1, 1 << 16, "the most of a device"));
         stagecraft::add_force_option(app, request.force);
         app.callback([&] { check_usage(request); });
       },
       [&] {
+        if (places_ranks(request.format)) {
+          export_places(request);
+          return 0;
+        }
         if (const PlanFormat* const format = find_plan_format(request.format)) {
           export_plan(request, *format);
           return 0;

@@ -37,6 +37,8 @@ const std::vector<std::pair<std::regex, const char*>>& kinds() {
              {R"(,*\(?\d+(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD|UNSHARD|RESHARD)\d*[,;\n])", "schedule CSV"},
              {R"([EtmL*()|,0-9]*t[EtmL*()|,0-9]*\s*$)", "Megatron-LM layout"},
              {R"(\{"step":\d+,("epoch":[^,]*,)?"loss":)", "file of metrics"},
+             {R"(rank \d+=\S+ slot=\d)", "rank file"},
+             {R"([A-Za-z0-9][A-Za-z0-9._:@-]* slots=\d+\n)", "host list"},
              {R"(digraph layers \{)", "Graphviz picture"},
              {R"((<\?xml[^>]*>\s*)?(<!DOCTYPE svg[^>]*>\s*)?(<!--[^>]*-->\s*)*<svg[ >])", "SVG picture"},
              {R"(<!DOCTYPE html>\s*<html [^>]*class="stagecraft-report")", "HTML report"},

@@ -46,6 +46,35 @@ TEST_F(ExportPlan, PutsAllTextsOfAFormatInAFolder) {
   EXPECT_EQ(folder_.run("ls ds").out, "parts.json\nplanned_pipeline.py\n");
 }
 
+TEST_F(ExportPlan, PutsRanksOnHosts) {
+  folder_.write("hosts.txt", "red\nblue\n");
+  EXPECT_EQ(run("rankfile plan.json --hosts hosts.txt --cores 4").out, "rank 0=red slot=0-3\nrank 1=blue slot=0-3\n");
+  for (int i = 0; i < 2; ++i) {  // the second replaces the first
+    EXPECT_EQ(run("hosts plan.json --hosts hosts.txt -o list.txt").err, "");
+    EXPECT_EQ(run("rankfile plan.json --hosts hosts.txt -o ranks.txt").err, "");
+  }
+  EXPECT_EQ(folder_.read("list.txt"), "red slots=1\nblue slots=1\n");
+  EXPECT_EQ(folder_.read("ranks.txt"), "rank 0=red slot=0\nrank 1=blue slot=0\n");
+}
+
+TEST_F(ExportPlan, NamesWhatIsWrongWithHosts) {
+  folder_.write("hosts.txt", "red\n");
+  const auto refuses = [&](const std::string& arguments, int status, const std::string& message) {
+    const Outcome o = run(arguments);
+    EXPECT_EQ(o.status, status) << arguments;
+    EXPECT_THAT(o.err, HasSubstr(message)) << arguments;
+  };
+  refuses("rankfile plan.json", 2, "--hosts: is required for rankfile");
+  refuses("hosts plan.json", 2, "--hosts: is required for hosts");
+  refuses("actions plan.json --hosts hosts.txt", 2, "--hosts: only valid with rankfile and hosts");
+  refuses("hosts plan.json --hosts hosts.txt --cores 2", 2, "--cores: only valid with rankfile");
+  refuses("rankfile plan.json --hosts hosts.txt --cores 0", 2, "--cores");
+  refuses("rankfile plan.json --hosts hosts.txt", 1, "plan.json: the plan uses device 1, the 1 host has 1 slot");
+  refuses("rankfile plan.json --hosts no.txt", 1, "no.txt: ");
+  refuses("hosts plan.json --hosts hosts.txt -o hosts.txt", 1, "hosts.txt: is also an input");
+  refuses("rankfile plan.json --hosts hosts.txt -o graph.json", 1, "graph.json: holds a stagecraft.graph");
+}
+
 TEST_F(ExportPlan, WritesTheOneTextThatIsAskedFor) {
   const Outcome hybrid = run("pipedream-conf plan.json --kind hybrid --depths");
   EXPECT_THAT(hybrid.out, HasSubstr("    \"stage_to_depth_map\": {\"0\": 1, \"1\": 0}\n"));
@@ -88,9 +117,10 @@ TEST_F(ExportPlan, EndsWithTwoOnWrongUsage) {
 TEST_F(ExportPlan, ListsTheFormats) {
   const Outcome o = run("keras plan.json");
   EXPECT_EQ(o.status, 2);
-  EXPECT_EQ(o.err,
-            "stagecraft-export: FORMAT: unknown format \"keras\", known are actions, deepspeed, megatron, pipedream, "
-            "pipedream-conf, torch-pipelining\nsee stagecraft export --help\n");
+  EXPECT_EQ(
+      o.err,
+      "stagecraft-export: FORMAT: unknown format \"keras\", known are actions, deepspeed, hosts, megatron, pipedream, "
+      "pipedream-conf, rankfile, torch-pipelining\nsee stagecraft export --help\n");
 }
 
 // A class shaped like DeepSpeed's: the constructor passes partition_method to _partition_layers.

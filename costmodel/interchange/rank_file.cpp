@@ -1,0 +1,124 @@
+#include "costmodel/interchange/rank_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <map>
+#include <sstream>
+#include <stdexcept>
+
+#include "costmodel/errors.h"
+#include "costmodel/index.h"
+
+namespace stagecraft::interchange {
+namespace {
+
+constexpr int kMostSlots = 1 << 20;
+
+bool is_host_name(const std::string& word) {
+  const auto fits = [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '.' || c == '-' || c == '_' || c == ':' || c == '@';
+  };
+  return std::isalnum(static_cast<unsigned char>(word.front())) != 0 && std::ranges::all_of(word, fits);
+}
+
+/// A device of a host.
+struct Slot {
+  std::size_t host = 0;
+  int number = 0;
+};
+
+/// Where each rank runs.
+std::vector<Slot> slots_of_ranks(const BoundPlan& plan, const std::vector<HostSlots>& hosts) {
+  std::vector<Slot> slots;
+  for (std::size_t host = 0; host < hosts.size(); ++host) {
+    for (int number = 0; number < hosts[host].slots; ++number) slots.push_back({host, number});
+  }
+  std::vector<Slot> out;
+  for (const RankRole& role : plan.ranks()) {
+    if (role.device >= to_int(slots.size())) {
+      throw std::invalid_argument(
+          fmt::format("the plan uses device {}, the {} {} {}: slots=N says how many devices a host has", role.device,
+                      hosts.size(), hosts.size() == 1 ? "host has" : "hosts have",
+                      slots.size() == 1 ? "1 slot" : fmt::format("{} slots", slots.size())));
+    }
+    out.push_back(slots[to_index(role.device)]);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<HostSlots> parse_host_list(const std::string& text, const std::string& file) {
+  std::vector<HostSlots> out;
+  std::map<std::string, int> line_of;
+  std::istringstream lines(text);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const std::string place = fmt::format("{}: line {}", file, ++number);
+    std::istringstream words(line.substr(0, line.find('#')));
+    HostSlots host;
+    if (!(words >> host.name)) continue;
+    if (!is_host_name(host.name))
+      throw FormatError(fmt::format("{}: \"{}\" is not a host name, expected NAME [slots=N]", place, host.name));
+    for (std::string word; words >> word;) {
+      const std::string begin = "slots=";
+      if (!word.starts_with(begin))
+        throw FormatError(fmt::format("{}: unknown word \"{}\", expected NAME [slots=N]", place, word));
+      const char* const last = word.data() + word.size();
+      const auto [end, error] = std::from_chars(word.data() + begin.size(), last, host.slots);
+      if (error != std::errc() || end != last || host.slots < 1 || host.slots > kMostSlots) {
+        throw FormatError(fmt::format("{}: slots is \"{}\", must be an integer from 1 to {}", place,
+                                      word.substr(begin.size()), kMostSlots));
+      }
+    }
+    const auto [before, is_new] = line_of.emplace(host.name, number);
+    if (!is_new)
+      throw FormatError(fmt::format("{}: host \"{}\" is already on line {}", place, host.name, before->second));
+    out.push_back(std::move(host));
+  }
+  if (out.empty()) throw FormatError(file + ": has no hosts, expected one NAME [slots=N] per line");
+  return out;
+}
+
+std::string open_mpi_rank_file(const BoundPlan& plan, const std::vector<HostSlots>& hosts, int cores) {
+  std::string out;
+  int rank = 0;
+  for (const Slot& slot : slots_of_ranks(plan, hosts)) {
+    const int first = slot.number * cores;
+    out += fmt::format("rank {}={} slot={}", rank++, hosts[slot.host].name, first);
+    out += cores > 1 ? fmt::format("-{}\n", first + cores - 1) : "\n";
+  }
+  return out;
+}
+
+std::string host_list(const BoundPlan& plan, const std::vector<HostSlots>& hosts) {
+  const std::vector<Slot> slots = slots_of_ranks(plan, hosts);
+  std::map<std::size_t, std::size_t> last_rank;  // by host
+  std::string out;
+  for (std::size_t begin = 0; begin < slots.size();) {
+    const std::size_t host = slots[begin].host;
+    if (const auto before = last_rank.find(host); before != last_rank.end()) {
+      throw std::invalid_argument(
+          fmt::format("ranks {} and {} are on host {}, but not rank {} between them: a host list fills one host after "
+                      "the other; use rankfile",
+                      before->second, begin, hosts[host].name, before->second + 1));
+    }
+    std::size_t end = begin + 1;
+    for (; end < slots.size() && slots[end].host == host; ++end) {
+      if (slots[end].number < slots[end - 1].number) {
+        throw std::invalid_argument(fmt::format(
+            "ranks {} and {} are on devices {} and {} of host {}: a host list keeps their order; use rankfile", end - 1,
+            end, slots[end - 1].number, slots[end].number, hosts[host].name));
+      }
+    }
+    last_rank[host] = end - 1;
+    out += fmt::format("{} slots={}\n", hosts[host].name, end - begin);
+    begin = end;
+  }
+  return out;
+}
+
+}  // namespace stagecraft::interchange
