@@ -22,20 +22,21 @@ namespace {
 using stagecraft::format_bytes;
 using stagecraft::format_seconds;
 
-/// "does not fit", "may not fit" if only the upper end of the interval exceeds the device's memory, or empty; by stage.
-/// Stages of one device count together.
+/// "does not fit" if the estimate exceeds the device's memory, "may not fit" if only the bound does, or empty; by
+/// stage. Stages of one device count together.
 std::vector<std::string> fit_texts(const stagecraft::Prediction& p, std::optional<stagecraft::Bytes> memory,
                                    int positions) {
   std::vector<std::string> out(p.stages.size());
   for (std::size_t s = 0; memory && s < out.size(); ++s) {
-    stagecraft::Bytes high;
+    stagecraft::Bytes total;
+    stagecraft::Bytes bound;
     for (std::size_t chunk = s % stagecraft::to_index(positions); chunk < out.size();
          chunk += stagecraft::to_index(positions)) {
-      const stagecraft::StagePrediction& stage = p.stages[chunk];
-      high += stage.ranges ? stage.ranges->memory.high : stage.memory.total;
+      total += p.stages[chunk].memory.total;
+      bound += p.stages[chunk].memory_bound;
     }
-    if (high > *memory) out[s] = "may not fit, up to " + format_bytes(high);
-    if (!p.stages[s].fits) out[s] = "does not fit";
+    if (bound > *memory) out[s] = "may not fit, up to " + format_bytes(bound);
+    if (total > *memory) out[s] = "does not fit";
   }
   return out;
 }

@@ -59,14 +59,14 @@ std::string memory_excess(const RankedPlan& ranked, const Topology& topology, co
   const std::size_t positions = ranked.plan.stages.size() / to_index(ranked.plan.chunks);
   std::vector<Bytes> needs(positions);
   for (const StagePrediction& stage : ranked.prediction.stages)
-    needs[to_index(stage.stage) % positions] += stage.memory.total;
+    needs[to_index(stage.stage) % positions] += std::max(stage.memory_bound, stage.memory.total);
   const auto most = std::ranges::max_element(needs);
   if (*most <= *limit) return "";
   const auto first = static_cast<std::size_t>(most - needs.begin());
   std::string who = ranked.plan.chunks > 1 ? "stages " : "stage ";
   for (std::size_t s = first; s < ranked.plan.stages.size(); s += positions)
     who += (s == first ? "" : ", ") + std::to_string(s);
-  return who + (ranked.plan.chunks > 1 ? " need " : " needs ") + format_bytes(*most) +
+  return who + (ranked.plan.chunks > 1 ? " need up to " : " needs up to ") + format_bytes(*most) +
          " on each device, the limit is " + format_bytes(*limit);
 }
 

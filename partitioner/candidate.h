@@ -45,9 +45,9 @@ struct Candidate {
 /// unlimited.
 [[nodiscard]] std::optional<Bytes> memory_limit(const Topology& topology, const Constraints& constraints);
 
-/// The stage with the largest predicted memory if that is above the limit, as text: "stage 1 needs 2.1 GiB on each
-/// device, the limit is 1.0 GiB"; with chunks the stages of a device together, "stages 1, 3 need ...". Empty if all
-/// fit.
+/// The stage with the largest bound of its memory if that is above the limit, as text: "stage 1 needs up to 2.1 GiB on
+/// each device, the limit is 1.0 GiB"; with chunks the stages of a device together, "stages 1, 3 need up to ...". Empty
+/// if all fit.
 [[nodiscard]] std::string memory_excess(const RankedPlan& ranked, const Topology& topology,
                                         const Constraints& constraints);
 

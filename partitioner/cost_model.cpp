@@ -5,7 +5,7 @@
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/index.h"
-#include "costmodel/prediction/memory.h"
+#include "costmodel/prediction/memory_replay.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -14,7 +14,7 @@ Bytes peak_memory(const Graph& graph, const Plan& plan) {
   const BoundPlan bound(plan);
   const auto lists = bound.action_lists(bound.step_window().steps, PredictOptions{}.prefetch);
   Bytes most;
-  for (const RankMemory& memory : rank_memories(graph, bound, lists)) most = std::max(most, memory.total);
+  for (const MemoryReplay& replay : replay_memory(graph, bound, lists)) most = std::max(most, replay.bound);
   return most;
 }
 

@@ -305,12 +305,16 @@ std::variant<Prediction, Infeasible> predict_calibrated(const Graph& graph, cons
   const double width = std::exp(calibration.log_half_width);
   prediction->low = prediction->iteration / width;
   prediction->high = prediction->iteration * width;
-  for (StagePrediction& stage : prediction->stages) scale(stage.memory, calibration.memory);
+  for (StagePrediction& stage : prediction->stages) {
+    scale(stage.memory, calibration.memory);
+    stage.memory_bound = Bytes(std::llround(static_cast<double>(stage.memory_bound.value) * calibration.memory));
+  }
   for (RankMemory& memory : prediction->timeline.memory) scale(memory, calibration.memory);
-  for (std::size_t rank = 0; rank < plan.ranks().size(); ++rank) {
-    const Bytes peak = prediction->timeline.memory[rank].total;
-    for (const int stage : plan.ranks()[rank].stages)
-      prediction->stages[to_index(stage)].fits = !topology.device.memory || peak <= *topology.device.memory;
+  for (int stage = 0; stage < plan.stages(); ++stage) {
+    Bytes bound;
+    for (int other = stage % plan.positions(); other < plan.stages(); other += plan.positions())
+      bound += prediction->stages[to_index(other)].memory_bound;
+    prediction->stages[to_index(stage)].fits = !topology.device.memory || bound <= *topology.device.memory;
   }
   return result;
 }

@@ -18,12 +18,12 @@ namespace {
 
 constexpr double kNinety = 1.6448536269514722;                // standard deviations that hold 90 %, both sides together
 constexpr double kMedianError = 1.2533141373155003 * 1.4826;  // times MAD / sqrt(n)
-// Declared, for want of anything measured; those of links and memory are what calibrate expects before any run.
+// Declared, for want of anything measured; those of links are what calibrate expects before any run.
 constexpr double kUnknownTime = 0.1;
 constexpr double kMeasuredLink = 0.1;
 constexpr double kDeclaredLink = 0.5;
-constexpr double kMemory = 0.2;
-constexpr double kModel = 0.15;  // half of the 90 % interval
+constexpr double kMemoryBelow = 0.07;  // the least that a run needed less; the other end is the bound
+constexpr double kModel = 0.15;        // half of the 90 % interval
 constexpr double kOwnShare = 0.42;
 const std::string kLayers;  // mechanism of the layers' times; the others are links
 
@@ -92,8 +92,7 @@ bool has_saved_bytes(const Graph& graph, const Stage& stage) {
 }
 
 void add_memory_range(StageRanges& ranges, const Graph& graph, const Stage& stage, const StagePrediction& predicted) {
-  const double factor = std::exp(kNinety * kMemory);
-  ranges.memory = {times(predicted.memory.total, 1 / factor), times(predicted.memory.total, factor),
+  ranges.memory = {times(predicted.memory.total, 1 - kMemoryBelow), predicted.memory_bound,
                    graph.estimate                  ? FigureSource::Extrapolated
                    : has_saved_bytes(graph, stage) ? FigureSource::Measured
                                                    : FigureSource::Analytic};

@@ -37,8 +37,8 @@ struct Doubt {
 /// predict, or predict_calibrated, with intervals: Prediction::low, high and interval, and the ranges of the stages.
 /// Each mechanism in turn is made slower by 1.645 standard deviations and predicted again; the changes and the model's
 /// own error, 15 % (declared), add in quadrature, on the scale of the logarithm and to both sides. With a calibration
-/// its residuals, which hold all of these, replace them. Memory: a factor of 1.39, declared, 1.645 times the spread
-/// that calibrate expects before any run. Throws as predict.
+/// its residuals, which hold all of these, replace them. Memory: from 7 % below the estimate to
+/// StagePrediction::memory_bound. Throws as predict.
 /// Source: JCGM 100:2008 (GUM), 5.1.2 (propagation of independent errors).
 [[nodiscard]] std::variant<Prediction, Infeasible> predict_with_intervals(const Graph& graph, const Topology& topology,
                                                                           const BoundPlan& plan,

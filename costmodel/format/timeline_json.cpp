@@ -170,6 +170,7 @@ StagePrediction read_stage(const Cursor& at) {
     for_each_range(out.ranges.emplace(),
                    [&](const char* key, auto& range) { read_range(ranges.required(key), range); });
     ranges.done();
+    out.memory_bound = out.ranges->memory.high;
   }
   fields.done();
   return out;

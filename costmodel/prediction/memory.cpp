@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include "costmodel/index.h"
-#include "costmodel/prediction/backward_parts.h"
+#include "costmodel/prediction/memory_replay.h"
 
 namespace stagecraft {
 
@@ -164,12 +164,8 @@ RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, in
   out.parts["receiving"] = receiving;
   out.parts["workspace"] = workspace;
   if (schedule.trains) {
-    Bytes copied = plan.replicas(stage) > 1 ? parameters : Bytes(0);
-    const bool after_all = schedule.weights == Weights::Flushed && !plan.plan().gradient_bucket_bytes;
-    for (const char* gone : {"activations", "inputs", "receiving", "sending", "workspace"}) {
-      if (after_all) copied -= std::min(copied, out.parts.at(gone));
-    }
-    out.parts["reduction"] = copied;
+    const bool copies = plan.replicas(stage) > 1 && schedule.weights != Weights::Flushed;
+    out.parts["reduction"] = copies ? parameters : Bytes(0);
   }
   for (const auto& [name, bytes] : out.parts) out.total += bytes;
   return out;
@@ -177,21 +173,8 @@ RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, in
 
 std::vector<RankMemory> rank_memories(const Graph& graph, const BoundPlan& plan,
                                       const std::vector<std::vector<Action>>& lists) {
-  const std::vector<bool> splits = splits_backward(graph, plan);
-  std::map<std::pair<int, int>, RankMemory> known;  // by stage and microbatches in flight
   std::vector<RankMemory> out;
-  for (const RankRole& role : plan.ranks()) {
-    RankMemory memory;
-    memory.rank = to_int(out.size());
-    for (const int stage : role.stages) {
-      const int held = in_flight(lists[out.size()], stage, splits[to_index(stage)]);
-      const auto [own, fresh] = known.try_emplace({stage, held});
-      if (fresh) own->second = stage_memory(graph, plan, stage, held);
-      memory.total += own->second.total;
-      for (const auto& [part, bytes] : own->second.parts) memory.parts[part] += bytes;
-    }
-    out.push_back(std::move(memory));
-  }
+  for (MemoryReplay& replay : replay_memory(graph, plan, lists)) out.push_back(std::move(replay.peak));
   return out;
 }
 

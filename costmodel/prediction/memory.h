@@ -12,7 +12,7 @@ namespace stagecraft {
 /// a backward is done at its end. `splits`: of splits_backward.
 [[nodiscard]] int in_flight(const std::vector<Action>& list, int stage, bool splits = true);
 
-/// Peak bytes of each rank, by its action list: the sum of stage_memory over its stages.
+/// Peak bytes of each rank, from replay_memory.
 [[nodiscard]] std::vector<RankMemory> rank_memories(const Graph& graph, const BoundPlan& plan,
                                                     const std::vector<std::vector<Action>>& lists);
 
@@ -20,7 +20,7 @@ namespace stagecraft {
 /// is valid for the graph.
 [[nodiscard]] std::vector<Bytes> tied_bytes(const Graph& graph, const BoundPlan& plan);
 
-/// Peak bytes of a rank of `stage` that holds `in_flight` microbatches at once, by part:
+/// Bytes of a rank of `stage` that holds `in_flight` microbatches at once, with all parts at their largest, by part:
 ///   parameters, gradients (as many bytes), optimizer (optimizer_state_values for each parameter value),
 ///   activations (in_flight * (saved bytes of its layers + what it receives, twice if no layer saves it: a layer's
 ///   saved
@@ -31,8 +31,7 @@ namespace stagecraft {
 ///   inputs (in_flight * the loaded data it reads), receiving (one message ahead on each incoming edge,
 ///     and the gradients in use), sending (the gradients on their way back),
 ///   workspace (the largest of any layer; layers without workspace_bytes count their largest output once),
-///   reduction (a copy of the gradients while replicas sum them; if they do so in one piece after the last backward,
-///     only what exceeds the activations, inputs, messages and workspace, which are gone by then),
+///   reduction (under an asynchronous schedule, a copy of the gradients while replicas sum them),
 ///   older versions (of the parameters, which an asynchronous schedule keeps besides the newest).
 /// Without training there are no gradients, optimizer state or reduction; activations are the received tensors and the
 /// largest output of a layer.

@@ -16,6 +16,7 @@
 #include "costmodel/prediction/collectives.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/memory.h"
+#include "costmodel/prediction/memory_replay.h"
 #include "costmodel/table.h"
 
 namespace stagecraft {
@@ -540,8 +541,8 @@ std::variant<Replay, Infeasible> replay(const Graph& graph, const Topology& topo
 }
 
 /// Times and memory of each stage.
-std::vector<StagePrediction> predicted_stages(const Graph& graph, const Topology& topology, const BoundPlan& plan,
-                                              const Replay& replayed, Seconds iteration) {
+std::vector<StagePrediction> predicted_stages(const Graph& graph, const BoundPlan& plan, const Replay& replayed,
+                                              Seconds iteration) {
   std::vector<StagePrediction> out;
   const std::vector<bool> splits = splits_backward(graph, plan);
   const int steps = replayed.steps;
@@ -560,24 +561,40 @@ std::vector<StagePrediction> predicted_stages(const Graph& graph, const Topology
     stage.exposed_transfer = shares.exposed_transfer / parts;
     const int rank = plan.first_rank(s);
     stage.in_flight = in_flight(replayed.input.lists[to_index(rank)], s, splits[to_index(s)]);
-    stage.memory = stage_memory(graph, plan, s, stage.in_flight);
-    stage.memory.rank = rank;
     out.push_back(std::move(stage));
   }
   // Chunks of one rank share its idle time, which is reported for the first of them, and its memory.
   for (int first = 0; first < plan.positions(); ++first) {
     Seconds used;
-    Bytes memory;
     for (int s = first; s < plan.stages(); s += plan.positions()) {
       const StagePrediction& chunk = out[to_index(s)];
       used += chunk.compute + chunk.update + chunk.reduce + chunk.exposed_transfer;
-      memory += chunk.memory.total;
     }
-    for (int s = first; s < plan.stages(); s += plan.positions())
-      out[to_index(s)].fits = !topology.device.memory || memory <= *topology.device.memory;
     out[to_index(first)].bubble = std::max(iteration - used, Seconds(0));
   }
   return out;
+}
+
+/// Sets the memory of ranks and stages. A stage's is that of its replica with the largest bound.
+void add_memory(Prediction& out, const Graph& graph, const Topology& topology, const BoundPlan& plan,
+                const std::vector<std::vector<Action>>& lists) {
+  std::vector<MemoryReplay> replays = replay_memory(graph, plan, lists, memory_place(topology));
+  for (int position = 0; position < plan.positions(); ++position) {
+    const int first = plan.first_rank(position);
+    int fullest = first;
+    for (const int rank : plan.ranks_of(position)) {
+      if (replays[to_index(rank)].bound > replays[to_index(fullest)].bound) fullest = rank;
+    }
+    const MemoryReplay& replay = replays[to_index(fullest)];
+    const std::vector<int>& stages = plan.ranks()[to_index(fullest)].stages;
+    for (std::size_t i = 0; i < stages.size(); ++i) {
+      StagePrediction& stage = out.stages[to_index(stages[i])];
+      stage.memory = replay.stages[i];
+      stage.memory_bound = replay.bounds[i];
+      stage.fits = !topology.device.memory || replay.bound <= *topology.device.memory;
+    }
+  }
+  for (MemoryReplay& replay : replays) out.timeline.memory.push_back(std::move(replay.peak));
 }
 
 /// Sets the idle devices.
@@ -616,7 +633,8 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
     out.samples_per_s = samples / out.iteration.value;
   }
   out.yardstick = graph.conditions.yardstick;
-  out.stages = predicted_stages(graph, topology, plan, replayed, out.iteration);
+  out.stages = predicted_stages(graph, plan, replayed, out.iteration);
+  add_memory(out, graph, topology, plan, replayed.input.lists);
   out.devices = device_count(topology);
   add_idle_devices(out, plan);
   Seconds busy;
@@ -624,7 +642,6 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
     busy += (stage.compute + stage.update + stage.reduce) * stage.replicas;
   const double rank_time = out.iteration.value * out.timeline.ranks;
   out.bubble = rank_time > 0 ? std::max(0.0, 1 - busy.value / rank_time) : 0;
-  out.timeline.memory = rank_memories(graph, plan, replayed.input.lists);
   out.backward_parts = backward_parts_assumption(graph, plan);
   if (plan.ranks().size() > 1) out.channel = topology.levels.front().link.channel;
   out.message_processing = message_processing_assumption(graph, topology, plan);

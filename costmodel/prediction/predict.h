@@ -59,8 +59,9 @@ struct StagePrediction {
   Seconds exposed_transfer;  ///< idle while the message it needed was on the link
   Seconds bubble;            ///< idle otherwise, including before a reduce and without a microbatch
   int in_flight = 0;         ///< largest number of microbatches held at once
-  RankMemory memory;         ///< of one replica
-  bool fits = true;          ///< with the rank's other stages in the device's memory, if the topology gives one
+  RankMemory memory;         ///< of the replica that needs the most: its share in the peak of its rank
+  Bytes memory_bound;        ///< likewise of what no run exceeds, see replay_memory
+  bool fits = true;  ///< by the bound, with the rank's other stages in the device's memory, if the topology gives one
   std::optional<StageRanges> ranges = {};  ///< absent: predicted without intervals
 };
 

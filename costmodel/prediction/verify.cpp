@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "costmodel/index.h"
-#include "costmodel/prediction/memory.h"
+#include "costmodel/prediction/memory_replay.h"
 #include "costmodel/units_text.h"
 
 namespace stagecraft {
@@ -355,14 +355,14 @@ std::variant<Verified, Infeasible> verify(const BoundPlan& plan, const std::vect
   auto result = verify(plan, lists, options);
   auto* const proof = std::get_if<Verified>(&result);
   if (!proof) return result;
-  const std::vector<RankMemory> needs = rank_memories(graph, plan, lists);
+  const std::vector<MemoryReplay> needs = replay_memory(graph, plan, lists, memory_place(topology));
   std::size_t neediest = 0;
   for (std::size_t rank = 0; rank < needs.size(); ++rank) {
-    const Bytes peak = needs[rank].total;
+    const Bytes peak = needs[rank].peak.total;
     proof->ranks[rank].peak = peak;
-    if (topology.device.memory && peak > *topology.device.memory) {
-      return Infeasible{rank_text(to_int(rank)) + " needs " + format_bytes(peak) + ", its device has " +
-                        format_bytes(*topology.device.memory)};
+    if (topology.device.memory && needs[rank].bound > *topology.device.memory) {
+      return Infeasible{rank_text(to_int(rank)) + " needs up to " + format_bytes(needs[rank].bound) +
+                        ", its device has " + format_bytes(*topology.device.memory)};
     }
     if (peak > *proof->ranks[neediest].peak) neediest = rank;
   }

@@ -49,7 +49,7 @@ struct Verified {
 [[nodiscard]] std::variant<Verified, Infeasible> verify(const BoundPlan& plan,
                                                         const std::vector<std::vector<Action>>& lists,
                                                         const VerifyOptions& options = {});
-/// The same, and that the peak memory of every rank (stage_memory) is within the device's, if the topology gives it.
+/// The same, and that the memory of every rank (MemoryReplay::bound) is within the device's, if the topology gives it.
 /// Precondition: the plan is valid for graph and topology.
 [[nodiscard]] std::variant<Verified, Infeasible> verify(const BoundPlan& plan,
                                                         const std::vector<std::vector<Action>>& lists,

@@ -88,7 +88,9 @@ std::string prediction_summary(const Documents& d, const Named<Prediction>& each
   for (const StagePrediction& s : p.stages) {
     if (!s.fits)
       out += "<p class=\"warning\">" +
-             markup_text(fmt::format("Stage {} does not fit in the device's memory.", s.stage)) + "</p>\n";
+             markup_text(fmt::format("Stage {} may not fit in the device's memory: it needs up to {}.", s.stage,
+                                     format_bytes(std::max(s.memory_bound, s.memory.total)))) +
+             "</p>\n";
   }
   if (!p.interval.empty()) out += paragraph("The interval comes from " + markup_text(p.interval) + ".");
   for (const std::string& note : {p.other_device, p.backward_parts, p.message_processing, idle_text(p)}) {

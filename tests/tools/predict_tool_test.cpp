@@ -189,17 +189,25 @@ TEST_F(PredictTool, TellsWhichDevicesDoNothing) {
 TEST_F(PredictTool, MarksAStageThatMayNotFit) {
   ASSERT_EQ(predict("graph.json topology.json plan.json -o p.json").status, 0);
   Bytes most;
-  for (const StagePrediction& stage : format::parse_prediction(folder_.read("p.json"), "p.json").stages)
+  Bytes bound;
+  for (const StagePrediction& stage : format::parse_prediction(folder_.read("p.json"), "p.json").stages) {
     most = std::max(most, stage.memory.total);
+    bound = std::max(bound, stage.memory_bound);
+  }
   Topology topology = testing::flat_topology(2);
-  const auto said = [&](double times) {
-    topology.device.memory = Bytes(static_cast<std::int64_t>(static_cast<double>(most.value) * times));
+  const auto said = [&](Bytes memory) {
+    topology.device.memory = memory;
     folder_.write("limited.json", format::topology_json(topology));
-    return predict("graph.json limited.json plan.json").err;
+    const Outcome o = predict("graph.json limited.json plan.json --force -o limited-p.json");
+    bool fits = true;
+    for (const StagePrediction& stage : format::parse_prediction(folder_.read("limited-p.json"), "").stages)
+      fits = fits && stage.fits;
+    EXPECT_EQ(fits, o.err.find("fit") == std::string::npos);
+    return o.err;
   };
-  EXPECT_THAT(said(1.38), HasSubstr("may not fit, up to "));  // the interval reaches to exp(1.645 * 0.2) = 1.39
-  EXPECT_THAT(said(1.4), Not(HasSubstr("fit")));
-  EXPECT_THAT(said(0.99), HasSubstr("does not fit"));
+  EXPECT_THAT(said(bound - 1_B), HasSubstr("may not fit, up to "));
+  EXPECT_THAT(said(bound), Not(HasSubstr("fit")));
+  EXPECT_THAT(said(most - 1_B), HasSubstr("does not fit"));
 }
 
 TEST_F(PredictTool, MarksAStageThatDoesNotFit) {

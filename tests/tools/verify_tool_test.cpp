@@ -42,12 +42,13 @@ TEST_F(VerifyTool, SaysWhatItProved) {
 }
 
 TEST_F(VerifyTool, ComparesMemoryWhereGraphAndTopologyAreGiven) {
-  // Stage 0: 200 bytes of parameters and gradients, 2 x 1000 saved, two received gradients of 1000, 1000 of workspace.
-  EXPECT_THAT(verify("plan.json --graph graph.json --topology topology.json").out, HasSubstr(", at most 5.08 KiB;"));
+  // Stage 0 in its first backward: 100 bytes of parameters, 2 x 1000 saved, two received gradients of 1000, 1000 of
+  // workspace. The bound adds 2 %, 102, twice the 1000 of its boundary, and 39 % of the 3000 that were not measured.
+  EXPECT_THAT(verify("plan.json --graph graph.json --topology topology.json").out, HasSubstr(", at most 4.98 KiB;"));
   const Outcome o = verify("plan.json --graph graph.json --topology small.json");
   EXPECT_EQ(o.status, 1);
   EXPECT_EQ(o.out, "");
-  EXPECT_EQ(o.err, "stagecraft-verify: plan.json: rank 0 needs 5.08 KiB, its device has 2.93 KiB\n");
+  EXPECT_EQ(o.err, "stagecraft-verify: plan.json: rank 0 needs up to 8.18 KiB, its device has 2.93 KiB\n");
 }
 
 TEST_F(VerifyTool, PrintsTheCircleOfADeadlock) {

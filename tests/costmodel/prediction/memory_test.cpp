@@ -89,22 +89,22 @@ TEST(StageMemory, AddsItsPartsByHand) {
                                  {"receiving", 8_B},
                                  {"sending", 8_B},  // gradient of what it received
                                  {"workspace", 4_B},
-                                 {"reduction", 0_B}}));  // two replicas: 80 of the 244 that are gone by then
+                                 {"reduction", 0_B}}));
   EXPECT_EQ(second.total, 564_B);
 }
 
-TEST(StageMemory, AddsTheReductionToWhatIsNotGoneByThen) {
+TEST(StageMemory, CopiesGradientsToSumThemOnlyUnderAnAsynchronousSchedule) {
   const Graph graph = two_layers();
   const auto reduction = [&](const Plan& plan) {
     return stage_memory(graph, BoundPlan(plan), 1, 0).parts.at("reduction");
   };
   Plan plan = two_stages(graph);
-  EXPECT_EQ(reduction(plan), 60_B);  // 80 of parameters - 8 receiving - 8 sending - 4 workspace
+  EXPECT_EQ(reduction(plan), 0_B);  // the gradients are summed in place
   plan.gradient_bucket_bytes = 40_B;
-  EXPECT_EQ(reduction(plan), 80_B);  // beside the backward
+  EXPECT_EQ(reduction(plan), 0_B);
   plan.gradient_bucket_bytes = std::nullopt;
   plan.schedule = "pipedream";
-  EXPECT_EQ(reduction(plan), 80_B);  // beside the forwards of other microbatches
+  EXPECT_EQ(reduction(plan), 80_B);
 }
 
 TEST(RankMemories, CountTheMicrobatchesOfEachReplica) {

@@ -252,9 +252,11 @@ TEST(Predict, SaysWhetherTheMemorySuffices) {
   Topology topology = flat_topology(2);
   const Plan plan = one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 2);
   EXPECT_TRUE(predicted(graph, topology, plan).stages[0].fits);
-  topology.device.memory = 200_B;  // parameters and gradients, to the byte
+  topology.device.memory = 204_B;  // parameters and gradients, and 2 %, to the byte
   EXPECT_TRUE(predicted(graph, topology, plan).stages[0].fits);
-  topology.device.memory = 199_B;
+  EXPECT_EQ(predicted(graph, topology, plan).stages[0].memory_bound, 204_B);
+  EXPECT_EQ(predicted(graph, topology, plan).stages[0].memory.total, 200_B);
+  topology.device.memory = 203_B;
   EXPECT_FALSE(predicted(graph, topology, plan).stages[0].fits);
 }
 

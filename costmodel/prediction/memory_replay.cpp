@@ -1,0 +1,449 @@
+#include "costmodel/prediction/memory_replay.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "costmodel/index.h"
+#include "costmodel/prediction/backward_parts.h"
+#include "costmodel/prediction/memory.h"
+
+namespace stagecraft {
+namespace {
+
+/// What a stage needs, whatever the moment.
+struct StageNeeds {
+  RankMemory none;       ///< stage_memory without a microbatch
+  Bytes parameters;      ///< of one version
+  Bytes gradients;       ///< 0 without training
+  Bytes per_microbatch;  ///< activations
+  Bytes once;            ///< activations of what is run again, or of a forward that keeps nothing
+  Bytes inputs;          ///< per microbatch
+  Bytes workspace;       ///< the largest of any layer
+  Bytes beside_saved;    ///< workspace of a layer less the saved bytes of later layers, the largest
+  Bytes growing;         ///< the same plus the gradients of later layers
+  Bytes beside_kept;     ///< workspace of a layer less the kept gradients of it and earlier layers, the largest
+  Bytes kept;            ///< kept_gradient_bytes per microbatch
+  Bytes sent_back;       ///< gradients of what it received
+  Bytes communication;   ///< reduce_buffer_bytes
+  Bytes messages;        ///< one over each boundary
+  bool measured = true;  ///< the bytes of all its layers
+  bool splits = false;   ///< its backward
+  bool has_flat_gradients = false;
+};
+
+StageNeeds needs_of(const Graph& graph, const BoundPlan& plan, int stage) {
+  const Stage& own = plan.plan().stages[to_index(stage)];
+  const bool trains = plan.schedule().trains;
+  StageNeeds out;
+  out.none = stage_memory(graph, plan, stage, 0);
+  const RankMemory one = stage_memory(graph, plan, stage, 1);
+  out.measured = !graph.estimate;
+  const auto part = [](const RankMemory& memory, const char* name) {
+    const auto it = memory.parts.find(name);
+    return it == memory.parts.end() ? Bytes(0) : it->second;
+  };
+  out.parameters = part(one, "parameters");
+  out.gradients = part(one, "gradients");
+  out.once = part(out.none, "activations");
+  out.per_microbatch = part(one, "activations") - out.once;
+  out.inputs = part(one, "inputs");
+  out.workspace = part(one, "workspace");
+  out.sent_back = part(one, "sending");
+  out.has_flat_gradients = trains && !plan.asynchronous() && plan.replicas(stage) > 1;
+  out.beside_saved = out.workspace;
+  std::unordered_map<std::string, const Layer*> by_id;
+  for (const Layer& layer : graph.layers) by_id[layer.id] = &layer;
+  Bytes saved;
+  Bytes gradients;
+  Bytes beside;
+  Bytes growing;
+  for (auto id = own.layers.rbegin(); id != own.layers.rend(); ++id) {
+    const Layer& layer = *by_id.at(*id);
+    const Bytes workspace = layer.workspace_bytes.value_or(activation_bytes(layer));
+    out.measured = out.measured && layer.saved_bytes && layer.workspace_bytes;
+    beside = std::max(beside, workspace - saved);
+    growing = std::max(growing, workspace - saved + gradients);
+    saved += layer.saved_bytes.value_or(activation_bytes(layer));
+    gradients += layer.parameter_bytes;
+  }
+  Bytes kept;
+  for (const std::string& id : own.layers) {
+    const Layer& layer = *by_id.at(id);
+    kept += kept_gradient_bytes(layer);
+    out.beside_kept = std::max(out.beside_kept, layer.workspace_bytes.value_or(activation_bytes(layer)) - kept);
+  }
+  out.kept = kept;
+  // Of what a stage runs again, the saved bytes are not spread over its layers like this.
+  const bool spread = trains && !own.recompute;
+  if (spread) out.beside_saved = std::max(beside, Bytes(0));
+  out.growing = spread ? std::max(growing, gradients - saved) - out.beside_saved : out.gradients;
+  out.growing = std::max(out.growing, Bytes(0));
+  return out;
+}
+
+/// A stage of a rank at one moment.
+struct StageState {
+  const StageNeeds* needs = nullptr;
+  int held = 0;     ///< microbatches
+  int waiting = 0;  ///< of them, for their weight gradient
+  bool gradients = false;
+  Bytes growing;  ///< of gradients, while a backward makes them
+  int versions = 1;
+  Bytes receiving;
+  Bytes unsent;   ///< gradients that a backward made
+  Bytes sending;  ///< messages that may not have left
+  Bytes workspace;
+  Bytes reduction;
+
+  [[nodiscard]] Bytes total() const {
+    return needs->parameters * versions + all_gradients() + optimizer() + activations() + needs->inputs * held +
+           needs->kept * waiting + receiving + unsent + sending + workspace + reduction + needs->communication;
+  }
+  [[nodiscard]] Bytes all_gradients() const { return (gradients ? needs->gradients : Bytes(0)) + growing; }
+  [[nodiscard]] Bytes optimizer() const {
+    const auto it = needs->none.parts.find("optimizer");
+    return it == needs->none.parts.end() ? Bytes(0) : it->second;
+  }
+  [[nodiscard]] Bytes activations() const { return needs->per_microbatch * held + (held > 0 ? needs->once : Bytes(0)); }
+};
+
+Bytes share(Bytes bytes, double of) { return Bytes(std::llround(static_cast<double>(bytes.value) * of)); }
+
+RankMemory memory_of(const StageState& state, int rank) {
+  RankMemory out = state.needs->none;  // has the names of the parts
+  out.rank = rank;
+  out.total = state.total();
+  const auto set = [&](const char* name, Bytes bytes) {
+    if (bytes > Bytes(0) || out.parts.contains(name)) out.parts[name] = bytes;
+  };
+  set("parameters", state.needs->parameters);
+  set("gradients", state.all_gradients());
+  set("activations", state.activations());
+  set("inputs", state.needs->inputs * state.held);
+  set("kept gradients", state.needs->kept * state.waiting);
+  set("receiving", state.receiving);
+  set("sending", state.unsent + state.sending);
+  set("workspace", state.workspace);
+  set("reduction", state.reduction);
+  set("older versions", state.needs->parameters * (state.versions - 1));
+  set("communication", state.needs->communication);
+  return out;
+}
+
+/// The parameter versions of a stage under an asynchronous schedule.
+class Versions {
+ public:
+  Versions(Weights weights, int microbatches) : weights_(weights), microbatches_(microbatches) {}
+  void begin(int microbatch) {
+    bound_ = weights_ == Weights::StepBefore ? std::max(0, microbatch / microbatches_ - 1) : updates_;
+    used_[microbatch] = bound_;
+    ++users_[bound_];
+  }
+  void end(int microbatch) {
+    const auto it = used_.find(microbatch);
+    if (it == used_.end()) return;
+    bound_ = it->second;
+    if (--users_[it->second] == 0) users_.erase(it->second);
+    used_.erase(it);
+  }
+  void update() { bound_ = ++updates_; }
+  [[nodiscard]] int count() const {
+    const int oldest = weights_ == Weights::StepBefore ? std::max(0, updates_ - 1) : updates_;
+    int out = updates_ - oldest + 1;
+    for (const auto& [version, users] : users_) out += version < oldest ? 1 : 0;
+    return out + (bound_ < oldest && !users_.contains(bound_) ? 1 : 0);
+  }
+
+ private:
+  Weights weights_;
+  int microbatches_;
+  int updates_ = 0;
+  int bound_ = 0;            // that of the last backward, which its stage refers to until the next update or microbatch
+  std::map<int, int> used_;  // by microbatch
+  std::map<int, int> users_;  // by version
+};
+
+class RankReplay {
+ public:
+  RankReplay(const BoundPlan& plan, const std::vector<StageNeeds>& needs, const std::vector<std::vector<Bytes>>& bytes,
+             int rank, const std::vector<Action>& list, DeviceKind device)
+      : plan_(plan), bytes_(bytes), rank_(rank), list_(list), device_(device) {
+    for (const int stage : plan.ranks()[to_index(rank)].stages) {
+      place_[stage] = states_.size();
+      StageState& state = states_.emplace_back();
+      state.needs = &needs[to_index(stage)];
+      state.gradients = state.needs->has_flat_gradients;
+      versions_.emplace_back(plan.schedule().weights, plan.plan().microbatches);
+    }
+    for (const Action& action : list) {
+      if (action.kind != ActionKind::WeightGradient) continue;
+      if (needs[to_index(action.stage)].splits) split_.emplace(action.stage, action.microbatch);
+    }
+  }
+
+  MemoryReplay run() {
+    best_ = states_;
+    for (const Action& action : list_) {
+      perform(action);
+      out_.during.push_back(count());
+      after(action);
+    }
+    out_.peak.rank = rank_;
+    for (const StageState& state : best_) {
+      out_.stages.push_back(memory_of(state, rank_));
+      for (const auto& [part, bytes] : out_.stages.back().parts) out_.peak.parts[part] += bytes;
+      out_.peak.total += out_.stages.back().total;
+      out_.bounds.push_back(memory_bound(out_.stages.back(), state.needs->messages, state.needs->measured, device_));
+    }
+    if (device_ == DeviceKind::Gpu) out_.bounds.front() += kGpuBase;
+    for (const Bytes bound : out_.bounds) out_.bound += bound;
+    return std::move(out_);
+  }
+
+ private:
+  Bytes count() {
+    Bytes total;
+    for (const StageState& state : states_) total += state.total();
+    if (total > most_) {
+      most_ = total;
+      best_ = states_;
+    }
+    return total;
+  }
+
+  [[nodiscard]] bool is_split(const Action& action) const { return split_.contains({action.stage, action.microbatch}); }
+
+  void perform(const Action& action) {
+    forget_sent();
+    const std::size_t place = place_.at(action.stage);
+    StageState& state = states_[place];
+    const StageNeeds& needs = *state.needs;
+    const bool asynchronous = plan_.asynchronous();
+    switch (action.kind) {
+      case ActionKind::Forward:
+        for (const int b : plan_.incoming(action.stage)) take(state, b, false, action.microbatch);
+        if (asynchronous) versions_[place].begin(action.microbatch);
+        ++state.held;
+        state.workspace = plan_.schedule().trains ? needs.beside_saved : needs.workspace;
+        break;
+      case ActionKind::Backward:
+        if (is_split(action)) {
+          ++state.waiting;
+          state.workspace = needs.beside_kept;
+        } else {
+          state.workspace = needs.beside_saved;
+          if (!state.gradients || asynchronous) state.growing = needs.growing;
+        }
+        break;
+      case ActionKind::WeightGradient:
+        if (!is_split(action)) break;
+        state.workspace = needs.beside_saved;
+        if (!state.gradients) state.growing = needs.growing;
+        break;
+      case ActionKind::ReceiveActivation:
+      case ActionKind::ReceiveGradient: {
+        const bool gradient = action.kind == ActionKind::ReceiveGradient;
+        const int boundary = *plan_.boundary(action.stage, action.peer);
+        posted_.insert({boundary, gradient, action.microbatch});
+        state.receiving += bytes_[gradient][to_index(boundary)];
+        break;
+      }
+      case ActionKind::SendActivation:
+      case ActionKind::SendGradient: {
+        const bool gradient = action.kind == ActionKind::SendGradient;
+        const Bytes bytes = bytes_[gradient][to_index(*plan_.boundary(action.stage, action.peer))];
+        sent_bytes_ += bytes;
+        // What a stage sends forth it keeps itself, until its backward if it trains.
+        const bool counts = gradient || !plan_.schedule().trains;
+        sent_.push_back({place, gradient ? -1 : action.microbatch, counts ? bytes : Bytes(0), bytes});
+        if (counts) state.sending += bytes;
+        if (gradient) state.unsent -= bytes;
+        break;
+      }
+      case ActionKind::Reduce:
+        if (asynchronous && plan_.replicas(action.stage) > 1) state.reduction = needs.gradients;
+        break;
+      case ActionKind::Update:
+        if (asynchronous) {
+          state.versions = versions_[place].count() + 1;
+          state.gradients = true;
+        }
+        break;
+      default:
+        break;
+    }
+  }
+
+  void after(const Action& action) {
+    const std::size_t place = place_.at(action.stage);
+    StageState& state = states_[place];
+    state.workspace = state.growing = state.reduction = Bytes(0);
+    const bool asynchronous = plan_.asynchronous();
+    switch (action.kind) {
+      case ActionKind::Forward:
+        if (!plan_.schedule().trains) --state.held;
+        break;
+      case ActionKind::Backward:
+        for (const int b : plan_.outgoing(action.stage)) take(state, b, true, action.microbatch);
+        state.unsent += state.needs->sent_back;
+        if (is_split(action)) break;
+        release(place, action);
+        break;
+      case ActionKind::WeightGradient:
+        if (!is_split(action)) break;
+        --state.waiting;
+        release(place, action);
+        break;
+      case ActionKind::Update:
+        if (!asynchronous) break;
+        versions_[place].update();
+        state.gradients = false;
+        break;
+      default:
+        break;
+    }
+    if (asynchronous) state.versions = versions_[place].count();
+  }
+
+  /// Messages that have left, which a rank looks at when they are many.
+  void forget_sent() {
+    constexpr Bytes kMuch{std::int64_t{1} << 18};
+    constexpr std::size_t kMany = 32;
+    if (sent_.size() < kMany && sent_bytes_ < kMuch) return;
+    for (const Sent& sent : sent_) states_[sent.place].sending -= sent.counted;
+    sent_.clear();
+    sent_bytes_ = Bytes(0);
+  }
+
+  void release(std::size_t place, const Action& action) {
+    for (Sent& sent : sent_) {
+      if (sent.place != place || sent.microbatch != action.microbatch) continue;
+      states_[place].sending += sent.bytes - sent.counted;
+      sent.counted = sent.bytes;
+    }
+    --states_[place].held;
+    states_[place].gradients = true;
+    if (plan_.asynchronous()) versions_[place].end(action.microbatch);
+  }
+
+  /// A message that was received is used, and counts elsewhere from here on.
+  void take(StageState& state, int boundary, bool gradient, int microbatch) {
+    if (posted_.erase({boundary, gradient, microbatch}) > 0) state.receiving -= bytes_[gradient][to_index(boundary)];
+  }
+
+  /// A message that was sent and whose tensors may still exist.
+  struct Sent {
+    std::size_t place;
+    int microbatch;  // -1: a gradient
+    Bytes counted;   // in StageState::sending
+    Bytes bytes;
+  };
+
+  const BoundPlan& plan_;
+  const std::vector<std::vector<Bytes>>& bytes_;
+  int rank_;
+  const std::vector<Action>& list_;
+  DeviceKind device_;
+  std::map<int, std::size_t> place_;
+  std::vector<StageState> states_;
+  std::vector<StageState> best_;
+  std::vector<Versions> versions_;
+  std::set<std::pair<int, int>> split_;          // (stage, microbatch)
+  std::set<std::tuple<int, bool, int>> posted_;  // (boundary, gradient, microbatch)
+  std::vector<Sent> sent_;
+  Bytes sent_bytes_;
+  Bytes most_;
+  MemoryReplay out_;
+};
+
+/// Bytes of a message over each boundary, forth and back.
+std::vector<std::vector<Bytes>> message_bytes(const Plan& plan) {
+  std::vector<std::vector<Bytes>> out(2);
+  for (const Boundary& boundary : plan.boundaries) {
+    Bytes forth;
+    Bytes back;
+    for (const BoundaryTensor& tensor : boundary.tensors) {
+      forth += tensor.bytes;
+      if (tensor.gradient) back += tensor.bytes;
+    }
+    out[0].push_back(forth);
+    out[1].push_back(back);
+  }
+  return out;
+}
+
+/// Of the all-reduces of a stage: over its replicas, and for its tied parameters.
+Bytes communication_of(const BoundPlan& plan, int stage, Bytes gradients, Bytes tied, const std::string& channel) {
+  Bytes own = gradients - tied;
+  if (plan.plan().gradient_bucket_bytes && !plan.asynchronous())
+    own = std::min(own, *plan.plan().gradient_bucket_bytes);
+  const Bytes out = reduce_buffer_bytes(own, plan.replicas(stage), channel);
+  int holders = 0;
+  for (const TiedHolders& each : plan.tied()) {
+    if (std::ranges::count(each.stages, stage) > 0) holders = std::max(holders, to_int(each.ranks.size()));
+  }
+  return out + reduce_buffer_bytes(tied, holders, channel);
+}
+
+}  // namespace
+
+MemoryPlace memory_place(const Topology& topology) {
+  return {topology.levels.front().link.channel, topology.device.kind};
+}
+
+Bytes memory_bound(const RankMemory& memory, Bytes messages, bool measured, DeviceKind device) {
+  constexpr double kTensors = 0.02;
+  constexpr double kKept = 0.5;
+  constexpr double kUnmeasured = 0.39;
+  constexpr double kGpuCache = 0.15;
+  const auto part = [&](const char* name) {
+    const auto it = memory.parts.find(name);
+    return it == memory.parts.end() ? Bytes(0) : it->second;
+  };
+  Bytes out = memory.total + messages * 2 + share(memory.total, kTensors) + share(part("kept gradients"), kKept);
+  if (!measured) out += share(part("activations") + part("workspace"), kUnmeasured);
+  if (device == DeviceKind::Gpu) out += share(memory.total, kGpuCache);
+  return out;
+}
+
+Bytes kept_gradient_bytes(const Layer& layer) {
+  if (layer.parameter_bytes == Bytes(0)) return Bytes(0);
+  const Bytes saved = layer.saved_bytes.value_or(Bytes(0));
+  return std::max(activation_bytes(layer), Bytes(saved.value * 11 / 24));
+}
+
+Bytes reduce_buffer_bytes(Bytes values, int ranks, const std::string& channel) {
+  if (channel != "ucx" || ranks < 2 || values <= Bytes(0)) return Bytes(0);
+  constexpr std::int64_t kLeastSegment = std::int64_t{1} << 18;
+  constexpr int kSegments = 16;
+  constexpr int kWindow = 4;
+  return Bytes(std::max(kLeastSegment, values.value / ranks / kSegments)) * ((ranks - 1) * kWindow);
+}
+
+std::vector<MemoryReplay> replay_memory(const Graph& graph, const BoundPlan& plan,
+                                        const std::vector<std::vector<Action>>& lists, const MemoryPlace& place) {
+  const std::vector<bool> splits = splits_backward(graph, plan);
+  const std::vector<Bytes> tied = tied_bytes(graph, plan);
+  std::vector<StageNeeds> needs;
+  for (int s = 0; s < plan.stages(); ++s) {
+    needs.push_back(needs_of(graph, plan, s));
+    needs.back().splits = splits[to_index(s)];
+    if (plan.schedule().trains)
+      needs.back().communication = communication_of(plan, s, needs.back().gradients, tied[to_index(s)], place.channel);
+  }
+  const std::vector<std::vector<Bytes>> bytes = message_bytes(plan.plan());
+  for (std::size_t b = 0; b < bytes[0].size(); ++b) {
+    needs[to_index(plan.ends(to_int(b)).source)].messages += bytes[0][b];
+    needs[to_index(plan.ends(to_int(b)).destination)].messages += bytes[0][b];
+  }
+  std::vector<MemoryReplay> out;
+  for (std::size_t rank = 0; rank < lists.size(); ++rank)
+    out.push_back(RankReplay(plan, needs, bytes, to_int(rank), lists[rank], place.device).run());
+  return out;
+}
+
+}  // namespace stagecraft
