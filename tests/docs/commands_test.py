@@ -2,14 +2,17 @@
 """commands_test.py SOURCE BIN [PAGE...]: runs the commands of the documentation's pages, each page from top to bottom in one
 shell, in a folder of its own.
 
+Blocks without a language, or of language sh, are commands; others are not run unless a comment says so.
+
 A page of docs/ starts with small files under the names that the pages use (graph.json, plan.json, saved and so on); those of
 docs/howto and the tutorial start with nothing. `scripts/stagecraft` and `stagecraft` measure briefly, with
-small pictures and messages, and train a tenth of the steps; ssh, srun, sbatch, mpirun and torchrun are those of stand_ins, which start processes here with the environment
+small models and messages, and train a tenth of the steps; ssh, srun, sbatch, mpirun and torchrun are those of stand_ins, which start processes here with the environment
 that the real ones set (scripts/trials runs the real ones). Comments of a page, which a reader doesn't see, direct the test:
 
   <!-- test: prepare COMMANDS -->         run before the next block
   <!-- test: output -->                   the next block has the shape of the last commands' output: the same lines with
                                           other numbers; a line "..." stands for any lines
+  <!-- test: run -->                      the next block is Python to run
   <!-- test: fails with STATUS -->        the next block's last command ends with this status
   <!-- test: not run: REASON -->          the next block is not run
   <!-- test: not run `COMMAND`: REASON -->  the same for a command inside a line
@@ -19,20 +22,27 @@ from pages import COMMENT, FENCE, blocks, pages
 
 # Blocks and commands that no machine of the tests can run, or that other tests run. Raise it for a good reason only.
 MOST_NOT_RUN = 20
-LEAST_RUN = 70
+LEAST_RUN = 150
 OTHERS = {"CHANGELOG.md"}  # what was once; its commands may be gone
 
 SHIM = """#!/usr/bin/env bash
-# stagecraft of the pages' test: measures briefly, with small pictures and messages, and trains a tenth of the steps.
+# stagecraft of the pages' test: measures briefly, with small models and messages, and trains a tenth of the steps.
 arguments=() more=() verb=${1:-} model=${2:-}
 case "$verb" in
-  profile) more=(--max-seconds 2); [[ "$model" != resnet* ]] || more+=(--set image=32 --set channels=16) ;;
+  profile)
+    more=(--max-seconds 2)
+    case "$model" in
+      resnet*) more+=(--set image=32 --set channels=16) ;;
+      mlp) [[ "$*" == *width=* ]] || more+=(--set width=64) ;;
+      gpt) more+=(--set width=64 --set heads=4 --set sequence=16 --set vocabulary=100) ;;
+    esac
+    ;;
   links) more=(--seconds 0.5 --max-bytes 64KiB) ;;
 esac
 while [ $# -gt 0 ]; do
   case "$1" in
     --max-seconds | --seconds | --max-bytes) shift ;;
-    --help | --structure | --list) arguments+=("$1"); more=() ;;
+    --help) arguments+=("$1"); more=() ;;
     --steps) if [ "$2" -gt 20 ]; then arguments+=("$1" $((($2 + 9) / 10))); else arguments+=("$1" "$2"); fi; shift ;;
     *) arguments+=("$1") ;;
   esac
@@ -51,7 +61,7 @@ cp SOURCE/tests/golden/nccl/* SOURCE/tests/models/readme_model.py .
 mv readme_model.py model.py
 cp SOURCE/tests/golden/pipedream/alexnet.txt graph.txt
 cp SOURCE/examples/topology-2-cpus.json topology.json
-stagecraft profile mlp --set width=64 --microbatch 16 -o graph.json
+stagecraft profile mlp --set width=32 --microbatch 64 -o graph.json
 stagecraft plan graph.json topology.json --stages 2 --strategy profile -o plan.json
 stagecraft plan graph.json topology.json --stages 2 --strategy uniform --schedule gpipe -o other-plan.json
 stagecraft predict graph.json topology.json plan.json -o prediction.json
@@ -76,7 +86,7 @@ class Shell:
         write_program(os.path.join(self.bin, "stagecraft"), SHIM.replace("SOURCE", source))
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "OMPI_", "MASTER_"))}
         self.environment |= {"STAGECRAFT_BIN": programs, "STAGECRAFT_ACCEPT_UNTRUSTED": "1", "COLUMNS": "120",
-                             "PATH": ":".join([self.bin, os.environ["PATH"], programs])}
+                             "PATH": ":".join([self.bin, os.path.join(source, ".venv/bin"), os.environ["PATH"], programs])}
 
     def folder(self, name, start=None):
         path = os.path.join(self.work, name)
@@ -127,7 +137,7 @@ class Page:
         apart = {m[1]: m[2].strip() for m in re.finditer(r"<!-- test: not run `([^`]+)`: (.*?)-->", text, re.DOTALL)}
         self.not_run += [f"{name}: {command}: {reason}" for command, reason in apart.items()]
         for block in blocks(text):
-            reason, output, status = None, False, 0
+            reason, output, program, status = None, False, False, 0
             for said in block.comments:
                 if said.startswith("prepare"):
                     self.parts.append((block.line, "prepare", said[7:].strip(), 0))
@@ -135,6 +145,8 @@ class Page:
                     reason = said[8:].strip()
                 elif said == "output":
                     output = True
+                elif said == "run" and block.language == "python":
+                    program = True
                 elif said.startswith("fails with "):
                     status = int(said[11:])
                 elif not said.startswith("not run `"):
@@ -143,6 +155,8 @@ class Page:
                 self.not_run.append(f"{name}:{block.line}: {reason}")
             elif output:
                 self.parts.append((block.line, "output", block.text, 0))
+            elif program:
+                self.parts.append((block.line, "run", f"python3 - <<'END'\n{block.text}END\n", 0))
             elif block.is_commands():
                 self.parts.append((block.line, "run", block.text, status))
         plain = COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), FENCE.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text))
