@@ -129,7 +129,7 @@ void check_usage(Request& request) {
     throw CLI::ValidationError(request.from.empty() ? "--split-at" : "--from",
                                "gives the stages; remove --strategy, --stages and " + titles_of_options() + " options");
   }
-  check_choices(request.choice, given);
+  check_choices(request.choice, given, request.strategy);
   request.strategy_named = !request.strategy.empty() || has_options;
   choose_strategy(request);
   const std::string& schedule = request.constraints.plan.schedule;
@@ -269,6 +269,14 @@ void declare(CLI::App& app, Request& request) {
         *request.constraints.plan.gradient_bucket_bytes < stagecraft::Bytes(1))
       throw CLI::ValidationError("--gradient-bucket-bytes", "found 0, must be at least 1 byte");
     request.microbatches_given = app.count("--microbatches") > 0;
+    for (const char* name :
+         {"--strategy", "--stages", "--replicas", "--chunks", "--microbatches", "--global-batch", "--schedule",
+          "--split-at", "--from", "--recompute", "--recompute-every", "--gradient-bucket-bytes"}) {
+      if (!request.choice.improve.empty() && app.count(name) > 0)
+        throw CLI::ValidationError("--improve", std::string("takes it from the plan; remove ") + name);
+    }
+    if (request.choice.complete && app.count("--replicas") > 0)
+      throw CLI::ValidationError("--complete", "finds the replicas; remove --replicas");
     check_usage(request);
   });
 }
@@ -388,6 +396,25 @@ partitioner::RankedPlan plan_given(const Request& request, const Graph& graph, c
   return first_of(request, std::move(result));
 }
 
+/// The given stages, or those of --improve, improved.
+partitioner::RankedPlan improved(Request& request, partitioner::ChoiceContext context, const Graph& graph,
+                                 const Topology& topology, const std::optional<partitioner::Candidate>& given) {
+  partitioner::Candidate start;
+  if (given) {
+    start = *given;
+    context.strategy = request.strategy;
+  } else {
+    const std::string& path = request.choice.improve;
+    const Plan before = stagecraft::format::read_plan(path);
+    context.strategy = before.strategy + ", improved";
+    try {
+      start = start_of(before, graph, topology, request.constraints);
+    } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
+  }
+  stagecraft::ProgressLine line;
+  return improved_choice(request.choice, context, graph, topology, telling(line), request.constraints, start);
+}
+
 /// The best of the plans that the request chooses from, after their list.
 partitioner::RankedPlan chosen_plan(const Request& request, const partitioner::ChoiceContext& context,
                                     const Graph& graph, const Topology& topology) {
@@ -488,6 +515,7 @@ void take_batch(Request& request, const Graph& graph) {
 std::vector<std::string> inputs_of(const Request& request) {
   std::vector<std::string> out{request.graph, request.topology};
   if (!request.from.empty()) out.push_back(request.from[1]);
+  if (!request.choice.improve.empty()) out.push_back(request.choice.improve);
   const std::string& schedule = request.constraints.plan.schedule;
   if (schedule.starts_with(kCsv)) out.push_back(schedule.substr(std::string(kCsv).size()));
   return out;
@@ -506,7 +534,9 @@ int plan(Request& request) {
   const std::optional<partitioner::Candidate> given = given_stages(request, graph);
   context.strategy = request.strategy_named ? request.strategy : "";
   context.mark = mark_of(request);
-  partitioner::RankedPlan ranked = given                       ? plan_given(request, graph, topology, *given)
+  const bool improves = request.choice.complete || !request.choice.improve.empty();
+  partitioner::RankedPlan ranked = improves                    ? improved(request, context, graph, topology, given)
+                                   : given                     ? plan_given(request, graph, topology, *given)
                                    : request.choice.is_asked() ? chosen_plan(request, context, graph, topology)
                                                                : best_plan(request, graph, topology);
   ranked.plan.provenance.tool = std::string("stagecraft-plan ") + stagecraft::version();

@@ -14,11 +14,15 @@
 #include "costmodel/index.h"
 #include "costmodel/table.h"
 #include "costmodel/tool.h"
+#include "costmodel/units_text.h"
 #include "costmodel/version.h"
 #include "partitioner/candidate.h"
+#include "partitioner/choices/by_hand.h"
 #include "partitioner/choices/front_picture.h"
+#include "partitioner/choices/improve.h"
 #include "partitioner/choices/listing.h"
 #include "partitioner/choices/reasons.h"
+#include "partitioner/given_split.h"
 #include "partitioner/ranking.h"
 
 namespace stagecraft::partitioner {
@@ -28,6 +32,9 @@ constexpr int kMostPlans = 1000;
 constexpr int kLines = 10;
 /// Plans that --explain compares unless --top or --front says which.
 constexpr int kExplained = 3;
+constexpr double kDefaultSeconds = 3;
+/// Plans that are improved where layers are where the user wants them.
+constexpr int kStarts = 12;
 /// Maximum in a plan file, see plan.schema.json.
 constexpr int kMostMicrobatches = 1 << 20;
 
@@ -50,6 +57,57 @@ void write_plans(const std::string& folder, const std::vector<RankedPlan>& plans
   }
   format::write_folder(folder, files,
                        [&](const std::string& name, const std::string& text) { return force || is_plan(name, text); });
+}
+
+double seconds_of(const Constraints& constraints) {
+  return option<double>(constraints.options, "time-limit").value_or(kDefaultSeconds);
+}
+
+/// The request's settings with the plan's recomputation.
+Constraints constraints_like(Constraints constraints, const Plan& plan) {
+  constraints.plan.recompute = plan.stages.front().recompute;
+  constraints.plan.recompute_every = plan.stages.front().recompute_every;
+  return constraints;
+}
+
+/// Plans with layers where the user wants them: those of `gathered` that have them there, and the best ones of the
+/// others with their layers moved, improved.
+void take_by_hand(Gathered& gathered, const Question& question, const ByHand& hand) {
+  std::vector<RankedPlan> sources = std::move(gathered.plans);
+  sort_by_wish(sources, question.wish);
+  gathered.plans.clear();
+  const auto add = [&](RankedPlan ranked) {
+    const bool known = std::ranges::any_of(
+        gathered.plans, [&](const RankedPlan& other) { return is_same_choice(other.plan, ranked.plan, false); });
+    if (!ranked.fits || known) return;
+    // A bound of all plans is one of those with layers by hand.
+    if (ranked.plan.stages.front().recompute == question.constraints.plan.recompute)
+      ranked.plan.lower_bound = gathered.lower_bound;
+    gathered.plans.push_back(std::move(ranked));
+  };
+  std::vector<std::pair<Candidate, const RankedPlan*>> starts;
+  for (const RankedPlan& source : sources) {
+    const Partition before = partition_of(question.graph, source.plan);
+    if (honours(before, hand)) add(source);
+    const auto after = with_hand(question.graph, before, hand);
+    if (!after || to_int(starts.size()) >= kStarts) continue;
+    starts.emplace_back(given_candidate(question.graph, *after, {}, {}, {},
+                                        microbatches_of_a_step(question.constraints.plan), source.plan.chunks),
+                        &source);
+  }
+  for (const auto& [start, source] : starts) {
+    ImproveOptions options;
+    options.wish = question.wish;
+    options.hand = hand;
+    options.seconds = seconds_of(question.constraints) / static_cast<double>(starts.size());
+    try {
+      add(improved_plan(source->origin + ", by hand", question.graph, question.topology, question.costs,
+                        constraints_like(question.constraints, source->plan), start, options));
+    } catch (const std::invalid_argument&) {  // the schedule cannot run it
+    } catch (const std::runtime_error&) {     // its lists deadlock
+    }
+  }
+  sort_by_wish(gathered.plans, question.wish);
 }
 
 /// Says with which changes a plan fits in memory.
@@ -115,6 +173,25 @@ void declare_choices(CLI::App& app, ChoiceRequest& request) {
       ->transform(number_above(0))
       ->type_name("PER_DEVICE_HOUR")
       ->group(group);
+  const char* hand = "Stages by hand";
+  app.add_option("--pin", request.pins,
+                 "put a layer, or all layers of a module, in a stage, counted from 0; for optimal and auto, and for "
+                 "--improve")
+      ->delimiter(',')
+      ->type_name("LAYER=STAGE ...")
+      ->group(hand);
+  app.add_option("--no-cut-in", request.no_cuts,
+                 "keep the layers from FIRST to LAST in one stage; for optimal and auto, and for --improve")
+      ->delimiter(',')
+      ->type_name("FIRST..LAST ...")
+      ->group(hand);
+  app.add_option("--improve", request.improve,
+                 "take a plan and improve it step by step: layers, replicas, stages, placement; keeps its schedule, "
+                 "microbatches and recomputation")
+      ->type_name("PLAN")
+      ->group(hand);
+  app.add_flag("--complete", request.complete, "find replicas and placement for the stages of --split-at or --from")
+      ->group(hand);
   app.add_option("--global-batch", request.global_batch,
                  "samples of a step; the number of microbatches follows from the graph's microbatch")
       ->transform(integer(1))
@@ -122,7 +199,7 @@ void declare_choices(CLI::App& app, ChoiceRequest& request) {
       ->type_name("SAMPLES");
 }
 
-void check_choices(const ChoiceRequest& request, bool given) {
+void check_choices(const ChoiceRequest& request, bool given, const std::string& strategy) {
   if (request.top && request.front) throw CLI::ValidationError("--front", "give either --top or --front");
   const auto needs_list = [&](bool is_given, const char* name) {
     if (is_given && !request.lists()) throw CLI::ValidationError(name, "only valid with --top, --front or --explain");
@@ -132,13 +209,26 @@ void check_choices(const ChoiceRequest& request, bool given) {
   needs_list(request.json, "--json");
   needs_list(!request.folder.empty(), "--top-to");
   needs_list(request.price.has_value(), "--price");
-  if (given && request.is_asked()) {
-    const std::string name = request.top               ? "--top"
-                             : request.front           ? "--front"
-                             : request.explain         ? "--explain"
-                             : request.objective_given ? "--objective"
-                                                       : "--min-throughput";
-    throw CLI::ValidationError(name, "chooses among a strategy's plans; remove --split-at and --from");
+  const auto refuse_with = [&](bool is_given, const char* name, const std::string& what) {
+    if (is_given) throw CLI::ValidationError(name, what);
+  };
+  const bool improves = request.complete || !request.improve.empty();
+  refuse_with(request.complete && !given, "--complete", "only valid with --split-at or --from");
+  if (given || improves) {
+    const std::string other = request.improve.empty() ? "--split-at and --from" : "--improve";
+    const std::string what = "chooses among a strategy's plans; remove " + other;
+    refuse_with(request.top.has_value(), "--top", what);
+    refuse_with(request.front, "--front", what);
+    refuse_with(request.explain, "--explain", what);
+    refuse_with(request.objective_given && !improves, "--objective", what);
+    refuse_with(request.wish.min_samples_per_s && !improves, "--min-throughput", what);
+    const std::string fixed = "the stages are given; remove --split-at and --from";
+    refuse_with(!request.pins.empty() && given, "--pin", fixed);
+    refuse_with(!request.no_cuts.empty() && given, "--no-cut-in", fixed);
+  }
+  if (request.by_hand() && !strategy.empty() && strategy != kDefaultStrategy && strategy != "auto") {
+    throw CLI::ValidationError(request.pins.empty() ? "--no-cut-in" : "--pin",
+                               "strategy " + strategy + " does not take it; optimal and auto do");
   }
 }
 
@@ -176,15 +266,23 @@ RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& contex
     throw std::invalid_argument(context.graph +
                                 ": does not say how many samples a microbatch has, which --min-throughput needs");
   }
+  const ByHand hand = by_hand(graph, request.pins, request.no_cuts);
   GatherOptions options;
-  options.strategy = context.strategy;
+  if (hand.is_empty()) options.strategy = context.strategy;  // else its candidates are few
   options.fewer_devices = request.front || request.wish.objective != Objective::Time;
   options.recomputation = request.front;
-  const Gathered gathered = gather(graph, topology, costs, constraints, options);
+  Gathered gathered = gather(graph, topology, costs, constraints, options);
   const Question question{graph, topology, costs, constraints, options, request.wish};
   if (gathered.plans.empty()) {
     if (request.explain && memory_limit(topology, constraints)) tell_changes(smallest_changes(question));
     throw std::runtime_error(context.graph + ": " + gathered.reason);
+  }
+  if (!hand.is_empty()) take_by_hand(gathered, question, hand);
+  if (gathered.plans.empty()) {
+    throw std::runtime_error(context.graph +
+                             ": no plan that fits has its layers where --pin and --no-cut-in put them; each stage "
+                             "needs a layer, and the devices allow at most " +
+                             std::to_string(device_count(topology)) + " stages per chunk");
   }
   const int most = request.explain && !request.front ? request.top.value_or(kExplained) : request.top.value_or(0);
   const ListRequest wanted{request.front, most, request.wish, request.price};
@@ -212,6 +310,60 @@ RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& contex
     if (request.json) format::write_text("-", format::plan_list_json(list));
   }
   return plans.front();
+}
+
+RankedPlan improved_choice(const ChoiceRequest& request, const ChoiceContext& context, const Graph& graph,
+                           const Topology& topology, const CostModel& costs, const Constraints& constraints,
+                           const Candidate& start) {
+  const std::string origin = context.strategy.empty() ? "improved" : context.strategy;
+  ImproveOptions options;
+  options.wish = request.wish;
+  options.hand = by_hand(graph, request.pins, request.no_cuts);
+  options.layers = !request.complete;
+  options.seconds = seconds_of(constraints);
+  Candidate first = start;
+  if (!honours(first.partition, options.hand)) {
+    const auto moved = with_hand(graph, first.partition, options.hand);
+    if (!moved) {
+      throw std::runtime_error(request.improve +
+                               ": its stages cannot have their layers where --pin and --no-cut-in put them");
+    }
+    first.partition = *moved;
+  }
+  const RankedPlan before = predicted_plan(origin, graph, topology, first, costs, constraints);
+  RankedPlan out = improved_plan(origin, graph, topology, costs, constraints, first, options);
+  fmt::print(stderr, "step {0}{1} before, {0}{2} improved\n", context.mark, format_seconds(before.prediction.iteration),
+             format_seconds(out.prediction.iteration));
+  if (!out.fits) throw std::runtime_error(context.graph + ": " + memory_excess(out, topology, constraints));
+  if (!meets(out, request.wish))
+    throw std::runtime_error(context.graph + ": " + too_slow({out}, *request.wish.min_samples_per_s));
+  return out;
+}
+
+Candidate start_of(const Plan& plan, const Graph& graph, const Topology& topology, Constraints& constraints) {
+  validate(plan, graph, topology);
+  PlanSettings& settings = constraints.plan;
+  settings.schedule = plan.schedule;
+  settings.microbatches = plan.microbatches;
+  settings.listed = plan.listed;
+  settings.recompute = plan.stages.front().recompute;
+  settings.recompute_every = plan.stages.front().recompute_every;
+  settings.gradient_bucket_bytes = plan.gradient_bucket_bytes;
+  constraints.chunks = plan.chunks;
+  for (const Stage& stage : plan.stages) {
+    if (stage.recompute != settings.recompute || stage.recompute_every != settings.recompute_every)
+      throw std::invalid_argument("its stages recompute differently, which --improve cannot keep");
+  }
+  std::vector<std::vector<int>> devices;
+  int next = 0;
+  bool in_order = true;
+  for (const Stage& stage : plan.stages) {
+    devices.push_back(stage.devices);
+    for (const int device : stage.devices) in_order = device == next++ && in_order;
+  }
+  if (in_order) devices.clear();
+  return given_candidate(graph, partition_of(graph, plan), std::move(devices), {}, {}, microbatches_of_a_step(settings),
+                         plan.chunks);
 }
 
 }  // namespace stagecraft::partitioner

@@ -7,6 +7,7 @@
 
 #include "costmodel/graph.h"
 #include "costmodel/topology.h"
+#include "partitioner/candidate.h"
 #include "partitioner/choices/choice.h"
 #include "partitioner/choices/gather.h"
 #include "partitioner/strategy.h"
@@ -27,9 +28,14 @@ struct ChoiceRequest {
   bool objective_given = false;
   std::optional<double> price;
   std::optional<std::int64_t> global_batch;
+  std::vector<std::string> pins, no_cuts;
+  std::string improve;    ///< plan file; empty: none
+  bool complete = false;  ///< stages given by hand get replicas and placement
 
   /// Whether plans are compared here and not by the strategy alone.
-  [[nodiscard]] bool is_asked() const { return lists() || objective_given || wish.min_samples_per_s; }
+  [[nodiscard]] bool is_asked() const { return lists() || objective_given || wish.min_samples_per_s || by_hand(); }
+  /// Whether the user says where layers are.
+  [[nodiscard]] bool by_hand() const { return !pins.empty() || !no_cuts.empty(); }
   /// Whether a list is printed.
   [[nodiscard]] bool lists() const { return top || front || explain; }
 };
@@ -37,8 +43,9 @@ struct ChoiceRequest {
 /// Declares the options.
 void declare_choices(CLI::App& app, ChoiceRequest& request);
 
-/// Throws CLI::ValidationError for options that do not go together. `given`: the stages are given by hand.
-void check_choices(const ChoiceRequest& request, bool given);
+/// Throws CLI::ValidationError for options that do not go together. `given`: the stages are given by --split-at or
+/// --from. `strategy`: the one that is named, empty for none.
+void check_choices(const ChoiceRequest& request, bool given, const std::string& strategy);
 
 /// The number of microbatches that make `global_batch` samples. Throws std::invalid_argument if the graph does not give
 /// its microbatch, or with the nearest numbers that it divides.
@@ -61,5 +68,17 @@ void check_choice_outputs(const ChoiceRequest& request, const ChoiceContext& con
 /// and writes the plans. Throws std::runtime_error if no plan is possible or has the throughput.
 [[nodiscard]] RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& context, const Graph& graph,
                                      const Topology& topology, const CostModel& costs, const Constraints& constraints);
+
+/// The plan of `start` improved: by --improve in all ways, by --complete in its replicas and placement. Says on stderr
+/// what the step was before. Throws std::runtime_error if it does not fit in memory or has not the throughput.
+[[nodiscard]] RankedPlan improved_choice(const ChoiceRequest& request, const ChoiceContext& context, const Graph& graph,
+                                         const Topology& topology, const CostModel& costs,
+                                         const Constraints& constraints, const Candidate& start);
+
+/// The plan as a start for improved_choice; `constraints` get its schedule, microbatches, chunks, recomputation and
+/// buckets. Throws std::invalid_argument if it is not valid for graph and topology or its stages differ in
+/// recomputation.
+[[nodiscard]] Candidate start_of(const Plan& plan, const Graph& graph, const Topology& topology,
+                                 Constraints& constraints);
 
 }  // namespace stagecraft::partitioner

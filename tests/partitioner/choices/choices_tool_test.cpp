@@ -93,6 +93,81 @@ TEST_F(ChoicesTool, ExplainsTheBestPlanOrWhatWouldFit) {
                               HasSubstr("stagecraft-plan: graph.json: no plan fits in memory")));
 }
 
+TEST_F(ChoicesTool, ImprovesAGivenPlan) {
+  // Under gpipe with four microbatches: a layer on each of four devices 21 s, all layers on each 12 s.
+  EXPECT_EQ(plan("graph.json topology.json --strategy uniform --schedule gpipe -o slow.json").status, 0);
+  const Outcome o = plan("graph.json topology.json --improve slow.json -o fast.json");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_THAT(o.err, HasSubstr("step 21.0 s before, 12.0 s improved\n"));
+  const Plan fast = format::parse_plan(folder_.read("fast.json"), "fast.json");
+  EXPECT_EQ(fast.strategy, "uniform, improved");
+  EXPECT_EQ(fast.schedule, "gpipe");
+  EXPECT_EQ(fast.stages.size(), 1U);
+  // l3 in a stage of its own: the others on three devices, or two replicas of both stages.
+  const Outcome pinned = plan("graph.json topology.json --improve slow.json --pin l2=0,l3=1 -o -");
+  EXPECT_EQ(pinned.status, 1);
+  EXPECT_THAT(pinned.err, HasSubstr("slow.json: its stages cannot have their layers where --pin and --no-cut-in put"));
+  const Outcome kept = plan("graph.json topology.json --improve slow.json --pin l3=3");
+  EXPECT_EQ(kept.status, 0) << kept.err;
+  EXPECT_EQ(format::parse_plan(kept.out, "out").stages.size(), 4U);
+}
+
+TEST_F(ChoicesTool, CompletesAGivenSplit) {
+  // Stages of 3 and 9 s: with one device each four microbatches take 39 s, with four more of the second
+  // less than with any other numbers; a replica more of the second at least helps.
+  const Outcome o = plan("graph.json topology.json --split-at l1 --schedule gpipe --complete");
+  EXPECT_EQ(o.status, 0) << o.err;
+  const Plan found = format::parse_plan(o.out, "out");
+  ASSERT_EQ(found.stages.size(), 2U);
+  EXPECT_EQ(found.stages[0].layers.size(), 1U);
+  EXPECT_GE(found.stages[1].devices.size(), 2U);
+  EXPECT_THAT(o.err, HasSubstr("step 39.0 s before, "));
+}
+
+TEST_F(ChoicesTool, PutsLayersWhereTheUserWantsThem) {
+  const auto stage_of = [](const Plan& found, const std::string& layer) {
+    for (std::size_t s = 0; s < found.stages.size(); ++s) {
+      for (const std::string& id : found.stages[s].layers) {
+        if (id == layer) return static_cast<int>(s);
+      }
+    }
+    return -1;
+  };
+  for (const std::string strategy : {"", " --strategy optimal", " --strategy auto"}) {
+    const Outcome pinned = plan("graph.json topology.json --pin l3=2" + strategy);
+    EXPECT_EQ(pinned.status, 0) << pinned.err;
+    EXPECT_EQ(stage_of(format::parse_plan(pinned.out, "out"), "l3"), 2);
+    const Outcome joined = plan("graph.json topology.json --stages 2 --no-cut-in l1..l3" + strategy);
+    EXPECT_EQ(joined.status, 0) << joined.err;
+    const Plan found = format::parse_plan(joined.out, "out");
+    EXPECT_EQ(stage_of(found, "l0"), 0);
+    for (const char* layer : {"l1", "l2", "l3"}) EXPECT_EQ(stage_of(found, layer), 1);
+  }
+  refuses("graph.json topology.json --pin l3=4", 1, "no plan that fits has its layers where --pin and --no-cut-in put");
+}
+
+TEST_F(ChoicesTool, NamesWrongUseOfStagesByHand) {
+  refuses("graph.json topology.json --strategy uniform --pin l1=0", 2,
+          "--pin: strategy uniform does not take it; optimal and auto do");
+  refuses("graph.json topology.json --strategy profile --no-cut-in l1..l2", 2,
+          "--no-cut-in: strategy profile does not take it; optimal and auto do");
+  refuses("graph.json topology.json --split-at l1 --pin l1=0", 2, "--pin: the stages are given");
+  refuses("graph.json topology.json --split-at l1 --no-cut-in l1..l2", 2, "--no-cut-in: the stages are given");
+  refuses("graph.json topology.json --complete", 2, "--complete: only valid with --split-at or --from");
+  refuses("graph.json topology.json --split-at l1 --complete --replicas 2,1", 2, "finds the replicas");
+  refuses("graph.json topology.json --pin l1", 1, "--pin: found \"l1\", expected LAYER=STAGE");
+  refuses("graph.json topology.json --improve no.json", 1, "no.json: ");
+  refuses("graph.json topology.json --improve graph.json", 1, "graph.json: ");
+  refuses("graph.json topology.json --improve p.json -o p.json", 1, "p.json: ");
+  for (const char* option : {"--strategy auto", "--stages 2", "--microbatches 2", "--schedule 1f1b", "--recompute"}) {
+    const std::string name = std::string(option).substr(0, std::string(option).find(' '));
+    refuses("graph.json topology.json --improve p.json " + std::string(option), 2,
+            "--improve: takes it from the plan; remove " + name);
+  }
+  refuses("graph.json topology.json --improve p.json --top 2", 2,
+          "--top: chooses among a strategy's plans; remove --improve");
+}
+
 TEST_F(ChoicesTool, NamesWrongUsage) {
   refuses("graph.json topology.json --top 0", 2, "--top");
   refuses("graph.json topology.json --top 1001", 2, "the most that a list holds");

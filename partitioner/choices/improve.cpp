@@ -1,0 +1,259 @@
+#include "partitioner/choices/improve.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "costmodel/index.h"
+#include "partitioner/exact/placement.h"
+#include "partitioner/given_split.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+/// A stage is cut in two at most at so many places.
+constexpr int kCuts = 16;
+/// Beyond this many stages, replicas move only between neighbours.
+constexpr int kEveryPair = 16;
+
+class Improvement {
+ public:
+  Improvement(const std::string& origin, const Graph& graph, const Topology& topology, const CostModel& costs,
+              const Constraints& constraints, const ImproveOptions& options)
+      : origin_(origin),
+        graph_(graph),
+        topology_(topology),
+        costs_(costs),
+        constraints_(constraints),
+        options_(options),
+        list_(layer_list_of(graph)),
+        devices_(device_count(topology)) {}
+
+  RankedPlan run(const Candidate& start) {
+    candidate_ = start;
+    best_ = predicted_plan(origin_, graph_, topology_, start, costs_, constraints_);
+    key_ = key_of(best_);
+    bool changed = true;
+    while (changed && !is_late()) {
+      changed = false;
+      if (options_.layers) changed = move_layers() || changed;
+      if (replicas_are_free()) changed = move_replicas() || changed;
+      if (options_.layers && stages_are_free()) changed = join_and_cut() || changed;
+      changed = place() || changed;
+    }
+    best_.prediction.timeline.spans.clear();
+    return std::move(best_);
+  }
+
+ private:
+  using Key = std::tuple<bool, bool, std::vector<double>>;
+
+  static std::vector<int> layer_list_of(const Graph& graph) {
+    std::vector<int> out;
+    for (std::size_t i = 0; i < graph.layers.size(); ++i) {
+      if (!is_input(graph.layers[i])) out.push_back(to_int(i));
+    }
+    return out;
+  }
+
+  [[nodiscard]] Key key_of(const RankedPlan& ranked) const {
+    // What does not fit is as good as it is small.
+    const Objective objective = ranked.fits ? options_.wish.objective : Objective::Memory;
+    return {!ranked.fits, !meets(ranked, options_.wish), rank_key(merits(ranked), objective)};
+  }
+  [[nodiscard]] bool is_late() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count() > options_.seconds;
+  }
+  [[nodiscard]] bool replicas_are_free() const {
+    return constraints_.replicas.empty() && candidate_.chunks == 1 && constraints_.plan.listed.empty() &&
+           schedule_by_name(constraints_.plan.schedule).replicated;
+  }
+  [[nodiscard]] bool stages_are_free() const {
+    return !constraints_.stages && constraints_.replicas.empty() && candidate_.chunks == 1 &&
+           constraints_.plan.listed.empty();
+  }
+  [[nodiscard]] int stages() const { return to_int(candidate_.partition.replicas.size()); }
+  [[nodiscard]] int devices_used() const {
+    return std::accumulate(candidate_.partition.replicas.begin(), candidate_.partition.replicas.end(), 0);
+  }
+
+  /// Takes the candidate if its plan is better.
+  bool try_one(Partition partition, std::vector<std::vector<int>> devices) {
+    if (is_late() || !honours(partition, options_.hand)) return false;
+    if (candidate_.chunks == 1 && std::accumulate(partition.replicas.begin(), partition.replicas.end(), 0) > devices_)
+      return false;
+    if (!tried_.emplace(partition.stage_of_layer, partition.replicas, devices).second) return false;
+    try {
+      Candidate candidate = given_candidate(graph_, std::move(partition), std::move(devices), {}, {},
+                                            microbatches_of_a_step(constraints_.plan), candidate_.chunks);
+      RankedPlan ranked = predicted_plan(origin_, graph_, topology_, candidate, costs_, constraints_);
+      Key key = key_of(ranked);
+      if (key >= key_) return false;
+      best_ = std::move(ranked);
+      key_ = std::move(key);
+      candidate_ = std::move(candidate);
+      return true;
+    } catch (const std::invalid_argument&) {  // not enough devices, or the schedule cannot run it
+      return false;
+    } catch (const std::runtime_error&) {  // its lists deadlock
+      return false;
+    }
+  }
+
+  bool move_layers() {
+    bool out = false;
+    const std::vector<std::vector<int>> units = units_of_layers();
+    for (const bool later : {true, false}) {
+      for (std::size_t i = 0; i < units.size(); ++i) {
+        const std::vector<int>& unit = units[later ? units.size() - 1 - i : i];
+        Partition next = candidate_.partition;
+        const int own = next.stage_of_layer[to_index(unit.front())];
+        const int to = own + (later ? 1 : -1);
+        if (to < 0 || to >= stages()) continue;
+        for (const int layer : unit) next.stage_of_layer[to_index(layer)] = to;
+        const auto is_backward = [&](const Edge& edge) {
+          return next.stage_of_layer[to_index(edge.source)] > next.stage_of_layer[to_index(edge.destination)];
+        };
+        if (std::ranges::find(next.stage_of_layer, own) == next.stage_of_layer.end()) continue;
+        if (std::ranges::any_of(graph_.edges, is_backward)) continue;
+        out = try_one(std::move(next), candidate_.devices) || out;
+      }
+    }
+    return out;
+  }
+
+  /// Layers that move as one: those that the hand keeps together, and the others alone.
+  [[nodiscard]] std::vector<std::vector<int>> units_of_layers() const {
+    std::vector<std::vector<int>> out = options_.hand.together;
+    for (const int layer : list_) {
+      const auto has = [&](const std::vector<int>& group) { return std::ranges::binary_search(group, layer); };
+      if (std::ranges::none_of(options_.hand.together, has)) out.push_back({layer});
+    }
+    std::ranges::sort(out);
+    return out;
+  }
+
+  /// Numbers of replicas to try instead of `before`: one more and less, and the next ones with which the busiest
+  /// replica has fewer or more microbatches.
+  [[nodiscard]] std::vector<int> other_counts(int before) const {
+    std::set<int> out{before + 1};
+    if (before > 1) out.insert({before - 1, before / 2});
+    out.insert(2 * before);
+    if (const auto microbatches = microbatches_of_a_step(constraints_.plan)) {
+      const int most = (*microbatches + before - 1) / before;
+      if (most > 1) out.insert((*microbatches + most - 2) / (most - 1));
+      out.insert((*microbatches + most) / (most + 1));
+    }
+    out.erase(before);
+    out.erase(0);
+    return {out.begin(), out.end()};
+  }
+
+  bool move_replicas() {
+    bool out = false;
+    for (int s = 0; s < stages(); ++s) {
+      for (const int count : other_counts(candidate_.partition.replicas[to_index(s)])) {
+        Partition next = candidate_.partition;
+        next.replicas[to_index(s)] = count;
+        out = try_one(std::move(next), {}) || out;
+      }
+      for (int other = 0; other < stages(); ++other) {
+        if (other == s || (stages() > kEveryPair && std::abs(other - s) > 1)) continue;
+        Partition next = candidate_.partition;
+        if (--next.replicas[to_index(s)] < 1) continue;
+        ++next.replicas[to_index(other)];
+        out = try_one(std::move(next), {}) || out;
+      }
+    }
+    Partition more = candidate_.partition;
+    for (int& replicas : more.replicas) ++replicas;
+    out = try_one(std::move(more), {}) || out;
+    Partition twice = candidate_.partition;
+    for (int& replicas : twice.replicas) replicas *= 2;
+    return try_one(std::move(twice), {}) || out;
+  }
+
+  bool join_and_cut() {
+    bool out = false;
+    for (int s = 0; s + 1 < stages(); ++s) {
+      Partition next = candidate_.partition;
+      for (int& stage : next.stage_of_layer) stage -= stage > s ? 1 : 0;
+      const int sum = next.replicas[to_index(s)] + next.replicas[to_index(s) + 1];
+      next.replicas.erase(next.replicas.begin() + s);
+      for (const int replicas : {sum, 1}) {
+        next.replicas[to_index(s)] = replicas;
+        out = try_one(next, {}) || out;
+      }
+    }
+    for (int s = 0; s < stages(); ++s) {
+      std::vector<int> layers;  // in topological order
+      for (const int layer : order()) {
+        if (candidate_.partition.stage_of_layer[to_index(layer)] == s) layers.push_back(layer);
+      }
+      const int every = std::max(1, to_int(layers.size()) / kCuts);
+      for (int cut = 1; cut < to_int(layers.size()); cut += every) {
+        Partition next = candidate_.partition;
+        for (int& stage : next.stage_of_layer) stage += stage > s ? 1 : 0;
+        for (std::size_t i = to_index(cut); i < layers.size(); ++i) next.stage_of_layer[to_index(layers[i])] = s + 1;
+        const int before = next.replicas[to_index(s)];
+        const int free = devices_ - devices_used();
+        if (before == 1 && free < 1) continue;
+        next.replicas[to_index(s)] = before == 1 ? 1 : before - before / 2;
+        next.replicas.insert(next.replicas.begin() + s + 1, before == 1 ? 1 : before / 2);
+        if (try_one(std::move(next), {})) {
+          out = true;
+          break;
+        }
+      }
+    }
+    return out;
+  }
+
+  /// Layers in topological order: the plan's stages have it.
+  [[nodiscard]] std::vector<int> order() const {
+    std::vector<int> out;
+    for (const Stage& stage : best_.plan.stages) {
+      for (const std::string& id : stage.layers) out.push_back(layer_index(graph_, id));
+    }
+    return out;
+  }
+
+  bool place() {
+    if (topology_.levels.size() < 2 || !constraints_.plan.listed.empty()) return false;
+    bool out = try_one(candidate_.partition, {});
+    for (auto& devices : placements(topology_, candidate_.partition.replicas, candidate_.chunks))
+      out = try_one(candidate_.partition, std::move(devices)) || out;
+    return out;
+  }
+
+  const std::string& origin_;
+  const Graph& graph_;
+  const Topology& topology_;
+  const CostModel& costs_;
+  const Constraints& constraints_;
+  const ImproveOptions& options_;
+  const std::vector<int> list_;
+  const int devices_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  Candidate candidate_;
+  RankedPlan best_;
+  Key key_;
+  std::set<std::tuple<std::vector<int>, std::vector<int>, std::vector<std::vector<int>>>> tried_;
+};
+
+}  // namespace
+
+RankedPlan improved_plan(const std::string& origin, const Graph& graph, const Topology& topology,
+                         const CostModel& costs, const Constraints& constraints, const Candidate& start,
+                         const ImproveOptions& options) {
+  return Improvement(origin, graph, topology, costs, constraints, options).run(start);
+}
+
+}  // namespace stagecraft::partitioner
