@@ -55,6 +55,7 @@ struct Options {
   std::string model;
   std::vector<std::string> set;
   std::string data = "synthetic";
+  std::string validate_data;
   std::string channel;
   std::string device = "cpu";
   bool share_gpu = false;
@@ -169,29 +170,54 @@ struct Job {
   stagecraft::model::Model model;
   stagecraft::run::BoundModel bound;
   std::unique_ptr<stagecraft::data::DataSource> data;
-  std::optional<stagecraft::run::WholePass> pass;  ///< for a plan that only evaluates, over finite data
+  std::optional<stagecraft::run::WholePass> pass;     ///< for a plan that only evaluates, over finite data
+  std::optional<stagecraft::model::Model> evaluated;  ///< the model in evaluation mode, if the run validates
+  std::unique_ptr<stagecraft::data::DataSource> validation;
 };
 
-stagecraft::model::Model load_model(const stagecraft::BoundPlan& bound, const Options& o) {
+stagecraft::model::Model load_model(const stagecraft::BoundPlan& bound, const Options& o,
+                                    stagecraft::model::ModelMode mode) {
   const Plan& plan = bound.plan();
   auto settings = plan.options;
   for (const auto& [key, value] : stagecraft::parse_settings(o.set)) settings[key] = value;
-  const stagecraft::model::ModelMode mode =
-      bound.schedule().trains ? stagecraft::model::ModelMode::Training : stagecraft::model::ModelMode::Evaluation;
   const std::string& name = o.model.empty() ? plan.model : o.model;
   if (o.model.empty() && o.set.empty()) return stagecraft::intake::build_model(name, settings, mode);
   return stagecraft::build_model_at(o.model.empty() ? "--set" : "--model", name, settings, mode);
 }
 
+stagecraft::model::ModelMode mode_of(const stagecraft::BoundPlan& bound) {
+  return bound.schedule().trains ? stagecraft::model::ModelMode::Training : stagecraft::model::ModelMode::Evaluation;
+}
+
+/// Reads what a run validates on.
+void read_validation(const Options& o, Job& job) {
+  if (o.validate_data.empty()) return;
+  const std::string& schedule = job.plan.plan().schedule;
+  if (!job.plan.schedule().trains)
+    throw CLI::ValidationError("--validate-data", "schedule \"" + schedule + "\" trains nothing");
+  job.evaluated = load_model(job.plan, o, stagecraft::model::ModelMode::Evaluation);
+  job.validation = stagecraft::data::make_data_source(o.validate_data, *job.evaluated, o.run.seed,
+                                                      stagecraft::data::DataOrder::Evaluation);
+  if (!job.validation->samples() && !o.run.validation.samples) {
+    throw CLI::ValidationError("--validate-data",
+                               fmt::format("data source \"{}\" has no end; use --validate-samples", o.validate_data));
+  }
+  stagecraft::usage("--validate-data", [&] {
+    (void)stagecraft::run::evaluation_pieces(*job.validation, job.plan.plan().microbatch_samples.value_or(1),
+                                             o.run.validation.samples);
+  });
+}
+
 Job::Job(const Options& o)
     : plan(stagecraft::format::read_plan(o.plan)),
-      model(load_model(plan, o)),
+      model(load_model(plan, o, mode_of(plan))),
       bound(stagecraft::run::bind_model(plan, model)) {
   const bool trains = plan.schedule().trains;
   data = stagecraft::data::make_data_source(
       o.data, model, o.run.seed,
       trains ? stagecraft::data::DataOrder::Training : stagecraft::data::DataOrder::Evaluation);
   if (!trains) pass = stagecraft::run::whole_pass(plan.plan(), *data);
+  read_validation(o, *this);
 }
 
 /// Steps that go through the data `epochs` times, rounded up. Precondition: fewer than 2^63 samples in all.
@@ -214,6 +240,16 @@ void fit_options(Options& o, const Job& job) {
   o.report.rate = o.run.optimizer.rate.name != "constant" || o.run.optimizer.rate.warmup > 0;
   o.report.append = o.run.checkpoint.resume;
   if (job.pass && (!o.steps_given || o.run.steps > job.pass->steps)) o.run.steps = job.pass->steps;
+  if (job.validation) {
+    o.run.validation.data = job.validation.get();
+    o.run.validation.model = &*job.evaluated;
+    if (job.plan.asynchronous() && o.run.validation.every > 0 && o.run.validation.every < o.run.steps) {
+      throw CLI::ValidationError("--validate-every",
+                                 "schedule \"" + job.plan.plan().schedule +
+                                     "\" is asynchronous, so its pipeline is empty only after the last step; give "
+                                     "--validate-data alone");
+    }
+  }
   o.run.optimizer.rate.steps = o.run.steps;
   stagecraft::usage("--rate-schedule", [&] { stagecraft::stage::validate(o.run.optimizer.rate); });
   stagecraft::usage("--optimizer", [&] { stagecraft::stage::validate(o.run.optimizer); });
@@ -321,6 +357,7 @@ int start_ranks(const Options& o, int ranks, const std::vector<std::string>& arg
 /// A run is long: check first whether its results can be written.
 void check_outputs_of(const Options& o) {
   std::vector<std::string> inputs = stagecraft::files_of(o.model, o.data);
+  for (const std::string& each : stagecraft::files_of("", o.validate_data)) inputs.push_back(each);
   for (const std::string* each : {&o.plan, &o.hosts, &o.run.expected, &o.run.checkpoint.weights})
     inputs.push_back(*each);
   stagecraft::format::check_outputs(inputs,
@@ -409,6 +446,8 @@ int main(int argc, char** argv) {
   return stagecraft::run_computing_tool(
       {"run", "Trains a model according to a plan and measures the run.",
        "stagecraft run plan.json --data fashion-mnist --steps 50 --spawn -o measured.json\n"
+       "  stagecraft run plan.json --data fashion-mnist --epochs 5 --validate-data fashion-mnist-test "
+       "--validate-every 500\n"
        "  torchrun --no-python --nproc-per-node 2 stagecraft run plan.json --steps 50\n"
        "  stagecraft run plan.json --hosts hosts.txt --logs logs --steps 50\n\n"
        "Exit status, besides the usual ones below:\n"
@@ -449,6 +488,19 @@ int main(int argc, char** argv) {
             "--metrics", o.report.metrics,
             "write loss, learning rate, times and gradient norm as JSON lines while the run goes on; --resume "
             "appends to the file");
+        const auto validate =
+            app.add_option("--validate-data", o.validate_data,
+                           "data source on which to validate, in evaluation mode; each sample is read once, in order")
+                ->check(stagecraft::data_name());
+        app.add_option("--validate-every", o.run.validation.every,
+                       "validate every N steps and after the last one (default: only after the last one)")
+            ->needs(validate)
+            ->type_name("N")
+            ->transform(stagecraft::integer<decltype(o.run.validation.every)>(1));
+        app.add_option("--validate-samples", o.run.validation.samples,
+                       "validate on this many samples from the beginning; data without an end need it")
+            ->needs(validate)
+            ->transform(stagecraft::integer<std::int64_t>(1));
         app.add_option(
                "--channel", o.channel,
                "local (ranks are threads), ucx or gloo (one process per rank, CPUs) or nccl (one process per rank, "

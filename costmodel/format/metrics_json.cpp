@@ -23,6 +23,12 @@ std::string metrics_line(const StepMetrics& metrics) {
   add("samples_per_s", static_cast<double>(metrics.step_samples) / metrics.step_time.value);
   add("gradient_norm", metrics.gradient_norm);
   add("loss_scale", metrics.loss_scale);
+  if (metrics.validation) {
+    add("validation_loss", metrics.validation->loss);
+    add("validation_accuracy", accuracy(*metrics.validation));
+    add("validation_perplexity", metrics.validation->perplexity);
+    add("validation_s", metrics.validation->time.value);
+  }
   return out + "}\n";
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "costmodel/format/evaluation_json.h"
 #include "costmodel/units.h"
 
 namespace stagecraft::format {
@@ -18,6 +19,7 @@ struct StepMetrics {
   std::int64_t step_samples = 0;
   std::optional<double> gradient_norm = {};
   std::optional<double> loss_scale = {};
+  std::optional<ModelEvaluation> validation = {};  ///< after the step
 };
 
 /// The kind of such files, as check_outputs names it.

@@ -16,6 +16,7 @@ inline constexpr int kResultTag = Channel::kControlTag + 3;      ///< a rank's r
 inline constexpr int kNormTag = Channel::kControlTag + 4;        ///< gradient norms
 inline constexpr int kOverflowTag = Channel::kControlTag + 5;    ///< whether a gradient of any rank overflows
 inline constexpr int kStatisticsTag = Channel::kControlTag + 6;  ///< batch norm's statistics, among a stage's replicas
+inline constexpr int kValidationTag = Channel::kControlTag + 7;  ///< results on validation data, to rank 0
 inline constexpr int kStopTag = Channel::kControlTag + 8;        ///< whether any rank is asked to stop
 inline constexpr int kReportTag = Channel::kControlTag + 9;      ///< what was written for a checkpoint, to rank 0
 inline constexpr int kFirstStepTag = Channel::kControlTag + 10;  ///< where a run resumes, from rank 0

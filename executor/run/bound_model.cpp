@@ -84,6 +84,12 @@ BoundModel bind_model(const BoundPlan& plan, const model::Model& model) {
   return out;
 }
 
+int loss_stage(const BoundModel& bound) {
+  const int last = to_int(bound.model.layers.size()) - 1;
+  const auto holds = [last](const std::vector<int>& layers) { return std::ranges::find(layers, last) != layers.end(); };
+  return to_int(std::ranges::find_if(bound.layers, holds) - bound.layers.begin());
+}
+
 std::vector<stage::TiedGradient> tied_of_rank(const BoundModel& bound, int rank) {
   std::map<std::string, std::vector<std::int64_t>> shapes;
   for (const model::LayerSpec& layer : bound.model.layers) {

@@ -21,6 +21,9 @@ struct BoundModel {
 ///   layer and buffer, if a stage has replicas and a forward writes the buffer in a way that replicas cannot replay.
 [[nodiscard]] BoundModel bind_model(const BoundPlan& plan, const model::Model& model);
 
+/// The stage that holds the model's last layer, which computes the loss.
+[[nodiscard]] int loss_stage(const BoundModel& bound);
+
 /// The tied parameters that `rank` holds, in the order in which all ranks sum them.
 [[nodiscard]] std::vector<stage::TiedGradient> tied_of_rank(const BoundModel& bound, int rank);
 

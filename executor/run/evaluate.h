@@ -7,6 +7,7 @@
 
 #include "costmodel/format/evaluation_json.h"
 #include "executor/data/data_source.h"
+#include "executor/run/prediction_watcher.h"
 #include "executor/stage/stage_program.h"
 
 namespace stagecraft::run {
@@ -22,6 +23,9 @@ struct EvaluationPieces {
 /// without an end if `samples` is absent, if the data has fewer, and if they do not fill one microbatch.
 [[nodiscard]] EvaluationPieces evaluation_pieces(const data::DataSource& data, std::int64_t microbatch,
                                                  std::optional<std::int64_t> samples);
+
+/// Sets what is known of an evaluation's predictions; `samples` must be set. No effect if there are none.
+void set_predictions(format::ModelEvaluation& evaluation, const std::optional<Predictions>& found);
 
 /// Runs `program`, which has all layers of a model, in evaluation mode over `pieces` of `data`. Changes no parameter
 /// and no buffer. `seconds_now` is a clock; `progress`, if set, is called after each microbatch with the number done.

@@ -13,13 +13,6 @@ namespace {
 
 constexpr std::size_t kManySends = 4;
 
-/// The stage that holds the model's last layer, which computes the loss.
-int loss_stage(const BoundModel& bound) {
-  const int last = to_int(bound.model.layers.size()) - 1;
-  const auto holds = [last](const std::vector<int>& layers) { return std::ranges::find(layers, last) != layers.end(); };
-  return to_int(std::ranges::find_if(bound.layers, holds) - bound.layers.begin());
-}
-
 }  // namespace
 
 LossGathering::LossGathering(const BoundModel& bound, int rank, channel::Channel& channel)

@@ -39,7 +39,13 @@ RankRun::RankRun(const BoundModel& bound, const data::DataSource& data, const Ru
       done_(first_step_),
       sent_(first_step_),
       told_(first_step_) {
+  if (options.validation.data && bound.plan.schedule().trains) {
+    counting_.reset();  // copies of parameters that live until it follows the worker's are not the rank's
+    validation_.emplace(bound, options.validation, rank, channel, options.seed, options.device, seconds_now);
+    counting_.emplace(tracker_);
+  }
   make_worker(data);
+  if (validation_) validation_->follow(*worker_);
   parameters_ = tracker_.live();
   measurement_.emplace(bound.plan, worker_->actions(), rank, channel, first_step_, options.save);
   worker_->visit_stages(
@@ -133,6 +139,7 @@ RunResult RankRun::result() {
   out.steps_done = done_;
   out.nonfinite_steps = worker_->nonfinite_steps();
   out.evaluation = report_->evaluation();
+  out.validations = validations_;
   if (worker_->loss_scaler()) {
     out.loss_scale = worker_->loss_scaler()->state();
     out.skipped_steps = worker_->loss_scaler()->skipped();
@@ -163,6 +170,7 @@ void RankRun::train() {
     ends_.push_back(seconds_now_());
     done_ = step + 1;
     if (done_ - first_step_ == kMemorySteps) counting_.reset();
+    validate(step);
     tell_until(step - lag_);
     measurement_->add(worker_->take_spans());
     measurement_->after_step(step);
@@ -189,7 +197,24 @@ void RankRun::replay() {
   done_ = steps_;
   send_until(done_);
   tell_until(done_ - 1);
+  validate(done_ - 1);
   (void)checkpoints_.after_step(*worker_, done_, steps_);
+}
+
+void RankRun::validate(std::int64_t step) {
+  if (!validation_ || !validation_->is_due(step + 1, steps_)) return;
+  measurement_->add(worker_->take_all_spans());
+  channel_.barrier();
+  const double begin = seconds_now_();
+  try {
+    if (auto found = validation_->run(*worker_)) validations_[step + 1] = *found;
+  } catch (const meeting::PeerError& e) {
+    throw e.within(fmt::format("rank {}, validating after step {}: ", rank_, step + 1));
+  }
+  channel_.barrier();
+  const double end = seconds_now_();
+  measurement_->pause(Seconds(begin), Seconds(end));
+  pauses_[step + 1] = end - begin;
 }
 
 void RankRun::send_until(std::int64_t end) {
@@ -212,6 +237,8 @@ void RankRun::tell(std::int64_t step) {
   if (!progress_) return;
   const auto k = to_index(step - first_step_);
   Progress progress{.step = step, .steps = steps_, .loss = loss, .step_time = Seconds(ends_[k + 1] - ends_[k])};
+  if (const auto pause = pauses_.find(step); pause != pauses_.end()) progress.step_time -= Seconds(pause->second);
+  if (const auto found = validations_.find(step + 1); found != validations_.end()) progress.validation = found->second;
   if (worker_->loss_scaler()) progress.loss_scale = worker_->loss_scaler()->scale();
   if (bound_.plan.schedule().trains) {
     const stage::OptimizerOptions& optimizer = options_.optimizer;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "executor/run/run.h"
 #include "executor/run/run_comparison.h"
 #include "executor/run/synchronous_worker.h"
+#include "executor/run/validation.h"
 
 namespace stagecraft::run {
 
@@ -40,6 +42,8 @@ class RankRun {
   /// On rank 0: reports the steps before `end`, whose losses are in flight.
   void tell_until(std::int64_t end);
   void tell(std::int64_t step);
+  /// After `step`, if it is due. Not part of the steps' times.
+  void validate(std::int64_t step);
   /// On rank 0, a reading of the yardstick while all ranks wait.
   void read_yardstick();
   /// The conditions since the first step; call on all ranks. Of the whole run on rank 0, empty on the others.
@@ -61,6 +65,9 @@ class RankRun {
   std::int64_t steps_;                        // number of the step after the last
   SynchronousWorker* synchronous_ = nullptr;  // the worker by its type: one of the two is set
   AsynchronousWorker* asynchronous_ = nullptr;
+  std::optional<Validation> validation_;
+  std::map<std::int64_t, format::ModelEvaluation> validations_;  // on rank 0, by the steps done before
+  std::map<std::int64_t, double> pauses_;                        // seconds of validation before a step
   std::unique_ptr<StageWorker> worker_;
   Bytes parameters_;
   std::optional<RunComparison> comparison_;

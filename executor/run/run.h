@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "costmodel/format/evaluation_json.h"
 #include "costmodel/plan.h"
 #include "costmodel/timeline.h"
 #include "executor/channel/channel.h"
@@ -16,6 +18,7 @@
 #include "executor/run/check.h"
 #include "executor/run/run_checkpoints.h"
 #include "executor/run/run_measurement.h"
+#include "executor/run/validation.h"
 #include "executor/stage/finite.h"
 #include "executor/stage/loss_scaler.h"
 #include "executor/stage/optimizer.h"
@@ -36,6 +39,8 @@ struct RunOptions {
   stage::LossScaleOptions loss_scale = {};  ///< for a plan in float16
   stage::OnNonfinite on_nonfinite = stage::OnNonfinite::Stop;
   CheckpointOptions checkpoint;
+  /// For a plan that trains. An asynchronous schedule validates only after the last step, when the pipeline is empty.
+  ValidationOptions validation = {};
   /// Receives the measurement on rank 0 during the run, and is released before run_rank returns. All ranks set it, or
   /// none.
   SaveMeasurement save = {};
@@ -50,6 +55,7 @@ struct Progress {
   std::optional<double> loss_scale = {};     ///< of the next step, in float16
   std::optional<double> learning_rate = {};  ///< of the step, if the plan trains
   std::optional<double> gradient_norm = {};  ///< of the whole model before clipping, if gradients are clipped
+  std::optional<format::ModelEvaluation> validation = {};  ///< after the step, if it was due
 };
 
 /// Result of an evaluation: the mean loss and the number of microbatches.
@@ -73,11 +79,12 @@ struct RunResult {
   Measurement measurement;
   std::optional<Check> check;
   std::int64_t first_step = 0;
-  std::optional<stage::LossScale> loss_scale;  ///< after the last step, in float16
-  std::int64_t skipped_steps = 0;              ///< by overflows
-  std::int64_t nonfinite_steps = 0;            ///< under OnNonfinite::Warn or Skip
-  std::optional<Evaluation> evaluation;        ///< of a plan that only evaluates; on rank 0
-  std::int64_t steps_done = 0;                 ///< in total; fewer than RunOptions::steps if the run was asked to stop
+  std::optional<stage::LossScale> loss_scale;                   ///< after the last step, in float16
+  std::int64_t skipped_steps = 0;                               ///< by overflows
+  std::int64_t nonfinite_steps = 0;                             ///< under OnNonfinite::Warn or Skip
+  std::optional<Evaluation> evaluation;                         ///< of a plan that only evaluates; on rank 0
+  std::map<std::int64_t, format::ModelEvaluation> validations;  ///< by the steps done before; on rank 0
+  std::int64_t steps_done = 0;  ///< in total; fewer than RunOptions::steps if the run was asked to stop
 };
 
 /// Proves before a launch that the plan's action lists terminate and do what the plan says, see verify; for an

@@ -140,6 +140,15 @@ void RunMeasurement::take(const Measurement& part) {
   memory_.insert(memory_.end(), part.timeline.memory.begin(), part.timeline.memory.end());
 }
 
+Seconds RunMeasurement::worked(Seconds time) const {
+  Seconds out = time;
+  for (const Pause& pause : pauses_) {
+    if (time <= pause.begin) break;
+    out -= std::min(time, pause.end) - pause.begin;
+  }
+  return out;
+}
+
 Measurement RunMeasurement::whole() const {
   Measurement out = header_;
   out.kept = keeper_.kept();
@@ -151,10 +160,11 @@ Measurement RunMeasurement::whole() const {
   timeline.memory = memory_;
   std::ranges::sort(timeline.memory, {}, &RankMemory::rank);
   if (timeline.steps.empty()) return out;
+  for (StepTime& step : timeline.steps) step = {step.step, worked(step.start), worked(step.end)};
   const Seconds origin = timeline.steps.front().start;
   for (Span& span : timeline.spans) {
-    span.start -= origin;
-    span.end -= origin;
+    span.start = worked(span.start) - origin;
+    span.end = worked(span.end) - origin;
   }
   // Step k begins where step k-1 ended, so that the steps add up to the run.
   Seconds end;

@@ -34,6 +34,9 @@ class RunMeasurement {
   /// On rank 0: the loss of the next step.
   void add_loss(double loss);
 
+  /// Takes the time from `begin` to `end` out of the timeline: no rank worked on a step. In order.
+  void pause(Seconds begin, Seconds end) { pauses_.push_back({begin, end}); }
+
   /// Call on all ranks after each step of a synchronous schedule: moves the measurements to rank 0 after steps 1 to 8,
   /// then whenever the run has become an eighth longer. Rank 0 saves from time to time, so that little is lost if the
   /// run dies.
@@ -55,6 +58,8 @@ class RunMeasurement {
   void receive(Check& check);
   void move(bool all, Check& check);
   [[nodiscard]] std::int64_t most_bytes() const;
+  /// `time` less all pauses before it.
+  [[nodiscard]] Seconds worked(Seconds time) const;
 
   const BoundPlan& plan_;
   std::vector<Action> actions_;
@@ -66,7 +71,12 @@ class RunMeasurement {
   Measurement header_;  ///< with the losses, without a timeline
   OrderCheck order_;
   SpanKeeper keeper_;
-  std::vector<StepTime> times_;            ///< of all steps: this rank's, on rank 0 over all ranks as far as known
+  std::vector<StepTime> times_;  ///< of all steps: this rank's, on rank 0 over all ranks as far as known
+  struct Pause {
+    Seconds begin;
+    Seconds end;
+  };
+  std::vector<Pause> pauses_;
   std::size_t sent_ = 0;                   ///< steps whose times rank 0 has
   std::vector<std::vector<Span>> others_;  ///< on rank 0: kept spans by rank
   std::vector<RankMemory> memory_;         ///< on rank 0, at the end

@@ -61,6 +61,11 @@ std::string StepReporter::text(const Progress& progress, Seconds step_time) cons
   if (options_.rate && progress.learning_rate) out += fmt::format(", learning rate {:.4g}", *progress.learning_rate);
   if (progress.gradient_norm) out += fmt::format(", gradient norm {:.4g}", *progress.gradient_norm);
   if (progress.loss_scale) out += fmt::format(", loss scale {:g}", *progress.loss_scale);
+  if (progress.validation) {
+    out += fmt::format(", validation loss {:.4f}", progress.validation->loss);
+    if (const auto share = format::accuracy(*progress.validation)) out += fmt::format(" accuracy {:.4f}", *share);
+    if (progress.validation->perplexity) out += fmt::format(" perplexity {:.4g}", *progress.validation->perplexity);
+  }
   const std::int64_t left = progress.steps - progress.step - 1;
   if (left > 0 && all_.steps > 0) {
     const double mean = all_.total.value / static_cast<double>(all_.steps);
@@ -72,7 +77,7 @@ std::string StepReporter::text(const Progress& progress, Seconds step_time) cons
 bool StepReporter::is_told(const Progress& progress) const {
   constexpr Seconds kSilence{10};
   const std::int64_t done = progress.step + 1;
-  if (steps_ == 1 || done == progress.steps) return true;
+  if (steps_ == 1 || done == progress.steps || progress.validation) return true;
   if (options_.every > 0) return done % options_.every == 0;
   return done % std::max<std::int64_t>(1, progress.steps / 10) == 0 || told_.total >= kSilence;
 }
@@ -86,7 +91,8 @@ void StepReporter::operator()(const Progress& progress) {
     ++mean->steps;
   }
   const std::int64_t done = progress.step + 1;
-  if (!options_.metrics.empty() && (options_.every == 0 || done % options_.every == 0 || done == progress.steps)) {
+  if (!options_.metrics.empty() &&
+      (options_.every == 0 || done % options_.every == 0 || done == progress.steps || progress.validation)) {
     // Only now, so that a run that never begins leaves an older file as it is.
     if (!metrics_) metrics_.emplace(options_.metrics, options_.append);
     format::StepMetrics line{
@@ -96,13 +102,14 @@ void StepReporter::operator()(const Progress& progress) {
     line.learning_rate = progress.learning_rate;
     line.gradient_norm = progress.gradient_norm;
     line.loss_scale = progress.loss_scale;
+    line.validation = progress.validation;
     metrics_->add(line);
   }
   line_.show(text(progress, progress.step_time));
   if (!is_told(progress)) return;
   const Seconds mean = told_.take();
   // On a terminal, lines stay only if they were asked for.
-  if (line_.visible() && options_.every == 0) return;
+  if (line_.visible() && options_.every == 0 && !progress.validation) return;
   line_.clear();
   std::cerr << text(progress, mean) + "\n";
 }

@@ -31,7 +31,7 @@ struct ReportOptions {
 /// Tells of steps as they end, and writes a file of metrics. On a terminal, the newest step is shown in a line that the
 /// next one replaces. Lines that stay, on standard error: "step 12/50 loss 2.1034 812 samples/s, ..., 3 min 20 s left";
 /// those and metrics give the loss of their step and the mean time of the steps since the last one. The time left
-/// assumes the mean of all steps but the first two.
+/// assumes the mean of all steps but the first two. Steps with a validation are always told of.
 class StepReporter {
  public:
   explicit StepReporter(const Plan& plan, const ReportOptions& options = {});

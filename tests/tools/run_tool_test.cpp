@@ -170,6 +170,12 @@ TEST_F(RunTool, SaysWhatAnOptionTakes) {
            {"--rate-schedule magic", "--rate-schedule: unknown rate schedule \"magic\", known are "},
            {"--rate-schedule cosine --steps 3 --warmup-steps 5",
             "--rate-schedule: a cosine of 3 steps with a warm-up of 5: there must be more steps than warm-up"},
+           {"--validate-every 2", "--validate-every requires --validate-data"},
+           {"--validate-data magic", "--validate-data: unknown data source \"magic\", known are "},
+           {"--validate-data synthetic",
+            "--validate-data: data source \"synthetic\" has no end; use --validate-samples"},
+           {"--validate-data synthetic --validate-samples 1",
+            "--validate-data: 1 samples do not fill one microbatch of "},
            {"--loss-scale-growth-interval 0", "--loss-scale-growth-interval: 0 is not an integer of 1 or more"},
            {"--checkpoint c --keep 0", "--keep: 0 is not an integer of 1 or more"},
            {"--checkpoint c --checkpoint-every 0", "--checkpoint-every: 0 is not an integer of 1 or more"},
@@ -343,6 +349,29 @@ TEST_F(RunTool, WritesMetricsThatResumingContinues) {
   EXPECT_THAT(more.err, HasSubstr("gradient norm "));
   EXPECT_EQ(folder_.run("stagecraft-run plan.json --steps 1 --metrics m.jsonl --clip-norm 1").status, 0);
   EXPECT_EQ(steps(), R"({"step":1 )") << "a new run replaces them";
+}
+
+TEST_F(RunTool, ValidatesDuringATraining) {
+  const std::string common = "stagecraft-run plan.json --steps 3 --timeout 5 -o ";
+  EXPECT_EQ(folder_.run(common + "plain.json").status, 0);
+  for (const char* how : {"", " --spawn"}) {
+    const Outcome o = folder_.run(common +
+                                  "validated.json --validate-data synthetic --validate-samples 64 "
+                                  "--validate-every 2 --log-every 100 --metrics m.jsonl" +
+                                  how);
+    EXPECT_EQ(o.status, 0) << o.err;
+    const auto losses = [&](const char* file) { return format::parse_measurement(folder_.read(file), file).losses; };
+    EXPECT_EQ(losses("validated.json"), losses("plain.json"));
+    EXPECT_THAT(o.err, ::testing::ContainsRegex("step 2/3 .*, validation loss [0-9.]+ accuracy "));
+    EXPECT_THAT(o.err, ::testing::ContainsRegex("step 3/3 .*, validation loss "));
+    std::istringstream text(folder_.read("m.jsonl"));
+    std::string steps;
+    for (std::string line; std::getline(text, line);) {
+      steps += line.substr(8, 1);
+      EXPECT_THAT(line, HasSubstr("\"validation_accuracy\":"));
+    }
+    EXPECT_EQ(steps, "23") << "every 100 steps, and those with a validation";
+  }
 }
 
 TEST_F(RunTool, KeepsTheMetricsOfARunThatIsKilled) {

@@ -1,4 +1,3 @@
-#include <ATen/ops/cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +9,7 @@
 #include "costmodel/format/files.h"
 #include "executor/run/run.h"
 #include "executor/run/run_report.h"
+#include "tests/support/finite_data.h"
 #include "tests/support/planned_models.h"
 #include "tests/support/run_command.h"
 
@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 
 using stagecraft::testing::cut_plan;
 using stagecraft::testing::even_cuts;
+using stagecraft::testing::Finite;
 using stagecraft::testing::planned_model;
 using stagecraft::testing::PlannedModel;
 using std::chrono::milliseconds;
@@ -31,27 +32,6 @@ using ::testing::MatchesRegex;
 using ::testing::ThrowsMessage;
 
 constexpr std::uint64_t kSeed = 4;
-
-/// The first `samples` samples of other data, repeated.
-class Finite : public data::DataSource {
- public:
-  Finite(const data::DataSource& data, std::int64_t samples) : data_(data), samples_(samples) {}
-  std::vector<at::Tensor> batch(std::int64_t step, int microbatch, int microbatches, std::int64_t samples,
-                                std::span<const int> inputs) const override {
-    std::vector<at::Tensor> out(inputs.size());
-    for (std::int64_t i = 0; i < samples; ++i) {
-      const std::int64_t sample = ((step * microbatches + microbatch) * samples + i) % samples_;
-      std::vector<at::Tensor> one = data_.batch(sample, 0, 1, 1, inputs);
-      for (std::size_t k = 0; k < one.size(); ++k) { out[k] = i == 0 ? one[k] : at::cat({out[k], one[k]}); }
-    }
-    return out;
-  }
-  std::optional<std::int64_t> samples() const override { return samples_; }
-
- private:
-  const data::DataSource& data_;
-  std::int64_t samples_;
-};
 
 RunOptions options_for(std::int64_t steps) {
   RunOptions out;

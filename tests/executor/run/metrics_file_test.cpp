@@ -47,6 +47,23 @@ TEST(MetricsLine, HasAKeyForEachValueThatIsThere) {
   EXPECT_EQ(metrics_line(line(1, 2.5)), kFirst);
 }
 
+TEST(MetricsLine, HasAValidationsKeys) {
+  StepMetrics tokens = line(2, 0.1);
+  // 3 of 8 right.
+  tokens.validation = {
+      .loss = 2.25, .samples = 4, .predictions = 8, .correct = 3, .perplexity = 9.5, .time = Seconds(2)};
+  std::string expected = kSecond;
+  expected.insert(expected.find('}'),
+                  R"(,"validation_loss":2.25,"validation_accuracy":0.375,"validation_perplexity":9.5,)"
+                  R"("validation_s":2)");
+  EXPECT_EQ(metrics_line(tokens), expected);
+  StepMetrics other = line(2, 0.1);
+  other.validation = {.loss = std::numeric_limits<double>::quiet_NaN(), .samples = 4, .time = Seconds(2)};
+  expected = kSecond;
+  expected.insert(expected.find('}'), R"(,"validation_loss":null,"validation_s":2)");
+  EXPECT_EQ(metrics_line(other), expected);
+}
+
 TEST(MetricsLine, IsJsonForALossThatIsNotANumber) {
   for (const double loss : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
     EXPECT_EQ(metrics_line(line(1, loss)), R"({"step":1,"loss":null,"step_s":0.5,"samples_per_s":16})"

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <thread>
 
 #include "executor/channel/channel_local.h"
@@ -47,8 +48,10 @@ std::vector<Span> spans_of(int rank, int step) {
   return out;
 }
 
-/// Runs `steps` steps on two ranks; returns what rank 0 saved during the run, then its final measurement.
-std::vector<Measurement> run(int steps, int first_step = 0) {
+/// Runs `steps` steps on two ranks; returns what rank 0 saved during the run, then its final measurement. `pauses`: by
+/// the step before them.
+std::vector<Measurement> run(int steps, int first_step = 0,
+                             const std::map<int, std::pair<double, double>>& pauses = {}) {
   const BoundPlan plan = two_replicas();
   const auto channels = channel::make_local_channels(2, milliseconds(20000));
   std::vector<Measurement> out;
@@ -59,6 +62,8 @@ std::vector<Measurement> run(int steps, int first_step = 0) {
     for (int step = first_step; step < first_step + steps; ++step) {
       measurement.add(spans_of(number, step));
       if (number == 0) measurement.add_loss(step);
+      if (const auto pause = pauses.find(step); pause != pauses.end())
+        measurement.pause(Seconds(pause->second.first), Seconds(pause->second.second));
       measurement.after_step(step);
     }
     Check check;
@@ -102,6 +107,17 @@ TEST(RunMeasurement, HoldsLossesAndTimesOfAllStepsAndSpansOfSome) {
       EXPECT_EQ(end.timeline.spans.front(), (Span{0, first_step, actions_of(0)[0], Seconds(0), Seconds(1)}));
     }
   }
+}
+
+TEST(RunMeasurement, LeavesPausesOut) {
+  // Rank 1 ends steps 0, 1 and 2 at 104.5, 108.5 and 112.5, half a second after rank 0. The pauses are 104.25 to 104.5
+  // and 108.5 to 110.5, in which rank 0 would run two actions of step 2 more.
+  const Measurement end = run(3, 0, {{0, {104.25, 104.5}}, {1, {108.5, 110.5}}}).back();
+  ASSERT_EQ(end.timeline.steps.size(), 3U);
+  EXPECT_EQ(end.timeline.steps[0].end, Seconds(4.25));
+  EXPECT_EQ(end.timeline.steps[1].end, Seconds(8.25));
+  EXPECT_EQ(end.timeline.steps[2].end, Seconds(12.5 - 2.25));
+  EXPECT_EQ(end.timeline.steps[2].start, Seconds(8.25));
 }
 
 TEST(RunMeasurement, SavesWhatThereIsAsTheRunGoesOn) {

@@ -89,6 +89,22 @@ TEST(StepReporter, PrintsRateNormAndLossScale) {
       "step 1/1 loss 2.0000 8.0 samples/s, 1.00 s per step, learning rate 0.0125, gradient norm 3.25, loss scale 1024");
 }
 
+TEST(StepReporter, TellsOfEveryValidation) {
+  ::testing::internal::CaptureStderr();
+  StepReporter reporter(small_plan(), {.every = 100});
+  for (std::int64_t step = 0; step < 3; ++step) {
+    Progress progress{.step = step, .steps = 9, .loss = 2, .step_time = Seconds(1)};
+    if (step == 1) {
+      progress.validation = {.loss = 1.5, .samples = 2, .predictions = 8, .correct = 3, .perplexity = 4.25, .time = Seconds(1)};
+    }
+    reporter(progress);
+  }
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "step 1/9 loss 2.0000 8.0 samples/s, 1.00 s per step\n"
+            "step 2/9 loss 2.0000 8.0 samples/s, 1.00 s per step, validation loss 1.5000 accuracy 0.3750 perplexity "
+            "4.25\n");
+}
+
 TEST(ClosingText, TakesTheStepsBehindTheFirstTwo) {
   Measurement measurement;
   measurement.losses = {3, 2.5, 2, 1.75};
