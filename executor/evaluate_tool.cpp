@@ -60,10 +60,7 @@ void load(const Options& o, const std::optional<FoundCheckpoint>& found, const M
   const stagecraft::files::TensorFiles files(found ? stagecraft::checkpoint::file_paths(*found)
                                                    : std::vector<std::string>{o.weights});
   if (found) {
-    stagecraft::stage::OptimizerOptions optimizer;
-    optimizer.name = found->manifest.optimizer;
-    optimizer.momentum = found->manifest.momentum;
-    stagecraft::checkpoint::check_names(files, model, optimizer);
+    stagecraft::checkpoint::check_names(files, model, stagecraft::checkpoint::saved_optimizer(found->manifest));
   } else {
     stagecraft::checkpoint::check_weight_names(files, model, stagecraft::intake::tied_names(model.name));
   }

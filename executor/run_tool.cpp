@@ -251,7 +251,7 @@ void fit_options(Options& o, const Job& job) {
     }
   }
   o.run.optimizer.rate.steps = o.run.steps;
-  stagecraft::usage("--rate-schedule", [&] { stagecraft::stage::validate(o.run.optimizer.rate); });
+  stagecraft::usage("--lr-schedule", [&] { stagecraft::stage::validate(o.run.optimizer.rate); });
   stagecraft::usage("--optimizer", [&] { stagecraft::stage::validate(o.run.optimizer); });
   if (!stagecraft::stage::loss_scaler_of(job.plan, o.run.loss_scale) && o.scales_loss) {
     const std::string& dtype = job.plan.plan().dtype;

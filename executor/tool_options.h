@@ -154,33 +154,90 @@ inline constexpr double kShortest = 0.001;
 inline constexpr int kMostAtOnce = 1024;
 
 inline void add_optimizer_options(CLI::App& app, stage::OptimizerOptions& options) {
-  app.add_option("--optimizer", options.name, "sgd, adam or adamw")
+  app.add_option("--optimizer", options.name,
+                 "sgd, adam, adamw, adamax, nadam, radam, adagrad, adadelta, rmsprop (as in torch.optim) or lion")
       ->capture_default_str()
       ->check(one_of("optimizer", stage::optimizer_names()));
   app.add_option("--learning-rate,--lr", options.learning_rate, "learning rate")
       ->capture_default_str()
       ->transform(number_from(0, 1e6));
-  app.add_option("--momentum", options.momentum, "momentum of sgd")
+  app.add_option("--momentum", options.momentum, "momentum of sgd and rmsprop")
       ->capture_default_str()
       ->transform(number_from(0, 1));
   app.add_option("--weight-decay", options.weight_decay, "weight decay")
       ->capture_default_str()
       ->transform(number_from(0, 1e6));
+  app.add_option_function<std::vector<double>>(
+         "--betas",
+         [&options](const std::vector<double>& betas) {
+           options.beta1 = betas.at(0);
+           options.beta2 = betas.at(1);
+         },
+         "decay rates of adam and its kin and lion: two numbers (default: 0.9,0.999; lion 0.9,0.99)")
+      ->expected(2)
+      ->delimiter(',')
+      ->type_name("BETA1,BETA2");
+  app.add_option("--eps", options.epsilon,
+                 "term added to the denominator (default: 1e-8; adagrad 1e-10, adadelta 1e-6)")
+      ->transform(number_from(0, 1e6));
+  app.add_option("--dampening", options.dampening, "dampening of sgd's momentum")
+      ->capture_default_str()
+      ->transform(number_from(0, 1));
+  app.add_flag("--nesterov", options.nesterov, "Nesterov momentum, for sgd");
+  app.add_flag("--amsgrad", options.amsgrad, "adam and adamw with the maximum of the second moment");
+  app.add_option("--alpha", options.alpha, "decay rate of rmsprop's squares")
+      ->capture_default_str()
+      ->transform(number_from(0, 1));
+  app.add_flag("--centered", options.centered, "rmsprop with the squares' deviation from the mean");
+  app.add_option("--rho", options.rho, "decay rate of adadelta")->capture_default_str()->transform(number_from(0, 1));
+  app.add_option("--lr-decay", options.learning_rate_decay, "learning rate decay of adagrad")
+      ->capture_default_str()
+      ->transform(number_from(0, 1e6));
+  app.add_option("--initial-accumulator-value", options.initial_accumulator, "first sum of squares of adagrad")
+      ->capture_default_str()
+      ->transform(number_from(0, 1e30));
+  app.add_option("--momentum-decay", options.momentum_decay, "momentum decay of nadam")
+      ->capture_default_str()
+      ->transform(number_from(0, 1e6));
+  app.add_flag("--decoupled-weight-decay", options.decoupled_weight_decay,
+               "weight decay of nadam and radam apart from the gradient, as in adamw");
 }
 
 /// Further options of a run: learning-rate schedule and clipping.
 inline void add_training_options(CLI::App& app, stage::OptimizerOptions& options) {
-  app.add_option("--rate-schedule", options.rate.name,
-                 "learning-rate schedule: constant, or cosine down to "
-                 "--last-rate")
+  app.add_option("--lr-schedule,--rate-schedule", options.rate.name,
+                 "learning-rate schedule: constant; linear, polynomial or cosine down to --last-rate at the last step; "
+                 "step, exponential or one-cycle")
       ->capture_default_str()
       ->check(one_of("rate schedule", stage::rate_schedule_names()));
   app.add_option("--warmup-steps", options.rate.warmup, "linear warm-up steps from a learning rate of 0")
       ->capture_default_str()
       ->transform(integer<decltype(options.rate.warmup)>(0));
-  app.add_option("--last-rate", options.rate.last, "final rate of cosine, as a fraction of --learning-rate")
+  app.add_option("--last-rate", options.rate.last,
+                 "final rate of linear, polynomial and cosine, as a fraction of --learning-rate")
       ->capture_default_str()
       ->transform(number_from(0, 1));
+  app.add_option("--lr-power", options.rate.power, "power of polynomial")
+      ->capture_default_str()
+      ->transform(number_from(0, 1e3));
+  app.add_option("--lr-step-size", options.rate.every, "steps between two drops of the schedule step")
+      ->type_name("STEPS")
+      ->transform(integer<decltype(options.rate.every)>(1));
+  app.add_option("--lr-gamma", options.rate.gamma, "factor of each drop of step, and of each step of exponential")
+      ->capture_default_str()
+      ->transform(number_from(0, 1e3));
+  app.add_option("--pct-start", options.rate.rise, "part of one-cycle in which the rate rises to --learning-rate")
+      ->capture_default_str()
+      ->transform(number_from(0, 1));
+  app.add_option("--div-factor", options.rate.first_divisor, "one-cycle begins with --learning-rate / this")
+      ->capture_default_str()
+      ->transform(number_from(1, 1e30));
+  app.add_option("--final-div-factor", options.rate.last_divisor, "one-cycle ends with its first rate / this")
+      ->capture_default_str()
+      ->transform(number_from(1, 1e30));
+  app.add_option("--anneal-strategy", options.rate.anneal, "how one-cycle moves between its rates: cos or linear")
+      ->capture_default_str()
+      ->check(one_of("annealing", {"cos", "linear"}));
   app.add_option("--clip-norm", options.clip_norm, "clip the gradient of the whole model to this norm; 0: no clipping")
       ->capture_default_str()
       ->transform(number_from(0, 1e30));

@@ -21,14 +21,6 @@ struct Options {
   bool force = false;
 };
 
-/// The optimizer whose state the checkpoint may hold.
-stagecraft::stage::OptimizerOptions optimizer_of(const stagecraft::format::CheckpointManifest& manifest) {
-  stagecraft::stage::OptimizerOptions out;
-  out.name = manifest.optimizer;
-  out.momentum = manifest.momentum;
-  return out;
-}
-
 int run(const Options& o) {
   const checkpoint::FoundCheckpoint found =
       checkpoint::checkpoint_at(o.checkpoint, [](const std::string& text) { std::cerr << text + "\n"; });
@@ -47,7 +39,7 @@ int run(const Options& o) {
     }
   }();
   const stagecraft::files::TensorFiles files(parts);
-  checkpoint::check_names(files, model, optimizer_of(found.manifest));
+  checkpoint::check_names(files, model, checkpoint::saved_optimizer(found.manifest));
   const stagecraft::files::NamedTensors tensors =
       checkpoint::state_dict(files, model, stagecraft::intake::tied_names(name));
   const stagecraft::files::FileDigest written =

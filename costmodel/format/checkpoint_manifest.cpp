@@ -11,7 +11,7 @@ namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.checkpoint";
-constexpr int kVersion = 3;
+constexpr int kVersion = 4;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 
 /// An unsigned number as text in `base`; `wanted` for messages. Only the writer's form is accepted.
@@ -58,6 +58,7 @@ void read_optimizer(const Cursor& at, CheckpointManifest& out) {
   out.beta1 = fields.required("beta1").number();
   out.beta2 = fields.required("beta2").number();
   out.epsilon = fields.required("epsilon").number();
+  if (const auto v = fields.optional("settings")) out.optimizer_settings = read_text_map(*v);
   fields.done();
 }
 
@@ -109,6 +110,7 @@ std::string checkpoint_json(const CheckpointManifest& manifest) {
                           {"momentum", manifest.momentum}, {"weight_decay", manifest.weight_decay},
                           {"beta1", manifest.beta1},       {"beta2", manifest.beta2},
                           {"epsilon", manifest.epsilon}};
+  if (!manifest.optimizer_settings.empty()) out["optimizer"]["settings"] = manifest.optimizer_settings;
   out["data"] = manifest.data;
   out["samples"] = manifest.samples;
   out["microbatches"] = manifest.microbatches;

@@ -32,8 +32,9 @@ struct CheckpointManifest {
   double beta1 = 0;
   double beta2 = 0;
   double epsilon = 0;
-  std::string data;          ///< the data source's name
-  std::int64_t samples = 0;  ///< seen so far: the data's position
+  std::map<std::string, std::string> optimizer_settings;  ///< further ones that are not defaults, by name
+  std::string data;                                       ///< the data source's name
+  std::int64_t samples = 0;                               ///< seen so far: the data's position
   int microbatches = 1;
   std::int64_t microbatch_samples = 1;
   std::optional<double> loss_scale;   ///< for a run in float16

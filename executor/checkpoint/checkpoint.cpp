@@ -23,7 +23,9 @@ constexpr const char* kPrefix = "step-";
 constexpr const char* kPartial = ".partial";
 constexpr const char* kFirst = "optimizer.first/";
 constexpr const char* kSecond = "optimizer.second/";
+constexpr const char* kThird = "optimizer.third/";
 constexpr const char* kSteps = "optimizer.steps/";
+constexpr const char* kProduct = "optimizer.product/";
 /// Suffix of a count that PyTorch's batch norm keeps but rarely needs.
 constexpr const char* kTracked = ".num_batches_tracked";
 
@@ -102,14 +104,14 @@ void load_values(const files::TensorFiles& files, const std::vector<stage::Param
 }
 
 std::vector<std::string> state_names(const std::string& parameter, const stage::OptimizerOptions& optimizer) {
-  switch (stage::state_values(optimizer)) {
-    case 0:
-      return {};
-    case 1:
-      return {kFirst + parameter};
-    default:
-      return {kFirst + parameter, kSecond + parameter, kSteps + parameter};
-  }
+  const stage::OptimizerKeeps keeps = stage::keeps(optimizer);
+  std::vector<std::string> out;
+  if (keeps.tensors >= 1) out.push_back(kFirst + parameter);
+  if (keeps.tensors >= 2) out.push_back(kSecond + parameter);
+  if (keeps.tensors >= 3) out.push_back(kThird + parameter);
+  if (keeps.steps) out.push_back(kSteps + parameter);
+  if (keeps.product) out.push_back(kProduct + parameter);
+  return out;
 }
 
 void check_against(const files::TensorFiles& files, const std::set<std::string>& known,
@@ -262,6 +264,15 @@ void commit_checkpoint(const std::string& folder, const format::CheckpointManife
   }
 }
 
+stage::OptimizerOptions saved_optimizer(const format::CheckpointManifest& manifest) {
+  stage::OptimizerOptions out;
+  out.name = manifest.optimizer;
+  out.momentum = manifest.momentum;
+  out.amsgrad = manifest.optimizer_settings.contains("amsgrad");
+  out.centered = manifest.optimizer_settings.contains("centered");
+  return out;
+}
+
 void collect_state(stage::StageProgram& program, const stage::Optimizer& optimizer,
                    const std::function<bool(const std::string&)>& wanted, files::NamedTensors& out) {
   const std::vector<stage::Parameter>& parameters = program.parameters();
@@ -272,7 +283,9 @@ void collect_state(stage::StageProgram& program, const stage::Optimizer& optimiz
     const stage::OptimizerState state = optimizer.state(i);
     if (state.first.defined()) out[kFirst + name] = state.first;
     if (state.second.defined()) out[kSecond + name] = state.second;
+    if (state.third.defined()) out[kThird + name] = state.third;
     if (state.steps.defined()) out[kSteps + name] = state.steps;
+    if (state.product.defined()) out[kProduct + name] = state.product;
   }
   for (const stage::Parameter& buffer : program.buffers()) {
     if (wanted(buffer.name) && files::safetensors_hold(buffer.value.scalar_type())) out[buffer.name] = buffer.value;
@@ -287,12 +300,15 @@ void load_state(const files::TensorFiles& files, stage::StageProgram& program, s
     const std::string& name = parameters[i].name;
     const at::Tensor value = parameters[i].value.detach();
     stage::OptimizerState state;
-    if (files.holds(kFirst + name)) state.first = read_like(files, kFirst + name, value, false).to(value.device());
-    if (files.holds(kSecond + name)) state.second = read_like(files, kSecond + name, value, false).to(value.device());
-    if (files.holds(kSteps + name)) {
-      const at::Tensor scalar = value.new_empty({});
-      state.steps = read_like(files, kSteps + name, scalar, false).to(value.device());
-    }
+    const auto read = [&](const char* prefix, const at::Tensor& like, at::Tensor& out) {
+      if (files.holds(prefix + name)) out = read_like(files, prefix + name, like, false).to(value.device());
+    };
+    read(kFirst, value, state.first);
+    read(kSecond, value, state.second);
+    read(kThird, value, state.third);
+    const at::Tensor scalar = value.new_empty({});
+    read(kSteps, scalar, state.steps);
+    read(kProduct, scalar, state.product);
     optimizer.set_state(i, state);
   }
 }

@@ -66,10 +66,13 @@ void commit_checkpoint(const std::string& folder, const format::CheckpointManife
 /// that checkpoints cannot store. Other buffers of such types are not stored: they keep the model's values.
 void check_can_save(const model::Model& model);
 
+/// The optimizer of a checkpoint, as far as it decides which state there is.
+[[nodiscard]] stage::OptimizerOptions saved_optimizer(const format::CheckpointManifest& manifest);
+
 /// Adds to `out` the stage's part of a checkpoint for the parameters and buffers that `wanted` names: values, and the
-/// optimizer's state as optimizer.first/NAME (momentum or first moment), optimizer.second/NAME and
-/// optimizer.steps/NAME, none for a parameter that had no gradient yet. Parameter i of `program` is parameter i of
-/// `optimizer`. Shares memory with both.
+/// optimizer's state as optimizer.first/NAME, optimizer.second/NAME, optimizer.third/NAME, optimizer.steps/NAME and
+/// optimizer.product/NAME (see OptimizerState), none for a parameter that had no gradient yet. Parameter i of `program`
+/// is parameter i of `optimizer`. Shares memory with both.
 void collect_state(stage::StageProgram& program, const stage::Optimizer& optimizer,
                    const std::function<bool(const std::string&)>& wanted, files::NamedTensors& out);
 /// Sets everything that collect_state collects from `files`. Throws FormatError naming file and tensor for one of

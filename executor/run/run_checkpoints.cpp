@@ -43,8 +43,9 @@ format::CheckpointManifest manifest_of(const BoundModel& bound, const Checkpoint
   out.momentum = optimizer.momentum;
   out.weight_decay = optimizer.weight_decay;
   out.beta1 = optimizer.beta1;
-  out.beta2 = optimizer.beta2;
-  out.epsilon = optimizer.epsilon;
+  out.beta2 = stage::beta2_of(optimizer);
+  out.epsilon = stage::epsilon_of(optimizer);
+  out.optimizer_settings = stage::further_settings(optimizer);
   out.data = options.data;
   out.microbatches = plan.microbatches;
   out.microbatch_samples = *plan.microbatch_samples;
@@ -74,6 +75,8 @@ void check_fits(const checkpoint::FoundCheckpoint& found, const format::Checkpoi
   if (theirs.samples != ours.samples) refuse("samples", theirs.samples, ours.samples);
   if (theirs.optimizer != ours.optimizer) refuse("optimizer/name", quoted(theirs.optimizer), quoted(ours.optimizer));
   if ((theirs.momentum == 0) != (ours.momentum == 0)) refuse("optimizer/momentum", theirs.momentum, ours.momentum);
+  if (stage::keeps(checkpoint::saved_optimizer(theirs)) != stage::keeps(checkpoint::saved_optimizer(ours)))
+    refuse("optimizer/settings", set(theirs.optimizer_settings), set(ours.optimizer_settings));
 }
 
 }  // namespace
@@ -167,10 +170,7 @@ void RunCheckpoints::open(std::int64_t step) {
   const format::CheckpointManifest found = format::parse_checkpoint(format::read_text(name), name);
   if (found.loss_scale) loss_scale_ = {*found.loss_scale, found.loss_scale_steps};
   files_.emplace(checkpoint::file_paths({path, found}));
-  stage::OptimizerOptions theirs = optimizer_;
-  theirs.name = found.optimizer;
-  theirs.momentum = found.momentum;
-  checkpoint::check_names(*files_, bound_.model, theirs);
+  checkpoint::check_names(*files_, bound_.model, checkpoint::saved_optimizer(found));
 }
 
 void RunCheckpoints::load(stage::StageProgram& program, stage::Optimizer& optimizer) const {

@@ -1,17 +1,31 @@
 #include "executor/stage/optimizer.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_abs.h>
 #include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_addcdiv.h>
+#include <ATen/ops/_foreach_addcmul.h>
+#include <ATen/ops/_foreach_div.h>
+#include <ATen/ops/_foreach_lerp.h>
+#include <ATen/ops/_foreach_maximum.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_reciprocal.h>
+#include <ATen/ops/_foreach_sign.h>
+#include <ATen/ops/_foreach_sqrt.h>
+#include <ATen/ops/_fused_adagrad.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 #include <stdexcept>
 #include <utility>
 
@@ -19,16 +33,64 @@
 #include "executor/stage/tensor_layout.h"
 
 namespace stagecraft::stage {
+namespace {
+
+using Names = std::vector<std::string>;
+using Tensors = std::vector<at::Tensor>;
+
+bool is_one_of(const std::string& name, const Names& names) { return std::ranges::find(names, name) != names.end(); }
+
+bool is_fused(const std::string& name) { return is_one_of(name, {"sgd", "adam", "adamw", "adagrad"}); }
+
+/// A setting: whether it has another value than its default, and who has it.
+struct Setting {
+  const char* name;
+  bool set;
+  Names optimizers;
+};
+
+std::vector<Setting> settings(const OptimizerOptions& o) {
+  static const OptimizerOptions usual;
+  const Names with_moments{"adam", "adamw", "adamax", "nadam", "radam", "lion"};
+  return {
+      {"momentum", o.momentum != usual.momentum, {"sgd", "rmsprop"}},
+      {"beta1", o.beta1 != usual.beta1, with_moments},
+      {"beta2", o.beta2.has_value(), with_moments},
+      {"epsilon",
+       o.epsilon.has_value(),
+       {"adam", "adamw", "adamax", "nadam", "radam", "adagrad", "adadelta", "rmsprop"}},
+      {"dampening", o.dampening != usual.dampening, {"sgd"}},
+      {"Nesterov momentum", o.nesterov, {"sgd"}},
+      {"amsgrad", o.amsgrad, {"adam", "adamw"}},
+      {"alpha", o.alpha != usual.alpha, {"rmsprop"}},
+      {"centered form", o.centered, {"rmsprop"}},
+      {"rho", o.rho != usual.rho, {"adadelta"}},
+      {"learning rate decay", o.learning_rate_decay != usual.learning_rate_decay, {"adagrad"}},
+      {"initial accumulator", o.initial_accumulator != usual.initial_accumulator, {"adagrad"}},
+      {"momentum decay", o.momentum_decay != usual.momentum_decay, {"nadam"}},
+      {"decoupled weight decay", o.decoupled_weight_decay, {"nadam", "radam"}},
+  };
+}
+
+/// A scalar for each of `steps`.
+template <class Function>
+std::vector<at::Scalar> for_each_step(const Tensors& steps, Function function) {
+  std::vector<at::Scalar> out;
+  for (const at::Tensor& step : steps) out.emplace_back(function(step.item<double>()));
+  return out;
+}
+
+}  // namespace
 
 const std::vector<std::string>& optimizer_names() {
-  static const std::vector<std::string> names{"sgd", "adam", "adamw"};
+  static const std::vector<std::string> names{"sgd",   "adam",    "adamw",    "adamax",  "nadam",
+                                              "radam", "adagrad", "adadelta", "rmsprop", "lion"};
   return names;
 }
 
 void validate(const OptimizerOptions& options) {
-  bool known = false;
-  for (const std::string& name : optimizer_names()) known = known || name == options.name;
-  if (!known) throw std::invalid_argument(unknown_name("optimizer", options.name, optimizer_names()));
+  if (!is_one_of(options.name, optimizer_names()))
+    throw std::invalid_argument(unknown_name("optimizer", options.name, optimizer_names()));
   const auto check = [](const char* what, double value, double low, double high) {
     if (!(value >= low && value <= high)) {
       throw std::invalid_argument(std::string(what) + " is " + std::to_string(value) + ", must be from " +
@@ -39,50 +101,76 @@ void validate(const OptimizerOptions& options) {
   check("the momentum", options.momentum, 0, 1);
   check("the weight decay", options.weight_decay, 0, 1e6);
   check("the largest gradient norm", options.clip_norm, 0, 1e30);
+  check("the dampening", options.dampening, 0, 1);
+  check("epsilon", epsilon_of(options), 0, 1e6);
+  check("alpha", options.alpha, 0, 1);
+  check("rho", options.rho, 0, 1);
+  check("the learning rate decay", options.learning_rate_decay, 0, 1e6);
+  check("the initial accumulator", options.initial_accumulator, 0, 1e30);
+  check("the momentum decay", options.momentum_decay, 0, 1e6);
+  for (const auto& [what, value] : {std::pair("beta1", options.beta1), std::pair("beta2", beta2_of(options))}) {
+    if (!(value >= 0 && value < 1))
+      throw std::invalid_argument(fmt::format("{} is {:g}, must be at least 0 and below 1", what, value));
+  }
   validate(options.rate);
-  if (options.name != "sgd" && options.momentum != 0) {
-    throw std::invalid_argument("optimizer \"" + options.name + "\" has no momentum; use sgd");
+  for (const Setting& setting : settings(options)) {
+    if (setting.set && !is_one_of(options.name, setting.optimizers)) {
+      throw std::invalid_argument(fmt::format("optimizer \"{}\" has no {}; use {}", options.name, setting.name,
+                                              fmt::join(setting.optimizers, " or ")));
+    }
   }
+  if (options.nesterov && (options.momentum == 0 || options.dampening != 0))
+    throw std::invalid_argument("Nesterov momentum needs a momentum, and no dampening");
 }
 
-const std::vector<std::string>& rate_schedule_names() {
-  static const std::vector<std::string> names{"constant", "cosine"};
-  return names;
+double beta2_of(const OptimizerOptions& options) {
+  return options.beta2.value_or(options.name == "lion" ? 0.99 : 0.999);
 }
 
-void validate(const RateSchedule& schedule) {
-  if (std::ranges::find(rate_schedule_names(), schedule.name) == rate_schedule_names().end())
-    throw std::invalid_argument(unknown_name("rate schedule", schedule.name, rate_schedule_names()));
-  if (schedule.warmup < 0)
-    throw std::invalid_argument("the warm-up is " + std::to_string(schedule.warmup) + " steps, must be at least 0");
-  if (!(schedule.last >= 0 && schedule.last <= 1))
-    throw std::invalid_argument("the last rate is " + std::to_string(schedule.last) +
-                                " of the full one, must be 0 to 1");
-  if (schedule.name == "cosine" && schedule.steps <= schedule.warmup) {
-    throw std::invalid_argument("a cosine of " + std::to_string(schedule.steps) + " steps with a warm-up of " +
-                                std::to_string(schedule.warmup) + ": there must be more steps than warm-up");
-  }
+double epsilon_of(const OptimizerOptions& options) {
+  return options.epsilon.value_or(options.name == "adagrad" ? 1e-10 : options.name == "adadelta" ? 1e-6 : 1e-8);
 }
 
-double rate_factor(const RateSchedule& schedule, std::int64_t step) {
-  if (step + 1 < schedule.warmup) return static_cast<double>(step + 1) / static_cast<double>(schedule.warmup);
-  if (schedule.name == "constant") return 1;
-  const double x = std::clamp(
-      static_cast<double>(step - schedule.warmup) / static_cast<double>(schedule.steps - schedule.warmup), 0.0, 1.0);
-  return schedule.last + (1 - schedule.last) * (1 + std::cos(std::numbers::pi * x)) / 2;
+std::map<std::string, std::string> further_settings(const OptimizerOptions& options) {
+  static const OptimizerOptions usual;
+  std::map<std::string, std::string> out;
+  const auto flag = [&](const char* name, bool value) {
+    if (value) out[name] = "true";
+  };
+  const auto number = [&](const char* name, double value, double default_value) {
+    if (value != default_value) out[name] = fmt::format("{}", value);
+  };
+  flag("nesterov", options.nesterov);
+  flag("amsgrad", options.amsgrad);
+  flag("centered", options.centered);
+  flag("decoupled-weight-decay", options.decoupled_weight_decay);
+  number("dampening", options.dampening, usual.dampening);
+  number("alpha", options.alpha, usual.alpha);
+  number("rho", options.rho, usual.rho);
+  number("lr-decay", options.learning_rate_decay, usual.learning_rate_decay);
+  number("initial-accumulator-value", options.initial_accumulator, usual.initial_accumulator);
+  number("momentum-decay", options.momentum_decay, usual.momentum_decay);
+  return out;
 }
 
-std::int64_t state_values(const OptimizerOptions& options) {
-  if (options.name == "sgd") return options.momentum != 0 ? 1 : 0;
-  return 2;
+OptimizerKeeps keeps(const OptimizerOptions& options) {
+  const std::string& name = options.name;
+  const int momentum = options.momentum != 0 ? 1 : 0;
+  if (name == "sgd") return {.tensors = momentum};
+  if (name == "lion") return {.tensors = 1};
+  if (name == "adagrad") return {.tensors = 1, .steps = true};
+  if (name == "rmsprop") return {.tensors = 1 + momentum + (options.centered ? 1 : 0)};
+  if (name == "adadelta") return {.tensors = 2};
+  return {.tensors = options.amsgrad ? 3 : 2, .steps = true, .product = name == "nadam"};
 }
+
+std::int64_t state_values(const OptimizerOptions& options) { return keeps(options).tensors; }
 
 Optimizer::Optimizer(OptimizerOptions options, std::vector<at::Tensor> parameters)
     : options_(std::move(options)),
+      keeps_(keeps(options_)),
       parameters_(std::move(parameters)),
-      first_(parameters_.size()),
-      second_(parameters_.size()),
-      steps_(parameters_.size()),
+      states_(parameters_.size()),
       begun_(parameters_.size(), false) {
   validate(options_);
 }
@@ -90,69 +178,196 @@ Optimizer::Optimizer(OptimizerOptions options, std::vector<at::Tensor> parameter
 void Optimizer::rebind(std::vector<at::Tensor> parameters) { parameters_ = std::move(parameters); }
 
 void Optimizer::Lists::clear() {
-  for (std::vector<at::Tensor>* list : {&values, &gradients, &first, &second, &steps}) list->clear();
+  for (Tensors* list : {&values, &gradients, &steps, &products, &kept[0], &kept[1], &kept[2]}) list->clear();
+}
+
+at::TensorOptions Optimizer::scalar_options(const at::Tensor& parameter) const {
+  const at::TensorOptions out = parameter.options().requires_grad(false);
+  return is_fused(options_.name) ? out : out.device(at::kCPU);
+}
+
+OptimizerState Optimizer::first_state(const at::Tensor& parameter) const {
+  OptimizerState out;
+  const double value = options_.name == "adagrad" ? options_.initial_accumulator : 0;
+  int count = 0;
+  for (at::Tensor* const each : {&out.first, &out.second, &out.third}) {
+    if (count++ < keeps_.tensors) *each = value == 0 ? at::zeros_like(parameter) : at::full_like(parameter, value);
+  }
+  if (keeps_.steps) out.steps = at::zeros({}, scalar_options(parameter));
+  if (keeps_.product) out.product = at::ones({}, scalar_options(parameter));
+  return out;
 }
 
 void Optimizer::step(double divisor, double rate_factor) {
   const at::NoGradGuard no_graph;
   const double rate = options_.learning_rate * rate_factor;
-  const std::int64_t kept = state_values(options_);
   // Parameters in their first step are separate: SGD then uses the gradient itself as momentum.
   for (const bool first_step : {true, false}) {
     lists_.clear();
-    auto& [values, gradients, first, second, steps] = lists_;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       const at::Tensor& gradient = parameters_[i].grad();
       if (!gradient.defined() || begun_[i] == first_step) continue;
-      if (first_step) {
-        if (kept >= 1) first_[i] = at::zeros_like(parameters_[i]);
-        if (kept >= 2) {
-          second_[i] = at::zeros_like(parameters_[i]);
-          steps_[i] = at::zeros({}, parameters_[i].options().requires_grad(false));
-        }
-      }
-      values.push_back(parameters_[i]);
-      gradients.push_back(laid_out_like(gradient, parameters_[i]));
-      if (kept >= 1) first.push_back(first_[i]);
-      if (kept >= 2) {
-        second.push_back(second_[i]);
-        steps.push_back(steps_[i]);
-      }
+      OptimizerState& state = states_[i];
+      if (first_step) state = first_state(parameters_[i]);
+      lists_.values.push_back(parameters_[i]);
+      lists_.gradients.push_back(laid_out_like(gradient, parameters_[i]));
+      if (keeps_.tensors >= 1) lists_.kept[0].push_back(state.first);
+      if (keeps_.tensors >= 2) lists_.kept[1].push_back(state.second);
+      if (keeps_.tensors >= 3) lists_.kept[2].push_back(state.third);
+      if (keeps_.steps) lists_.steps.push_back(state.steps);
+      if (keeps_.product) lists_.products.push_back(state.product);
     }
-    if (values.empty()) continue;
-    if (!steps.empty()) at::_foreach_add_(steps, 1);
-    const std::optional<at::Tensor> scale =
-        divisor == 1 ? std::optional<at::Tensor>{}
-                     : at::scalar_tensor(divisor, values.front().options().requires_grad(false));
-    if (options_.name == "sgd") {
-      at::_fused_sgd_(values, gradients, first, options_.weight_decay, options_.momentum, rate,
-                      /*dampening=*/0.0, /*nesterov=*/false, /*maximize=*/false, first_step, scale);
-    } else if (options_.name == "adam") {
-      at::_fused_adam_(values, gradients, first, second, {}, steps, rate, options_.beta1, options_.beta2,
-                       options_.weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false, scale);
+    if (lists_.values.empty()) continue;
+    if (!lists_.steps.empty()) at::_foreach_add_(lists_.steps, 1);
+    if (is_fused(options_.name)) {
+      fused(lists_, divisor, rate, first_step);
     } else {
-      at::_fused_adamw_(values, gradients, first, second, {}, steps, rate, options_.beta1, options_.beta2,
-                        options_.weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false, scale);
+      listed(lists_, divisor, rate);
     }
   }
   lists_.clear();
   for (std::size_t i = 0; i < parameters_.size(); ++i) begun_[i] = begun_[i] || parameters_[i].grad().defined();
 }
 
-OptimizerState Optimizer::state(std::size_t i) const { return {first_.at(i), second_.at(i), steps_.at(i)}; }
+void Optimizer::fused(Lists& lists, double divisor, double rate, bool first_step) const {
+  const OptimizerOptions& o = options_;
+  auto& [values, gradients, steps, products, kept] = lists;
+  const std::optional<at::Tensor> scale =
+      divisor == 1 ? std::optional<at::Tensor>{}
+                   : at::scalar_tensor(divisor, values.front().options().requires_grad(false));
+  if (o.name == "sgd") {
+    at::_fused_sgd_(values, gradients, kept[0], o.weight_decay, o.momentum, rate, o.dampening, o.nesterov,
+                    /*maximize=*/false, first_step, scale);
+  } else if (o.name == "adagrad") {
+    at::_fused_adagrad_(values, gradients, kept[0], steps, rate, o.learning_rate_decay, o.weight_decay, epsilon_of(o),
+                        /*maximize=*/false, scale);
+  } else if (o.name == "adam") {
+    at::_fused_adam_(values, gradients, kept[0], kept[1], kept[2], steps, rate, o.beta1, beta2_of(o), o.weight_decay,
+                     epsilon_of(o), o.amsgrad, /*maximize=*/false, scale);
+  } else {
+    at::_fused_adamw_(values, gradients, kept[0], kept[1], kept[2], steps, rate, o.beta1, beta2_of(o), o.weight_decay,
+                      epsilon_of(o), o.amsgrad, /*maximize=*/false, scale);
+  }
+}
+
+void Optimizer::listed(Lists& lists, double divisor, double rate) const {
+  const OptimizerOptions& o = options_;
+  auto& [values, gradients, steps, products, kept] = lists;
+  const double epsilon = epsilon_of(o);
+  const double beta2 = beta2_of(o);
+  if (divisor != 1) at::_foreach_div_(gradients, divisor);
+
+  const bool decoupled = o.decoupled_weight_decay || o.name == "lion";
+  if (o.weight_decay != 0 && decoupled) at::_foreach_mul_(values, 1 - rate * o.weight_decay);
+  Tensors decayed;
+  if (o.weight_decay != 0 && !decoupled) decayed = at::_foreach_add(gradients, values, o.weight_decay);
+  const Tensors& slopes = decayed.empty() ? gradients : decayed;
+
+  if (o.name == "lion") {
+    Tensors moves = at::_foreach_lerp(kept[0], slopes, 1 - o.beta1);
+    at::_foreach_sign_(moves);
+    at::_foreach_add_(values, moves, -rate);
+    at::_foreach_lerp_(kept[0], slopes, 1 - beta2);
+    return;
+  }
+  if (o.name == "rmsprop") {
+    Tensors& squares = kept[0];
+    at::_foreach_mul_(squares, o.alpha);
+    at::_foreach_addcmul_(squares, slopes, slopes, 1 - o.alpha);
+    Tensors roots;
+    if (o.centered) {
+      Tensors& means = kept[o.momentum != 0 ? 2 : 1];
+      at::_foreach_lerp_(means, slopes, 1 - o.alpha);
+      roots = at::_foreach_addcmul(squares, means, means, -1);
+      at::_foreach_sqrt_(roots);
+    } else {
+      roots = at::_foreach_sqrt(squares);
+    }
+    at::_foreach_add_(roots, epsilon);
+    if (o.momentum != 0) {
+      at::_foreach_mul_(kept[1], o.momentum);
+      at::_foreach_addcdiv_(kept[1], slopes, roots);
+      at::_foreach_add_(values, kept[1], -rate);
+    } else {
+      at::_foreach_addcdiv_(values, slopes, roots, -rate);
+    }
+    return;
+  }
+  if (o.name == "adadelta") {
+    auto& [squares, moved, none] = kept;
+    at::_foreach_mul_(squares, o.rho);
+    at::_foreach_addcmul_(squares, slopes, slopes, 1 - o.rho);
+    Tensors roots = at::_foreach_add(squares, epsilon);
+    at::_foreach_sqrt_(roots);
+    Tensors moves = at::_foreach_add(moved, epsilon);
+    at::_foreach_sqrt_(moves);
+    at::_foreach_div_(moves, roots);
+    at::_foreach_mul_(moves, slopes);
+    at::_foreach_mul_(moved, o.rho);
+    at::_foreach_addcmul_(moved, moves, moves, 1 - o.rho);
+    at::_foreach_add_(values, moves, -rate);
+    return;
+  }
+  // adamax, nadam and radam: moments with a correction for the steps so far.
+  at::_foreach_lerp_(kept[0], slopes, 1 - o.beta1);
+  at::_foreach_mul_(kept[1], beta2);
+  if (o.name == "adamax") {
+    Tensors sizes = at::_foreach_abs(slopes);
+    at::_foreach_add_(sizes, epsilon);
+    at::_foreach_maximum_(kept[1], sizes);
+    const auto moves = for_each_step(steps, [&](double t) { return -(rate / (1 - std::pow(o.beta1, t))); });
+    at::_foreach_addcdiv_(values, kept[0], kept[1], moves);
+    return;
+  }
+  at::_foreach_addcmul_(kept[1], slopes, slopes, 1 - beta2);
+  Tensors roots = at::_foreach_sqrt(kept[1]);
+  if (o.name == "nadam") {
+    const auto momentum = [&](double t) { return o.beta1 * (1 - 0.5 * std::pow(0.96, t * o.momentum_decay)); };
+    at::_foreach_mul_(products, for_each_step(steps, momentum));
+    at::_foreach_div_(roots, for_each_step(steps, [&](double t) { return std::sqrt(1 - std::pow(beta2, t)); }));
+    at::_foreach_add_(roots, epsilon);
+    std::size_t i = 0;
+    const auto of_gradient = for_each_step(
+        steps, [&](double t) { return -(rate * (1 - momentum(t)) / (1 - products[i++].item<double>())); });
+    i = 0;
+    const auto of_moment = for_each_step(steps, [&](double t) {
+      const double next = momentum(t + 1);
+      return -(rate * next / (1 - products[i++].item<double>() * next));
+    });
+    at::_foreach_addcdiv_(values, slopes, roots, of_gradient);
+    at::_foreach_addcdiv_(values, kept[0], roots, of_moment);
+    return;
+  }
+  const double most = 2 / (1 - beta2) - 1;  // length of the average, in the limit
+  // The rectification; 0 while the average is too short for one.
+  const auto rectified = [&](double t) {
+    const double power = std::pow(beta2, t);
+    const double length = most - 2 * t * power / (1 - power);
+    return length > 5 ? std::sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)) : 0;
+  };
+  const auto plain =
+      for_each_step(steps, [&](double t) { return -(rate * (rectified(t) > 0 ? 0 : 1) / (1 - std::pow(o.beta1, t))); });
+  const auto adaptive = for_each_step(steps, [&](double t) {
+    return -(std::sqrt(1 - std::pow(beta2, t)) * (rate * rectified(t) / (1 - std::pow(o.beta1, t))));
+  });
+  at::_foreach_add_(roots, epsilon);
+  at::_foreach_div_(roots, adaptive);
+  at::_foreach_reciprocal_(roots);
+  at::_foreach_add_(roots, plain);
+  at::_foreach_addcmul_(values, kept[0], roots);
+}
 
 void Optimizer::set_state(std::size_t i, const OptimizerState& state) {
   const at::Tensor& parameter = parameters_.at(i);
   begun_.at(i) = state.first.defined();
-  const auto place = [&](const at::Tensor& tensor) {
-    return tensor.defined() ? tensor.to(parameter.device()) : tensor;
+  const auto values = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? laid_out_like(tensor.to(parameter.device()), parameter) : tensor;
   };
-  const auto place_values = [&](const at::Tensor& tensor) {
-    return tensor.defined() ? laid_out_like(place(tensor), parameter) : tensor;
+  const auto scalar = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.to(scalar_options(parameter).device()) : tensor;
   };
-  first_.at(i) = place_values(state.first);
-  second_.at(i) = place_values(state.second);
-  steps_.at(i) = place(state.steps);
+  states_.at(i) = {values(state.first), values(state.second), values(state.third), scalar(state.steps),
+                   scalar(state.product)};
 }
 
 }  // namespace stagecraft::stage

@@ -2,58 +2,78 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "executor/stage/rate_schedule.h"
+
 namespace stagecraft::stage {
 
-/// The learning rate over the steps of a run.
-struct RateSchedule {
-  std::string name = "constant";  ///< "constant" or "cosine"
-  std::int64_t warmup = 0;        ///< steps of linear warm-up from 0
-  std::int64_t steps = 0;         ///< of the whole run; cosine ends there
-  double last = 0;                ///< final rate of cosine / full rate
-};
-
-/// An optimizer and its settings. Same meaning and formulas as torch.optim's SGD, Adam and AdamW.
+/// An optimizer and its settings: names, meaning and formulas of torch.optim, and lion. Further settings have
+/// torch.optim's defaults.
 struct OptimizerOptions {
-  std::string name = "sgd";  ///< "sgd" (with momentum if not 0), "adam", "adamw"
+  std::string name = "sgd";
   double learning_rate = 0.01;
-  double momentum = 0;
+  double momentum = 0;  ///< sgd, rmsprop
   double weight_decay = 0;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
-  RateSchedule rate = {};
-  double clip_norm = 0;  ///< largest norm of the whole model's gradient; 0: no clipping
+  double beta1 = 0.9;                   ///< the adams, lion
+  std::optional<double> beta2 = {};     ///< the adams, lion; absent: see beta2_of
+  std::optional<double> epsilon = {};   ///< all but sgd and lion; absent: see epsilon_of
+  RateSchedule rate = {};               ///< of the learning rate
+  double clip_norm = 0;                 ///< largest norm of the whole model's gradient; 0: no clipping
+  double dampening = 0;                 ///< sgd
+  bool nesterov = false;                ///< sgd
+  bool amsgrad = false;                 ///< adam, adamw
+  double alpha = 0.99;                  ///< rmsprop
+  bool centered = false;                ///< rmsprop
+  double rho = 0.9;                     ///< adadelta
+  double learning_rate_decay = 0;       ///< adagrad
+  double initial_accumulator = 0;       ///< adagrad
+  double momentum_decay = 4e-3;         ///< nadam
+  bool decoupled_weight_decay = false;  ///< nadam, radam
 };
 
-/// All names of rate schedules.
-[[nodiscard]] const std::vector<std::string>& rate_schedule_names();
-/// Throws std::invalid_argument for an unknown name (listing the known), a negative warm-up, a last factor outside
-/// [0, 1], and a cosine whose run is not longer than its warm-up.
-void validate(const RateSchedule& schedule);
-/// Factor on the learning rate in step `step`, counted from 0: (step + 1) / warmup while that is below 1; then 1, or
-/// for cosine last + (1 - last) (1 + cos(pi x)) / 2 with x = (step - warmup) / (steps - warmup), and `last` from x = 1
-/// on. Source: Loshchilov & Hutter, ICLR 2017, without restarts.
-[[nodiscard]] double rate_factor(const RateSchedule& schedule, std::int64_t step);
-
-/// All optimizer names.
+/// All optimizer names: sgd, adam, adamw, adamax, nadam, radam, adagrad, adadelta, rmsprop as in torch.optim; lion of
+/// Chen et al., NeurIPS 2023, algorithm 2, whose weight decay is that of adamw.
 [[nodiscard]] const std::vector<std::string>& optimizer_names();
-/// Throws std::invalid_argument for an unknown name (listing the known) or a value out of range.
+/// Throws std::invalid_argument for an unknown name (listing the known), a value out of range, and a setting that the
+/// optimizer does not have, naming those that have it.
 void validate(const OptimizerOptions& options);
-/// Values kept for each parameter value: SGD 0, with momentum 1, Adam and AdamW 2.
+/// 0.99 for lion, otherwise 0.999, unless set.
+[[nodiscard]] double beta2_of(const OptimizerOptions& options);
+/// 1e-10 for adagrad, 1e-6 for adadelta, otherwise 1e-8, unless set.
+[[nodiscard]] double epsilon_of(const OptimizerOptions& options);
+
+/// The settings that have another value than their default, other than name, rate, momentum, weight decay, betas and
+/// epsilon: the text of the value by the name of its option without dashes before it.
+[[nodiscard]] std::map<std::string, std::string> further_settings(const OptimizerOptions& options);
+
+/// What an optimizer keeps for each parameter.
+struct OptimizerKeeps {
+  int tensors = 0;       ///< like the parameter
+  bool steps = false;    ///< the number of its steps
+  bool product = false;  ///< a product over its steps
+  friend bool operator==(const OptimizerKeeps&, const OptimizerKeeps&) = default;
+};
+[[nodiscard]] OptimizerKeeps keeps(const OptimizerOptions& options);
+/// Values kept for each parameter value: SGD 0, with momentum 1, Adam and AdamW 2, with amsgrad 3.
 [[nodiscard]] std::int64_t state_values(const OptimizerOptions& options);
 
 /// An optimizer's state for a parameter. Undefined: there is no such tensor, or the parameter had no gradient yet.
 struct OptimizerState {
-  at::Tensor first;   ///< momentum, or Adam's first moment; like the parameter
-  at::Tensor second;  ///< Adam's second moment; like the parameter
-  at::Tensor steps;   ///< Adam's count; a scalar of the parameter's dtype
+  at::Tensor first;    ///< like the parameter: momentum, first moment, or for adagrad, adadelta and rmsprop the squares
+  at::Tensor second;   ///< like the parameter: second moment, adadelta's deltas, rmsprop's momentum or mean
+  at::Tensor third;    ///< like the parameter: amsgrad's maximum, or rmsprop's mean if there is momentum
+  at::Tensor steps;    ///< the count; a scalar of the parameter's dtype
+  at::Tensor product;  ///< nadam's product of momenta; a scalar of the parameter's dtype
 };
 
-/// Updates parameters in place from their gradients, with LibTorch's fused kernels.
+/// Updates parameters in place from their gradients, with LibTorch's fused kernels (sgd, adam, adamw, adagrad) or its
+/// operators on lists, in the order in which torch.optim calls them.
 class Optimizer {
  public:
   /// State is created in the first step. `parameters` are leaves.
@@ -65,22 +85,28 @@ class Optimizer {
   void step(double divisor, double rate_factor = 1);
 
   /// The state of parameter `i` of the constructor; shares its memory.
-  [[nodiscard]] OptimizerState state(std::size_t i) const;
+  [[nodiscard]] OptimizerState state(std::size_t i) const { return states_.at(i); }
   /// Continues from a result of `state`, whose tensors it takes over.
   void set_state(std::size_t i, const OptimizerState& state);
 
  private:
+  [[nodiscard]] OptimizerState first_state(const at::Tensor& parameter) const;
+  /// The device of counts and products: fused kernels read them where the parameters are, lists on the host.
+  [[nodiscard]] at::TensorOptions scalar_options(const at::Tensor& parameter) const;
+
   OptimizerOptions options_;
+  OptimizerKeeps keeps_;
   std::vector<at::Tensor> parameters_;
-  std::vector<at::Tensor> first_;   // momentum, or Adam's first moment
-  std::vector<at::Tensor> second_;  // Adam's second moment
-  std::vector<at::Tensor> steps_;   // Adam's count
+  std::vector<OptimizerState> states_;
   std::vector<bool> begun_;
   // Arguments of a kernel. Empty between steps; kept for their memory.
   struct Lists {
-    std::vector<at::Tensor> values, gradients, first, second, steps;
+    std::vector<at::Tensor> values, gradients, steps, products;
+    std::array<std::vector<at::Tensor>, 3> kept;
     void clear();
   };
+  void fused(Lists& lists, double divisor, double rate, bool first_step) const;
+  void listed(Lists& lists, double divisor, double rate) const;
   Lists lists_;
 };
 

@@ -261,6 +261,7 @@ inline format::CheckpointManifest full_checkpoint() {
   manifest.beta1 = 0.75;
   manifest.beta2 = 0.875;
   manifest.epsilon = 0.0625;
+  manifest.optimizer_settings = {{"nesterov", "true"}};
   manifest.data = "synthetic";
   manifest.samples = 24;
   manifest.microbatches = 4;

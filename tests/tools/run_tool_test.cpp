@@ -147,6 +147,13 @@ TEST_F(RunTool, SaysWhatAnOptionTakes) {
            {"--channel magic --spawn", "--channel: unknown channel \"magic\", known are "},
            {"--optimizer magic", "--optimizer: unknown optimizer \"magic\", known are "},
            {"--optimizer adam --momentum 0.5", "--optimizer: optimizer \"adam\" has no momentum; use sgd"},
+           {"--optimizer sgd --betas 0.5,0.9", "--optimizer: optimizer \"sgd\" has no beta1; use adam or adamw or "},
+           {"--optimizer adam --betas 0.5,1", "--optimizer: beta2 is 1, must be at least 0 and below 1"},
+           {"--nesterov", "--optimizer: Nesterov momentum needs a momentum, and no dampening"},
+           {"--lr-schedule step",
+            "--lr-schedule: schedule \"step\" needs the number of steps between two drops; use --lr-step-size"},
+           {"--lr-schedule one-cycle --warmup-steps 2",
+            "--lr-schedule: schedule \"one-cycle\" begins with its own warm-up; use no other"},
            {"--set width", "--set \"width\": expected key=value, such as --set layers=4"},
            {"--set depth=3", "--set: mlp: unknown option \"depth\", known are inputs, width, layers, classes"},
            {"--set width=wide", "--set: mlp: option width is \"wide\", must be an integer from 1 to 1048576"},
@@ -167,9 +174,9 @@ TEST_F(RunTool, SaysWhatAnOptionTakes) {
            {"--warmup-steps -1", "--warmup-steps: -1 is not an integer of 0 or more"},
            {"--last-rate 2", "--last-rate: 2 is not a number from 0 to 1"},
            {"--clip-norm nan", "--clip-norm: \"nan\" is not a number from 0 to 1e+30"},
-           {"--rate-schedule magic", "--rate-schedule: unknown rate schedule \"magic\", known are "},
+           {"--lr-schedule magic", "--lr-schedule: unknown rate schedule \"magic\", known are "},
            {"--rate-schedule cosine --steps 3 --warmup-steps 5",
-            "--rate-schedule: a cosine of 3 steps with a warm-up of 5: there must be more steps than warm-up"},
+            "--lr-schedule: a cosine of 3 steps with a warm-up of 5: there must be more steps than warm-up"},
            {"--validate-every 2", "--validate-every requires --validate-data"},
            {"--validate-data magic", "--validate-data: unknown data source \"magic\", known are "},
            {"--validate-data synthetic",
@@ -261,6 +268,16 @@ TEST_F(RunTool, EndsBothRanksWhenOneHasAnotherPlan) {
     EXPECT_THAT(folder_.read(file), HasSubstr("rank 1 has a different plan or different options than rank 0")) << file;
   }
   EXPECT_LT(seconds, 10);
+}
+
+TEST_F(RunTool, RefusesARankWithAnotherLearningRateSchedule) {
+  const std::string start = "WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + free_port() + " ";
+  const Outcome o = folder_.run("export " + start + "\n" +
+                                "RANK=0 LOCAL_RANK=0 stagecraft-run plan.json --timeout 4 2> zero.txt & zero=$!\n"
+                                "RANK=1 LOCAL_RANK=1 stagecraft-run plan.json --timeout 4 --lr-schedule cosine 2> "
+                                "one.txt\nwait $zero");
+  for (const char* file : {"zero.txt", "one.txt"})
+    EXPECT_THAT(folder_.read(file), HasSubstr("--lr-schedule cosine instead of --lr-schedule constant")) << file;
 }
 
 TEST_F(RunTool, EndsAllRanksWhenOneIsKilled) {

@@ -98,8 +98,8 @@ TEST(Optimizer, AParameterWithoutAGradientStaysAndBeginsLater) {
   EXPECT_FLOAT_EQ(value(early), 0.9F - 0.1F * 1.9F);  // its second: 0.9 * 1 + 1
 }
 
-/// Every optimizer with every option that changes its arithmetic.
-const std::vector<OptimizerOptions> kEveryOption{
+/// Every optimizer that has a fused kernel with every option that changes its arithmetic.
+const std::vector<OptimizerOptions> kFused{
     {.name = "sgd", .learning_rate = 0.1},
     {.name = "sgd", .learning_rate = 0.1, .weight_decay = 0.01},
     {.name = "sgd", .learning_rate = 0.1, .momentum = 0.9},
@@ -107,13 +107,42 @@ const std::vector<OptimizerOptions> kEveryOption{
     {.name = "adam", .learning_rate = 0.1},
     {.name = "adam", .learning_rate = 0.1, .weight_decay = 0.01, .beta1 = 0.5, .beta2 = 0.75, .epsilon = 1e-3},
     {.name = "adamw", .learning_rate = 0.1},
-    {.name = "adamw", .learning_rate = 0.1, .weight_decay = 0.01, .beta1 = 0.5, .beta2 = 0.75, .epsilon = 1e-3}};
+    {.name = "adamw", .learning_rate = 0.1, .weight_decay = 0.01, .beta1 = 0.5, .beta2 = 0.75, .epsilon = 1e-3},
+    {.name = "adam", .learning_rate = 0.1, .amsgrad = true},
+    {.name = "sgd", .learning_rate = 0.1, .momentum = 0.9, .dampening = 0.5},
+    {.name = "sgd", .learning_rate = 0.1, .momentum = 0.9, .nesterov = true},
+    {.name = "adagrad", .learning_rate = 0.1, .weight_decay = 0.01, .learning_rate_decay = 0.1}};
+
+/// Those and every other optimizer.
+std::vector<OptimizerOptions> every_option() {
+  std::vector<OptimizerOptions> out = kFused;
+  for (const char* name : {"adamax", "nadam", "radam", "adadelta", "rmsprop", "lion"}) {
+    out.push_back({.name = name, .learning_rate = 0.1});
+    out.push_back({.name = name, .learning_rate = 0.1, .weight_decay = 0.01});
+  }
+  out.push_back({.name = "rmsprop", .learning_rate = 0.1, .momentum = 0.9, .centered = true});
+  return out;
+}
+
+TEST(Optimizer, LionByHand) {
+  // From the paper: c = 0.9 m + 0.1 g, w -= rate (sign(c) + decay w), m = 0.99 m + 0.01 g. Step 1, g = 2: w = 1 - 0.1
+  // (1 + 0.5) = 0.85, m = 0.02. Step 2, g = -0.1: c = 0.018 - 0.01 > 0, so w = 0.85 - 0.1 (1 + 0.425) = 0.7075,
+  // although the gradient points the other way. m = 0.0198 - 0.001 = 0.0188.
+  at::Tensor w = parameter(1, 2);
+  Optimizer optimizer({.name = "lion", .learning_rate = 0.1, .weight_decay = 0.5}, {w});
+  optimizer.step(1);
+  EXPECT_FLOAT_EQ(value(w), 0.85F);
+  set_gradient(w, -0.1F);
+  optimizer.step(1);
+  EXPECT_FLOAT_EQ(value(w), 0.7075F);
+  EXPECT_FLOAT_EQ(optimizer.state(0).first.item<float>(), 0.0188F);
+}
 
 TEST(Optimizer, MovesEveryParameterAsIfItWereAlone) {
   // The same operations on each value, so the same bits. One parameter has its first gradient in the second step.
   const std::vector<std::vector<std::int64_t>> shapes{{}, {1}, {7}, {3, 5}, {64, 33}, {2, 3, 4, 5}, {0, 4}};
   const std::uint64_t seed = 14;
-  for (const OptimizerOptions& options : kEveryOption) {
+  for (const OptimizerOptions& options : every_option()) {
     auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
     std::vector<at::Tensor> together, alone;
     std::vector<Optimizer> each;
@@ -145,7 +174,7 @@ TEST(Optimizer, TakesAsManyOperatorsForManyParametersAsForOne) {
     optimizer.step(2);  // creates the state
     return operators_of([&] { optimizer.step(2); });
   };
-  for (const OptimizerOptions& options : kEveryOption) {
+  for (const OptimizerOptions& options : kFused) {
     EXPECT_EQ(operators(options, 20), operators(options, 1)) << options.name;
     EXPECT_GE(operators(options, 1), 1) << options.name;
   }
@@ -155,45 +184,30 @@ TEST(Optimizer, SaysWhatItKeepsAndWhatItTakes) {
   EXPECT_EQ(state_values({.name = "sgd"}), 0);
   EXPECT_EQ(state_values({.name = "sgd", .momentum = 0.9}), 1);
   EXPECT_EQ(state_values({.name = "adam"}), 2);
+  EXPECT_EQ(state_values({.name = "adam", .amsgrad = true}), 3);
+  EXPECT_EQ(state_values({.name = "lion"}), 1);
+  EXPECT_EQ(state_values({.name = "rmsprop"}), 1);
+  EXPECT_EQ(state_values({.name = "rmsprop", .momentum = 0.9}), 2);
+  EXPECT_EQ(state_values({.name = "rmsprop", .momentum = 0.9, .centered = true}), 3);
   EXPECT_THAT([] { validate(OptimizerOptions{.name = "lamb"}); },
-              ThrowsMessage<std::invalid_argument>("unknown optimizer \"lamb\", known are sgd, adam, adamw"));
+              ThrowsMessage<std::invalid_argument>("unknown optimizer \"lamb\", known are sgd, adam, adamw, adamax, "
+                                                   "nadam, radam, adagrad, adadelta, rmsprop, lion"));
   EXPECT_THAT([] { validate(OptimizerOptions{.learning_rate = -1}); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("the learning rate is -1")));
   EXPECT_THAT([] { validate(OptimizerOptions{.name = "adam", .momentum = 0.9}); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("has no momentum; use sgd")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("has no momentum; use sgd or rmsprop")));
+  EXPECT_THAT([] { validate(OptimizerOptions{.name = "sgd", .epsilon = 1e-3}); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("optimizer \"sgd\" has no epsilon; use adam or ")));
+  EXPECT_THAT([] { validate(OptimizerOptions{.name = "adam", .beta1 = 1}); },
+              ThrowsMessage<std::invalid_argument>("beta1 is 1, must be at least 0 and below 1"));
+  EXPECT_THAT([] { validate(OptimizerOptions{.momentum = 0.5, .dampening = 0.5, .nesterov = true}); },
+              ThrowsMessage<std::invalid_argument>("Nesterov momentum needs a momentum, and no dampening"));
 }
 
-TEST(RateFactor, RisesEvenlyOverTheWarmUp) {
-  const RateSchedule schedule{.warmup = 4};
-  EXPECT_EQ(rate_factor(schedule, 0), 0.25);
-  EXPECT_EQ(rate_factor(schedule, 1), 0.5);
-  EXPECT_EQ(rate_factor(schedule, 3), 1);
-  EXPECT_EQ(rate_factor(schedule, 1000), 1);
-}
-
-TEST(RateFactor, FollowsHalfACosineToTheLastRate) {
-  const RateSchedule schedule{.name = "cosine", .warmup = 2, .steps = 10, .last = 0.2};
-  EXPECT_EQ(rate_factor(schedule, 0), 0.5);
-  EXPECT_EQ(rate_factor(schedule, 2), 1);                                  // x = 0
-  EXPECT_NEAR(rate_factor(schedule, 4), 0.2 + 0.8 * 0.85355339059, 1e-9);  // x = 1/4: (1 + cos 45 deg) / 2
-  EXPECT_NEAR(rate_factor(schedule, 6), 0.6, 1e-15);                       // half way
-  EXPECT_EQ(rate_factor(schedule, 10), 0.2);
-  EXPECT_EQ(rate_factor(schedule, 99), 0.2);
-}
-
-TEST(RateSchedule, IsRefusedWithWhatWouldBeRight) {
-  const auto refusal = [](const RateSchedule& schedule) -> std::string {
-    try {
-      validate(schedule);
-    } catch (const std::invalid_argument& error) { return error.what(); }
-    return "";
-  };
-  EXPECT_EQ(refusal({.name = "sine"}), "unknown rate schedule \"sine\", known are constant, cosine");
-  EXPECT_EQ(refusal({.warmup = -1}), "the warm-up is -1 steps, must be at least 0");
-  EXPECT_EQ(refusal({.last = 1.5}), "the last rate is 1.500000 of the full one, must be 0 to 1");
-  EXPECT_EQ(refusal({.name = "cosine", .warmup = 5, .steps = 5}),
-            "a cosine of 5 steps with a warm-up of 5: there must be more steps than warm-up");
-  EXPECT_EQ(refusal({.name = "cosine", .steps = 1}), "");
+TEST(Optimizer, NamesTheSettingsThatAreNotDefaults) {
+  EXPECT_TRUE(further_settings({.name = "adam", .momentum = 0.9, .beta2 = 0.5}).empty());
+  EXPECT_EQ(further_settings({.name = "rmsprop", .alpha = 0.5, .centered = true}),
+            (std::map<std::string, std::string>{{"alpha", "0.5"}, {"centered", "true"}}));
 }
 
 TEST(Optimizer, TakesAFactorOnItsRate) {

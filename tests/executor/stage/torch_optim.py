@@ -1,0 +1,70 @@
+"""Runs torch.optim and torch.optim.lr_scheduler for optimizer_against_torch_test.cpp.
+
+python torch_optim.py OUT.safetensors < cases
+
+A line of the input is "optimizer|CLASS|ARGUMENTS" or "schedule|CLASS|ARGUMENTS|STEPS", ARGUMENTS as Python keywords.
+Line I gives, of an optimizer, the parameters before ("I/before.P") and after ("I/after.P") five steps with the
+gradients "I/gradient.STEP.P"; parameter 1 has none in step 0. Of a schedule, "I/rates" for a rate of 0.5.
+"""
+
+import sys
+import warnings
+
+try:
+    import torch
+    from safetensors.torch import save_file
+except ImportError as error:
+    print(error)
+    sys.exit(77)
+
+STEPS = 5
+SHAPES = [(7,), (3, 5)]
+
+
+def keywords(text):
+    return eval(f"dict({text})")  # from the test beside this file
+
+
+def optimized(number, kind, arguments, out):
+    generator = torch.Generator().manual_seed(number)
+    parameters = []
+    for p, shape in enumerate(SHAPES):
+        out[f"{number}/before.{p}"] = torch.randn(shape, generator=generator)
+        parameters.append(out[f"{number}/before.{p}"].clone().requires_grad_())
+    optimizer = getattr(torch.optim, kind)(parameters, **keywords(arguments))
+    for step in range(STEPS):
+        for p, parameter in enumerate(parameters):
+            if step == 0 and p == 1:
+                continue
+            parameter.grad = torch.randn(SHAPES[p], generator=generator)
+            out[f"{number}/gradient.{step}.{p}"] = parameter.grad.clone()
+        optimizer.step()
+    for p, parameter in enumerate(parameters):
+        out[f"{number}/after.{p}"] = parameter.detach()
+
+
+def scheduled(number, kind, arguments, steps, out):
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.5)
+    schedule = getattr(torch.optim.lr_scheduler, kind)(optimizer, **keywords(arguments))
+    rates = []
+    for _ in range(steps):
+        rates.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        if len(rates) < steps:
+            schedule.step()
+    out[f"{number}/rates"] = torch.tensor(rates, dtype=torch.float64)
+
+
+def main():
+    warnings.simplefilter("ignore")
+    out = {}
+    for number, line in enumerate(sys.stdin):
+        what, kind, arguments, *steps = line.rstrip("\n").split("|")
+        if what == "optimizer":
+            optimized(number, kind, arguments, out)
+        else:
+            scheduled(number, kind, arguments, int(steps[0]), out)
+    save_file(out, sys.argv[1])
+
+
+main()
