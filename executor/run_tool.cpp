@@ -85,7 +85,8 @@ bool saves_as_it_goes(const Options& o) { return !o.output.empty() && o.output !
 /// What must be equal on all ranks before anything is sent: the plan, the model file, and every option except those for
 /// where this rank reads the plan and writes its results.
 std::vector<std::string> agreed_lines(const stagecraft::BoundPlan& plan, const Options& o) {
-  static const std::set<std::string> own{"PLAN", "output", "trace", "force", "logs", "timeout", "metrics", "log-every"};
+  static const std::set<std::string> own{"PLAN",    "output",  "trace",     "force",      "logs",
+                                         "timeout", "metrics", "log-every", "tensorboard"};
   const std::string& model = o.model.empty() ? plan.plan().model : o.model;
   std::vector<std::string> lines{fmt::format("plan {:016x}", stagecraft::format::plan_hash(plan)),
                                  fmt::format("channel {}, measurement {}", o.channel.empty() ? "by default" : o.channel,
@@ -365,7 +366,9 @@ void check_outputs_of(const Options& o) {
                                      {o.trace, "Chrome trace"},
                                      {o.report.metrics, stagecraft::format::kMetricsKind}},
                                     o.force);
-  if (!o.logs.empty()) stagecraft::format::check_can_write_in(o.logs);
+  for (const std::string* const folder : {&o.logs, &o.report.tensorboard}) {
+    if (!folder->empty()) stagecraft::format::check_can_write_in(*folder);
+  }
 }
 
 /// A channel of threads cannot connect processes.
@@ -488,6 +491,8 @@ int main(int argc, char** argv) {
             "--metrics", o.report.metrics,
             "write loss, learning rate, times and gradient norm as JSON lines while the run goes on; --resume "
             "appends to the file");
+        app.add_option("--tensorboard", o.report.tensorboard,
+                       "write the same numbers at the same steps to a TensorBoard event file in this folder");
         const auto validate =
             app.add_option("--validate-data", o.validate_data,
                            "data source on which to validate, in evaluation mode; each sample is read once, in order")

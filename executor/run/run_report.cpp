@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <iostream>
 
@@ -91,20 +92,8 @@ void StepReporter::operator()(const Progress& progress) {
     ++mean->steps;
   }
   const std::int64_t done = progress.step + 1;
-  if (!options_.metrics.empty() &&
-      (options_.every == 0 || done % options_.every == 0 || done == progress.steps || progress.validation)) {
-    // Only now, so that a run that never begins leaves an older file as it is.
-    if (!metrics_) metrics_.emplace(options_.metrics, options_.append);
-    format::StepMetrics line{
-        .step = done, .loss = progress.loss, .step_time = written_.take(), .step_samples = samples_};
-    if (options_.epoch_samples)
-      line.epoch = static_cast<double>(done * samples_) / static_cast<double>(*options_.epoch_samples);
-    line.learning_rate = progress.learning_rate;
-    line.gradient_norm = progress.gradient_norm;
-    line.loss_scale = progress.loss_scale;
-    line.validation = progress.validation;
-    metrics_->add(line);
-  }
+  if (options_.every == 0 || done % options_.every == 0 || done == progress.steps || progress.validation)
+    write(progress);
   line_.show(text(progress, progress.step_time));
   if (!is_told(progress)) return;
   const Seconds mean = told_.take();
@@ -112,6 +101,27 @@ void StepReporter::operator()(const Progress& progress) {
   if (line_.visible() && options_.every == 0 && !progress.validation) return;
   line_.clear();
   std::cerr << text(progress, mean) + "\n";
+}
+
+void StepReporter::write(const Progress& progress) {
+  if (options_.metrics.empty() && options_.tensorboard.empty()) return;
+  const std::int64_t done = progress.step + 1;
+  // Only now, so that a run that never begins leaves an older file as it is.
+  if (!metrics_ && !options_.metrics.empty()) metrics_.emplace(options_.metrics, options_.append);
+  if (!tensorboard_ && !options_.tensorboard.empty()) {
+    tensorboard_.emplace(options_.tensorboard, done - steps_, [] {
+      return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    });
+  }
+  format::StepMetrics line{.step = done, .loss = progress.loss, .step_time = written_.take(), .step_samples = samples_};
+  if (options_.epoch_samples)
+    line.epoch = static_cast<double>(done * samples_) / static_cast<double>(*options_.epoch_samples);
+  line.learning_rate = progress.learning_rate;
+  line.gradient_norm = progress.gradient_norm;
+  line.loss_scale = progress.loss_scale;
+  line.validation = progress.validation;
+  if (metrics_) metrics_->add(line);
+  if (tensorboard_) tensorboard_->add(line);
 }
 
 std::string closing_text(const Measurement& measurement, std::optional<Seconds> predicted) {

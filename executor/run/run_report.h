@@ -9,6 +9,7 @@
 #include "costmodel/timeline.h"
 #include "executor/run/metrics_file.h"
 #include "executor/run/run.h"
+#include "executor/run/tensorboard_file.h"
 
 namespace stagecraft::run {
 
@@ -24,11 +25,12 @@ struct ReportOptions {
   std::int64_t every = 0;  ///< steps between lines; 0: about ten in all, and one after ten seconds without
   bool rate = false;       ///< whether lines have the learning rate
   std::optional<std::int64_t> epoch_samples = {};  ///< samples in the data
-  std::string metrics = {};  ///< file of metrics, with a line every `every` steps, or for each; empty: none
-  bool append = false;       ///< continue that file
+  std::string metrics = {};      ///< file of metrics, with a line every `every` steps, or for each; empty: none
+  bool append = false;           ///< continue that file
+  std::string tensorboard = {};  ///< folder for an event file with the same numbers at the same steps; empty: none
 };
 
-/// Tells of steps as they end, and writes a file of metrics. On a terminal, the newest step is shown in a line that the
+/// Tells of steps as they end, and writes files of metrics. On a terminal, the newest step is shown in a line that the
 /// next one replaces. Lines that stay, on standard error: "step 12/50 loss 2.1034 812 samples/s, ..., 3 min 20 s left";
 /// those and metrics give the loss of their step and the mean time of the steps since the last one. The time left
 /// assumes the mean of all steps but the first two. Steps with a validation are always told of.
@@ -48,11 +50,13 @@ class StepReporter {
     Seconds take();
   };
   [[nodiscard]] bool is_told(const Progress& progress) const;
+  void write(const Progress& progress);
 
   std::int64_t samples_;
   std::optional<Seconds> predicted_;
   ReportOptions options_;
   std::optional<MetricsFile> metrics_;
+  std::optional<TensorBoardFile> tensorboard_;
   std::int64_t steps_ = 0;  // told of by now
   MeanTime told_;
   MeanTime written_;

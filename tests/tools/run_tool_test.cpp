@@ -128,6 +128,7 @@ TEST_F(RunTool, FindsOutBeforeItRunsWhetherResultsCanBeWritten) {
            {"-o new --trace ./new", "./new: is named for two outputs"},
            {"--spawn --trace nowhere/trace.json", "nowhere/trace.json: cannot write: No such file or directory"},
            {"--checkpoint notes.txt/c", "notes.txt/c: cannot write: Not a directory"},
+           {"--tensorboard notes.txt/t", "notes.txt/t: cannot write: Not a directory"},
            {"--logs notes.txt/l", "notes.txt/l: cannot write: Not a directory"}}) {
     const Outcome o = run("plan.json " + arguments);
     EXPECT_EQ(o.status, 1) << arguments;

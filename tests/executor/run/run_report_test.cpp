@@ -1,11 +1,16 @@
 #include "executor/run/run_report.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "costmodel/format/files.h"
+#include "tests/support/run_command.h"
 
 namespace stagecraft::run {
 namespace {
@@ -95,7 +100,8 @@ TEST(StepReporter, TellsOfEveryValidation) {
   for (std::int64_t step = 0; step < 3; ++step) {
     Progress progress{.step = step, .steps = 9, .loss = 2, .step_time = Seconds(1)};
     if (step == 1) {
-      progress.validation = {.loss = 1.5, .samples = 2, .predictions = 8, .correct = 3, .perplexity = 4.25, .time = Seconds(1)};
+      progress.validation = {
+          .loss = 1.5, .samples = 2, .predictions = 8, .correct = 3, .perplexity = 4.25, .time = Seconds(1)};
     }
     reporter(progress);
   }
@@ -103,6 +109,35 @@ TEST(StepReporter, TellsOfEveryValidation) {
             "step 1/9 loss 2.0000 8.0 samples/s, 1.00 s per step\n"
             "step 2/9 loss 2.0000 8.0 samples/s, 1.00 s per step, validation loss 1.5000 accuracy 0.3750 perplexity "
             "4.25\n");
+}
+
+TEST(StepReporter, WritesEventFilesForTensorBoard) {
+  const testing::CommandFolder folder;
+  const std::string place = (folder.path() / "board" / "a").string();
+  const auto files = [&] {
+    std::vector<std::string> out;
+    for (const auto& each : std::filesystem::directory_iterator(place))
+      out.push_back(format::read_text(each.path().string()));
+    return out;
+  };
+  ::testing::internal::CaptureStderr();
+  StepReporter reporter(small_plan(), {.every = 2, .tensorboard = place});
+  reporter({.step = 0, .steps = 3, .loss = 2, .step_time = Seconds(1)});
+  EXPECT_FALSE(std::filesystem::exists(place)) << "no line yet";
+  reporter({.step = 1, .steps = 3, .loss = 2, .step_time = Seconds(1), .learning_rate = 0.5});
+  ASSERT_EQ(files().size(), 1U);
+  const std::string begun = files().front();
+  EXPECT_THAT(begun, ::testing::HasSubstr("brain.Event:2"));
+  EXPECT_THAT(begun, ::testing::HasSubstr("train/learning_rate"));
+  EXPECT_THAT(begun, ::testing::HasSubstr("train/samples_per_s"));
+  reporter({.step = 2, .steps = 3, .loss = 2, .step_time = Seconds(1), .validation = format::ModelEvaluation{}});
+  ASSERT_EQ(files().size(), 1U);
+  EXPECT_THAT(files().front(), ::testing::StartsWith(begun));
+  EXPECT_THAT(files().front(), ::testing::HasSubstr("validation/loss"));
+  // Another run writes another file.
+  StepReporter(small_plan(), {.tensorboard = place})({.step = 2, .steps = 3, .loss = 2, .step_time = Seconds(1)});
+  EXPECT_EQ(files().size(), 2U);
+  (void)::testing::internal::GetCapturedStderr();
 }
 
 TEST(ClosingText, TakesTheStepsBehindTheFirstTwo) {
