@@ -1,14 +1,19 @@
 #include "executor/run/stage_worker.h"
 
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <set>
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/timeline_order.h"
 #include "executor/device/dtype.h"
+#include "executor/device/program.h"
 
 namespace stagecraft::run {
 namespace {
@@ -133,7 +138,13 @@ void StageWorker::perform(std::size_t index, std::int64_t step) {
   const device::Range range(ranges_[index], step);
   try {
     run(action, step);
-  } catch (const meeting::PeerError& e) { throw e.within(describe(rank_, action) + ": "); }
+  } catch (const meeting::PeerError& e) {
+    throw e.within(describe(rank_, action) + ": ");
+  } catch (const DeviceError& e) {
+    throw DeviceError(fmt::format("{}, step {}: {}", describe(rank_, action), step + 1, e.what()));
+  } catch (const c10::Error& e) {
+    device::rethrow_at(fmt::format("{}, step {}", describe(rank_, action), step + 1), e);
+  }
 }
 
 const std::vector<int>& StageWorker::slots(const Action& transfer) {

@@ -6,6 +6,7 @@
 
 #include <limits>
 
+#include "costmodel/errors.h"
 #include "executor/channel/channel_local.h"
 #include "tests/support/noting_channel.h"
 #include "tests/support/scaling_model.h"
@@ -184,6 +185,20 @@ TEST(StageWorker, NamesTheMicrobatchWhoseActivationHasAnotherShape) {
   EXPECT_THAT([&] { half.worker.compute(0); },
               ThrowsMessage<meeting::PeerError>(AllOf(HasSubstr("rank 1, stage 1, forward of microbatch 1: "),
                                                       HasSubstr("float32 [1, 1]"), HasSubstr("float32 [2, 1]"))));
+}
+
+TEST(StageWorker, NamesWhereMemoryRanOut) {
+  model::Model model = scaling_model();
+  model.layers.back().forward = [](const model::LayerCall& call) -> std::vector<at::Tensor> {
+    if (call.inputs[0].item<double>() == 7) return {at::zeros({std::int64_t{1} << 44})};
+    return {call.inputs[0].mul(call.parameters[0]).mean()};
+  };
+  Half half(1, 2, "1f1b", {}, model);
+  half.send(5);
+  half.send(7);
+  EXPECT_THAT([&] { half.worker.compute(2); }, ThrowsMessage<DeviceError>(::testing::StartsWith(
+                                                   "rank 1, stage 1, forward of microbatch 1, step 3: layer "
+                                                   "\"loss\", forward: out of memory, 64.0 TiB more")));
 }
 
 TEST(StageWorker, TellsItsActivityWhatItIsAboutToDo) {
