@@ -83,14 +83,16 @@ Prepared prepare(const Graph& graph) {
       p.first = v;
     }
   }
+  std::vector<std::vector<std::size_t>> readers(nodes);
+  for (std::size_t u = 0; u < nodes; ++u)
+    each_bit(p.consumers.row(u), words, [&](std::size_t reader) { readers[u].push_back(reader); });
   for (std::size_t v = 0; v < nodes; ++v) {
     const Word* mine = p.ancestors.row(v);
     each_bit(mine, words, [&](std::size_t u) {
-      const Word* readers = p.consumers.row(u);
-      for (std::size_t w = 0; w < words; ++w) {
-        const Word self = v / 64 == w ? Word{1} << (v % 64) : 0;
-        if (readers[w] & ~mine[w] & ~self) set_bit(p.sent.row(v), u);
-      }
+      const auto is_outside = [&](std::size_t reader) {
+        return reader != v && (mine[reader / 64] >> (reader % 64) & 1) == 0;
+      };
+      if (std::ranges::any_of(readers[u], is_outside)) set_bit(p.sent.row(v), u);
     });
   }
   return p;

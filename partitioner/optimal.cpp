@@ -36,6 +36,8 @@ constexpr double kTripShare = 0.1;
 constexpr double kPolishShare = 0.4;
 constexpr double kShakeShare = 0.5;
 constexpr double kBoundShare = 0.65;
+/// And the search for plans that TripBound's enumeration ends, where it leaves nodes out.
+constexpr double kTripsEnumerated = 0.8;
 /// More down-sets than this are not followed along a path.
 constexpr std::size_t kMostTripSets = 20'000;
 /// More down-sets than this are not enumerated; then stages are cut from one order of the layers.
@@ -57,7 +59,8 @@ constexpr std::size_t kPolished = 4;   ///< plans that are improved by their pre
 constexpr std::size_t kCounts = 8;     ///< numbers of devices that the local search begins with
 constexpr int kShakes = 100;           ///< random moves of the local search
 constexpr double kCoarse = 0.02;       ///< as kBoundPrecision, where only plans are looked for
-constexpr int kPlaced = 5;             ///< plans whose placement is varied
+constexpr const char* kPlacedOrigin = ", placed";
+constexpr int kPlaced = 5;  ///< plans whose placement is varied
 
 class Clock {
  public:
@@ -110,9 +113,11 @@ class Search {
     make_spaces();
     Seconds low = least_bound();
     low = larger(low, follow_trips(low));
+    place();
     if (!spaces_.empty()) {
+      if (!trips_ && best_) low = larger(low, bisect(low, *best_, kTripShare));
       improve(low);
-      if (best_) low = larger(low, bisect(low, *best_));
+      if (best_ && !is_bound_by_trips()) low = larger(low, bisect(low, *best_, kBoundShare));
       low = larger(low, enumerate(low));
     }
     place();
@@ -122,6 +127,8 @@ class Search {
  private:
   static Seconds larger(Seconds a, Seconds b) { return a < b ? b : a; }
   [[nodiscard]] bool is_excluded(Seconds bound) const { return best_ && bound >= *best_ * (1 - kEqual); }
+
+  static void forget_spans(RankedPlan& ranked) { std::vector<Span>().swap(ranked.prediction.timeline.spans); }
 
   /// The step of a plan that fits in memory.
   std::optional<Seconds> predict(const std::string& origin, const Candidate& candidate) {
@@ -133,7 +140,11 @@ class Search {
       RankedPlan ranked = predicted_plan(origin, graph_, topology_, candidate, model_, constraints_);
       if (ranked.fits && (!best_ || ranked.prediction.iteration < *best_)) best_ = ranked.prediction.iteration;
       // Only the best one is looked at closely; spans take most of the memory.
-      if (!best_ || ranked.prediction.iteration > *best_) ranked.prediction.timeline.spans.clear();
+      if (!best_ || ranked.prediction.iteration > *best_) {
+        forget_spans(ranked);
+      } else {
+        std::ranges::for_each(ranking_.plans, forget_spans);
+      }
       const std::optional<Seconds> out = ranked.fits ? std::optional(ranked.prediction.iteration) : std::nullopt;
       ranking_.plans.push_back(std::move(ranked));
       if (ranking_.plans.size() >= 2 * kMostKept) {
@@ -266,8 +277,8 @@ class Search {
   }
 
   /// The largest time found, from `low` to `high`, that every space refutes.
-  Seconds bisect(Seconds low, Seconds high) {
-    share_ = kBoundShare;
+  Seconds bisect(Seconds low, Seconds high, double share) {
+    share_ = share;
     if (!is_whole_) return low;
     while (low > Seconds(0) && low * (1 + kBoundPrecision) < high) {
       const Seconds middle(high.value / low.value > 4 ? std::sqrt(low.value * high.value)
@@ -292,10 +303,11 @@ class Search {
     share_ = kTripShare;
     const Seconds done = least_trip(low, costs_.devices(), kBoundPrecision);
     suggested_ = suggested(done, costs_.devices());
-    // Several stages per device are not among its plans.
-    const bool chunked = constraints_.plan.listed.empty() && costs_.schedule().chunked && !constraints_.chunks;
-    return chunked ? low : done;
+    return is_bound_by_trips() ? done : low;
   }
+
+  /// Several stages per device are not among TripBound's plans.
+  [[nodiscard]] bool is_bound_by_trips() const { return trips_ && (!costs_.schedule().chunked || constraints_.chunks); }
 
   /// The largest time found that TripBound refutes for so many devices.
   Seconds least_trip(Seconds low, int devices, double precision) {
@@ -342,12 +354,14 @@ class Search {
     for (const int devices : counts) {
       const bool all = devices == costs_.devices();
       share_ = all ? kPolishShare - each / 2 : share_ + each / 2;
-      std::vector<Split> starts = suggested_;
       if (!all && !trips_) continue;
-      if (!all) starts = suggested(least_trip(low, devices, kCoarse), devices);
+      std::vector<Split> starts = suggested_;
+      const Seconds least = all ? low : least_trip(low, devices, kCoarse);
+      if (!all) starts = suggested(least, devices);
       if (all) add_drafts(starts);
-      improve(starts, devices, each / 2);
+      improve(starts, devices, each / 4);
       share_ += each / 2;
+      if (!all && constraints_.replicas.empty()) (void)enumerate_trips(least, devices);
     }
     shake();
   }
@@ -423,24 +437,54 @@ class Search {
   /// Predicts what a bound does not exclude, by rising bounds from `low`. Returns the bound up to which nothing was
   /// left out.
   Seconds enumerate(Seconds low) {
+    Seconds done = is_whole_ || is_bound_by_trips() ? low : Seconds(0);
+    if (is_bound_by_trips() && constraints_.replicas.empty()) {
+      const bool all = trips_->is_whole();
+      share_ = all ? 1 : kTripsEnumerated;
+      const Seconds found = enumerate_trips(low, costs_.devices());
+      if (all) return found;
+    }
     share_ = 1;
+    return larger(done, enumerate(low, done, is_whole_, [&](Seconds time) {
+                    for (const auto& space : spaces_) {
+                      const std::optional<bool> refuted = space->refutes(time);
+                      if (!refuted) return false;
+                      if (*refuted) continue;
+                      if (!predict_up_to(time, [&](const auto& visit) { return space->each(time, visit); }))
+                        return false;
+                    }
+                    return true;
+                  }));
+  }
+
+  /// enumerate() by TripBound over at most so many devices.
+  Seconds enumerate_trips(Seconds low, int devices) {
+    const auto stop = [this] { return clock_.is_past(share_); };
+    return enumerate(low, low, trips_->is_whole(), [&](Seconds time) {
+      const std::optional<bool> refuted = trips_->refutes(time, devices, stop);
+      if (!refuted || *refuted) return refuted.has_value();
+      return predict_up_to(time, [&](const auto& visit) { return trips_->each(time, visit, stop); });
+    });
+  }
+
+  /// Calls `all_up_to` with rising times; it says false if time was up. `done` is known beforehand, and becomes more
+  /// where `is_complete`.
+  template <class AllUpTo>
+  Seconds enumerate(Seconds low, Seconds done, bool is_complete, AllUpTo&& all_up_to) {
     double beyond = kBoundPrecision;
-    Seconds done = is_whole_ ? low : Seconds(0);
     while (true) {
       const bool is_last = beyond > kMostBeyond || low <= Seconds(0);
       const Seconds time = std::min(best_.value_or(kForever), is_last ? kForever : low * (1 + beyond));
-      for (const auto& space : spaces_) {
-        const std::optional<bool> refuted = space->refutes(time);
-        if (!refuted || (!*refuted && !predict_up_to(*space, time))) return done;
-      }
-      if (is_whole_) done = best_ ? std::min(*best_, time) : time;
+      if (!all_up_to(time)) return done;
+      if (is_complete) done = larger(done, best_ ? std::min(*best_, time) : time);
       if (time >= best_.value_or(kForever)) return done;
       beyond *= 2;
     }
   }
 
   /// False if time is up.
-  bool predict_up_to(ChainSearch& space, Seconds time) {
+  template <class Each>
+  bool predict_up_to(Seconds time, Each&& each) {
     std::vector<std::pair<Seconds, Split>> waiting;
     const auto empty = [&] {
       std::ranges::stable_sort(waiting, {}, [](const auto& entry) { return entry.first; });
@@ -451,7 +495,8 @@ class Search {
       waiting.clear();
       return true;
     };
-    const bool finished = space.each(time, [&](const Split& split) {
+    const bool finished = each([&](const Split& split) {
+      if (!is_wanted(split) && constraints_.replicas.empty()) return best_ ? std::min(*best_, time) : time;
       const auto bound = costs_.lower_bound(split);
       const Seconds now = best_ ? std::min(*best_, time) : time;
       if (!bound || *bound > time * (1 + kEqual) || is_excluded(*bound)) return now;
@@ -470,6 +515,7 @@ class Search {
     std::vector<std::pair<Candidate, std::string>> tries;
     for (const RankedPlan& ranked : ranking_.plans) {
       if (!ranked.fits || tries.size() >= kPlaced) break;
+      if (ranked.origin.ends_with(kPlacedOrigin)) continue;
       Candidate candidate;
       candidate.partition.stage_of_layer.assign(graph_.layers.size(), -1);
       for (std::size_t s = 0; s < ranked.plan.stages.size(); ++s) {
@@ -478,13 +524,14 @@ class Search {
         candidate.partition.replicas.push_back(to_int(ranked.plan.stages[s].devices.size()));
       }
       candidate.chunks = ranked.plan.chunks;
+      if (!placed_.emplace(candidate.partition.stage_of_layer, candidate.partition.replicas).second) continue;
       candidate.steady_state = ranked.plan.steady_state;
       tries.emplace_back(std::move(candidate), ranked.origin);
     }
     for (auto& [candidate, origin] : tries) {
       for (auto& devices : placements(topology_, candidate.partition.replicas, candidate.chunks)) {
         candidate.devices = std::move(devices);
-        predict(origin + ", placed", candidate);
+        predict(origin + kPlacedOrigin, candidate);
       }
     }
   }
@@ -532,6 +579,7 @@ class Search {
   std::map<Key, std::optional<Seconds>> known_;    ///< splits in order that were predicted, or have too high a bound
   std::vector<std::pair<Seconds, Split>> steps_;   ///< the best of them
   std::vector<std::pair<Seconds, Split>> splits_;  ///< of `auto`, with their bounds
+  std::set<std::pair<std::vector<int>, std::vector<int>>> placed_;  ///< stages of layers and replicas
   std::unique_ptr<TripBound> trips_;
   std::vector<Split> suggested_;  ///< by it
   Ranking ranking_;

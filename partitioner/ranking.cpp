@@ -20,6 +20,8 @@ namespace {
 
 /// Stage counts beyond this are tried by doubling only.
 constexpr int kEveryCount = 16;
+/// pipedream's sets of layers take minutes for more layers than this.
+constexpr int kMostPipedreamLayers = 4000;
 /// Most stages per device that are tried.
 constexpr int kMostChunks = 8;
 
@@ -71,7 +73,7 @@ class Asks {
   Asks(const Graph& graph, const Topology& topology, const Constraints& constraints)
       : graph_(graph), topology_(topology), constraints_(constraints) {
     const std::vector<int> chunks = chunk_counts(constraints);
-    if (chunks.front() == 1) {
+    if (chunks.front() == 1 && layers_in_stages(graph) <= kMostPipedreamLayers) {
       pipedream(false);
       pipedream(true);
     }

@@ -133,13 +133,16 @@ class Moves {
       const int step = std::max(1, to_int(nodes.size()) / kCuts);
       for (int cut = step; cut < to_int(nodes.size()); cut += step) {
         const int replicas = best_.replicas[to_index(s)];
-        for (const int first : {replicas, replicas / 2}) {
-          if (first < 1) continue;
+        // A small stage of little work between others lets the ones before it run ahead.
+        const std::pair<int, int> ways[] = {
+            {replicas, replicas}, {replicas / 2, replicas - replicas / 2}, {replicas, 1}, {replicas, 2}, {1, replicas}};
+        for (const auto& [first, second] : ways) {
+          if (first < 1 || second > replicas) continue;
           Split split = best_;
           for (int& stage : split.stage_of_node) stage += stage > s ? 1 : 0;
           for (int i = cut; i < to_int(nodes.size()); ++i) split.stage_of_node[to_index(nodes[to_index(i)])] = s + 1;
           split.replicas[to_index(s)] = first;
-          split.replicas.insert(split.replicas.begin() + s + 1, first == replicas ? first : replicas - first);
+          split.replicas.insert(split.replicas.begin() + s + 1, second);
           if (try_split(std::move(split))) return;
           if (stop_()) return;
         }

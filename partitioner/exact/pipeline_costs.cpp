@@ -16,8 +16,8 @@ namespace {
 
 /// A steady state is measured over a window of steps, at whose ends stages are not equally far ahead of each other.
 constexpr double kOfWindow = 0.99;
-/// Action lists are remembered for so many shapes.
-constexpr std::size_t kMostShapes = 4096;
+/// Action lists are remembered, up to so many actions.
+constexpr std::size_t kMostActions = 4'000'000;
 
 Seconds larger(Seconds a, Seconds b) { return a < b ? b : a; }
 
@@ -262,7 +262,10 @@ const std::vector<std::vector<Action>>& PipelineCosts::lists_of(const Split& spl
   key.push_back(split.chunks);
   const auto known = lists_.find(key);
   if (known != lists_.end()) return known->second;
-  if (lists_.size() >= kMostShapes) lists_.clear();
+  if (actions_ > kMostActions) {
+    lists_.clear();
+    actions_ = 0;
+  }
   PipelineShape shape;
   shape.stages = to_int(split.replicas.size());
   shape.microbatches = settings_.microbatches;
@@ -272,7 +275,7 @@ const std::vector<std::vector<Action>>& PipelineCosts::lists_of(const Split& spl
   std::vector<std::vector<Action>> lists;
   for (int position = 0; position < shape.stages / shape.chunks; ++position) {
     for (int replica = 0; replica < split.replicas[to_index(position)]; ++replica)
-      lists.push_back(schedule_.compute_actions(shape, position, replica));
+      actions_ += lists.emplace_back(schedule_.compute_actions(shape, position, replica)).size();
   }
   return lists_.emplace(std::move(key), std::move(lists)).first->second;
 }

@@ -132,6 +132,7 @@ class PipelineCosts {
   std::vector<std::vector<std::pair<int, Seconds>>> loads_;  ///< by node: inputs that it reads, with their time
   std::map<std::string, Holders> tied_;                      ///< by parameter
   mutable std::map<std::vector<int>, std::vector<std::vector<Action>>> lists_;  ///< by replicas and chunks
+  mutable std::size_t actions_ = 0;                                             ///< in lists_
 };
 
 }  // namespace stagecraft::partitioner

@@ -216,7 +216,6 @@ bool TripBound::go_forward(const std::function<bool()>& stop) {
     if (before_[slot(set, devices_)] >= kNever) continue;
     const bool finished = each_pair(set, stop, [&](std::uint32_t below) {
       const bool on_path = path_at_[below] > path_at_[set];
-      const bool is_last = path_at_[below] == to_int(path_.size());
       for (int r = 1; r <= most_replicas_; ++r) {
         const Seconds computed = now_.least * costs_.share(r);
         const Seconds reduce = costs_.least_reduce(now_.untied, r) + now_.update;
@@ -226,21 +225,10 @@ bool TripBound::go_forward(const std::function<bool()>& stop) {
           const Seconds before = on_path ? larger(before_[from], begin_[set].forward) : begin_[set].forward;
           const Seconds both = on_path ? larger(around_[from], begin_[set].both) : begin_[set].both;
           if (larger(before + computed + reduce, both + computed) > time_) continue;
-          Seconds there = before_[from];
-          Seconds around = around_[from];
-          if (on_path && !is_last) {
-            const Edge& hop = hops_[to_index(path_at_[below] - 1)];
-            there += now_.forward + hop.forward;
-            // Without a gradient that comes back, nothing of what came before waits for what comes later.
-            around = there;
-            if (hop.returns) {
-              const Seconds round = now_.forward + hop.forward + now_.back + hop.back;
-              around = larger(around_[from], before_[from] + reduce) + round;
-            }
-          }
+          const Prefix next = after(now_, set, below, r, {before_[from], around_[from]});
           const std::size_t to = slot(below, d);
-          before_[to] = std::min(before_[to], there);
-          around_[to] = std::min(around_[to], around);
+          before_[to] = std::min(before_[to], next.before);
+          around_[to] = std::min(around_[to], next.around);
         }
       }
     });
@@ -267,6 +255,61 @@ void TripBound::add_empty_stages(std::uint32_t set) {
   }
 }
 
+/// What comes before `below`, after a stage of what `set` has besides.
+TripBound::Prefix TripBound::after(const Sums& sums, std::uint32_t set, std::uint32_t below, int replicas,
+                                   const Prefix& prefix) const {
+  const bool on_path = path_at_[below] > path_at_[set];
+  if (!on_path || path_at_[below] == to_int(path_.size())) return prefix;
+  const Edge& hop = hops_[to_index(path_at_[below] - 1)];
+  const Seconds begin = larger(prefix.before, begin_[set].forward);
+  Prefix out;
+  out.before = begin + sums.forward + hop.forward;
+  // Without a gradient that comes back, nothing of what came before waits for what comes later.
+  out.around = out.before;
+  if (!hop.returns) return out;
+  const Seconds reduce = costs_.least_reduce(sums.untied, replicas) + sums.update;
+  out.around = larger(larger(prefix.around, begin_[set].both), begin + reduce) + sums.forward + hop.forward +
+               sums.back + hop.back;
+  return out;
+}
+
+/// Whether a stage of what `set` has besides `below` keeps within the time, with so many devices for what is below.
+/// `trip` is its round trip.
+bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, int replicas, int devices,
+                      const Prefix& prefix, Seconds& trip) const {
+  const std::size_t from = slot(below, devices);
+  const int m = costs_.microbatches();
+  const int share = (m + replicas - 1) / replicas;
+  std::int64_t held = share;
+  if (one_each_) held = std::min<std::int64_t>(share, flight(most_flight_[from], replicas) / replicas);
+  if (limit_ && one_each_) {
+    const auto least = std::min<std::int64_t>(m / replicas, flight(least_flight_[from], replicas) / replicas);
+    if (sums.kept + (least - 1) * sums.saved > *limit_) return false;
+  }
+  const bool on_path = path_at_[below] > path_at_[set];
+  const bool is_last = path_at_[below] == to_int(path_.size());
+  const Seconds before = on_path ? larger(prefix.before, begin_[set].forward) : begin_[set].forward;
+  const Seconds both = on_path ? larger(prefix.around, begin_[set].both) : begin_[set].both;
+  Seconds all = sums.least * costs_.share(replicas);
+  trip = trip_[from];
+  if (on_path) {
+    trip = sums.forward + sums.back;
+    Seconds port = path_at_[set] > 0 ? hops_[to_index(path_at_[set] - 1)].port : Seconds(0);
+    if (!is_last) {
+      const Edge& hop = hops_[to_index(path_at_[below] - 1)];
+      trip += hop.forward + hop.back + trip_[from];
+      port = larger(port, hop.port);
+    }
+    all = larger(all, trip * static_cast<double>((share + held - 1) / held));
+    all = larger(all, trip + port * static_cast<double>(share - 1));
+    // When the first backward ends, so many forwards have been done at most.
+    all = larger(all,
+                 trip + sums.back * static_cast<double>(share - 1) + sums.forward * static_cast<double>(share - held));
+  }
+  const Seconds reduce = costs_.least_reduce(sums.untied, replicas) + sums.update;
+  return larger(before + reduce, both) + all <= time_;
+}
+
 bool TripBound::go_back(const std::function<bool()>& stop) {
   trip_.assign(lattice_.count() * (to_index(devices_) + 1), kNever);
   most_flight_.assign(trip_.size(), 0);
@@ -275,14 +318,10 @@ bool TripBound::go_back(const std::function<bool()>& stop) {
   trip_[0] = Seconds(0);
   least_flight_[0] = 0;
   add_empty_stages(0);
-  const int m = costs_.microbatches();
   for (std::uint32_t set = 1; set < lattice_.count(); ++set) {
     if (before_[slot(set, devices_)] >= kNever) continue;
     const bool finished = each_pair(set, stop, [&](std::uint32_t below) {
-      const bool on_path = path_at_[below] > path_at_[set];
-      const bool is_last = path_at_[below] == to_int(path_.size());
       for (int r = 1; r <= most_replicas_; ++r) {
-        const int share = (m + r - 1) / r;
         const Seconds computed = now_.least * costs_.share(r);
         const Seconds reduce = costs_.least_reduce(now_.untied, r) + now_.update;
         if (begin_[set].forward + computed + reduce > time_ || begin_[set].both + computed > time_) continue;
@@ -291,28 +330,8 @@ bool TripBound::go_back(const std::function<bool()>& stop) {
           const std::size_t to = slot(set, d);
           const std::size_t earlier = slot(set, devices_ - d);
           if (trip_[from] >= kNever || before_[earlier] >= kNever) continue;
-          std::int64_t held = share;
-          if (one_each_) held = std::min<std::int64_t>(share, flight(most_flight_[from], r) / r);
-          if (limit_ && one_each_) {
-            const auto least = std::min<std::int64_t>(m / r, flight(least_flight_[from], r) / r);
-            if (now_.kept + (least - 1) * now_.saved > *limit_) continue;
-          }
-          const Seconds before = on_path ? larger(before_[earlier], begin_[set].forward) : begin_[set].forward;
-          const Seconds both = on_path ? larger(around_[earlier], begin_[set].both) : begin_[set].both;
-          Seconds trip = trip_[from];
-          Seconds all = computed;
-          if (on_path) {
-            trip = now_.forward + now_.back;
-            if (!is_last) {
-              const Edge& hop = hops_[to_index(path_at_[below] - 1)];
-              trip += hop.forward + hop.back + trip_[from];
-            }
-            Seconds port = path_at_[set] > 0 ? hops_[to_index(path_at_[set] - 1)].port : Seconds(0);
-            if (!is_last) port = larger(port, hops_[to_index(path_at_[below] - 1)].port);
-            all = larger(all, trip * static_cast<double>((share + held - 1) / held));
-            all = larger(all, trip + port * static_cast<double>(share - 1));
-          }
-          if (larger(before + reduce, both) + all > time_) continue;
+          Seconds trip;
+          if (!keeps(now_, set, below, r, d - r, {before_[earlier], around_[earlier]}, trip)) continue;
           most_flight_[to] = std::max(most_flight_[to], flight(most_flight_[from], r));
           least_flight_[to] = std::min(least_flight_[to], flight(least_flight_[from], r));
           if (trip < trip_[to]) {
@@ -341,15 +360,60 @@ std::optional<bool> TripBound::refutes(Seconds time, int devices, const std::fun
   return true;
 }
 
+bool TripBound::each(Seconds time, const std::function<Seconds(const Split&)>& visit,
+                     const std::function<bool()>& stop) {
+  time_ = time * (1 + kRounding);
+  visit_ = &visit;
+  chain_.clear();
+  stopped_ = false;
+  return go_on(lattice_.full(), devices_, {}, stop);
+}
+
+/// All stages that can come next, on at most `devices`.
+bool TripBound::go_on(std::uint32_t set, int devices, const Prefix& prefix, const std::function<bool()>& stop) {
+  if (stop()) return false;
+  if (set == 0) {
+    time_ = std::min(time_, (*visit_)(split_of(chain_)) * (1 + kRounding));
+    return true;
+  }
+  std::vector<Next> all;
+  const bool finished = each_pair(set, stop, [&](std::uint32_t below) { all.push_back({below, now_}); });
+  if (!finished) return false;
+  for (const Next& next : all) {
+    for (int r = 1; r <= std::min(devices, most_replicas_); ++r) {
+      if (begin_[set].forward + next.sums.least * costs_.share(r) > time_) continue;
+      bool possible = false;
+      for (int d = 0; d <= devices - r && !possible; ++d) {
+        Seconds trip;
+        possible = trip_[slot(next.below, d)] < kNever && keeps(next.sums, set, next.below, r, d, prefix, trip);
+      }
+      if (!possible) continue;
+      chain_.push_back({next.below, r});
+      const bool went = go_on(next.below, devices - r, after(next.sums, set, next.below, r, prefix), stop);
+      chain_.pop_back();
+      if (!went) return false;
+    }
+  }
+  return true;
+}
+
 Split TripBound::split_from(int devices) const {
+  std::vector<Choice> chain;
+  for (std::uint32_t set = lattice_.full(); set != 0;) {
+    const Choice& choice = choice_[slot(set, devices)];
+    devices -= std::abs(choice.replicas);
+    if (choice.replicas > 0) chain.push_back(choice);
+    set = choice.below;
+  }
+  return split_of(chain);
+}
+
+Split TripBound::split_of(const std::vector<Choice>& chain) const {
   Split out;
   std::vector<int>& stage_of = out.stage_of_node;
   stage_of.assign(to_index(costs_.dag().nodes), -1);
   std::uint32_t set = lattice_.full();
-  while (set != 0) {
-    const Choice& choice = choice_[slot(set, devices)];
-    devices -= std::abs(choice.replicas);
-    if (choice.replicas < 0) continue;
+  for (const Choice& choice : chain) {
     for (const int node : lattice_.members(set, choice.below))
       stage_of[to_index(kept_[to_index(node)])] = to_int(out.replicas.size());
     out.replicas.push_back(choice.replicas);

@@ -17,7 +17,7 @@ namespace stagecraft::partitioner {
 /// ChainSearch it follows the heaviest path through the graph and counts
 ///   - the messages and the whole forwards of all stages on the path before a stage, and their way back;
 ///   - under 1f1b the round trip from a stage to the end of the path and back: a replica holds W microbatches at once,
-///     so n of them take ceil(n / W) round trips;
+///     so n of them take ceil(n / W) round trips, and n - W forwards and n - 1 backwards follow the first one;
 ///   - all messages on the path that pass through the port of one device.
 /// Nodes without work are left out; they may form stages of their own, which the number in flight allows for.
 class TripBound {
@@ -32,6 +32,14 @@ class TripBound {
   /// Whether no split over at most `devices` can take at most `time`, for all that this bound can tell. Absent if
   /// `stop` said so.
   [[nodiscard]] std::optional<bool> refutes(Seconds time, int devices, const std::function<bool()>& stop);
+
+  /// Whether no node was left out: then each() has every split whose bound is within the time.
+  [[nodiscard]] bool is_whole() const { return to_int(kept_.size()) == costs_.dag().nodes; }
+
+  /// Calls `visit` with splits whose stages keep within `time` by this bound, each once; nodes that were left out are
+  /// where one of their producers or readers is. `visit` may return a smaller time from then on. False if it was
+  /// stopped. Precondition: refutes(time, ...) was the last call and gave false.
+  bool each(Seconds time, const std::function<Seconds(const Split&)>& visit, const std::function<bool()>& stop);
 
   /// After refutes() gave false: splits whose stages all keep within its time by this bound, for different numbers of
   /// devices.
@@ -56,6 +64,14 @@ class TripBound {
     std::uint32_t below = 0;
     std::int32_t replicas = 0;  ///< negative: of a stage of nodes that were left out
   };
+  /// What came before a set: its path's next message can arrive, and that plus what follows the backward there.
+  struct Prefix {
+    Seconds before, around;
+  };
+  struct Next {
+    std::uint32_t below = 0;
+    Sums sums;
+  };
 
   TripBound(const PipelineCosts& costs, std::optional<Bytes> limit, std::vector<int> kept, std::vector<Edge> edges,
             Lattice lattice);
@@ -69,7 +85,13 @@ class TripBound {
   bool go_forward(const std::function<bool()>& stop);
   bool go_back(const std::function<bool()>& stop);
   void add_empty_stages(std::uint32_t set);
+  [[nodiscard]] bool keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, int replicas, int devices,
+                           const Prefix& prefix, Seconds& trip) const;
+  [[nodiscard]] Prefix after(const Sums& sums, std::uint32_t set, std::uint32_t below, int replicas,
+                             const Prefix& prefix) const;
+  bool go_on(std::uint32_t set, int devices, const Prefix& prefix, const std::function<bool()>& stop);
   [[nodiscard]] Split split_from(int devices) const;
+  [[nodiscard]] Split split_of(const std::vector<Choice>& chain) const;
 
   const PipelineCosts& costs_;
   std::optional<Bytes> limit_;
@@ -96,6 +118,8 @@ class TripBound {
   std::vector<Seconds> before_, around_, trip_;
   std::vector<std::int64_t> most_flight_, least_flight_;
   std::vector<Choice> choice_;
+  const std::function<Seconds(const Split&)>* visit_ = nullptr;
+  std::vector<Choice> chain_;
   // The walk.
   Sums now_;
   std::vector<Sums> saved_;

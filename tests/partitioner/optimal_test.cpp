@@ -9,6 +9,8 @@
 #include "partitioner/ranking.h"
 #include "tests/support/chains.h"
 #include "tests/support/every_partition.h"
+#include "tests/support/pipedream_cases.h"
+#include "tests/support/places.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -104,6 +106,50 @@ TEST(Optimal, IsNeverWorseThanAuto) {
     EXPECT_LE(ranking.plans.front().prediction.iteration, std::get<Ranking>(other).plans.front().prediction.iteration);
     EXPECT_GT(ranking.lower_bound, 0_s);
     EXPECT_LE(ranking.lower_bound, ranking.plans.front().prediction.iteration);
+  }
+}
+
+/// Devices may be idle: more of them never make the best plan slower. The time limit is generous, so that what is found
+/// does not depend on the machine.
+TEST(Optimal, IsNeverSlowerOnMoreDevices) {
+  const CostModel costs = simulated_costs();
+  for (unsigned seed = 1; seed <= 12; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const Graph graph = testing::branching_graph(random, 4 + static_cast<int>(random() % 4));
+    const double bandwidth = 1e6 * (1 + random() % 50);
+    Constraints constraints;
+    constraints.plan.microbatches = 4;
+    constraints.options["time-limit"] = 60.0;
+    std::optional<Seconds> fewer;
+    for (const int devices : {1, 2, 3, 4, 6, 8}) {
+      const auto result =
+          optimal_strategy().plan(graph, testing::flat_topology(devices, bandwidth), costs, constraints);
+      const Ranking& ranking = std::get<Ranking>(result);
+      const Seconds step = ranking.plans.front().prediction.iteration;
+      EXPECT_EQ(ranking.lower_bound, step) << devices;
+      EXPECT_LE(step.value, fewer.value_or(step).value * (1 + 1e-9)) << devices;
+      fewer = step;
+    }
+  }
+}
+
+/// The same where time is up before the best plan is proven.
+TEST(Optimal, IsNeverSlowerOnMoreDevicesOnShippedProfiles) {
+  const CostModel costs = simulated_costs();
+  for (const std::string profile : {"alexnet", "vgg16", "resnet18"}) {
+    SCOPED_TRACE(profile);
+    const Graph graph = read_pipedream_profile(source_folder() + "/tests/golden/pipedream", profile);
+    Constraints constraints;
+    constraints.plan.microbatches = 8;
+    constraints.options["time-limit"] = 5.0;
+    std::optional<Seconds> fewer;
+    for (const int devices : {4, 8, 32}) {
+      const auto result = optimal_strategy().plan(graph, testing::flat_topology(devices), costs, constraints);
+      const Seconds step = std::get<Ranking>(result).plans.front().prediction.iteration;
+      EXPECT_LE(step.value, fewer.value_or(step).value * (1 + 1e-9)) << devices;
+      fewer = step;
+    }
   }
 }
 
