@@ -33,7 +33,7 @@ constexpr int kLines = 10;
 /// Plans that --explain compares unless --top or --front says which.
 constexpr int kExplained = 3;
 constexpr double kDefaultSeconds = 3;
-/// Plans that are improved where layers are where the user wants them.
+/// Plans that are improved by a wish or with layers where the user wants them.
 constexpr int kStarts = 12;
 /// Maximum in a plan file, see plan.schema.json.
 constexpr int kMostMicrobatches = 1 << 20;
@@ -70,9 +70,9 @@ Constraints constraints_like(Constraints constraints, const Plan& plan) {
   return constraints;
 }
 
-/// Plans with layers where the user wants them: those of `gathered` that have them there, and the best ones of the
-/// others with their layers moved, improved.
-void take_by_hand(Gathered& gathered, const Question& question, const ByHand& hand) {
+/// Improves the best plans by the question's wish, with layers where the user wants them: plans of `gathered` that have
+/// them elsewhere are left out, and their layers moved for a start.
+void improve_best(Gathered& gathered, const Question& question, const ByHand& hand) {
   std::vector<RankedPlan> sources = std::move(gathered.plans);
   sort_by_wish(sources, question.wish);
   gathered.plans.clear();
@@ -81,7 +81,7 @@ void take_by_hand(Gathered& gathered, const Question& question, const ByHand& ha
         gathered.plans, [&](const RankedPlan& other) { return is_same_choice(other.plan, ranked.plan, false); });
     if (!ranked.fits || known) return;
     // A bound of all plans is one of those with layers by hand.
-    if (ranked.plan.stages.front().recompute == question.constraints.plan.recompute)
+    if (ranked.plan.stages.front().recompute == question.constraints.plan.recompute && !hand.is_empty())
       ranked.plan.lower_bound = gathered.lower_bound;
     gathered.plans.push_back(std::move(ranked));
   };
@@ -101,8 +101,9 @@ void take_by_hand(Gathered& gathered, const Question& question, const ByHand& ha
     options.hand = hand;
     options.seconds = seconds_of(question.constraints) / static_cast<double>(starts.size());
     try {
-      add(improved_plan(source->origin + ", by hand", question.graph, question.topology, question.costs,
-                        constraints_like(question.constraints, source->plan), start, options));
+      add(improved_plan(source->origin + (hand.is_empty() ? ", improved" : ", by hand"), question.graph,
+                        question.topology, question.costs, constraints_like(question.constraints, source->plan), start,
+                        options));
     } catch (const std::invalid_argument&) {  // the schedule cannot run it
     } catch (const std::runtime_error&) {     // its lists deadlock
     }
@@ -277,7 +278,9 @@ RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& contex
     if (request.explain && memory_limit(topology, constraints)) tell_changes(smallest_changes(question));
     throw std::runtime_error(context.graph + ": " + gathered.reason);
   }
-  if (!hand.is_empty()) take_by_hand(gathered, question, hand);
+  // For short steps there is the strategy optimal.
+  if (!hand.is_empty() || (request.wish.objective != Objective::Time && context.strategy.empty()))
+    improve_best(gathered, question, hand);
   if (gathered.plans.empty()) {
     throw std::runtime_error(context.graph +
                              ": no plan that fits has its layers where --pin and --no-cut-in put them; each stage "
@@ -309,7 +312,9 @@ RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& contex
     if (!request.picture.empty()) format::write_text(request.picture, picture_file(front_picture("front", list)));
     if (request.json) format::write_text("-", format::plan_list_json(list));
   }
-  return plans.front();
+  RankedPlan best = plans.front();
+  if (request.wish.objective != Objective::Time) best.plan.lower_bound.reset();  // of the step, which is not the aim
+  return best;
 }
 
 RankedPlan improved_choice(const ChoiceRequest& request, const ChoiceContext& context, const Graph& graph,

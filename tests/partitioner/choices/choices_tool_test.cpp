@@ -1,6 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
 #include "tests/support/chains.h"
@@ -69,6 +73,27 @@ TEST_F(ChoicesTool, TakesFewerDevicesWhereTheyAreBetter) {
   for (const Stage& stage : format::parse_plan(o.out, "out").stages) devices += static_cast<int>(stage.devices.size());
   // Two stages of one device: (4 + 1) * 6 = 30 s on two; of two replicas each (2 + 1) * 6 = 18 s on four.
   EXPECT_EQ(devices, 2);
+}
+
+TEST_F(ChoicesTool, FindsLessMemoryThanAnyListedPlan) {
+  // 8 microbatches of layers that save 400, 100, 100 and 100 B.
+  Graph graph = testing::chain_graph({1, 1, 1, 1}, {2, 2, 2, 2});
+  for (Layer& layer : graph.layers) layer.saved_bytes = layer.workspace_bytes = 100_B;
+  graph.layers[0].saved_bytes = 400_B;
+  folder_.write("uneven.json", format::graph_json(graph));
+  const auto least = [&](const std::string& options) {
+    const Outcome o = plan("uneven.json topology.json --microbatches 8 --schedule gpipe --json " + options);
+    EXPECT_EQ(o.status, 0) << o.err;
+    const auto list = nlohmann::json::parse(o.out);
+    std::int64_t out = list["plans"][0]["memory_bytes"];
+    for (const auto& each : list["plans"]) out = std::min(out, each["memory_bytes"].get<std::int64_t>());
+    return std::pair(list["plans"][0]["memory_bytes"].get<std::int64_t>(), out);
+  };
+  const auto small = least("--top 1 --objective memory");
+  EXPECT_EQ(small.first, small.second);
+  EXPECT_LE(small.first, least("--top 1000").second);
+  const Outcome o = plan("uneven.json topology.json --objective memory -o p.json");
+  EXPECT_THAT(o.err, Not(HasSubstr("the best possible")));  // of the step
 }
 
 TEST_F(ChoicesTool, DrawsTheFront) {
