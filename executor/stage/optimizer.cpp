@@ -40,7 +40,9 @@ using Tensors = std::vector<at::Tensor>;
 
 bool is_one_of(const std::string& name, const Names& names) { return std::ranges::find(names, name) != names.end(); }
 
-bool is_fused(const std::string& name) { return is_one_of(name, {"sgd", "adam", "adamw", "adagrad"}); }
+bool is_fused(const std::string& name) {
+  return name == "sgd" || name == "adam" || name == "adamw" || name == "adagrad";
+}
 
 /// A setting: whether it has another value than its default, and who has it.
 struct Setting {
