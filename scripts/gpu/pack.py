@@ -26,10 +26,10 @@ BROUGHT = re.compile(r"lib(torch|c10|cu|nv|nccl|gomp)|(linux-vdso|ld-linux|lib(c
 NEWER = re.compile(r"libstdc\+\+|libgcc_s")
 # Debian's packages of headers that the sources include, and of libraries that only a build links.
 HEADERS = ("nlohmann-json3-dev", "libcli11-dev", "libeigen3-dev", "libfmt-dev", "libfmt9", "libprotozero-dev",
-           "libpugixml-dev", "libpugixml1v5", "libgtest-dev", "libgmock-dev", "libminizip-dev", "zlib1g-dev",
-           "libssl-dev", "libgloo-dev", "libbenchmark-dev", "libbenchmark1debian")
+           "libtomlplusplus-dev", "libpugixml-dev", "libpugixml1v5", "libgtest-dev", "libgmock-dev", "libminizip-dev",
+           "zlib1g-dev", "libssl-dev", "libgloo-dev", "libbenchmark-dev", "libbenchmark1debian")
 # Of Gloo the headers alone are used; zlib and minizip are linked as archives; lib/ has libcrypto.
-UNUSED = re.compile(r"/unsupported/|libgloo|Gloo/|libssl|libcrypto|lib(z|minizip)\.so|/pkgconfig/")
+UNUSED = re.compile(r"/unsupported/|libgloo|Gloo/|libtomlplusplus|libssl|libcrypto|lib(z|minizip)\.so|/pkgconfig/")
 
 README = """Checks stagecraft on a machine with an NVIDIA GPU, which needs a Python with torch 2.11, and no network.
 

@@ -5,6 +5,7 @@
 #include "costmodel/accuracy/validate.h"
 #include "costmodel/doctor/doctor.h"
 #include "costmodel/format/checkpoint_manifest.h"
+#include "costmodel/format/steps_json.h"
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
 #include "costmodel/prediction/predict.h"
@@ -239,6 +240,17 @@ inline Calibration full_calibration() {
   calibration.error_after = 0.0625;
   calibration.provenance = full_provenance();
   return calibration;
+}
+
+inline std::vector<format::StepRecord> full_steps() {
+  return {{"profile", "profile mlp -o out/graph.json", "0.1.0", true, {}, {{"out/graph.json", "0123456789abcdef"}}},
+          {"run",
+           "run out/plan.json --steps 4",
+           "0.1.0",
+           false,
+           {{"out/plan.json", "fedcba9876543210"}, {"data.npy", "16 bytes, changed at 1.000000002"}},
+           {},
+           format::TrainingRecord{"00000000000000ff", 4}}};
 }
 
 inline Validation full_validation() {

@@ -162,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(Fuzz, Reader,
                          ::testing::Values("actions", "calibration", "checkpoint", "deepspeed_parts", "description",
                                            "dnn_partitioning", "graph", "megatron_layout", "topology", "plan",
                                            "prediction", "timeline", "safetensors", "nccl_tests", "nccl_topology",
-                                           "pipedream", "pipedream_conf", "piper", "validation"),
+                                           "pipedream", "pipedream_conf", "piper", "project", "steps", "validation"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/safetensors_header.h"
+#include "costmodel/format/steps_json.h"
 #include "costmodel/format/validation_json.h"
 #include "costmodel/interchange/actions_csv.h"
 #include "costmodel/interchange/convert/description.h"
@@ -20,6 +21,7 @@
 #include "costmodel/interchange/pipedream.h"
 #include "costmodel/interchange/pipedream_conf.h"
 #include "costmodel/interchange/piper.h"
+#include "costmodel/project/new_project.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/nccl_tests_text.h"
 #include "tests/support/planner_problems.h"
@@ -228,6 +230,12 @@ constexpr const char* kConf =
     " \"stage_to_rank_map\": {\"0\": [0, 3], \"1\": [1], \"2\": [2]},\n"
     " \"stage_to_depth_map\": {\"0\": 2, \"1\": 1, \"2\": 0}}\n";
 
+constexpr const char* kProject =
+    "model.name = 'gpt'\nmodel.options = {layers = 4, \"width\" = \"256\", rate = 0.5, causal = true}\n"
+    "[cluster]\ntopology = \"example:dgx-h100\"\nestimate = \"H100-SXM\"\n"
+    "[plan]\nglobal_batch = 0x40 # samples\nreplicas = [2, 1]\nmemory_limit = '16GiB'\n"
+    "[training]\nlearning_rate = 1e-2\n[links]\noptions = [\"--a\\u00e9\", \"b\"]\n";
+
 constexpr const char* kNcclDump =
     "<system version=\"1\">\n"
     "  <cpu host_hash=\"0x1\" numaid=\"0\">\n"
@@ -286,6 +294,10 @@ const std::vector<FuzzedReader>& fuzzed_readers() {
         nccl_tests_json("all_gather_perf", "alpha", 2, {{8, 4.5}, {1048576, 20}, {8388608, 120}})},
        check_nccl_test},
       {"nccl_topology", {kNcclDump}, check_nccl_topology},
+      {"project",
+       {project::project_text(project::new_project({})), kProject},
+       json_check(project::parse_project, project::project_text)},
+      {"steps", {format::steps_json(full_steps())}, json_check(format::parse_steps, format::steps_json)},
       {"safetensors",
        {format::safetensors_header_text(safetensors_header())},
        json_check(

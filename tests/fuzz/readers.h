@@ -15,7 +15,7 @@ struct FuzzedReader {
   std::function<bool(const std::string& text)> check;
 };
 
-/// All readers of costmodel/format, and of the descriptions in their graphs.
+/// All readers of costmodel/format and costmodel/project, and of the descriptions in their graphs.
 [[nodiscard]] const std::vector<FuzzedReader>& fuzzed_readers();
 
 }  // namespace stagecraft::testing

@@ -29,8 +29,8 @@ TEST_F(Front, ListsTheVerbs) {
     const Outcome o = front(word);
     EXPECT_EQ(o.status, 0);
     EXPECT_THAT(o.out, HasSubstr("usage: stagecraft VERB [options]"));
-    EXPECT_THAT(o.out,
-                ::testing::ContainsRegex("verbs: calibrate compare .*export export-model graph import.* plan predict"));
+    EXPECT_THAT(o.out, ::testing::ContainsRegex(
+                           "verbs: auto calibrate compare .*export export-model graph import.* plan predict"));
   }
 }
 
@@ -43,7 +43,7 @@ TEST_F(Front, HelpShowsTheHelpOfAVerb) {
   }
   const Outcome unknown = front("help magic");
   EXPECT_EQ(unknown.status, 2);
-  EXPECT_THAT(unknown.err, HasSubstr("stagecraft: unknown verb \"magic\", known are calibrate compare "));
+  EXPECT_THAT(unknown.err, HasSubstr("stagecraft: unknown verb \"magic\", known are auto calibrate compare "));
 }
 
 TEST_F(Front, SaysTheVersionThatTheProgramsAndScriptsHave) {
@@ -67,8 +67,9 @@ TEST_F(Front, ListsTheVerbsForOneThatIsUnknown) {
   const Outcome o = front("magic --help");
   EXPECT_EQ(o.status, 2);
   EXPECT_THAT(
-      o.err, ::testing::ContainsRegex(
-                 "stagecraft: unknown verb \"magic\", known are calibrate compare .*export export-model graph import"));
+      o.err,
+      ::testing::ContainsRegex(
+          "stagecraft: unknown verb \"magic\", known are auto calibrate compare .*export export-model graph import"));
 }
 
 TEST_F(Front, FindsProgramsBesideItselfAndSaysWhenThereAreNone) {

@@ -17,6 +17,9 @@ for program in "$prefix"/bin/stagecraft-*; do
 done
 [ "$count" -ge 5 ] || { echo "only $count programs were installed"; exit 1; }
 
+(cd "$prefix" && bin/stagecraft init --from gpt --topology example:dgx-h100 2>/dev/null &&
+  bin/stagecraft auto --dry-run) | grep -q "^bin/stagecraft plan stagecraft-out/graph.json $prefix/share/stagecraft/examples/dgx-h100.json " ||
+  { echo "the installed example topology is not found"; exit 1; }
 refused=$(STAGECRAFT_PYTHON=no-such-python "$prefix/bin/stagecraft" export-model --help 2>&1) &&
   { echo "export-model runs without Python"; exit 1; }
 [[ "$refused" == *"export-model needs Python, but there is no no-such-python"* ]] || { echo "$refused"; exit 1; }

@@ -163,6 +163,7 @@ TEST_F(Outputs, HoldForEveryVerb) {
   refused("estimate g.json --device H200 -o p.json", "p.json: holds a stagecraft.plan, so no stagecraft.graph");
   refused("report g.json -o g.json", "g.json: is also an input");
   refused("report g.json -o notes.txt", "notes.txt: holds something");
+  refused("init g.json", "g.json: already exists, so it is not replaced; use another name, or --force");
   refused("report g.json -o new --pictures p.json", "p.json: is a file, expected a directory");
   refused("graph g.json --plan p.json -o soft.json --dot", "soft.json: is also an input, as g.json");
   for (const std::string command :

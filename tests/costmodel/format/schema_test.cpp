@@ -19,6 +19,7 @@
 #include "costmodel/format/objective_json.h"
 #include "costmodel/format/plan_comparison_json.h"
 #include "costmodel/format/plan_list_json.h"
+#include "costmodel/format/steps_json.h"
 #include "costmodel/format/validation_json.h"
 #include "costmodel/format/whatif_json.h"
 #include "tests/costmodel/documents.h"
@@ -142,6 +143,7 @@ const std::vector<Kind>& kinds() {
        [](const std::string& text) { (void)parse_comparison(text, "file.json"); }},
       {"diagnosis", diagnosis_json(full_diagnosis()),
        [](const std::string& text) { (void)parse_diagnosis(text, "file.json"); }},
+      {"steps", steps_json(full_steps()), [](const std::string& text) { (void)parse_steps(text, "file.json"); }},
       {"explanation", some_explanation(), nullptr},
       {"whatif", some_whatif(), nullptr},
       {"diff", some_diff(), nullptr},
@@ -337,7 +339,7 @@ INSTANTIATE_TEST_SUITE_P(Documents, WrittenDocument,
 
 INSTANTIATE_TEST_SUITE_P(Documents, Schema,
                          ::testing::Values("checkpoint", "graph", "topology", "plan", "prediction", "timeline",
-                                           "comparison", "diagnosis"),
+                                           "comparison", "diagnosis", "steps"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

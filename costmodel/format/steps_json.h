@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace stagecraft::format {
+
+/// The training that a step began, which it may continue.
+struct TrainingRecord {
+  std::string hash;         ///< of everything that makes it another training
+  std::int64_t length = 1;  ///< steps or epochs
+  friend bool operator==(const TrainingRecord&, const TrainingRecord&) = default;
+};
+
+/// A step of a project: what it was done with, and what it left. Hashes are text_hash.
+struct StepRecord {
+  std::string name;
+  std::string command;                         ///< as typed in a shell, without what changes no result
+  std::string version;                         ///< of the tools
+  bool ended = true;                           ///< false: it began, and failed or was interrupted
+  std::map<std::string, std::string> inputs;   ///< path -> hash
+  std::map<std::string, std::string> outputs;  ///< path -> hash
+  std::optional<TrainingRecord> training = {};
+  friend bool operator==(const StepRecord&, const StepRecord&) = default;
+};
+
+/// 64-bit FNV-1a as 16 hexadecimal digits. It protects against mistakes, not against attacks. Source:
+/// draft-eastlake-fnv.
+[[nodiscard]] std::string text_hash(const std::string& text);
+
+/// The document "stagecraft.steps", described by steps.schema.json, in which `stagecraft auto` keeps what it has done.
+[[nodiscard]] std::string steps_json(const std::vector<StepRecord>& steps);
+/// The inverse. Throws FormatError as the readers of format/json.h.
+[[nodiscard]] std::vector<StepRecord> parse_steps(const std::string& text, const std::string& file);
+
+}  // namespace stagecraft::format

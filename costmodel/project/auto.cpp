@@ -1,0 +1,279 @@
+#include "costmodel/project/auto.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <set>
+
+#include "costmodel/errors.h"
+#include "costmodel/format/files.h"
+#include "costmodel/format/json.h"
+#include "costmodel/format/steps_json.h"
+#include "costmodel/project/decide.h"
+#include "costmodel/project/process.h"
+#include "costmodel/project/summary.h"
+#include "costmodel/units_text.h"
+
+namespace stagecraft::project {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kStoppedWithCheckpoint = 75;  // of stagecraft run
+
+void say(const std::string& text) { fmt::print(stderr, "stagecraft-auto: {}\n", text); }
+
+std::string parent_of(const std::string& path) { return fs::path(path).parent_path().string(); }
+
+bool exists(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+/// Keeps other processes out of a project's folder while it exists.
+class Lock {
+ public:
+  explicit Lock(const std::string& folder) : descriptor_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    if (descriptor_ < 0) throw FormatError(folder + ": cannot open: " + std::strerror(errno));
+    if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
+    ::close(descriptor_);
+    throw FormatError(folder + ": another stagecraft auto works in it");
+  }
+  ~Lock() { ::close(descriptor_); }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
+ private:
+  int descriptor_;
+};
+
+void make_folder(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) throw FormatError(path + ": cannot make this folder: " + error.message());
+}
+
+class Doer {
+ public:
+  Doer(const Project& project, const AutoOptions& options)
+      : options_(options), files_(files_of(project)), steps_(steps_of(project, options.find_example)) {
+    first_ = options.from.empty() ? 0 : index_of(options.from);
+    last_ = options.until.empty() ? steps_.size() - 1 : index_of(options.until);
+    if (first_ > last_)
+      throw std::invalid_argument("--until " + options.until + " comes before --from " + options.from);
+    if (exists(files_.state)) records_ = format::parse_steps(format::read_text(files_.state), files_.state);
+    for (std::size_t i = 0; i <= last_; ++i) {
+      const Step& step = steps_[i];
+      if (i < first_) {
+        made_.insert(step.outputs.begin(), step.outputs.end());
+        continue;
+      }
+      if (!options.dry_run && !options.program(step.name) && decide(step, record(step.name), again(i)).todo) {
+        throw DeviceError(fmt::format(
+            "step {} needs the program stagecraft-{}, which is not here{}", step.name, step.name,
+            step.name == "profile" ? ": it was built without LibTorch. Build it with scripts/setup, or give "
+                                     "[model] graph = \"graph.json\" instead of a name"
+            : step.name == "plan"  ? ""
+                                   : ": it was built without LibTorch. Build it with scripts/setup, or end before it "
+                                     "with --until"));
+      }
+    }
+  }
+
+  int print() {
+    std::set<std::string> changing;
+    for (std::size_t i = 0; i <= last_; ++i) {
+      const Step& step = steps_[i];
+      if (i < first_) {
+        fmt::print("# {}: as it is\n", step.name);
+        continue;
+      }
+      Decision decision = decide(step, record(step.name), again(i));
+      const auto changes = [&](const std::string& path) { return changing.contains(path); };
+      if (const auto input = std::ranges::find_if(step.inputs, changes); !decision.todo && input != step.inputs.end())
+        decision = {true, *input + " will be new", !step.training.empty()};
+      if (!decision.todo) {
+        fmt::print("# {}: up to date\n", step.name);
+        continue;
+      }
+      fmt::print("# {}: {}\n", step.name, decision.reason);
+      if (!step.training.empty() && decision.new_training && exists(files_.run_folder))
+        fmt::print("{}\n", shell_line({"mv", files_.run_folder, free_name(files_.run_folder)}));
+      std::set<std::string> folders;
+      for (const std::string& output : step.outputs) folders.insert(parent_of(output));
+      for (const std::string& folder : folders) {
+        if (folders_shown_.insert(folder).second && (!exists(folder) || folder == files_.run_folder))
+          fmt::print("{}\n", shell_line({"mkdir", "-p", folder}));
+      }
+      fmt::print("{}\n", command(step));
+      changing.insert(step.outputs.begin(), step.outputs.end());
+    }
+    return 0;
+  }
+
+  int perform() {
+    make_folder(files_.folder);
+    make_folder(files_.logs);
+    const Lock lock(files_.folder);
+    for (std::size_t i = 0; i <= last_; ++i) {
+      const Step& step = steps_[i];
+      position_ = fmt::format("[{}/{}] {}", i + 1, last_ + 1, step.name);
+      if (i < first_) {
+        say(position_ + ": as it is, because of --from");
+        continue;
+      }
+      const Decision decision = decide(step, record(step.name), again(i));
+      if (!decision.todo) {
+        say(position_ + ": up to date" + (decision.reason.empty() ? "" : "; " + decision.reason));
+        continue;
+      }
+      if (step.name == "run" && !may_run(step)) return 1;
+      if (const int status = perform(step, decision); status != 0) return status;
+    }
+    print_summary();
+    return 0;
+  }
+
+ private:
+  std::size_t index_of(const std::string& name) const {
+    const auto at = std::ranges::find(steps_, name, &Step::name);
+    if (at != steps_.end()) return static_cast<std::size_t>(at - steps_.begin());
+    std::vector<std::string> names;
+    for (const Step& step : steps_) names.push_back(step.name);
+    throw std::invalid_argument(unknown_name("step of this project", name, names));
+  }
+  bool again(std::size_t i) const { return !options_.from.empty() && i >= first_; }
+  const format::StepRecord* record(const std::string& name) const {
+    const auto at = std::ranges::find(records_, name, &format::StepRecord::name);
+    return at == records_.end() ? nullptr : &*at;
+  }
+  void keep(format::StepRecord record) {
+    std::erase_if(records_, [&](const format::StepRecord& other) { return other.name == record.name; });
+    records_.push_back(std::move(record));
+    format::write_text(files_.state, format::steps_json(records_));
+  }
+  std::string command(const Step& step) const {
+    std::string out = options_.call(step.name) + " " + shell_line(step.arguments);
+    if (!step.standard_output.empty()) out += " > " + shell_line({step.standard_output});
+    return out;
+  }
+  static std::string free_name(const std::string& path) {
+    for (int i = 1;; ++i) {
+      std::string name = path + "." + std::to_string(i);
+      if (!exists(name)) return name;
+    }
+  }
+  std::string log_of(const Step& step) const { return files_.logs + "/" + step.name + ".log"; }
+
+  /// Asks on a terminal, because a run may take long and occupy other machines.
+  bool may_run(const Step& step) const {
+    if (options_.yes || ::isatty(STDIN_FILENO) != 1 || ::isatty(STDERR_FILENO) != 1) return true;
+    const Seconds predicted = format::read_prediction(files_.prediction).iteration;
+    const bool steps = step.training.back() == "steps";
+    std::string how_long = fmt::format("{} {}", step.length, step.training.back());
+    if (steps) how_long += fmt::format(", predicted {}", format_seconds(predicted * static_cast<double>(step.length)));
+    fmt::print(stderr, "{}: {}. Train now? [Y/n] ", position_, how_long);
+    std::string answer;
+    if (!std::getline(std::cin, answer)) answer = "n";
+    if (answer.empty() || answer == "y" || answer == "Y" || answer == "yes") return true;
+    say("not run; to go on: " + options_.shown);
+    return false;
+  }
+
+  int perform(const Step& step, const Decision& decision) {
+    for (const std::string& input : step.inputs) {
+      if (!made_.contains(input) || exists(input)) continue;
+      throw FormatError(input + ": does not exist, but the steps before --from are not done; leave out --from");
+    }
+    say(fmt::format("{}: {}", position_, decision.reason));
+    if (!step.training.empty()) {
+      if (decision.new_training && exists(files_.run_folder)) {
+        const std::string name = free_name(files_.run_folder);
+        fs::rename(files_.run_folder, name);
+        say(fmt::format("{}: the training that was in {} is now in {}", position_, files_.run_folder, name));
+      }
+      make_folder(files_.run_folder);
+    }
+    say(command(step));
+    const auto start = std::chrono::steady_clock::now();
+    const HeldSignals held;
+    format::StepRecord record = record_of(step);
+    keep(record);
+    const Ended ended = run_process(*options_.program(step.name), step.arguments, log_of(step),
+                                    "$ " + command(step) + "\n", !step.standard_output.empty());
+    if (ended.status != 0) return failed(step, ended);
+    if (!step.standard_output.empty()) format::write_text(step.standard_output, ended.output);
+    for (const std::string& output : step.outputs) record.outputs[output] = file_hash(output);
+    record.ended = true;
+    keep(record);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    say(fmt::format("{}: done in {}", position_, format_seconds(Seconds(took.count()))));
+    const std::optional<int> signal = ended.signal ? ended.signal : held.taken();
+    if (!signal) return 0;
+    say("interrupted; to go on: " + options_.shown);
+    return 128 + *signal;
+  }
+
+  int failed(const Step& step, const Ended& ended) const {
+    const bool saved = ended.status == kStoppedWithCheckpoint && step.name == "run";
+    say(fmt::format("step {} {}", step.name,
+                    saved          ? "was interrupted and saved a checkpoint"
+                    : ended.signal ? "was interrupted"
+                                   : fmt::format("failed with status {}", ended.status)));
+    fmt::print(stderr, "  command:  {}\n  log:      {}\n  to go on: {}{}\n", command(step), log_of(step),
+               ended.signal ? "" : "correct what it says, then ", options_.shown);
+    const std::string log = format::read_text(log_of(step));
+    if (!ended.signal && log.find("--accept-untrusted") != std::string::npos) {
+      fmt::print(stderr, "  or:       {} --accept-untrusted   (takes times of a busy machine)\n", options_.shown);
+    }
+    if (saved) return ended.status;
+    if (ended.signal) return 128 + *ended.signal;
+    return ended.status == 2 ? 1 : ended.status;  // the project file is wrong, not the command line
+  }
+
+  void print_summary() const {
+    const auto is_there = [&](const char* name, const std::string& file) {
+      const auto at = std::ranges::find(steps_, std::string(name), &Step::name);
+      return at != steps_.end() && static_cast<std::size_t>(at - steps_.begin()) <= last_ && exists(file);
+    };
+    std::string text;
+    if (is_there("predict", files_.prediction)) {
+      const Prediction prediction = format::read_prediction(files_.prediction);
+      std::optional<Measurement> measured;
+      if (is_there("run", files_.measured)) measured = format::read_measurement(files_.measured);
+      text += summary_text(prediction, measured ? &*measured : nullptr);
+    }
+    if (is_there("run", files_.checkpoints)) text += "weights: " + files_.checkpoints + "\n";
+    if (is_there("report", files_.report)) text += "report: " + files_.report + "\n";
+    format::write_text("-", text);
+  }
+
+  const AutoOptions& options_;
+  Files files_;
+  std::vector<Step> steps_;
+  std::size_t first_ = 0;
+  std::size_t last_ = 0;
+  std::set<std::string> made_;  ///< outputs of the steps before the first
+  std::vector<format::StepRecord> records_;
+  std::set<std::string> folders_shown_;
+  std::string position_;
+};
+
+}  // namespace
+
+int do_steps(const Project& project, const AutoOptions& options) {
+  Doer doer(project, options);
+  return options.dry_run ? doer.print() : doer.perform();
+}
+
+}  // namespace stagecraft::project

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "costmodel/project/project.h"
+
+namespace stagecraft::project {
+
+/// What a new project begins with.
+struct NewProject {
+  std::string model = {};                 ///< a built-in model, a model file, or a graph (.json)
+  std::vector<std::string> options = {};  ///< "KEY=VALUE" of a built-in model
+  std::string data = {};                  ///< empty: what fits the model
+  std::string topology = {};              ///< as in the file; empty: this machine
+  std::int64_t devices = 2;               ///< of this machine
+  std::string estimate = {};              ///< a card, for a topology of GPUs that are not here
+  std::string folder = "stagecraft-out";
+};
+
+/// A project that `stagecraft auto` can do as it is. It trains on this machine unless the model is a graph or the
+/// topology is another one; then it ends with a prediction and a report. Throws std::invalid_argument for an option
+/// without "=", options of a file, and an estimate for a graph or for this machine.
+[[nodiscard]] Project new_project(const NewProject& wanted);
+
+}  // namespace stagecraft::project

@@ -1,0 +1,312 @@
+#include "costmodel/project/project.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+#include <string_view>
+// Headers only: nothing to link, and nothing that an installed library would need.
+#define TOML_HEADER_ONLY 1
+#include <toml++/toml.h>
+
+#include "costmodel/errors.h"
+#include "costmodel/format/json_string.h"
+#include "costmodel/units_text.h"
+
+namespace stagecraft::project {
+namespace {
+
+constexpr std::int64_t kMost = std::int64_t{1} << 53;
+
+using Names = std::map<std::string, std::string>;
+
+/// Where something is in the file, for messages.
+struct Place {
+  std::string file;
+  toml::source_position at;
+
+  [[noreturn]] void fail(const std::string& message) const {
+    throw FormatError(fmt::format("{}: line {} column {}: {}", file, at.line, at.column, message));
+  }
+};
+
+std::string shown(const toml::node& node) {
+  if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
+  std::ostringstream out;
+  node.visit([&out](const auto& value) { out << value; });
+  std::string text = out.str();
+  std::ranges::replace(text, '\n', ' ');
+  return text.size() > 60 ? text.substr(0, 57) + "..." : text;
+}
+
+/// A text that can be a word of a command line.
+std::string word(const Place& place, const std::string& text) {
+  if (text.empty()) place.fail("found \"\", expected a text that is not empty");
+  const auto control = [](unsigned char c) { return c < 0x20 || c == 0x7F; };
+  if (std::ranges::any_of(text, control)) place.fail("found a control character, expected text on one line");
+  return text;
+}
+
+/// A text or an integer as text; nothing else.
+std::optional<std::string> text_or_integer(const Place& place, const toml::node& node) {
+  if (const auto* text = node.as_string()) return word(place, text->get());
+  if (const auto* integer = node.as_integer()) return std::to_string(integer->get());
+  return std::nullopt;
+}
+
+std::string option_value(const Place& place, const toml::node& node) {
+  if (const auto* flag = node.as_boolean()) return flag->get() ? "1" : "0";
+  if (const auto* number = node.as_floating_point(); number && std::isfinite(number->get()))
+    return fmt::format("{}", number->get());
+  if (const auto text = text_or_integer(place, node)) return *text;
+  place.fail("found " + shown(node) + ", expected a text, a number, true or false");
+}
+
+bool is_name(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") ==
+                              std::string_view::npos;
+}
+
+Value read_value(const std::string& file, const Key& key, const toml::node& node) {
+  const Place place{file, node.source().begin};
+  const auto wrong = [&]() -> Value {
+    std::string wanted = to_string(key.kind);
+    if (key.least)
+      wanted +=
+          key.kind == Kind::Integer || *key.least > 0 ? fmt::format(" of {} or more", *key.least) : " of 0 or more";
+    place.fail("found " + shown(node) + ", expected " + wanted);
+  };
+  switch (key.kind) {
+    case Kind::Flag:
+      if (const auto* flag = node.as_boolean()) return flag->get();
+      return wrong();
+    case Kind::Integer:
+      if (const auto* integer = node.as_integer();
+          integer && (!key.least || static_cast<double>(integer->get()) >= *key.least) && integer->get() <= kMost)
+        return integer->get();
+      return wrong();
+    case Kind::Number: {
+      const auto number = node.is_number() ? node.value<double>() : std::nullopt;
+      if (number && std::isfinite(*number) && (!key.least || *number >= *key.least)) return *number + 0.0;
+      return wrong();
+    }
+    case Kind::Text: {
+      const auto* text = node.as_string();
+      if (!text) return wrong();
+      const std::string value = word(place, text->get());
+      if (value.starts_with('-')) place.fail("found \"" + value + "\", expected a text that does not begin with \"-\"");
+      const bool known = key.one_of.empty() || std::ranges::find(key.one_of, value) != key.one_of.end() ||
+                         (key.name == "schedule" && value.starts_with("csv:"));
+      if (!known) place.fail(unknown_name(key.name, value, key.one_of));
+      return value;
+    }
+    case Kind::Bytes: {
+      const auto text = text_or_integer(place, node);
+      if (!text) return wrong();
+      try {
+        (void)parse_bytes(*text);
+      } catch (const std::invalid_argument& e) { place.fail(e.what()); }
+      return *text;
+    }
+    case Kind::Words: {
+      const toml::array* array = node.as_array();
+      if (array == nullptr) return wrong();
+      std::vector<std::string> out;
+      for (const toml::node& element : *array) {
+        const Place inside{file, element.source().begin};
+        const auto text = text_or_integer(inside, element);
+        if (!text) inside.fail("found " + shown(element) + ", expected a text or an integer");
+        out.push_back(*text);
+      }
+      return out;
+    }
+    case Kind::Named: {
+      const toml::table* table = node.as_table();
+      if (table == nullptr) return wrong();
+      Names out;
+      for (const auto& [name, value] : *table) {
+        if (!is_name(name.str()))
+          Place{file, name.source().begin}.fail(fmt::format("\"{}\" is not the name of an option", name.str()));
+        out.emplace(name.str(), option_value({file, value.source().begin}, value));
+      }
+      return out;
+    }
+  }
+  return wrong();
+}
+
+template <class Items>
+std::vector<std::string> names_of(const Items& items) {
+  std::vector<std::string> out;
+  for (const auto& item : items) out.push_back(item.name);
+  return out;
+}
+
+/// Whether a project without this section differs from one in which it is empty.
+bool may_be_absent(const Section& section) { return section.name == "run" || section.name == "evaluate"; }
+
+/// A rule that two keys break.
+struct Clash {
+  const char* section;
+  const char* key;  ///< the one to point at
+  std::string message;
+};
+
+std::vector<Clash> clashes(const Project& p) {
+  std::vector<Clash> out;
+  const auto has = [&](const char* section, const char* key) { return p.find(section, key) != nullptr; };
+  const auto exclude = [&](const char* section, const char* one, const char* other) {
+    if (has(section, one) && has(section, other))
+      out.push_back({section, other, fmt::format("{} and {} exclude each other", one, other)});
+  };
+  exclude("model", "name", "graph");
+  exclude("plan", "microbatches", "global_batch");
+  exclude("plan", "recompute", "recompute_every");
+  exclude("plan", "stages", "replicas");
+  exclude("run", "steps", "epochs");
+  const bool here = p.text("cluster", "topology", "this-machine") == "this-machine";
+  if (!here && has("cluster", "devices"))
+    out.push_back({"cluster", "devices", "only a topology of this-machine takes devices; a file gives its own"});
+  const std::int64_t microbatch = p.integer("model", "microbatch", 1);
+  if (!has("model", "graph") && p.integer("plan", "global_batch", microbatch) % microbatch != 0)
+    out.push_back({"plan", "global_batch",
+                   fmt::format("{} samples are not a multiple of the microbatch's {}",
+                               p.integer("plan", "global_batch", 0), microbatch)});
+  if (has("plan", "global_batch") && has("model", "graph") && !has("model", "microbatch"))
+    out.push_back({"plan", "global_batch", "with a graph of your own, [model] microbatch must say its samples too"});
+  if (p.has("run") && has("cluster", "estimate"))
+    out.push_back({"cluster", "estimate", "estimated times are for devices that are not here; remove it or [run]"});
+  if (p.has("evaluate") && !p.flag("run", "checkpoint", true))
+    out.push_back({"run", "checkpoint", "[evaluate] needs checkpoints; remove one of them"});
+  return out;
+}
+
+std::string written(const Key& key, const Value& value) {
+  struct Writer {
+    const Key& key;
+    std::string operator()(bool flag) const { return flag ? "true" : "false"; }
+    std::string operator()(std::int64_t integer) const { return std::to_string(integer); }
+    std::string operator()(double number) const { return fmt::format("{}", number); }
+    std::string operator()(const std::string& text) const { return format::json_string(text); }
+    std::string operator()(const std::vector<std::string>& words) const {
+      std::string out = "[";
+      for (const std::string& text : words) out += (out.size() > 1 ? ", " : "") + format::json_string(text);
+      return out + "]";
+    }
+    std::string operator()(const Names& names) const {
+      std::string out = "{";
+      for (const auto& [name, text] : names) {
+        const bool integer =
+            text.size() < 10 && text.find_first_not_of("0123456789") == text.npos && (text == "0" || text[0] != '0');
+        out += (out.size() > 1 ? ", " : " ") + name + " = " + (integer ? text : format::json_string(text));
+      }
+      return out + " }";
+    }
+  };
+  return std::visit(Writer{key}, value);
+}
+
+}  // namespace
+
+std::string to_string(Kind kind) {
+  switch (kind) {
+    case Kind::Flag:
+      return "true or false";
+    case Kind::Integer:
+      return "an integer";
+    case Kind::Number:
+      return "a number";
+    case Kind::Text:
+      return "a text";
+    case Kind::Bytes:
+      return "bytes, such as 16000000000 or \"16GiB\"";
+    case Kind::Words:
+      return "a list of texts";
+    case Kind::Named:
+      return "a table such as { layers = 4 }";
+  }
+  return {};
+}
+
+const Value* Project::find(const std::string& section, const std::string& key) const {
+  const auto in = given.find(section);
+  if (in == given.end()) return nullptr;
+  const auto at = in->second.find(key);
+  return at == in->second.end() ? nullptr : &at->second;
+}
+
+std::string Project::text(const std::string& section, const std::string& key, const std::string& otherwise) const {
+  const Value* value = find(section, key);
+  return value == nullptr ? otherwise : std::get<std::string>(*value);
+}
+
+std::int64_t Project::integer(const std::string& section, const std::string& key, std::int64_t otherwise) const {
+  const Value* value = find(section, key);
+  return value == nullptr ? otherwise : std::get<std::int64_t>(*value);
+}
+
+bool Project::flag(const std::string& section, const std::string& key, bool otherwise) const {
+  const Value* value = find(section, key);
+  return value == nullptr ? otherwise : std::get<bool>(*value);
+}
+
+Project parse_project(const std::string& text, const std::string& file) {
+  toml::table document;
+  try {
+    document = toml::parse(std::string_view(text), std::string_view(file));
+  } catch (const toml::parse_error& e) { Place{file, e.source().begin}.fail(std::string(e.description())); }
+  Project out;
+  for (const auto& [name, node] : document) {
+    const Place place{file, name.source().begin};
+    const auto section = std::ranges::find(sections(), std::string(name.str()), &Section::name);
+    if (section == sections().end())
+      place.fail(
+          unknown_name(node.is_table() ? "section" : "key outside of a section", name.str(), names_of(sections())));
+    const toml::table* table = node.as_table();
+    if (table == nullptr) place.fail("found " + shown(node) + ", expected a section [" + section->name + "]");
+    if (table->empty() && !may_be_absent(*section)) continue;  // the same as no section
+    auto& given = out.given[section->name];
+    for (const auto& [key_name, value] : *table) {
+      const auto key = std::ranges::find(section->keys, std::string(key_name.str()), &Key::name);
+      if (key == section->keys.end()) {
+        Place{file, key_name.source().begin}.fail(
+            unknown_name("key of [" + section->name + "]", key_name.str(), names_of(section->keys)));
+      }
+      given.emplace(key->name, read_value(file, *key, value));
+    }
+  }
+  for (const Clash& clash : clashes(out)) {
+    const toml::node* node = document[clash.section][clash.key].node();
+    if (node == nullptr) node = document[clash.section].node();
+    Place{file, node == nullptr ? document.source().begin : node->source().begin}.fail(clash.message);
+  }
+  if (out.find("model", "name") == nullptr && out.find("model", "graph") == nullptr) {
+    const toml::node* node = document["model"].node();
+    Place{file, node == nullptr ? toml::source_position{1, 1} : node->source().begin}.fail(
+        "[model] has no name and no graph; one of them is needed");
+  }
+  if (out.has("evaluate") && (!out.has("run") || out.find("evaluate", "source") == nullptr))
+    Place{file, document["evaluate"].node()->source().begin}.fail(out.has("run") ? "[evaluate] has no source"
+                                                                                 : "[evaluate] needs a section [run]");
+  return out;
+}
+
+std::string project_text(const Project& project) {
+  std::string out =
+      "# A stagecraft project. `stagecraft auto` does what it says, and resumes where it stopped.\n"
+      "# Paths are relative to this file's folder. Lines that begin with # show what else there is.\n";
+  for (const Section& section : sections()) {
+    const bool absent = !project.has(section.name);
+    out += "\n# " + section.help + "\n" + (absent && may_be_absent(section) ? "# " : "") + "[" + section.name + "]\n";
+    for (const Key& key : section.keys) {
+      const Value* value = project.find(section.name, key.name);
+      const std::string line =
+          (value == nullptr ? "# " : "") + key.name + " = " + (value == nullptr ? key.example : written(key, *value));
+      out += key.help.empty() ? line + "\n" : fmt::format("{:<36}  # {}\n", line, key.help);
+    }
+  }
+  return out;
+}
+
+}  // namespace stagecraft::project

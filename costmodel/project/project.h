@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace stagecraft::project {
+
+/// The value of a key: true or false, an integer, a number, a text, a list of texts, or named texts.
+using Value =
+    std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>, std::map<std::string, std::string>>;
+
+/// What a key takes. Bytes are an integer or a text such as "16GiB", kept as text; Words are texts or integers; Named
+/// are texts, numbers, or true and false, which become 1 and 0.
+enum class Kind { Flag, Integer, Number, Text, Bytes, Words, Named };
+
+/// "true or false", "an integer", ...; what messages expect.
+[[nodiscard]] std::string to_string(Kind kind);
+
+/// A key that a project file may have.
+struct Key {
+  std::string name;
+  Kind kind = Kind::Text;
+  std::string help;                   ///< one line of a comment
+  std::string example;                ///< a value as written in the file
+  std::optional<double> least = {};   ///< of a number
+  std::vector<std::string> one_of{};  ///< the texts that are allowed; empty: any
+};
+
+/// A table of the file.
+struct Section {
+  std::string name;
+  std::string help;  ///< lines of a comment
+  std::vector<Key> keys;
+};
+
+/// All sections, in the order of the file.
+[[nodiscard]] const std::vector<Section>& sections();
+
+/// A project file: the sections that it has, and the keys that they give. Every section but `run` and `evaluate` is
+/// there with all defaults if it is absent.
+struct Project {
+  std::map<std::string, std::map<std::string, Value>> given;
+  friend bool operator==(const Project&, const Project&) = default;
+
+  [[nodiscard]] bool has(const std::string& section) const { return given.contains(section); }
+  /// Null if the file does not give the key.
+  [[nodiscard]] const Value* find(const std::string& section, const std::string& key) const;
+  [[nodiscard]] std::string text(const std::string& section, const std::string& key,
+                                 const std::string& otherwise) const;
+  [[nodiscard]] std::int64_t integer(const std::string& section, const std::string& key, std::int64_t otherwise) const;
+  [[nodiscard]] bool flag(const std::string& section, const std::string& key, bool otherwise = false) const;
+};
+
+/// Reads a project file; `file` names it in messages. Throws FormatError "FILE: line L column C: found, expected" for
+/// text that is not TOML, an unknown section or key (listing those that exist), a value of the wrong type or out of
+/// range, and keys that exclude each other or lack another.
+[[nodiscard]] Project parse_project(const std::string& text, const std::string& file);
+
+/// The file with every key: those given with their value, the others as comments with an example. parse_project gives
+/// the same project.
+[[nodiscard]] std::string project_text(const Project& project);
+
+}  // namespace stagecraft::project

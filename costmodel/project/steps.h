@@ -1,0 +1,50 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/project/project.h"
+
+namespace stagecraft::project {
+
+/// The files that the steps write, relative to the project's folder.
+struct Files {
+  std::string folder;  ///< of all others
+  std::string state, logs;
+  std::string graph, estimated_graph, topology, plan, prediction, report, comparison;
+  std::string run_folder;  ///< of one training: what follows
+  std::string checkpoints, metrics, measured, evaluation;
+};
+
+[[nodiscard]] Files files_of(const Project& project);
+
+/// One command of a project.
+struct Step {
+  std::string name;  ///< "profile"; also the verb
+  std::vector<std::string> arguments;
+  std::vector<std::string> inputs;    ///< files whose content it depends on
+  std::vector<std::string> data;      ///< files of data: too large to be read for a hash
+  std::vector<std::string> outputs;   ///< files that it leaves
+  std::string standard_output;        ///< the file among `outputs` that takes its standard output; empty: none
+  std::vector<std::string> unhashed;  ///< arguments that change no result
+  /// For `run`: the arguments that make another training of it, without its length; empty for others.
+  std::vector<std::string> training;
+  std::int64_t length = 0;  ///< for `run`: steps or epochs
+};
+
+/// The path of the example topology NAME; absent if there is none.
+using FindExample = std::function<std::optional<std::string>(const std::string& name)>;
+
+/// The steps of a project in their order: profile, links, estimate, plan, predict, run, evaluate, compare, report;
+/// without those that it does not need. Throws std::invalid_argument if it names an example that does not exist.
+[[nodiscard]] std::vector<Step> steps_of(const Project& project, const FindExample& find_example);
+
+/// The names of all steps that a project can have, in their order.
+[[nodiscard]] const std::vector<std::string>& step_names();
+
+/// `words` as a line for a POSIX shell.
+[[nodiscard]] std::string shell_line(const std::vector<std::string>& words);
+
+}  // namespace stagecraft::project

@@ -1,0 +1,111 @@
+#include "costmodel/project/steps.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "costmodel/format/steps_json.h"
+
+namespace stagecraft::project {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::optional<std::string> one_example(const std::string& name) {
+  if (name == "dgx-h100") return "/share/dgx-h100.json";
+  return std::nullopt;
+}
+
+std::vector<std::string> lines(const std::string& text) {
+  std::vector<std::string> out;
+  for (const Step& step : steps_of(parse_project(text, "p.toml"), one_example))
+    out.push_back(step.name + " " + shell_line(step.arguments));
+  return out;
+}
+
+TEST(Steps, TrainOnThisMachine) {
+  EXPECT_THAT(
+      lines("[model]\nname = \"mlp\"\noptions = { layers = 2, name = \"a b\" }\nmicrobatch = 8\n"
+            "[data]\nsource = \"synthetic\"\n[cluster]\ndevices = 3\nthreads = 1\n"
+            "[plan]\nglobal_batch = 64\nreplicas = [2, 1]\n[training]\noptimizer = \"adam\"\nclip_norm = 1\n"
+            "[run]\nsteps = 5\n[evaluate]\nsource = \"synthetic\"\nsamples = 9\n[output]\nfolder = \"o/\"\ntraces = "
+            "true\n"),
+      ElementsAre(
+          "profile mlp --set layers=2 --set 'name=a b' --microbatch 8 --data synthetic --threads 1 --optimizer adam "
+          "--concurrent 3 -o o/graph.json",
+          "links --ranks 3 --spawn --threads 1 -o o/topology.json",
+          "plan o/graph.json o/topology.json --replicas 2,1 --microbatches 8 -o o/plan.json",
+          "predict o/graph.json o/topology.json o/plan.json -o o/prediction.json --trace o/predicted-trace.json",
+          "run o/plan.json --data synthetic --threads 1 --optimizer adam --clip-norm 1 --spawn --steps 5 --checkpoint "
+          "o/run/checkpoints --resume --metrics o/run/metrics.jsonl -o o/run/measured.json --trace o/run/trace.json",
+          "evaluate o/run/checkpoints --data synthetic --samples 9 -o o/run/evaluation.json",
+          "compare o/prediction.json o/run/measured.json",
+          "report o/graph.json o/topology.json o/plan.json o/prediction.json o/run/measured.json -o o/report.html"));
+}
+
+TEST(Steps, PlanForGpusThatAreNotHere) {
+  EXPECT_THAT(
+      lines("[model]\nname = \"m.pt2\"\ninputs = [\"a=f\", \"b=g\"]\n[data]\nsource = \"tensors:a=x.npy,b=y.npy\"\n"
+            "[cluster]\ntopology = \"example:dgx-h100\"\nestimate = \"H100-SXM\"\naccept_untrusted = true\n"),
+      ElementsAre("profile m.pt2 --input a=f --input b=g --data tensors:a=x.npy,b=y.npy -o "
+                  "stagecraft-out/graph.json --accept-untrusted",
+                  "estimate stagecraft-out/graph.json --device H100-SXM -o stagecraft-out/estimated-graph.json",
+                  "plan stagecraft-out/estimated-graph.json /share/dgx-h100.json -o stagecraft-out/plan.json "
+                  "--accept-untrusted",
+                  "predict stagecraft-out/estimated-graph.json /share/dgx-h100.json stagecraft-out/plan.json -o "
+                  "stagecraft-out/prediction.json --accept-untrusted",
+                  "report stagecraft-out/estimated-graph.json /share/dgx-h100.json stagecraft-out/plan.json "
+                  "stagecraft-out/prediction.json -o stagecraft-out/report.html"));
+}
+
+TEST(Steps, StartFromAGraphOfTheUsers) {
+  EXPECT_THAT(lines("[model]\ngraph = \"g.json\"\n[cluster]\ntopology = \"t.json\"\n[plan]\noptions = [\"--from\", "
+                    "\"megatron\", \"it's\"]\n[output]\nfolder = \"o\"\n"),
+              ElementsAre("plan g.json t.json --from megatron 'it'\\''s' -o o/plan.json",
+                          "predict g.json t.json o/plan.json -o o/prediction.json",
+                          "report g.json t.json o/plan.json o/prediction.json -o o/report.html"));
+}
+
+TEST(Steps, UseGpusAndHosts) {
+  const auto all = lines(
+      "[model]\nname = \"mlp\"\n[cluster]\ndevice = \"cuda\"\nhosts = \"h.txt\"\n[run]\ncheckpoint = false\nepochs = "
+      "2\n"
+      "[output]\nfolder = \"o\"\n");
+  EXPECT_EQ(all[1], "links --channel nccl -o o/topology.json");
+  EXPECT_EQ(all[4],
+            "run o/plan.json --device cuda --hosts h.txt --logs o/run/logs --epochs 2 --metrics o/run/metrics.jsonl -o "
+            "o/run/measured.json");
+}
+
+TEST(Steps, KnowTheFilesThatTheyReadAndWrite) {
+  const auto all = steps_of(
+      parse_project(
+          "[model]\nname = \"m.pt2\"\n[data]\nsource = \"tensors:a=x.npy,b=y.npy\"\n[cluster]\ntopology = "
+          "\"t.json\"\n[plan]\nschedule = \"csv:s.csv\"\n[predict]\ncalibration = \"c.json\"\n[run]\nweights = "
+          "\"w.pt\"\n[output]\nfolder = \"o\"\n",
+          "p.toml"),
+      one_example);
+  ASSERT_EQ(all.size(), 6u);  // profile, plan, predict, run, compare, report
+  EXPECT_THAT(all[0].inputs, ElementsAre("m.pt2"));
+  EXPECT_THAT(all[0].data, ElementsAre("x.npy", "y.npy"));
+  EXPECT_THAT(all[0].outputs, ElementsAre("o/graph.json"));
+  EXPECT_THAT(all[1].inputs, ElementsAre("o/graph.json", "t.json", "s.csv"));
+  EXPECT_THAT(all[2].inputs, ElementsAre("o/graph.json", "t.json", "o/plan.json", "c.json"));
+  EXPECT_THAT(all[3].inputs, ElementsAre("o/plan.json", "w.pt", "m.pt2"));
+  EXPECT_EQ(all[3].length, 10);  // the default of run
+  EXPECT_EQ(all[4].standard_output, "o/comparison.txt");
+  EXPECT_THAT(all[5].inputs,
+              ElementsAre("o/graph.json", "t.json", "o/plan.json", "o/prediction.json", "o/run/measured.json"));
+}
+
+TEST(Steps, RefuseAnExampleThatDoesNotExist) {
+  EXPECT_THAT([] { (void)lines("[model]\nname = \"mlp\"\n[cluster]\ntopology = \"example:moon\"\n"); },
+              ::testing::ThrowsMessage<std::invalid_argument>("[cluster] topology: there is no example \"moon\""));
+}
+
+TEST(TextHash, IsFnv) {  // the values that draft-eastlake-fnv gives
+  EXPECT_EQ(format::text_hash(""), "cbf29ce484222325");
+  EXPECT_EQ(format::text_hash("a"), "af63dc4c8601ec8c");
+}
+
+}  // namespace
+}  // namespace stagecraft::project
