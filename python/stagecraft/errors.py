@@ -1,0 +1,35 @@
+"""The exceptions of stagecraft."""
+
+from __future__ import annotations
+
+
+class Error(Exception):
+    """Base of all exceptions of stagecraft."""
+
+
+class InputError(Error, ValueError):
+    """A document, an argument or a model is wrong. The text says where, what was found and what would be right."""
+
+
+class NoPlanError(Error):
+    """There is no answer: no plan fits, or a plan cannot end. The text says why and, if known, what would fit."""
+
+
+class MissingProgramError(Error):
+    """A program of stagecraft was not found. The text says where it was looked for and what to do."""
+
+
+class ProgramError(Error):
+    """A program ended with an error; the exception's text is the program's message.
+
+    `program` is its name, `status` its exit status (see docs/run.md) and `log` all that it wrote to standard error.
+    """
+
+    def __init__(self, message: str, program: str, status: int, log: str) -> None:
+        super().__init__(message)
+        self.program = program
+        self.status = status
+        self.log = log
+
+    def __reduce__(self) -> tuple[type[ProgramError], tuple[str, str, int, str]]:
+        return type(self), (str(self), self.program, self.status, self.log)

@@ -1,0 +1,145 @@
+"""A torch.nn.Module and a DataLoader through profile, plan, run and evaluate. Usage: training_test.py BIN."""
+
+import os
+import sys
+import tempfile
+import unittest
+import unittest.mock
+
+try:
+    import torch
+except ImportError:
+    print("torch is not installed")
+    sys.exit(77)
+
+import stagecraft
+
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+SAMPLES, BATCH, MICROBATCHES = 40, 8, 2
+RATE = 0.1
+
+
+def module():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3))
+
+
+def loader(batch=BATCH):
+    generator = torch.Generator().manual_seed(1)
+    features = torch.randn(SAMPLES + 3, 12, generator=generator)  # the last batch is not full
+    return DataLoader(TensorDataset(features, features[:, :3].argmax(1)), batch_size=batch)
+
+
+def trained(model, batches, epochs):
+    """What PyTorch's own loop makes of the model, and its losses."""
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=RATE), []
+    for _ in range(epochs):
+        for features, target in batches:
+            if len(target) < BATCH:
+                continue
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(features), target)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return model.state_dict(), losses
+
+
+class Training(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.graph = stagecraft.profile(module(), loader(), loss=nn.CrossEntropyLoss(), microbatch=BATCH // MICROBATCHES,
+                                       max_seconds=2, concurrent=1, accept_untrusted=True)
+        cls.topology = stagecraft.Topology.of([2], [1e9])
+        cls.plan = stagecraft.plan(cls.graph, cls.topology, strategy="profile", stages=2, microbatches=MICROBATCHES,
+                                   accept_untrusted=True)
+
+    def test_profile(self):
+        self.assertEqual(self.graph.microbatch_samples, BATCH // MICROBATCHES)
+        # 12 * 16 + 16, 16 * 16 + 16 and 16 * 3 + 3 floats.
+        self.assertEqual(self.graph.parameter_bytes, 4 * (208 + 272 + 51))
+        self.assertTrue(all(layer.forward.median_s > 0 for layer in self.graph.layers if layer.kind == "Linear"))
+        self.assertEqual(self.plan.step_samples, BATCH)
+        self.assertEqual(self.plan.ranks, 2)
+
+    def test_run_trains_as_python_does(self):
+        model, seen = module(), []
+        prediction = stagecraft.predict(self.graph, self.topology, self.plan, accept_untrusted=True)
+        run = stagecraft.run(self.plan, model, loader(), epochs=2, loss=nn.CrossEntropyLoss(), learning_rate=RATE,
+                             prediction=prediction, on_metrics=seen.append)
+        for name, tensor in module().state_dict().items():
+            self.assertTrue(torch.equal(model.state_dict()[name], tensor), "the module given has changed")
+        wanted, losses = trained(module(), loader(), 2)
+        model.load_state_dict(run.state_dict, strict=True)
+        for name, tensor in wanted.items():
+            torch.testing.assert_close(model.state_dict()[name], tensor)
+        self.assertEqual([line["step"] for line in run.metrics], list(range(1, 2 * SAMPLES // BATCH + 1)))
+        self.assertEqual(seen, run.metrics)
+        torch.testing.assert_close(torch.tensor(run.measurement.losses), torch.tensor(losses))
+        self.assertEqual(run.comparison.step_s.predicted, prediction.iteration_s)
+        self.assertIn("predicted", run._repr_html_())
+
+    def test_evaluate(self):
+        model = module()
+        found = stagecraft.evaluate(model, loader(), loss="cross_entropy", microbatch=1)
+        self.assertTrue(model.training)
+        features, target = loader().dataset.tensors
+        with torch.no_grad():
+            scores = model(features)
+        self.assertEqual(found.samples, SAMPLES + 3)
+        self.assertAlmostEqual(found.loss, nn.functional.cross_entropy(scores, target).item(), places=5)
+        self.assertAlmostEqual(found.accuracy, (scores.argmax(1) == target).double().mean().item())
+
+    def test_wrong_batches(self):
+        for batch in (5, SAMPLES):
+            with self.assertRaises(stagecraft.InputError) as caught:
+                stagecraft.run(self.plan, module(), loader(batch), loss="cross_entropy")
+            self.assertIn(f"a step of the plan has {BATCH}; give the DataLoader batch_size={BATCH}", str(caught.exception))
+        with self.assertRaises(stagecraft.InputError) as caught:
+            stagecraft.profile(module(), loader())
+        self.assertIn("loss: give cross_entropy", str(caught.exception))
+
+    def test_programs_that_fail_or_are_missing(self):
+        with self.assertRaises(stagecraft.ProgramError) as caught:
+            stagecraft.profile("no_such.pt2")
+        self.assertEqual(caught.exception.program, "stagecraft-profile")
+        self.assertNotEqual(caught.exception.status, 0)
+        self.assertIn("no_such.pt2", str(caught.exception))
+        self.assertIn(str(caught.exception), caught.exception.log)
+        with self.assertRaises(stagecraft.ProgramError) as caught:
+            stagecraft.profile("mlp", magic=1)
+        self.assertEqual(caught.exception.status, 2)
+        path = os.environ["PATH"]
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                os.environ["PATH"] = folder
+                with unittest.mock.patch("stagecraft._programs._places", lambda: [folder]), \
+                        self.assertRaises(stagecraft.MissingProgramError) as caught:
+                    stagecraft.profile("mlp")
+                self.assertIn("run scripts/setup", str(caught.exception))
+        finally:
+            os.environ["PATH"] = path
+
+
+class Batches(unittest.TestCase):
+    def test_dict_of_arguments_with_the_loss_in_the_model(self):
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.embedding, self.head = nn.Embedding(11, 8), nn.Linear(8, 11)
+
+            def forward(self, tokens, labels):
+                scores = self.head(self.embedding(tokens))
+                return {"loss": nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten()), "scores": scores}
+
+        tokens = torch.arange(24).reshape(4, 6) % 11
+        with tempfile.TemporaryDirectory() as folder:
+            stagecraft.export(Model(), {"tokens": tokens, "labels": tokens}, os.path.join(folder, "model.pt2"))
+            self.assertGreater(os.path.getsize(os.path.join(folder, "model.pt2")), 1000)
+
+
+if __name__ == "__main__":
+    os.environ["STAGECRAFT_BIN"] = sys.argv.pop(1)
+    unittest.main()
