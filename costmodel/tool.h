@@ -26,6 +26,53 @@ struct ToolText {
   std::string versions = "";  ///< versions of libraries, which --version prints after the program's own
 };
 
+/// The known name that `name` is probably a slip of: the one the fewest edits away (a character added, dropped,
+/// replaced, or swapped with the next), the first of several; nothing if that is more than a third of its characters
+/// and more than one.
+[[nodiscard]] inline std::optional<std::string> nearest_name(const std::string& name,
+                                                             const std::vector<std::string>& known) {
+  std::optional<std::string> nearest;
+  std::size_t fewest = std::max<std::size_t>(1, name.size() / 3) + 1;
+  for (const std::string& candidate : known) {
+    // Optimal string alignment: edits[i][j] for the first i characters of `name` and the first j of the candidate.
+    std::vector<std::vector<std::size_t>> edits(name.size() + 1, std::vector<std::size_t>(candidate.size() + 1));
+    for (std::size_t i = 0; i <= name.size(); ++i) {
+      for (std::size_t j = 0; j <= candidate.size(); ++j) {
+        if (i == 0 || j == 0) {
+          edits[i][j] = i + j;
+          continue;
+        }
+        const bool same = name[i - 1] == candidate[j - 1];
+        edits[i][j] = std::min({edits[i - 1][j] + 1, edits[i][j - 1] + 1, edits[i - 1][j - 1] + (same ? 0 : 1)});
+        if (i > 1 && j > 1 && name[i - 1] == candidate[j - 2] && name[i - 2] == candidate[j - 1]) {
+          edits[i][j] = std::min(edits[i][j], edits[i - 2][j - 2] + 1);
+        }
+      }
+    }
+    if (edits.back().back() < fewest) {
+      fewest = edits.back().back();
+      nearest = candidate;
+    }
+  }
+  return nearest;
+}
+
+/// ", did you mean --depth?" for the first argument that the app did not expect and that is a slip of an option's name,
+/// else nothing.
+[[nodiscard]] inline std::string suggested_option(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  for (const std::string& argument : app.remaining()) {
+    if (!argument.starts_with("--")) continue;
+    if (const auto nearest = nearest_name(argument.substr(0, argument.find('=')), names)) {
+      return ", did you mean " + *nearest + "?";
+    }
+  }
+  return "";
+}
+
 /// The exit status of a tool: `configure(CLI::App&)` declares its options, then `run()` does the work and returns 0 for
 /// done or 1 for "no answer". --help and --version end with 0. A command line that is wrong for any files ends with 2:
 /// one that cannot be parsed, and a CLI::ParseError of `run`. Any other exception of `run` (bad input, the machine
@@ -42,6 +89,8 @@ template <class Configure, class Run>
       app.parse(argc, argv);
     } catch (const CLI::Success& e) {  // --help, --version
       return app.exit(e);
+    } catch (const CLI::ExtrasError& e) {
+      throw CLI::ParseError(e.what() + suggested_option(app), CLI::ExitCodes::ExtrasError);
     }
     return run();
   } catch (const CLI::ParseError& e) {

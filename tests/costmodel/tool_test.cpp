@@ -74,6 +74,29 @@ TEST(RunTool, EndsWithTwoOnACommandLineItCannotRead) {
               AllOf(StartsWith("stagecraft-sow: "), HasSubstr("--depth"), HasSubstr("\nsee stagecraft sow --help\n")));
 }
 
+TEST(RunTool, SuggestsTheOptionThatASlipIsNearest) {
+  int depth = 0;
+  int width = 0;
+  const auto declare = [&](CLI::App& app) {
+    app.add_option("--depth", depth);
+    app.add_option("--width", width);
+  };
+  const auto said = [&](const std::string& argument) { return sow({argument, "3"}, declare, [] { return 0; }).err; };
+  EXPECT_THAT(said("--depht"), HasSubstr("not expected: 3 --depht, did you mean --depth?\n"));
+  EXPECT_THAT(said("--with=4"), HasSubstr(", did you mean --width?\n"));
+  EXPECT_THAT(said("--colour"), ::testing::Not(HasSubstr("did you mean")));
+}
+
+TEST(NearestName, CountsEditsAndSwaps) {
+  const std::vector<std::string> verbs = {"plan", "explain", "predict"};
+  EXPECT_EQ(nearest_name("pan", verbs), "plan");   // one character is missing
+  EXPECT_EQ(nearest_name("paln", verbs), "plan");  // two are swapped: one edit
+  EXPECT_EQ(nearest_name("explian", verbs), "explain");
+  EXPECT_EQ(nearest_name("predicts", verbs), "predict");
+  EXPECT_EQ(nearest_name("run", verbs), std::nullopt);
+  EXPECT_EQ(nearest_name("plan", {}), std::nullopt);
+}
+
 TEST(RunTool, EndsWithTwoWhereTheWorkFindsTheCommandLineWrong) {
   const Outcome o = sow({}, []() -> int { throw CLI::ValidationError("--depth", "is too deep"); });
   EXPECT_EQ(o.status, 2);

@@ -49,7 +49,9 @@ TEST_F(Front, HelpShowsTheHelpOfAVerb) {
 TEST_F(Front, SaysTheVersionThatTheProgramsAndScriptsHave) {
   const Outcome o = front("--version");
   EXPECT_EQ(o.status, 0) << o.err;
-  EXPECT_EQ(o.out, std::string("stagecraft ") + version() + "\n");
+  EXPECT_THAT(o.out, ::testing::StartsWith(std::string("stagecraft ") + version() + "\nbuilt with"));
+  const bool tensors = folder_.run("test -x '" + program_folder() + "/stagecraft-run'").status == 0;
+  EXPECT_THAT(o.out, HasSubstr(tensors ? "\nbuilt with LibTorch " : "\nbuilt without LibTorch: plans, "));
   if (folder_.run("command -v python3").status != 0) return;
   const Outcome script = folder_.run("STAGECRAFT_PYTHON=python3 " + kFront + "export-model --version");
   EXPECT_EQ(script.status, 0) << script.err;
@@ -70,6 +72,15 @@ TEST_F(Front, ListsTheVerbsForOneThatIsUnknown) {
       o.err,
       ::testing::ContainsRegex(
           "stagecraft: unknown verb \"magic\", known are auto calibrate compare .*export export-model graph import"));
+}
+
+TEST_F(Front, SuggestsTheVerbThatASlipIsNearest) {
+  for (const auto& [slip, verb] : {std::pair{"paln", "plan"}, {"perdict", "predict"}, {"what-if", "whatif"}}) {
+    const Outcome o = front(slip);
+    EXPECT_EQ(o.status, 2);
+    EXPECT_THAT(
+        o.err, HasSubstr(std::string("unknown verb \"") + slip + "\", did you mean " + verb + "? known are calibrate"));
+  }
 }
 
 TEST_F(Front, FindsProgramsBesideItselfAndSaysWhenThereAreNone) {

@@ -20,6 +20,26 @@ done
 (cd "$prefix" && bin/stagecraft init --from gpt --topology example:dgx-h100 2>/dev/null &&
   bin/stagecraft auto --dry-run) | grep -q "^bin/stagecraft plan stagecraft-out/graph.json $prefix/share/stagecraft/examples/dgx-h100.json " ||
   { echo "the installed example topology is not found"; exit 1; }
+# Each verb has a manual page with its options, which man finds beside the programs and reads without a warning.
+for verb in ${listed##*verbs: }; do
+  page=$prefix/share/man/man1/stagecraft-$verb.1
+  if [ "$verb" = export-model ] && ! "$prefix/bin/stagecraft" export-model --help >/dev/null 2>&1; then continue; fi   # no Python
+  [ -s "$page" ] || { echo "$page is missing"; exit 1; }
+  grep -q '^\.SH EXAMPLES' "$page" || { echo "$page has no examples"; exit 1; }
+  for option in $("$prefix/bin/stagecraft" "$verb" --help | grep -oE '^ +--[a-z-]+' | tr -d ' '); do
+    grep -qe "^\.B .*${option//-/\\\\-}" "$page" || { echo "$page does not describe $option"; exit 1; }
+  done
+done
+grep -q 'stagecraft\\-plan (1)' "$prefix/share/man/man1/stagecraft.1"
+if command -v man >/dev/null; then
+  found=$(PATH=$prefix/bin:$PATH MANPATH='' man -w stagecraft-plan)
+  [ "$found" = "$prefix/share/man/man1/stagecraft-plan.1" ] || { echo "man finds $found"; exit 1; }
+  for page in "$prefix"/share/man/man1/*; do
+    warned=$(LC_ALL=C.UTF-8 man --warnings -l "$page" 2>&1 >/dev/null)
+    [ -z "$warned" ] || { echo "$page: $warned"; exit 1; }
+  done
+fi
+
 refused=$(STAGECRAFT_PYTHON=no-such-python "$prefix/bin/stagecraft" export-model --help 2>&1) &&
   { echo "export-model runs without Python"; exit 1; }
 [[ "$refused" == *"export-model needs Python, but there is no no-such-python"* ]] || { echo "$refused"; exit 1; }
