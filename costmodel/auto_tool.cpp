@@ -21,7 +21,7 @@ fs::path own_folder() { return fs::read_symlink("/proc/self/exe").parent_path();
 
 std::optional<std::string> program_of(const std::vector<fs::path>& places, const std::string& verb) {
   for (const fs::path& place : places) {
-    const std::string program = (place / ("stagecraft-" + verb)).string();
+    std::string program = (place / ("stagecraft-" + verb)).string();
     if (::access(program.c_str(), X_OK) == 0) return program;
   }
   return std::nullopt;

@@ -94,7 +94,7 @@ Value read_value(const std::string& file, const Key& key, const toml::node& node
     case Kind::Text: {
       const auto* text = node.as_string();
       if (!text) return wrong();
-      const std::string value = word(place, text->get());
+      std::string value = word(place, text->get());
       if (value.starts_with('-')) place.fail("found \"" + value + "\", expected a text that does not begin with \"-\"");
       const bool known = key.one_of.empty() || std::ranges::find(key.one_of, value) != key.one_of.end() ||
                          (key.name == "schedule" && value.starts_with("csv:"));

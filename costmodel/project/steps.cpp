@@ -227,9 +227,7 @@ class Maker {
     s.training.push_back(p_.find("run", "epochs") == nullptr ? "steps" : "epochs");
     s.length = p_.integer("run", "epochs", p_.integer("run", "steps", 10));
     s.inputs = {files_.plan};
-    for (const char* key : {"weights"}) {
-      if (const std::string file = p_.text("run", key, ""); !file.empty()) s.inputs.push_back(file);
-    }
+    if (const std::string file = p_.text("run", "weights", ""); !file.empty()) s.inputs.push_back(file);
     if (const std::string file = p_.text("model", "name", ""); is_model_file(file)) s.inputs.push_back(file);
     s.data = data_files(p_.text("data", "source", ""));
     s.outputs = {files_.measured};

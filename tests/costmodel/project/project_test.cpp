@@ -96,7 +96,7 @@ TEST(Project, HasExamplesThatAreAllowed) {
       std::string text = "[" + section.name + "]\n" + key.name + " = " + key.example + "\n";
       if (section.name == "model" && key.name != "name" && key.name != "graph") text += "name = \"mlp\"\n";
       if (section.name != "model") text += kModel;
-      if (section.name == "evaluate") text += key.name == "source" ? "[run]\n" : "[run]\n";
+      if (section.name == "evaluate") text += "[run]\n";
       if (section.name == "evaluate" && key.name != "source")
         text = "[evaluate]\nsource = \"synthetic\"\n" + text.substr(text.find('\n') + 1);
       EXPECT_NO_THROW((void)parse_project(text, "p.toml")) << text;
