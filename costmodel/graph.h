@@ -183,6 +183,15 @@ struct Estimate {
   friend bool operator==(const Estimate&, const Estimate&) = default;
 };
 
+/// What the layers of a graph cost on devices of another type, see prediction/device_types.h.
+struct DeviceProfile {
+  std::string type;       ///< Device::name in a topology
+  MeasuredDevice device;  ///< as Graph::device
+  std::optional<Timing> iteration;
+  std::vector<Layer> layers;  ///< in the order of Graph::layers
+  friend bool operator==(const DeviceProfile&, const DeviceProfile&) = default;
+};
+
 /// A directed acyclic graph of layers, with the costs of one microbatch on one device.
 struct Graph {
   std::string name;                                ///< of the model
@@ -205,6 +214,7 @@ struct Graph {
   std::vector<Edge> edges;
   Conditions conditions;  ///< while the times were measured
   Provenance provenance;
+  std::vector<DeviceProfile> profiles = {};  ///< on other types of devices; from other files, and in none
 
   friend bool operator==(const Graph&, const Graph&) = default;
 };

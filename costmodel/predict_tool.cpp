@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "costmodel/accuracy/intervals.h"
+#include "costmodel/analysis/scaling.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/outputs.h"
@@ -83,6 +84,33 @@ void print(const stagecraft::Prediction& p, const std::vector<std::string>& fits
   std::cerr << out;
 }
 
+/// The table of --scale.
+void print(const std::vector<stagecraft::ScalePoint>& scaling) {
+  std::vector<std::vector<std::string>> rows;
+  for (const stagecraft::ScalePoint& point : scaling) {
+    const auto rate = [&](double devices) {
+      return point.samples_per_s ? fmt::format("{:.1f}", *point.samples_per_s / devices) : std::string("-");
+    };
+    rows.push_back({std::to_string(point.copies), std::to_string(point.devices), std::to_string(point.microbatches),
+                    format_seconds(point.iteration), format_seconds(point.low) + " to " + format_seconds(point.high),
+                    rate(1), rate(point.devices), fmt::format("{:.1f} %", point.efficiency * 100),
+                    fmt::format("{:.1f} to {:.1f} %", point.efficiency_low * 100, point.efficiency_high * 100),
+                    point.fits ? "" : "may not fit"});
+  }
+  std::cerr << "copies of the plan, each on as many groups of the outermost level\n" +
+                   stagecraft::table_text({{.title = "copies"},
+                                           {.title = "devices"},
+                                           {.title = "microbatches"},
+                                           {.title = "step"},
+                                           {.title = "90 % interval"},
+                                           {.title = "samples/s"},
+                                           {.title = "per device"},
+                                           {.title = "efficiency"},
+                                           {.title = "90 % interval"},
+                                           {.title = "", .left = true}},
+                                          rows, stagecraft::line_width());
+}
+
 /// The files of write_chakra.
 std::vector<stagecraft::format::OutputFile> chakra_files(const stagecraft::BoundPlan& plan) {
   std::vector<stagecraft::format::OutputFile> out{{"comm_groups.json", "list of Chakra groups"}};
@@ -101,11 +129,14 @@ int main(int argc, char** argv) {
   std::string chakra;
   bool force = false;
   bool gantt = false;
+  std::vector<int> scale;
+  bool same_batch = false;
   stagecraft::PredictOptions options;
   return stagecraft::run_tool(
       {"predict",
        "Predicts time, throughput and memory of a plan by replaying its action lists against measured costs.",
-       "stagecraft predict graph.json topology.json plan.json -o prediction.json --trace trace.json"},
+       "stagecraft predict graph.json topology.json plan.json -o prediction.json --trace trace.json\n"
+       "  stagecraft predict graph.json topology.json plan.json --scale 1,2,4,8 -o prediction.json"},
       argc, argv,
       [&](CLI::App& app) {
         add_scenario_files(app, files);
@@ -113,6 +144,17 @@ int main(int argc, char** argv) {
         app.add_option("-o,--output", output, "output file; - is standard output");
         app.add_option("--trace", trace, "a Chrome trace (also for ui.perfetto.dev) of the predicted step");
         app.add_flag("--gantt", gantt, "print the predicted step as a timeline in text, as wide as the terminal");
+        CLI::Option* const copies =
+            app.add_option(
+                   "--scale", scale,
+                   "also predict this many copies of the plan side by side, such as 1,2,4,8: the outermost level "
+                   "of the topology has as many times its groups, each stage as many times its replicas")
+                ->delimiter(',')
+                ->transform(stagecraft::integer(1))
+                ->type_name("COPIES,...");
+        app.add_flag("--same-batch", same_batch,
+                     "with --scale, share the plan's microbatches among the copies (default: each copy has them)")
+            ->needs(copies);
         app.add_option("--chakra", chakra, "folder for Chakra execution traces, one per rank, for ASTRA-sim");
         stagecraft::add_force_option(app, force);
         app.add_flag("--free-transfers", options.free_transfers, "treat transfers as free");
@@ -140,6 +182,22 @@ int main(int argc, char** argv) {
         prediction.other_device = other_device;
         print(prediction, fit_texts(prediction, topology.device.memory, plan.positions()),
               stagecraft::slowdown_assumption(graph, topology));
+        if (!scale.empty()) {
+          options.progress = {};
+          auto points = [&] {
+            try {
+              return stagecraft::predict_scaling(
+                  {graph, topology, plan.plan()}, scale,
+                  same_batch ? stagecraft::ScaledWork::Fixed : stagecraft::ScaledWork::PerCopy, calibration, options);
+            } catch (const std::invalid_argument& e) {
+              throw std::invalid_argument(fmt::format("--scale: {}", e.what()));
+            }
+          }();
+          if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&points))
+            throw std::runtime_error("--scale: " + infeasible->reason);
+          prediction.scaling = std::get<std::vector<stagecraft::ScalePoint>>(std::move(points));
+          print(prediction.scaling);
+        }
         if (gantt) {
           const char* const no_colour = std::getenv("NO_COLOR");
           const bool colour = ::isatty(STDERR_FILENO) == 1 && (no_colour == nullptr || *no_colour == '\0');

@@ -3,18 +3,22 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "costmodel/accuracy/calibrate.h"
+#include "costmodel/errors.h"
 #include "costmodel/format/calibration_json.h"
 #include "costmodel/format/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/graph.h"
 #include "costmodel/prediction/device_match.h"
+#include "costmodel/prediction/device_types.h"
 #include "costmodel/tool.h"
 #include "costmodel/topology.h"
 
@@ -51,16 +55,59 @@ inline std::string check_times(const std::string& program, const std::string& pa
   } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
 }
 
+/// Declares --graph-for.
+inline void add_graph_for_option(CLI::App& app, std::vector<std::string>& graphs_for) {
+  app.add_option("--graph-for", graphs_for,
+                 "the graph of the same model, profiled on devices of another type of the topology; once per type")
+      ->type_name("TYPE=GRAPH")
+      ->check([](const std::string& each) {
+        const std::size_t at = each.find('=');
+        return at == each.npos || at == 0 || at + 1 == each.size() ? "found " + each + ", expected TYPE=GRAPH"
+                                                                   : std::string();
+      });
+}
+
+/// `graph` with the graphs of add_graph_for_option. Throws std::invalid_argument for a type that the topology does not
+/// have, and as with_profile, beginning with the file, and for times that cannot be trusted, if that was not accepted.
+inline Graph with_profiles(Graph graph, const Topology& topology, const std::vector<std::string>& graphs_for,
+                           const Acceptance& acceptance) {
+  std::vector<std::string> types;
+  for (const DeviceRange& range : topology.others) {
+    if (std::find(types.begin(), types.end(), range.device.name) == types.end()) types.push_back(range.device.name);
+  }
+  for (const std::string& each : graphs_for) {
+    const std::string type = each.substr(0, each.find('='));
+    const std::string path = each.substr(each.find('=') + 1);
+    if (types.empty()) {
+      throw std::invalid_argument("--graph-for " + each + ": the topology has devices of one type only, \"" +
+                                  topology.device.name + "\"");
+    }
+    if (std::find(types.begin(), types.end(), type) == types.end())
+      throw std::invalid_argument("--graph-for " + each + ": " + unknown_name("type of devices", type, types));
+    const Graph other = format::read_graph(path);
+    try {
+      check_has_times(other);
+      const std::string distrust = distrust_text(other);
+      if (!distrust.empty() && !acceptance.untrusted)
+        throw std::invalid_argument(distrust + "; profile again, or add --accept-untrusted");
+      graph = with_profile(std::move(graph), type, other);
+    } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
+  }
+  return graph;
+}
+
 /// The files from which a tool predicts.
 struct ScenarioFiles {
   std::string graph;
   std::string topology;
-  std::string calibration;  ///< empty: none
+  std::string calibration;              ///< empty: none
+  std::vector<std::string> graphs_for;  ///< of add_graph_for_option
   Acceptance acceptance;
 
   [[nodiscard]] std::vector<std::string> all() const {
     std::vector<std::string> out{graph, topology};
     if (!calibration.empty()) out.push_back(calibration);
+    for (const std::string& each : graphs_for) out.push_back(each.substr(each.find('=') + 1));
     return out;
   }
 };
@@ -75,6 +122,7 @@ inline void add_scenario_files(CLI::App& app, ScenarioFiles& files) {
 inline void add_scenario_options(CLI::App& app, ScenarioFiles& files, const std::string& consequence = "") {
   app.add_option("--calibration", files.calibration,
                  "calibration.json of stagecraft calibrate: factors from measured runs");
+  add_graph_for_option(app, files.graphs_for);
   add_acceptance_options(app, files.acceptance, consequence);
 }
 
@@ -90,6 +138,7 @@ struct ScenarioInputs {
 inline ScenarioInputs read_scenario(const std::string& program, const ScenarioFiles& files) {
   ScenarioInputs out{format::read_graph(files.graph), format::read_topology(files.topology), {}, {}};
   if (!files.calibration.empty()) out.calibration = format::read_calibration(files.calibration);
+  out.graph = with_profiles(std::move(out.graph), out.topology, files.graphs_for, files.acceptance);
   out.other_device = check_times(program, files.graph, out.graph, out.topology, files.acceptance);
   return out;
 }

@@ -62,6 +62,28 @@ void validate(const Topology& topology) {
     check_collective(level.link.all_gather, where + ": all_gather");
     check_collective(level.link.reduce_scatter, where + ": reduce_scatter");
   }
+  std::int64_t next = 0;
+  for (const DeviceRange& range : topology.others) {
+    const std::string where = "devices of type \"" + range.device.name + "\"";
+    if (range.count < 1) throw std::invalid_argument(where + ": the count is below 1");
+    if (range.first < next) throw std::invalid_argument(where + ": the first is below " + std::to_string(next));
+    next = std::int64_t{range.first} + range.count;
+    if (next > devices) {
+      throw std::invalid_argument(where + ": device " + std::to_string(next - 1) + " does not exist, there are " +
+                                  std::to_string(devices));
+    }
+    if (range.device.name == topology.device.name)
+      throw std::invalid_argument(where + ": that is the type of the topology's other devices");
+    if (range.device.memory && *range.device.memory <= Bytes(0))
+      throw std::invalid_argument(where + ": the memory is not positive");
+  }
+}
+
+const Device& device_at(const Topology& topology, int device) {
+  for (const DeviceRange& range : topology.others) {
+    if (device >= range.first && device - range.first < range.count) return range.device;
+  }
+  return topology.device;
 }
 
 Topology with_measured(Topology declared, const Topology& measured) {

@@ -76,6 +76,14 @@ struct Device {
   friend bool operator==(const Device&, const Device&) = default;
 };
 
+/// Consecutive devices of another type.
+struct DeviceRange {
+  int first = 0;
+  int count = 1;
+  Device device;
+  friend bool operator==(const DeviceRange&, const DeviceRange&) = default;
+};
+
 /// Devices and links. Levels are listed innermost first. Devices are numbered from 0 so that the members of each group
 /// are consecutive.
 struct Topology {
@@ -83,13 +91,15 @@ struct Topology {
   Device device;
   std::vector<Level> levels;
   Provenance provenance;
-  Conditions conditions = {};  ///< while the links were measured
+  Conditions conditions = {};            ///< while the links were measured
+  std::vector<DeviceRange> others = {};  ///< devices that are not of the type `device`, ascending
   friend bool operator==(const Topology&, const Topology&) = default;
 };
 
 /// Throws std::invalid_argument naming the level: no level, a count below 1, a bandwidth that is not positive, a
 /// negative latency, a number that is not finite, a curve that is not ascending in bytes or not positive in time, a
-/// collective's curve without points or of fewer than 2 ranks.
+/// collective's curve without points or of fewer than 2 ranks; devices of another type that do not exist, are in no
+/// ascending order or have the name of `device`.
 void validate(const Topology& topology);
 
 /// `declared` with the links of `measured` at the levels of the same name, and with its copies to and from the host if
@@ -99,6 +109,9 @@ void validate(const Topology& topology);
 
 /// Product of the level counts.
 [[nodiscard]] int device_count(const Topology& topology);
+
+/// The type of a device: that of the range in `others` that has it, else `device`.
+[[nodiscard]] const Device& device_at(const Topology& topology, int device);
 
 /// Index of the outermost level whose groups `a` and `b` differ in, 0 if they share an innermost group; the level whose
 /// link joins them. Precondition: a != b, both in range.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "costmodel/index.h"
+#include "costmodel/prediction/device_types.h"
 #include "costmodel/units_text.h"
 #include "partitioner/remedies.h"
 
@@ -47,26 +48,41 @@ RankedPlan predicted_plan(const std::string& origin, const Graph& graph, const T
   return out;
 }
 
+namespace {
+
+std::optional<Bytes> smaller(const std::optional<Bytes>& a, const std::optional<Bytes>& b) {
+  if (!a || !b) return a ? a : b;
+  return std::min(*a, *b);
+}
+
+}  // namespace
+
 std::optional<Bytes> memory_limit(const Topology& topology, const Constraints& constraints) {
-  const std::optional<Bytes>& asked = constraints.memory_limit;
-  if (!asked) return topology.device.memory;
-  return topology.device.memory ? std::min(*asked, *topology.device.memory) : *asked;
+  std::optional<Bytes> most = topology.device.memory;
+  for (const DeviceRange& range : topology.others)
+    most = most && range.device.memory ? std::optional(std::max(*most, *range.device.memory)) : std::nullopt;
+  return smaller(constraints.memory_limit, most);
 }
 
 std::string memory_excess(const RankedPlan& ranked, const Topology& topology, const Constraints& constraints) {
-  const std::optional<Bytes> limit = memory_limit(topology, constraints);
-  if (!limit) return "";
   const std::size_t positions = ranked.plan.stages.size() / to_index(ranked.plan.chunks);
   std::vector<Bytes> needs(positions);
   for (const StagePrediction& stage : ranked.prediction.stages)
     needs[to_index(stage.stage) % positions] += std::max(stage.memory_bound, stage.memory.total);
-  const auto most = std::ranges::max_element(needs);
-  if (*most <= *limit) return "";
-  const auto first = static_cast<std::size_t>(most - needs.begin());
+  // The position that needs the most above what its devices have.
+  std::size_t first = positions;
+  std::optional<Bytes> limit;
+  for (std::size_t p = 0; p < positions; ++p) {
+    const auto own = smaller(constraints.memory_limit, least_memory(topology, ranked.plan.stages[p].devices));
+    if (!own || needs[p] <= *own || (limit && needs[p] - *own <= needs[first] - *limit)) continue;
+    first = p;
+    limit = own;
+  }
+  if (!limit) return "";
   std::string who = ranked.plan.chunks > 1 ? "stages " : "stage ";
   for (std::size_t s = first; s < ranked.plan.stages.size(); s += positions)
     who += (s == first ? "" : ", ") + std::to_string(s);
-  return who + (ranked.plan.chunks > 1 ? " need up to " : " needs up to ") + format_bytes(*most) +
+  return who + (ranked.plan.chunks > 1 ? " need up to " : " needs up to ") + format_bytes(needs[first]) +
          " on each device, the limit is " + format_bytes(*limit);
 }
 

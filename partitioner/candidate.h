@@ -41,8 +41,8 @@ struct Candidate {
                                         const Candidate& candidate, const CostModel& costs,
                                         const Constraints& constraints);
 
-/// Memory that a plan may use on a device: the smaller of Constraints::memory_limit and the topology's own; absent:
-/// unlimited.
+/// Memory that a plan may use on a device: the smaller of Constraints::memory_limit and the topology's own, of its
+/// types of devices the largest; absent: unlimited.
 [[nodiscard]] std::optional<Bytes> memory_limit(const Topology& topology, const Constraints& constraints);
 
 /// The stage with the largest bound of its memory if that is above the limit, as text: "stage 1 needs up to 2.1 GiB on

@@ -65,7 +65,8 @@ struct Request {
   bool strategy_named = false;
   bool microbatches_given = false;
   stagecraft::Acceptance acceptance;
-  std::string other_device;  ///< accepted_differences
+  std::vector<std::string> graphs_for;  ///< of add_graph_for_option
+  std::string other_device;             ///< accepted_differences
   std::string output = "-";
   bool force = false;
 };
@@ -251,6 +252,7 @@ void declare(CLI::App& app, Request& request) {
   stagecraft::add_bytes_option(app, "--gradient-bucket-bytes", request.constraints.plan.gradient_bucket_bytes,
                                "largest gradient bucket, such as 25e6 or 25MiB (default: one bucket per stage)");
   declare_choices(app, request.choice);
+  stagecraft::add_graph_for_option(app, request.graphs_for);
   add_acceptance_options(app, request.acceptance,
                          "; ignores the slowdown of shared hosts and marks every figure with ~");
   app.add_option_function<std::string>(
@@ -516,6 +518,7 @@ std::vector<std::string> inputs_of(const Request& request) {
   std::vector<std::string> out{request.graph, request.topology};
   if (!request.from.empty()) out.push_back(request.from[1]);
   if (!request.choice.improve.empty()) out.push_back(request.choice.improve);
+  for (const std::string& each : request.graphs_for) out.push_back(each.substr(each.find('=') + 1));
   const std::string& schedule = request.constraints.plan.schedule;
   if (schedule.starts_with(kCsv)) out.push_back(schedule.substr(std::string(kCsv).size()));
   return out;
@@ -529,6 +532,7 @@ int plan(Request& request) {
   Graph graph = stagecraft::format::read_graph(request.graph);
   const Topology topology =
       request.devices.empty() ? stagecraft::format::read_topology(request.topology) : plain_topology(request);
+  graph = stagecraft::with_profiles(std::move(graph), topology, request.graphs_for, request.acceptance);
   request.other_device = check_times("stagecraft-plan", request.graph, graph, topology, request.acceptance);
   take_batch(request, graph);
   const std::optional<partitioner::Candidate> given = given_stages(request, graph);
@@ -539,6 +543,8 @@ int plan(Request& request) {
                                    : given                     ? plan_given(request, graph, topology, *given)
                                    : request.choice.is_asked() ? chosen_plan(request, context, graph, topology)
                                                                : best_plan(request, graph, topology);
+  // Bounds are those of the graph's own times.
+  if (!topology.others.empty()) ranked.plan.lower_bound.reset();
   ranked.plan.provenance.tool = std::string("stagecraft-plan ") + stagecraft::version();
   const std::string idle = idle_text(ranked.prediction);
   if (!idle.empty()) ranked.plan.provenance.notes["idle devices"] = idle;

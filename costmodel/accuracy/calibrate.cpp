@@ -12,6 +12,7 @@
 #include "costmodel/accuracy/robust_fit.h"
 #include "costmodel/accuracy/scores.h"
 #include "costmodel/index.h"
+#include "costmodel/prediction/device_types.h"
 #include "costmodel/units_text.h"
 
 namespace stagecraft {
@@ -255,16 +256,20 @@ void validate(const Calibration& calibration) {
 }
 
 Graph with_calibration(Graph graph, const Calibration& calibration) {
-  for (Layer& layer : graph.layers) {
-    scale(layer.forward, calibration.compute);
-    scale(layer.backward, calibration.compute);
-    if (layer.update) scale(*layer.update, calibration.compute);
-    if (layer.backward_parts) {
-      scale(layer.backward_parts->inputs, calibration.compute);
-      scale(layer.backward_parts->weights, calibration.compute);
+  const auto scale_all = [&](std::vector<Layer>& layers, std::optional<Timing>& iteration) {
+    for (Layer& layer : layers) {
+      scale(layer.forward, calibration.compute);
+      scale(layer.backward, calibration.compute);
+      if (layer.update) scale(*layer.update, calibration.compute);
+      if (layer.backward_parts) {
+        scale(layer.backward_parts->inputs, calibration.compute);
+        scale(layer.backward_parts->weights, calibration.compute);
+      }
     }
-  }
-  if (graph.iteration) scale(*graph.iteration, calibration.compute);
+    if (iteration) scale(*iteration, calibration.compute);
+  };
+  scale_all(graph.layers, graph.iteration);
+  for (DeviceProfile& profile : graph.profiles) scale_all(profile.layers, profile.iteration);
   return graph;
 }
 
@@ -314,7 +319,8 @@ std::variant<Prediction, Infeasible> predict_calibrated(const Graph& graph, cons
     Bytes bound;
     for (int other = stage % plan.positions(); other < plan.stages(); other += plan.positions())
       bound += prediction->stages[to_index(other)].memory_bound;
-    prediction->stages[to_index(stage)].fits = !topology.device.memory || bound <= *topology.device.memory;
+    const std::optional<Bytes> memory = least_memory(topology, plan.plan().stages[to_index(stage)].devices);
+    prediction->stages[to_index(stage)].fits = !memory || bound <= *memory;
   }
   return result;
 }

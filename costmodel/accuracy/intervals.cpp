@@ -12,6 +12,7 @@
 
 #include "costmodel/index.h"
 #include "costmodel/prediction/backward_parts.h"
+#include "costmodel/prediction/device_types.h"
 
 namespace stagecraft {
 namespace {
@@ -51,7 +52,9 @@ Doubt curve_doubt(const Curve& curve, Bytes bytes, Origin origin) {
 
 /// The doubts of a plan's mechanisms by name; a link's name is that of its level, none is empty as the layers' is.
 std::map<std::string, Doubt> doubts_of(const Graph& graph, const Topology& topology, const BoundPlan& plan) {
-  std::map<std::string, Doubt> out{{kLayers, compute_doubt(graph, plan)}};
+  std::map<std::string, Doubt> out;
+  for (const std::string& type : types_of(topology, plan.plan()))
+    out[kLayers] = worse(out[kLayers], compute_doubt(graph_on(graph, type), plan));
   for (int level = 0; level < to_int(topology.levels.size()); ++level) {
     const Doubt doubt = link_doubt(topology, plan, level);
     if (doubt.log_spread == 0) continue;

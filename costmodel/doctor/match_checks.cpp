@@ -115,17 +115,46 @@ void find_unused_devices(const Documents& documents, const DoctorOptions&, const
   }
 }
 
+/// The topology with only devices of one type, for each of its types; `device` first, then Topology::others in order.
+std::vector<Topology> by_type(const Topology& topology) {
+  std::vector<Topology> out(1, topology);
+  out.front().others.clear();
+  for (const DeviceRange& range : topology.others) {
+    out.push_back(out.front());
+    out.back().device = range.device;
+  }
+  return out;
+}
+
 void find_other_devices(const Documents& documents, const DoctorOptions&, const Report& report) {
   for (const auto& [file, graph] : documents.graphs) {
     std::vector<std::string> first;
     bool fits = documents.topologies.empty();
     for (const auto& topology : documents.topologies) {
-      const std::vector<std::string> differences = device_differences(graph, topology.value);
-      fits = fits || differences.empty();
-      if (first.empty()) first = differences;
+      for (const Topology& of_type : by_type(topology.value)) {
+        const std::vector<std::string> differences = device_differences(graph, of_type);
+        fits = fits || differences.empty();
+        if (first.empty()) first = differences;
+      }
     }
     for (const std::string& difference : first) {
       if (!fits) report(file, "/device", difference);
+    }
+  }
+}
+
+void find_missing_profiles(const Documents& documents, const DoctorOptions&, const Report& report) {
+  if (documents.graphs.empty()) return;
+  for (const auto& [file, topology] : documents.topologies) {
+    const std::vector<Topology> types = by_type(topology);
+    for (std::size_t i = 1; i < types.size(); ++i) {
+      const auto is_of = [&](const FromFile<Graph>& graph) {
+        return device_differences(graph.value, types[i]).empty();
+      };
+      if (std::ranges::any_of(documents.graphs, is_of)) continue;
+      report(file, fmt::format("/other_devices/{}", i - 1),
+             fmt::format("no graph was measured on \"{}\": predict and plan need one, with --graph-for",
+                         types[i].device.name));
     }
   }
 }
@@ -180,6 +209,7 @@ std::vector<Check> match_checks() {
       {"SC305", Warning, "a graph measured on a device other than the topology's", find_other_devices},
       {"SC306", Warning, "documents between which the device's speed changed", find_drift},
       {"SC307", Warning, "a run of another plan", find_other_runs},
+      {"SC308", Warning, "a type of devices on which no graph was measured", find_missing_profiles},
   };
 }
 

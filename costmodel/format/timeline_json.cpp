@@ -8,7 +8,7 @@
 namespace stagecraft::format {
 namespace {
 
-constexpr int kPredictionVersion = 4;
+constexpr int kPredictionVersion = 5;
 constexpr int kTimelineVersion = 4;
 constexpr int kMost = 1 << 24;
 
@@ -176,6 +176,38 @@ StagePrediction read_stage(const Cursor& at) {
   return out;
 }
 
+ScalePoint read_scale_point(const Cursor& at) {
+  Fields fields(at);
+  ScalePoint out;
+  out.copies = to_int(fields.required("copies").integer(1, kMost));
+  out.devices = to_int(fields.required("devices").integer(1, kMost));
+  out.microbatches = to_int(fields.required("microbatches").integer(1, kMost));
+  out.iteration = fields.required("iteration_s").seconds();
+  out.low = fields.required("iteration_low_s").seconds();
+  out.high = fields.required("iteration_high_s").seconds();
+  if (const auto v = fields.optional("samples_per_s")) out.samples_per_s = v->not_negative();
+  out.efficiency = fields.required("efficiency").not_negative();
+  out.efficiency_low = fields.required("efficiency_low").not_negative();
+  out.efficiency_high = fields.required("efficiency_high").not_negative();
+  out.fits = fields.required("fits").boolean();
+  fields.done();
+  return out;
+}
+
+MemoryCourse read_course(const Cursor& at) {
+  Fields fields(at);
+  MemoryCourse out;
+  out.rank = whole(fields.required("rank"));
+  out.moments = fields.required("moments").list([](const Cursor& each) {
+    Fields moment(each);
+    MemoryMoment read{moment.required("from_s").seconds(), moment.required("bytes").bytes()};
+    moment.done();
+    return read;
+  });
+  fields.done();
+  return out;
+}
+
 }  // namespace
 
 std::string prediction_json(const Prediction& prediction) {
@@ -216,6 +248,26 @@ std::string prediction_json(const Prediction& prediction) {
   if (!prediction.backward_parts.empty()) out["backward_parts"] = prediction.backward_parts;
   if (!prediction.channel.empty()) out["channel"] = prediction.channel;
   if (!prediction.message_processing.empty()) out["message_processing"] = prediction.message_processing;
+  for (const ScalePoint& point : prediction.scaling) {
+    Json each{{"copies", point.copies},
+              {"devices", point.devices},
+              {"microbatches", point.microbatches},
+              {"iteration_s", point.iteration.value},
+              {"iteration_low_s", point.low.value},
+              {"iteration_high_s", point.high.value}};
+    if (point.samples_per_s) each["samples_per_s"] = *point.samples_per_s;
+    each["efficiency"] = point.efficiency;
+    each["efficiency_low"] = point.efficiency_low;
+    each["efficiency_high"] = point.efficiency_high;
+    each["fits"] = point.fits;
+    out["scaling"].push_back(std::move(each));
+  }
+  for (const MemoryCourse& course : prediction.memory_over_time) {
+    Json moments = Json::array();
+    for (const MemoryMoment& moment : course.moments)
+      moments.push_back(Json{{"from_s", moment.from.value}, {"bytes", moment.bytes.value}});
+    out["memory_over_time"].push_back(Json{{"rank", course.rank}, {"moments", std::move(moments)}});
+  }
   out["timeline"] = timeline_object(prediction.timeline);
   return dump(out);
 }
@@ -241,6 +293,8 @@ Prediction parse_prediction(const std::string& text, const std::string& file) {
   if (const auto v = fields.optional("backward_parts")) out.backward_parts = v->text();
   if (const auto v = fields.optional("channel")) out.channel = v->text();
   if (const auto v = fields.optional("message_processing")) out.message_processing = v->text();
+  if (const auto v = fields.optional("scaling")) out.scaling = v->list(read_scale_point);
+  if (const auto v = fields.optional("memory_over_time")) out.memory_over_time = v->list(read_course);
   out.timeline = read_timeline(fields.required("timeline"));
   fields.done();
   return out;

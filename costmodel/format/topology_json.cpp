@@ -7,7 +7,7 @@ namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.topology";
-constexpr int kVersion = 5;
+constexpr int kVersion = 6;
 constexpr const char* kDeclared = "declared";
 constexpr const char* kMeasured = "measured";
 constexpr const char* kOwn = "own";
@@ -119,6 +119,31 @@ Json level_json(const Level& level) {
   return out;
 }
 
+/// What two types of devices may differ in.
+void read_device_type(Fields& fields, Device& out) {
+  out.name = fields.required("name").text();
+  if (const auto v = fields.optional("memory_bytes")) out.memory = Bytes(v->integer(1, Cursor::kMostBytes));
+  if (const auto v = fields.optional("kind")) out.kind = read_device_kind(*v);
+  if (const auto v = fields.optional("host_processors")) out.host_processors = read_processors(*v);
+}
+
+void write_device_type(const Device& device, Json& out) {
+  out["name"] = device.name;
+  if (device.kind != DeviceKind::Unknown) out["kind"] = device_kind_word(device.kind);
+  if (device.host_processors > 0) out["host_processors"] = device.host_processors;
+  if (device.memory) out["memory_bytes"] = device.memory->value;
+}
+
+DeviceRange read_range(const Cursor& at) {
+  Fields fields(at);
+  DeviceRange out;
+  out.first = to_int(fields.required("first_device").integer(0, 1 << 24));
+  out.count = to_int(fields.required("devices").integer(1, 1 << 24));
+  read_device_type(fields, out.device);
+  fields.done();
+  return out;
+}
+
 }  // namespace
 
 Topology parse_topology(const std::string& text, const std::string& file) {
@@ -129,13 +154,11 @@ Topology parse_topology(const std::string& text, const std::string& file) {
   Topology out;
   out.name = fields.required("name").text();
   Fields device(fields.required("device"));
-  out.device.name = device.required("name").text();
-  if (const auto v = device.optional("memory_bytes")) { out.device.memory = Bytes(v->integer(1, Cursor::kMostBytes)); }
-  if (const auto v = device.optional("kind")) out.device.kind = read_device_kind(*v);
-  if (const auto v = device.optional("host_processors")) out.device.host_processors = read_processors(*v);
+  read_device_type(device, out.device);
   if (const auto v = device.optional("host_to_device")) out.device.host_to_device = read_curve(*v);
   if (const auto v = device.optional("device_to_host")) out.device.device_to_host = read_curve(*v);
   device.done();
+  if (const auto v = fields.optional("other_devices")) out.others = v->list(read_range);
   out.levels = fields.required("levels").list(read_level);
   if (const auto v = fields.optional("conditions")) out.conditions = read_conditions(*v);
   if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
@@ -146,15 +169,19 @@ Topology parse_topology(const std::string& text, const std::string& file) {
 std::string topology_json(const Topology& topology) {
   Json out = document(kFormat, kVersion);
   out["name"] = topology.name;
-  out["device"]["name"] = topology.device.name;
-  if (topology.device.kind != DeviceKind::Unknown) out["device"]["kind"] = device_kind_word(topology.device.kind);
-  if (topology.device.host_processors > 0) out["device"]["host_processors"] = topology.device.host_processors;
-  if (topology.device.memory) out["device"]["memory_bytes"] = topology.device.memory->value;
+  write_device_type(topology.device, out["device"]);
   const auto write_copies = [&out](const char* key, const Curve& curve) {
     if (!curve.points.empty()) out["device"][key] = curve_json(curve);
   };
   write_copies("host_to_device", topology.device.host_to_device);
   write_copies("device_to_host", topology.device.device_to_host);
+  for (const DeviceRange& range : topology.others) {
+    Json each;
+    each["first_device"] = range.first;
+    each["devices"] = range.count;
+    write_device_type(range.device, each);
+    out["other_devices"].push_back(each);
+  }
   out["levels"] = Json::array();
   for (const Level& level : topology.levels) out["levels"].push_back(level_json(level));
   if (topology.conditions != Conditions{}) out["conditions"] = conditions_json(topology.conditions);

@@ -7,6 +7,7 @@
 #include <set>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 
 namespace stagecraft {
 namespace {
@@ -116,6 +117,29 @@ MeasuredDevice described_device(const Topology& topology) {
   return out;
 }
 
+namespace {
+
+/// Of the types of devices in Topology::others.
+std::vector<std::string> other_differences(const Graph& graph, const Topology& topology) {
+  std::vector<std::string> out;
+  std::set<std::string> known;
+  for (const DeviceRange& range : topology.others) {
+    const std::string& type = range.device.name;
+    if (!known.insert(type).second) continue;
+    const auto profile = std::find_if(graph.profiles.begin(), graph.profiles.end(),
+                                      [&](const DeviceProfile& each) { return each.type == type; });
+    if (profile == graph.profiles.end()) {
+      out.push_back("there is no profile for the devices of type \"" + type + "\"; add --graph-for " +
+                    (type.find(' ') == type.npos ? type : "\"" + type + "\"") + "=GRAPH");
+    } else if (are_different_models(profile->device.name, type)) {
+      out.push_back("the graph for \"" + type + "\" was measured on \"" + profile->device.name + "\"");
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
 std::vector<std::string> device_differences(const Graph& graph, const Topology& topology) {
   const MeasuredDevice measured = measured_device(graph);
   const MeasuredDevice described = described_device(topology);
@@ -127,6 +151,7 @@ std::vector<std::string> device_differences(const Graph& graph, const Topology& 
   } else if (are_different_models(measured.name, described.name)) {
     out.push_back(origin + "\"" + measured.name + "\", the topology's devices are \"" + described.name + "\"");
   }
+  for (std::string& each : other_differences(graph, topology)) out.push_back(std::move(each));
   if (!has_slowdown(graph)) return out;
   if (described.kind == DeviceKind::Gpu && measured.kind == DeviceKind::Unknown) {
     out.push_back("the graph has a slowdown of ranks that share a host's processors, the topology's devices are " +
@@ -169,9 +194,13 @@ std::string slowdown_assumption(const Graph& graph, const Topology& topology) {
 
 Graph without_host(Graph graph) {
   graph.slowdown.clear();
-  for (Layer& layer : graph.layers) {
-    if (is_input(layer)) layer.forward = Timing{};
-  }
+  const auto clear = [](std::vector<Layer>& layers) {
+    for (Layer& layer : layers) {
+      if (is_input(layer)) layer.forward = Timing{};
+    }
+  };
+  clear(graph.layers);
+  for (DeviceProfile& profile : graph.profiles) clear(profile.layers);
   return graph;
 }
 

@@ -20,7 +20,8 @@ namespace stagecraft {
 /// processor (AMD EPYC), the topology's devices are GPUs (H100-80GB)". Empty if nothing known differs: a kind, model or
 /// number of processors that only one of them states does not count, and models differ only if each has a word that the
 /// other lacks ("NVIDIA H100 80GB HBM3" and "H100-80GB" do not). A slowdown of ranks that share a host's
-/// processors is valid on hosts with the same number of them and not on GPUs.
+/// processors is valid on hosts with the same number of them and not on GPUs. Types in Topology::others for which the
+/// graph has no profile, or one of another model, count too.
 [[nodiscard]] std::vector<std::string> device_differences(const Graph& graph, const Topology& topology);
 
 /// For a tool's command line, where `accept_other` is its --accept-other-device: empty if nothing differs; else the

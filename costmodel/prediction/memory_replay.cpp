@@ -9,6 +9,7 @@
 
 #include "costmodel/index.h"
 #include "costmodel/prediction/backward_parts.h"
+#include "costmodel/prediction/device_types.h"
 #include "costmodel/prediction/memory.h"
 
 namespace stagecraft {
@@ -191,6 +192,9 @@ class RankReplay {
       perform(action);
       out_.during.push_back(count());
       after(action);
+      Bytes left;
+      for (const StageState& state : states_) left += state.total();
+      out_.after.push_back(left);
     }
     out_.peak.rank = rank_;
     for (const StageState& state : best_) {
@@ -421,7 +425,7 @@ Bytes reduce_buffer_bytes(Bytes values, int ranks, const std::string& channel) {
   constexpr std::int64_t kLeastSegment = std::int64_t{1} << 18;
   constexpr int kSegments = 16;
   constexpr int kWindow = 4;
-  return Bytes(std::max(kLeastSegment, values.value / ranks / kSegments)) * ((ranks - 1) * kWindow);
+  return Bytes(std::max(kLeastSegment, values.value / ranks / kSegments)) * (std::int64_t{ranks - 1} * kWindow);
 }
 
 std::vector<MemoryReplay> replay_memory(const Graph& graph, const BoundPlan& plan,
@@ -443,6 +447,25 @@ std::vector<MemoryReplay> replay_memory(const Graph& graph, const BoundPlan& pla
   std::vector<MemoryReplay> out;
   for (std::size_t rank = 0; rank < lists.size(); ++rank)
     out.push_back(RankReplay(plan, needs, bytes, to_int(rank), lists[rank], place.device).run());
+  return out;
+}
+
+std::vector<MemoryReplay> replay_memory(const Graph& graph, const Topology& topology, const BoundPlan& plan,
+                                        const std::vector<std::vector<Action>>& lists) {
+  MemoryPlace place = memory_place(topology);
+  if (topology.others.empty()) return replay_memory(graph, plan, lists, place);
+  std::vector<MemoryReplay> out(lists.size());
+  for (const std::string& type : types_of(topology, plan.plan())) {
+    std::vector<std::size_t> ranks;
+    for (std::size_t rank = 0; rank < lists.size(); ++rank) {
+      const Device& device = device_at(topology, plan.ranks()[rank].device);
+      if (device.name != type) continue;
+      place.device = device.kind;
+      ranks.push_back(rank);
+    }
+    std::vector<MemoryReplay> replays = replay_memory(graph_on(graph, type), plan, lists, place);
+    for (const std::size_t rank : ranks) out[rank] = std::move(replays[rank]);
+  }
   return out;
 }
 

@@ -25,6 +25,7 @@ struct MemoryReplay {
   Bytes bound;                     ///< that no run exceeds, see memory_bound
   std::vector<RankMemory> stages;  ///< the shares of RankRole::stages in the peak, in that order; they add up to it
   std::vector<Bytes> bounds;       ///< likewise of the bound
+  std::vector<Bytes> after;        ///< the bytes after each action
   std::vector<Bytes> during;       ///< the most while each action of the list runs
 };
 
@@ -46,6 +47,11 @@ struct MemoryReplay {
 [[nodiscard]] std::vector<MemoryReplay> replay_memory(const Graph& graph, const BoundPlan& plan,
                                                       const std::vector<std::vector<Action>>& lists,
                                                       const MemoryPlace& place = {});
+
+/// The same at the topology's place, each rank with the costs of its device's type.
+[[nodiscard]] std::vector<MemoryReplay> replay_memory(const Graph& graph, const Topology& topology,
+                                                      const BoundPlan& plan,
+                                                      const std::vector<std::vector<Action>>& lists);
 
 /// The bound of a stage's share `memory` of a peak, from what the parts may be off:
 ///   2 % of the total, four times what runs on processors were above it beyond the messages;

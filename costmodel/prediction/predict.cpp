@@ -15,6 +15,7 @@
 #include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/collectives.h"
 #include "costmodel/prediction/device_match.h"
+#include "costmodel/prediction/device_types.h"
 #include "costmodel/prediction/memory.h"
 #include "costmodel/prediction/memory_replay.h"
 #include "costmodel/table.h"
@@ -140,7 +141,8 @@ void add_reduce(StageCost& cost, const std::vector<const Layer*>& layers, const 
   if (tied > Bytes(0)) cost.tied = all_reduce_time(tied, devices_of_group(plan, stage), topology);
 }
 
-std::vector<StageCost> stage_costs(const Graph& graph, const Topology& topology, const BoundPlan& plan) {
+/// With one type of devices.
+std::vector<StageCost> costs_of_one_type(const Graph& graph, const Topology& topology, const BoundPlan& plan) {
   const double closure = closure_factor(graph);
   const StageLayers layers = layers_of_stages(graph, plan);
   const std::vector<Seconds> loading = loading_times(graph, layers);
@@ -154,6 +156,24 @@ std::vector<StageCost> stage_costs(const Graph& graph, const Topology& topology,
     cost.forward += loading[to_index(s)];
     add_reduce(cost, layers[to_index(s)], topology, plan, s, tied[to_index(s)], closure);
     out.push_back(std::move(cost));
+  }
+  return out;
+}
+
+/// Of each stage on the type of its devices; where replicas are of several types, on the slowest of them.
+std::vector<StageCost> stage_costs(const Graph& graph, const Topology& topology, const BoundPlan& plan) {
+  if (topology.others.empty()) return costs_of_one_type(graph, topology, plan);
+  const auto microbatch = [](const StageCost& cost) { return cost.forward + cost.backward + cost.weight_gradient; };
+  std::vector<StageCost> out(plan.plan().stages.size());
+  std::vector<bool> is_known(out.size());
+  for (const std::string& type : types_of(topology, plan.plan())) {
+    const std::vector<StageCost> costs = costs_of_one_type(graph_on(graph, type), topology, plan);
+    for (std::size_t s = 0; s < out.size(); ++s) {
+      if (!types_of(topology, plan.plan().stages[s].devices).contains(type)) continue;
+      if (is_known[s] && microbatch(out[s]) >= microbatch(costs[s])) continue;
+      out[s] = costs[s];
+      is_known[s] = true;
+    }
   }
   return out;
 }
@@ -575,10 +595,43 @@ std::vector<StagePrediction> predicted_stages(const Graph& graph, const BoundPla
   return out;
 }
 
+bool is_work(ActionKind kind) {
+  return kind == ActionKind::Forward || kind == ActionKind::Backward || kind == ActionKind::WeightGradient ||
+         kind == ActionKind::Reduce || kind == ActionKind::Update;
+}
+
+/// What a rank holds as it begins and ends each of its computations.
+MemoryCourse course_of(const MemoryReplay& replay, const std::vector<Action>& list, const Timeline& timeline) {
+  MemoryCourse out{replay.peak.rank, {}};
+  std::map<std::tuple<ActionKind, int, int>, std::vector<const Span*>> spans;  // of equal actions in order
+  for (const Span& span : timeline.spans) {
+    if (span.rank == out.rank && is_work(span.action.kind))
+      spans[{span.action.kind, span.action.stage, span.action.microbatch}].push_back(&span);
+  }
+  std::map<std::tuple<ActionKind, int, int>, std::size_t> used;
+  const auto add = [&out](Seconds from, Bytes bytes) {
+    if (out.moments.empty() || out.moments.back().bytes != bytes) out.moments.push_back({from, bytes});
+  };
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (!is_work(list[i].kind)) continue;
+    const std::tuple key(list[i].kind, list[i].stage, list[i].microbatch);
+    const auto it = spans.find(key);
+    const std::size_t number = used[key]++;
+    if (it == spans.end() || number >= it->second.size()) continue;
+    add(it->second[number]->start, replay.during[i]);
+    add(it->second[number]->end, replay.after[i]);
+  }
+  return out;
+}
+
 /// Sets the memory of ranks and stages. A stage's is that of its replica with the largest bound.
 void add_memory(Prediction& out, const Graph& graph, const Topology& topology, const BoundPlan& plan,
                 const std::vector<std::vector<Action>>& lists) {
-  std::vector<MemoryReplay> replays = replay_memory(graph, plan, lists, memory_place(topology));
+  std::vector<MemoryReplay> replays = replay_memory(graph, topology, plan, lists);
+  const auto fits = [&](int rank) {
+    const std::optional<Bytes>& memory = device_at(topology, plan.ranks()[to_index(rank)].device).memory;
+    return !memory || replays[to_index(rank)].bound <= *memory;
+  };
   for (int position = 0; position < plan.positions(); ++position) {
     const int first = plan.first_rank(position);
     int fullest = first;
@@ -586,13 +639,18 @@ void add_memory(Prediction& out, const Graph& graph, const Topology& topology, c
       if (replays[to_index(rank)].bound > replays[to_index(fullest)].bound) fullest = rank;
     }
     const MemoryReplay& replay = replays[to_index(fullest)];
+    const std::vector<int> ranks = plan.ranks_of(position);
     const std::vector<int>& stages = plan.ranks()[to_index(fullest)].stages;
     for (std::size_t i = 0; i < stages.size(); ++i) {
       StagePrediction& stage = out.stages[to_index(stages[i])];
       stage.memory = replay.stages[i];
       stage.memory_bound = replay.bounds[i];
-      stage.fits = !topology.device.memory || replay.bound <= *topology.device.memory;
+      stage.fits = std::all_of(ranks.begin(), ranks.end(), fits);
     }
+  }
+  for (int position = 0; position < plan.positions() && out.reckoned_microbatches == 0; ++position) {
+    const std::size_t rank = to_index(plan.first_rank(position));
+    out.memory_over_time.push_back(course_of(replays[rank], lists[rank], out.timeline));
   }
   for (MemoryReplay& replay : replays) out.timeline.memory.push_back(std::move(replay.peak));
 }

@@ -65,6 +65,36 @@ struct StagePrediction {
   std::optional<StageRanges> ranges = {};  ///< absent: predicted without intervals
 };
 
+/// What several copies of a plan do together, see analysis/scaling.h.
+struct ScalePoint {
+  int copies = 1;
+  int devices = 1;       ///< of the topology
+  int microbatches = 1;  ///< of a step, of all copies
+  Seconds iteration;     ///< of one step
+  Seconds low;           ///< of a 90 % interval of the step
+  Seconds high;          ///< likewise
+  std::optional<double> samples_per_s;
+  double efficiency = 1;  ///< throughput per device over that of one copy
+  double efficiency_low = 1;
+  double efficiency_high = 1;
+  bool fits = true;  ///< all stages in memory
+  friend bool operator==(const ScalePoint&, const ScalePoint&) = default;
+};
+
+/// Bytes that a rank holds from a moment on.
+struct MemoryMoment {
+  Seconds from;
+  Bytes bytes;
+  friend bool operator==(const MemoryMoment&, const MemoryMoment&) = default;
+};
+
+/// The memory of one rank over the timeline.
+struct MemoryCourse {
+  int rank = 0;
+  std::vector<MemoryMoment> moments;  ///< ascending in time
+  friend bool operator==(const MemoryCourse&, const MemoryCourse&) = default;
+};
+
 /// The predicted behaviour of a plan. With an asynchronous schedule, the timeline has the steps of step_window and the
 /// numbers are those of its steady state.
 struct Prediction {
@@ -93,6 +123,9 @@ struct Prediction {
   /// Microbatches in the middle of the step that were extrapolated, not replayed: the timeline has a gap for them, of
   /// the right length. 0: all were replayed.
   int reckoned_microbatches = 0;
+  /// Of the first replica of each pipeline position. Empty if microbatches were reckoned.
+  std::vector<MemoryCourse> memory_over_time = {};
+  std::vector<ScalePoint> scaling = {};  ///< empty: not asked for
 };
 
 struct PredictOptions {

@@ -355,19 +355,21 @@ std::variant<Verified, Infeasible> verify(const BoundPlan& plan, const std::vect
   auto result = verify(plan, lists, options);
   auto* const proof = std::get_if<Verified>(&result);
   if (!proof) return result;
-  const std::vector<MemoryReplay> needs = replay_memory(graph, plan, lists, memory_place(topology));
+  const std::vector<MemoryReplay> needs = replay_memory(graph, topology, plan, lists);
   std::size_t neediest = 0;
   for (std::size_t rank = 0; rank < needs.size(); ++rank) {
     const Bytes peak = needs[rank].peak.total;
     proof->ranks[rank].peak = peak;
-    if (topology.device.memory && needs[rank].bound > *topology.device.memory) {
+    const std::optional<Bytes>& memory = device_at(topology, plan.ranks()[rank].device).memory;
+    if (memory && needs[rank].bound > *memory) {
       return Infeasible{rank_text(to_int(rank)) + " needs up to " + format_bytes(needs[rank].bound) +
-                        ", its device has " + format_bytes(*topology.device.memory)};
+                        ", its device has " + format_bytes(*memory)};
     }
     if (peak > *proof->ranks[neediest].peak) neediest = rank;
   }
+  const std::optional<Bytes>& memory = device_at(topology, plan.ranks()[neediest].device).memory;
   proof->summary += ", at most " + format_bytes(*proof->ranks[neediest].peak) +
-                    (topology.device.memory ? " of its " + format_bytes(*topology.device.memory) : std::string());
+                    (memory ? " of its " + format_bytes(*memory) : std::string());
   return result;
 }
 

@@ -45,6 +45,12 @@ struct NamedPrediction {
 [[nodiscard]] Picture memory_picture(const std::string& name, const std::vector<NamedPrediction>& predictions,
                                      std::optional<Bytes> limit);
 
+/// What each rank of Prediction::memory_over_time holds over time, with a line at `limit`.
+[[nodiscard]] Picture memory_course_picture(const std::string& name, const Prediction& prediction,
+                                            std::optional<Bytes> limit);
+/// Throughput of several copies over that of one, with its interval, beside perfect scaling.
+[[nodiscard]] Picture scaling_picture(const std::string& name, const std::vector<ScalePoint>& points);
+
 /// The layers in the order of the model, in a frame per stage (one frame without a plan). Arrows run in the gaps beside
 /// and the channel above the frames: none crosses a stage that it does not touch. Throws std::invalid_argument as
 /// staged_graph for a plan of another graph.

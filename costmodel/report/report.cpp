@@ -339,11 +339,20 @@ std::vector<Section> sections(const Documents& d) {
     out.push_back(
         {"breakdown", "Where the time goes", "", {breakdown_picture("breakdown-bars", named(d.predictions))}});
     const Topology* t = topology_of(d);
-    out.push_back({"memory",
-                   "Memory",
-                   "",
-                   {memory_picture("memory-bars", named(d.predictions),
-                                   t != nullptr ? t->device.memory : std::optional<Bytes>())}});
+    const std::optional<Bytes> limit = t != nullptr ? t->device.memory : std::nullopt;
+    Section memory{"memory", "Memory", "", {memory_picture("memory-bars", named(d.predictions), limit)}};
+    Section scaling{"scaling", "Scaling", "", {}};
+    for (const auto& each : d.predictions) {
+      const Prediction& p = each.value;
+      if (!p.memory_over_time.empty()) {
+        memory.pictures.push_back(
+            memory_course_picture(numbered("memory-course", memory.pictures.size() - 1), p, limit));
+      }
+      if (!p.scaling.empty())
+        scaling.pictures.push_back(scaling_picture(numbered("scaling-curve", scaling.pictures.size()), p.scaling));
+    }
+    out.push_back(std::move(memory));
+    if (!scaling.pictures.empty()) out.push_back(std::move(scaling));
   }
   for (std::size_t i = 0; i < d.comparisons.size(); ++i) add_comparison(out, d.comparisons[i], i);
   if (d.graph) {

@@ -118,6 +118,7 @@ inline Topology full_topology() {
                      {"rack", 2, {BytesPerSecond(4), 1_s, {}, {}}}};
   topology.provenance = full_provenance();
   topology.conditions = full_conditions();
+  topology.others = {{1, 2, {"other card", 500_B, {}, {}, DeviceKind::Processor, 8}}};
   return topology;
 }
 
@@ -205,6 +206,8 @@ inline Prediction full_prediction() {
   prediction.interval = "layers 2.0 %, model 15 % (declared)";
   prediction.calibration = "compute x 1.1";
   prediction.timeline = full_timeline();
+  prediction.scaling = {{2, 16, 8, 5_s, 4_s, 6_s, 2.5, 0.75, 0.5, 0.875, false}};
+  prediction.memory_over_time = {{1, {{0_s, 5_B}, {1_s, 7_B}}}};
   return prediction;
 }
 

@@ -43,8 +43,8 @@ TEST(TopologyJson, ReadsBackATopologyWithoutOptionalFields) {
 TEST(ReadTopology, NamesAnotherFormatAndVersion) {
   expect_refused("stagecraft.topology", "stagecraft.graph",
                  "/format: found \"stagecraft.graph\", expected \"stagecraft.topology\"");
-  expect_refused("\"version\": 5", "\"version\": 0", "/version: found version 0, this program reads version 1 to 5");
-  expect_refused("\"version\": 5", "\"version\": 6", "/version: found version 6, this program reads version 1 to 5");
+  expect_refused("\"version\": 6", "\"version\": 0", "/version: found version 0, this program reads version 1 to 6");
+  expect_refused("\"version\": 6", "\"version\": 7", "/version: found version 7, this program reads version 1 to 6");
 }
 
 TEST(ReadTopology, TakesVersionOneAsDeclared) {

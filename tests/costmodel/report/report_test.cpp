@@ -267,10 +267,54 @@ TEST(Pictures, KeepTheirLabelsApartAndInside) {
       ++pictures;
     }
   }
-  EXPECT_EQ(pictures, 8U);  // timeline, breakdown, memory, actions, layers, model, links, validation
+  EXPECT_EQ(pictures, 10U);  // timeline, breakdown, memory twice, scaling, actions, layers, model, links, validation
   check_picture(layout_picture("graph", row_graph(300), nullptr));
   check_picture(layer_bars_picture("bars", row_graph(300), nullptr));
   check_picture(memory_picture("memory", {{"a", &d.predictions[0].value}, {"b", &d.predictions[0].value}}, 9_B));
+}
+
+/// Pixels of a path: every "M" and "L" point, and each "H" and "V" on its own axis.
+std::string path_of(const Picture& picture, const std::string& fill) {
+  const pugi::xml_document document = parsed(picture.inner);
+  for (const auto& node : document.select_nodes("//path")) {
+    if (node.node().attribute("fill").value() == fill) return node.node().attribute("d").value();
+  }
+  return "";
+}
+
+TEST(MemoryCourse, StepsAtEachMoment) {
+  Prediction prediction;
+  prediction.memory_over_time = {{3, {{0_s, 4_B}, {1_s, 8_B}, {2_s, 0_B}}}};
+  const Picture picture = memory_course_picture("memory-course", prediction, 10_B);
+  check_picture(picture);
+  EXPECT_THAT(picture.inner, HasSubstr("rank 3, at most 8 B"));
+  EXPECT_THAT(picture.inner, HasSubstr("limit 10 B"));
+  // 2 s are all of the 620 pixels from 86 on, and 10 B all of the 260 below 20.
+  EXPECT_EQ(path_of(picture, "none"), "M86.00,176.00 H86.00 V176.00 H396.00 V72.00 H706.00 V280.00");
+  const Picture far = memory_course_picture("memory-course", prediction, Bytes(1 << 20));
+  check_picture(far);
+  EXPECT_THAT(far.inner, Not(HasSubstr("limit")));
+  EXPECT_THAT(far.caption, HasSubstr("The device has 1.00 MiB."));
+}
+
+TEST(Scaling, DrawsThroughputOverCopies) {
+  std::vector<ScalePoint> points(3);
+  for (int i = 0; i < 3; ++i) {
+    ScalePoint& point = points[static_cast<std::size_t>(i)];
+    point.copies = 1 << i;
+    point.efficiency = 1 - 0.25 * i;
+    point.efficiency_low = 1 - 0.375 * i;
+    point.efficiency_high = 1;
+  }
+  const Picture picture = scaling_picture("scaling-curve", points);
+  check_picture(picture);
+  // 4.2 copies are 620 pixels from 86 on, and a speed-up of 4.2 the 260 below 20: 1, 1.5 and 2 times.
+  EXPECT_EQ(path_of(picture, "none"), "M233.62,218.10 L381.24,187.14 L676.48,156.19 ");
+  for (int i = 3; i < 11; ++i) {
+    points.push_back(points[1]);
+    points.back().copies = 1 << i;
+  }
+  check_picture(scaling_picture("scaling-curve", points));  // labels of few copies would touch
 }
 
 TEST(Report, IsOneWellFormedPageWithoutANetwork) {
