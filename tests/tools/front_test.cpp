@@ -79,7 +79,7 @@ TEST_F(Front, SuggestsTheVerbThatASlipIsNearest) {
     const Outcome o = front(slip);
     EXPECT_EQ(o.status, 2);
     EXPECT_THAT(
-        o.err, HasSubstr(std::string("unknown verb \"") + slip + "\", did you mean " + verb + "? known are calibrate"));
+        o.err, HasSubstr(std::string("unknown verb \"") + slip + "\", did you mean " + verb + "? known are auto calibrate"));
   }
 }
 
