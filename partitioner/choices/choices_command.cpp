@@ -227,6 +227,8 @@ void check_choices(const ChoiceRequest& request, bool given, const std::string& 
     refuse_with(!request.pins.empty() && given, "--pin", fixed);
     refuse_with(!request.no_cuts.empty() && given, "--no-cut-in", fixed);
   }
+  refuse_with(request.explain && request.by_hand(), "--explain",
+              "does not try plans without --pin and --no-cut-in; compare two runs of plan instead");
   if (request.by_hand() && !strategy.empty() && strategy != kDefaultStrategy && strategy != "auto") {
     throw CLI::ValidationError(request.pins.empty() ? "--no-cut-in" : "--pin",
                                "strategy " + strategy + " does not take it; optimal and auto do");

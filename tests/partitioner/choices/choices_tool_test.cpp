@@ -207,6 +207,7 @@ TEST_F(ChoicesTool, NamesWrongUsage) {
     refuses("graph.json topology.json --split-at l1 " + std::string(option), 2,
             name + ": chooses among a strategy's plans; remove --split-at and --from");
   }
+  refuses("graph.json topology.json --explain --pin 1=0", 2, "--explain: does not try plans without --pin");
   refuses("graph.json topology.json --top 3 --picture f.svg", 2, "--picture: only valid with --front");
   refuses("graph.json topology.json --objective speed", 2, "known are time, cost, memory");
   refuses("graph.json topology.json --top 2 --price 0", 2, "--price");
