@@ -21,7 +21,7 @@ import argparse, os, re, shutil, subprocess, sys, tempfile
 from pages import COMMENT, FENCE, blocks, pages
 
 # Blocks and commands that no machine of the tests can run, or that other tests run. Raise it for a good reason only.
-MOST_NOT_RUN = 20
+MOST_NOT_RUN = 22
 LEAST_RUN = 150
 OTHERS = {"CHANGELOG.md"}  # what was once; its commands may be gone
 
