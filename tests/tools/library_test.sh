@@ -7,7 +7,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 quietly() { "$@" >"$folder/log" 2>&1 || { cat "$folder/log"; exit 1; }; }
 quietly "$cmake" --install "$build" --prefix "$folder/installed"
-quietly "$cmake" -S "$source/examples/library" -B "$folder/build" -DCMAKE_PREFIX_PATH="$folder/installed" \
+quietly "$cmake" -G Ninja -S "$source/examples/library" -B "$folder/build" -DCMAKE_PREFIX_PATH="$folder/installed" \
   -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_BUILD_TYPE=Debug
 quietly "$cmake" --build "$folder/build"
 
