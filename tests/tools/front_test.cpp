@@ -78,8 +78,8 @@ TEST_F(Front, SuggestsTheVerbThatASlipIsNearest) {
   for (const auto& [slip, verb] : {std::pair{"paln", "plan"}, {"perdict", "predict"}, {"what-if", "whatif"}}) {
     const Outcome o = front(slip);
     EXPECT_EQ(o.status, 2);
-    EXPECT_THAT(
-        o.err, HasSubstr(std::string("unknown verb \"") + slip + "\", did you mean " + verb + "? known are auto calibrate"));
+    EXPECT_THAT(o.err, HasSubstr(std::string("unknown verb \"") + slip + "\", did you mean " + verb +
+                                 "? known are auto calibrate"));
   }
 }
 
