@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "costmodel/index.h"
@@ -16,12 +15,8 @@ constexpr double kTop = 20;
 constexpr double kWide = 620;
 constexpr double kHigh = 260;
 
-// Okabe and Ito's colours that stand out on light and dark paper.
-constexpr std::array<const char*, 6> kColours{"#0f7fc0", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
-const char* colour(std::size_t i) { return kColours.at(i % kColours.size()); }
-
 std::string stroke(std::size_t i, const char* more = "") {
-  return fmt::format("fill=\"none\" stroke=\"{}\" stroke-width=\"1.6\"{}", colour(i), more);
+  return fmt::format("fill=\"none\" stroke=\"{}\" stroke-width=\"1.6\"{}", series_colour(i), more);
 }
 
 /// Horizontal lines with labels at the ticks of `axis`, and the frame's lower edge.
@@ -71,7 +66,8 @@ Picture memory_course_picture(const std::string& name, const Prediction& predict
     }
     const std::string who = fmt::format("rank {}", course.rank);
     out.path(line, stroke(i), fmt::format("{}: at most {}", who, format_bytes(most)));
-    entries.emplace_back(fmt::format("fill=\"{}\"", colour(i)), fmt::format("{}, at most {}", who, format_bytes(most)));
+    entries.emplace_back(fmt::format("fill=\"{}\"", series_colour(i)),
+                         fmt::format("{}, at most {}", who, format_bytes(most)));
   }
   std::string caption =
       "What the first replica of each stage holds while it computes and after; the activations of a microbatch stay "
@@ -116,7 +112,7 @@ Picture scaling_picture(const std::string& name, const std::vector<ScalePoint>& 
     middle += fmt::format("{}{:.2f},{:.2f} ", middle.empty() ? "M" : "L", x(n), y(n * point->efficiency));
   }
   if (!sorted.empty()) {
-    out.path(upper + lower + "Z", fmt::format("fill=\"{}\" fill-opacity=\"0.2\" stroke=\"none\"", colour(0)));
+    out.path(upper + lower + "Z", fmt::format("fill=\"{}\" fill-opacity=\"0.2\" stroke=\"none\"", series_colour(0)));
     out.path(middle, stroke(0));
   }
   for (const ScalePoint* point : sorted) {
@@ -124,7 +120,7 @@ Picture scaling_picture(const std::string& name, const std::vector<ScalePoint>& 
     const std::string words = fmt::format("{} devices: {} a step, {:.1f} % efficient ({:.1f} to {:.1f} %)",
                                           point->devices, format_seconds(point->iteration), point->efficiency * 100,
                                           point->efficiency_low * 100, point->efficiency_high * 100);
-    out.rect(x(n) - 3.5, y(n * point->efficiency) - 3.5, 7, 7, fmt::format("fill=\"{}\"", colour(0)), words);
+    out.rect(x(n) - 3.5, y(n * point->efficiency) - 3.5, 7, 7, fmt::format("fill=\"{}\"", series_colour(0)), words);
   }
   double free = kLeft + kWide + 20;  // left of the labels so far
   for (auto point = sorted.rbegin(); point != sorted.rend(); ++point) {
@@ -137,7 +133,7 @@ Picture scaling_picture(const std::string& name, const std::vector<ScalePoint>& 
   out.text(kLeft + kWide, kTop + kHigh + 32, "end", "copies of the plan");
   const double legend =
       out.legend(kLeft, kTop + kHigh + 46, kWide,
-                 {{fmt::format("fill=\"{}\"", colour(0)), "predicted throughput, with its 90 % interval"},
+                 {{fmt::format("fill=\"{}\"", series_colour(0)), "predicted throughput, with its 90 % interval"},
                   {"fill=\"none\"", "dashed: as many times the throughput"}});
   return out.finish(
       kLeft + kWide + 20, kTop + kHigh + 52 + legend,

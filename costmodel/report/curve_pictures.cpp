@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -15,10 +14,6 @@ namespace {
 
 constexpr double kLeft = 86;
 constexpr double kTop = 20;
-
-// Okabe and Ito's colours that stand out on light and dark paper.
-constexpr std::array<const char*, 6> kColours{"#0f7fc0", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
-const char* colour(std::size_t i) { return kColours.at(i % kColours.size()); }
 
 /// A logarithmic scale.
 struct Scale {
@@ -75,7 +70,7 @@ std::string short_bytes(double bytes) {
 
 void marker(Drawing& out, std::size_t number, double x, double y, const std::string& tooltip) {
   const std::string style =
-      fmt::format("fill=\"{}\" fill-opacity=\"0.85\" stroke=\"{}\"", colour(number), colour(number));
+      fmt::format("fill=\"{}\" fill-opacity=\"0.85\" stroke=\"{}\"", series_colour(number), series_colour(number));
   constexpr double r = 4.2;
   switch (number % 4) {
     case 0:
@@ -147,7 +142,7 @@ Picture link_picture(const std::string& name, const Topology& topology) {
       const double b = least * std::pow(most / least, i / 80.0);
       points += fmt::format("{}{:.2f},{:.2f}", i == 0 ? "M" : " L", bytes.at(b), times.at(line_time(level.link, b)));
     }
-    out.path(points, fmt::format("fill=\"none\" stroke=\"{}\" stroke-width=\"1.6\"{}", colour(l),
+    out.path(points, fmt::format("fill=\"none\" stroke=\"{}\" stroke-width=\"1.6\"{}", series_colour(l),
                                  measured ? "" : " stroke-dasharray=\"6 4\""));
     for (const CurvePoint& point : level.link.send_receive.points) {
       if (point.bytes.value < 1) continue;
@@ -209,7 +204,7 @@ Picture validation_picture(const std::string& name, const Validation& validation
     if (run.times.low && run.times.high && *run.times.low > Seconds(0)) {
       out.path(
           fmt::format("M{:.2f},{:.2f} H{:.2f}", across.at(run.times.low->value), y, across.at(run.times.high->value)),
-          fmt::format("fill=\"none\" stroke=\"{}\" {}", colour(model), clipped));
+          fmt::format("fill=\"none\" stroke=\"{}\" {}", series_colour(model), clipped));
     }
     marker(out, model, across.at(run.times.predicted.value), y,
            run.name + ": predicted " + format_seconds(run.times.predicted) + ", measured " +

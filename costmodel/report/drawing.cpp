@@ -124,6 +124,13 @@ Axis bytes_axis(Bytes most, int count) {
                    {{1, "B"}, {0x1p10, "KiB"}, {0x1p20, "MiB"}, {0x1p30, "GiB"}, {0x1p40, "TiB"}});
 }
 
+Axis number_axis(double most, int count) { return make_axis(most, count, {{1.0, ""}}); }
+
+const char* series_colour(std::size_t i) {
+  constexpr std::array<const char*, 6> colours{"#0f7fc0", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
+  return colours.at(i % colours.size());
+}
+
 double text_width(std::string_view text, double size) { return 0.58 * size * static_cast<double>(characters(text)); }
 
 std::string fitted(const std::string& text, double width, double size) {

@@ -43,6 +43,8 @@ enum class Fill {
 
 /// Colour of a stage's layers, always light enough for black text; repeats after eight.
 [[nodiscard]] std::string stage_colour(int stage);
+/// Colour of a curve or mark among several: Okabe and Ito's that stand out on light and dark paper; repeats after six.
+[[nodiscard]] const char* series_colour(std::size_t i);
 
 /// A scale from 0: round ticks in a unit that suits the largest value.
 struct Axis {
@@ -56,6 +58,8 @@ struct Axis {
 /// Axis from 0 to at least `most`, with about `count` ticks. Nothing to show, or numbers that are not finite: to 1.
 [[nodiscard]] Axis time_axis(Seconds most, int count);
 [[nodiscard]] Axis bytes_axis(Bytes most, int count);
+/// Likewise, of plain numbers.
+[[nodiscard]] Axis number_axis(double most, int count);
 
 /// Estimated width of text in a font of that size: wide enough for common sans-serif fonts.
 [[nodiscard]] double text_width(std::string_view text, double size);

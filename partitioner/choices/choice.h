@@ -55,7 +55,8 @@ void sort_by_wish(std::vector<RankedPlan>& plans, const Wish& wish);
 [[nodiscard]] std::vector<RankedPlan> front_of(std::vector<RankedPlan> plans);
 
 /// Whether two plans of one request are the same choice: the same layers, replicas, chunks and recomputation of their
-/// stages. Devices count only if `steps_differ`: other devices of the same kind at the same distance are no choice.
+/// stages. Devices count only if `steps_differ`: plans on other devices of the same kind, equally far apart, are the
+/// same.
 [[nodiscard]] bool is_same_choice(const Plan& a, const Plan& b, bool steps_differ);
 
 /// The topology's first devices alone, fewest first, without the whole: 1, 2, ... of a group, then 1, 2, ... whole

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <map>
 #include <vector>
 
@@ -22,23 +20,8 @@ constexpr double kLegend = 170;
 constexpr double kRadius = 4.2;
 constexpr double kLine = 20;
 constexpr int kTicks = 6;
-constexpr std::array kRound{1.0, 2.0, 5.0, 10.0};
-
-// Okabe and Ito's colours that stand out on light and dark paper.
-constexpr std::array<const char*, 6> kColours{"#0f7fc0", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
 
 double throughput(const format::ListedPlan& plan) { return plan.samples_per_s.value_or(1 / plan.step.value); }
-
-/// About `count` round numbers from 0 to at least `most`.
-std::vector<double> ticks_to(double most, int count) {
-  const double rough = most / count;
-  const double power = std::pow(10.0, std::floor(std::log10(rough)));
-  const auto round = std::ranges::find_if(kRound, [&](double d) { return d * power >= rough; });
-  const double step = (round == kRound.end() ? kRound.back() : *round) * power;
-  std::vector<double> out{0};
-  while (out.back() < most) out.push_back(step * static_cast<double>(out.size()));
-  return out;
-}
 
 void dot(report::Drawing& out, double x, double y, const char* colour, const std::string& tooltip) {
   out.path(fmt::format("M{0:.2f},{1:.2f} a{2},{2} 0 1 0 {3},0 a{2},{2} 0 1 0 -{3},0 Z", x - kRadius, y, kRadius,
@@ -59,22 +42,22 @@ report::Picture front_picture(const std::string& name, const format::PlanList& l
     by_devices[plan.device_count].push_back(&plan);
   }
   const report::Axis memory = report::bytes_axis(most_memory, kTicks);
-  const std::vector<double> rates = ticks_to(most_rate, kTicks);
+  const report::Axis rates = report::number_axis(most_rate, kTicks);
   const auto x = [&](Bytes bytes) { return kLeft + kWide * static_cast<double>(bytes.value) / memory.end; };
-  const auto y = [&](double rate) { return kTop + kHigh * (1 - rate / rates.back()); };
+  const auto y = [&](double rate) { return kTop + kHigh * (1 - rate / rates.end); };
   for (const double tick : memory.ticks) {
     const double at = kLeft + kWide * tick / memory.end;
     out.line(at, kTop, at, kTop + kHigh, "grid");
     out.text(at, kTop + kHigh + 16, "middle", memory.label(tick), "soft", 10);
   }
-  for (const double tick : rates) {
+  for (const double tick : rates.ticks) {
     out.line(kLeft, y(tick), kLeft + kWide, y(tick), "grid");
     out.text(kLeft - 8, y(tick) + 4, "end", fmt::format("{:.4g}", tick), "soft", 10);
   }
   out.rect(kLeft, kTop, kWide, kHigh, "class=\"axis\"");
   std::size_t number = 0;
   for (auto& [devices, plans] : by_devices) {
-    const char* colour = kColours.at(number % kColours.size());
+    const char* colour = report::series_colour(number);
     std::ranges::sort(plans, {}, [](const format::ListedPlan* plan) { return plan->memory.value; });
     std::string points;
     for (const format::ListedPlan* plan : plans)
