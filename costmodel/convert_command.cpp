@@ -10,8 +10,8 @@
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
-#include "costmodel/format/files.h"
-#include "costmodel/format/folder.h"
+#include "costmodel/format/files/files.h"
+#include "costmodel/format/files/folder.h"
 #include "costmodel/format/json.h"
 #include "costmodel/index.h"
 #include "costmodel/interchange/convert/stage_modules.h"

@@ -14,7 +14,7 @@
 #include "costmodel/accuracy/calibrate.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/calibration_json.h"
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/graph.h"
 #include "costmodel/prediction/device_match.h"

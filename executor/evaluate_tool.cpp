@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/format/files.h"
-#include "costmodel/format/outputs.h"
+#include "costmodel/format/files/files.h"
+#include "costmodel/format/files/outputs.h"
 #include "costmodel/index.h"
 #include "costmodel/progress.h"
 #include "costmodel/tool.h"

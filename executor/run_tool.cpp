@@ -8,12 +8,12 @@
 #include <map>
 #include <set>
 
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
+#include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
-#include "costmodel/format/outputs.h"
 #include "costmodel/format/plan_hash.h"
 #include "costmodel/index.h"
-#include "costmodel/interchange/chrome_trace.h"
+#include "costmodel/interchange/traces/chrome_trace.h"
 #include "costmodel/tool.h"
 #include "executor/channel/channels.h"
 #include "executor/device/device.h"
@@ -29,8 +29,8 @@
 #include "executor/launch/stop_signals.h"
 #include "executor/launch/tether.h"
 #include "executor/meeting/launch_info.h"
-#include "executor/run/bound_model.h"
-#include "executor/run/nccl_calls.h"
+#include "executor/run/binding/bound_model.h"
+#include "executor/run/binding/nccl_calls.h"
 #include "executor/run/run.h"
 #include "executor/run/run_report.h"
 #include "executor/tool_options.h"

@@ -3,7 +3,7 @@
 #include <iostream>
 #include <string>
 
-#include "costmodel/format/outputs.h"
+#include "costmodel/format/files/outputs.h"
 #include "costmodel/tool.h"
 #include "executor/checkpoint/checkpoint.h"
 #include "executor/files/safetensors.h"

@@ -6,9 +6,9 @@
 #include <variant>
 #include <vector>
 
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
+#include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
-#include "costmodel/format/outputs.h"
 #include "costmodel/index.h"
 #include "costmodel/interchange/actions_csv.h"
 #include "costmodel/interchange/plan_formats.h"

@@ -1,8 +1,8 @@
 #include <iostream>
 
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
+#include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
-#include "costmodel/format/outputs.h"
 #include "costmodel/tool.h"
 #include "profiler/nvml.h"
 

@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <thread>
 
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
+#include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
-#include "costmodel/format/outputs.h"
 #include "costmodel/progress.h"
 #include "costmodel/tool.h"
 #include "executor/device/device.h"

@@ -1,7 +1,7 @@
 #include "costmodel/format/calibration_json.h"
 
 #include "costmodel/format/cursor.h"
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "costmodel/index.h"
 
 namespace stagecraft::format {

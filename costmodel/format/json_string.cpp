@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "costmodel/format/utf8.h"
+#include "costmodel/format/files/utf8.h"
 
 namespace stagecraft::format {
 

@@ -1,7 +1,7 @@
 #include <limits>
 
 #include "costmodel/format/cursor.h"
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/index.h"
 

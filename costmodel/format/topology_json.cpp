@@ -1,5 +1,5 @@
 #include "costmodel/format/cursor.h"
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/index.h"
 

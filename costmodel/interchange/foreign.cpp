@@ -6,7 +6,7 @@
 #include "costmodel/interchange/nccl_tests.h"
 #include "costmodel/interchange/nccl_topology.h"
 #include "costmodel/interchange/pipedream.h"
-#include "costmodel/interchange/piper.h"
+#include "costmodel/interchange/problems/piper.h"
 
 namespace stagecraft::interchange {
 namespace {

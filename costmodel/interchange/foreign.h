@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "costmodel/graph.h"
-#include "costmodel/interchange/dnn_partitioning.h"
+#include "costmodel/interchange/problems/dnn_partitioning.h"
 #include "costmodel/topology.h"
 
 namespace stagecraft::interchange {

@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "costmodel/format/cursor.h"
-#include "costmodel/format/utf8.h"
+#include "costmodel/format/files/utf8.h"
 #include "costmodel/index.h"
 
 namespace stagecraft::interchange {

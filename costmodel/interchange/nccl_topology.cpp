@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/utf8.h"
+#include "costmodel/format/files/utf8.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/declared_links.h"
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/utf8.h"
+#include "costmodel/format/files/utf8.h"
 #include "costmodel/index.h"
 
 namespace stagecraft::interchange {

@@ -16,9 +16,9 @@
 #include <set>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
-#include "costmodel/format/steps_json.h"
+#include "costmodel/format/results/steps_json.h"
 #include "costmodel/project/decide.h"
 #include "costmodel/project/process.h"
 #include "costmodel/project/summary.h"

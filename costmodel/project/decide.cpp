@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "costmodel/version.h"
 
 namespace stagecraft::project {

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/format/steps_json.h"
+#include "costmodel/format/results/steps_json.h"
 #include "costmodel/project/steps.h"
 
 namespace stagecraft::project {

@@ -7,9 +7,9 @@
 #include <cmath>
 #include <utility>
 
-#include "costmodel/format/utf8.h"
+#include "costmodel/format/files/utf8.h"
 #include "costmodel/index.h"
-#include "costmodel/interchange/markup.h"
+#include "costmodel/interchange/pictures/markup.h"
 
 namespace stagecraft::report {
 namespace {

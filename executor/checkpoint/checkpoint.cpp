@@ -11,7 +11,7 @@
 #include <set>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 
 namespace stagecraft::checkpoint {
 namespace {

@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "executor/data/sources.h"
 
 namespace stagecraft::data {

@@ -10,7 +10,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "costmodel/index.h"
 #include "executor/meeting/secret.h"
 

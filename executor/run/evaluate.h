@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "costmodel/format/evaluation_json.h"
+#include "costmodel/format/results/evaluation_json.h"
 #include "executor/data/data_source.h"
 #include "executor/run/prediction_watcher.h"
 #include "executor/stage/stage_program.h"

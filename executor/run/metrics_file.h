@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "costmodel/format/metrics_json.h"
+#include "costmodel/format/results/metrics_json.h"
 
 namespace stagecraft::run {
 

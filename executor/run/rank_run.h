@@ -11,13 +11,13 @@
 #include "executor/device/memory_tracker.h"
 #include "executor/device/processor_use.h"
 #include "executor/device/yardstick.h"
-#include "executor/run/asynchronous_worker.h"
-#include "executor/run/loss_gathering.h"
+#include "executor/run/binding/loss_gathering.h"
 #include "executor/run/loss_report.h"
 #include "executor/run/run.h"
 #include "executor/run/run_comparison.h"
-#include "executor/run/synchronous_worker.h"
 #include "executor/run/validation.h"
+#include "executor/run/worker/asynchronous_worker.h"
+#include "executor/run/worker/synchronous_worker.h"
 
 namespace stagecraft::run {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "executor/data/data_source.h"
-#include "executor/run/bound_model.h"
+#include "executor/run/binding/bound_model.h"
 #include "executor/stage/loss_scaler.h"
 #include "executor/stage/moving_statistics.h"
 #include "executor/stage/optimizer.h"

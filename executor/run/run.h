@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/format/evaluation_json.h"
+#include "costmodel/format/results/evaluation_json.h"
 #include "costmodel/plan.h"
 #include "costmodel/timeline.h"
 #include "executor/channel/channel.h"
 #include "executor/data/data_source.h"
-#include "executor/run/bound_model.h"
-#include "executor/run/check.h"
+#include "executor/run/binding/bound_model.h"
+#include "executor/run/binding/check.h"
 #include "executor/run/run_checkpoints.h"
 #include "executor/run/run_measurement.h"
 #include "executor/run/validation.h"

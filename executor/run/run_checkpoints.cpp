@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "costmodel/format/plan_hash.h"
 #include "costmodel/index.h"
 #include "costmodel/version.h"

@@ -9,8 +9,8 @@
 
 #include "executor/channel/channel.h"
 #include "executor/checkpoint/checkpoint.h"
-#include "executor/run/bound_model.h"
-#include "executor/run/stage_worker.h"
+#include "executor/run/binding/bound_model.h"
+#include "executor/run/worker/stage_worker.h"
 #include "executor/stage/optimizer.h"
 
 namespace stagecraft::run {

@@ -4,12 +4,12 @@
 #include <optional>
 
 #include "executor/data/data_source.h"
-#include "executor/run/bound_model.h"
-#include "executor/run/check.h"
+#include "executor/run/binding/bound_model.h"
+#include "executor/run/binding/check.h"
 #include "executor/run/reference.h"
 #include "executor/run/run.h"
-#include "executor/run/stage_worker.h"
 #include "executor/run/training_record.h"
+#include "executor/run/worker/stage_worker.h"
 
 namespace stagecraft::run {
 

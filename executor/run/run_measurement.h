@@ -11,7 +11,7 @@
 #include "costmodel/timeline.h"
 #include "costmodel/timeline_order.h"
 #include "executor/channel/channel.h"
-#include "executor/run/check.h"
+#include "executor/run/binding/check.h"
 
 namespace stagecraft::run {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "costmodel/errors.h"
-#include "costmodel/interchange/tensorboard.h"
+#include "costmodel/interchange/traces/tensorboard.h"
 
 namespace stagecraft::run {
 namespace {

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "costmodel/format/metrics_json.h"
+#include "costmodel/format/results/metrics_json.h"
 
 namespace stagecraft::run {
 

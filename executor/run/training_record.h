@@ -6,7 +6,7 @@
 
 #include "costmodel/plan.h"
 #include "executor/files/safetensors.h"
-#include "executor/run/check.h"
+#include "executor/run/binding/check.h"
 #include "executor/stage/optimizer.h"
 #include "executor/stage/stage_program.h"
 #include "executor/stage/step_losses.h"

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "costmodel/bound_plan.h"
-#include "costmodel/format/evaluation_json.h"
+#include "costmodel/format/results/evaluation_json.h"
 #include "executor/channel/channel.h"
 #include "executor/data/data_source.h"
-#include "executor/run/bound_model.h"
+#include "executor/run/binding/bound_model.h"
 #include "executor/run/evaluate.h"
-#include "executor/run/synchronous_worker.h"
+#include "executor/run/worker/synchronous_worker.h"
 
 namespace stagecraft::run {
 

@@ -7,10 +7,10 @@
 #include <stdexcept>
 #include <utility>
 
-#include "costmodel/format/files.h"
-#include "costmodel/format/folder.h"
+#include "costmodel/format/files/files.h"
+#include "costmodel/format/files/folder.h"
+#include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
-#include "costmodel/format/outputs.h"
 #include "costmodel/index.h"
 #include "costmodel/table.h"
 #include "costmodel/tool.h"

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "costmodel/format/plan_list_json.h"
+#include "costmodel/format/results/plan_list_json.h"
 #include "costmodel/report/drawing.h"
 
 namespace stagecraft::partitioner {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/format/plan_list_json.h"
+#include "costmodel/format/results/plan_list_json.h"
 #include "costmodel/graph.h"
 #include "partitioner/choices/choice.h"
 #include "partitioner/choices/gather.h"

@@ -12,10 +12,10 @@
 #include <variant>
 #include <vector>
 
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
+#include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
-#include "costmodel/format/objective_json.h"
-#include "costmodel/format/outputs.h"
+#include "costmodel/format/results/objective_json.h"
 #include "costmodel/index.h"
 #include "costmodel/table.h"
 #include "costmodel/tool.h"

@@ -6,7 +6,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/graph.h"
-#include "costmodel/interchange/piper.h"
+#include "costmodel/interchange/problems/piper.h"
 #include "costmodel/units.h"
 #include "partitioner/objective/load_solver.h"
 

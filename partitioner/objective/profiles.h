@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/objective_json.h"
+#include "costmodel/format/results/objective_json.h"
 #include "costmodel/graph.h"
-#include "costmodel/interchange/dnn_partitioning.h"
-#include "costmodel/interchange/piper.h"
+#include "costmodel/interchange/problems/dnn_partitioning.h"
+#include "costmodel/interchange/problems/piper.h"
 #include "costmodel/topology.h"
 #include "partitioner/objective/load_solver.h"
 #include "partitioner/pipedream_search.h"

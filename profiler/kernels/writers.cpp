@@ -6,8 +6,8 @@
 #include <iterator>
 #include <limits>
 
+#include "costmodel/format/files/utf8.h"
 #include "costmodel/format/json_string.h"
-#include "costmodel/format/utf8.h"
 #include "costmodel/index.h"
 
 namespace stagecraft::profiler {

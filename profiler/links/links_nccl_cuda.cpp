@@ -14,7 +14,7 @@
 
 #include "costmodel/index.h"
 #include "executor/channel/channel_nccl.h"
-#include "executor/channel/nccl_communicators.h"
+#include "executor/channel/nccl/nccl_communicators.h"
 #include "executor/device/cuda_handles.h"
 #include "executor/device/device.h"
 #include "profiler/links/links_nccl.h"

@@ -21,7 +21,7 @@
 #include <variant>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "costmodel/units.h"
 
 // What the files of the Python module share.

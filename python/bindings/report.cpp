@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "costmodel/report/report.h"
 #include "python/bindings/bind.h"
 

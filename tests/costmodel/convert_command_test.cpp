@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/run_command.h"

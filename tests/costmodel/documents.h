@@ -5,7 +5,7 @@
 #include "costmodel/accuracy/validate.h"
 #include "costmodel/doctor/doctor.h"
 #include "costmodel/format/checkpoint_manifest.h"
-#include "costmodel/format/steps_json.h"
+#include "costmodel/format/results/steps_json.h"
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
 #include "costmodel/prediction/predict.h"

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <string>
 
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/nccl_tests_text.h"

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "tests/support/chains.h"
 #include "tests/support/pipedream_cases.h"

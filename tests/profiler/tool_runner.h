@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <string>
 
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "tests/support/places.h"
 
 namespace stagecraft {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "costmodel/interchange/pipedream.h"
 #include "costmodel/topology.h"
 #include "partitioner/pipedream_search.h"

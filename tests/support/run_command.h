@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string>
 
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "tests/support/places.h"
 
 // Runs tools as a user would: in a temporary folder, through a shell.

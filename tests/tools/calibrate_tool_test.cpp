@@ -3,7 +3,7 @@
 
 #include "costmodel/format/calibration_json.h"
 #include "costmodel/format/json.h"
-#include "costmodel/format/validation_json.h"
+#include "costmodel/format/results/validation_json.h"
 #include "tests/support/chains.h"
 #include "tests/support/run_command.h"
 

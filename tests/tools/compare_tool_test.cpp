@@ -1,8 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "costmodel/format/comparison_json.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/results/comparison_json.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/run_command.h"
 

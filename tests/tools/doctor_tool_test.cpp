@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "costmodel/doctor/doctor.h"
-#include "costmodel/format/diagnosis_json.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/results/diagnosis_json.h"
 #include "tests/support/run_command.h"
 
 // stagecraft-doctor as a user runs it.

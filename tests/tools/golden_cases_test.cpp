@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "tests/support/places.h"
 #include "tests/support/run_command.h"
 

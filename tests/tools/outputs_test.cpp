@@ -1,4 +1,4 @@
-#include "costmodel/format/outputs.h"
+#include "costmodel/format/files/outputs.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/json.h"
-#include "costmodel/interchange/chrome_trace.h"
 #include "costmodel/interchange/pipedream_conf.h"
+#include "costmodel/interchange/traces/chrome_trace.h"
 #include "costmodel/timeline.h"
 #include "tests/support/chains.h"
 #include "tests/support/run_command.h"

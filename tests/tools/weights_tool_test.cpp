@@ -3,8 +3,8 @@
 
 #include <filesystem>
 
+#include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
-#include "costmodel/format/outputs.h"
 #include "executor/files/tensor_files.h"
 #include "tests/support/planned_models.h"
 #include "tests/support/run_command.h"

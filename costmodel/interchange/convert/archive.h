@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "costmodel/format/folder.h"
+#include "costmodel/format/files/folder.h"
 #include "costmodel/interchange/convert/python_package.h"
 #include "costmodel/plan.h"
 

@@ -8,7 +8,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/calibration_json.h"
-#include "costmodel/format/validation_json.h"
+#include "costmodel/format/results/validation_json.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/chains.h"
 

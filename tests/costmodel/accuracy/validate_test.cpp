@@ -5,7 +5,7 @@
 
 #include <stdexcept>
 
-#include "costmodel/interchange/scatter_picture.h"
+#include "costmodel/interchange/pictures/scatter_picture.h"
 #include "tests/costmodel/documents.h"
 
 namespace stagecraft {

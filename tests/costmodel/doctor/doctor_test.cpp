@@ -9,8 +9,8 @@
 #include <regex>
 #include <set>
 
-#include "costmodel/format/diagnosis_json.h"
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
+#include "costmodel/format/results/diagnosis_json.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/places.h"
 

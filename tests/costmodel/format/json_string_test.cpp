@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "costmodel/format/utf8.h"
+#include "costmodel/format/files/utf8.h"
 
 namespace stagecraft::format {
 namespace {

@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/run_command.h"
 

@@ -7,7 +7,7 @@
 #include <map>
 #include <stdexcept>
 
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "tests/support/places.h"
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "tests/support/places.h"
 
 namespace stagecraft::interchange {

@@ -9,7 +9,7 @@
 #include <random>
 #include <string>
 
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "tests/support/places.h"
 
 namespace stagecraft {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "costmodel/format/steps_json.h"
+#include "costmodel/format/results/steps_json.h"
 
 namespace stagecraft::project {
 namespace {

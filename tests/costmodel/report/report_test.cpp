@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/comparison_json.h"
+#include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
-#include "costmodel/format/outputs.h"
-#include "costmodel/format/validation_json.h"
+#include "costmodel/format/results/comparison_json.h"
+#include "costmodel/format/results/validation_json.h"
 #include "costmodel/report/pictures.h"
 #include "costmodel/report/text_gantt.h"
 #include "tests/costmodel/documents.h"

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "tests/support/places.h"
 
 // simulate_test compares the schedules' forms with event simulation.

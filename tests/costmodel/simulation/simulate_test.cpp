@@ -7,7 +7,7 @@
 #include <random>
 
 #include "costmodel/bound_plan.h"
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "costmodel/prediction/predict.h"
 #include "costmodel/simulation/closed_forms.h"
 #include "tests/costmodel/interleavings.h"

@@ -13,7 +13,7 @@
 #include "executor/channel/channel_local.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
-#include "executor/run/nccl_calls.h"
+#include "executor/run/binding/nccl_calls.h"
 #include "executor/run/run.h"
 #include "tests/executor/channel/nccl_ranks.h"
 #include "tests/executor/channel/nccl_suite.h"

@@ -20,8 +20,8 @@
 #include <sstream>
 #include <thread>
 
-#include "executor/channel/ucx_line.h"
-#include "executor/channel/ucx_worker.h"
+#include "executor/channel/ucx/ucx_line.h"
+#include "executor/channel/ucx/ucx_worker.h"
 #include "tests/executor/channel/channel_suite.h"
 
 // What the conformance suite does not ask of other channels.

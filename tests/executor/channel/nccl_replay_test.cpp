@@ -14,7 +14,7 @@
 #include "costmodel/index.h"
 #include "costmodel/schedule.h"
 #include "executor/channel/channel_nccl.h"
-#include "executor/run/nccl_calls.h"
+#include "executor/run/binding/nccl_calls.h"
 #include "tests/executor/channel/channel_suite.h"
 #include "tests/executor/channel/nccl_ranks.h"
 #include "tests/support/planned_models.h"

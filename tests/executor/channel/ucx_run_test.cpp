@@ -4,7 +4,7 @@
 #include <map>
 #include <random>
 
-#include "executor/run/bound_model.h"
+#include "executor/run/binding/bound_model.h"
 #include "executor/run/run.h"
 #include "tests/executor/channel/channel_suite.h"
 #include "tests/support/planned_models.h"

@@ -14,7 +14,7 @@
 #include <set>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "executor/run/run.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/counting_model.h"

@@ -12,7 +12,7 @@
 #include <random>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "tests/support/run_command.h"
 
 namespace stagecraft::files {

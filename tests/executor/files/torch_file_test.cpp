@@ -13,7 +13,7 @@
 #include <random>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "executor/checkpoint/checkpoint.h"
 #include "executor/files/safetensors.h"
 #include "executor/files/zip_writer.h"

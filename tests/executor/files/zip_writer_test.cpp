@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "executor/files/zip_archive.h"
 
 namespace stagecraft::files {

@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "executor/channel/channel_local.h"
-#include "executor/run/synchronous_worker.h"
+#include "executor/run/worker/synchronous_worker.h"
 #include "tests/support/planned_models.h"
 
 // Counts the allocations of this program's own code in a step. An allocation belongs to the first function up the stack

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "executor/run/run.h"
 #include "executor/run/run_report.h"
 #include "tests/support/finite_data.h"

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/outputs.h"
+#include "costmodel/format/files/outputs.h"
 #include "tests/support/run_command.h"
 
 namespace stagecraft::run {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "tests/support/run_command.h"
 
 namespace stagecraft::run {

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "costmodel/bound_plan.h"
-#include "costmodel/interchange/chakra.h"
+#include "costmodel/interchange/traces/chakra.h"
 #include "executor/channel/channel_local.h"
 #include "executor/channel/control_tags.h"
 #include "executor/device/processor_use.h"

@@ -7,7 +7,7 @@
 #include <map>
 #include <numeric>
 
-#include "costmodel/format/files.h"
+#include "costmodel/format/files/files.h"
 #include "executor/checkpoint/checkpoint.h"
 #include "executor/run/evaluate.h"
 #include "executor/run/run.h"

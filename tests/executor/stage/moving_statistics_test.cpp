@@ -10,7 +10,7 @@
 
 #include "executor/channel/channel_local.h"
 #include "executor/run/reference.h"
-#include "executor/run/synchronous_worker.h"
+#include "executor/run/worker/synchronous_worker.h"
 #include "tests/support/counting_model.h"
 #include "tests/support/planned_models.h"
 

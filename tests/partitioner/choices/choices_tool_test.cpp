@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
-#include "costmodel/format/outputs.h"
 #include "tests/support/chains.h"
 #include "tests/support/run_command.h"
 

@@ -21,7 +21,7 @@
 #include "costmodel/errors.h"
 #include "executor/files/safetensors.h"
 #include "executor/intake/layer_sources.h"
-#include "executor/run/check.h"
+#include "executor/run/binding/check.h"
 #include "tests/support/places.h"
 
 namespace stagecraft::intake {

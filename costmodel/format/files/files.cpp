@@ -1,0 +1,93 @@
+#include "costmodel/format/files/files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+
+#include "costmodel/errors.h"
+#include "costmodel/index.h"
+
+namespace stagecraft::format {
+namespace {
+
+[[noreturn]] void fail(const std::string& path, const char* what) {
+  throw FormatError(path + ": " + what + ": " + std::strerror(errno));
+}
+
+}  // namespace
+
+std::string read_text(const std::string& path) {
+  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+  struct stat status{};
+  if (::stat(path.c_str(), &status) != 0) fail(path, "cannot read");
+  if (S_ISDIR(status.st_mode)) throw FormatError(path + ": is a directory, expected a file");
+  std::ifstream in(path, std::ios::binary);
+  if (!in) fail(path, "cannot read");
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  if (in.bad()) fail(path, "cannot read");
+  return text;
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  if (path == "-") {
+    std::cout << text << std::flush;
+    if (!std::cout) throw FormatError("standard output: cannot write");
+    return;
+  }
+  struct stat status{};
+  if (::stat(path.c_str(), &status) == 0) {
+    if (S_ISDIR(status.st_mode)) throw FormatError(path + ": is a directory, expected a file");
+    if (!S_ISREG(status.st_mode)) {  // a pipe or device cannot be replaced by renaming
+      std::ofstream out(path, std::ios::binary);
+      out << text << std::flush;
+      if (!out) fail(path, "cannot write");
+      return;
+    }
+  }
+  const std::string beside = path + ".partial." + std::to_string(::getpid());
+  const int descriptor = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (descriptor < 0) fail(path, "cannot write");
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t n = ::write(descriptor, text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      const int reason = errno;
+      ::close(descriptor);
+      ::unlink(beside.c_str());
+      errno = reason;
+      fail(path, "cannot write");
+    }
+    done += to_index(n);
+  }
+  const int synced = ::fsync(descriptor) == 0 ? 0 : errno;
+  const int closed = ::close(descriptor) == 0 ? synced : errno;
+  if (closed != 0 || std::rename(beside.c_str(), path.c_str()) != 0) {
+    const int reason = closed != 0 ? closed : errno;
+    ::unlink(beside.c_str());
+    errno = reason;
+    fail(path, "cannot write");
+  }
+}
+
+void check_can_write(const std::string& path) {
+  if (path.empty() || path == "-") return;
+  struct stat status{};
+  const bool exists = ::stat(path.c_str(), &status) == 0;
+  if (exists && S_ISDIR(status.st_mode)) throw FormatError(path + ": is a directory, expected a file");
+  if (exists && !S_ISREG(status.st_mode)) return;  // a pipe or device reports errors when it is written
+  const std::string beside = path + ".partial." + std::to_string(::getpid());
+  const int descriptor = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  if (descriptor < 0) fail(path, "cannot write");
+  ::close(descriptor);
+  ::unlink(beside.c_str());
+}
+
+}  // namespace stagecraft::format

@@ -1,0 +1,48 @@
+#include "costmodel/analysis/diff.h"
+#include "costmodel/format/files/files.h"
+#include "costmodel/format/json.h"
+#include "costmodel/format/results/plan_comparison_json.h"
+#include "costmodel/table.h"
+#include "costmodel/tool.h"
+#include "costmodel/tool_inputs.h"
+
+int main(int argc, char** argv) {
+  stagecraft::ScenarioFiles files;
+  std::string first_path;
+  std::string second_path;
+  bool json = false;
+  return stagecraft::run_tool(
+      {"diff",
+       "Compares two plans for one graph and topology: where they differ, both predictions, and the probability that "
+       "the first is faster.",
+       "stagecraft diff graph.json topology.json plan.json other-plan.json"},
+      argc, argv,
+      [&](CLI::App& app) {
+        add_scenario_files(app, files);
+        app.add_option("FIRST", first_path, "plan.json")->required();
+        app.add_option("SECOND", second_path, "another plan.json")->required();
+        app.add_flag("--json", json, "a stagecraft.diff document instead of text");
+        add_scenario_options(app, files);
+      },
+      [&] {
+        const auto [graph, topology, calibration, other_device] = read_scenario("stagecraft-diff", files);
+        stagecraft::tell_other_device("stagecraft-diff", other_device);
+        const auto first = stagecraft::format::read_plan(first_path);
+        const auto second = stagecraft::format::read_plan(second_path);
+        for (const bool is_second : {false, true}) {
+          try {
+            validate(is_second ? second : first, graph, topology);
+          } catch (const std::invalid_argument& e) {
+            throw std::invalid_argument((is_second ? second_path : first_path) + ": " + e.what());
+          }
+        }
+        const auto result = stagecraft::compare_plans(graph, topology, first, second, calibration);
+        if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result))
+          throw std::runtime_error(infeasible->reason);
+        const auto& comparison = std::get<stagecraft::PlanComparison>(result);
+        stagecraft::format::write_text(
+            "-", json ? stagecraft::format::plan_comparison_json(comparison)
+                      : plan_comparison_text(comparison, first_path, second_path, stagecraft::line_width()));
+        return 0;
+      });
+}

@@ -1,0 +1,216 @@
+#include <fmt/format.h>
+
+#include "costmodel/accuracy/intervals.h"
+#include "costmodel/format/files/files.h"
+#include "costmodel/format/files/outputs.h"
+#include "costmodel/format/json.h"
+#include "costmodel/prediction/device_match.h"
+#include "costmodel/roofline/cards.h"
+#include "costmodel/roofline/estimate.h"
+#include "costmodel/tool.h"
+
+namespace {
+
+using stagecraft::DeviceKind;
+using stagecraft::Graph;
+using stagecraft::MeasuredDevice;
+using stagecraft::roofline::Machine;
+using stagecraft::roofline::Reference;
+
+/// What the command line says of one device; 0 and empty: not given.
+struct DeviceOptions {
+  std::string name;
+  std::string math;
+  double peak = 0;
+  double bandwidth = 0;
+};
+
+struct Options {
+  std::string graph;
+  std::string output;
+  std::string from_profile;
+  DeviceOptions target;
+  DeviceOptions source;
+  std::optional<double> operator_s;
+  int host_processors = 0;
+  bool list = false;
+  bool force = false;
+};
+
+/// The kind that a device's name tells, as for a topology.
+DeviceKind kind_of(const std::string& name) {
+  stagecraft::Topology topology;
+  topology.device.name = name;
+  return stagecraft::described_device(topology).kind;
+}
+
+/// A device whose peak and bandwidth were given by hand.
+Machine machine_by_hand(const DeviceOptions& o, const std::string& dtype, bool tf32) {
+  const DeviceKind kind = kind_of(o.name);
+  const bool half = !dtype.empty() && dtype != "float32";
+  return {{o.name, kind, 0},
+          half   ? dtype
+          : tf32 ? "tf32"
+                 : "float32",
+          stagecraft::FlopsPerSecond(o.peak),
+          kind != DeviceKind::Processor && (half || tf32),
+          stagecraft::BytesPerSecond(o.bandwidth),
+          stagecraft::roofline::default_time_per_operator(kind)};
+}
+
+/// `prefix`: "--" or "--from-", of the options that describe the device.
+Machine machine_of(const DeviceOptions& o, const std::string& prefix, const std::string& dtype, bool tf32) {
+  if (o.peak > 0 && o.bandwidth > 0) return machine_by_hand(o, dtype, tf32);
+  const std::string remedy = fmt::format(
+      "; for another device give {0}peak-flops-per-s and {0}memory-bandwidth-bytes-per-s, for the table of cards "
+      "--list",
+      prefix);
+  Machine out = [&] {
+    try {
+      return stagecraft::roofline::machine_of(stagecraft::roofline::find_card(o.name), dtype, tf32);
+    } catch (const std::invalid_argument& e) { throw std::invalid_argument(e.what() + remedy); }
+  }();
+  if (o.peak > 0) out.peak = stagecraft::FlopsPerSecond(o.peak);
+  if (o.bandwidth > 0) out.bandwidth = stagecraft::BytesPerSecond(o.bandwidth);
+  return out;
+}
+
+/// The profile with the measured times, if there is one, and its device; `notes` says what was assumed.
+std::optional<Reference> reference_of(const Options& o, const Graph& graph, std::vector<std::string>& notes) {
+  const std::string path = o.from_profile.empty() ? o.graph : o.from_profile;
+  Reference out{o.from_profile.empty() ? graph : stagecraft::format::read_graph(path), {}};
+  if (!has_times(out.graph)) {
+    if (!o.from_profile.empty()) throw std::invalid_argument(path + ": has no measured times");
+    notes.emplace_back("the graph has no times: efficiencies are the declared ones");
+    return std::nullopt;
+  }
+  if (out.graph.estimate)
+    throw std::invalid_argument(path + ": its times are estimates already; start from the measured profile");
+  if (const std::string text = distrust_text(out.graph); !text.empty()) notes.push_back(path + ": " + text);
+  DeviceOptions source = o.source;
+  if (source.name.empty()) source.name = stagecraft::measured_device(out.graph).name;
+  const bool stated = !source.math.empty() || out.graph.allow_tf32.has_value();
+  const bool tf32 = source.math.empty() ? out.graph.allow_tf32.value_or(false) : source.math == "tf32";
+  try {
+    out.machine = machine_of(source, "--from-", out.graph.dtype, tf32);
+  } catch (const std::invalid_argument& e) {
+    if (!o.source.name.empty()) throw CLI::ValidationError("--from-device", e.what());
+    notes.push_back(
+        fmt::format("the times of {} are not used, because what their device can do is unknown ({}); give "
+                    "--from-peak-flops-per-s and --from-memory-bandwidth-bytes-per-s, or --from-device",
+                    path, source.name.empty() ? "it has no name" : "\"" + source.name + "\""));
+    return std::nullopt;
+  }
+  if (o.operator_s) out.machine.time_per_operator = stagecraft::Seconds(*o.operator_s);
+  if (!stated && out.machine.math == "float32" && out.machine.device.kind == DeviceKind::Gpu)
+    notes.emplace_back("the profile does not say whether TF32 was allowed: assumed not, see --from-math");
+  if (const std::string text = impossible_rate(out); !text.empty())
+    notes.push_back(text + ": another --from-math or --from-device would fit better");
+  return out;
+}
+
+std::string machine_text(const Machine& machine) {
+  return fmt::format("{}, {}: {:.4g} TFLOP/s, {:.4g} GB/s", machine.device.name, machine.math,
+                     machine.peak.value / 1e12, machine.bandwidth.value / 1e9);
+}
+
+/// A time of the whole graph with its 90 % interval.
+std::string time_text(const Graph& graph) {
+  stagecraft::Seconds sum;
+  double spread = 0;
+  for (const stagecraft::Layer& layer : graph.layers) {
+    for (const stagecraft::Timing& timing : {layer.forward, layer.backward}) {
+      sum += timing.median;
+      spread += timing.median.value * timing.log_spread.value_or(0);
+    }
+  }
+  if (sum <= stagecraft::Seconds(0)) return format_seconds(sum);
+  const double width = std::exp(1.6448536269514722 * spread / sum.value);
+  return fmt::format("{} ({} to {})", format_seconds(sum), format_seconds(sum / width), format_seconds(sum * width));
+}
+
+void print(const Graph& graph, const Machine& target, const std::optional<Reference>& reference,
+           const std::vector<std::string>& notes) {
+  std::string out = "estimated for " + machine_text(target) + "\n";
+  if (reference) out += "from times on " + machine_text(reference->machine) + "\n";
+  out += "forward and backward of a microbatch, with its 90 % interval: " + time_text(graph);
+  if (reference && reference->graph.name == graph.name)
+    out += fmt::format("; measured: {}",
+                       format_seconds(compute_time(reference->graph) * stagecraft::closure_factor(reference->graph)));
+  out += "\nbytes are those of the graph; workspace and what attention keeps may differ on another device\n";
+  for (const std::string& note : notes) out += "note: " + note + "\n";
+  std::cerr << out;
+}
+
+int run(const Options& o) {
+  if (o.list) {
+    stagecraft::format::write_text("-", stagecraft::roofline::cards_text());
+    return 0;
+  }
+  if (o.graph.empty()) throw CLI::RequiredError("GRAPH");
+  if (o.target.name.empty()) throw CLI::RequiredError("--device");
+  std::vector<std::string> inputs{o.graph};
+  if (!o.from_profile.empty()) inputs.push_back(o.from_profile);
+  stagecraft::format::check_outputs(inputs, {{o.output, "stagecraft.graph"}}, o.force);
+  const Graph graph = stagecraft::format::read_graph(o.graph);
+  std::vector<std::string> notes;
+  const std::optional<Reference> reference = reference_of(o, graph, notes);
+  const bool tf32 =
+      o.target.math.empty() ? (reference ? reference->machine.math == "tf32" : false) : o.target.math == "tf32";
+  Machine target = stagecraft::usage("--device", [&] { return machine_of(o.target, "--", graph.dtype, tf32); });
+  target.device.host_processors = o.host_processors;
+  if (o.operator_s) target.time_per_operator = stagecraft::Seconds(*o.operator_s);
+  const Graph out = [&] {
+    try {
+      return stagecraft::roofline::estimated(graph, target, reference);
+    } catch (const std::invalid_argument& e) { throw std::invalid_argument(o.graph + ": " + e.what()); }
+  }();
+  print(out, target, reference, notes);
+  if (!o.output.empty()) stagecraft::format::write_text(o.output, stagecraft::format::graph_json(out));
+  return 0;
+}
+
+void add_device_options(CLI::App& app, const std::string& prefix, const std::string& whose, DeviceOptions& o) {
+  app.add_option(prefix + "math", o.math, "float32 or tf32: what GPUs use for float32 " + whose)
+      ->check(stagecraft::one_of("math", {"float32", "tf32"}));
+  app.add_option(prefix + "peak-flops-per-s", o.peak, "peak rate, if not that of the table")
+      ->transform(stagecraft::number_above(0));
+  app.add_option(prefix + "memory-bandwidth-bytes-per-s", o.bandwidth, "memory bandwidth, if not that of the table")
+      ->transform(stagecraft::number_above(0));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o;
+  return stagecraft::run_tool(
+      {"estimate",
+       "Estimates a graph's times on a device that is not there, from its times on another one or from operations and "
+       "bytes alone.",
+       "stagecraft estimate graph.json --device H200 --math tf32 -o h200.json\n"
+       "  stagecraft estimate structure.json --from-profile graph.json --device A100-SXM-80GB -o a100.json\n"
+       "  stagecraft estimate graph.json --device \"AMD EPYC 9654\" --peak-flops-per-s 5.4e12 "
+       "--memory-bandwidth-bytes-per-s 461e9 -o epyc.json\n"
+       "  stagecraft estimate --list"},
+      argc, argv,
+      [&](CLI::App& app) {
+        app.add_option("GRAPH", o.graph, "graph.json of stagecraft profile; - is standard input");
+        app.add_option("--device", o.target.name,
+                       "a card of the table (--list), or the name of another device, with its peak and bandwidth");
+        app.add_option("-o,--output", o.output, "output file; - is standard output");
+        app.add_option(
+            "--from-profile", o.from_profile,
+            "profile whose layers say how far a device's peaks are reached; default: GRAPH, if it has times");
+        app.add_option("--from-device", o.source.name,
+                       "device of those times, if the profile does not name it as the table does");
+        add_device_options(app, "--", "on the device; default: as the times that it starts from", o.target);
+        add_device_options(app, "--from-", "in those times; default: as the profile says, else float32", o.source);
+        app.add_option("--operator-s", o.operator_s, "seconds to start an operator; default: 5e-6 on a GPU, else 2e-6")
+            ->transform(stagecraft::number_from(0, 1));
+        app.add_option("--host-processors", o.host_processors, "processors of the device's host, for a processor")
+            ->transform(stagecraft::integer(1));
+        app.add_flag("--list", o.list, "print the table of cards, and end");
+        stagecraft::add_force_option(app, o.force);
+      },
+      [&] { return run(o); });
+}

@@ -1,0 +1,53 @@
+#include "costmodel/analysis/explain.h"
+
+#include <fmt/format.h>
+
+#include "costmodel/format/files/files.h"
+#include "costmodel/format/json.h"
+#include "costmodel/format/results/explanation_json.h"
+#include "costmodel/progress.h"
+#include "costmodel/table.h"
+#include "costmodel/tool.h"
+#include "costmodel/tool_inputs.h"
+
+int main(int argc, char** argv) {
+  stagecraft::ScenarioFiles files;
+  std::string plan_path;
+  bool no_moves = false;
+  bool json = false;
+  return stagecraft::run_tool(
+      {"explain",
+       "Explains a plan's predicted step: where its time goes, the critical path, the bottleneck, the best single move "
+       "of a layer to an adjacent stage, and how much memory is left.",
+       "stagecraft explain graph.json topology.json plan.json\n  stagecraft explain graph.json topology.json plan.json "
+       "--json"},
+      argc, argv,
+      [&](CLI::App& app) {
+        add_scenario_files(app, files);
+        app.add_option("PLAN", plan_path, "plan.json")->required();
+        app.add_flag("--no-moves", no_moves, "do not look for the best move");
+        app.add_flag("--json", json, "a stagecraft.explanation document instead of text");
+        add_scenario_options(app, files);
+      },
+      [&] {
+        const stagecraft::ScenarioInputs inputs = read_scenario("stagecraft-explain", files);
+        stagecraft::tell_other_device("stagecraft-explain", inputs.other_device);
+        const stagecraft::BoundPlan plan(stagecraft::format::read_plan(plan_path));
+        stagecraft::ExplainOptions options;
+        options.moves = !no_moves;
+        options.calibration = inputs.calibration;
+        auto result = [&] {
+          stagecraft::ProgressLine line;
+          options.predict.progress = [&line](double done) { line.show(fmt::format("evaluated {:.0f} %", done * 100)); };
+          try {
+            return stagecraft::explain(inputs.graph, inputs.topology, plan, options);
+          } catch (const std::invalid_argument& e) { throw std::invalid_argument(plan_path + ": " + e.what()); }
+        }();
+        if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result))
+          throw std::runtime_error(plan_path + ": " + infeasible->reason);
+        const auto& explanation = std::get<stagecraft::Explanation>(result);
+        stagecraft::format::write_text("-", json ? stagecraft::format::explanation_json(explanation)
+                                                 : explanation_text(explanation, stagecraft::line_width()));
+        return 0;
+      });
+}

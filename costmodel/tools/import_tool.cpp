@@ -1,0 +1,77 @@
+#include <variant>
+
+#include "costmodel/format/files/files.h"
+#include "costmodel/format/files/outputs.h"
+#include "costmodel/format/json.h"
+#include "costmodel/interchange/foreign.h"
+#include "costmodel/tool.h"
+
+namespace {
+
+std::string document(const stagecraft::Graph& graph) { return stagecraft::format::graph_json(graph); }
+std::string document(const stagecraft::Topology& topology) { return stagecraft::format::topology_json(topology); }
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string format;
+  std::vector<std::string> inputs;
+  std::string measured;
+  std::string units;
+  std::string output = "-";
+  bool force = false;
+  return stagecraft::run_tool(
+      {"import",
+       "Converts another program's files to a graph or topology. Formats: " +
+           stagecraft::interchange::format_list(stagecraft::interchange::foreign_formats()) + ".",
+       "stagecraft import pipedream graph.txt -o graph.json\n"
+       "  stagecraft import dnn-partitioning bert24.json --units fixed -o graph.json\n"
+       "  stagecraft import nccl-tests all_reduce.txt sendrecv.txt -o measured.json\n"
+       "  stagecraft import nccl-topology dump.xml --measured measured.json -o topology.json"},
+      argc, argv,
+      [&](CLI::App& app) {
+        app.add_option("FORMAT", format, "format of FILE")->required();
+        app.add_option("FILE", inputs, "input file; - is standard input")->required();
+        app.add_option("--measured", measured,
+                       "measured topology; its links replace those of levels with the same "
+                       "name");
+        app.add_option("--units", units,
+                       "of dnn-partitioning and piper: published reads all numbers as the format says, fixed also "
+                       "finds times that are in another unit; says which (default: published)")
+            ->check(stagecraft::one_of("units", {"published", "fixed"}));
+        app.add_option("-o,--output", output, "output file; - is standard output")->capture_default_str();
+        stagecraft::add_force_option(app, force);
+      },
+      [&] {
+        const stagecraft::interchange::ForeignFormat& foreign = *stagecraft::usage("FORMAT", [&] {
+          return &stagecraft::interchange::find_format(stagecraft::interchange::foreign_formats(), format);
+        });
+        std::vector<std::string> read = inputs;
+        read.push_back(measured);
+        stagecraft::format::check_outputs(read, {{output, ""}}, force);
+        std::vector<stagecraft::interchange::SourceFile> files;
+        for (const std::string& input : inputs) files.push_back({stagecraft::format::read_text(input), input});
+        if (!units.empty() && !foreign.read_units)
+          throw CLI::ValidationError("--units", "only valid with dnn-partitioning and piper");
+        auto result = units.empty() ? foreign.read(files)
+                                    : std::variant<stagecraft::Graph, stagecraft::Topology>(
+                                          foreign.read_units(files, stagecraft::interchange::units_by_name(units)));
+        if (foreign.read_units)
+          std::cerr << "note: " << std::get<stagecraft::Graph>(result).provenance.notes.at("units") << "\n";
+        if (!measured.empty()) {
+          auto* const topology = std::get_if<stagecraft::Topology>(&result);
+          if (topology == nullptr)
+            throw CLI::ValidationError("--measured", "only valid with a topology, " + format + " is a graph");
+          *topology = stagecraft::with_measured(*topology, stagecraft::format::read_topology(measured));
+        }
+        const std::string text = std::visit(
+            [](auto& value) {
+              value.provenance.tool = std::string("stagecraft-import ") + stagecraft::version();
+              return document(value);
+            },
+            result);
+        stagecraft::format::check_outputs(read, {{output, stagecraft::format::text_kind(text)}}, force);
+        stagecraft::format::write_text(output, text);
+        return 0;
+      });
+}

@@ -1,0 +1,76 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "costmodel/format/files/files.h"
+#include "costmodel/project/new_project.h"
+#include "costmodel/tool.h"
+
+namespace {
+
+/// Refuses what stands where the project is to be written.
+void check_absent(const std::string& path) {
+  if (path != "-" && std::filesystem::exists(path))
+    throw stagecraft::FormatError(path + ": already exists, so it is not replaced; use another name, or --force");
+}
+
+void check_model(const std::string& model) {
+  if (model.find_first_of("./") != std::string::npos && !std::filesystem::exists(model))
+    throw stagecraft::FormatError(model + ": does not exist");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string output = "stagecraft.toml";
+  std::vector<std::string> from;
+  stagecraft::project::NewProject wanted;
+  bool force = false;
+  return stagecraft::run_tool(
+      {"init",
+       "Writes a project file with comments: model, data, cluster, limits, training. stagecraft auto does what it "
+       "says.",
+       "stagecraft init --from gpt layers=4 width=256 heads=4 --devices 2\n"
+       "  stagecraft init gpt.toml --from model.pt2 --data tensors:train.safetensors\n"
+       "  stagecraft init --from resnet50 --topology example:dgx-h100 --estimate H100-SXM"},
+      argc, argv,
+      [&](CLI::App& app) {
+        app.add_option("FILE", output, "the project file; - is standard output")->capture_default_str();
+        app.add_option("--from", from,
+                       "built-in model with its options KEY=VALUE, model file, or graph.json (default: convnet)")
+            ->type_name("MODEL ...");
+        app.add_option("--data", wanted.data, "data source (default: fashion-mnist for convnet, else synthetic)");
+        app.add_option("--topology", wanted.topology,
+                       "this-machine (default), a topology file, or example:NAME; with the last two, nothing runs");
+        app.add_option("--devices", wanted.devices, "number of processes, or of GPUs, of this machine")
+            ->capture_default_str()
+            ->transform(stagecraft::integer<std::int64_t>(1));
+        app.add_option("--estimate", wanted.estimate,
+                       "with --topology: its GPUs, a card of stagecraft estimate --list");
+        app.add_flag("--force", force, "replace the file if it exists");
+      },
+      [&] {
+        if (!from.empty()) {
+          wanted.model = from.front();
+          wanted.options.assign(from.begin() + 1, from.end());
+        }
+        if (const std::string stem = std::filesystem::path(output).stem().string(); output != "-")
+          wanted.folder = stem + "-out";
+        const std::string text =
+            stagecraft::usage("--from", [&] { return project_text(stagecraft::project::new_project(wanted)); });
+        const std::string shown = output == "-" ? "standard output" : output;
+        stagecraft::usage("--from", [&] {
+          try {
+            return stagecraft::project::parse_project(text, shown);
+          } catch (const stagecraft::FormatError& e) { throw std::invalid_argument(e.what()); }
+        });
+        if (!force) check_absent(output);
+        check_model(wanted.model);
+        stagecraft::format::write_text(output, text);
+        if (output != "-") {
+          fmt::print(stderr, "wrote {}; look at it, then: stagecraft auto{}\n", output,
+                     output == "stagecraft.toml" ? "" : " " + output);
+        }
+        return 0;
+      });
+}

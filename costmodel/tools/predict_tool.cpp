@@ -1,0 +1,227 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "costmodel/accuracy/intervals.h"
+#include "costmodel/analysis/scaling.h"
+#include "costmodel/format/files/files.h"
+#include "costmodel/format/files/outputs.h"
+#include "costmodel/format/json.h"
+#include "costmodel/index.h"
+#include "costmodel/interchange/traces/chakra.h"
+#include "costmodel/interchange/traces/chrome_trace.h"
+#include "costmodel/prediction/device_match.h"
+#include "costmodel/progress.h"
+#include "costmodel/report/text_gantt.h"
+#include "costmodel/table.h"
+#include "costmodel/tool.h"
+#include "costmodel/tool_inputs.h"
+
+namespace {
+
+using stagecraft::format_bytes;
+using stagecraft::format_seconds;
+
+/// "does not fit" if the estimate exceeds the device's memory, "may not fit" if only the bound does, or empty; by
+/// stage. Stages of one device count together.
+std::vector<std::string> fit_texts(const stagecraft::Prediction& p, std::optional<stagecraft::Bytes> memory,
+                                   int positions) {
+  std::vector<std::string> out(p.stages.size());
+  for (std::size_t s = 0; memory && s < out.size(); ++s) {
+    stagecraft::Bytes total;
+    stagecraft::Bytes bound;
+    for (std::size_t chunk = s % stagecraft::to_index(positions); chunk < out.size();
+         chunk += stagecraft::to_index(positions)) {
+      total += p.stages[chunk].memory.total;
+      bound += p.stages[chunk].memory_bound;
+    }
+    if (bound > *memory) out[s] = "may not fit, up to " + format_bytes(bound);
+    if (total > *memory) out[s] = "does not fit";
+  }
+  return out;
+}
+
+/// `fits`: of each stage, see fit_texts. `assumption` is printed at the end. A "~" precedes figures that were measured
+/// on another device.
+void print(const stagecraft::Prediction& p, const std::vector<std::string>& fits, const std::string& assumption) {
+  const std::string mark = p.other_device.empty() ? "" : "~";
+  const auto time = [&](stagecraft::Seconds t) { return mark + format_seconds(t); };
+  std::string out = "step " + time(p.iteration);
+  if (p.samples_per_s) out += fmt::format(", {}{:.1f} samples per second", mark, *p.samples_per_s);
+  out += fmt::format(", bubble {}{:.1f} %\n", mark, p.bubble * 100);
+  if (p.low && p.high)
+    out += fmt::format("90 % interval of the step: {} to {}\n  it comes from {}\n", time(*p.low), time(*p.high),
+                       p.interval);
+  std::vector<std::vector<std::string>> rows;
+  for (const stagecraft::StagePrediction& s : p.stages) {
+    rows.push_back({std::to_string(s.stage), std::to_string(s.replicas), time(s.forward), time(s.backward),
+                    time(s.compute), time(s.update), time(s.reduce), time(s.exposed_transfer), time(s.bubble),
+                    std::to_string(s.in_flight), mark + format_bytes(s.memory.total),
+                    fits[stagecraft::to_index(s.stage)]});
+  }
+  out += stagecraft::table_text({{.title = "stage"},
+                                 {.title = "replicas"},
+                                 {.title = "forward"},
+                                 {.title = "backward"},
+                                 {.title = "compute"},
+                                 {.title = "update"},
+                                 {.title = "reduce"},
+                                 {.title = "transfer"},
+                                 {.title = "bubble"},
+                                 {.title = "in flight"},
+                                 {.title = "peak memory"},
+                                 {.title = "", .left = true}},
+                                rows, stagecraft::line_width());
+  out += "forward and backward are per microbatch, the rest per step; means over replicas\n";
+  if (!p.calibration.empty()) out += "calibrated: " + p.calibration + "\n";
+  if (const std::string text = idle_text(p); !text.empty()) out += "note: " + text + "\n";
+  if (!p.other_device.empty())
+    out += "~ marks figures that were not measured on this topology's devices: " + p.other_device + "\n";
+  if (!p.backward_parts.empty()) out += "note: " + p.backward_parts + "\n";
+  if (!p.message_processing.empty()) out += "note: " + p.message_processing + "\n";
+  if (!assumption.empty()) out += "note: " + assumption + "\n";
+  std::cerr << out;
+}
+
+/// The table of --scale.
+void print(const std::vector<stagecraft::ScalePoint>& scaling) {
+  std::vector<std::vector<std::string>> rows;
+  for (const stagecraft::ScalePoint& point : scaling) {
+    const auto rate = [&](double devices) {
+      return point.samples_per_s ? fmt::format("{:.1f}", *point.samples_per_s / devices) : std::string("-");
+    };
+    rows.push_back({std::to_string(point.copies), std::to_string(point.devices), std::to_string(point.microbatches),
+                    format_seconds(point.iteration), format_seconds(point.low) + " to " + format_seconds(point.high),
+                    rate(1), rate(point.devices), fmt::format("{:.1f} %", point.efficiency * 100),
+                    fmt::format("{:.1f} to {:.1f} %", point.efficiency_low * 100, point.efficiency_high * 100),
+                    point.fits ? "" : "may not fit"});
+  }
+  std::cerr << "copies of the plan, each on as many groups of the outermost level\n" +
+                   stagecraft::table_text({{.title = "copies"},
+                                           {.title = "devices"},
+                                           {.title = "microbatches"},
+                                           {.title = "step"},
+                                           {.title = "90 % interval"},
+                                           {.title = "samples/s"},
+                                           {.title = "per device"},
+                                           {.title = "efficiency"},
+                                           {.title = "90 % interval"},
+                                           {.title = "", .left = true}},
+                                          rows, stagecraft::line_width());
+}
+
+/// The files of write_chakra.
+std::vector<stagecraft::format::OutputFile> chakra_files(const stagecraft::BoundPlan& plan) {
+  std::vector<stagecraft::format::OutputFile> out{{"comm_groups.json", "list of Chakra groups"}};
+  for (std::size_t rank = 0; rank < plan.ranks().size(); ++rank)
+    out.push_back({"chakra." + std::to_string(rank) + ".et", "Chakra trace"});
+  return out;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  stagecraft::ScenarioFiles files;
+  std::string plan_path;
+  std::string output;
+  std::string trace;
+  std::string chakra;
+  bool force = false;
+  bool gantt = false;
+  std::vector<int> scale;
+  bool same_batch = false;
+  stagecraft::PredictOptions options;
+  return stagecraft::run_tool(
+      {"predict",
+       "Predicts time, throughput and memory of a plan by replaying its action lists against measured costs.",
+       "stagecraft predict graph.json topology.json plan.json -o prediction.json --trace trace.json\n"
+       "  stagecraft predict graph.json topology.json plan.json --scale 1,2,4,8 -o prediction.json"},
+      argc, argv,
+      [&](CLI::App& app) {
+        add_scenario_files(app, files);
+        app.add_option("PLAN", plan_path, "plan.json")->required();
+        app.add_option("-o,--output", output, "output file; - is standard output");
+        app.add_option("--trace", trace, "a Chrome trace (also for ui.perfetto.dev) of the predicted step");
+        app.add_flag("--gantt", gantt, "print the predicted step as a timeline in text, as wide as the terminal");
+        CLI::Option* const copies =
+            app.add_option(
+                   "--scale", scale,
+                   "also predict this many copies of the plan side by side, such as 1,2,4,8: the outermost level "
+                   "of the topology has as many times its groups, each stage as many times its replicas")
+                ->delimiter(',')
+                ->transform(stagecraft::integer(1))
+                ->type_name("COPIES,...");
+        app.add_flag("--same-batch", same_batch,
+                     "with --scale, share the plan's microbatches among the copies (default: each copy has them)")
+            ->needs(copies);
+        app.add_option("--chakra", chakra, "folder for Chakra execution traces, one per rank, for ASTRA-sim");
+        stagecraft::add_force_option(app, force);
+        app.add_flag("--free-transfers", options.free_transfers, "treat transfers as free");
+        add_scenario_options(app, files, "; ignores the slowdown of shared hosts and marks every figure with ~");
+      },
+      [&] {
+        std::vector<std::string> inputs = files.all();
+        inputs.push_back(plan_path);
+        stagecraft::format::check_outputs(inputs, {{output, "stagecraft.prediction"}, {trace, "Chrome trace"}}, force);
+        if (!chakra.empty()) stagecraft::format::check_can_write_in(chakra);
+        const auto [graph, topology, calibration, other_device] = read_scenario("stagecraft-predict", files);
+        const stagecraft::BoundPlan plan(stagecraft::format::read_plan(plan_path));
+        if (!chakra.empty()) stagecraft::format::check_outputs_in(chakra, inputs, chakra_files(plan), force);
+        auto result = [&] {
+          stagecraft::ProgressLine line;
+          options.progress = [&line](double done) { line.show(fmt::format("simulated {:.0f} %", done * 100)); };
+          try {
+            return stagecraft::predict_with_intervals(graph, topology, plan, calibration, options);
+          } catch (const std::invalid_argument& e) { throw std::invalid_argument(plan_path + ": " + e.what()); }
+        }();
+        if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {
+          throw std::runtime_error(plan_path + ": " + infeasible->reason);
+        }
+        auto& prediction = std::get<stagecraft::Prediction>(result);
+        prediction.other_device = other_device;
+        print(prediction, fit_texts(prediction, topology.device.memory, plan.positions()),
+              stagecraft::slowdown_assumption(graph, topology));
+        if (!scale.empty()) {
+          options.progress = {};
+          auto points = [&] {
+            try {
+              return stagecraft::predict_scaling(
+                  {graph, topology, plan.plan()}, scale,
+                  same_batch ? stagecraft::ScaledWork::Fixed : stagecraft::ScaledWork::PerCopy, calibration, options);
+            } catch (const std::invalid_argument& e) {
+              throw std::invalid_argument(fmt::format("--scale: {}", e.what()));
+            }
+          }();
+          if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&points))
+            throw std::runtime_error("--scale: " + infeasible->reason);
+          prediction.scaling = std::get<std::vector<stagecraft::ScalePoint>>(std::move(points));
+          print(prediction.scaling);
+        }
+        if (gantt) {
+          const char* const no_colour = std::getenv("NO_COLOR");
+          const bool colour = ::isatty(STDERR_FILENO) == 1 && (no_colour == nullptr || *no_colour == '\0');
+          std::cerr << stagecraft::report::text_gantt(stagecraft::report::shown_step(prediction),
+                                                      stagecraft::line_width(), colour);
+        }
+        if (prediction.reckoned_microbatches > 0) {
+          const int replayed = plan.plan().microbatches - prediction.reckoned_microbatches;
+          std::cerr << fmt::format(
+              "simulated {} of {} microbatches; the step repeats itself, so the timeline has a gap for the others\n",
+              replayed, plan.plan().microbatches);
+          if (!chakra.empty()) {
+            throw std::invalid_argument(fmt::format(
+                "--chakra {}: needs all microbatches of a step, {} of {} were simulated; plan fewer microbatches",
+                chakra, replayed, plan.plan().microbatches));
+          }
+        }
+        if (!output.empty()) stagecraft::format::write_text(output, stagecraft::format::prediction_json(prediction));
+        if (!trace.empty())
+          stagecraft::format::write_text(
+              trace, stagecraft::interchange::chrome_trace(prediction.timeline, plan.plan().model + ", predicted"));
+        if (!chakra.empty())
+          stagecraft::interchange::write_chakra(
+              chakra, stagecraft::interchange::chakra_trace(prediction.timeline, plan, graph), plan.plan().model);
+        return 0;
+      });
+}

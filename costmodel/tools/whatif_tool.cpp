@@ -1,0 +1,63 @@
+#include "costmodel/analysis/whatif.h"
+
+#include "costmodel/format/files/files.h"
+#include "costmodel/format/json.h"
+#include "costmodel/format/results/whatif_json.h"
+#include "costmodel/table.h"
+#include "costmodel/tool.h"
+#include "costmodel/tool_inputs.h"
+
+namespace {
+
+std::string settings_text() {
+  std::vector<std::vector<std::string>> rows;
+  for (const stagecraft::SettingText& text : stagecraft::settings_known())
+    rows.push_back({"  " + text.name, text.values, text.meaning});
+  return stagecraft::table_text(
+      {{.title = "  setting", .left = true}, {.title = "values", .left = true}, {.title = "", .left = true}}, rows,
+      120);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  stagecraft::ScenarioFiles files;
+  std::string plan_path;
+  std::vector<std::string> changes;
+  bool json = false;
+  return stagecraft::run_tool(
+      {"whatif", "Predicts a plan before and after changes to the model's times, the links, the devices or the plan.",
+       "stagecraft whatif graph.json topology.json plan.json --set link.node.bandwidth=2x --set schedule=zb-h1\n  "
+       "stagecraft whatif graph.json topology.json plan.json --set stage.1.compute=0.8x --json\n\n" +
+           settings_text()},
+      argc, argv,
+      [&](CLI::App& app) {
+        add_scenario_files(app, files);
+        app.add_option("PLAN", plan_path, "plan.json")->required();
+        app.add_option("--set", changes, "a change, NAME=VALUE; see below")->required()->allow_extra_args(false);
+        app.add_flag("--json", json, "a stagecraft.whatif document instead of a table");
+        add_scenario_options(app, files);
+      },
+      [&] {
+        stagecraft::ScenarioInputs inputs = read_scenario("stagecraft-whatif", files);
+        stagecraft::tell_other_device("stagecraft-whatif", inputs.other_device);
+        stagecraft::Scenario scenario{std::move(inputs.graph), std::move(inputs.topology),
+                                      stagecraft::format::read_plan(plan_path)};
+        for (const std::string& change : changes) {
+          try {
+            static_cast<void>(with_change(scenario, change));
+          } catch (const std::invalid_argument& e) { throw std::invalid_argument(std::string("--set ") + e.what()); }
+        }
+        const auto result = [&] {
+          try {
+            return stagecraft::what_if(scenario, changes, inputs.calibration);
+          } catch (const std::invalid_argument& e) { throw std::invalid_argument(plan_path + ": " + e.what()); }
+        }();
+        if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result))
+          throw std::runtime_error(plan_path + ": " + infeasible->reason);
+        const auto& whatif = std::get<stagecraft::WhatIf>(result);
+        stagecraft::format::write_text(
+            "-", json ? stagecraft::format::whatif_json(whatif) : whatif_text(whatif, stagecraft::line_width()));
+        return 0;
+      });
+}

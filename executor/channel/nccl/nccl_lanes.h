@@ -1,0 +1,337 @@
+#pragma once
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "costmodel/index.h"
+#include "executor/channel/channel_checks.h"
+#include "executor/channel/channel_nccl.h"
+#include "executor/channel/nccl/nccl_communicators.h"
+#include "executor/channel/nccl/nccl_transfers.h"
+
+// Only for files that are built with CUDA.
+
+namespace stagecraft::channel {
+
+/// The communicators of one rank and what is in progress on them: the only code that calls NCCL in a run, one thread at
+/// a time.
+class NcclLanes {
+ public:
+  using Clock = std::chrono::steady_clock;
+  /// Received tensors of one tag that a step holds at a time, as schedules post receives at most so far ahead.
+  static constexpr int kSlotsAtStart = 2;
+
+  NcclLanes(std::shared_ptr<NcclLine> line, std::chrono::milliseconds deadline, const NcclOptions& options)
+      : line_(std::move(line)), deadline_(deadline), options_(options) {}
+  ~NcclLanes() { abort_now(); }
+  NcclLanes(const NcclLanes&) = delete;
+  NcclLanes& operator=(const NcclLanes&) = delete;
+
+  /// Creates the communicator `plan` of this rank, and exchanges `messages` on it. Collective among its ranks. Throws
+  /// PeerError after the deadline, DeviceError if NCCL or CUDA refuses.
+  NcclLane& create(const CommunicatorPlan& plan, const ncclUniqueId& id,
+                   const std::vector<std::vector<NcclCall>>& messages) {
+    lanes_.push_back(std::make_unique<NcclLane>());
+    NcclLane& lane = *lanes_.back();
+    lane.plan = plan;
+    lane.stream = device::make_urgent_stream();
+    const auto place = std::ranges::find(plan.ranks, line_->rank) - plan.ranks.begin();
+    ncclConfig_t config =
+        nccl_config(plan.reduces ? NcclUse::Reduction : NcclUse::Edge, options_.most_ctas, lane.plan.name.c_str());
+    ncclComm_t raw = nullptr;
+    const ncclResult_t begun = ncclCommInitRankConfig(&raw, to_int(plan.ranks.size()), id, to_int(place), &config);
+    lane.communicator = device::NcclCommunicator(raw);
+    settle(lane, begun, "ncclCommInitRankConfig");
+    warm_up(lane, messages, place == 0);
+    return lane;
+  }
+
+  /// Enqueues one group on the lane: what `order(operation)` lets it wait for, then the NCCL calls of `calls()`, which
+  /// use the memory that `hold(tensors)` names.
+  template <typename Hold, typename Order, typename Calls>
+  std::shared_ptr<NcclOperation> enqueue(NcclLane& lane, const char* kind, int tag, const Hold& hold,
+                                         const Order& order, const Calls& calls) {
+    line_->throw_if_aborted();
+    const CurrentGpu guard(line_->device);
+    std::shared_ptr<NcclOperation> operation;
+    {
+      const std::lock_guard lock(lane.mutex);
+      lane.reap();
+      // A caller that still holds one may query its event.
+      const auto unused = std::ranges::find_if(lane.idle, [](const auto& each) { return each.use_count() == 1; });
+      if (unused == lane.idle.end()) {
+        operation = std::make_shared<NcclOperation>();
+      } else {
+        operation = std::move(*unused);
+        *unused = std::move(lane.idle.back());
+        lane.idle.pop_back();
+      }
+    }
+    operation->kind = kind;
+    operation->tag = tag;
+    {
+      const std::lock_guard lock(calling_);
+      line_->throw_if_aborted();
+      order(*operation);
+      hold(under_way_);
+      device::check(ncclGroupStart(), "ncclGroupStart");
+      try {
+        calls();
+      } catch (...) {
+        (void)ncclGroupEnd();
+        throw;
+      }
+      settle(lane, ncclGroupEnd(), kind);
+      device::check(cudaEventRecord(operation->done.get(), lane.stream.get()), "cudaEventRecord");
+      under_way_.clear();
+    }
+    const std::lock_guard lock(lane.mutex);
+    operation->number = ++lane.calls;
+    operation->since = Clock::now();
+    lane.pending.push_back(operation);
+    return operation;
+  }
+
+  /// Adds a send of the edge's messages to the group; nothing for a tensor without values.
+  static void send(NcclLane& lane, const at::Tensor& tensor) {
+    if (tensor.numel() == 0) return;
+    device::check(
+        ncclSend(tensor.const_data_ptr(), tensor.nbytes(), ncclUint8, 1, lane.communicator.get(), lane.stream.get()),
+        "ncclSend");
+  }
+  /// The other end of send, into `memory`.
+  static void receive(NcclLane& lane, const at::Tensor& memory) {
+    if (memory.numel() == 0) return;
+    device::check(
+        ncclRecv(memory.data_ptr(), memory.nbytes(), ncclUint8, 0, lane.communicator.get(), lane.stream.get()),
+        "ncclRecv");
+  }
+  /// Enqueues the sum of `own` over the lane's members, or their values into `gathered` if it is defined.
+  static void reduce(NcclLane& lane, const at::Tensor& own, const at::Tensor& gathered) {
+    const auto count = to_index(own.numel());
+    if (count == 0) return;
+    if (gathered.defined()) {
+      device::check(ncclAllGather(own.const_data_ptr(), gathered.data_ptr(), count, ncclFloat, lane.communicator.get(),
+                                  lane.stream.get()),
+                    "ncclAllGather");
+    } else {
+      device::check(ncclAllReduce(own.const_data_ptr(), own.data_ptr(), count, ncclFloat, ncclSum,
+                                  lane.communicator.get(), lane.stream.get()),
+                    "ncclAllReduce");
+    }
+  }
+
+  /// Undefined if NCCL sums.
+  [[nodiscard]] at::Tensor room_to_gather(const at::Tensor& own, std::size_t members) const {
+    if (!options_.deterministic || members <= 2) return {};
+    return at::empty({static_cast<std::int64_t>(members), own.numel()}, own.options());
+  }
+
+  std::shared_ptr<NcclPool> pool_of(NcclLane& lane, int tag) const {
+    std::shared_ptr<NcclPool>& pool = lane.pools[tag];
+    if (!pool) pool = std::make_shared<NcclPool>(line_->device, compute_stream(line_->device));
+    return pool;
+  }
+
+  /// Memory for `spec` whose `free` has been recorded.
+  TakenSlot take(const std::shared_ptr<NcclPool>& pool, const TensorSpec& spec) {
+    {
+      const std::lock_guard lock(pool->mutex);
+      const auto fits =
+          std::ranges::find_if(pool->idle, [&](const auto& each) { return same_spec(spec, each->memory); });
+      if (fits != pool->idle.end()) {
+        TakenSlot slot(fits->release(), AbandonSlot{pool});
+        *fits = std::move(pool->idle.back());
+        pool->idle.pop_back();
+        return slot;
+      }
+    }
+    TakenSlot slot(std::make_unique<NcclPool::Slot>().release(), AbandonSlot{pool});
+    slot->memory = at::empty(spec.shape, at::TensorOptions(spec.dtype).device(line_->device));
+    slot->free = device::make_order_event();
+    // The allocator may return memory that work enqueued here still reads.
+    device::check(cudaEventRecord(slot->free.get(), pool->compute), "cudaEventRecord");
+    return slot;
+  }
+
+  /// Makes the lane wait for what is enqueued on this thread's stream so far.
+  void order_after_compute(NcclLane& lane, NcclOperation& operation) {
+    device::check(cudaEventRecord(operation.ready.get(), compute_stream(line_->device)), "cudaEventRecord");
+    device::check(cudaStreamWaitEvent(lane.stream.get(), operation.ready.get(), 0), "cudaStreamWaitEvent");
+  }
+
+  /// Waits for transfers in progress, unless the run was aborted: the watching thread ends those that are late.
+  void drain() noexcept {
+    try {
+      const CurrentGpu guard(line_->device);
+      for (const auto& lane : lanes_) {
+        while (!line_->aborted) {
+          {
+            const std::lock_guard lock(lane->mutex);
+            lane->reap();
+            if (lane->pending.empty()) break;
+          }
+          std::this_thread::sleep_for(std::chrono::microseconds(100));
+        }
+      }
+    } catch (const std::exception&) {  // the device is lost
+    }
+  }
+
+  /// Why the run cannot continue, as far as this rank's transfers tell; empty if it can. Throws DeviceError.
+  std::string trouble() {
+    const CurrentGpu guard(line_->device);
+    // Only one thread at a time may be inside a communicator, and the thread that is checks for errors itself.
+    const std::unique_lock polling(calling_, std::try_to_lock);
+    std::shared_ptr<NcclOperation> late;  // the one that has waited longest: others may wait for it
+    const NcclLane* late_on = nullptr;
+    for (const auto& lane : lanes_) {
+      const std::lock_guard lock(lane->mutex);
+      lane->reap();
+      ncclResult_t state = ncclSuccess;
+      if (polling.owns_lock() && lane->communicator.get()) {
+        device::check(ncclCommGetAsyncError(lane->communicator.get(), &state), "ncclCommGetAsyncError");
+        if (state != ncclInProgress) device::check(state, lane->plan.name.c_str());
+      }
+      if (lane->pending.empty() || Clock::now() - lane->pending.front()->since < deadline_) continue;
+      if (!late || lane->pending.front()->since < late->since) {
+        late = lane->pending.front();
+        late_on = lane.get();
+      }
+    }
+    if (late) {
+      const std::lock_guard lock(line_->mutex);
+      line_->late = true;
+      return fmt::format("rank {} waited {} for {} {} under tag {} of {}", line_->rank,
+                         meeting::seconds_text(deadline_), late->kind, late->number, late->tag, late_on->plan.name);
+    }
+    return "";
+  }
+
+  /// Ends all transfers of this rank and releases the communicators, unless a thread is stuck inside NCCL: it stays
+  /// stuck.
+  void abort() {
+    // No thread may be inside a call on a communicator that is aborted.
+    std::unique_lock lock(calling_, std::try_to_lock);
+    const auto end = Clock::now() + std::chrono::seconds(1);
+    while (!lock && Clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      (void)lock.try_lock();
+    }
+    if (lock) abort_now();
+  }
+
+ private:
+  /// As abort_together with all lanes. The caller holds the lock or is the only thread.
+  void abort_now() noexcept {
+    try {
+      const CurrentGpu guard(line_->device);
+      std::vector<ncclComm_t> idle;
+      std::vector<ncclComm_t> busy;
+      for (const auto& lane : lanes_) {
+        const std::lock_guard lock(lane->mutex);
+        if (ncclComm_t raw = lane->communicator.release()) (lane.get() == inside_ ? busy : idle).push_back(raw);
+      }
+      abort_together(idle, busy);
+    } catch (const std::exception&) {  // the device is lost, and its communicators with it
+    }
+  }
+
+  /// Exchanges each of `messages`, or one value if there are none. A communicator's first call connects it and waits
+  /// for the other end, and so does the first call for which NCCL chooses another algorithm, which depends on the
+  /// bytes. In a step, calls of several communicators could wait for each other.
+  void warm_up(NcclLane& lane, std::vector<std::vector<NcclCall>> messages, bool sends) {
+    if (messages.empty()) {
+      NcclCall one{NcclCall::Kind::AllReduce, 0, -1, {{1}, at::kFloat}};
+      if (!lane.plan.reduces) one.kind = sends ? NcclCall::Kind::Send : NcclCall::Kind::Receive;
+      messages.push_back({one});
+    }
+    for (const std::vector<NcclCall>& message : messages) {
+      std::vector<at::Tensor> tensors;
+      at::Tensor gathered;
+      for (const NcclCall& call : message) {
+        tensors.push_back(
+            at::empty(call.spec.shape, at::TensorOptions(call.spec.dtype).device(line_->device)).fill_(0));
+        if (call.kind == NcclCall::Kind::AllReduce) gathered = room_to_gather(tensors.back(), lane.plan.ranks.size());
+      }
+      NcclOperation operation;
+      order_after_compute(lane, operation);
+      device::check(ncclGroupStart(), "ncclGroupStart");
+      for (std::size_t i = 0; i < message.size(); ++i) {
+        if (message[i].kind == NcclCall::Kind::AllReduce) reduce(lane, tensors[i].view({-1}), gathered);
+        if (message[i].kind == NcclCall::Kind::Send) send(lane, tensors[i]);
+        if (message[i].kind == NcclCall::Kind::Receive) receive(lane, tensors[i]);
+      }
+      settle(lane, ncclGroupEnd(), "ncclGroupEnd");
+      wait_until(lane, "its first exchange", [&] {
+        const cudaError_t status = cudaStreamQuery(lane.stream.get());
+        if (status != cudaErrorNotReady) device::check(status, "cudaStreamQuery");
+        return status == cudaSuccess;
+      });
+      if (lane.plan.reduces || sends) continue;
+      // Memory for the step's receives: its first ones need not wait for work that is enqueued before them.
+      for (const NcclCall& call : message) {
+        if (call.tag < 0) continue;
+        std::vector<TakenSlot> slots;
+        const auto pool = pool_of(lane, call.tag);
+        for (int i = 0; i < kSlotsAtStart; ++i) slots.push_back(take(pool, call.spec));
+        for (TakenSlot& slot : slots) pool->idle.emplace_back(slot.release());
+      }
+    }
+  }
+
+  /// Polls until `done()`, the deadline or an error of NCCL.
+  template <typename Done>
+  void wait_until(NcclLane& lane, const char* what, const Done& done) {
+    const auto end = Clock::now() + deadline_;
+    while (!done()) {
+      line_->throw_if_aborted();
+      ncclResult_t state = ncclSuccess;
+      device::check(ncclCommGetAsyncError(lane.communicator.get(), &state), "ncclCommGetAsyncError");
+      if (state != ncclInProgress) device::check(state, lane.plan.name.c_str());
+      if (Clock::now() > end) throw_late(lane, what);
+      std::this_thread::yield();
+    }
+  }
+
+  [[noreturn]] void throw_late(const NcclLane& lane, const char* what) const {
+    throw meeting::PeerError(fmt::format("rank {} waited {} for {} of NCCL communicator \"{}\"", line_->rank,
+                                         meeting::seconds_text(deadline_), what, lane.plan.name),
+                             meeting::PeerError::Cause::Deadline);
+  }
+
+  /// Returns once the call that returned `status` is enqueued: on a nonblocking communicator, a thread of NCCL does
+  /// that.
+  void settle(NcclLane& lane, ncclResult_t status, const char* call) {
+    inside_ = &lane;
+    const auto end = Clock::now() + deadline_;
+    while (status == ncclInProgress) {
+      line_->throw_if_aborted();
+      device::check(ncclCommGetAsyncError(lane.communicator.get(), &status), "ncclCommGetAsyncError");
+      if (status != ncclInProgress) break;
+      if (Clock::now() > end) throw_late(lane, call);
+      std::this_thread::yield();
+    }
+    device::check(status, call);
+    inside_ = nullptr;
+  }
+
+  std::shared_ptr<NcclLine> line_;
+  std::chrono::milliseconds deadline_;
+  NcclOptions options_;
+  std::vector<std::unique_ptr<NcclLane>> lanes_;  ///< in the order of their creation
+  std::mutex calling_;                            ///< held by the only thread that may call NCCL
+  NcclLane* inside_ = nullptr;                    ///< whose call is not done; with calling_
+  std::vector<at::Tensor> under_way_;             ///< of that call: a failed one may still be enqueued
+};
+
+}  // namespace stagecraft::channel

@@ -1,0 +1,106 @@
+#include "executor/run/binding/bound_model.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <string>
+
+#include "costmodel/index.h"
+#include "executor/channel/control_tags.h"
+#include "executor/model/stage_layers.h"
+
+namespace stagecraft::run {
+namespace {
+
+using Holders = std::map<std::string, std::set<std::string>>;  // tied parameter -> its layers
+
+Holders tied_of_model(const model::Model& model) {
+  Holders out;
+  for (const model::LayerSpec& layer : model.layers) {
+    for (const model::ParameterSpec& parameter : layer.parameters) {
+      if (parameter.trainable) out[parameter.name].insert(layer.name);
+    }
+  }
+  std::erase_if(out, [](const auto& entry) { return entry.second.size() < 2; });
+  return out;
+}
+
+/// Checks that gradients are summed over exactly the layers that share a parameter.
+void check_tied(const BoundPlan& plan, const model::Model& model) {
+  if (!plan.schedule().trains) return;
+  Holders planned;
+  for (const TiedLayers& tied : plan.plan().tied) planned[tied.parameter] = {tied.layers.begin(), tied.layers.end()};
+  const Holders held = tied_of_model(model);
+  for (const auto& [parameter, layers] : held) {
+    const auto it = planned.find(parameter);
+    if (it != planned.end() && it->second == layers) continue;
+    throw std::invalid_argument(
+        fmt::format("layers \"{}\" of model \"{}\" share parameter \"{}\", which the plan does not list as tied; "
+                    "profile and plan the model again",
+                    fmt::join(layers, "\", \""), model.name, parameter));
+  }
+  for (const auto& [parameter, layers] : planned) {
+    if (held.contains(parameter)) continue;
+    throw std::invalid_argument(
+        fmt::format("the plan lists parameter \"{}\" as tied, but model \"{}\" does not have it in two layers; profile "
+                    "and plan the model again",
+                    parameter, model.name));
+  }
+}
+
+void check_buffers(const BoundModel& bound) {
+  // Replicas of an asynchronous schedule keep separate buffers, an evaluation does not write any.
+  if (bound.plan.asynchronous() || !bound.plan.schedule().trains) return;
+  for (int stage = 0; stage < bound.plan.stages(); ++stage) {
+    if (bound.plan.replicas(stage) < 2) continue;
+    for (const int index : bound.layers[to_index(stage)]) {
+      const model::LayerSpec& layer = bound.model.layers[to_index(index)];
+      const auto buffer =
+          std::ranges::find_if(layer.parameters, [](const auto& each) { return !each.trainable && each.written; });
+      if (buffer == layer.parameters.end()) continue;
+      throw std::invalid_argument(
+          fmt::format("layer \"{}\" writes its buffer \"{}\" in a way that replicas cannot replay; plan stage {} "
+                      "without replicas",
+                      layer.name, buffer->name, stage));
+    }
+  }
+}
+
+}  // namespace
+
+BoundModel bind_model(const BoundPlan& plan, const model::Model& model) {
+  BoundModel out{plan, model, model::layers_of_stages(plan.plan(), model)};
+  if (plan.tags() > channel::Channel::kControlTag) {
+    throw std::invalid_argument("the plan has " + std::to_string(plan.tags()) +
+                                " tensor edges, but a channel has fewer tags");
+  }
+  if (plan.plan().microbatch_samples) model::check_samples(model, *plan.plan().microbatch_samples);
+  check_buffers(out);
+  check_tied(plan, model);
+  return out;
+}
+
+int loss_stage(const BoundModel& bound) {
+  const int last = to_int(bound.model.layers.size()) - 1;
+  const auto holds = [last](const std::vector<int>& layers) { return std::ranges::find(layers, last) != layers.end(); };
+  return to_int(std::ranges::find_if(bound.layers, holds) - bound.layers.begin());
+}
+
+std::vector<stage::TiedGradient> tied_of_rank(const BoundModel& bound, int rank) {
+  std::map<std::string, std::vector<std::int64_t>> shapes;
+  for (const model::LayerSpec& layer : bound.model.layers) {
+    for (const model::ParameterSpec& parameter : layer.parameters) shapes.emplace(parameter.name, parameter.shape);
+  }
+  std::vector<stage::TiedGradient> out;
+  for (const TiedHolders& tied : bound.plan.tied()) {
+    if (std::ranges::binary_search(tied.ranks, rank))
+      out.push_back({tied.parameter, shapes.at(tied.parameter), tied.ranks, channel::kTiesTag + tied.tag});
+  }
+  return out;
+}
+
+}  // namespace stagecraft::run

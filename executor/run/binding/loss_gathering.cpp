@@ -1,0 +1,72 @@
+#include "executor/run/binding/loss_gathering.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <string>
+
+#include "costmodel/index.h"
+#include "executor/channel/control_tags.h"
+
+namespace stagecraft::run {
+namespace {
+
+constexpr std::size_t kManySends = 4;
+
+}  // namespace
+
+LossGathering::LossGathering(const BoundModel& bound, int rank, channel::Channel& channel)
+    : plan_(bound.plan),
+      stage_(loss_stage(bound)),
+      sources_(bound.plan.ranks_of(stage_)),
+      rank_(rank),
+      channel_(channel) {}
+
+void LossGathering::send(const stage::MicrobatchLosses& losses) {
+  std::vector<double> own;
+  for (const auto& [microbatch, loss] : losses) own.push_back(loss);
+  if (own.empty() || std::ranges::find(sources_, rank_) == sources_.end()) return;
+  if (rank_ == 0) {
+    own_.push_back(std::move(own));
+    return;
+  }
+  at::Tensor values = at::empty({static_cast<std::int64_t>(own.size())}, at::kDouble);
+  std::ranges::copy(own, values.data_ptr<double>());
+  sending_.push_back(channel_.send(values, 0, channel::kLossTag));
+  if (sending_.size() > kManySends) {
+    sending_.front()->wait();
+    sending_.erase(sending_.begin());
+  }
+}
+
+std::vector<double> LossGathering::receive(int first) {
+  const int microbatches = plan_.plan().microbatches;
+  std::vector<double> losses(to_index(microbatches));
+  for (const int source : sources_) {
+    std::vector<int> own;
+    for (int m = 0; m < microbatches; ++m) {
+      if (plan_.runner(stage_, first + m) == source) own.push_back(m);
+    }
+    if (own.empty()) continue;
+    std::vector<double> values;
+    if (source == 0) {
+      values = own_.front();
+      own_.erase(own_.begin());
+    } else {
+      const at::Tensor arrived =
+          channel_.receive({{static_cast<std::int64_t>(own.size())}, at::kDouble}, source, channel::kLossTag)->wait();
+      values.assign(arrived.const_data_ptr<double>(), arrived.const_data_ptr<double>() + own.size());
+    }
+    for (std::size_t i = 0; i < own.size(); ++i) losses[to_index(own[i])] = values[i];
+  }
+  return losses;
+}
+
+void LossGathering::finish() {
+  try {
+    for (const auto& sending : sending_) sending->wait();
+  } catch (const meeting::PeerError& e) { throw e.within("rank " + std::to_string(rank_) + ", sending losses: "); }
+  sending_.clear();
+}
+
+}  // namespace stagecraft::run

@@ -1,0 +1,166 @@
+#include "executor/run/binding/nccl_calls.h"
+
+#include <c10/util/accumulate.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "costmodel/index.h"
+#include "executor/channel/channel_checks.h"
+#include "executor/channel/control_tags.h"
+#include "executor/device/dtype.h"
+#include "executor/stage/gradient_buckets.h"
+#include "executor/stage/moving_statistics.h"
+
+namespace stagecraft::run {
+namespace {
+
+/// Values of each trainable parameter of `layers` that is not among `tied`, in the order of a StageProgram.
+std::vector<std::int64_t> parameter_values(const model::Model& model, const std::vector<int>& layers,
+                                           const std::vector<stage::TiedGradient>& tied) {
+  std::vector<std::int64_t> out;
+  for (const int layer : layers) {
+    for (const model::ParameterSpec& parameter : model.layers[to_index(layer)].parameters) {
+      if (!parameter.trainable || std::ranges::count(tied, parameter.name, &stage::TiedGradient::name) > 0) continue;
+      out.push_back(c10::multiply_integers(parameter.shape));
+    }
+  }
+  return out;
+}
+
+/// Communicators found so far, and their places.
+class Communicators {
+ public:
+  explicit Communicators(std::vector<channel::CommunicatorPlan>& out) : out_(out) {}
+
+  int edge(int boundary, bool gradient, int from, int to) {
+    const auto [it, fresh] = edges_.emplace(std::tuple(boundary, gradient, from, to), out_.size());
+    if (fresh) {
+      out_.push_back({fmt::format("boundary {}, {} from rank {} to rank {}", boundary,
+                                  gradient ? "gradients" : "activations", from, to),
+                      {from, to},
+                      {},
+                      false,
+                      0});
+    }
+    return to_int(it->second);
+  }
+  int reduction(const std::vector<int>& members, bool ties) {
+    const auto [it, fresh] = reductions_.emplace(std::pair(members, ties), out_.size());
+    if (fresh) {
+      out_.push_back({fmt::format("{} of {}", ties ? "tied parameters" : "gradients", meeting::name_ranks(members)),
+                      members,
+                      {},
+                      true,
+                      0});
+    }
+    return to_int(it->second);
+  }
+  void carries(int communicator, int tag) {
+    std::vector<int>& tags = out_[to_index(communicator)].tags;
+    const auto it = std::lower_bound(tags.begin(), tags.end(), tag);
+    if (it == tags.end() || *it != tag) tags.insert(it, tag);
+  }
+
+ private:
+  std::vector<channel::CommunicatorPlan>& out_;
+  std::map<std::tuple<int, bool, int, int>, std::size_t> edges_;
+  std::map<std::pair<std::vector<int>, bool>, std::size_t> reductions_;
+};
+
+}  // namespace
+
+channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
+  channel::NcclProgram out;
+  Communicators communicators(out.communicators);
+  const BoundPlan& plan = bound.plan;
+  const model::Model& model = bound.model;
+  const bool asynchronous = plan.asynchronous();
+  const auto lists = plan.action_lists(asynchronous ? steps : 1);
+  const auto add = [&](std::vector<channel::NcclCall>& calls, channel::NcclCall::Kind kind, int communicator, int tag,
+                       channel::TensorSpec spec) {
+    communicators.carries(communicator, tag);
+    calls.push_back({kind, communicator, tag, std::move(spec)});
+  };
+  for (std::size_t rank = 0; rank < lists.size(); ++rank) {
+    std::vector<channel::NcclCall>& calls = out.calls.emplace_back();
+    const auto ties = tied_of_rank(bound, to_int(rank));
+    const auto reduce_ties = [&] {
+      for (const stage::TiedGradient& tie : ties) {
+        if (tie.ranks.size() < 2) continue;
+        add(calls, channel::NcclCall::Kind::AllReduce, communicators.reduction(tie.ranks, true), tie.tag,
+            {tie.shape, at::kFloat});
+      }
+    };
+    const auto reduces = std::ranges::count(lists[rank], ActionKind::Reduce, &Action::kind);
+    std::ptrdiff_t reduced = 0;
+    for (const Action& action : lists[rank]) {
+      switch (action.kind) {
+        case ActionKind::SendActivation:
+        case ActionKind::SendGradient:
+        case ActionKind::ReceiveActivation:
+        case ActionKind::ReceiveGradient: {
+          const bool gradient = action.kind == ActionKind::SendGradient || action.kind == ActionKind::ReceiveGradient;
+          const bool out_going = action.kind == ActionKind::SendActivation || action.kind == ActionKind::SendGradient;
+          const int b = *plan.boundary(action.stage, action.peer);
+          const int peer = plan.runner(action.peer, action.microbatch);
+          const int own = to_int(rank);
+          const int edge = communicators.edge(b, gradient, out_going ? own : peer, out_going ? peer : own);
+          const auto& tensors = plan.plan().boundaries[to_index(b)].tensors;
+          bool joins = false;
+          for (std::size_t t = 0; t < tensors.size(); ++t) {
+            if (gradient && !tensors[t].gradient) continue;
+            add(calls, out_going ? channel::NcclCall::Kind::Send : channel::NcclCall::Kind::Receive, edge,
+                plan.tag(b, t, gradient), {tensors[t].shape, device::dtype_of(tensors[t].dtype)});
+            calls.back().joins = std::exchange(joins, true);
+          }
+          break;
+        }
+        case ActionKind::Reduce: {
+          const std::vector<int> members = plan.ranks_of(action.stage);
+          if (members.size() > 1) {
+            const int group = communicators.reduction(members, false);
+            const auto buckets =
+                asynchronous
+                    ? stage::gradient_buckets(parameter_values(model, bound.layers[to_index(action.stage)], {}), {})
+                    : stage::gradient_buckets(parameter_values(model, bound.layers[to_index(action.stage)], ties),
+                                              plan.plan().gradient_bucket_bytes);
+            for (std::size_t i = 0; i < buckets.size(); ++i) {
+              add(calls, channel::NcclCall::Kind::AllReduce, group, channel::kBucketsTag + to_int(i),
+                  {{buckets[i].end - buckets[i].begin}, at::kFloat});
+            }
+          }
+          if (++reduced == reduces && !asynchronous) reduce_ties();
+          break;
+        }
+        default:
+          break;
+      }
+    }
+    if (reduces == 0 && plan.schedule().trains) reduce_ties();
+    if (asynchronous) continue;
+    for (const int stage : plan.ranks()[rank].stages) {
+      const std::int64_t values = stage::moving_values(model, bound.layers[to_index(stage)]);
+      const std::vector<int> members = plan.ranks_of(stage);
+      if (members.size() < 2 || values == 0) continue;
+      add(calls, channel::NcclCall::Kind::AllReduce, communicators.reduction(members, false), channel::kStatisticsTag,
+          {{plan.plan().microbatches, values}, at::kFloat});
+    }
+  }
+  // Creation order, which determines the numbers in the calls.
+  std::vector<std::string> before;
+  for (const channel::CommunicatorPlan& each : out.communicators) before.push_back(each.name);
+  out.rounds = channel::assign_rounds(out.communicators);
+  std::map<std::string, int> now;
+  for (std::size_t c = 0; c < out.communicators.size(); ++c) now[out.communicators[c].name] = to_int(c);
+  for (auto& calls : out.calls) {
+    for (channel::NcclCall& call : calls) call.communicator = now.at(before[to_index(call.communicator)]);
+  }
+  return out;
+}
+
+}  // namespace stagecraft::run

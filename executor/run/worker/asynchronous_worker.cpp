@@ -1,0 +1,130 @@
+#include "executor/run/worker/asynchronous_worker.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "costmodel/index.h"
+#include "executor/channel/control_tags.h"
+#include "executor/stage/tensor_layout.h"
+
+namespace stagecraft::run {
+namespace {
+
+/// One buffer of zeros, and in it a view for each of `values`, of its shape and layout.
+std::pair<at::Tensor, std::vector<at::Tensor>> flat_like(const std::vector<at::Tensor>& values) {
+  std::int64_t count = 0;
+  for (const at::Tensor& value : values) count += value.numel();
+  const c10::Device device = values.empty() ? c10::Device(c10::kCPU) : values.front().device();
+  std::pair<at::Tensor, std::vector<at::Tensor>> out{at::zeros({count}, at::TensorOptions(at::kFloat).device(device)),
+                                                     {}};
+  std::int64_t offset = 0;
+  for (const at::Tensor& value : values) {
+    out.second.push_back(stage::view_laid_out_like(out.first, offset, value));
+    offset += value.numel();
+  }
+  return out;
+}
+
+}  // namespace
+
+AsynchronousWorker::AsynchronousWorker(const BoundModel& bound, int rank, channel::Channel& channel,
+                                       const data::DataSource& data, const WorkerOptions& options)
+    : StageWorker(bound, rank, channel, data, options, options.steps) {
+  if (optimizer_.clip_norm > 0) {
+    throw std::invalid_argument("schedule \"" + plan_.schedule +
+                                "\" is asynchronous and never has the whole gradient, so it cannot clip; use 1f1b");
+  }
+  if (const auto tied = tied_of_rank(bound, rank); !tied.empty()) {
+    throw std::invalid_argument("parameter \"" + tied.front().name +
+                                "\" is shared by several layers, which schedule \"" + plan_.schedule +
+                                "\" cannot keep equal; use 1f1b");
+  }
+  const PipelineShape shape = bound.plan.shape(list_steps_);
+  for (ResidentStage& own : stages_) {
+    StageState& state = states_.emplace_back();
+    for (stage::Parameter& parameter : own.program->parameters()) parameter.value.mutable_grad() = at::Tensor();
+    state.versions =
+        std::make_unique<stage::WeightVersions>(bound.plan.schedule().weights, *own.program, *own.optimizer);
+    for (int m = 0; m < plan_.microbatches * list_steps_; ++m) {
+      auto& [count, last] = state.covered[update_of(bound.plan.schedule(), shape, own.stage, m)];
+      ++count;
+      last = m;
+    }
+  }
+}
+
+AsynchronousWorker::StageState& AsynchronousWorker::state_of(const ResidentStage& own) {
+  return states_[to_index(&own - stages_.data())];
+}
+
+void AsynchronousWorker::on_nonfinite(stage::OnNonfinite what, std::function<void(const std::string&)> tell) {
+  if (what == stage::OnNonfinite::Skip) {
+    throw std::invalid_argument(
+        "schedule \"" + plan_.schedule +
+        "\" is asynchronous, so ranks cannot skip a step together; use 1f1b, or --on-nonfinite stop or warn");
+  }
+  StageWorker::on_nonfinite(what, std::move(tell));
+}
+
+void AsynchronousWorker::replay(const std::function<void(std::int64_t step)>& done) {
+  std::map<int, int> left;  // backwards of each step
+  for (const Action& action : actions_) {
+    if (action.kind == ActionKind::Backward) ++left[action.microbatch / plan_.microbatches];
+  }
+  int step = 0;
+  for (std::size_t i = 0; i < actions_.size(); ++i) {
+    const Action& action = actions_[i];
+    if (action.microbatch >= 0) step = action.microbatch / plan_.microbatches;
+    perform(i, first_step_ + step);
+    if (action.kind != ActionKind::Backward || --left[step] > 0) continue;
+    losses_.end_step(first_step_ + step);
+    spans_.settle();
+    done(first_step_ + step);
+  }
+  transfers_.finish_sends();
+}
+
+void AsynchronousWorker::before_forward(ResidentStage& own, const Action& action) {
+  state_of(own).versions->begin(action.microbatch, action.microbatch / plan_.microbatches);
+}
+
+void AsynchronousWorker::before_backward(ResidentStage& own, const Action& action) {
+  state_of(own).versions->resume(action.microbatch);
+}
+
+void AsynchronousWorker::after_backward(ResidentStage& own, const Action& action, bool) {
+  state_of(own).versions->collect(action.microbatch);
+}
+
+void AsynchronousWorker::reduce(const Action& action) {
+  const at::NoGradGuard no_graph;
+  const ResidentStage& own = resident(action.stage);
+  if (own.replica_ranks.size() < 2) return;
+  std::vector<at::Tensor>& waiting = state_of(own).versions->waiting();
+  std::vector<at::Tensor> values;
+  for (const stage::Parameter& parameter : own.program->parameters()) values.push_back(parameter.value);
+  auto [flat, views] = flat_like(values);
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    if (waiting[i].defined()) views[i].copy_(waiting[i]);
+  }
+  channel_.all_reduce(flat, own.replica_ranks, channel::kBucketsTag);
+  waiting = std::move(views);
+}
+
+void AsynchronousWorker::update(const Action& action) {
+  const ResidentStage& own = resident(action.stage);
+  StageState& state = state_of(own);
+  const auto& [count, last] = state.covered.at(state.versions->updates());
+  const std::int64_t step = first_step_ + last / plan_.microbatches;
+  for (std::size_t i = 0; placement_.device.is_cpu() && i < state.versions->waiting().size(); ++i) {
+    const at::Tensor& gradient = state.versions->waiting()[i];
+    if (gradient.defined() && !stage::all_finite(gradient))
+      guard_.found(step, "the gradient of \"" + own.program->parameters()[i].name + "\"");
+  }
+  state.versions->update(count, stage::rate_factor(optimizer_.rate, step));
+}
+
+}  // namespace stagecraft::run

@@ -1,0 +1,262 @@
+#include "executor/run/worker/stage_worker.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+#include "costmodel/errors.h"
+#include "costmodel/index.h"
+#include "costmodel/timeline_order.h"
+#include "executor/device/dtype.h"
+#include "executor/device/program.h"
+
+namespace stagecraft::run {
+namespace {
+
+constexpr std::size_t kBatchesAhead = 2;
+/// Number of spans for which room is reserved; longer runs allocate more.
+constexpr std::size_t kMostSpansAhead = std::size_t{1} << 20;
+
+std::size_t spans_of(const BoundPlan& plan, const std::vector<Action>& actions, int times) {
+  return std::min(kMostSpansAhead, measured_actions(plan, actions).size() * to_index(std::max(times, 1)));
+}
+
+}  // namespace
+
+StageWorker::StageWorker(const BoundModel& bound, int rank, channel::Channel& channel, const data::DataSource& data,
+                         const WorkerOptions& options, int list_steps)
+    : bound_(bound),
+      plan_(bound.plan.plan()),
+      rank_(rank),
+      channel_(channel),
+      optimizer_(options.optimizer),
+      placement_{options.device, device::compute_type(plan_.dtype)},
+      first_step_(options.first_step),
+      list_steps_(list_steps),
+      actions_(bound.plan.action_lists(list_steps).at(to_index(rank))),
+      transfers_(bound.plan, rank, channel, plan_.microbatches * list_steps),
+      spans_(rank, options.device, options.now, spans_of(bound.plan, actions_, options.steps / list_steps)),
+      losses_(options.device),
+      guard_(rank) {
+  for (const Action& action : actions_) {
+    std::string name = to_string(action.kind);
+    if (action.microbatch >= 0) name += " " + std::to_string(action.microbatch);
+    ranges_.push_back(device::range_name(name));
+  }
+  wait_range_ = device::range_name("wait");
+  for (const int stage : bound.plan.ranks().at(to_index(rank)).stages) {
+    ResidentStage own =
+        make_resident_stage(bound, stage, plan_.microbatches * list_steps, optimizer_, options.seed, placement_);
+    for (const Action& action : actions_) {
+      if (action.kind == ActionKind::WeightGradient && action.stage == stage) own.split.insert(action.microbatch);
+    }
+    load_ahead(own, data);
+    stages_.push_back(std::move(own));
+  }
+}
+
+void StageWorker::load_ahead(ResidentStage& own, const data::DataSource& data) {
+  if (own.program->data_inputs().empty()) return;
+  std::vector<int> order;
+  for (const Action& action : actions_) {
+    if (action.kind == ActionKind::Forward && action.stage == own.stage) order.push_back(action.microbatch);
+  }
+  if (order.empty()) return;
+  own.data = std::make_unique<data::Prefetch>(
+      [&plan = plan_, &data, order, first_step = first_step_, steps = list_steps_, device = placement_.device,
+       inputs = own.program->data_inputs()](std::int64_t i) {
+        const auto count = static_cast<std::int64_t>(order.size());
+        const int microbatch = order[to_index(i % count)];
+        return data::ready_to_upload(
+            data.batch(first_step + i / count * steps + microbatch / plan.microbatches, microbatch % plan.microbatches,
+                       plan.microbatches, *plan.microbatch_samples, inputs),
+            device);
+      },
+      kBatchesAhead);
+}
+
+void StageWorker::warm_up(const data::DataSource& data) {
+  for (ResidentStage& each : stages_) {
+    const std::vector<int>& inputs = each.program->data_inputs();
+    std::vector<at::Tensor> batch;
+    if (!inputs.empty()) batch = data.batch(first_step_, 0, plan_.microbatches, *plan_.microbatch_samples, inputs);
+    run::warm_up(each, bound_, optimizer_, placement_, std::move(batch));
+  }
+}
+
+ResidentStage& StageWorker::resident(int stage) {
+  for (ResidentStage& each : stages_) {
+    if (each.stage == stage) return each;
+  }
+  throw std::logic_error("an action names a stage that is not on this rank");
+}
+
+std::vector<stage::Parameter> StageWorker::parameters() const {
+  std::vector<stage::Parameter> out;
+  for (const ResidentStage& each : stages_) {
+    const auto& own = each.program->parameters();
+    out.insert(out.end(), own.begin(), own.end());
+  }
+  return out;
+}
+
+void StageWorker::visit_stages(const std::function<void(int stage, stage::StageProgram&, stage::Optimizer&)>& visit) {
+  for (const ResidentStage& each : stages_) visit(each.stage, *each.program, *each.optimizer);
+}
+
+void StageWorker::on_nonfinite(stage::OnNonfinite what, std::function<void(const std::string&)> tell) {
+  guard_.set(what, std::move(tell));
+}
+
+stage::MicrobatchLosses StageWorker::take_losses(std::int64_t step) {
+  stage::MicrobatchLosses out = losses_.take(step);
+  if (placement_.device.is_cpu()) return out;
+  const auto gradients = out.find(kGradientsFlag);
+  if (gradients != out.end()) {
+    const bool bad = gradients->second > 0;
+    out.erase(gradients);
+    if (bad) guard_.found(step, "a gradient");
+  }
+  for (const auto& [microbatch, loss] : out) {
+    if (!std::isfinite(loss)) guard_.found(step, "the loss of microbatch " + std::to_string(microbatch));
+  }
+  return out;
+}
+
+void StageWorker::begin(const Action& action, std::int64_t step) {
+  channel_.activity().begin({to_string(action.kind), action.stage, action.microbatch, step});
+}
+
+void StageWorker::perform(std::size_t index, std::int64_t step) {
+  const Action& action = actions_[index];
+  begin(action, step);
+  const device::Range range(ranges_[index], step);
+  try {
+    run(action, step);
+  } catch (const meeting::PeerError& e) {
+    throw e.within(describe(rank_, action) + ": ");
+  } catch (const DeviceError& e) {
+    throw DeviceError(fmt::format("{}, step {}: {}", describe(rank_, action), step + 1, e.what()));
+  } catch (const c10::Error& e) {
+    device::rethrow_at(fmt::format("{}, step {}", describe(rank_, action), step + 1), e);
+  }
+}
+
+const std::vector<int>& StageWorker::slots(const Action& transfer) {
+  return resident(transfer.stage).slots[to_index(*bound_.plan.boundary(transfer.stage, transfer.peer))];
+}
+
+void StageWorker::run(const Action& action, std::int64_t step) {
+  transfers_.reap_sends();
+  switch (action.kind) {
+    case ActionKind::Forward:
+      return forward(action, step);
+    case ActionKind::Backward:
+      return backward(action, step);
+    case ActionKind::ReceiveActivation:
+    case ActionKind::ReceiveGradient:
+      return transfers_.post(action);
+    default:
+      break;
+  }
+  const device::DeviceClock::Moment start = spans_.mark();
+  switch (action.kind) {
+    case ActionKind::WeightGradient:
+      weight_gradient(action);
+      break;
+    case ActionKind::SendActivation:
+      transfers_.send(action, slots(action), resident(action.stage).flights[to_index(action.microbatch)].sent);
+      break;
+    case ActionKind::SendGradient: {
+      std::vector<at::Tensor>& gradients = resident(action.stage).input_gradients[to_index(action.microbatch)];
+      transfers_.send(action, slots(action), gradients);
+      // The transfer holds them as long as it needs them.
+      for (const int slot : slots(action)) gradients[to_index(slot)].reset();
+      break;
+    }
+    case ActionKind::Reduce:
+      reduce(action);
+      break;
+    case ActionKind::Update:
+      update(action);
+      break;
+    default:
+      throw std::logic_error("an action list has an action that this runtime does not know");
+  }
+  spans_.record(action, step, start);
+}
+
+void StageWorker::await(const Action& consumer, int boundary, bool gradient, std::int64_t step,
+                        std::vector<at::Tensor>& out) {
+  const Boundary& joined = plan_.boundaries[to_index(boundary)];
+  const device::Range range(wait_range_, consumer.microbatch);
+  const device::DeviceClock::Moment start = spans_.mark();
+  transfers_.take(boundary, gradient, consumer.microbatch, out);
+  spans_.record({gradient ? ActionKind::ReceiveGradient : ActionKind::ReceiveActivation, consumer.stage,
+                 consumer.microbatch, gradient ? joined.destination : joined.source},
+                step, start);
+}
+
+void StageWorker::forward(const Action& action, std::int64_t step) {
+  ResidentStage& own = resident(action.stage);
+  stage::Flight& flight = own.flights[to_index(action.microbatch)];
+  flight.clear();
+  for (const int b : own.incoming) await(action, b, false, step, flight.received);
+  const device::DeviceClock::Moment start = spans_.mark();
+  if (own.data) flight.data = own.data->take();
+  before_forward(own, action);
+  flight.step = step;
+  flight.microbatch = action.microbatch % plan_.microbatches;
+  own.program->forward(flight, bound_.plan.schedule().trains);
+  after_forward(own, action);
+  if (flight.loss.defined()) {
+    losses_.add(step, action.microbatch, flight.loss);
+    if (placement_.device.is_cpu() && !std::isfinite(flight.loss.item<double>()))
+      guard_.found(step, "the loss of microbatch " + std::to_string(action.microbatch % plan_.microbatches));
+  }
+  for (const int b : own.outgoing) transfers_.hand_over(action, b, false, own.slots[to_index(b)], flight.sent);
+  spans_.record(action, step, start);
+}
+
+void StageWorker::backward(const Action& action, std::int64_t step) {
+  ResidentStage& own = resident(action.stage);
+  stage::Flight& flight = own.flights[to_index(action.microbatch)];
+  // Later stages' gradients first, as in an unsplit backward.
+  sent_gradients_.assign(flight.sent.size(), at::Tensor());
+  for (auto b = own.outgoing.rbegin(); b != own.outgoing.rend(); ++b) {
+    const Boundary& boundary = plan_.boundaries[to_index(*b)];
+    if (!bound_.plan.has_gradient(*b)) continue;
+    await(action, *b, true, step, arrived_);
+    std::size_t next = 0;
+    for (std::size_t t = 0; t < boundary.tensors.size(); ++t) {
+      if (!boundary.tensors[t].gradient) continue;
+      at::Tensor& sum = sent_gradients_[to_index(own.slots[to_index(*b)][t])];
+      sum = sum.defined() ? sum.add(arrived_[next]) : arrived_[next];
+      ++next;
+    }
+    arrived_.clear();
+  }
+  const device::DeviceClock::Moment start = spans_.mark();
+  before_backward(own, action);
+  const bool split = own.split.contains(action.microbatch);
+  std::vector<at::Tensor>& gradients = own.input_gradients[to_index(action.microbatch)];
+  own.program->backward(flight, sent_gradients_, loss_gradient(), gradients,
+                        split ? &own.rests[to_index(action.microbatch)] : nullptr);
+  sent_gradients_.clear();
+  for (const int b : own.incoming) transfers_.hand_over(action, b, true, own.slots[to_index(b)], gradients);
+  after_backward(own, action, !split);
+  spans_.record(action, step, start);
+}
+
+void StageWorker::weight_gradient(const Action& action) {
+  ResidentStage& own = resident(action.stage);
+  own.rests[to_index(action.microbatch)].of_weights();
+  after_backward(own, action, true);
+}
+
+}  // namespace stagecraft::run

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "executor/run/worker/stage_worker.h"
+#include "executor/stage/gradient_buckets.h"
+#include "executor/stage/loss_scaler.h"
+#include "executor/stage/moving_statistics.h"
+#include "executor/stage/tied_gradients.h"
+
+namespace stagecraft::run {
+
+/// A rank of a schedule whose steps end before the next begin: each step is its list, then one update.
+class SynchronousWorker : public StageWorker {
+ public:
+  /// Arguments except the options must outlive it.
+  SynchronousWorker(const BoundModel& bound, int rank, channel::Channel& channel, const data::DataSource& data,
+                    const WorkerOptions& options);
+
+  /// Call before the first step to scale the loss's gradient: updates divide by the scale, and a step in which a
+  /// gradient of any rank overflows does not change parameters on any rank. Call on all ranks or none.
+  void scale_loss(const stage::LossScaler& scaler) { scaler_ = scaler; }
+
+  /// Runs forwards, backwards and transfers of a step, up to and including Reduce. The span of the last Reduce includes
+  /// the sums of tied parameters. Throws PeerError naming rank and action.
+  void compute(std::int64_t step);
+  /// Runs the step's Updates: gradients are first divided by the number of microbatches, and by more if they are
+  /// clipped; clipping needs a call on all ranks. Clears the gradients. No effect for a schedule without backwards.
+  /// Between compute and update, parameters() has the gradients' sums over all microbatches. The span of the first
+  /// Update begins where compute ended its list and includes all that the whole rank does for its update: sums of tied
+  /// parameters within the stage, checks of the gradients, clipping, moving statistics.
+  void update_step(std::int64_t step);
+  /// Takes the norm of the model's mean gradient in a step whose update was run, before clipping; absent without
+  /// clipping and on ranks other than 0.
+  [[nodiscard]] std::optional<double> take_gradient_norm(std::int64_t step);
+  /// Call after work between compute and update_step that does not belong to the step: the Update begins now.
+  void begin_update();
+
+ private:
+  /// Further state per stage, in the order of the worker's stages.
+  struct StageState {
+    std::unique_ptr<stage::GradientReduction> reduction;  // for a replicated stage's parameters that are not tied
+    std::unique_ptr<stage::MovingStatistics> statistics;  // of a replicated stage
+    int last_backward = -1;                               // microbatch; -1 if its backward is split
+  };
+  void after_backward(ResidentStage& own, const Action& action, bool last) override;
+  void before_forward(ResidentStage& own, const Action& action) override;
+  void after_forward(ResidentStage& own, const Action& action) override;
+  void before_backward(ResidentStage& own, const Action& action) override;
+  void reduce(const Action& action) override;
+  void update(const Action& action) override;
+
+  [[nodiscard]] std::size_t place_of(const ResidentStage& own) const;
+  [[nodiscard]] StageState& state_of(const ResidentStage& own) { return states_[place_of(own)]; }
+  void prepare_gradients(ResidentStage& own);
+  void keep_buffers();
+  void restore_buffers();
+  /// Before an update, with all gradients complete: whether it must be skipped.
+  [[nodiscard]] bool skips(std::int64_t step);
+  void settle_statistics(bool skipped);
+
+  std::vector<std::string> trainable_;
+  std::vector<StageState> states_;
+  stage::TiedGradients ties_;
+  std::size_t reduces_ = 0;  // in the list
+  std::size_t reduced_ = 0;  // of them in this step
+  bool prepared_ = false;
+  device::DeviceClock::Moment update_start_;
+  std::map<std::int64_t, double> norms_;                         // on rank 0, if gradients are clipped: by step
+  std::vector<std::pair<at::Tensor, at::Tensor>> kept_buffers_;  // with Skip: buffers and their values before the step
+};
+
+}  // namespace stagecraft::run

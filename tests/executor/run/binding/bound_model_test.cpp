@@ -1,0 +1,93 @@
+#include "executor/run/binding/bound_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "executor/run/run.h"
+#include "tests/support/planned_models.h"
+
+namespace stagecraft::run {
+namespace {
+
+using stagecraft::testing::cut_plan;
+using stagecraft::testing::planned_model;
+using stagecraft::testing::PlannedModel;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+const std::map<std::string, std::string> kTiny{{"inputs", "4"}, {"width", "8"}, {"layers", "2"}, {"classes", "3"}};
+
+void bind(const Plan& plan, const model::Model& model) {
+  const BoundPlan bound(plan);
+  (void)bind_model(bound, model);
+}
+
+/// A tiny mlp whose fc2 writes its buffer "fc2.state" in a way that cannot be replayed; cut before fc2.
+PlannedModel with_a_written_buffer() {
+  PlannedModel planned = planned_model("mlp", kTiny, 2);
+  planned.model.layers[2].parameters.push_back(
+      {.name = "fc2.state", .shape = {1}, .trainable = false, .written = true});
+  return planned;
+}
+
+TEST(BindModel, RefusesReplicasOfABufferThatNobodyCanReplay) {
+  const PlannedModel planned = with_a_written_buffer();
+  const std::string refusal =
+      "layer \"fc2\" writes its buffer \"fc2.state\" in a way that replicas cannot replay; plan stage 1 without "
+      "replicas";
+  const Plan replicated = cut_plan(planned, {2}, {1, 2}, "1f1b", 2);
+  EXPECT_THAT([&] { bind(replicated, planned.model); }, ThrowsMessage<std::invalid_argument>(refusal));
+  EXPECT_THAT([&] { (void)run_local(replicated, planned.model, *planned.data, {}, std::chrono::milliseconds(5000)); },
+              ThrowsMessage<std::invalid_argument>(refusal));
+}
+
+TEST(BindModel, AllowsThemElsewhereAndWhereEachReplicaKeepsItsOwn) {
+  const PlannedModel planned = with_a_written_buffer();
+  EXPECT_NO_THROW(bind(cut_plan(planned, {2}, {2, 1}, "1f1b", 2), planned.model));
+  EXPECT_NO_THROW(bind(cut_plan(planned, {2}, {1, 2}, "pipedream", 2), planned.model));
+}
+
+TEST(BindModel, RefusesMicrobatchesThatTheModelDoesNotRunWith) {
+  PlannedModel planned = planned_model("mlp", kTiny, 4);
+  planned.model.name = "model.pt2";
+  planned.model.least_samples = planned.model.most_samples = 8;
+  const Plan plan = cut_plan(planned, {2}, {1, 1}, "1f1b", 2);
+  EXPECT_THAT([&] { bind(plan, planned.model); },
+              ThrowsMessage<std::invalid_argument>("model.pt2 was exported for a microbatch of 8, found 4; export it "
+                                                   "with a dynamic batch size, or use microbatches of 8"));
+  planned.model.least_samples = 5;
+  EXPECT_THAT([&] { bind(plan, planned.model); },
+              ThrowsMessage<std::invalid_argument>("model.pt2 was exported for a microbatch of 5 to 8, found 4"));
+  planned.model.least_samples = 4;
+  EXPECT_NO_THROW(bind(plan, planned.model));
+}
+
+TEST(BindModel, RefusesAPlanThatDoesNotListWhatTheModelsLayersShare) {
+  const PlannedModel gpt = planned_model(
+      "gpt", {{"layers", "1"}, {"width", "8"}, {"heads", "1"}, {"vocabulary", "16"}, {"sequence", "4"}}, 2);
+  Plan plan = cut_plan(gpt, {1}, {1, 1}, "1f1b", 2);
+  ASSERT_EQ(plan.tied.size(), 1U);
+  const TiedLayers tied = plan.tied.front();
+  EXPECT_NO_THROW(bind(plan, gpt.model));
+  plan.tied.clear();
+  EXPECT_THAT([&] { bind(plan, gpt.model); },
+              ThrowsMessage<std::invalid_argument>(
+                  HasSubstr("share parameter \"" + tied.parameter +
+                            "\", which the plan does not list as tied; profile and plan the model again")));
+  plan.schedule = "forward";  // no gradients are reduced
+  EXPECT_NO_THROW(bind(plan, gpt.model));
+}
+
+TEST(BindModel, RefusesAPlanThatTiesWhatTheModelDoesNot) {
+  const PlannedModel planned = planned_model("mlp", kTiny, 2);
+  Plan plan = cut_plan(planned, {2}, {1, 1}, "1f1b", 2);
+  plan.tied = {{"fc1.weight", {"fc1", "fc2"}}};
+  EXPECT_THAT([&] { bind(plan, planned.model); },
+              ThrowsMessage<std::invalid_argument>("the plan lists parameter \"fc1.weight\" as tied, but model \"mlp\" "
+                                                   "does not have it in two layers; profile and plan the model again"));
+}
+
+}  // namespace
+}  // namespace stagecraft::run

@@ -1,0 +1,107 @@
+#include "executor/run/binding/loss_gathering.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "executor/channel/channel_local.h"
+#include "tests/support/noting_channel.h"
+#include "tests/support/scaling_model.h"
+
+namespace stagecraft::run {
+namespace {
+
+using stagecraft::testing::ForwardingChannel;
+using stagecraft::testing::NotingChannel;
+using stagecraft::testing::scaling_model;
+using stagecraft::testing::scaling_plan;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+/// A LossGathering for each rank of a plan, all in this thread: local sends never block.
+struct Ranks {
+  Ranks(const std::string& schedule, int microbatches, const std::vector<int>& replicas)
+      : plan(scaling_plan(schedule, microbatches, replicas)), bound(bind_model(plan, model)) {
+    const int count = static_cast<int>(plan.ranks().size());
+    channels = channel::make_local_channels(count, std::chrono::seconds(20));
+    for (int rank = 0; rank < count; ++rank)
+      each.push_back(std::make_unique<LossGathering>(bound, rank, *channels[static_cast<std::size_t>(rank)]));
+  }
+  model::Model model = scaling_model();
+  BoundPlan plan;
+  BoundModel bound;
+  std::vector<std::unique_ptr<channel::Channel>> channels;
+  std::vector<std::unique_ptr<LossGathering>> each;
+};
+
+TEST(LossGathering, BringsTheReplicasLossesTogetherByMicrobatch) {
+  Ranks ranks("1f1b", 3, {1, 2});
+  ranks.each[1]->send({{0, 0.5}, {2, 2.5}});
+  ranks.each[2]->send({{1, 1.5}});
+  EXPECT_THAT(ranks.each[0]->receive(0), ElementsAre(0.5, 1.5, 2.5));
+}
+
+TEST(LossGathering, FollowsMicrobatchesThatCountOnOverTheSteps) {
+  Ranks ranks("pipedream", 3, {1, 2});
+  // The replicas take turns over the steps: microbatches 0, 2 and 4 belong to the first, 1, 3 and 5 to the second.
+  ranks.each[1]->send({{0, 0.5}, {2, 2.5}});
+  ranks.each[2]->send({{1, 1.5}});
+  ranks.each[1]->send({{4, 4.5}});
+  ranks.each[2]->send({{3, 3.5}, {5, 5.5}});
+  EXPECT_THAT(ranks.each[0]->receive(0), ElementsAre(0.5, 1.5, 2.5));
+  EXPECT_THAT(ranks.each[0]->receive(3), ElementsAre(3.5, 4.5, 5.5));
+}
+
+TEST(LossGathering, KeepsTheLossesOfRankZeroItself) {
+  Ranks ranks("1f1b", 3, {2});
+  for (const double step : {10.0, 20.0}) {
+    ranks.each[0]->send({{0, step}, {2, step + 2}});
+    ranks.each[1]->send({{1, step + 1}});
+  }
+  EXPECT_THAT(ranks.each[0]->receive(0), ElementsAre(10, 11, 12));
+  EXPECT_THAT(ranks.each[0]->receive(0), ElementsAre(20, 21, 22));
+}
+
+TEST(LossGathering, NeedsNothingOfAReplicaWithoutMicrobatches) {
+  Ranks ranks("1f1b", 1, {1, 2});
+  ranks.each[1]->send({{0, 0.5}});
+  ranks.each[2]->send({});
+  EXPECT_THAT(ranks.each[0]->receive(0), ElementsAre(0.5));
+}
+
+TEST(LossGathering, StageWithoutTheLossSendsNothing) {
+  Ranks ranks("1f1b", 2, {2, 1});
+  NotingChannel channel(*ranks.channels[1]);
+  LossGathering first(ranks.bound, 1, channel);
+  first.send({});
+  first.finish();
+  EXPECT_THAT(channel.notes, ElementsAre());
+}
+
+TEST(LossGathering, KeepsTheOrderOfManyStepsThatNobodyHasReceivedYet) {
+  Ranks ranks("1f1b", 1, {1, 1});
+  for (int step = 0; step < 20; ++step) ranks.each[1]->send({{0, step}});
+  ranks.each[1]->finish();
+  for (int step = 0; step < 20; ++step) EXPECT_THAT(ranks.each[0]->receive(0), ElementsAre(step));
+}
+
+TEST(LossGathering, SaysWhichRankCouldNotSendItsLosses) {
+  struct Broken : ForwardingChannel {
+    using ForwardingChannel::ForwardingChannel;
+    struct Failed : channel::Sending {
+      bool done() override { return false; }
+      void wait() override { throw meeting::PeerError("no route", meeting::PeerError::Cause::Deadline); }
+    };
+    std::unique_ptr<channel::Sending> send(const at::Tensor&, int, int) override { return std::make_unique<Failed>(); }
+  };
+  Ranks ranks("1f1b", 1, {1, 1});
+  Broken channel(*ranks.channels[1]);
+  LossGathering gathering(ranks.bound, 1, channel);
+  gathering.send({{0, 0.5}});
+  EXPECT_THAT([&] { gathering.finish(); }, ThrowsMessage<meeting::PeerError>(
+                                               AllOf(HasSubstr("rank 1"), HasSubstr("losses"), HasSubstr("no route"))));
+}
+
+}  // namespace
+}  // namespace stagecraft::run
