@@ -59,7 +59,9 @@ ErrorScores error_scores(std::span<const Scored> runs) {
           .bias = median(signed_errors)};
 }
 
-OrderScores order_scores(std::span<const Scored> runs) {
+OrderScores order_scores(std::span<const Scored> runs, double noise) {
+  if (!(noise >= 0) || !std::isfinite(noise))
+    throw std::invalid_argument("noise " + std::to_string(noise) + " is not a number of 0 or more");
   std::map<int, std::vector<const Scored*>> groups;
   for (const Scored& run : runs) groups[run.group].push_back(&run);
   OrderScores out;
@@ -68,7 +70,8 @@ OrderScores order_scores(std::span<const Scored> runs) {
     if (group.size() < 2) continue;
     for (std::size_t i = 0; i < group.size(); ++i) {
       for (std::size_t j = i + 1; j < group.size(); ++j) {
-        if (group[i]->predicted == group[j]->predicted || group[i]->measured == group[j]->measured) continue;
+        const auto [shorter, longer] = std::minmax(group[i]->measured, group[j]->measured);
+        if (group[i]->predicted == group[j]->predicted || !(longer > (1 + noise) * shorter)) continue;
         ++out.pairs;
         if ((group[i]->predicted < group[j]->predicted) == (group[i]->measured < group[j]->measured)) ++out.right;
       }

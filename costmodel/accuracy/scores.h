@@ -33,7 +33,7 @@ struct ErrorScores {
 
 /// How far the predicted order is the measured one, over the pairs inside groups.
 struct OrderScores {
-  std::size_t pairs = 0;      ///< with different predicted and different measured times
+  std::size_t pairs = 0;      ///< with different predicted times, and measured times that differ by more than the noise
   std::size_t right = 0;      ///< in the measured order
   std::optional<double> tau;  ///< Kendall's: (right - wrong) / pairs; absent without pairs
   std::optional<double>
@@ -56,7 +56,10 @@ struct CoverageScores {
 
 /// All 0 without runs. Precondition: measured times are above 0.
 [[nodiscard]] ErrorScores error_scores(std::span<const Scored> runs);
-[[nodiscard]] OrderScores order_scores(std::span<const Scored> runs);
+/// `noise`: a pair counts only if its longer measured time is more than 1 + noise times the shorter. Regret takes no
+/// notice of it. Throws std::invalid_argument if `noise` is negative or not finite.
+[[nodiscard]] OrderScores order_scores(std::span<const Scored> runs, double noise = 0);
+/// All 0 without intervals.
 [[nodiscard]] CoverageScores coverage_scores(std::span<const Scored> runs);
 
 /// Half-width on the scale of `residuals` that covers a further one with probability `share`: the

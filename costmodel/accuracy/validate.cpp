@@ -17,22 +17,22 @@ namespace {
 
 std::string ranks_text(int ranks) { return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s"); }
 
-Regime regime(const std::string& name, const std::vector<ValidatedRun>& runs, const auto& belongs) {
+Regime regime(const std::string& name, const std::vector<ValidatedRun>& runs, double noise, const auto& belongs) {
   std::vector<Scored> chosen;
   for (const ValidatedRun& run : runs) {
     if (belongs(run)) chosen.push_back(run.times);
   }
-  return {name, error_scores(chosen), order_scores(chosen), coverage_scores(chosen)};
+  return {name, error_scores(chosen), order_scores(chosen, noise), coverage_scores(chosen)};
 }
 
 /// One regime for each value of `key`, if there are several.
-void add_regimes(Validation& validation, const auto& key, const auto& name) {
+void add_regimes(Validation& validation, double noise, const auto& key, const auto& name) {
   std::set<decltype(key(validation.runs.front()))> values;
   for (const ValidatedRun& run : validation.runs) values.insert(key(run));
   if (values.size() < 2) return;
   for (const auto& value : values) {
     validation.regimes.push_back(
-        regime(name(value), validation.runs, [&](const ValidatedRun& run) { return key(run) == value; }));
+        regime(name(value), validation.runs, noise, [&](const ValidatedRun& run) { return key(run) == value; }));
   }
 }
 
@@ -63,7 +63,7 @@ ValidatedRun validated_run(const std::string& name, const Prediction& prediction
   return out;
 }
 
-Validation validated(std::vector<ValidatedRun> runs) {
+Validation validated(std::vector<ValidatedRun> runs, double noise) {
   if (runs.empty()) throw std::invalid_argument("no runs to score");
   std::map<std::tuple<std::string, int, std::int64_t>, int> groups;
   for (ValidatedRun& run : runs) {
@@ -71,13 +71,13 @@ Validation validated(std::vector<ValidatedRun> runs) {
     run.times.group = groups.emplace(key, to_int(groups.size())).first->second;
   }
   Validation out{.runs = std::move(runs), .regimes = {}};
-  out.regimes.push_back(regime("all", out.runs, [](const ValidatedRun&) { return true; }));
+  out.regimes.push_back(regime("all", out.runs, noise, [](const ValidatedRun&) { return true; }));
   const auto word = [](const char* what) {
     return [what](const std::string& value) { return fmt::format("{} {}", what, value); };
   };
-  add_regimes(out, [](const ValidatedRun& run) { return run.model; }, word("model"));
-  add_regimes(out, [](const ValidatedRun& run) { return run.schedule; }, word("schedule"));
-  add_regimes(out, [](const ValidatedRun& run) { return run.ranks; }, ranks_text);
+  add_regimes(out, noise, [](const ValidatedRun& run) { return run.model; }, word("model"));
+  add_regimes(out, noise, [](const ValidatedRun& run) { return run.schedule; }, word("schedule"));
+  add_regimes(out, noise, [](const ValidatedRun& run) { return run.ranks; }, ranks_text);
   return out;
 }
 

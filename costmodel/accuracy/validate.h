@@ -43,8 +43,9 @@ struct Validation {
                                          const Measurement& measurement, std::size_t skip = 2);
 
 /// Scores runs. Those of one model with as many ranks and samples per step are alternatives of each other: their order
-/// counts. Throws std::invalid_argument without runs.
-[[nodiscard]] Validation validated(std::vector<ValidatedRun> runs);
+/// counts where their measured times differ by more than the share `noise`. Throws std::invalid_argument without runs,
+/// or if `noise` is negative or not finite.
+[[nodiscard]] Validation validated(std::vector<ValidatedRun> runs, double noise = 0);
 
 /// Tables of regimes and of runs, at most `width` characters wide. The document is format/validation_json.h, the
 /// picture interchange/scatter_picture.h.

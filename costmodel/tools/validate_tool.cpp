@@ -7,10 +7,12 @@
 #include "costmodel/interchange/pictures/scatter_picture.h"
 #include "costmodel/table.h"
 #include "costmodel/tool.h"
+#include "costmodel/tool_numbers.h"
 
 int main(int argc, char** argv) {
   std::vector<std::string> files;
   std::size_t skip = 2;
+  double noise = 0;
   std::string output;
   std::string picture;
   bool json = false;
@@ -28,6 +30,11 @@ int main(int argc, char** argv) {
         app.add_option("--skip", skip, "number of first measured steps to skip")
             ->capture_default_str()
             ->transform(stagecraft::integer<std::size_t>(0));
+        app.add_option("--noise", noise,
+                       "share by which measured times must differ for two plans to count in tau: 0.03 is 3 %, the "
+                       "difference of repeated runs")
+            ->capture_default_str()
+            ->transform(stagecraft::number_from(0, 1));
         app.add_flag("--json", json, "print a stagecraft.validation document instead of tables");
         app.add_option("-o,--output", output, "a stagecraft.validation document");
         app.add_option("--svg", picture, "a picture of predicted against measured step times");
@@ -50,7 +57,7 @@ int main(int argc, char** argv) {
             throw std::invalid_argument(files[i] + ", " + files[i + 1] + ": " + e.what());
           }
         }
-        const auto validation = stagecraft::validated(std::move(runs));
+        const auto validation = stagecraft::validated(std::move(runs), noise);
         if (!picture.empty())
           stagecraft::format::write_text(picture, stagecraft::interchange::scatter_picture(validation));
         const std::string document = stagecraft::format::validation_json(validation);

@@ -63,6 +63,7 @@ TEST_F(CalibrateTool, LearnsThenPredictsAndValidates) {
   const Validation validation = format::parse_validation(folder_.read("validation.json"), "validation.json");
   EXPECT_EQ(validation.regimes.at(0).coverage.inside, 1);
   EXPECT_EQ(run("validate prediction.json measured.json --json").out, folder_.read("validation.json"));
+  EXPECT_EQ(run("validate prediction.json measured.json --noise 0.03").status, 0);
 }
 
 TEST_F(CalibrateTool, SaysWhichFileIsWrong) {
@@ -72,6 +73,7 @@ TEST_F(CalibrateTool, SaysWhichFileIsWrong) {
       {"calibrate graph.json topology.json plan.json graph.json", 1, "graph.json: /format: "},
       {"calibrate graph.json topology.json plan.json measured.json -o plan.json", 1, "plan.json"},
       {"predict graph.json topology.json plan.json --calibration plan.json", 1, "plan.json: /format: "},
+      {"validate prediction.json measured.json --noise 3%", 2, "--noise: \"3%\" is not a number from 0 to 1"},
       {"validate measured.json", 2, "pairs of a prediction and a measurement"},
       {"validate measured.json measured.json", 1, "measured.json: /format: "},
   };

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <stdexcept>
 
 // Expected numbers by hand.
@@ -52,6 +53,25 @@ TEST(OrderScores, TiesAreNoPairs) {
   EXPECT_EQ(o.pairs, 1U);  // of the first and the last
   EXPECT_EQ(o.right, 1U);
   EXPECT_FALSE(order_scores({}).tau.has_value());
+}
+
+TEST(OrderScores, LeavesOutPairsWithinTheNoise) {
+  // Measured 4, 5 and 8: ratios 1.25, 2 and 1.6. Predicted 2, 1 and 3: the first pair is wrong, the others right. A
+  // pair counts above 1 + noise: a ratio of 1.25 is not above 1.25.
+  const std::vector runs{run(2, 4), run(1, 5), run(3, 8)};
+  EXPECT_NEAR(order_scores(runs, 0.24).tau.value(), 1.0 / 3, 1e-12);
+  const OrderScores o = order_scores(runs, 0.25);
+  EXPECT_EQ(o.pairs, 2U);
+  EXPECT_EQ(o.right, 2U);
+  EXPECT_EQ(o.tau, 1.0);
+  EXPECT_NEAR(o.largest_regret.value(), 0.25, 1e-12);  // 5 / 4 - 1, as without noise
+  EXPECT_FALSE(order_scores(runs, 1).tau.has_value());
+}
+
+TEST(OrderScores, RefusesNoiseThatIsNoShare) {
+  EXPECT_THROW((void)order_scores({}, -0.1), std::invalid_argument);
+  EXPECT_THROW((void)order_scores({}, std::numeric_limits<double>::quiet_NaN()), std::invalid_argument);
+  EXPECT_THROW((void)order_scores({}, std::numeric_limits<double>::infinity()), std::invalid_argument);
 }
 
 TEST(CoverageScores, CountsRunsWithAnInterval) {

@@ -63,6 +63,13 @@ TEST(Validated, OnlyAlternativesAreOrdered) {
   EXPECT_THROW((void)validated({}), std::invalid_argument);
 }
 
+TEST(Validated, CountsPairsBeyondTheNoise) {
+  // Measured 1 and 1.02, predicted the other way round: wrong, but not told apart by runs that differ by 3 %.
+  const std::vector runs{run("a", "1f1b", 2, 1.1, 1), run("a", "gpipe", 2, 1, 1.02)};
+  EXPECT_EQ(validated(runs).regimes[0].order.tau, -1.0);
+  EXPECT_EQ(validated(runs, 0.03).regimes[0].order.pairs, 0U);
+}
+
 TEST(ValidationText, ShowsEveryRunAndRegime) {
   Validation v = validated({run("a", "1f1b", 2, 1.1, 1)});
   EXPECT_THAT(validation_text(v, 200), HasSubstr("+10.0 %"));
