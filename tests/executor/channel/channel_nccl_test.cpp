@@ -251,6 +251,7 @@ TEST(NcclChannel, FinishesTransfersBeforeItIsDestroyed) {
   const TensorSpec spec{{4}, at::kFloat};
   const at::Tensor values = numbered(spec, 0, 0, 0);
   std::unique_ptr<Sending> sending;  // keeps its tensor
+  at::Tensor got;                    // outlives the computation, which reads it
   std::unique_ptr<PretendedCompute> compute;
   std::atomic<bool> arrived = false;
   std::jthread later;
@@ -267,7 +268,7 @@ TEST(NcclChannel, FinishesTransfersBeforeItIsDestroyed) {
     } else {
       channel.barrier();
       compute = std::make_unique<PretendedCompute>();
-      const at::Tensor got = channel.receive(spec, 0, 0)->wait();
+      got = channel.receive(spec, 0, 0)->wait();
       compute->launch([&arrived, &values, begin = got.const_data_ptr<float>()] {
         arrived = std::equal(begin, begin + 4, values.const_data_ptr<float>());
       });
