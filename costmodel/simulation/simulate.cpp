@@ -13,6 +13,7 @@
 #include <stdexcept>
 
 #include "costmodel/index.h"
+#include "costmodel/simulation/run_queues.h"
 
 namespace stagecraft {
 namespace {
@@ -31,8 +32,10 @@ struct Flow {
   Seconds started{};
   std::uint32_t version = 0;
   bool active = false;
-  enum class Kind { Compute, Latency, Wire, Delivery, Reduce, Handling } kind = Kind::Compute;
-  int owner = 0;                ///< rank of a computation or reduction, lane of a transfer
+  enum class Kind { Compute, Latency, Wire, Delivery, Reduce, Handling, Balance } kind = Kind::Compute;
+  int owner = 0;          ///< rank of a computation or reduction, lane of a transfer, host of a balance
+  int first_thread = -1;  ///< of those of its host that compute or handle; -1: processors are not shared
+  int threads = 0;
   Part part = Part::SendFixed;  ///< of handling
   int microbatch = -1;          ///< of a delivery
   int egress = -1;
@@ -88,11 +91,13 @@ class WorkQueue {
   std::size_t first_ = 0;
 };
 
-/// The processors of one host.
+/// What shares the processors and the memory of one host.
 struct Host {
-  std::vector<int> flows;  // that need them
+  std::vector<int> flows;  // that need processors
   int computing = 0;
-  double needed = 0;
+  std::optional<RunQueues> queues = {};  // unless there is a processor for each thread, or their number is unknown
+  int timer = -1;                        // flow that ends when idle processors take waiting threads; -1: none
+  bool changed = false;                  // since rates were set
 };
 
 /// The state of a run at one moment, with times and microbatches relative to that moment.
@@ -160,11 +165,12 @@ class Simulation {
     handled_.resize(in_.lists.size());
     handling_.assign(in_.lists.size(), false);
     const double processors = in_.host_processors;
-    compute_needs_ = in_.host_processors > 0 ? std::min(in_.compute_processors, in_.host_processors) : 1;
+    compute_threads_ = in_.host_processors > 0 ? std::min(in_.compute_processors, in_.host_processors) : 1;
+    number_threads();
     memory_slowdown_ = in_.slowdown;
     for (std::size_t k = 1; processors > 0 && k <= memory_slowdown_.size(); ++k) {
       double& factor = memory_slowdown_[k - 1];
-      const double sharing = static_cast<double>(k) * compute_needs_ / processors;
+      const double sharing = static_cast<double>(k) * compute_threads_ / processors;
       // No less than that of fewer: medians of short layers miss the times during which they had no processor.
       if (sharing > 1) factor = std::max(k > 1 ? memory_slowdown_[k - 2] : 1.0, factor / sharing);
     }
@@ -182,6 +188,7 @@ class Simulation {
 
   std::variant<Timeline, Infeasible> run() {
     for (std::size_t rank = 0; rank < in_.lists.size(); ++rank) advance(to_int(rank));
+    share_changed_hosts();
     while (!events_.empty()) {
       const Event event = events_.top();
       events_.pop();
@@ -189,6 +196,7 @@ class Simulation {
       if (!flow.active || flow.version != event.version) continue;
       now_ = event.time;
       finish(event.flow);
+      share_changed_hosts();
       if (snapshot_due_ && (events_.empty() || events_.top().time > now_)) look_for_period();
       if (watch_ && watch_->progress && ++finished_ % kProgressEvents == 0)
         watch_->progress(std::accumulate(next_.begin(), next_.end(), 0.0) / static_cast<double>(action_count(in_)));
@@ -284,27 +292,98 @@ class Simulation {
     const double factor = memory_slowdown_.back();
     return in_.host_processors > 0 ? factor : factor * k / known;
   }
-  void share_host(Host& host) {
-    const double share =
-        in_.host_processors > 0 && host.needed > in_.host_processors ? in_.host_processors / host.needed : 1;
-    const double compute_rate = share / memory_slowdown(host.computing);
-    for (const int id : host.flows)
-      set_rate(id, flows_[to_index(id)].kind == Flow::Kind::Compute ? compute_rate : share);
-  }
   bool shares_hosts() const { return !in_.host_of_rank.empty() && (!in_.slowdown.empty() || in_.host_processors > 0); }
-  /// The flow begins (`sign` 1) or ends (-1) to need processors of the rank's host.
-  void use_processors(int rank, int id, int sign) {
-    if (!shares_hosts()) return;
-    Host& host = hosts_[to_index(in_.host_of_rank[to_index(rank)])];
-    const bool computes = flows_[to_index(id)].kind == Flow::Kind::Compute;
-    host.needed += sign * (computes ? compute_needs_ : 1);
-    if (computes) host.computing += sign;
-    if (sign > 0) {
-      host.flows.push_back(id);
-    } else {
-      std::erase(host.flows, id);
+  /// Each rank of a host has the threads that compute and, with MessageThread::Separate, one for messages.
+  int threads_of_rank() const { return compute_threads_ + (own_thread_ ? 0 : 1); }
+  void number_threads() {
+    first_thread_.assign(in_.lists.size(), 0);
+    if (!shares_hosts() || in_.host_processors == 0) return;
+    std::vector<int> threads(hosts_.size(), 0);
+    for (std::size_t rank = 0; rank < in_.lists.size(); ++rank) {
+      int& count = threads[to_index(in_.host_of_rank[rank])];
+      first_thread_[rank] = count;
+      count += threads_of_rank();
     }
-    share_host(host);
+    for (std::size_t h = 0; h < hosts_.size(); ++h) {
+      if (threads[h] > in_.host_processors) hosts_[h].queues.emplace(in_.host_processors, threads[h]);
+    }
+  }
+  /// The part of its time at rate 1 that a flow gets: threads of one computation wait for each other.
+  static double share_of(const Host& host, const Flow& flow) {
+    double share = 1;
+    for (int thread = flow.first_thread; thread < flow.first_thread + flow.threads; ++thread)
+      share = std::min(share, host.queues->share(thread));
+    return share;
+  }
+  void share_host(Host& host) {
+    const double compute_rate = 1 / memory_slowdown(host.computing);
+    for (const int id : host.flows) {
+      const Flow& flow = flows_[to_index(id)];
+      const double share = host.queues ? share_of(host, flow) : 1;
+      set_rate(id, flow.kind == Flow::Kind::Compute ? share * compute_rate : share);
+    }
+  }
+  /// After an event: ranks that have nothing more to do at this moment sleep, and those that are left share.
+  void share_changed_hosts() {
+    for (const int id : changed_hosts_) {
+      Host& host = hosts_[to_index(id)];
+      host.changed = false;
+      if (host.queues) {
+        host.queues->settle();
+        if (host.queues->is_uneven() && in_.balance_after <= Seconds(0)) host.queues->balance();
+        watch_balance(id);
+      }
+      share_host(host);
+    }
+    changed_hosts_.clear();
+  }
+  /// The timer runs while a processor is idle and threads wait for another.
+  void watch_balance(int id) {
+    Host& host = hosts_[to_index(id)];
+    if (host.queues->is_uneven() == (host.timer >= 0)) return;
+    if (host.timer >= 0) {
+      flows_[to_index(host.timer)].active = false;
+      free_.push_back(host.timer);
+      host.timer = -1;
+      return;
+    }
+    Flow flow;
+    flow.kind = Flow::Kind::Balance;
+    flow.owner = id;
+    flow.remaining = in_.balance_after;
+    host.timer = start_flow(flow);
+    schedule(host.timer);
+  }
+  void mark_changed(int id) {
+    Host& host = hosts_[to_index(id)];
+    if (!host.changed) changed_hosts_.push_back(id);
+    host.changed = true;
+  }
+  /// The flow begins to need processors of the rank's host.
+  void take_processors(int rank, int id) {
+    if (!shares_hosts()) return;
+    const int host_id = in_.host_of_rank[to_index(rank)];
+    Host& host = hosts_[to_index(host_id)];
+    Flow& flow = flows_[to_index(id)];
+    const bool computes = flow.kind == Flow::Kind::Compute;
+    if (computes) ++host.computing;
+    host.flows.push_back(id);
+    mark_changed(host_id);
+    if (!host.queues) return;
+    flow.first_thread = first_thread_[to_index(rank)] + (computes || own_thread_ ? 0 : compute_threads_);
+    flow.threads = computes ? compute_threads_ : 1;
+    for (int i = 0; i < flow.threads; ++i) host.queues->wake(flow.first_thread + i);
+  }
+  /// It does not need them any more.
+  void give_processors(int rank, int id) {
+    if (!shares_hosts()) return;
+    const int host_id = in_.host_of_rank[to_index(rank)];
+    Host& host = hosts_[to_index(host_id)];
+    const Flow& flow = flows_[to_index(id)];
+    if (flow.kind == Flow::Kind::Compute) --host.computing;
+    std::erase(host.flows, id);
+    mark_changed(host_id);
+    for (int i = 0; host.queues && i < flow.threads; ++i) host.queues->leave(flow.first_thread + i);
   }
 
   void start_compute(int rank, Seconds cost) {
@@ -314,7 +393,7 @@ class Simulation {
     const int id = start_flow(flow);
     running_[to_index(rank)] = id;
     schedule(id);
-    use_processors(rank, id, 1);
+    take_processors(rank, id);
   }
 
   const Transfer& cost_of(Lane& lane) const {
@@ -435,7 +514,7 @@ class Simulation {
     flow.remaining = time;
     const int id = start_flow(flow);
     schedule(id);
-    use_processors(rank, id, 1);
+    take_processors(rank, id);
     return id;
   }
   void end_handling(int lane_id, Part part) {
@@ -487,7 +566,7 @@ class Simulation {
         end_stream(flow.owner);
         break;
       case Flow::Kind::Handling:
-        use_processors(handler(lanes_[to_index(flow.owner)], flow.part), id, -1);
+        give_processors(handler(lanes_[to_index(flow.owner)], flow.part), id);
         end_handling(flow.owner, flow.part);
         break;
       case Flow::Kind::Delivery:
@@ -497,8 +576,15 @@ class Simulation {
         step(flow.owner);
         if (running_[to_index(flow.owner)] < 0) advance(flow.owner);
         break;
+      case Flow::Kind::Balance: {
+        Host& host = hosts_[to_index(flow.owner)];
+        host.timer = -1;
+        host.queues->balance();
+        mark_changed(flow.owner);
+        break;
+      }
       case Flow::Kind::Compute:
-        use_processors(flow.owner, id, -1);
+        give_processors(flow.owner, id);
         computed(flow.owner, flow.started);
         break;
     }
@@ -573,6 +659,9 @@ class Simulation {
         for (std::size_t i = lane.moved; i < queue->size(); ++i)
           out.counts.push_back((*queue)[i] - snapshot_microbatch_);
       }
+    }
+    for (const Host& host : hosts_) {
+      if (host.queues) host.queues->append_state(out.counts);
     }
     for (const auto& waiting : reduce_waiting_) out.counts.push_back(static_cast<std::int64_t>(waiting.size()));
     auto events = events_;
@@ -867,8 +956,10 @@ class Simulation {
   std::vector<std::vector<int>> port_flows_;
   std::vector<Host> hosts_;
   std::vector<double> memory_slowdown_;  // by computations of a host
-  double compute_needs_ = 1;             // processors
-  std::vector<WorkQueue> handled_;       // by rank: messages that wait for its thread
+  int compute_threads_ = 1;              // of a rank
+  std::vector<int> first_thread_;        // by rank: among those of its host
+  std::vector<int> changed_hosts_;
+  std::vector<WorkQueue> handled_;  // by rank: messages that wait for its thread
   const bool own_thread_;
   int continuing_ = -1;         // the rank whose thread goes on with its list at this moment
   std::vector<bool> handling_;  // by rank: whether that is busy with one

@@ -43,10 +43,27 @@ TEST(SharedHost, TwoRanksOnOneProcessorTakeTwiceAsLong) {
   EXPECT_DOUBLE_EQ(end_of(apart), 4);
 }
 
-TEST(SharedHost, ThreeRanksOnTwoProcessorsGetTwoThirdsEach) {
-  EXPECT_DOUBLE_EQ(end_of(updates({4, 4, 4}, 2)), 6);
-  // The short one ends at 2 / (2/3) = 3; the others have 2 of 4 left and a processor each.
-  EXPECT_DOUBLE_EQ(end_of(updates({2, 4, 4}, 2)), 5);
+// Ranks 0 and 2 share the first processor. When the other one is idle, it takes one of them after kBalanceAfter.
+TEST(SharedHost, OfThreeRanksOnTwoProcessorsTwoShareOne) {
+  const double after = kBalanceAfter.value;
+  // Rank 1 ends at 4 s, when each of the others has 2 s left; until 4.004 s they share, then they run beside each
+  // other.
+  EXPECT_DOUBLE_EQ(end_of(updates({4, 4, 4}, 2)), 4 + after + (2 - after / 2));
+  // Rank 0 ends at 4 s, and so does rank 1; rank 2 has 2 s left.
+  EXPECT_DOUBLE_EQ(end_of(updates({2, 4, 4}, 2)), 4 + 2);
+  // Rank 1 ends at 1 s. From 1.004 s the others have a processor each.
+  EXPECT_DOUBLE_EQ(end_of(updates({4, 1, 4}, 2)), 1 + after + (4 - (1 + after) / 2));
+}
+
+TEST(SharedHost, AProcessorThatTakesThreadsAtOnceIsNeverIdleBesideThem) {
+  SimulationInput input = updates({4, 4, 4}, 2);
+  input.balance_after = Seconds(0);
+  EXPECT_DOUBLE_EQ(end_of(input), 6);
+}
+
+TEST(SharedHost, AnIdleProcessorTakesNoThreadThatComesToAnEndBefore) {
+  // Rank 1 ends at 1 s; the others share until they end, 2 ms later.
+  EXPECT_DOUBLE_EQ(end_of(updates({0.501, 1, 0.501}, 2)), 1.002);
 }
 
 TEST(SharedHost, ARankNeedsAProcessorForEachThread) {
@@ -63,6 +80,7 @@ TEST(SharedHost, ASlowdownOfMoreRanksThanProcessorsContainsTheSharing) {
   const auto slowed = [](std::size_t ranks, std::vector<double> slowdown) {
     SimulationInput input = updates(std::vector<double>(ranks, 4), 2);
     input.slowdown = std::move(slowdown);
+    input.balance_after = Seconds(0);
     return end_of(input);
   };
   EXPECT_DOUBLE_EQ(slowed(2, {1, 1.2, 1.8}), 4 * 1.2);
@@ -104,9 +122,10 @@ SimulationInput pair_of_stages(MessageThread thread, int processors, double send
 TEST(SharedHost, HandlingAMessageTakesProcessorsFromComputations) {
   // Three processors: the message moves from 2 to 3 beside microbatch 1.
   EXPECT_DOUBLE_EQ(end_of(pair_of_stages(MessageThread::Separate, 3, 1, 1)), 4);
-  // Two: both ends and microbatch 1 get two thirds each. The message takes 1.5 s, until 3.5; then microbatch 1 has 1 s
-  // left, and microbatch 0 takes 1 s on the other processor.
-  EXPECT_DOUBLE_EQ(end_of(pair_of_stages(MessageThread::Separate, 2, 1, 1)), 4.5);
+  // Two: microbatch 1 shares one with the receiver, the sender has the other until 3. That takes the receiver, which
+  // has half a second left, kBalanceAfter later; when it ends, stage 1 computes there, and both computations have 1 s
+  // left.
+  EXPECT_DOUBLE_EQ(end_of(pair_of_stages(MessageThread::Separate, 2, 1, 1)), 4.5 + kBalanceAfter.value / 2);
   // One: 2 + 2 + 1 s of computation and 2 s of handling.
   EXPECT_DOUBLE_EQ(end_of(pair_of_stages(MessageThread::Separate, 1, 1, 1)), 7);
 }
