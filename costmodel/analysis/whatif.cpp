@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -323,6 +324,40 @@ std::variant<WhatIf, Infeasible> what_if(const Scenario& scenario, const std::ve
   return out;
 }
 
+namespace {
+
+/// The ranks that run the same stages.
+struct RanksOfStages {
+  std::string label;  ///< "stage 1, ranks 2-5"; with chunks "stages 0, 2, rank 0"
+  std::vector<int> ranks;
+};
+
+/// Ranks are numbered stage by stage, further chunks of a rank follow the first stages of all.
+std::vector<RanksOfStages> ranks_by_stage(const Prediction& prediction) {
+  std::map<int, std::vector<int>> ranks;
+  for (const RankMemory& each : prediction.timeline.memory)
+    ranks[prediction.timeline.stage_of_rank[to_index(each.rank)]].push_back(each.rank);
+  std::vector<RanksOfStages> out;
+  for (const auto& [first, of] : ranks) {
+    std::vector<int> stages;
+    for (int stage = first; stage < to_int(prediction.stages.size()); stage += to_int(ranks.size()))
+      stages.push_back(stage);
+    out.push_back({fmt::format("stage{} {}, {}", stages.size() == 1 ? "" : "s", fmt::join(stages, ", "),
+                               of.size() == 1 ? fmt::format("rank {}", of[0])
+                                              : fmt::format("ranks {}-{}", of.front(), of.back())),
+                   of});
+  }
+  return out;
+}
+
+Bytes largest_peak(const Prediction& prediction, const std::vector<int>& ranks) {
+  Bytes out;
+  for (const int rank : ranks) out = std::max(out, prediction.timeline.memory[to_index(rank)].total);
+  return out;
+}
+
+}  // namespace
+
 std::string whatif_text(const WhatIf& result, int width) {
   std::vector<std::vector<std::string>> rows;
   const auto change = [](double ratio) { return fmt::format("{:+.1f} %", (ratio - 1) * 100); };
@@ -344,11 +379,10 @@ std::string whatif_text(const WhatIf& result, int width) {
   }
   rows.push_back({"bubble", fmt::format("{:.1f} %", before.bubble * 100), fmt::format("{:.1f} %", after.bubble * 100),
                   fmt::format("{:+.1f} pt", (after.bubble - before.bubble) * 100)});
-  for (std::size_t rank = 0; rank < before.timeline.memory.size(); ++rank) {
-    const Bytes a = before.timeline.memory[rank].total;
-    const Bytes b = after.timeline.memory[rank].total;
-    rows.push_back({fmt::format("rank {} peak memory", rank), format_bytes(a), format_bytes(b),
-                    a > Bytes(0) ? change(b / a) : "-"});
+  for (const RanksOfStages& of : ranks_by_stage(before)) {
+    const Bytes a = largest_peak(before, of.ranks);
+    const Bytes b = largest_peak(after, of.ranks);
+    rows.push_back({of.label + " peak memory", format_bytes(a), format_bytes(b), a > Bytes(0) ? change(b / a) : "-"});
   }
   std::string out = fmt::format("with {}\n", fmt::join(result.changes, ", "));
   out += table_text({{.title = "", .left = true}, {.title = "before"}, {.title = "after"}, {.title = "change"}}, rows,

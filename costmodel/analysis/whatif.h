@@ -45,7 +45,7 @@ struct WhatIf {
                                                        const std::optional<Calibration>& calibration = {},
                                                        const PredictOptions& options = {});
 
-/// A table to print: step, throughput, and the peak memory of each rank, before and after.
+/// A table to print: step, throughput, and for each stage the largest peak memory of its ranks, before and after.
 [[nodiscard]] std::string whatif_text(const WhatIf& result, int width);
 
 }  // namespace stagecraft

@@ -101,6 +101,40 @@ TEST(WhatIf, ComparesBeforeAndAfter) {
   EXPECT_THAT(whatif_text(result, 100), HasSubstr("-4.9 %"));
 }
 
+// Two replicas, four microbatches each, no measured memory: ranks 0 and 1 hold the same, and rank 2 is a stage alone.
+TEST(WhatIf, PrintsTheMemoryOfAStageOnce) {
+  Scenario replicas = scenario();
+  replicas.topology = flat_topology(3, 1000, 0.1);
+  replicas.plan = one_layer_a_stage(replicas.graph, replicas.topology, {2, 1}, "1f1b", 8);
+  auto result = std::get<WhatIf>(what_if(replicas, {"compute=1x"}));
+  ASSERT_EQ(result.before.timeline.memory.size(), 3U);
+  result.before.timeline.memory[1].total = Bytes(3 << 20);
+  result.after.timeline.memory[0].total = Bytes(6 << 20);
+  const std::string text = whatif_text(result, 120);
+  const std::size_t row = text.find("stage 0, ranks 0-1 peak memory");
+  ASSERT_NE(row, std::string::npos) << text;
+  EXPECT_THAT(text.substr(row, text.find('\n', row) - row),
+              ::testing::AllOf(HasSubstr("3.00 MiB"), HasSubstr("6.00 MiB"), HasSubstr("+100.0 %")));
+  EXPECT_THAT(text, HasSubstr("stage 1, rank 2 peak memory"));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("stage 0, rank 0")));
+}
+
+// Two ranks with two chunks each: rank 0 has stages 0 and 2.
+TEST(WhatIf, NamesAllStagesOfARank) {
+  Scenario chunks;
+  chunks.graph = chain_graph({1, 1, 1, 1}, {2, 2, 2, 2}, Bytes(500));
+  chunks.topology = flat_topology(2, 1000, 0.1);
+  Partition partition{.stage_of_layer = {0, 1, 2, 3}, .replicas = {1, 1, 1, 1}};
+  PlanSettings settings;
+  settings.microbatches = 4;
+  settings.schedule = "interleaved-1f1b";
+  settings.chunks = 2;
+  chunks.plan = make_plan(chunks.graph, chunks.topology, partition, settings);
+  const auto result = std::get<WhatIf>(what_if(chunks, {"compute=1x"}));
+  EXPECT_THAT(whatif_text(result, 120), HasSubstr("stages 0, 2, rank 0 peak memory"));
+  EXPECT_THAT(whatif_text(result, 120), HasSubstr("stages 1, 3, rank 1 peak memory"));
+}
+
 // Every change that is a factor of 1 changes nothing.
 TEST(WhatIf, LeavesThePredictionWithFactorsOfOne) {
   Scenario measured = scenario();
