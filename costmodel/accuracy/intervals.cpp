@@ -80,6 +80,32 @@ std::variant<Prediction, Infeasible> predict_slower(const Graph& graph, const To
 
 double square(double x) { return x * x; }
 
+/// What one mechanism, or the model, contributes to the interval of the step.
+struct Contribution {
+  std::string source;
+  double log_half_width = 0;
+  bool declared = false;
+};
+
+double sum_of_squares(const std::vector<Contribution>& contributions) {
+  double out = 0;
+  for (const Contribution& each : contributions) out += square(each.log_half_width);
+  return out;
+}
+
+/// Prediction::interval without a calibration. Half-widths add in quadrature, so only their squares are shares of a
+/// whole.
+std::string shares_text(const std::vector<Contribution>& contributions, double variance) {
+  std::string out = "shares of its variance: ";
+  for (const Contribution& each : contributions) {
+    const bool first = &each == &contributions.front();
+    out += fmt::format("{}{} {:.1f} % ({}{:.1f} %{})", first ? "" : ", ", each.source,
+                       square(each.log_half_width) / variance * 100, first ? "half-width " : "",
+                       std::expm1(each.log_half_width) * 100, each.declared ? ", declared" : "");
+  }
+  return out;
+}
+
 double log_ratio(Seconds a, Seconds b) { return a > Seconds(0) && b > Seconds(0) ? std::log(a / b) : 0; }
 
 Range<Seconds> around(Seconds value, double half, FigureSource source) {
@@ -126,7 +152,7 @@ void add_calibrated_ranges(Prediction& out, const Graph& graph, const BoundPlan&
     ranges.memory.source = FigureSource::Calibrated;
   }
   out.interval = fmt::format(
-      "{:.1f} %, {}", (width - 1) * 100,
+      "half-width {:.1f} %, {}", (width - 1) * 100,
       calibration.width_is_declared ? "declared, too few plans were calibrated with" : "residuals of the calibration");
 }
 
@@ -215,8 +241,7 @@ std::variant<Prediction, Infeasible> predict_with_intervals(const Graph& graph, 
     add_calibrated_ranges(*out, graph, plan, *calibration);
     return result;
   }
-  const double model = std::log(1 + kModel);
-  double step = square(model);
+  std::vector<Contribution> contributions;
   FigureSource layers = FigureSource::Measured;
   FigureSource links = FigureSource::Measured;
   std::vector<std::vector<double>> squares(out->stages.size(), std::vector<double>(std::size(kFigures)));
@@ -227,9 +252,7 @@ std::variant<Prediction, Infeasible> predict_with_intervals(const Graph& graph, 
     const auto* moved = std::get_if<Prediction>(&slower);
     if (!moved) continue;
     const double change = std::max(0.0, log_ratio(moved->iteration, out->iteration));
-    step += square(change);
-    out->interval +=
-        fmt::format("{} {:.1f} %, ", name == kLayers ? "layers" : "link " + name, std::expm1(change) * 100);
+    contributions.push_back({name == kLayers ? "layers" : "link " + name, change, false});
     FigureSource& source = name == kLayers ? layers : links;
     source = worse(source, doubt.source);
     for (std::size_t s = 0; s < squares.size(); ++s) {
@@ -237,8 +260,10 @@ std::variant<Prediction, Infeasible> predict_with_intervals(const Graph& graph, 
         squares[s][i] += square((moved->stages[s].*kFigures[i] - out->stages[s].*kFigures[i]).value);
     }
   }
-  out->interval += fmt::format("model {:.0f} % (declared)", kModel * 100);
-  const double width = std::exp(std::sqrt(step));
+  contributions.push_back({"model", std::log(1 + kModel), true});
+  const double variance = sum_of_squares(contributions);
+  out->interval = shares_text(contributions, variance);
+  const double width = std::exp(std::sqrt(variance));
   out->low = out->iteration / width;
   out->high = out->iteration * width;
   for (StagePrediction& stage : out->stages) {

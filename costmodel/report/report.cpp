@@ -92,7 +92,7 @@ std::string prediction_summary(const Documents& d, const Named<Prediction>& each
                                      format_bytes(std::max(s.memory_bound, s.memory.total)))) +
              "</p>\n";
   }
-  if (!p.interval.empty()) out += paragraph("The interval comes from " + markup_text(p.interval) + ".");
+  if (!p.interval.empty()) out += paragraph("The 90 % interval of the step: " + markup_text(p.interval) + ".");
   for (const std::string& note : {p.other_device, p.backward_parts, p.message_processing, idle_text(p)}) {
     if (!note.empty()) out += paragraph("Note: " + markup_text(note) + ".");
   }

@@ -63,7 +63,8 @@ TEST(Intervals, NameTheSource) {
 }
 
 // Layers of known spread s, one stage, no links: the interval of a step of 4 s is exp(+-sqrt((1.645 s)^2 +
-// log(1.15)^2)).
+// log(1.15)^2)). 1.645 s is 0.030564, of variance 0.00093416, log(1.15) is 0.13976, of variance 0.019533: 4.6 % and
+// 95.4 % of 0.020467.
 TEST(Intervals, OfAStepCombineIndependentMechanisms) {
   const Graph graph = measured_graph(1);
   const Topology topology = flat_topology(1);
@@ -73,12 +74,23 @@ TEST(Intervals, OfAStepCombineIndependentMechanisms) {
   EXPECT_EQ(p.iteration, Seconds(4));
   EXPECT_NEAR(p.low->value, 4 * std::exp(-half), 1e-9);
   EXPECT_NEAR(p.high->value, 4 * std::exp(half), 1e-9);
-  EXPECT_EQ(p.interval, "layers 3.1 %, model 15 % (declared)");
+  EXPECT_EQ(p.interval, "shares of its variance: layers 4.6 % (half-width 3.1 %), model 95.4 % (15.0 %, declared)");
   ASSERT_TRUE(p.stages[0].ranges);
   EXPECT_EQ(p.stages[0].ranges->compute.source, FigureSource::Measured);
   EXPECT_LT(p.stages[0].ranges->compute.low, Seconds(4 * 0.85));
   EXPECT_GT(p.stages[0].ranges->compute.high, Seconds(4 * 1.15));
   EXPECT_EQ(p.stages[0].ranges->reduce.high, Seconds(0)) << "nothing is reduced, and that is certain";
+}
+
+// A spread of 0.5 on the logarithmic scale is a half-width of exp(0.82243) - 1 = 127.6 % alone, but 0.67639 of a
+// variance of 0.69592: 97.2 %. The model's 0.019533 are the other 2.8 %.
+TEST(Intervals, OfAStepShareOneVariance) {
+  Graph graph = measured_graph(1);
+  for (Timing* timing : {&graph.layers[0].forward, &graph.layers[0].backward}) *timing = {1_s, {}, 0, 0.5};
+  const Topology topology = flat_topology(1);
+  const BoundPlan plan(one_layer_a_stage(graph, topology, {1}, "1f1b", 2));
+  EXPECT_EQ(std::get<Prediction>(predict_with_intervals(graph, topology, plan, std::nullopt)).interval,
+            "shares of its variance: layers 97.2 % (half-width 127.6 %), model 2.8 % (15.0 %, declared)");
 }
 
 TEST(Intervals, AreThoseOfTheCalibration) {
@@ -91,7 +103,7 @@ TEST(Intervals, AreThoseOfTheCalibration) {
   const Prediction p = std::get<Prediction>(predict_with_intervals(graph, topology, plan, calibration));
   EXPECT_EQ(p.iteration, Seconds(8));
   EXPECT_NEAR(p.high->value, 8.8, 1e-9);
-  EXPECT_EQ(p.interval, "10.0 %, residuals of the calibration");
+  EXPECT_EQ(p.interval, "half-width 10.0 %, residuals of the calibration");
   EXPECT_NEAR(p.stages[0].ranges->compute.high.value, 8.8, 1e-9);
   EXPECT_EQ(p.stages[0].ranges->compute.source, FigureSource::Calibrated);
 }
