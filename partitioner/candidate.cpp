@@ -94,7 +94,7 @@ StrategyResult rank_one(const std::string& origin, const Graph& graph, const Top
     const NeedOf need = [&](const Graph& g, const Topology& t, const PlanSettings& settings) -> std::optional<Bytes> {
       const auto other = again(g, t);
       if (!other) return std::nullopt;
-      return costs.peak_memory(g, plan_of_candidate(g, t, *other, settings));
+      return costs.memory(g, t, plan_of_candidate(g, t, *other, settings)).peak;
     };
     return Infeasible{memory_excess(ranked, topology, constraints) +
                       remedies_text(graph, topology, constraints.plan, *memory_limit(topology, constraints), need)};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/index.h"
@@ -10,12 +11,24 @@
 namespace stagecraft::partitioner {
 namespace {
 
-Bytes peak_memory(const Graph& graph, const Plan& plan) {
+PlanMemory memory_of(const Graph& graph, const Topology& topology, const Plan& plan) {
   const BoundPlan bound(plan);
   const auto lists = bound.action_lists(bound.step_window().steps, PredictOptions{}.prefetch);
-  Bytes most;
-  for (const MemoryReplay& replay : replay_memory(graph, bound, lists)) most = std::max(most, replay.bound);
-  return most;
+  const std::vector<MemoryReplay> replays = replay_memory(graph, topology, bound, lists);
+  PlanMemory out;
+  out.stages.resize(plan.stages.size());
+  for (int position = 0; position < bound.positions(); ++position) {
+    int fullest = bound.first_rank(position);
+    for (const int rank : bound.ranks_of(position)) {
+      if (replays[to_index(rank)].bound > replays[to_index(fullest)].bound) fullest = rank;
+    }
+    const MemoryReplay& replay = replays[to_index(fullest)];
+    const std::vector<int>& stages = bound.ranks()[to_index(fullest)].stages;
+    for (std::size_t i = 0; i < stages.size(); ++i)
+      out.stages[to_index(stages[i])] = {replay.stages[i], replay.bounds[i]};
+    out.peak = std::max(out.peak, replay.bound);
+  }
+  return out;
 }
 
 }  // namespace
@@ -25,7 +38,7 @@ CostModel simulated_costs(std::function<void(double done)> progress) {
                                                           const Plan& plan) {
     return predict(graph, topology, BoundPlan(plan), {.progress = progress});
   };
-  return {predicted, peak_memory};
+  return {predicted, memory_of};
 }
 
 }  // namespace stagecraft::partitioner

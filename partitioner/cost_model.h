@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <variant>
+#include <vector>
 
 #include "costmodel/errors.h"
 #include "costmodel/plan.h"
@@ -9,13 +10,27 @@
 
 namespace stagecraft::partitioner {
 
+/// The memory of one stage: the share of its replica with the largest bound in what that replica's rank needs.
+struct StageMemory {
+  RankMemory memory;  ///< at the rank's peak, by part
+  Bytes bound;        ///< that no run exceeds
+  friend bool operator==(const StageMemory&, const StageMemory&) = default;
+};
+
+/// The memory of a plan.
+struct PlanMemory {
+  std::vector<StageMemory> stages;  ///< one per stage of the plan, in its order
+  Bytes peak;  ///< bound of the rank that needs the most, with all its stages; no run exceeds it on any rank
+  friend bool operator==(const PlanMemory&, const PlanMemory&) = default;
+};
+
 /// What a strategy may ask about a plan that is valid for graph and topology.
 struct CostModel {
   /// How long a step takes and what each stage needs; Infeasible if the plan's action lists deadlock. Throws
   /// std::invalid_argument for a plan that cannot be predicted.
   std::function<std::variant<Prediction, Infeasible>(const Graph&, const Topology&, const Plan&)> predict;
-  /// Bytes that no run exceeds, of the rank that needs the most, found without predicting times.
-  std::function<Bytes(const Graph&, const Plan&)> peak_memory;
+  /// What each stage needs on the topology's devices, as `predict` says, found without predicting times.
+  std::function<PlanMemory(const Graph&, const Topology&, const Plan&)> memory;
 };
 
 /// The cost model of costmodel/: predict() and replay_memory(). `progress` is PredictOptions::progress.

@@ -135,7 +135,7 @@ class Search {
     try {
       if (limit_) {
         const Plan plan = plan_of_candidate(graph_, topology_, candidate, constraints_.plan);
-        if (model_.peak_memory(graph_, plan) > *limit_) return std::nullopt;
+        if (model_.memory(graph_, topology_, plan).peak > *limit_) return std::nullopt;
       }
       RankedPlan ranked = predicted_plan(origin, graph_, topology_, candidate, model_, constraints_);
       if (ranked.fits && (!best_ || ranked.prediction.iteration < *best_)) best_ = ranked.prediction.iteration;
@@ -602,7 +602,7 @@ std::optional<double> objective(const Graph& graph, const Topology& topology, co
       return std::nullopt;
   }
   const auto limit = memory_limit(topology, constraints);
-  if (limit && costs.peak_memory(graph, plan) > *limit) return std::nullopt;
+  if (limit && costs.memory(graph, topology, plan).peak > *limit) return std::nullopt;
   const auto predicted = costs.predict(graph, topology, plan);
   if (std::holds_alternative<Infeasible>(predicted)) return std::nullopt;
   return std::get<Prediction>(predicted).iteration.value;

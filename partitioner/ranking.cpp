@@ -316,7 +316,7 @@ std::optional<Bytes> least_need(const Graph& graph, const Topology& topology, co
                                 const Constraints& constraints) {
   std::optional<Bytes> out;
   for (const Drafted& draft : drafts(graph, topology, constraints).plans) {
-    const Bytes need = costs.peak_memory(graph, draft.plan);
+    const Bytes need = costs.memory(graph, topology, draft.plan).peak;
     out = std::min(out.value_or(need), need);
   }
   return out;

@@ -60,7 +60,7 @@ std::optional<Bytes> need_of(const Question& question) {
     auto result = plan_with(strategy, question.graph, unlimited, question.costs, free);
     const auto* ranking = std::get_if<Ranking>(&result);
     if (ranking == nullptr) return std::nullopt;
-    return question.costs.peak_memory(question.graph, ranking->plans.front().plan);
+    return question.costs.memory(question.graph, question.topology, ranking->plans.front().plan).peak;
   } catch (const std::invalid_argument&) { return std::nullopt; }
 }
 

@@ -33,8 +33,8 @@ CostModel told_memory() {
     }
     return std::variant<Prediction, Infeasible>(prediction);
   };
-  out.peak_memory = [](const Graph&, const Plan& plan) {
-    return Bytes(100 * static_cast<std::int64_t>(plan.stages.size()));
+  out.memory = [](const Graph&, const Topology&, const Plan& plan) {
+    return PlanMemory{{}, Bytes(100 * static_cast<std::int64_t>(plan.stages.size()))};
   };
   return out;
 }

@@ -30,7 +30,7 @@ CostModel told(
     }
     return std::variant<Prediction, Infeasible>(prediction);
   };
-  out.peak_memory = [=](const Graph&, const Plan& plan) { return memory(plan); };
+  out.memory = [=](const Graph&, const Topology&, const Plan& plan) { return PlanMemory{{}, memory(plan)}; };
   return out;
 }
 
