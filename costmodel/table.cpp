@@ -105,6 +105,24 @@ std::string table_text(const std::vector<TableColumn>& columns, const std::vecto
   return out;
 }
 
+std::string list_lines(const std::string& text, const std::string& indent, int width) {
+  constexpr std::string_view kSeparator = ", ";
+  std::string out;
+  std::string line;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t found = text.find(kSeparator, at);
+    const std::size_t end = found == std::string::npos ? text.size() : found + 1;  // with the comma
+    const std::string item = text.substr(at, end - at);
+    at = found == std::string::npos ? end : found + kSeparator.size();
+    if (!line.empty() && indent.size() + line.size() + 1 + item.size() > to_index(width)) {
+      out += indent + line + "\n";
+      line.clear();
+    }
+    line += (line.empty() ? "" : " ") + item;
+  }
+  return line.empty() ? out : out + indent + line + "\n";
+}
+
 int line_width() {
   constexpr int kUsual = 80;
   constexpr int kLeast = 20;

@@ -19,6 +19,10 @@ struct TableColumn {
 [[nodiscard]] std::string table_text(const std::vector<TableColumn>& columns,
                                      const std::vector<std::vector<std::string>>& rows, int width);
 
+/// The items of `text`, which are separated by ", ", in indented lines that end with a line feed and have at most
+/// `width` bytes, if no item is longer.
+[[nodiscard]] std::string list_lines(const std::string& text, const std::string& indent, int width);
+
 /// Line width of tables on standard error, in characters: the environment variable COLUMNS if it is a number of at
 /// least 20, else the terminal's, else 80.
 [[nodiscard]] int line_width();

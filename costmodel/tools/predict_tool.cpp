@@ -51,7 +51,8 @@ void print(const stagecraft::Prediction& p, const std::vector<std::string>& fits
   if (p.samples_per_s) out += fmt::format(", {}{:.1f} samples per second", mark, *p.samples_per_s);
   out += fmt::format(", bubble {}{:.1f} %\n", mark, p.bubble * 100);
   if (p.low && p.high)
-    out += fmt::format("90 % interval of the step: {} to {}\n  {}\n", time(*p.low), time(*p.high), p.interval);
+    out += fmt::format("90 % interval of the step: {} to {}\n{}", time(*p.low), time(*p.high),
+                       stagecraft::list_lines(p.interval, "  ", stagecraft::line_width()));
   std::vector<std::vector<std::string>> rows;
   for (const stagecraft::StagePrediction& s : p.stages) {
     rows.push_back({std::to_string(s.stage), std::to_string(s.replicas), time(s.forward), time(s.backward),

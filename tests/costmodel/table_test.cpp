@@ -67,6 +67,13 @@ TEST(TableText, KeepsEveryLineWithinTheWidth) {
   }
 }
 
+TEST(ListLines, BreakAfterCommas) {
+  EXPECT_EQ(list_lines("one 1 %, two 2 %, three", "  ", 80), "  one 1 %, two 2 %, three\n");
+  EXPECT_EQ(list_lines("one 1 %, two 2 %, three", "  ", 18), "  one 1 %,\n  two 2 %, three\n");
+  EXPECT_EQ(list_lines("one 1 %, two 2 %, three", "", 3), "one 1 %,\ntwo 2 %,\nthree\n");
+  EXPECT_EQ(list_lines("", "  ", 80), "");
+}
+
 TEST(LineWidth, IsWhatColumnsSays) {
   ::setenv("COLUMNS", "132", 1);
   EXPECT_EQ(line_width(), 132);
