@@ -37,8 +37,10 @@ namespace {
 
 /// Steps in a row on a device: the first starts with nothing launched ahead and does not count.
 constexpr int kStepsInARow = 10;
-/// Iterations that a profile takes at least once it is warm: one for memory, an unwatched and a watched one.
-constexpr double kLeastIterations = 3;
+/// Iterations of the least sample: an unwatched and a watched one.
+constexpr double kLeastSampled = 2;
+/// Iterations that a profile takes at least once it is warm: one for memory, one for counted work, then samples.
+constexpr double kLeastIterations = 2 + kLeastSampled;
 /// Share of the remaining time for samples; the rest is for the two parts of backwards.
 constexpr double kSampleShare = 0.85;
 /// The same, if several concurrent ranks come after them.
@@ -172,17 +174,16 @@ void ProfileSession::warm_up() {
 
 void ProfileSession::count_memory() {
   tell("memory", 0);
-  const bool briefly = limit_.left() < (kLeastIterations + 2) * iteration_;
-  if (briefly) profile_.cut.emplace_back("bytes saved for backward and counted operators");
+  const bool briefly = limit_.left() < (kLeastIterations + 1) * iteration_;
+  if (briefly) profile_.cut.emplace_back("bytes saved for backward");
   const PeakBytes peak = measure_memory(layers(), subject_, batch_, memory_, device_, briefly);
   quality().summed_peak_bytes = peak.summed;
   quality().allocator_peak_bytes = peak.allocator;
-  if (!briefly) {
-    const WorkByLayer work = count_work(subject_, layers().size(), batch_);
-    for (std::size_t i = 0; i < layers().size(); ++i) {
-      layers()[i].forward_work = work.forward[i];
-      layers()[i].backward_work = work.backward[i];
-    }
+  // Always: one iteration, and without the counts the profile cannot be estimated for another device.
+  const WorkByLayer work = count_work(subject_, layers().size(), batch_);
+  for (std::size_t i = 0; i < layers().size(); ++i) {
+    layers()[i].forward_work = work.forward[i];
+    layers()[i].backward_work = work.backward[i];
   }
   counting_.reset();
 }
@@ -194,7 +195,7 @@ void ProfileSession::start_watch() {
   const int last_layer = to_int(model_.layers.size()) - 1;
   watch_ = tracer_ ? make_tracing_watch(parameters, *tracer_, device_, last_layer, ranges)
                    : make_marking_watch(parameters, host_ ? make_host_marks() : make_event_marks(device_), ranges);
-  if (limit_.left() > kLeastIterations * iteration_) {
+  if (limit_.left() > (kLeastSampled + 1) * iteration_) {
     subject_.watch(batch_, 0, *watch_);  // makes the state of what only watched steps use
     device::synchronize(device_);
     (void)watch_->take();

@@ -276,14 +276,19 @@ TEST(ProfileModel, TakesOneSampleAndSaysWhatItLeftOutOnceTimeIsUp) {
   EXPECT_GT(find(profiled.graph, "fc1").forward.median, Seconds(0));
   EXPECT_TRUE(profiled.graph.slowdown.empty());
   EXPECT_GT(profiled.seconds, 1e-9);
-  EXPECT_THAT(profiled.cut, ElementsAre("warm-up of 3 iterations (1)", "bytes saved for backward and counted operators",
+  EXPECT_THAT(profiled.cut, ElementsAre("warm-up of 3 iterations (1)", "bytes saved for backward",
                                         "backwards in two parts", "layers alone", "slowdown of 2 ranks"));
-  // Memory is measured except for the bytes saved for backward; operators are not counted.
+  // Memory is measured except for the bytes saved for backward; operators are counted as ever.
   const Graph whole = profile("mlp", kTiny).graph;
   EXPECT_FALSE(find(profiled.graph, "relu1").saved_for_backward_bytes);
   EXPECT_EQ(find(profiled.graph, "relu1").saved_bytes, find(whole, "relu1").saved_bytes);
   EXPECT_EQ(profiled.graph.quality->summed_peak_bytes, whole.quality->summed_peak_bytes);
   EXPECT_EQ(profiled.graph.quality->allocator_peak_bytes, whole.quality->allocator_peak_bytes);
+  for (const Layer& layer : profiled.graph.layers) {
+    EXPECT_EQ(layer.forward_work.has_value(), !is_input(layer)) << layer.id;
+    EXPECT_EQ(layer.forward_work, find(whole, layer.id).forward_work) << layer.id;
+    EXPECT_EQ(layer.backward_work, find(whole, layer.id).backward_work) << layer.id;
+  }
 }
 
 TEST(ProfileModel, LeavesNothingOutWhereTimeIsEnough) {
