@@ -197,14 +197,23 @@ int write_structure(const Options& o, const stagecraft::model::Model& model,
     // Default number: two, or what the model allows.
     if (samples == 1) samples = std::clamp<std::int64_t>(2, model.least_samples, model.most_samples);
     stagecraft::model::check_samples(model, samples);
+    stagecraft::ProgressLine line;
+    const auto watched = [&](const char* phase) {
+      return stagecraft::profiler::announcing(model, [&, phase](int layer) {
+        line.show(fmt::format("{} of {}: {}, layer {} of {}", o.model, samples, phase, layer + 1, model.layers.size()));
+      });
+    };
     const auto batch = source.batch(0, 0, 1, samples, stagecraft::profiler::inputs_read(model));
     stagecraft::Graph graph = stagecraft::profiler::model_graph(
-        model, batch, stagecraft::profiler::layer_outputs(model, batch, o.profile.seed, placement), samples);
+        model, batch, stagecraft::profiler::layer_outputs(watched("shapes"), batch, o.profile.seed, placement),
+        samples);
     graph.dtype = stagecraft::device::dtype_name(placement.compute);
     if (!o.without_work) {
-      stagecraft::profiler::Subject subject(model, o.profile.optimizer, o.profile.seed, placement, false);
+      const stagecraft::model::Model counted = watched("operations and bytes");  // the subject refers to it
+      stagecraft::profiler::Subject subject(counted, o.profile.optimizer, o.profile.seed, placement, false);
       add_work(graph, stagecraft::profiler::count_work(subject, model.layers.size(), batch));
     }
+    line.clear();  // the graph may go to the same terminal
     graph.provenance = stagecraft::device::provenance_here("stagecraft-profile", placement.device);
     stagecraft::format::write_text(path_of(o, o.output.empty() ? "-" : o.output, samples),
                                    stagecraft::format::graph_json(graph));

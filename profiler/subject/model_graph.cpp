@@ -45,6 +45,16 @@ std::vector<int> all_layers(const model::Model& model) {
   return out;
 }
 
+model::Model announcing(model::Model model, const std::function<void(int layer)>& begin) {
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    model.layers[i].forward = [inner = model.layers[i].forward, begin, i](const model::LayerCall& call) {
+      begin(to_int(i));
+      return inner(call);
+    };
+  }
+  return model;
+}
+
 std::vector<std::vector<at::Tensor>> layer_outputs(const model::Model& model, const std::vector<at::Tensor>& batch,
                                                    std::uint64_t seed, stage::Placement placement) {
   std::vector<std::vector<at::Tensor>> outputs(model.layers.size());

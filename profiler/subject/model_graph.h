@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "costmodel/graph.h"
@@ -16,6 +17,9 @@ namespace stagecraft::profiler {
 
 /// Indices of the inputs that some layer reads, ascending. A batch holds the tensors of these inputs, in this order.
 [[nodiscard]] std::vector<int> inputs_read(const model::Model& model);
+
+/// `model`, each of whose layers calls `begin` with its number right before its forward.
+[[nodiscard]] model::Model announcing(model::Model model, const std::function<void(int layer)>& begin);
 
 /// The outputs of each layer for `batch`, with their autograd graph.
 [[nodiscard]] std::vector<std::vector<at::Tensor>> layer_outputs(const model::Model& model,
