@@ -18,6 +18,7 @@
 #include "costmodel/tool_inputs.h"
 #include "partitioner/candidate.h"
 #include "partitioner/choices/choices_command.h"
+#include "partitioner/choices/schedule_search.h"
 #include "partitioner/given_split.h"
 #include "partitioner/objective/objective_command.h"
 #include "partitioner/optimal.h"
@@ -42,6 +43,9 @@ constexpr const char* kExample =
     "  stagecraft plan graph.json topology.json --from pipedream-conf hybrid_conf.json -o plan.json\n"
     "  stagecraft plan graph.json -n 4 4 -b 12.5e9 1.25e9 --activation-compression-ratio 1 -o plan.json";
 
+/// --schedule for all that schedules_to_compare gives.
+constexpr const char* kBestSchedule = "best";
+
 /// Prefix of the file with the action lists of the schedule.
 constexpr const char* kCsv = "csv:";
 
@@ -62,6 +66,7 @@ struct Request {
   std::vector<std::string> from;      ///< format and file of another program's plan; or empty
   partitioner::Constraints constraints;
   partitioner::ChoiceRequest choice;
+  std::vector<std::string> schedules;  ///< to try, if there are several
   bool strategy_named = false;
   bool microbatches_given = false;
   stagecraft::Acceptance acceptance;
@@ -123,7 +128,24 @@ void choose_strategy(Request& request) {
     throw CLI::ValidationError("--stages", "strategy " + chosen.name + " finds the number of stages itself");
 }
 
+/// Takes the names from a --schedule that has several.
+void take_schedules(Request& request) {
+  std::string& schedule = request.constraints.plan.schedule;
+  if (schedule.starts_with(kCsv) || (schedule != kBestSchedule && schedule.find(',') == std::string::npos)) return;
+  if (request.choice.is_asked() || request.choice.complete || !request.choice.improve.empty()) {
+    throw CLI::ValidationError("--schedule",
+                               "give one schedule with options that choose among plans; several are compared only by "
+                               "the step of the best plan with each");
+  }
+  request.schedules =
+      schedule == kBestSchedule ? partitioner::schedules_to_compare() : CLI::detail::split(schedule, ',');
+  for (const std::string& name : request.schedules)
+    stagecraft::usage("--schedule", [&] { return stagecraft::schedule_by_name(name).name; });
+  schedule = request.schedules.front();
+}
+
 void check_usage(Request& request) {
+  take_schedules(request);
   const bool given = !request.split_at.empty() || !request.from.empty();
   const bool has_options = owner_of_options(request.constraints.options) != nullptr;
   if (given && (!request.strategy.empty() || has_options || request.constraints.stages)) {
@@ -137,7 +159,7 @@ void check_usage(Request& request) {
   if (!schedule.starts_with(kCsv)) {
     const bool chunked =
         stagecraft::usage("--schedule", [&] { return stagecraft::schedule_by_name(schedule).chunked; });
-    if (request.constraints.chunks.value_or(1) > 1 && !chunked) {
+    if (request.schedules.empty() && request.constraints.chunks.value_or(1) > 1 && !chunked) {
       throw CLI::ValidationError(
           "--chunks", "schedule " + schedule + " runs one stage per device; " + "use --schedule interleaved-1f1b");
     }
@@ -234,10 +256,12 @@ void declare(CLI::App& app, Request& request) {
   app.add_option("--microbatches", request.constraints.plan.microbatches, "microbatches per step")
       ->transform(stagecraft::integer(1, kMostMicrobatches, "the maximum of a plan file"))
       ->capture_default_str();
-  app.add_option(
-         "--schedule", request.constraints.plan.schedule,
-         "schedule, or csv:FILE for action lists in the CSV format of torch.distributed.pipelining, which also give "
-         "stages, replicas and microbatches")
+  app.add_option("--schedule", request.constraints.plan.schedule,
+                 "schedule; or several with commas, or best for all synchronous ones, to take the one whose plan is "
+                 "fastest; or "
+                 "csv:FILE for action lists in the CSV format of torch.distributed.pipelining, which also give stages, "
+                 "replicas "
+                 "and microbatches")
       ->capture_default_str();
   stagecraft::add_bytes_option(
       app, "--memory-limit", request.constraints.memory_limit,
@@ -384,18 +408,33 @@ partitioner::RankedPlan first_of(const Request& request, partitioner::StrategyRe
   return std::move(std::get<partitioner::Ranking>(result).plans.front());
 }
 
-/// The plan of the given stages.
-partitioner::RankedPlan plan_given(const Request& request, const Graph& graph, const Topology& topology,
-                                   const partitioner::Candidate& given) {
+/// The plan of the given stages, or why there is none.
+partitioner::StrategyResult plan_given(const Request& request, const Graph& graph, const Topology& topology,
+                                       const partitioner::Candidate& given,
+                                       const partitioner::Constraints& constraints) {
   const partitioner::CandidateOf same = [&](const Graph&, const Topology& t) -> std::optional<partitioner::Candidate> {
     if (t.levels != topology.levels) return std::nullopt;
     return given;
   };
-  auto result = [&] {
+  stagecraft::ProgressLine line;
+  return rank_one(request.strategy, graph, topology, given, telling(line), constraints, same);
+}
+
+/// The plan with the best of several schedules, after a table of them.
+partitioner::RankedPlan best_schedule(const Request& request, const Graph& graph, const Topology& topology,
+                                      const std::optional<partitioner::Candidate>& given) {
+  const auto plan_one = [&](const partitioner::Constraints& constraints) {
+    if (given) return plan_given(request, graph, topology, *given, constraints);
     stagecraft::ProgressLine line;
-    return rank_one(request.strategy, graph, topology, given, telling(line), request.constraints, same);
-  }();
-  return first_of(request, std::move(result));
+    return partitioner::plan_with(request.strategy, graph, topology, telling(line), constraints);
+  };
+  partitioner::ScheduleSearch search = search_schedules(request.schedules, request.constraints, plan_one);
+  fmt::print(stderr, "{}", trials_text(search, mark_of(request), stagecraft::line_width()));
+  auto ranked = std::get<partitioner::RankedPlan>(search.trials[search.best].answer);
+  ranked.plan.lower_bound = search.lower_bound;
+  ranked.plan.provenance.notes["schedules"] = trials_note(search);
+  if (!ranked.fits) warn(memory_excess(ranked, topology, request.constraints) + " (by the cost model)");
+  return ranked;
 }
 
 /// The given stages, or those of --improve, improved.
@@ -539,10 +578,12 @@ int plan(Request& request) {
   context.strategy = request.strategy_named ? request.strategy : "";
   context.mark = mark_of(request);
   const bool improves = request.choice.complete || !request.choice.improve.empty();
-  partitioner::RankedPlan ranked = improves                    ? improved(request, context, graph, topology, given)
-                                   : given                     ? plan_given(request, graph, topology, *given)
-                                   : request.choice.is_asked() ? chosen_plan(request, context, graph, topology)
-                                                               : best_plan(request, graph, topology);
+  partitioner::RankedPlan ranked =
+      improves                     ? improved(request, context, graph, topology, given)
+      : !request.schedules.empty() ? best_schedule(request, graph, topology, given)
+      : given                     ? first_of(request, plan_given(request, graph, topology, *given, request.constraints))
+      : request.choice.is_asked() ? chosen_plan(request, context, graph, topology)
+                                  : best_plan(request, graph, topology);
   // Bounds are those of the graph's own times.
   if (!topology.others.empty()) ranked.plan.lower_bound.reset();
   ranked.plan.provenance.tool = std::string("stagecraft-plan ") + stagecraft::version();

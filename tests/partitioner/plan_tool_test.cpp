@@ -380,6 +380,35 @@ TEST_F(PlanTool, ListsTheSchedules) {
   EXPECT_THAT(o.err, HasSubstr("--schedule: unknown schedule \"magic\", known are"));
 }
 
+TEST_F(PlanTool, ComparesSchedules) {
+  const Outcome best = run("graph.json topology.json --schedule best --microbatches 8");
+  EXPECT_EQ(best.status, 0) << best.err;
+  const Plan plan = format::parse_plan(best.out, "out");
+  for (const std::string schedule : {"gpipe", "1f1b", "interleaved-1f1b", "zb-h1"}) {
+    EXPECT_THAT(best.err, HasSubstr(schedule));
+    const Outcome alone = run("graph.json topology.json --microbatches 8 --schedule " + schedule);
+    EXPECT_LE(plan.iteration->value, format::parse_plan(alone.out, "out").iteration->value * (1 + 1e-9)) << schedule;
+  }
+  EXPECT_THAT(plan.provenance.notes.at("schedules"), HasSubstr("1f1b "));
+  const Outcome named = run("graph.json topology.json --schedule gpipe,magic");
+  EXPECT_EQ(named.status, 2);
+  EXPECT_THAT(named.err, HasSubstr("--schedule: unknown schedule \"magic\", known are"));
+  const Outcome listed = run("graph.json topology.json --schedule best --top 3");
+  EXPECT_EQ(listed.status, 2);
+  EXPECT_THAT(listed.err, HasSubstr("give one schedule with options that choose among plans"));
+}
+
+TEST_F(PlanTool, ComparesSchedulesForStagesByHand) {
+  const std::string second = format::parse_graph(read("graph.json"), "graph.json").layers[5].id;
+  const std::string stages = "graph.json topology.json --microbatches 4 --split-at " + second + " --schedule ";
+  const Outcome both = run(stages + "gpipe,1f1b");
+  EXPECT_EQ(both.status, 0) << both.err;
+  const Plan plan = format::parse_plan(both.out, "out");
+  EXPECT_EQ(plan.stages.size(), 2U);
+  for (const std::string schedule : {"gpipe", "1f1b"})
+    EXPECT_LE(plan.iteration->value, format::parse_plan(run(stages + schedule).out, "out").iteration->value);
+}
+
 TEST_F(PlanTool, TakesListsAsTheSchedule) {
   write("s.csv", "0F0,0B0,0F2,0B2\n0F1,0B1\n1F0,1B0,1F1,1B1,1F2,1B2\n");
   const Outcome o = run("graph.json topology.json --schedule csv:s.csv");
