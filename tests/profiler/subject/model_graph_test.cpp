@@ -56,12 +56,13 @@ TEST(ModelGraph, TakesInputsAsTheyCome) {
 TEST(ModelGraph, AnnouncesLayersInTheOrderInWhichTheyRun) {
   model::Model model = masked();
   const model::ValueRef loss{0, 0};
-  model::append(
-      model, {.name = "twice",
-              .kind = "Twice",
-              .inputs = {loss},
-              .parameters = {},
-              .forward = [](const model::LayerCall& call) -> std::vector<at::Tensor> { return {call.inputs[0].mul(2)}; }});
+  model::append(model, {.name = "twice",
+                        .kind = "Twice",
+                        .inputs = {loss},
+                        .parameters = {},
+                        .forward = [](const model::LayerCall& call) -> std::vector<at::Tensor> {
+                          return {call.inputs[0].mul(2)};
+                        }});
   const auto batch = data::make_data_source("synthetic", model, 1)->batch(0, 0, 1, 4, inputs_read(model));
   std::vector<int> seen;
   const auto outputs = layer_outputs(announcing(model, [&](int layer) { seen.push_back(layer); }), batch, 1, {});
