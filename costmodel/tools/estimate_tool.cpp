@@ -1,10 +1,12 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "costmodel/accuracy/intervals.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "costmodel/prediction/device_match.h"
+#include "costmodel/prediction/microbatch_size.h"
 #include "costmodel/roofline/cards.h"
 #include "costmodel/roofline/estimate.h"
 #include "costmodel/tool.h"
@@ -29,6 +31,8 @@ struct Options {
   std::string graph;
   std::string output;
   std::string from_profile;
+  std::optional<std::int64_t> microbatch;
+  std::vector<std::string> more_graphs;
   DeviceOptions target;
   DeviceOptions source;
   std::optional<double> operator_s;
@@ -142,13 +146,48 @@ void print(const Graph& graph, const Machine& target, const std::optional<Refere
   std::cerr << out;
 }
 
+/// The graph at another microbatch size.
+int resize(const Options& o) {
+  if (!o.target.name.empty() || !o.from_profile.empty()) {
+    throw CLI::ValidationError("--microbatch",
+                               "makes times of the same device; estimate those of another device from its output");
+  }
+  std::vector<std::string> inputs{o.graph};
+  inputs.insert(inputs.end(), o.more_graphs.begin(), o.more_graphs.end());
+  stagecraft::format::check_outputs(inputs, {{o.output, "stagecraft.graph"}}, o.force);
+  std::vector<Graph> profiles;
+  std::string notes;
+  for (const std::string& path : inputs) {
+    profiles.push_back(stagecraft::format::read_graph(path));
+    try {
+      check_has_times(profiles.back());
+    } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
+    if (const std::string text = distrust_text(profiles.back()); !text.empty())
+      notes += fmt::format("note: {}: {}\n", path, text);
+  }
+  const stagecraft::ResizedGraph out = [&] {
+    try {
+      return graph_of_samples(std::move(profiles), *o.microbatch);
+    } catch (const std::invalid_argument& e) {
+      throw std::invalid_argument(fmt::format("{}: {}", fmt::join(inputs, ", "), e.what()));
+    }
+  }();
+  std::cerr << fmt::format("microbatches of {} samples, {}\nforward and backward of a microbatch: {}{}\n{}",
+                           *o.microbatch, out.origin, out.extrapolated ? "~" : "",
+                           format_seconds(compute_time(out.graph)), notes);
+  if (!o.output.empty()) stagecraft::format::write_text(o.output, stagecraft::format::graph_json(out.graph));
+  return 0;
+}
+
 int run(const Options& o) {
   if (o.list) {
     stagecraft::format::write_text("-", stagecraft::roofline::cards_text());
     return 0;
   }
   if (o.graph.empty()) throw CLI::RequiredError("GRAPH");
-  if (o.target.name.empty()) throw CLI::RequiredError("--device");
+  if (o.microbatch) return resize(o);
+  if (!o.more_graphs.empty()) throw CLI::ValidationError("--more-graphs", "is only for --microbatch");
+  if (o.target.name.empty()) throw CLI::RequiredError("--device or --microbatch");
   std::vector<std::string> inputs{o.graph};
   if (!o.from_profile.empty()) inputs.push_back(o.from_profile);
   stagecraft::format::check_outputs(inputs, {{o.output, "stagecraft.graph"}}, o.force);
@@ -186,11 +225,12 @@ int main(int argc, char** argv) {
   return stagecraft::run_tool(
       {"estimate",
        "Estimates a graph's times on a device that is not there, from its times on another one or from operations and "
-       "bytes alone.",
+       "bytes alone; or at a microbatch size that was not measured, from those that were.",
        "stagecraft estimate graph.json --device H200 --math tf32 -o h200.json\n"
        "  stagecraft estimate structure.json --from-profile graph.json --device A100-SXM-80GB -o a100.json\n"
        "  stagecraft estimate graph.json --device \"AMD EPYC 9654\" --peak-flops-per-s 5.4e12 "
        "--memory-bandwidth-bytes-per-s 461e9 -o epyc.json\n"
+       "  stagecraft estimate graph-4.json --more-graphs graph-16.json --microbatch 8 -o graph-8.json\n"
        "  stagecraft estimate --list"},
       argc, argv,
       [&](CLI::App& app) {
@@ -198,6 +238,12 @@ int main(int argc, char** argv) {
         app.add_option("--device", o.target.name,
                        "a card of the table (--list), or the name of another device, with its peak and bandwidth");
         app.add_option("-o,--output", o.output, "output file; - is standard output");
+        app.add_option("--microbatch", o.microbatch,
+                       "instead of --device: times of microbatches of this many samples, from profiles with others")
+            ->transform(stagecraft::integer(1))
+            ->type_name("SAMPLES");
+        app.add_option("--more-graphs", o.more_graphs, "profiles of the same model with microbatches of other sizes")
+            ->type_name("GRAPH ...");
         app.add_option(
             "--from-profile", o.from_profile,
             "profile whose layers say how far a device's peaks are reached; default: GRAPH, if it has times");

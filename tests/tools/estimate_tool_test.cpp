@@ -105,6 +105,29 @@ TEST_F(EstimateTool, LearnsFromTheProfileOfAnotherModel) {
   EXPECT_NEAR(out.layers.front().backward.median.value, 2, 1e-12);
 }
 
+// 3 s a microbatch with 2 samples, 5 s with 4: 4 s with 3.
+TEST_F(EstimateTool, MakesTimesOfAnotherMicrobatchSize) {
+  const auto with = [](std::int64_t samples, double forward) {
+    Graph graph = testing::chain_graph({forward}, {2});
+    graph.microbatch_samples = samples;
+    return format::graph_json(graph);
+  };
+  folder_.write("graph-2.json", with(2, 1));
+  folder_.write("graph-4.json", with(4, 3));
+  const Outcome o = estimate("graph-2.json --more-graphs graph-4.json --microbatch 3 -o graph-3.json");
+  ASSERT_EQ(o.status, 0) << o.err;
+  EXPECT_THAT(o.err, AllOf(HasSubstr("interpolated between profiles with microbatches of 2 and 4 samples"),
+                           HasSubstr("forward and backward of a microbatch: 4.00 s")));
+  EXPECT_EQ(format::parse_graph(folder_.read("graph-3.json"), "graph-3.json").microbatch_samples, 3);
+  const Outcome beyond = estimate("graph-2.json --more-graphs graph-4.json --microbatch 8");
+  EXPECT_THAT(beyond.err, AllOf(HasSubstr("extrapolated from"), HasSubstr("microbatch: ~9.00 s")));
+  const Outcome alone = estimate("graph-2.json --microbatch 3");
+  EXPECT_EQ(alone.status, 1);
+  EXPECT_THAT(alone.err, HasSubstr("graph-2.json: there is only the profile with microbatches of 2"));
+  EXPECT_EQ(estimate("graph-2.json --microbatch 3 --device H200").status, 2);
+  EXPECT_EQ(estimate("graph-2.json --more-graphs graph-4.json --device H200").status, 2);
+}
+
 TEST_F(EstimateTool, ListsTheCards) { EXPECT_EQ(estimate("--list").out, roofline::cards_text()); }
 
 TEST_F(EstimateTool, SaysWhatIsWrong) {
