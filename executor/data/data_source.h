@@ -48,7 +48,7 @@ struct DataSourceKind {
 };
 
 /// All data sources: `synthetic`, `fashion-mnist` and `fashion-mnist-test`, both also with `:DIR`, `text:FILE`,
-/// `tensors:PATH` and `tensors-in-order:PATH`.
+/// `tensors:PATH`, `tensors-in-order:PATH` and `images:FOLDER`.
 [[nodiscard]] const std::vector<DataSourceKind>& data_sources();
 
 /// The source `name` for the inputs of `model`; `seed` determines values and order. Throws std::invalid_argument for an

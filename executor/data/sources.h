@@ -19,4 +19,7 @@ namespace stagecraft::data {
 /// "image float32[1, 28, 28], target int64[]": the inputs of `model`.
 [[nodiscard]] std::string describe_inputs(const model::Model& model);
 
+/// Why this build cannot read images; empty if it can.
+[[nodiscard]] std::string why_no_images();
+
 }  // namespace stagecraft::data

@@ -171,6 +171,7 @@ def build(root: str, deps: str | None) -> str:
     folder = os.path.join(root, "build/gpu")
     configure = ["cmake", "-S", root, "-B", folder, "-DCMAKE_BUILD_TYPE=Release",
                  "-DSTAGECRAFT_WITH_UCX=OFF",  # for ranks on CPUs
+                 "-DSTAGECRAFT_WITH_IMAGES=OFF",  # no check reads images
                  f"-DSTAGECRAFT_TORCH={torch['folder']}"]
     if shutil.which("ninja") and not os.path.exists(os.path.join(folder, "Makefile")):
         configure += ["-G", "Ninja"]

@@ -3,15 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <thread>
 
 #include "costmodel/errors.h"
 #include "executor/data/data_source.h"
+#include "executor/data/sources.h"
 #include "executor/device/dtype.h"
 #include "executor/files/safetensors.h"
 #include "executor/intake/layer_sources.h"
+#include "tests/support/png_bytes.h"
 #include "tests/support/run_command.h"
 
 // The conformance suite of data sources: every case runs on every entry of the table.
@@ -39,6 +42,7 @@ std::string number(std::uint32_t value) {
 class DataSourceSuite : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
+    if (GetParam() == "images" && !why_no_images().empty()) GTEST_SKIP() << why_no_images();
     const auto trials = make_trials();
     const auto it = trials.find(GetParam());
     ASSERT_NE(it, trials.end()) << "the suite has no small data for data source " << GetParam();
@@ -83,6 +87,12 @@ class DataSourceSuite : public ::testing::TestWithParam<std::string> {
     }
     (void)files::write_safetensors((folder_.path() / "samples.safetensors").string(),
                                    {{"image", images}, {"target", targets}});
+    for (int i = 0; i < count; ++i) {
+      const std::string folder = "classes/" + std::to_string(i % 3);
+      std::filesystem::create_directories(folder_.path() / folder);
+      folder_.write(folder + "/" + std::to_string(i) + ".png",
+                    testing::png_bytes(28, 28, 0, std::string(784, static_cast<char>(10 * i))));
+    }
     const std::string samples = (folder_.path() / "samples.safetensors").string();
     return {
         {"synthetic", {"mlp", {}, "", 0}},
@@ -90,6 +100,7 @@ class DataSourceSuite : public ::testing::TestWithParam<std::string> {
         {"fashion-mnist-test", {"mlp", {}, folder_.path().string(), kImages}},
         {"tensors", {"mlp", {}, samples, count}},
         {"tensors-in-order", {"mlp", {}, samples, count}},
+        {"images", {"convnet", {}, (folder_.path() / "classes").string(), count}},
         {"text", {"transformer", {{"sequence", "4"}, {"vocabulary", "256"}}, (folder_.path() / "text").string(), 0}},
     };
   }

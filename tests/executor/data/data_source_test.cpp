@@ -325,7 +325,7 @@ TEST(MakeDataSource, ListsTheKnown) {
   EXPECT_THAT([&] { (void)make_data_source("imagenet", model, 1); },
               ThrowsMessage<std::invalid_argument>(
                   "unknown data source \"imagenet\", known are synthetic, fashion-mnist, fashion-mnist-test, tensors, "
-                  "tensors-in-order, text"));
+                  "tensors-in-order, text, images"));
   EXPECT_THAT([&] { (void)make_data_source("text", model, 1); },
               ThrowsMessage<std::invalid_argument>("data source \"text\": must name a file, as text:FILE"));
   EXPECT_THAT([&] { (void)make_data_source("synthetic:x", model, 1); },

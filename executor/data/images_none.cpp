@@ -1,0 +1,21 @@
+#include <stdexcept>
+
+#include "executor/data/sources.h"
+
+namespace stagecraft::data {
+
+std::string why_no_images() {
+  return "this build has no data source images: configure with -DSTAGECRAFT_WITH_IMAGES=ON, which needs libjpeg-turbo "
+         "and libpng";
+}
+
+DataSourceKind images_data() {
+  return {.name = "images",
+          .argument = "FOLDER",
+          .needed = "a folder",
+          .help = "images in a folder per class (not in this build: STAGECRAFT_WITH_IMAGES is off)",
+          .open = [](const std::string&, const model::Model&, std::uint64_t, std::optional<std::uint64_t>)
+              -> std::unique_ptr<DataSource> { throw std::invalid_argument(why_no_images()); }};
+}
+
+}  // namespace stagecraft::data
