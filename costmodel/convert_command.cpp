@@ -80,7 +80,9 @@ Parted part_by_plan(const Request& request, const stagecraft::Plan& plan) {
   out.graph = parse_model(stagecraft::format::read_text(request.model), request.model);
   try {
     out.stage_of_layer = stagecraft::interchange::stages_of(out.graph, plan);
-  } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.plan + ": " + e.what()); }
+  } catch (const std::invalid_argument& e) {
+    throw stagecraft::InputError(stagecraft::kind_of(e), request.plan + ": " + e.what());
+  }
   out.ranks = ranks_of_stages(plan);
   return out;
 }
@@ -101,7 +103,9 @@ Parted part_by_stage_ids(const Request& request, const std::string& text) {
       }
       out.stage_of_layer = stagecraft::interchange::stages_of(out.graph, plan);
     }
-  } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.plan + ": " + e.what()); }
+  } catch (const std::invalid_argument& e) {
+    throw stagecraft::InputError(stagecraft::kind_of(e), request.plan + ": " + e.what());
+  }
   const int stages = *std::max_element(out.stage_of_layer.begin(), out.stage_of_layer.end()) + 1;
   std::vector<int> replicas = request.replicas;
   if (replicas.empty()) replicas.assign(stagecraft::to_index(stages), 1);
@@ -186,9 +190,10 @@ void write(const Request& request, const stagecraft::interchange::PythonPackage&
 void convert_archive(const Request& request, const stagecraft::Plan& plan, const std::string& model,
                      const stagecraft::interchange::ArchiveStager& archive_stages) {
   if (!archive_stages) {
-    throw std::invalid_argument(model +
-                                ": is an archive, and this program was built without LibTorch; build with "
-                                "-DSTAGECRAFT_WITH_TORCH=ON");
+    throw stagecraft::InputError(stagecraft::ErrorKind::NotInBuild,
+                                 model +
+                                     ": is an archive, and this program was built without LibTorch; build with "
+                                     "-DSTAGECRAFT_WITH_TORCH=ON");
   }
   if (!request.layers.empty()) {
     throw CLI::ValidationError("--layer", model + " is an archive, which contains its layers' code");
@@ -196,7 +201,9 @@ void convert_archive(const Request& request, const stagecraft::Plan& plan, const
   stagecraft::interchange::ArchiveStages stages;
   try {
     stages = archive_stages(plan, model);
-  } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.plan + ": " + e.what()); }
+  } catch (const std::invalid_argument& e) {
+    throw stagecraft::InputError(stagecraft::kind_of(e), request.plan + ": " + e.what());
+  }
   if (!request.arch.empty()) stages.package.arch = request.arch;
   write(request, stages.package, ranks_of_stages(plan), stages.archives);
 }
@@ -207,7 +214,9 @@ void convert_graph(const Request& request, Parted parted) {
   stagecraft::interchange::PythonPackage package;
   try {
     package = stagecraft::interchange::package_of(parted.graph, parted.stage_of_layer, own_kinds(request.layers));
-  } catch (const std::invalid_argument& e) { throw std::invalid_argument(place + ": " + e.what()); }
+  } catch (const std::invalid_argument& e) {
+    throw stagecraft::InputError(stagecraft::kind_of(e), place + ": " + e.what());
+  }
   write(request, package, parted.ranks, {});
 }
 

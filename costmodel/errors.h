@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -7,24 +8,120 @@
 
 namespace stagecraft {
 
-/// The content of a file is wrong. The message reads "FILE: POINTER: what was found, what was expected".
-class FormatError : public std::runtime_error {
+/// What went wrong, as far as the remedies differ. costmodel/errors/catalogue.h has each one's code and explanation.
+enum class ErrorKind {
+  // The command line.
+  WrongUsage,
+  UnknownOption,
+  MissingOption,
+  OptionConflict,
+  WrongValue,
+  UnknownVerb,
+  NothingBuilt,
+  // Files.
+  CannotRead,
+  CannotWrite,
+  WouldOverwrite,
+  DamagedFile,
+  OtherDocument,
+  // What a document says.
+  BadDocument,
+  NotJson,
+  MissingKey,
+  UnknownKey,
+  BadProject,
+  // Graphs, topologies and plans.
+  BadInput,
+  UnknownName,
+  UntrustedProfile,
+  OtherDevice,
+  NoTimes,
+  OtherModel,
+  ScheduleMismatch,
+  NoCountedWork,
+  // No answer.
+  NoPlan,
+  DoesNotFit,
+  Unprovable,
+  TooSlow,
+  // Models.
+  NotAModel,
+  UnsupportedModel,
+  WrongMicrobatch,
+  // Data.
+  DataMismatch,
+  DamagedData,
+  // Checkpoints and weights.
+  NoCheckpoint,
+  DamagedCheckpoint,
+  OtherCheckpoint,
+  CheckpointExists,
+  // The machine.
+  MachineRefused,
+  NoGpu,
+  NotInBuild,
+  OutOfMemory,
+  MissingProgram,
+  // Ranks.
+  CannotConnect,
+  PeerLost,
+  DeadlineMissed,
+  RanksDiffer,
+  WrongRankCount,
+  NonfiniteValue,
+  // Anything else.
+  Unexpected,
+};
+
+/// The part of an exception that says what kind of error it is.
+class HasErrorKind {
  public:
-  using std::runtime_error::runtime_error;
+  explicit HasErrorKind(ErrorKind kind) : kind_(kind) {}
+  [[nodiscard]] ErrorKind kind() const { return kind_; }
+
+ private:
+  ErrorKind kind_;
+};
+
+/// The content of a file is wrong. The message reads "FILE: POINTER: what was found, what was expected".
+class FormatError : public std::runtime_error, public HasErrorKind {
+ public:
+  explicit FormatError(const std::string& text) : FormatError(ErrorKind::BadDocument, text) {}
+  FormatError(ErrorKind kind, const std::string& text) : std::runtime_error(text), HasErrorKind(kind) {}
 };
 
 /// The machine refused: a driver, a device or one of their libraries. The message names the call, its result and a
 /// remedy.
-class DeviceError : public std::runtime_error {
+class DeviceError : public std::runtime_error, public HasErrorKind {
  public:
-  using std::runtime_error::runtime_error;
+  explicit DeviceError(const std::string& text) : DeviceError(ErrorKind::MachineRefused, text) {}
+  DeviceError(ErrorKind kind, const std::string& text) : std::runtime_error(text), HasErrorKind(kind) {}
 };
 
-/// The answer "there is none", as when no plan fits in memory. A value, never thrown.
+/// An input is wrong in a way that has a remedy of its own; a plain std::invalid_argument is ErrorKind::BadInput.
+class InputError : public std::invalid_argument, public HasErrorKind {
+ public:
+  InputError(ErrorKind kind, const std::string& text) : std::invalid_argument(text), HasErrorKind(kind) {}
+};
+
+/// The answer "there is none", as when no plan fits in memory. A value, thrown only by tools, as NoAnswerError.
 struct Infeasible {
   std::string reason;
+  ErrorKind kind = ErrorKind::NoPlan;
   friend bool operator==(const Infeasible&, const Infeasible&) = default;
 };
+
+/// Ends a tool that has no answer.
+class NoAnswerError : public std::runtime_error, public HasErrorKind {
+ public:
+  /// The message is `before` and the reason.
+  NoAnswerError(const std::string& before, const Infeasible& infeasible)
+      : std::runtime_error(before + infeasible.reason), HasErrorKind(infeasible.kind) {}
+};
+
+/// The kind of any exception: that of one which HasErrorKind; BadInput for another std::invalid_argument, OutOfMemory
+/// for std::bad_alloc, else Unexpected.
+[[nodiscard]] ErrorKind kind_of(const std::exception& error);
 
 /// The text `unknown WHAT "NAME", known are A, B, C` for a name that is not in a table.
 [[nodiscard]] std::string unknown_name(std::string_view what, std::string_view name,

@@ -156,8 +156,9 @@ void check_has_times(const Graph& graph) {
   std::string command = "stagecraft profile " + (graph.name.empty() ? "MODEL" : graph.name);
   for (const auto& [key, value] : graph.options) command += " --set " + key + "=" + value;
   if (graph.microbatch_samples) command += " --microbatch " + std::to_string(*graph.microbatch_samples);
-  refuse("every layer takes 0 s (the graph was written by profile --structure); measure the model with " + command +
-         " -o graph.json");
+  throw InputError(ErrorKind::NoTimes,
+                   "every layer takes 0 s (the graph was written by profile --structure); measure the model with " +
+                       command + " -o graph.json");
 }
 
 std::string distrust_text(const Graph& graph) {
@@ -173,7 +174,7 @@ int layer_index(const Graph& graph, const std::string& id) {
     if (graph.layers[i].id == id) return to_int(i);
     ids.push_back(graph.layers[i].id);
   }
-  throw std::invalid_argument(unknown_name("layer", id, ids));
+  throw InputError(ErrorKind::UnknownName, unknown_name("layer", id, ids));
 }
 
 std::string estimate_text(const Graph& graph) {

@@ -16,6 +16,8 @@ namespace stagecraft {
 namespace {
 
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
+/// For a plan and a graph or topology that do not belong together.
+[[noreturn]] void refuse_match(const std::string& what) { throw InputError(ErrorKind::OtherModel, what); }
 
 constexpr const char* kListed = "listed";
 
@@ -102,13 +104,13 @@ void check_tied(const Plan& plan, const Graph& graph) {
   for (const TiedLayers& tied : wanted) {
     if (std::find(plan.tied.begin(), plan.tied.end(), tied) != plan.tied.end()) continue;
     // Plans of format version 3 and older have none.
-    refuse("the plan does not list the graph's " + tied_text(tied) + again);
+    refuse_match("the plan does not list the graph's " + tied_text(tied) + again);
   }
   for (const TiedLayers& tied : plan.tied) {
     if (std::find(wanted.begin(), wanted.end(), tied) != wanted.end()) continue;
-    refuse("the plan lists a " + tied_text(tied) + ", the graph does not" + again);
+    refuse_match("the plan lists a " + tied_text(tied) + ", the graph does not" + again);
   }
-  refuse("the plan does not list tied parameters in the order of their names" + again);
+  refuse_match("the plan does not list tied parameters in the order of their names" + again);
 }
 
 }  // namespace
@@ -365,43 +367,51 @@ void validate(const Plan& plan) {
 
 namespace {
 
+/// layer_index for a layer of the plan: one that the graph lacks means that they do not belong together.
+int planned_layer_index(const Graph& graph, const std::string& id) {
+  try {
+    return layer_index(graph, id);
+  } catch (const InputError& e) { refuse_match(e.what()); }
+}
+
 /// Checks that a valid plan fits graph and topology.
 void check_fits(const Plan& plan, const Graph& graph, const Topology& topology) {
   std::vector<int> stage_of_layer(graph.layers.size(), -1);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     for (const std::string& id : plan.stages[s].layers) {
-      stage_of_layer[to_index(layer_index(graph, id))] = to_int(s);
+      stage_of_layer[to_index(planned_layer_index(graph, id))] = to_int(s);
     }
     for (const int device : plan.stages[s].devices) {
       if (device >= device_count(topology)) {
-        refuse(stage_text(to_int(s)) + ": device " + std::to_string(device) + " does not exist, topology \"" +
-               topology.name + "\" has 0.." + std::to_string(device_count(topology) - 1));
+        refuse_match(stage_text(to_int(s)) + ": device " + std::to_string(device) + " does not exist, topology \"" +
+                     topology.name + "\" has 0.." + std::to_string(device_count(topology) - 1));
       }
     }
   }
   for (std::size_t i = 0; i < graph.layers.size(); ++i) {
     const Layer& layer = graph.layers[i];
     if (is_input(layer) && stage_of_layer[i] >= 0)
-      refuse("input layer \"" + layer.id + "\" is in a stage, inputs have none");
-    if (!is_input(layer) && stage_of_layer[i] < 0) refuse("layer \"" + layer.id + "\" is not in any stage");
+      refuse_match("input layer \"" + layer.id + "\" is in a stage, inputs have none");
+    if (!is_input(layer) && stage_of_layer[i] < 0) refuse_match("layer \"" + layer.id + "\" is not in any stage");
   }
   if (boundaries_of(graph, stage_of_layer) != plan.boundaries) {
-    refuse("the boundaries do not match the graph's edges; plan this graph again");
+    refuse_match("the boundaries do not match the graph's edges; plan this graph again");
   }
   check_tied(plan, graph);
   // Plans of format version 2 and older have no dtype.
   if (!plan.dtype.empty() && !graph.dtype.empty() && plan.dtype != graph.dtype)
-    refuse("the plan computes in " + plan.dtype + ", the graph was measured in " + graph.dtype);
+    refuse_match("the plan computes in " + plan.dtype + ", the graph was measured in " + graph.dtype);
   if (plan.allow_tf32 && graph.allow_tf32 && plan.allow_tf32 != graph.allow_tf32) {
-    refuse(*plan.allow_tf32 ? "the plan allows TF32, the graph was measured without it"
-                            : "the plan does not allow TF32, the graph was measured with it");
+    refuse_match(*plan.allow_tf32 ? "the plan allows TF32, the graph was measured without it"
+                                  : "the plan does not allow TF32, the graph was measured with it");
   }
   if (plan.microbatch_samples != graph.microbatch_samples) {
     const auto text = [](const std::optional<std::int64_t>& samples, const std::string& some, const std::string& none) {
       return samples ? some + " " + std::to_string(*samples) + " samples" : none;
     };
-    refuse(text(plan.microbatch_samples, "the plan is for microbatches of", "the plan does not give its microbatch") +
-           ", " + text(graph.microbatch_samples, "the graph was measured with", "the graph does not give its own"));
+    refuse_match(
+        text(plan.microbatch_samples, "the plan is for microbatches of", "the plan does not give its microbatch") +
+        ", " + text(graph.microbatch_samples, "the graph was measured with", "the graph does not give its own"));
   }
 }
 

@@ -49,7 +49,7 @@ ActionKind action_kind(const std::string& word) {
     if (word == each.word) return each.kind;
     known.emplace_back(each.word);
   }
-  throw std::invalid_argument(unknown_name("action", word, known));
+  throw InputError(ErrorKind::UnknownName, unknown_name("action", word, known));
 }
 
 std::string action_text(const Action& action) {
@@ -72,7 +72,9 @@ std::vector<int> own_microbatches(int microbatches, int replicas, int replica) {
 
 std::vector<int> warmup_counts(const std::vector<int>& replicas, double hop_over_period) {
   for (const int r : replicas) {
-    if (r < 1) throw std::invalid_argument("a stage has " + std::to_string(r) + " replicas, must be at least 1");
+    if (r < 1)
+      throw InputError(ErrorKind::ScheduleMismatch,
+                       "a stage has " + std::to_string(r) + " replicas, must be at least 1");
   }
   std::vector<int> out(replicas.size(), 0);
   for (std::size_t s = replicas.size(); s-- > 1;) {
@@ -99,30 +101,31 @@ const ScheduleEntry& schedule_by_name(const std::string& name) {
     if (entry.name == name) return entry;
     known.push_back(entry.name);
   }
-  throw std::invalid_argument(unknown_name("schedule", name, known));
+  throw InputError(ErrorKind::UnknownName, unknown_name("schedule", name, known));
 }
 
 void check_shape(const ScheduleEntry& schedule, const PipelineShape& shape) {
   const std::string who = "schedule \"" + schedule.name + "\"";
-  if (shape.microbatches < 1) throw std::invalid_argument(who + ": microbatches must be at least 1");
-  if (shape.stages < 1) throw std::invalid_argument(who + ": stages must be at least 1");
+  if (shape.microbatches < 1) throw InputError(ErrorKind::ScheduleMismatch, who + ": microbatches must be at least 1");
+  if (shape.stages < 1) throw InputError(ErrorKind::ScheduleMismatch, who + ": stages must be at least 1");
   if (shape.chunks < 1 || shape.stages % shape.chunks != 0) {
-    throw std::invalid_argument(who + ": " + std::to_string(shape.stages) + " stages cannot be divided into " +
-                                std::to_string(shape.chunks) + " chunks per device");
+    throw InputError(ErrorKind::ScheduleMismatch, who + ": " + std::to_string(shape.stages) +
+                                                      " stages cannot be divided into " + std::to_string(shape.chunks) +
+                                                      " chunks per device");
   }
   if (shape.chunks > 1 && !schedule.chunked) {
-    throw std::invalid_argument(who + " runs one stage per device; interleaved-1f1b runs several");
+    throw InputError(ErrorKind::ScheduleMismatch, who + " runs one stage per device; interleaved-1f1b runs several");
   }
   const bool replicated = std::any_of(shape.replicas.begin(), shape.replicas.end(), [](int r) { return r > 1; });
   if (replicated && !schedule.replicated) {
-    throw std::invalid_argument(who + " does not support replicas; gpipe and 1f1b do");
+    throw InputError(ErrorKind::ScheduleMismatch, who + " does not support replicas; gpipe and 1f1b do");
   }
   for (std::size_t s = 0; schedule.weights == Weights::StepBefore && s < shape.warmups.size(); ++s) {
     const int held = (shape.warmups[s] + 1) * replicas_of(shape, to_int(s));
     if (shape.microbatches >= held) continue;
-    throw std::invalid_argument(who + ": " + std::to_string(shape.microbatches) +
-                                " microbatches per step are fewer than the " + std::to_string(held) + " that stage " +
-                                std::to_string(s) + " has in flight");
+    throw InputError(ErrorKind::ScheduleMismatch,
+                     who + ": " + std::to_string(shape.microbatches) + " microbatches per step are fewer than the " +
+                         std::to_string(held) + " that stage " + std::to_string(s) + " has in flight");
   }
   if (schedule.check) schedule.check(shape);
 }

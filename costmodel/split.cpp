@@ -43,7 +43,8 @@ std::vector<int> bounds_at(const std::vector<std::string>& layers, const std::ve
       it =
           std::find_if(layers.begin(), layers.end(), [&](const std::string& id) { return id.starts_with(name + "."); });
     }
-    if (it == layers.end() || name.empty()) throw std::invalid_argument(unknown_name("layer", name, told(layers)));
+    if (it == layers.end() || name.empty())
+      throw InputError(ErrorKind::UnknownName, unknown_name("layer", name, told(layers)));
     const int at = to_int(it - layers.begin());
     if (at == 0) {
       throw std::invalid_argument("\"" + name + "\" begins the first stage; give the first layers of " +

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "costmodel/errors.h"
+#include "costmodel/errors/catalogue.h"
 #include "costmodel/tool_numbers.h"
 #include "costmodel/units_text.h"
 #include "costmodel/version.h"
@@ -73,13 +74,32 @@ struct ToolText {
   return "";
 }
 
+/// The kind of a wrong command line.
+[[nodiscard]] inline ErrorKind usage_kind(const CLI::ParseError& error) {
+  const auto is = [&]<class E>(const E*) { return dynamic_cast<const E*>(&error) != nullptr; };
+  if (is(static_cast<const CLI::ExtrasError*>(nullptr))) return ErrorKind::UnknownOption;
+  if (is(static_cast<const CLI::RequiredError*>(nullptr))) return ErrorKind::MissingOption;
+  if (is(static_cast<const CLI::ExcludesError*>(nullptr)) || is(static_cast<const CLI::RequiresError*>(nullptr)))
+    return ErrorKind::OptionConflict;
+  if (is(static_cast<const CLI::ValidationError*>(nullptr)) || is(static_cast<const CLI::ConversionError*>(nullptr)) ||
+      is(static_cast<const CLI::ArgumentMismatch*>(nullptr)))
+    return ErrorKind::WrongValue;
+  return ErrorKind::WrongUsage;
+}
+
 /// The exit status of a tool: `configure(CLI::App&)` declares its options, then `run()` does the work and returns 0 for
 /// done or 1 for "no answer". --help and --version end with 0. A command line that is wrong for any files ends with 2:
 /// one that cannot be parsed, and a CLI::ParseError of `run`. Any other exception of `run` (bad input, the machine
-/// refused) ends with 1. Messages go to standard error and begin with the program's name.
+/// refused) ends with 1. Messages go to standard error, begin with the program's name, and have the code of their kind
+/// at the end of the first line.
 template <class Configure, class Run>
 [[nodiscard]] int run_tool(const ToolText& text, int argc, char** argv, Configure configure, Run run) {
   const std::string program = "stagecraft-" + text.verb;
+  const auto refuse_usage = [&](const CLI::ParseError& error, const std::string& suggestion = "") {
+    std::cerr << program << ": " << with_code(error.what() + suggestion, usage_kind(error)) << "\nsee stagecraft "
+              << text.verb << " --help\n";
+    return 2;
+  };
   try {
     CLI::App app(text.purpose, "stagecraft " + text.verb);
     app.footer("Example:\n  " + text.example + "\n\nExit status: 0 done, 1 bad input or no answer, 2 wrong usage.");
@@ -89,15 +109,10 @@ template <class Configure, class Run>
       app.parse(argc, argv);
     } catch (const CLI::Success& e) {  // --help, --version
       return app.exit(e);
-    } catch (const CLI::ExtrasError& e) {
-      throw CLI::ParseError(e.what() + suggested_option(app), CLI::ExitCodes::ExtrasError);
-    }
+    } catch (const CLI::ExtrasError& e) { return refuse_usage(e, suggested_option(app)); }
     return run();
-  } catch (const CLI::ParseError& e) {
-    std::cerr << program << ": " << e.what() << "\nsee stagecraft " << text.verb << " --help\n";
-    return 2;
-  } catch (const std::exception& e) {
-    std::cerr << program << ": " << e.what() << "\n";
+  } catch (const CLI::ParseError& e) { return refuse_usage(e); } catch (const std::exception& e) {
+    std::cerr << program << ": " << message_of(e) << "\n";
     return 1;
   }
 }

@@ -47,12 +47,13 @@ inline std::string check_times(const std::string& program, const std::string& pa
                                const Topology& topology, const Acceptance& acceptance) {
   const std::string distrust = distrust_text(graph);
   if (!distrust.empty() && !acceptance.untrusted)
-    throw std::invalid_argument(path + ": " + distrust + "; profile again, or add --accept-untrusted");
+    throw InputError(ErrorKind::UntrustedProfile,
+                     path + ": " + distrust + "; profile again, or add --accept-untrusted");
   if (!distrust.empty()) fmt::print(stderr, "{}: warning: {}: {}\n", program, path, distrust);
   try {
     check_has_times(graph);
     return accepted_differences(graph, topology, acceptance.other_device);
-  } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
+  } catch (const std::invalid_argument& e) { throw InputError(kind_of(e), path + ": " + e.what()); }
 }
 
 /// Declares --graph-for.
@@ -83,15 +84,16 @@ inline Graph with_profiles(Graph graph, const Topology& topology, const std::vec
                                   topology.device.name + "\"");
     }
     if (std::find(types.begin(), types.end(), type) == types.end())
-      throw std::invalid_argument("--graph-for " + each + ": " + unknown_name("type of devices", type, types));
+      throw InputError(ErrorKind::UnknownName,
+                       "--graph-for " + each + ": " + unknown_name("type of devices", type, types));
     const Graph other = format::read_graph(path);
     try {
       check_has_times(other);
       const std::string distrust = distrust_text(other);
       if (!distrust.empty() && !acceptance.untrusted)
-        throw std::invalid_argument(distrust + "; profile again, or add --accept-untrusted");
+        throw InputError(ErrorKind::UntrustedProfile, distrust + "; profile again, or add --accept-untrusted");
       graph = with_profile(std::move(graph), type, other);
-    } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
+    } catch (const std::invalid_argument& e) { throw InputError(kind_of(e), path + ": " + e.what()); }
   }
   return graph;
 }

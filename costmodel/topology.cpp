@@ -91,7 +91,7 @@ Topology with_measured(Topology declared, const Topology& measured) {
     std::vector<std::string> known;
     for (const Level& other : declared.levels) known.push_back(other.name);
     const auto at = std::find(known.begin(), known.end(), level.name);
-    if (at == known.end()) throw std::invalid_argument(unknown_name("level", level.name, known));
+    if (at == known.end()) throw InputError(ErrorKind::UnknownName, unknown_name("level", level.name, known));
     declared.levels[to_index(at - known.begin())].link = level.link;
   }
   const auto take = [](Curve& to, const Curve& from) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/index.h"
@@ -82,8 +83,9 @@ int run(const Options& o) {
   const std::int64_t usual = found ? found->manifest.microbatch_samples : kMicrobatch;
   const std::int64_t microbatch = o.microbatch.value_or(std::clamp(usual, model.least_samples, model.most_samples));
   if (microbatch < model.least_samples || microbatch > model.most_samples) {
-    throw std::invalid_argument(fmt::format("--microbatch: {} samples, model {} takes {} to {}", microbatch, model.name,
-                                            model.least_samples, model.most_samples));
+    throw stagecraft::InputError(stagecraft::ErrorKind::WrongMicrobatch,
+                                 fmt::format("--microbatch: {} samples, model {} takes {} to {}", microbatch,
+                                             model.name, model.least_samples, model.most_samples));
   }
   const stagecraft::run::EvaluationPieces pieces = stagecraft::run::evaluation_pieces(*data, microbatch, o.samples);
 

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
@@ -155,7 +156,8 @@ int finish(const RunResult& result, const Options& o, std::optional<stagecraft::
 /// The device on which this rank computes.
 c10::Device open_rank_device(const Options& o, const stagecraft::meeting::LaunchInfo& launch) {
   if (o.device != "cuda") return stagecraft::device::open_device(o.device, o.allow_tf32);
-  if (const auto reason = stagecraft::device::no_gpu_reason()) throw stagecraft::DeviceError(*reason);
+  if (const auto reason = stagecraft::device::no_gpu_reason())
+    throw stagecraft::DeviceError(stagecraft::ErrorKind::NoGpu, *reason);
   return stagecraft::device::open_device(
       fmt::format("cuda:{}", stagecraft::launch::gpu_of_rank(launch, stagecraft::device::gpu_count(), o.share_gpu)),
       o.allow_tf32);
@@ -284,7 +286,8 @@ stagecraft::channel::NcclProgram proved_nccl_program(const stagecraft::run::Boun
 int run_process(const stagecraft::meeting::LaunchInfo& launch, const Job& job, Options o, milliseconds deadline) {
   const int wanted = stagecraft::to_int(job.plan.ranks().size());
   if (launch.ranks != wanted) {
-    throw std::invalid_argument(
+    throw stagecraft::InputError(
+        stagecraft::ErrorKind::WrongRankCount,
         fmt::format("{}: the plan needs {} ranks, {} started {}", o.plan, wanted, launch.launcher, launch.ranks));
   }
   RunResult result;
@@ -394,7 +397,8 @@ void check_state(const Options& o, const Job& job) {
     stagecraft::checkpoint::check_weight_names(stagecraft::files::TensorFiles({checkpoint.weights}), job.model,
                                                stagecraft::intake::tied_names(job.model.name));
   if (o.spawn && o.device == "cuda") {
-    if (const auto reason = stagecraft::device::no_gpu_reason()) throw stagecraft::DeviceError(*reason);
+    if (const auto reason = stagecraft::device::no_gpu_reason())
+      throw stagecraft::DeviceError(stagecraft::ErrorKind::NoGpu, *reason);
     stagecraft::meeting::LaunchInfo last;
     last.ranks = stagecraft::to_int(job.plan.ranks().size());
     last.rank = last.local_rank = last.ranks - 1;
@@ -615,7 +619,7 @@ int main(int argc, char** argv) {
         try {
           return run(o, arguments, log);
         } catch (const stagecraft::meeting::PeerError& e) {
-          std::cerr << "stagecraft-run: " << e.what() << "\n";
+          std::cerr << "stagecraft-run: " << stagecraft::message_of(e) << "\n";
           return stagecraft::launch::exit_status(e);
         }
       });

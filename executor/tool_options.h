@@ -251,7 +251,7 @@ template <class Configure, class Run>
   return run_tool(text, argc, argv, configure, [&run] {
     try {
       return run();
-    } catch (const c10::Error& e) { throw std::runtime_error(device::error_text(e)); }
+    } catch (const c10::Error& e) { device::rethrow_at("", e); }
   });
 }
 

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/device_types.h"
 #include "costmodel/units_text.h"
@@ -41,7 +42,7 @@ RankedPlan predicted_plan(const std::string& origin, const Graph& graph, const T
   out.plan = plan_of_candidate(graph, topology, candidate, constraints.plan);
   out.plan.strategy = origin;
   auto predicted = costs.predict(graph, topology, out.plan);
-  if (const auto* infeasible = std::get_if<Infeasible>(&predicted)) throw std::runtime_error(infeasible->reason);
+  if (const auto* infeasible = std::get_if<Infeasible>(&predicted)) throw NoAnswerError("", *infeasible);
   out.prediction = std::move(std::get<Prediction>(predicted));
   out.plan.iteration = out.prediction.iteration;
   out.fits = memory_excess(out, topology, constraints).empty();
@@ -97,7 +98,8 @@ StrategyResult rank_one(const std::string& origin, const Graph& graph, const Top
       return costs.memory(g, t, plan_of_candidate(g, t, *other, settings)).peak;
     };
     return Infeasible{memory_excess(ranked, topology, constraints) +
-                      remedies_text(graph, topology, constraints.plan, *memory_limit(topology, constraints), need)};
+                          remedies_text(graph, topology, constraints.plan, *memory_limit(topology, constraints), need),
+                      ErrorKind::DoesNotFit};
   }
   Ranking out;
   out.plans.push_back(std::move(ranked));

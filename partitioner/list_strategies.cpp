@@ -10,6 +10,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/split.h"
 
@@ -198,7 +199,8 @@ std::regex compiled(const std::string& text) {
   try {
     return std::regex(text, std::regex::ECMAScript | std::regex::icase);
   } catch (const std::regex_error& error) {
-    throw std::invalid_argument("strategy type:REGEX: \"" + text + "\" is not a regular expression: " + error.what());
+    throw InputError(kind_of(error),
+                     "strategy type:REGEX: \"" + text + "\" is not a regular expression: " + error.what());
   }
 }
 

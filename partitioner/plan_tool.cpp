@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
@@ -403,7 +404,7 @@ partitioner::CostModel telling(stagecraft::ProgressLine& line) {
 /// The first plan of `result`; throws std::runtime_error if there is none.
 partitioner::RankedPlan first_of(const Request& request, partitioner::StrategyResult result) {
   if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {
-    throw std::runtime_error(request.graph + ": " + infeasible->reason);
+    throw stagecraft::NoAnswerError(request.graph + ": ", *infeasible);
   }
   return std::move(std::get<partitioner::Ranking>(result).plans.front());
 }
@@ -450,7 +451,9 @@ partitioner::RankedPlan improved(Request& request, partitioner::ChoiceContext co
     context.strategy = before.strategy + ", improved";
     try {
       start = start_of(before, graph, topology, request.constraints);
-    } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
+    } catch (const std::invalid_argument& e) {
+      throw stagecraft::InputError(stagecraft::kind_of(e), path + ": " + e.what());
+    }
   }
   stagecraft::ProgressLine line;
   return improved_choice(request.choice, context, graph, topology, telling(line), request.constraints, start);
@@ -508,7 +511,9 @@ void take_csv(Request& request) {
   const auto lists = stagecraft::interchange::parse_actions_csv(stagecraft::format::read_text(path), path);
   try {
     take_lists(request, stagecraft::interchange::plan_of_lists(lists));
-  } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
+  } catch (const std::invalid_argument& e) {
+    throw stagecraft::InputError(stagecraft::kind_of(e), path + ": " + e.what());
+  }
 }
 
 /// The stages that the command line or another program's file gives; absent if a strategy finds them.
@@ -528,7 +533,9 @@ std::optional<partitioner::Candidate> given_stages(Request& request, const Graph
                                            partitioner::microbatches_of_a_step(request.constraints.plan),
                                            request.constraints.chunks.value_or(1));
       }
-    } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
+    } catch (const std::invalid_argument& e) {
+      throw stagecraft::InputError(stagecraft::kind_of(e), path + ": " + e.what());
+    }
   }
   if (!request.split_at.empty()) {
     request.strategy = kSplitAt;
@@ -536,7 +543,9 @@ std::optional<partitioner::Candidate> given_stages(Request& request, const Graph
       out = partitioner::split_candidate(graph, request.split_at, request.constraints.replicas,
                                          partitioner::microbatches_of_a_step(request.constraints.plan),
                                          request.constraints.chunks.value_or(1));
-    } catch (const std::invalid_argument& e) { throw std::invalid_argument("--split-at: " + std::string(e.what())); }
+    } catch (const std::invalid_argument& e) {
+      throw stagecraft::InputError(stagecraft::kind_of(e), "--split-at: " + std::string(e.what()));
+    }
   }
   return out;
 }
@@ -549,7 +558,9 @@ void take_batch(Request& request, const Graph& graph) {
   }
   try {
     request.constraints.plan.microbatches = partitioner::microbatches_of(*request.choice.global_batch, graph);
-  } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.graph + ": " + e.what()); }
+  } catch (const std::invalid_argument& e) {
+    throw stagecraft::InputError(stagecraft::kind_of(e), request.graph + ": " + e.what());
+  }
 }
 
 /// The files named on the command line.

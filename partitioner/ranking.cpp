@@ -9,6 +9,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/backward_parts.h"
 #include "partitioner/list_strategies.h"
@@ -368,8 +369,9 @@ StrategyResult rank_plans(const Graph& graph, const Topology& topology, const Co
     return least_need(g, t, costs, changed);
   };
   return Infeasible{"no plan fits in memory; the smallest (" + first.origin + ") " +
-                    memory_excess(first, topology, constraints) +
-                    remedies_text(graph, topology, settings, *memory_limit(topology, constraints), need)};
+                        memory_excess(first, topology, constraints) +
+                        remedies_text(graph, topology, settings, *memory_limit(topology, constraints), need),
+                    ErrorKind::DoesNotFit};
 }
 
 Strategy auto_strategy() {

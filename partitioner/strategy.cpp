@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "costmodel/errors.h"
 #include "partitioner/list_strategies.h"
 #include "partitioner/optimal.h"
 #include "partitioner/pipedream.h"
@@ -35,7 +36,7 @@ const Strategy& strategy_by_name(const std::string& name) {
     if (goes_by(strategy, name)) return strategy;
     known.push_back(strategy.name);
   }
-  throw std::invalid_argument(unknown_name("strategy", name, known));
+  throw InputError(ErrorKind::UnknownName, unknown_name("strategy", name, known));
 }
 
 OptionValues options_of_name(const std::string& name) {

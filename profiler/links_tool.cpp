@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 
+#include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
@@ -134,7 +135,8 @@ int run_threads(const Options& o, int ranks, milliseconds deadline) {
 
 int run_process(const stagecraft::meeting::LaunchInfo& launch, const Options& o, int ranks, milliseconds deadline) {
   if (launch.ranks != ranks) {
-    throw std::invalid_argument(fmt::format("--ranks is {}, {} started {}", ranks, launch.launcher, launch.ranks));
+    throw stagecraft::InputError(stagecraft::ErrorKind::WrongRankCount,
+                                 fmt::format("--ranks is {}, {} started {}", ranks, launch.launcher, launch.ranks));
   }
   LinkMeasurement measured;
   std::optional<stagecraft::profiler::MachineLinks> of_machines;

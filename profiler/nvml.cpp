@@ -26,9 +26,11 @@ const std::map<int, std::string> kAncestors = {
     {30, "one host bridge"}, {40, "one NUMA node"},  {50, "several NUMA nodes"}};
 
 [[noreturn]] void fail(const std::string& what) {
-  throw DeviceError(what +
-                    "; install NVIDIA's driver, or import a dump of NCCL's topology (stagecraft import nccl-topology), "
-                    "or write a topology by hand, as in examples/topology-3-levels.json");
+  throw DeviceError(
+      ErrorKind::NoGpu,
+      what +
+          "; install NVIDIA's driver, or import a dump of NCCL's topology (stagecraft import nccl-topology), "
+          "or write a topology by hand, as in examples/topology-3-levels.json");
 }
 
 void check(const Nvml& nvml, int status, const std::string& call) {

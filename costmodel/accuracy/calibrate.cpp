@@ -11,6 +11,7 @@
 #include "costmodel/accuracy/compare.h"
 #include "costmodel/accuracy/robust_fit.h"
 #include "costmodel/accuracy/scores.h"
+#include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/device_types.h"
 #include "costmodel/units_text.h"
@@ -59,7 +60,7 @@ Prediction predicted(const Graph& graph, const Topology& topology, const BoundPl
   PredictOptions options;
   options.host_per_action = calibration.host;
   auto result = predict(with_calibration(graph, calibration), with_calibration(topology, calibration), plan, options);
-  if (const auto* none = std::get_if<Infeasible>(&result)) throw std::invalid_argument(none->reason);
+  if (const auto* none = std::get_if<Infeasible>(&result)) throw InputError(none->kind, none->reason);
   return std::get<Prediction>(std::move(result));
 }
 
@@ -223,7 +224,7 @@ Calibration calibrate(const Graph& graph, const Topology& topology, const std::v
   for (const CalibrationRun& run : runs) {
     try {
       all.push_back(evidence(graph, topology, run, options.skip));
-    } catch (const std::invalid_argument& e) { throw std::invalid_argument(run.name + ": " + e.what()); }
+    } catch (const std::invalid_argument& e) { throw InputError(kind_of(e), run.name + ": " + e.what()); }
   }
   for (std::size_t i = 0; i < runs.size(); ++i) {
     std::size_t first = 0;
@@ -289,8 +290,9 @@ Topology with_calibration(Topology topology, const Calibration& calibration) {
   }
   for (const auto& [name, factor] : calibration.links) {
     if (std::find(names.begin(), names.end(), name) == names.end())
-      throw std::invalid_argument("the calibration has a factor of a level that the topology does not have: " +
-                                  unknown_name("level", name, names));
+      throw InputError(ErrorKind::UnknownName,
+                       "the calibration has a factor of a level that the topology does not have: " +
+                           unknown_name("level", name, names));
   }
   return topology;
 }

@@ -113,7 +113,7 @@ Link& link_of(Scenario& scenario, const std::string& name) {
     if (level.name == name) return level.link;
     known.push_back(level.name);
   }
-  throw std::invalid_argument(unknown_name("level", name, known));
+  throw InputError(ErrorKind::UnknownName, unknown_name("level", name, known));
 }
 
 /// Scales the latency in each measured time, that of `hops` messages, and the rest.
@@ -296,12 +296,12 @@ Scenario with_change(Scenario scenario, const std::string& change) {
     if (!names) continue;
     try {
       setting.set(scenario, *names, value);
-    } catch (const std::invalid_argument& e) { throw std::invalid_argument(name + ": " + e.what()); }
+    } catch (const std::invalid_argument& e) { throw InputError(kind_of(e), name + ": " + e.what()); }
     return scenario;
   }
   std::vector<std::string> known;
   for (const Setting& setting : table()) known.push_back(setting.text.name);
-  throw std::invalid_argument(unknown_name("setting", name, known));
+  throw InputError(ErrorKind::UnknownName, unknown_name("setting", name, known));
 }
 
 std::variant<WhatIf, Infeasible> what_if(const Scenario& scenario, const std::vector<std::string>& changes,

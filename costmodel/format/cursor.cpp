@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "costmodel/errors.h"
 #include "costmodel/index.h"
 
 namespace stagecraft::format {
@@ -90,7 +91,7 @@ class DocumentBuilder {
   bool parse_error(std::size_t end, const std::string& /*token*/, const Json::exception& error) {
     const std::string what = error.what();
     if (dynamic_cast<const Json::parse_error*>(&error) == nullptr)  // a number beyond double
-      throw FormatError(*file_ + ": " + what.substr(what.find("] ") + 2));
+      throw FormatError(ErrorKind::NotJson, *file_ + ": " + what.substr(what.find("] ") + 2));
     std::size_t line = 1;
     std::size_t column = 1;
     for (std::size_t i = 0; i + 1 < end && i < text_->size(); ++i) {
@@ -100,8 +101,9 @@ class DocumentBuilder {
     // The parser's text begins "[json.exception.parse_error.101] parse error at line 1, column 2: "; ours replaces
     // that.
     const std::size_t colon = what.find(": ");
-    throw FormatError(*file_ + ": line " + std::to_string(line) + " column " + std::to_string(column) +
-                      ": not JSON: " + (colon == what.npos ? what : what.substr(colon + 2)));
+    throw FormatError(ErrorKind::NotJson, *file_ + ": line " + std::to_string(line) + " column " +
+                                              std::to_string(column) +
+                                              ": not JSON: " + (colon == what.npos ? what : what.substr(colon + 2)));
   }
 
  private:
@@ -121,7 +123,7 @@ class DocumentBuilder {
   }
   bool open() {
     if (open_.size() == kDeepest)
-      throw FormatError(*file_ + ": nested deeper than " + std::to_string(kDeepest) + " levels");
+      throw FormatError(ErrorKind::NotJson, *file_ + ": nested deeper than " + std::to_string(kDeepest) + " levels");
     open_.push_back({keys_.size(), values_.size()});
     return true;
   }
@@ -136,7 +138,8 @@ class DocumentBuilder {
     std::sort(sorted_.begin(), sorted_.end());
     const auto twice = std::adjacent_find(sorted_.begin(), sorted_.end());
     if (twice != sorted_.end())
-      throw FormatError(*file_ + ": key \"" + std::string(*twice) + "\" appears twice in one object");
+      throw FormatError(ErrorKind::NotJson,
+                        *file_ + ": key \"" + std::string(*twice) + "\" appears twice in one object");
   }
 
   const std::string* text_;
@@ -150,7 +153,7 @@ class DocumentBuilder {
 }  // namespace
 
 Json parse_document(const std::string& text, const std::string& file) {
-  if (text.empty()) throw FormatError(file + ": is empty, expected a JSON document");
+  if (text.empty()) throw FormatError(ErrorKind::NotJson, file + ": is empty, expected a JSON document");
   DocumentBuilder builder(text, file);
   (void)Json::sax_parse(text, &builder);
   return builder.take();
@@ -158,12 +161,13 @@ Json parse_document(const std::string& text, const std::string& file) {
 
 void check_header(Fields& fields, const std::string& format, int newest) {
   const Cursor name = fields.required("format");
-  if (name.text() != format) name.fail_type("\"" + format + "\"");
+  if (name.text() != format) name.fail_type("\"" + format + "\"", ErrorKind::OtherDocument);
   const Cursor number = fields.required("version");
   const std::int64_t found = number.integer(0, 1'000'000);
   if (found < 1 || found > newest) {
     number.fail("found version " + std::to_string(found) + ", this program reads version " +
-                (newest > 1 ? "1 to " : "") + std::to_string(newest));
+                    (newest > 1 ? "1 to " : "") + std::to_string(newest),
+                ErrorKind::OtherDocument);
   }
 }
 

@@ -32,14 +32,14 @@ class Cursor {
 
   const Json& value() const { return *value_; }
   /// Throws FormatError "file: pointer: message".
-  [[noreturn]] void fail(const std::string& message) const {
+  [[noreturn]] void fail(const std::string& message, ErrorKind kind = ErrorKind::BadDocument) const {
     const std::string found = pointer();
-    throw FormatError(file() + ": " + (found.empty() ? "/" : found) + ": " + message);
+    throw FormatError(kind, file() + ": " + (found.empty() ? "/" : found) + ": " + message);
   }
-  [[noreturn]] void fail_type(std::string_view wanted) const {
+  [[noreturn]] void fail_type(std::string_view wanted, ErrorKind kind = ErrorKind::BadDocument) const {
     std::string shown = value_->dump(-1, ' ', true, Json::error_handler_t::replace);
     if (shown.size() > 60) shown = shown.substr(0, 57) + "...";
-    fail("found " + shown + ", expected " + std::string(wanted));
+    fail("found " + shown + ", expected " + std::string(wanted), kind);
   }
 
   std::string text() const {
@@ -154,7 +154,7 @@ class Fields {
   Cursor required(const std::string& key) {
     known_.push_back(key);
     const auto it = at_.value().find(key);
-    if (it == at_.value().end()) at_.fail("key \"" + key + "\" is missing");
+    if (it == at_.value().end()) at_.fail("key \"" + key + "\" is missing", ErrorKind::MissingKey);
     return at_.inside(*it);
   }
   /// Absent and null are the same.
@@ -166,7 +166,8 @@ class Fields {
   }
   void done() const {
     for (const auto& [key, value] : at_.value().items()) {
-      if (std::find(known_.begin(), known_.end(), key) == known_.end()) at_.fail(unknown_name("key", key, known_));
+      if (std::find(known_.begin(), known_.end(), key) == known_.end())
+        at_.fail(unknown_name("key", key, known_), ErrorKind::UnknownKey);
     }
   }
 

@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "costmodel/errors.h"
 #include "costmodel/format/cursor.h"
 
 namespace stagecraft::format {
@@ -77,7 +78,7 @@ Bytes safetensors_value_bytes(const std::string& dtype) {
   for (const auto& [name, bytes] : dtypes()) {
     if (name == dtype) return Bytes(bytes);
   }
-  throw std::invalid_argument(unknown_name("dtype", dtype, safetensors_dtypes()));
+  throw InputError(ErrorKind::UnknownName, unknown_name("dtype", dtype, safetensors_dtypes()));
 }
 
 SafetensorsHeader parse_safetensors_header(const std::string& text, Bytes data, const std::string& file) {

@@ -65,7 +65,7 @@ const ForeignFormat& find_format(const std::vector<ForeignFormat>& formats, cons
     if (format.name == name) return format;
     known.push_back(format.name);
   }
-  throw std::invalid_argument(unknown_name("format", name, known));
+  throw InputError(ErrorKind::UnknownName, unknown_name("format", name, known));
 }
 
 std::string format_list(const std::vector<ForeignFormat>& formats) {

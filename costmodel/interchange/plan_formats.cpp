@@ -93,7 +93,7 @@ auto naming(ForeignPlan (*read)(const SourceFile&, const Graph&)) {
   return [read](const SourceFile& file, const Graph& graph) {
     try {
       return read(file, graph);
-    } catch (const std::invalid_argument& e) { throw std::invalid_argument(file.name + ": " + e.what()); }
+    } catch (const std::invalid_argument& e) { throw InputError(kind_of(e), file.name + ": " + e.what()); }
   };
 }
 
@@ -135,7 +135,7 @@ const PlanFormat& plan_format(const std::string& name, const std::vector<std::st
     known.push_back(format.name);
   }
   std::sort(known.begin(), known.end());
-  throw std::invalid_argument(unknown_name("format", name, known));
+  throw InputError(ErrorKind::UnknownName, unknown_name("format", name, known));
 }
 
 }  // namespace stagecraft::interchange

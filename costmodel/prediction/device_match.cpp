@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "costmodel/errors.h"
+
 namespace stagecraft {
 namespace {
 
@@ -172,10 +174,11 @@ std::string accepted_differences(Graph& graph, const Topology& topology, bool ac
   if (out.empty()) return estimate_text(graph);
   if (!accept_other) {
     const bool gpu = described_device(topology).kind == DeviceKind::Gpu;
-    throw std::invalid_argument(out + "; profile the model on such a device" +
-                                (gpu ? " (stagecraft profile MODEL --device cuda)" : "") +
-                                ", estimate its times there (stagecraft estimate), or use --accept-other-device to "
-                                "take these times without the slowdown of shared hosts");
+    throw InputError(ErrorKind::OtherDevice,
+                     out + "; profile the model on such a device" +
+                         (gpu ? " (stagecraft profile MODEL --device cuda)" : "") +
+                         ", estimate its times there (stagecraft estimate), or use --accept-other-device to "
+                         "take these times without the slowdown of shared hosts");
   }
   graph = without_host(std::move(graph));
   const std::string estimate = estimate_text(graph);

@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <unordered_map>
 
+#include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/collectives.h"
@@ -361,7 +362,7 @@ FigureSource figure_source(const std::string& word) {
     if (name == word) return value;
     known.emplace_back(name);
   }
-  throw std::invalid_argument(unknown_name("source", word, known));
+  throw InputError(ErrorKind::UnknownName, unknown_name("source", word, known));
 }
 
 std::string idle_text(const Prediction& prediction) {

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/memory_replay.h"
 #include "costmodel/units_text.h"
@@ -46,7 +47,7 @@ class Verifier {
     using Proof = Refusal (Verifier::*)();
     for (const Proof proof : {&Verifier::standing, &Verifier::complete, &Verifier::ordered, &Verifier::applied,
                               &Verifier::edges, &Verifier::ending, &Verifier::bounded}) {
-      if (Refusal refusal = (this->*proof)()) return Infeasible{std::move(*refusal)};
+      if (Refusal refusal = (this->*proof)()) return Infeasible{std::move(*refusal), ErrorKind::Unprovable};
     }
     int held = 0;
     int versions = 1;
@@ -363,7 +364,8 @@ std::variant<Verified, Infeasible> verify(const BoundPlan& plan, const std::vect
     const std::optional<Bytes>& memory = device_at(topology, plan.ranks()[rank].device).memory;
     if (memory && needs[rank].bound > *memory) {
       return Infeasible{rank_text(to_int(rank)) + " needs up to " + format_bytes(needs[rank].bound) +
-                        ", its device has " + format_bytes(*memory)};
+                            ", its device has " + format_bytes(*memory),
+                        ErrorKind::DoesNotFit};
     }
     if (peak > *proof->ranks[neediest].peak) neediest = rank;
   }

@@ -44,10 +44,10 @@ bool exists(const std::string& path) {
 class Lock {
  public:
   explicit Lock(const std::string& folder) : descriptor_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    if (descriptor_ < 0) throw FormatError(folder + ": cannot open: " + std::strerror(errno));
+    if (descriptor_ < 0) throw FormatError(ErrorKind::CannotRead, folder + ": cannot open: " + std::strerror(errno));
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
     ::close(descriptor_);
-    throw FormatError(folder + ": another stagecraft auto works in it");
+    throw FormatError(ErrorKind::CannotWrite, folder + ": another stagecraft auto works in it");
   }
   ~Lock() { ::close(descriptor_); }
   Lock(const Lock&) = delete;
@@ -60,7 +60,7 @@ class Lock {
 void make_folder(const std::string& path) {
   std::error_code error;
   fs::create_directories(path, error);
-  if (error) throw FormatError(path + ": cannot make this folder: " + error.message());
+  if (error) throw FormatError(ErrorKind::CannotWrite, path + ": cannot make this folder: " + error.message());
 }
 
 class Doer {
@@ -79,13 +79,16 @@ class Doer {
         continue;
       }
       if (!options.dry_run && !options.program(step.name) && decide(step, record(step.name), again(i)).todo) {
-        throw DeviceError(fmt::format(
-            "step {} needs the program stagecraft-{}, which is not here{}", step.name, step.name,
-            step.name == "profile" ? ": it was built without LibTorch. Build it with scripts/setup, or give "
-                                     "[model] graph = \"graph.json\" instead of a name"
-            : step.name == "plan"  ? ""
-                                   : ": it was built without LibTorch. Build it with scripts/setup, or end before it "
-                                     "with --until"));
+        throw DeviceError(
+            ErrorKind::MissingProgram,
+            fmt::format("step {} needs the program stagecraft-{}, which is not here{}", step.name, step.name,
+                        step.name == "profile"
+                            ? ": it was built without LibTorch. Build it with scripts/setup, or give "
+                              "[model] graph = \"graph.json\" instead of a name"
+                        : step.name == "plan"
+                            ? ""
+                            : ": it was built without LibTorch. Build it with scripts/setup, or end before it "
+                              "with --until"));
       }
     }
   }
@@ -150,7 +153,7 @@ class Doer {
     if (at != steps_.end()) return static_cast<std::size_t>(at - steps_.begin());
     std::vector<std::string> names;
     for (const Step& step : steps_) names.push_back(step.name);
-    throw std::invalid_argument(unknown_name("step of this project", name, names));
+    throw InputError(ErrorKind::UnknownName, unknown_name("step of this project", name, names));
   }
   bool again(std::size_t i) const { return !options_.from.empty() && i >= first_; }
   const format::StepRecord* record(const std::string& name) const {
@@ -193,7 +196,8 @@ class Doer {
   int perform(const Step& step, const Decision& decision) {
     for (const std::string& input : step.inputs) {
       if (!made_.contains(input) || exists(input)) continue;
-      throw FormatError(input + ": does not exist, but the steps before --from are not done; leave out --from");
+      throw FormatError(ErrorKind::CannotRead,
+                        input + ": does not exist, but the steps before --from are not done; leave out --from");
     }
     say(fmt::format("{}: {}", position_, decision.reason));
     if (!step.training.empty()) {

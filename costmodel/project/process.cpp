@@ -95,7 +95,7 @@ class Log {
  public:
   Log(const std::string& path, const std::string& headline) : path_(path) {
     file_ = Descriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (file_.get() < 0) throw FormatError(path + ": cannot write: " + std::strerror(errno));
+    if (file_.get() < 0) throw FormatError(ErrorKind::CannotWrite, path + ": cannot write: " + std::strerror(errno));
     write_all(file_.get(), headline.data(), headline.size());
   }
   ~Log() { write_all(file_.get(), line_.data(), line_.size()); }
@@ -236,7 +236,7 @@ Ended run_process(const std::string& program, const std::vector<std::string>& ar
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {}
   out.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-  if (out.status == 127) throw DeviceError("cannot start " + program);
+  if (out.status == 127) throw DeviceError(ErrorKind::MissingProgram, "cannot start " + program);
   return out;
 }
 

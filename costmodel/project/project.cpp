@@ -27,7 +27,8 @@ struct Place {
   toml::source_position at;
 
   [[noreturn]] void fail(const std::string& message) const {
-    throw FormatError(fmt::format("{}: line {} column {}: {}", file, at.line, at.column, message));
+    throw FormatError(ErrorKind::BadProject,
+                      fmt::format("{}: line {} column {}: {}", file, at.line, at.column, message));
   }
 };
 

@@ -258,7 +258,8 @@ void add_document(Documents& d, const std::string& text, const std::string& file
   } else if (kind == "stagecraft.validation") {
     add_only(d.validation, file, format::parse_validation(text, file));
   } else {
-    throw FormatError(fmt::format("{}: /format: found {}, expected one of {}", file,
+    throw FormatError(ErrorKind::OtherDocument,
+                      fmt::format("{}: /format: found {}, expected one of {}", file,
                                   kind.empty() ? "no document of stagecraft" : "\"" + kind + "\"",
                                   fmt::join(readable_formats(), ", ")));
   }
@@ -369,7 +370,7 @@ std::vector<Section> sections(const Documents& d) {
         if (plans.size() > 1) layout.pictures.back().caption += " " + plans[i]->file + ".";
         if (i == 0) layers.pictures.push_back(layer_bars_picture("layer-bars", graph, plan));
       } catch (const std::invalid_argument& e) {
-        throw std::invalid_argument(plans[i]->file + ": " + e.what() + " (in " + d.graph->file + ")");
+        throw InputError(kind_of(e), plans[i]->file + ": " + e.what() + " (in " + d.graph->file + ")");
       }
     }
     out.push_back(std::move(layers));
@@ -379,7 +380,7 @@ std::vector<Section> sections(const Documents& d) {
   if (d.validation) {
     try {
       out.push_back({"validation", "Validation", "", {validation_picture("validation-scatter", d.validation->value)}});
-    } catch (const std::invalid_argument& e) { throw std::invalid_argument(d.validation->file + ": " + e.what()); }
+    } catch (const std::invalid_argument& e) { throw InputError(kind_of(e), d.validation->file + ": " + e.what()); }
   }
   return out;
 }

@@ -100,7 +100,7 @@ std::optional<FlopsPerSecond> rate_of(const Card& card, const std::string& dtype
   if (dtype.empty() || dtype == "float32") return allow_tf32 && card.tf32 ? card.tf32 : card.float32;
   if (dtype == "float16") return card.float16;
   if (dtype == "bfloat16") return card.bfloat16;
-  throw std::invalid_argument(unknown_name("dtype", dtype, {"float32", "float16", "bfloat16"}));
+  throw InputError(ErrorKind::UnknownName, unknown_name("dtype", dtype, {"float32", "float16", "bfloat16"}));
 }
 
 std::string tera_text(const std::optional<FlopsPerSecond>& rate) {
@@ -130,7 +130,7 @@ const Card& find_card(const std::string& name) {
   std::vector<std::string> known;
   if (found.empty()) {
     for (const Card& card : cards()) known.push_back(card.short_name);
-    throw std::invalid_argument(unknown_name("card", name, known));
+    throw InputError(ErrorKind::UnknownName, unknown_name("card", name, known));
   }
   std::string candidates;
   for (const Card* card : found) candidates += (candidates.empty() ? "" : ", ") + card->short_name;

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/errors.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/predict.h"
 #include "costmodel/version.h"
@@ -135,10 +136,10 @@ std::optional<Timing> time_on(const Machine& target, const Measured* measured, c
   if (own && *own <= Seconds(0)) return estimated_time(Seconds(0), 0);
   if (!measured) {
     if (!work) {
-      throw std::invalid_argument(
-          "layer \"" + layer.id +
-          "\" has no counted operations and bytes (forward_work, backward_work), and no "
-          "measured time of it can be used: write the graph with stagecraft profile of this version");
+      throw InputError(ErrorKind::NoCountedWork,
+                       "layer \"" + layer.id +
+                           "\" has no counted operations and bytes (forward_work, backward_work), and no "
+                           "measured time of it can be used: write the graph with stagecraft profile of this version");
     }
     return estimated_time(roofline_time(*work, target), kNoReference);
   }
@@ -151,9 +152,10 @@ std::optional<Timing> time_on(const Machine& target, const Measured* measured, c
                           std::hypot(spread, mix_spread(*work, from, target)));
   }
   if (!work) {
-    throw std::invalid_argument("layer \"" + layer.id +
-                                "\" has no counted operations and bytes (forward_work, backward_work), and the "
-                                "reference has no time of it: write the graph with stagecraft profile of this version");
+    throw InputError(ErrorKind::NoCountedWork,
+                     "layer \"" + layer.id +
+                         "\" has no counted operations and bytes (forward_work, backward_work), and the "
+                         "reference has no time of it: write the graph with stagecraft profile of this version");
   }
   const std::optional<double> factor = measured->factor_of_kind(layer.kind, direction);
   if (!factor) return estimated_time(roofline_time(*work, target), kNoReference);

@@ -2,6 +2,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "costmodel/errors.h"
 #include "costmodel/scheduling/building_blocks.h"
 
 namespace stagecraft::scheduling {
@@ -40,8 +41,9 @@ int most_in_flight(const PipelineShape& shape, int position) {
 void check_groups(const PipelineShape& shape) {
   const int positions = shape.stages / shape.chunks;
   if (shape.chunks > 1 && shape.microbatches % positions != 0) {
-    throw std::invalid_argument("schedule \"interleaved-1f1b\": " + std::to_string(shape.microbatches) +
-                                " microbatches are not a multiple of " + std::to_string(positions) + " devices");
+    throw InputError(ErrorKind::ScheduleMismatch,
+                     "schedule \"interleaved-1f1b\": " + std::to_string(shape.microbatches) +
+                         " microbatches are not a multiple of " + std::to_string(positions) + " devices");
   }
 }
 

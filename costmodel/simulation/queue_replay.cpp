@@ -293,7 +293,7 @@ Queues queues_by_name(const std::string& word) {
     if (word == text) return value;
     known.emplace_back(text);
   }
-  throw std::invalid_argument(unknown_name("kind of queue", word, known));
+  throw InputError(ErrorKind::UnknownName, unknown_name("kind of queue", word, known));
 }
 
 std::size_t MessageTable::count() const { return 2 * plan_.plan().boundaries.size() * to_index(microbatches_); }

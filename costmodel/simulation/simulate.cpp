@@ -12,6 +12,7 @@
 #include <span>
 #include <stdexcept>
 
+#include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/simulation/run_queues.h"
 
@@ -202,7 +203,7 @@ class Simulation {
         watch_->progress(std::accumulate(next_.begin(), next_.end(), 0.0) / static_cast<double>(action_count(in_)));
     }
     for (std::size_t rank = 0; rank < in_.lists.size(); ++rank) {
-      if (next_[rank] < in_.lists[rank].size()) return Infeasible{circle(to_int(rank))};
+      if (next_[rank] < in_.lists[rank].size()) return Infeasible{circle(to_int(rank)), ErrorKind::Unprovable};
     }
     timeline_.ranks = to_int(in_.lists.size());
     for (const auto& list : in_.lists) timeline_.stage_of_rank.push_back(list.empty() ? -1 : list.front().stage);

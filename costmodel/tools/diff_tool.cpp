@@ -1,4 +1,5 @@
 #include "costmodel/analysis/diff.h"
+#include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/plan_comparison_json.h"
@@ -33,12 +34,13 @@ int main(int argc, char** argv) {
           try {
             validate(is_second ? second : first, graph, topology);
           } catch (const std::invalid_argument& e) {
-            throw std::invalid_argument((is_second ? second_path : first_path) + ": " + e.what());
+            throw stagecraft::InputError(stagecraft::kind_of(e),
+                                         (is_second ? second_path : first_path) + ": " + e.what());
           }
         }
         const auto result = stagecraft::compare_plans(graph, topology, first, second, calibration);
         if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result))
-          throw std::runtime_error(infeasible->reason);
+          throw stagecraft::NoAnswerError("", *infeasible);
         const auto& comparison = std::get<stagecraft::PlanComparison>(result);
         stagecraft::format::write_text(
             "-", json ? stagecraft::format::plan_comparison_json(comparison)

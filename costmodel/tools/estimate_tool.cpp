@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include "costmodel/accuracy/intervals.h"
+#include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
@@ -72,7 +73,9 @@ Machine machine_of(const DeviceOptions& o, const std::string& prefix, const std:
   Machine out = [&] {
     try {
       return stagecraft::roofline::machine_of(stagecraft::roofline::find_card(o.name), dtype, tf32);
-    } catch (const std::invalid_argument& e) { throw std::invalid_argument(e.what() + remedy); }
+    } catch (const std::invalid_argument& e) {
+      throw stagecraft::InputError(stagecraft::kind_of(e), e.what() + remedy);
+    }
   }();
   if (o.peak > 0) out.peak = stagecraft::FlopsPerSecond(o.peak);
   if (o.bandwidth > 0) out.bandwidth = stagecraft::BytesPerSecond(o.bandwidth);
@@ -161,7 +164,9 @@ int resize(const Options& o) {
     profiles.push_back(stagecraft::format::read_graph(path));
     try {
       check_has_times(profiles.back());
-    } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
+    } catch (const std::invalid_argument& e) {
+      throw stagecraft::InputError(stagecraft::kind_of(e), path + ": " + e.what());
+    }
     if (const std::string text = distrust_text(profiles.back()); !text.empty())
       notes += fmt::format("note: {}: {}\n", path, text);
   }
@@ -169,7 +174,7 @@ int resize(const Options& o) {
     try {
       return graph_of_samples(std::move(profiles), *o.microbatch);
     } catch (const std::invalid_argument& e) {
-      throw std::invalid_argument(fmt::format("{}: {}", fmt::join(inputs, ", "), e.what()));
+      throw stagecraft::InputError(stagecraft::kind_of(e), fmt::format("{}: {}", fmt::join(inputs, ", "), e.what()));
     }
   }();
   std::cerr << fmt::format("microbatches of {} samples, {}\nforward and backward of a microbatch: {}{}\n{}",
@@ -202,7 +207,9 @@ int run(const Options& o) {
   const Graph out = [&] {
     try {
       return stagecraft::roofline::estimated(graph, target, reference);
-    } catch (const std::invalid_argument& e) { throw std::invalid_argument(o.graph + ": " + e.what()); }
+    } catch (const std::invalid_argument& e) {
+      throw stagecraft::InputError(stagecraft::kind_of(e), o.graph + ": " + e.what());
+    }
   }();
   print(out, target, reference, notes);
   if (!o.output.empty()) stagecraft::format::write_text(o.output, stagecraft::format::graph_json(out));

@@ -1,4 +1,5 @@
 #include "costmodel/analysis/explain.h"
+#include "costmodel/errors.h"
 
 #include <fmt/format.h>
 
@@ -41,10 +42,12 @@ int main(int argc, char** argv) {
           options.predict.progress = [&line](double done) { line.show(fmt::format("evaluated {:.0f} %", done * 100)); };
           try {
             return stagecraft::explain(inputs.graph, inputs.topology, plan, options);
-          } catch (const std::invalid_argument& e) { throw std::invalid_argument(plan_path + ": " + e.what()); }
+          } catch (const std::invalid_argument& e) {
+            throw stagecraft::InputError(stagecraft::kind_of(e), plan_path + ": " + e.what());
+          }
         }();
         if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result))
-          throw std::runtime_error(plan_path + ": " + infeasible->reason);
+          throw stagecraft::NoAnswerError(plan_path + ": ", *infeasible);
         const auto& explanation = std::get<stagecraft::Explanation>(result);
         stagecraft::format::write_text("-", json ? stagecraft::format::explanation_json(explanation)
                                                  : explanation_text(explanation, stagecraft::line_width()));

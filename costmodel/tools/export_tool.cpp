@@ -109,7 +109,9 @@ void export_plan(Request& request, const PlanFormat& format) {
   stagecraft::interchange::PlanTexts written;
   try {
     written = format.write(plan, request.options);
-  } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.input + ": " + e.what()); }
+  } catch (const std::invalid_argument& e) {
+    throw stagecraft::InputError(stagecraft::kind_of(e), request.input + ": " + e.what());
+  }
   for (const std::string& warning : written.warnings) std::cerr << "stagecraft-export: note: " << warning << "\n";
   std::erase_if(written.texts, [&](const auto& text) { return !request.kind.empty() && text.kind != request.kind; });
   std::vector<stagecraft::format::OutputFile> files;
@@ -140,7 +142,9 @@ void export_places(const Request& request) {
   std::string text;
   try {
     text = list ? host_list(plan, hosts) : open_mpi_rank_file(plan, hosts, request.cores.value_or(1));
-  } catch (const std::invalid_argument& e) { throw std::invalid_argument(request.input + ": " + e.what()); }
+  } catch (const std::invalid_argument& e) {
+    throw stagecraft::InputError(stagecraft::kind_of(e), request.input + ": " + e.what());
+  }
   stagecraft::format::write_text(request.output, text);
 }
 

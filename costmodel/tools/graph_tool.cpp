@@ -24,7 +24,10 @@ namespace {
 class ScratchFolder {
  public:
   ScratchFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "stagecraft_graph_XXXXXX").string();
+    std::error_code error;
+    const std::filesystem::path place = std::filesystem::temp_directory_path(error);
+    if (error) throw stagecraft::DeviceError("no folder for temporary files: " + error.message() + "; see TMPDIR");
+    std::string name = (place / "stagecraft_graph_XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) throw stagecraft::DeviceError(name + ": " + std::strerror(errno));
     path_ = name;
   }
@@ -47,7 +50,8 @@ int run_program(std::vector<std::string> words, const std::string& otherwise) {
   raw.push_back(nullptr);
   pid_t child = 0;
   const int error = ::posix_spawnp(&child, raw.front(), nullptr, nullptr, raw.data(), environ);
-  if (error != 0) throw stagecraft::DeviceError(otherwise + " (" + std::strerror(error) + ")");
+  if (error != 0)
+    throw stagecraft::DeviceError(stagecraft::ErrorKind::MissingProgram, otherwise + " (" + std::strerror(error) + ")");
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {}
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -57,7 +61,9 @@ int run_program(std::vector<std::string> words, const std::string& otherwise) {
 void run_dot(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "dot");
   const int status = run_program(arguments, "cannot run dot; install the package graphviz, or use --dot");
-  if (status != 0) throw stagecraft::DeviceError("dot ended with status " + std::to_string(status));
+  if (status != 0)
+    throw stagecraft::DeviceError(stagecraft::ErrorKind::MissingProgram,
+                                  "dot ended with status " + std::to_string(status));
 }
 
 /// The layers of a model, from stagecraft-profile, which is next to this program.
@@ -174,7 +180,7 @@ int main(int argc, char** argv) {
         try {
           text = stagecraft::interchange::graph_dot(graph, stages ? &*stages : nullptr);
         } catch (const std::invalid_argument& e) {
-          throw std::invalid_argument((plan.empty() ? input : plan) + ": " + e.what());
+          throw stagecraft::InputError(stagecraft::kind_of(e), (plan.empty() ? input : plan) + ": " + e.what());
         }
         stagecraft::format::write_text(output, draws ? drawn(text, graph.layers.size()) : text);
         return 0;

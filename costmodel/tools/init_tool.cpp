@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/project/new_project.h"
 #include "costmodel/tool.h"
@@ -11,12 +12,13 @@ namespace {
 /// Refuses what stands where the project is to be written.
 void check_absent(const std::string& path) {
   if (path != "-" && std::filesystem::exists(path))
-    throw stagecraft::FormatError(path + ": already exists, so it is not replaced; use another name, or --force");
+    throw stagecraft::FormatError(stagecraft::ErrorKind::WouldOverwrite,
+                                  path + ": already exists, so it is not replaced; use another name, or --force");
 }
 
 void check_model(const std::string& model) {
   if (model.find_first_of("./") != std::string::npos && !std::filesystem::exists(model))
-    throw stagecraft::FormatError(model + ": does not exist");
+    throw stagecraft::FormatError(stagecraft::ErrorKind::CannotRead, model + ": does not exist");
 }
 
 }  // namespace
@@ -62,7 +64,7 @@ int main(int argc, char** argv) {
         stagecraft::usage("--from", [&] {
           try {
             return stagecraft::project::parse_project(text, shown);
-          } catch (const stagecraft::FormatError& e) { throw std::invalid_argument(e.what()); }
+          } catch (const stagecraft::FormatError& e) { throw stagecraft::InputError(stagecraft::kind_of(e), e.what()); }
         });
         if (!force) check_absent(output);
         check_model(wanted.model);

@@ -5,6 +5,7 @@
 
 #include "costmodel/accuracy/intervals.h"
 #include "costmodel/analysis/scaling.h"
+#include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
@@ -173,10 +174,12 @@ int main(int argc, char** argv) {
           options.progress = [&line](double done) { line.show(fmt::format("simulated {:.0f} %", done * 100)); };
           try {
             return stagecraft::predict_with_intervals(graph, topology, plan, calibration, options);
-          } catch (const std::invalid_argument& e) { throw std::invalid_argument(plan_path + ": " + e.what()); }
+          } catch (const std::invalid_argument& e) {
+            throw stagecraft::InputError(stagecraft::kind_of(e), plan_path + ": " + e.what());
+          }
         }();
         if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {
-          throw std::runtime_error(plan_path + ": " + infeasible->reason);
+          throw stagecraft::NoAnswerError(plan_path + ": ", *infeasible);
         }
         auto& prediction = std::get<stagecraft::Prediction>(result);
         prediction.other_device = other_device;
@@ -190,11 +193,11 @@ int main(int argc, char** argv) {
                   {graph, topology, plan.plan()}, scale,
                   same_batch ? stagecraft::ScaledWork::Fixed : stagecraft::ScaledWork::PerCopy, calibration, options);
             } catch (const std::invalid_argument& e) {
-              throw std::invalid_argument(fmt::format("--scale: {}", e.what()));
+              throw stagecraft::InputError(stagecraft::kind_of(e), fmt::format("--scale: {}", e.what()));
             }
           }();
           if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&points))
-            throw std::runtime_error("--scale: " + infeasible->reason);
+            throw stagecraft::NoAnswerError("--scale: ", *infeasible);
           prediction.scaling = std::get<std::vector<stagecraft::ScalePoint>>(std::move(points));
           print(prediction.scaling);
         }

@@ -1,4 +1,5 @@
 #include "costmodel/accuracy/validate.h"
+#include "costmodel/errors.h"
 
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
@@ -54,7 +55,7 @@ int main(int argc, char** argv) {
           try {
             runs.push_back(stagecraft::validated_run(files[i + 1], prediction, measurement, skip));
           } catch (const std::invalid_argument& e) {
-            throw std::invalid_argument(files[i] + ", " + files[i + 1] + ": " + e.what());
+            throw stagecraft::InputError(stagecraft::kind_of(e), files[i] + ", " + files[i + 1] + ": " + e.what());
           }
         }
         const auto validation = stagecraft::validated(std::move(runs), noise);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/plan_hash.h"
@@ -20,7 +21,9 @@ stagecraft::Plan read(const std::string& path) {
   const auto lists = stagecraft::interchange::parse_actions_csv(text, path);
   try {
     return stagecraft::interchange::plan_of_lists(lists);
-  } catch (const std::invalid_argument& e) { throw std::invalid_argument(path + ": " + e.what()); }
+  } catch (const std::invalid_argument& e) {
+    throw stagecraft::InputError(stagecraft::kind_of(e), path + ": " + e.what());
+  }
 }
 
 }  // namespace
@@ -78,10 +81,12 @@ int main(int argc, char** argv) {
           const auto lists = plan.action_lists(options.steps, prefetch);
           const auto result = graph ? verify(plan, lists, *graph, *topology, options) : verify(plan, lists, options);
           if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result))
-            throw std::runtime_error(infeasible->reason);
+            throw stagecraft::NoAnswerError("", *infeasible);
           fmt::print("{}: proved of {}; hash {:016x}\n", plan_path, std::get<stagecraft::Verified>(result).summary,
                      stagecraft::format::plan_hash(plan));
-        } catch (const std::exception& e) { throw std::runtime_error(plan_path + ": " + e.what()); }
+        } catch (const std::exception& e) {
+          throw stagecraft::NoAnswerError(plan_path + ": ", {e.what(), stagecraft::kind_of(e)});
+        }
         return 0;
       });
 }

@@ -1,4 +1,5 @@
 #include "costmodel/analysis/whatif.h"
+#include "costmodel/errors.h"
 
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
@@ -46,15 +47,19 @@ int main(int argc, char** argv) {
         for (const std::string& change : changes) {
           try {
             static_cast<void>(with_change(scenario, change));
-          } catch (const std::invalid_argument& e) { throw std::invalid_argument(std::string("--set ") + e.what()); }
+          } catch (const std::invalid_argument& e) {
+            throw stagecraft::InputError(stagecraft::kind_of(e), std::string("--set ") + e.what());
+          }
         }
         const auto result = [&] {
           try {
             return stagecraft::what_if(scenario, changes, inputs.calibration);
-          } catch (const std::invalid_argument& e) { throw std::invalid_argument(plan_path + ": " + e.what()); }
+          } catch (const std::invalid_argument& e) {
+            throw stagecraft::InputError(stagecraft::kind_of(e), plan_path + ": " + e.what());
+          }
         }();
         if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result))
-          throw std::runtime_error(plan_path + ": " + infeasible->reason);
+          throw stagecraft::NoAnswerError(plan_path + ": ", *infeasible);
         const auto& whatif = std::get<stagecraft::WhatIf>(result);
         stagecraft::format::write_text(
             "-", json ? stagecraft::format::whatif_json(whatif) : whatif_text(whatif, stagecraft::line_width()));

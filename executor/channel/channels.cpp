@@ -53,13 +53,14 @@ std::vector<std::string> channel_names() {
 
 const ChannelKind& channel_by_name(const std::string& name) {
   const auto kind = std::ranges::find(channels(), name, &ChannelKind::name);
-  if (kind == channels().end()) throw std::invalid_argument(unknown_name("channel", name, channel_names()));
+  if (kind == channels().end())
+    throw InputError(ErrorKind::UnknownName, unknown_name("channel", name, channel_names()));
   return *kind;
 }
 
 void require(const ChannelKind& kind) {
   const std::string why = kind.why_missing ? kind.why_missing() : "";
-  if (!why.empty()) throw DeviceError(fmt::format("no channel {}: {}", kind.name, why));
+  if (!why.empty()) throw DeviceError(ErrorKind::NotInBuild, fmt::format("no channel {}: {}", kind.name, why));
 }
 
 std::vector<const ChannelKind*> fitting_channels(const std::string& device, bool processes) {

@@ -41,7 +41,8 @@ std::optional<std::int64_t> step_of(const std::string& name) {
 }
 
 [[noreturn]] void fail(const std::string& path, const std::string& what, const std::error_code& reason) {
-  throw FormatError(path + ": cannot " + what + ": " + reason.message());
+  throw FormatError(what == "read" ? ErrorKind::CannotRead : ErrorKind::CannotWrite,
+                    path + ": cannot " + what + ": " + reason.message());
 }
 
 /// Names in `folder`; none if it does not exist.
@@ -70,11 +71,13 @@ format::CheckpointManifest read_manifest(const std::string& path) {
   format::CheckpointManifest manifest = format::parse_checkpoint(text, name);
   const std::uint32_t found = files::crc32_of(format::without_checksum(text, manifest.manifest_crc32));
   if (found != manifest.manifest_crc32) {
-    throw FormatError(fmt::format("{}: /manifest_crc32: found {:08x}, expected {:08x} for this document", name,
+    throw FormatError(ErrorKind::DamagedCheckpoint,
+                      fmt::format("{}: /manifest_crc32: found {:08x}, expected {:08x} for this document", name,
                                   manifest.manifest_crc32, found));
   }
   if (step_of(fs::path(path).filename().string()) != manifest.step)
-    throw FormatError(fmt::format("{}: /step: found {}, which does not match the folder", name, manifest.step));
+    throw FormatError(ErrorKind::DamagedCheckpoint,
+                      fmt::format("{}: /step: found {}, which does not match the folder", name, manifest.step));
   return manifest;
 }
 
@@ -90,8 +93,8 @@ at::Tensor read_like(const files::TensorFiles& files, const std::string& name, c
   const bool dtype =
       out.scalar_type() == like.scalar_type() || (any_floating && like.is_floating_point() && out.is_floating_point());
   if (!dtype || out.sizes() != like.sizes()) {
-    throw FormatError(files.path_of(name) + ": tensor \"" + name + "\": found " + spec_text(out) + ", expected " +
-                      spec_text(like));
+    throw FormatError(ErrorKind::OtherCheckpoint, files.path_of(name) + ": tensor \"" + name + "\": found " +
+                                                      spec_text(out) + ", expected " + spec_text(like));
   }
   return out;
 }
@@ -118,10 +121,12 @@ void check_against(const files::TensorFiles& files, const std::set<std::string>&
                    const std::vector<std::string>& missing) {
   for (const std::string& name : files.names()) {
     if (!known.contains(name))
-      throw FormatError(files.path_of(name) + ": " + unknown_name("tensor", name, {known.begin(), known.end()}));
+      throw FormatError(ErrorKind::OtherCheckpoint,
+                        files.path_of(name) + ": " + unknown_name("tensor", name, {known.begin(), known.end()}));
   }
   if (missing.empty()) return;
-  throw FormatError(fmt::format("{}: tensor \"{}\" is missing{}", files.path_of(missing.front()), missing.front(),
+  throw FormatError(ErrorKind::OtherCheckpoint,
+                    fmt::format("{}: tensor \"{}\" is missing{}", files.path_of(missing.front()), missing.front(),
                                 missing.size() == 1 ? "" : fmt::format(", and {} more", missing.size() - 1)));
 }
 
@@ -152,11 +157,11 @@ format::CheckpointManifest check_checkpoint(const std::string& path) {
     const std::string place = path + "/" + file.name;
     const files::FileDigest found = files::file_digest(place);
     if (found.bytes != file.bytes)
-      throw FormatError(
-          fmt::format("{}: found {} bytes, the manifest says {}", place, found.bytes.value, file.bytes.value));
+      throw FormatError(ErrorKind::DamagedCheckpoint, fmt::format("{}: found {} bytes, the manifest says {}", place,
+                                                                  found.bytes.value, file.bytes.value));
     if (found.crc32 != file.crc32)
-      throw FormatError(
-          fmt::format("{}: found checksum {:08x}, the manifest says {:08x}", place, found.crc32, file.crc32));
+      throw FormatError(ErrorKind::DamagedCheckpoint, fmt::format("{}: found checksum {:08x}, the manifest says {:08x}",
+                                                                  place, found.crc32, file.crc32));
   }
   return manifest;
 }
@@ -186,9 +191,9 @@ FoundCheckpoint checkpoint_at(const std::string& path, const std::function<void(
     return found;
   }
   if (!fs::is_directory(path, error))
-    throw FormatError(path + ": is not a folder of checkpoints, nor a checkpoint in one");
+    throw FormatError(ErrorKind::NoCheckpoint, path + ": is not a folder of checkpoints, nor a checkpoint in one");
   if (std::optional<FoundCheckpoint> found = latest_checkpoint(path, tell)) return *found;
-  throw FormatError(path + ": no complete checkpoint");
+  throw FormatError(ErrorKind::NoCheckpoint, path + ": no complete checkpoint");
 }
 
 std::vector<std::string> file_paths(const FoundCheckpoint& checkpoint) {
@@ -215,8 +220,9 @@ void check_checkpoint_folder(const std::string& folder, bool resume) {
   format::check_can_write(folder + "/" + kManifest);
   const std::vector<std::int64_t> steps = checkpoint_steps(folder);
   if (resume || steps.empty()) return;
-  throw std::invalid_argument(checkpoint_path(folder, steps.back()) +
-                              " already exists; continue from it with --resume, or use another folder");
+  throw InputError(
+      ErrorKind::CheckpointExists,
+      checkpoint_path(folder, steps.back()) + " already exists; continue from it with --resume, or use another folder");
 }
 
 std::string begin_checkpoint(const std::string& folder, std::int64_t step) {
@@ -246,7 +252,8 @@ void commit_checkpoint(const std::string& folder, const format::CheckpointManife
     const auto bytes = fs::file_size(place, error);
     if (error) fail(place, "read what was written; all ranks must share the folder", error);
     if (static_cast<std::int64_t>(bytes) != file.bytes.value)
-      throw FormatError(fmt::format("{}: found {} bytes, expected {}", place, bytes, file.bytes.value));
+      throw FormatError(ErrorKind::DamagedCheckpoint,
+                        fmt::format("{}: found {} bytes, expected {}", place, bytes, file.bytes.value));
   }
   format::CheckpointManifest checked = manifest;
   checked.manifest_crc32 = 0;
@@ -352,7 +359,8 @@ void check_weight_names(const files::TensorFiles& files, const model::Model& mod
   check_against(files, known, missing);
   for (const auto& [further, name] : tied) {
     if (!files.holds(further) || !files.holds(name) || files.read(further).equal(files.read(name))) continue;
-    throw FormatError(fmt::format("{}: tensors \"{}\" and \"{}\" differ; the model has one tensor with both names",
+    throw FormatError(ErrorKind::OtherCheckpoint,
+                      fmt::format("{}: tensors \"{}\" and \"{}\" differ; the model has one tensor with both names",
                                   files.path_of(further), further, name));
   }
 }
@@ -365,6 +373,7 @@ files::NamedTensors state_dict(const files::TensorFiles& files, const model::Mod
       if (parameter.constant || out.contains(name)) continue;
       if (!files::safetensors_hold(parameter.dtype)) {
         throw FormatError(
+            ErrorKind::OtherCheckpoint,
             fmt::format("{}: layer \"{}\" has a buffer \"{}\" of type {}, which safetensors files cannot hold",
                         files.path_of(name), layer.name, name, c10::toString(parameter.dtype)));
       }

@@ -25,7 +25,7 @@ std::unique_ptr<DataSource> open_source(const std::string& name, const model::Mo
   if (kind == data_sources().end()) {
     std::vector<std::string> known;
     for (const DataSourceKind& each : data_sources()) known.push_back(each.name);
-    throw std::invalid_argument(unknown_name("data source", word, known));
+    throw InputError(ErrorKind::UnknownName, unknown_name("data source", word, known));
   }
   if (kind->argument.empty() && colon != std::string::npos)
     throw std::invalid_argument(fmt::format("data source \"{}\": {} takes no argument", name, word));

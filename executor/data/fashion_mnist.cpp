@@ -32,7 +32,7 @@ constexpr float kDeviation = 0.3530F;
 class GzipFile {
  public:
   explicit GzipFile(std::string path) : path_(std::move(path)), file_(gzopen(path_.c_str(), "rb")) {
-    if (!file_) throw FormatError(path_ + ": cannot be opened: " + std::strerror(errno));
+    if (!file_) throw FormatError(ErrorKind::CannotRead, path_ + ": cannot be opened: " + std::strerror(errno));
   }
   ~GzipFile() { gzclose_r(file_); }
   GzipFile(const GzipFile&) = delete;
@@ -44,10 +44,12 @@ class GzipFile {
     while (done < out.size()) {
       const auto most = static_cast<unsigned>(std::min<std::size_t>(out.size() - done, 1 << 20));
       const int got = gzread(file_, out.data() + done, most);
-      if (got < 0) throw FormatError(fmt::format("{}: damaged at byte {} of its {}: {}", path_, done, what, error()));
+      if (got < 0)
+        throw FormatError(ErrorKind::DamagedData,
+                          fmt::format("{}: damaged at byte {} of its {}: {}", path_, done, what, error()));
       if (got == 0)
-        throw FormatError(
-            fmt::format("{}: ends after {} bytes of its {}, must have {}", path_, done, what, out.size()));
+        throw FormatError(ErrorKind::DamagedData, fmt::format("{}: ends after {} bytes of its {}, must have {}", path_,
+                                                              done, what, out.size()));
       done += to_index(got);
     }
   }
@@ -61,8 +63,8 @@ class GzipFile {
   void expect_end() {
     unsigned char byte = 0;
     const int got = gzread(file_, &byte, 1);
-    if (got < 0) throw FormatError(fmt::format("{}: damaged at its end: {}", path_, error()));
-    if (got > 0) throw FormatError(path_ + ": has more values than its header says");
+    if (got < 0) throw FormatError(ErrorKind::DamagedData, fmt::format("{}: damaged at its end: {}", path_, error()));
+    if (got > 0) throw FormatError(ErrorKind::DamagedData, path_ + ": has more values than its header says");
   }
 
  private:
@@ -79,18 +81,21 @@ class GzipFile {
 std::vector<unsigned char> read_idx(const std::string& path, std::uint32_t magic, std::span<const std::int64_t> axes) {
   GzipFile file(path);
   const std::uint32_t found = file.number("header");
-  if (found != magic) throw FormatError(fmt::format("{}: magic number {:#x}, must be {:#x}", path, found, magic));
+  if (found != magic)
+    throw FormatError(ErrorKind::DamagedData, fmt::format("{}: magic number {:#x}, must be {:#x}", path, found, magic));
   const std::uint64_t count = file.number("header");
   std::uint64_t values = count;
   for (const std::int64_t axis : axes) {
     const std::uint32_t extent = file.number("header");
     if (extent != axis)
-      throw FormatError(fmt::format("{}: items have {} rows or columns, must have {}", path, extent, axis));
+      throw FormatError(ErrorKind::DamagedData,
+                        fmt::format("{}: items have {} rows or columns, must have {}", path, extent, axis));
     values *= extent;
   }
   const std::uint64_t packed = std::filesystem::file_size(path);
   if (count == 0 || values > kMostDeflateGives * packed)
     throw FormatError(
+        ErrorKind::DamagedData,
         fmt::format("{}: its header counts {} items, must be at least 1 and no more than fit in {} packed bytes", path,
                     count, packed));
   std::vector<unsigned char> out(values);
@@ -155,28 +160,30 @@ std::unique_ptr<DataSource> fashion_mnist_source(const std::string& named, bool 
                     (inputs[0].shape == image || inputs[0].shape == flat) && inputs[1].dtype == "int64" &&
                     inputs[1].shape.empty();
   if (!fits)
-    throw std::invalid_argument(fmt::format(
-        "data source fashion-mnist gives image float32[1, 28, 28] or float32[784], target int64[]; model {} needs {}",
-        model.name, describe_inputs(model)));
+    throw InputError(ErrorKind::DataMismatch, fmt::format("data source fashion-mnist gives image float32[1, 28, 28] or "
+                                                          "float32[784], target int64[]; model {} needs {}",
+                                                          model.name, describe_inputs(model)));
   if (inputs[1].classes < kClasses)
-    throw std::invalid_argument(
-        fmt::format("data source fashion-mnist has {0} classes, model {1} has {2}: set classes={0}", kClasses,
-                    model.name, inputs[1].classes));
+    throw InputError(ErrorKind::DataMismatch,
+                     fmt::format("data source fashion-mnist has {0} classes, model {1} has {2}: set classes={0}",
+                                 kClasses, model.name, inputs[1].classes));
   if (!std::filesystem::is_directory(directory))
-    throw FormatError(directory +
-                      ": no such directory; install Debian's package dataset-fashion-mnist or give a directory as "
-                      "fashion-mnist:DIR");
+    throw FormatError(ErrorKind::DamagedData,
+                      directory +
+                          ": no such directory; install Debian's package dataset-fashion-mnist or give a directory as "
+                          "fashion-mnist:DIR");
   const std::string part = test ? "/t10k" : "/train";
   const std::string images_path = directory + part + "-images-idx3-ubyte.gz";
   const std::string labels_path = directory + part + "-labels-idx1-ubyte.gz";
   std::vector<unsigned char> images = read_idx(images_path, kImagesMagic, std::array{kSide, kSide});
   std::vector<unsigned char> labels = read_idx(labels_path, kLabelsMagic, {});
   if (images.size() != labels.size() * kPixels)
-    throw FormatError(fmt::format("{}: {} labels, but \"{}\" has {} images", labels_path, labels.size(), images_path,
-                                  images.size() / kPixels));
+    throw FormatError(ErrorKind::DamagedData, fmt::format("{}: {} labels, but \"{}\" has {} images", labels_path,
+                                                          labels.size(), images_path, images.size() / kPixels));
   for (std::size_t i = 0; i < labels.size(); ++i)
     if (labels[i] >= kClasses)
-      throw FormatError(fmt::format("{}: label {} is {}, must be 0 to {}", labels_path, i, labels[i], kClasses - 1));
+      throw FormatError(ErrorKind::DamagedData,
+                        fmt::format("{}: label {} is {}, must be 0 to {}", labels_path, i, labels[i], kClasses - 1));
   return std::make_unique<FashionMnist>(std::move(images), std::move(labels), inputs[0].shape, seed);
 }
 

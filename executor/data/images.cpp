@@ -134,7 +134,8 @@ class Images : public DataSource {
     const std::int64_t shorter = std::min(image.width, image.height);
     // The longer side of a long thin image grows with the shorter one.
     if (side * (side * longer / shorter) > files::kMostImagePixels)
-      throw FormatError(fmt::format("{}: {} x {} pixels with a shorter side of {} are more than {} pixels", path,
+      throw FormatError(ErrorKind::DamagedData,
+                        fmt::format("{}: {} x {} pixels with a shorter side of {} are more than {} pixels", path,
                                     image.width, image.height, side, files::kMostImagePixels));
     return data::with_shorter_side(image, side);
   }
@@ -238,8 +239,9 @@ Options parse_options(const std::string& argument, std::int64_t channels, std::i
     } else if (option == "std") {
       out.deviation = per_channel(option, value, to_index(channels));
     } else {
-      throw std::invalid_argument("data source images: " +
-                                  unknown_name("option", option, {kOptionNames.begin(), kOptionNames.end()}));
+      throw InputError(
+          ErrorKind::UnknownName,
+          "data source images: " + unknown_name("option", option, {kOptionNames.begin(), kOptionNames.end()}));
     }
     comma = next;
   }
@@ -265,7 +267,8 @@ std::vector<std::string> images_under(const fs::path& folder) {
     if (entry.is_directory()) continue;
     const std::string kind = extension(entry.path());
     if (std::ranges::find(kImages, kind) != kImages.end())
-      throw FormatError(entry.path().string() + ": images must be JPEG or PNG files; convert it or move it away");
+      throw FormatError(ErrorKind::DamagedData,
+                        entry.path().string() + ": images must be JPEG or PNG files; convert it or move it away");
     if (std::ranges::find(kRead, kind) == kRead.end()) {
       ++others;
       continue;
@@ -273,7 +276,8 @@ std::vector<std::string> images_under(const fs::path& folder) {
     found.emplace_back(entry.path().parent_path().string(), entry.path().filename().string());
   }
   if (found.empty())
-    throw FormatError(fmt::format("{}: a class without images: has {} files that do not end in .jpg, .jpeg or .png",
+    throw FormatError(ErrorKind::DamagedData,
+                      fmt::format("{}: a class without images: has {} files that do not end in .jpg, .jpeg or .png",
                                   folder.string(), others));
   std::ranges::sort(found);
   std::vector<std::string> out;
@@ -284,12 +288,13 @@ std::vector<std::string> images_under(const fs::path& folder) {
 /// The images in the folders of `folder`, each of which is a class; `classes` in the end says how many.
 std::vector<Sample> list_samples(const std::string& folder, std::int64_t& classes) {
   try {
-    if (!fs::is_directory(folder)) throw FormatError(folder + ": no such folder");
+    if (!fs::is_directory(folder)) throw FormatError(ErrorKind::CannotRead, folder + ": no such folder");
     std::vector<std::string> names;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder))
       if (entry.is_directory()) names.push_back(entry.path().filename().string());
     if (names.empty())
-      throw FormatError(folder + ": has no folders, must have one for each class, with the images of the class");
+      throw FormatError(ErrorKind::DamagedData,
+                        folder + ": has no folders, must have one for each class, with the images of the class");
     std::ranges::sort(names);
     std::vector<Sample> out;
     for (const std::string& name : names) {
@@ -298,7 +303,8 @@ std::vector<Sample> list_samples(const std::string& folder, std::int64_t& classe
     }
     return out;
   } catch (const fs::filesystem_error& e) {
-    throw FormatError(fmt::format("{}: cannot be read: {}", e.path1().string(), e.code().message()));
+    throw FormatError(ErrorKind::CannotRead,
+                      fmt::format("{}: cannot be read: {}", e.path1().string(), e.code().message()));
   }
 }
 
@@ -309,17 +315,17 @@ std::unique_ptr<DataSource> images_source(const std::string& argument, const mod
                     (inputs[0].shape[0] == 1 || inputs[0].shape[0] == 3) && inputs[1].dtype == "int64" &&
                     inputs[1].shape.empty();
   if (!fits)
-    throw std::invalid_argument(fmt::format(
-        "data source images gives image float32[3, height, width] or float32[1, height, width], target int64[]; model "
-        "{} needs {}",
-        model.name, describe_inputs(model)));
+    throw InputError(ErrorKind::DataMismatch, fmt::format("data source images gives image float32[3, height, width] or "
+                                                          "float32[1, height, width], target int64[]; model "
+                                                          "{} needs {}",
+                                                          model.name, describe_inputs(model)));
   const std::vector<std::int64_t>& shape = inputs[0].shape;
   Options options = parse_options(argument, shape[0], shape[1], shape[2]);
   std::int64_t classes = 0;
   std::vector<Sample> samples = list_samples(options.folder, classes);
   if (inputs[1].classes < classes)
-    throw std::invalid_argument(fmt::format("{0}: has {1} classes, model {2} has {3}: set classes={1}", options.folder,
-                                            classes, model.name, inputs[1].classes));
+    throw InputError(ErrorKind::DataMismatch, fmt::format("{0}: has {1} classes, model {2} has {3}: set classes={1}",
+                                                          options.folder, classes, model.name, inputs[1].classes));
   return std::make_unique<Images>(std::move(samples), std::move(options), shape, seed);
 }
 

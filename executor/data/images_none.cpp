@@ -1,5 +1,6 @@
 #include <stdexcept>
 
+#include "costmodel/errors.h"
 #include "executor/data/sources.h"
 
 namespace stagecraft::data {
@@ -15,7 +16,7 @@ DataSourceKind images_data() {
           .needed = "a folder",
           .help = "images in a folder per class (not in this build: STAGECRAFT_WITH_IMAGES is off)",
           .open = [](const std::string&, const model::Model&, std::uint64_t, std::optional<std::uint64_t>)
-              -> std::unique_ptr<DataSource> { throw std::invalid_argument(why_no_images()); }};
+              -> std::unique_ptr<DataSource> { throw InputError(ErrorKind::NotInBuild, why_no_images()); }};
 }
 
 }  // namespace stagecraft::data

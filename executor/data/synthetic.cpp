@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "executor/data/sources.h"
 #include "executor/device/dtype.h"
@@ -64,14 +65,16 @@ std::unique_ptr<DataSource> synthetic_source(const model::Model& model, std::uin
     const at::ScalarType dtype = device::dtype_of(input.dtype);
     if (!at::isIntegralType(dtype, /*includeBool=*/false)) continue;
     if (input.classes == 0) {
-      throw std::invalid_argument(
+      throw InputError(
+          ErrorKind::DataMismatch,
           fmt::format("data source synthetic: integer input \"{0}\" of model {1} has no range; set one, such as "
                       "--input-range {0}=0..50257 (setting range.{0})",
                       input.name, model.name));
     }
     const auto [least, most] = whole_numbers(dtype);
     if (input.least >= input.classes || input.least < least || input.classes - 1 > most) {
-      throw std::invalid_argument(
+      throw InputError(
+          ErrorKind::DataMismatch,
           fmt::format("data source synthetic: input \"{}\" of model {} has the range {}..{}, expected one that begins "
                       "below its end and fits {}",
                       input.name, model.name, input.least, input.classes, input.dtype));

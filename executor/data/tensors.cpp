@@ -44,8 +44,10 @@ class MappedFile {
     }
     const int reason = errno;
     if (file >= 0) ::close(file);
-    if (begin_ == MAP_FAILED && bytes_ == 0 && file >= 0) throw FormatError(path + ": is empty");
-    if (begin_ == MAP_FAILED) throw FormatError(path + ": cannot read: " + std::strerror(reason));
+    if (begin_ == MAP_FAILED && bytes_ == 0 && file >= 0)
+      throw FormatError(ErrorKind::DamagedData, path + ": is empty");
+    if (begin_ == MAP_FAILED)
+      throw FormatError(ErrorKind::CannotRead, path + ": cannot read: " + std::strerror(reason));
   }
   ~MappedFile() { ::munmap(begin_, bytes_); }
   MappedFile(const MappedFile&) = delete;
@@ -117,7 +119,8 @@ std::vector<FileTensor> open_tensors(const std::string& kind, const std::string&
     for (const model::ModelInput& input : inputs) {
       const std::string file = (fs::path(path) / (input.name + ".npy")).string();
       if (!fs::exists(file))
-        throw FormatError(fmt::format("{}: found no {}.npy for input \"{}\"; there are {}", path, input.name,
+        throw FormatError(ErrorKind::DataMismatch,
+                          fmt::format("{}: found no {}.npy for input \"{}\"; there are {}", path, input.name,
                                       input.name, fmt::join(names_in(path), ", ")));
       out.push_back(open_npy(file));
     }
@@ -130,8 +133,8 @@ std::vector<FileTensor> open_tensors(const std::string& kind, const std::string&
     for (const model::ModelInput& input : inputs) {
       const auto it = files.find(input.name);
       if (it == files.end())
-        throw std::invalid_argument(fmt::format("data source {}: no file for input \"{}\"; listed are {}", kind,
-                                                input.name, fmt::join(names, ", ")));
+        throw InputError(ErrorKind::DataMismatch, fmt::format("data source {}: no file for input \"{}\"; listed are {}",
+                                                              kind, input.name, fmt::join(names, ", ")));
       out.push_back(open_npy(it->second));
     }
     return out;
@@ -143,8 +146,8 @@ std::vector<FileTensor> open_tensors(const std::string& kind, const std::string&
   for (const model::ModelInput& input : inputs) {
     const auto it = file.header().tensors.find(input.name);
     if (it == file.header().tensors.end())
-      throw FormatError(fmt::format("{}: found no tensor for input \"{}\"; there are {}", path, input.name,
-                                    fmt::join(file.names(), ", ")));
+      throw FormatError(ErrorKind::DataMismatch, fmt::format("{}: found no tensor for input \"{}\"; there are {}", path,
+                                                             input.name, fmt::join(file.names(), ", ")));
     const format::SafetensorsEntry& entry = it->second;
     out.push_back({path, mapped, files::safetensors_type(entry.dtype), entry.shape,
                    static_cast<std::int64_t>(sizeof header + header) + entry.begin.value});
@@ -167,7 +170,8 @@ void check_shape(const FileTensor& tensor, const model::ModelInput& input) {
   for (const std::int64_t axis : tensor.shape) found.push_back(std::to_string(axis));
   for (const std::int64_t axis : input.shape) wanted.push_back(std::to_string(axis));
   if (input.batch_axis) wanted.insert(wanted.begin() + *input.batch_axis, "samples");
-  throw FormatError(fmt::format("{}: input \"{}\": found {}, expected {}", tensor.path, input.name,
+  throw FormatError(ErrorKind::DataMismatch,
+                    fmt::format("{}: input \"{}\": found {}, expected {}", tensor.path, input.name,
                                 spec_text(device::dtype_name(tensor.dtype), found), spec_text(input.dtype, wanted)));
 }
 
@@ -191,7 +195,8 @@ void check_range(const FileTensor& tensor, const model::ModelInput& input, std::
       place.insert(place.begin(), rest % *axis);
       rest /= *axis;
     }
-    throw FormatError(fmt::format("{}: input \"{}\": found {} at [{}], expected {}", tensor.path, input.name, *bad,
+    throw FormatError(ErrorKind::DataMismatch,
+                      fmt::format("{}: input \"{}\": found {} at [{}], expected {}", tensor.path, input.name, *bad,
                                   fmt::join(place, ", "), wanted));
   }
 }
@@ -253,10 +258,11 @@ std::unique_ptr<DataSource> tensors_source(const std::string& kind, const std::s
     if (!input.batch_axis) continue;
     const std::int64_t own = tensors[i].shape[to_index(*input.batch_axis)];
     if (own == 0)
-      throw FormatError(
-          fmt::format("{}: input \"{}\": found 0 samples, must be at least 1", tensors[i].path, input.name));
+      throw FormatError(ErrorKind::DataMismatch, fmt::format("{}: input \"{}\": found 0 samples, must be at least 1",
+                                                             tensors[i].path, input.name));
     if (counted && own != count)
-      throw FormatError(fmt::format("{}: input \"{}\": found {} samples, expected {} as in input \"{}\"",
+      throw FormatError(ErrorKind::DataMismatch,
+                        fmt::format("{}: input \"{}\": found {} samples, expected {} as in input \"{}\"",
                                     tensors[i].path, input.name, own, count, model.inputs[*counted].name));
     if (!counted) counted = i;
     count = own;

@@ -61,18 +61,20 @@ std::unique_ptr<DataSource> text_source(const std::string& file, const model::Mo
                     inputs[0].name != "target" && inputs[1].name == "target" && inputs[0].shape.size() == 1 &&
                     inputs[0].shape == inputs[1].shape;
   if (!fits)
-    throw std::invalid_argument(
+    throw InputError(
+        ErrorKind::DataMismatch,
         fmt::format("data source text gives tokens int64[sequence], target int64[sequence]; model {} needs {}",
                     model.name, describe_inputs(model)));
   for (const model::ModelInput& input : inputs)
     if (input.classes < kByteValues)
-      throw std::invalid_argument(
-          fmt::format("data source text gives {0} tokens, model {1} has {2}: set vocabulary={0}", kByteValues,
-                      model.name, input.classes));
+      throw InputError(ErrorKind::DataMismatch,
+                       fmt::format("data source text gives {0} tokens, model {1} has {2}: set vocabulary={0}",
+                                   kByteValues, model.name, input.classes));
   std::string bytes = format::read_text(file);
   const std::int64_t sequence = inputs[0].shape[0];
   if (static_cast<std::int64_t>(bytes.size()) < sequence + 1)
-    throw FormatError(fmt::format("{}: {} bytes, must be at least {}, one more than sequence={} of model {}", file,
+    throw FormatError(ErrorKind::DataMismatch,
+                      fmt::format("{}: {} bytes, must be at least {}, one more than sequence={} of model {}", file,
                                   bytes.size(), sequence + 1, sequence, model.name));
   return std::make_unique<Text>(std::move(bytes), sequence, 1, seed);
 }

@@ -42,7 +42,8 @@ void prepare_device(const std::string& name) {
 c10::Device open_device(const std::string& name, bool allow) {
   if (name == "cpu") return {c10::kCPU};
   const std::size_t colon = name.find(':');
-  if (name.substr(0, colon) != "cuda") throw std::invalid_argument(unknown_name("device", name, device_names()));
+  if (name.substr(0, colon) != "cuda")
+    throw InputError(ErrorKind::UnknownName, unknown_name("device", name, device_names()));
   int index = 0;
   if (colon != std::string::npos) {
     const char* end = name.data() + name.size();
@@ -51,8 +52,8 @@ c10::Device open_device(const std::string& name, bool allow) {
       throw std::invalid_argument("device \"" + name + "\": expected cuda or cuda:N with N from 0");
   }
   ask_for_queues();
-  if (const auto reason = no_gpu_reason()) throw DeviceError(*reason);
-  if (const auto reason = load_cuda_libraries()) throw DeviceError(*reason);
+  if (const auto reason = no_gpu_reason()) throw DeviceError(ErrorKind::NoGpu, *reason);
+  if (const auto reason = load_cuda_libraries()) throw DeviceError(ErrorKind::NoGpu, *reason);
   const c10::DeviceIndex count = at::accelerator::deviceCount();
   if (index >= count) {
     throw DeviceError("device \"" + name +

@@ -9,6 +9,6 @@ std::optional<std::string> no_gpu_reason() {
 
 int gpu_count() { return 0; }
 
-GpuProperties gpu_properties(int) { throw DeviceError(*no_gpu_reason()); }
+GpuProperties gpu_properties(int) { throw DeviceError(ErrorKind::NoGpu, *no_gpu_reason()); }
 
 }  // namespace stagecraft::device

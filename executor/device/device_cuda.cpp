@@ -38,7 +38,7 @@ int gpu_count() {
 }
 
 GpuProperties gpu_properties(int index) {
-  if (const auto reason = no_gpu_reason()) throw DeviceError(*reason);
+  if (const auto reason = no_gpu_reason()) throw DeviceError(ErrorKind::NoGpu, *reason);
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
   int driver = 0;

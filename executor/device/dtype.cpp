@@ -45,7 +45,7 @@ at::ScalarType dtype_of(const std::string& name) {
     if (name == text) return type;
     known.emplace_back(text);
   }
-  throw std::invalid_argument(unknown_name("dtype", name, known));
+  throw InputError(ErrorKind::UnknownName, unknown_name("dtype", name, known));
 }
 
 at::ScalarType compute_type(const std::string& dtype) {

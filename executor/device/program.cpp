@@ -74,8 +74,8 @@ std::string error_text(const std::exception& error) {
 }
 
 void rethrow_at(const std::string& where, const c10::Error& error) {
-  const std::string text = where + ": " + error_text(error);
-  if (refused_memory(error.what_without_backtrace())) throw DeviceError(text);
+  const std::string text = (where.empty() ? "" : where + ": ") + error_text(error);
+  if (refused_memory(error.what_without_backtrace())) throw DeviceError(ErrorKind::OutOfMemory, text);
   throw std::runtime_error(text);
 }
 

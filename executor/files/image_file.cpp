@@ -41,11 +41,13 @@ Image empty_image(std::uint32_t width, std::uint32_t height) {
 Image parse_image(const std::string& bytes, const std::string& file) {
   const bool jpeg = bytes.starts_with("\xff\xd8\xff");
   const bool png = bytes.starts_with("\x89PNG\r\n\x1a\n");
-  if (!jpeg && !png) throw FormatError(fmt::format("{}: {}, must be a JPEG or PNG image", file, described(bytes)));
+  if (!jpeg && !png)
+    throw FormatError(ErrorKind::DamagedData,
+                      fmt::format("{}: {}, must be a JPEG or PNG image", file, described(bytes)));
   try {
     return jpeg ? parse_jpeg(bytes) : parse_png(bytes);
   } catch (const std::runtime_error& e) {
-    throw FormatError(fmt::format("{}: {} image: {}", file, jpeg ? "JPEG" : "PNG", e.what()));
+    throw FormatError(ErrorKind::DamagedData, fmt::format("{}: {} image: {}", file, jpeg ? "JPEG" : "PNG", e.what()));
   }
 }
 

@@ -33,7 +33,8 @@ class Literal {
   [[noreturn]] void fail(const std::string& wanted) const {
     const std::string found =
         at_ < end_ ? fmt::format("byte {:#04x}", static_cast<unsigned char>(text_[at_])) : "the end";
-    throw FormatError(fmt::format("{}: header, byte {}: found {}, expected {}", file_, at_, found, wanted));
+    throw FormatError(ErrorKind::DamagedData,
+                      fmt::format("{}: header, byte {}: found {}, expected {}", file_, at_, found, wanted));
   }
   bool take(char letter) {
     skip();
@@ -101,7 +102,7 @@ at::ScalarType type_of(const std::string& word, const std::string& file) {
     if (order && word.substr(1) == name) return type;
     known.push_back((c10::elementSize(type) == 1 ? "|" : "<") + name);
   }
-  throw FormatError(file + ": header, descr: " + unknown_name("type", word, known));
+  throw FormatError(ErrorKind::DamagedData, file + ": header, descr: " + unknown_name("type", word, known));
 }
 
 }  // namespace
@@ -111,17 +112,19 @@ NpyHeader parse_npy_header(const std::string& text, std::int64_t bytes, const st
   constexpr std::size_t kLength = 8;
   const auto byte = [&](std::size_t i) { return static_cast<std::size_t>(static_cast<unsigned char>(text[i])); };
   if (text.size() < kLength + 2 || text.compare(0, kVersion, "\x93NUMPY") != 0)
-    throw FormatError(file + ": is not a NumPy file: wrong magic string");
+    throw FormatError(ErrorKind::DamagedData, file + ": is not a NumPy file: wrong magic string");
   const std::size_t version = byte(kVersion);
   if (version < 1 || version > 3)
-    throw FormatError(fmt::format("{}: found format version {}, expected 1, 2 or 3", file, version));
+    throw FormatError(ErrorKind::DamagedData,
+                      fmt::format("{}: found format version {}, expected 1, 2 or 3", file, version));
   const std::size_t width = version == 1 ? 2 : 4;
-  if (text.size() < kLength + width) throw FormatError(file + ": ends within its header");
+  if (text.size() < kLength + width) throw FormatError(ErrorKind::DamagedData, file + ": ends within its header");
   std::size_t length = 0;
   for (std::size_t i = 0; i < width; ++i) length |= byte(kLength + i) << (8 * i);
   const std::size_t begin = kLength + width;
   if (length > to_index(kMostNpyHeader) - begin || length > text.size() - begin)
-    throw FormatError(fmt::format("{}: found a header of {} bytes, expected at most {}, all of it in the file", file,
+    throw FormatError(ErrorKind::DamagedData,
+                      fmt::format("{}: found a header of {} bytes, expected at most {}, all of it in the file", file,
                                   length, kMostNpyHeader - static_cast<std::int64_t>(begin)));
 
   Literal literal(text, begin, begin + length, file);
@@ -131,7 +134,8 @@ NpyHeader parse_npy_header(const std::string& text, std::int64_t bytes, const st
   literal.expect('{');
   while (!literal.take('}')) {
     const std::string key = literal.quoted();
-    if (!seen.insert(key).second) throw FormatError(file + ": header: \"" + key + "\" appears twice");
+    if (!seen.insert(key).second)
+      throw FormatError(ErrorKind::DamagedData, file + ": header: \"" + key + "\" appears twice");
     literal.expect(':');
     if (key == "descr") {
       out.dtype = type_of(literal.quoted(), file);
@@ -140,7 +144,8 @@ NpyHeader parse_npy_header(const std::string& text, std::int64_t bytes, const st
     } else if (key == "shape") {
       out.shape = literal.numbers();
     } else {
-      throw FormatError(file + ": header: " + unknown_name("key", key, {"descr", "fortran_order", "shape"}));
+      throw FormatError(ErrorKind::DamagedData,
+                        file + ": header: " + unknown_name("key", key, {"descr", "fortran_order", "shape"}));
     }
     if (literal.take(',')) continue;
     literal.expect('}');
@@ -148,10 +153,11 @@ NpyHeader parse_npy_header(const std::string& text, std::int64_t bytes, const st
   }
   literal.end();
   for (const char* key : {"descr", "fortran_order", "shape"}) {
-    if (!seen.contains(key)) throw FormatError(fmt::format("{}: header: \"{}\" is missing", file, key));
+    if (!seen.contains(key))
+      throw FormatError(ErrorKind::DamagedData, fmt::format("{}: header: \"{}\" is missing", file, key));
   }
   if (fortran && out.shape.size() > 1)
-    throw FormatError(file + ": is in Fortran order; save numpy.ascontiguousarray(x) instead");
+    throw FormatError(ErrorKind::DamagedData, file + ": is in Fortran order; save numpy.ascontiguousarray(x) instead");
   out.begin = static_cast<std::int64_t>(begin + length);
 
   const std::int64_t rest = bytes - out.begin;
@@ -160,14 +166,14 @@ NpyHeader parse_npy_header(const std::string& text, std::int64_t bytes, const st
   for (const std::int64_t axis : out.shape) {
     if (wanted == 0) break;
     if (axis > rest / wanted) {
-      throw FormatError(
-          fmt::format("{}: found {} bytes of values, shape [{}] needs more", file, rest, fmt::join(out.shape, ", ")));
+      throw FormatError(ErrorKind::DamagedData, fmt::format("{}: found {} bytes of values, shape [{}] needs more", file,
+                                                            rest, fmt::join(out.shape, ", ")));
     }
     wanted *= axis;
   }
   if (wanted != rest) {
-    throw FormatError(fmt::format("{}: found {} bytes of values, shape [{}] needs {}", file, rest,
-                                  fmt::join(out.shape, ", "), wanted));
+    throw FormatError(ErrorKind::DamagedData, fmt::format("{}: found {} bytes of values, shape [{}] needs {}", file,
+                                                          rest, fmt::join(out.shape, ", "), wanted));
   }
   return out;
 }

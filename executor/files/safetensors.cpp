@@ -29,7 +29,8 @@ static_assert(std::endian::native == std::endian::little,
 constexpr std::size_t kLengthBytes = 8;
 
 [[noreturn]] void fail(const std::string& path, const std::string& what, int reason = errno) {
-  throw FormatError(path + ": cannot " + what + ": " + std::strerror(reason));
+  throw FormatError(what == "read" ? ErrorKind::CannotRead : ErrorKind::CannotWrite,
+                    path + ": cannot " + what + ": " + std::strerror(reason));
 }
 
 /// A file descriptor that closes itself.
@@ -83,7 +84,7 @@ int open_for_reading(const std::string& path) {
 std::int64_t file_bytes(int descriptor, const std::string& path) {
   struct stat status{};
   if (::fstat(descriptor, &status) != 0) fail(path, "read");
-  if (!S_ISREG(status.st_mode)) throw FormatError(path + ": is not a regular file");
+  if (!S_ISREG(status.st_mode)) throw FormatError(ErrorKind::CannotRead, path + ": is not a regular file");
   return status.st_size;
 }
 
@@ -97,7 +98,8 @@ FileDigest file_digest(const std::string& path) {
   uLong crc = ::crc32(0, nullptr, 0);
   for (std::int64_t at = 0; at < bytes;) {
     const auto count = to_index(std::min<std::int64_t>(bytes - at, kBuffer));
-    if (!read_exactly(file.get(), path, buffer.data(), count, at)) throw FormatError(path + ": was truncated");
+    if (!read_exactly(file.get(), path, buffer.data(), count, at))
+      throw FormatError(ErrorKind::DamagedFile, path + ": was truncated");
     crc = ::crc32_z(crc, reinterpret_cast<const Bytef*>(buffer.data()), count);
     at += static_cast<std::int64_t>(count);
   }
@@ -115,15 +117,17 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   std::uint64_t length = 0;
   if (!read_exactly(file.get(), path, &length, kLengthBytes, 0))
     throw FormatError(
+        ErrorKind::DamagedFile,
         fmt::format("{}: found {} bytes, expected a safetensors file of at least {}", path, bytes, kLengthBytes));
   const auto rest = static_cast<std::uint64_t>(bytes) - kLengthBytes;
   const std::uint64_t most =
       std::min<std::uint64_t>(rest, static_cast<std::uint64_t>(format::kMostSafetensorsHeader.value));
   if (length > most)
-    throw FormatError(fmt::format("{}: found a header of {} bytes, expected at most {}", path, length, most));
+    throw FormatError(ErrorKind::DamagedFile,
+                      fmt::format("{}: found a header of {} bytes, expected at most {}", path, length, most));
   std::string text(length, '\0');
   if (!read_exactly(file.get(), path, text.data(), text.size(), kLengthBytes))
-    throw FormatError(path + ": was truncated");
+    throw FormatError(ErrorKind::DamagedFile, path + ": was truncated");
   header_ = format::parse_safetensors_header(text, Bytes(static_cast<std::int64_t>(rest - length)), path);
   data_begin_ = static_cast<std::int64_t>(kLengthBytes + length);
   descriptor_ = file.release();
@@ -141,12 +145,13 @@ std::vector<std::string> SafetensorsFile::names() const {
 
 at::Tensor SafetensorsFile::read(const std::string& name) const {
   const auto it = header_.tensors.find(name);
-  if (it == header_.tensors.end()) throw FormatError(path_ + ": " + unknown_name("tensor", name, names()));
+  if (it == header_.tensors.end())
+    throw FormatError(ErrorKind::UnknownName, path_ + ": " + unknown_name("tensor", name, names()));
   const format::SafetensorsEntry& entry = it->second;
   at::Tensor out = at::empty(entry.shape, at::TensorOptions().dtype(safetensors_type(entry.dtype)));
   const auto count = to_index(entry.end.value - entry.begin.value);
   if (!read_exactly(descriptor_, path_, out.data_ptr(), count, data_begin_ + entry.begin.value))
-    throw FormatError(path_ + ": tensor \"" + name + "\": the file was truncated");
+    throw FormatError(ErrorKind::DamagedFile, path_ + ": tensor \"" + name + "\": the file was truncated");
   return out;
 }
 

@@ -35,7 +35,7 @@ at::ScalarType safetensors_type(const std::string& word) {
   for (const auto& [known, type] : kTypes) {
     if (word == known) return type;
   }
-  throw std::invalid_argument(unknown_name("dtype", word, format::safetensors_dtypes()));
+  throw InputError(ErrorKind::UnknownName, unknown_name("dtype", word, format::safetensors_dtypes()));
 }
 
 }  // namespace stagecraft::files

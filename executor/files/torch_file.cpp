@@ -34,7 +34,7 @@ auto reading(const std::string& path, F&& call) {
   } catch (const FormatError& e) {
     std::string reason = e.what();
     if (reason.starts_with(path + ": ")) reason.erase(0, path.size() + 2);
-    throw FormatError(path + ": is not a complete torch.save archive: " + reason);
+    throw FormatError(ErrorKind::DamagedFile, path + ": is not a complete torch.save archive: " + reason);
   }
 }
 
@@ -49,7 +49,7 @@ std::uint64_t storage_bytes(const PickledTensor& tensor) {
 bool is_zip_file(const std::string& path) {
   constexpr std::array<char, 4> kMagic{'P', 'K', 3, 4};
   std::ifstream in(path, std::ios::binary);
-  if (!in) throw FormatError(path + ": cannot read: " + std::strerror(errno));
+  if (!in) throw FormatError(ErrorKind::CannotRead, path + ": cannot read: " + std::strerror(errno));
   std::array<char, 4> found{};
   in.read(found.data(), found.size());
   return in && found == kMagic;
@@ -61,30 +61,36 @@ TorchFile::TorchFile(const std::string& path)
           reading(path, [&] { return ZipArchive(path, ZipArchive::Deflated::Read, ZipArchive::Folder::Printable); })) {
   const std::string& first = archive_.records().empty() ? path : archive_.records().front().name;
   if (archive_.records().empty() || first.find('/') == std::string::npos)
-    throw FormatError(path + ": is not a complete torch.save archive: its records are not in a folder");
+    throw FormatError(ErrorKind::DamagedFile,
+                      path + ": is not a complete torch.save archive: its records are not in a folder");
   folder_ = first.substr(0, first.find('/') + 1);
 
   const ZipRecord* version = find(".data/version");
   if (version == nullptr) version = find("version");
-  if (version == nullptr) throw FormatError(path + ": is not a complete torch.save archive: no record \"version\"");
+  if (version == nullptr)
+    throw FormatError(ErrorKind::DamagedFile, path + ": is not a complete torch.save archive: no record \"version\"");
   const std::string text = version->bytes > kMostVersionBytes ? std::string() : bytes_of(*version);
   int number = 0;
   (void)std::from_chars(text.data(), text.data() + text.size(), number);
   if (number < kLeastVersion || number > kMostVersion)
     throw FormatError(
+        ErrorKind::DamagedFile,
         fmt::format("{}: is not a complete torch.save archive: found format version {}, expected {} to {}", path,
                     number, kLeastVersion, kMostVersion));
 
   if (const ZipRecord* const byteorder = find("byteorder")) {
-    if (byteorder->bytes != 6) throw FormatError(path + ": unknown byte order");
+    if (byteorder->bytes != 6) throw FormatError(ErrorKind::DamagedFile, path + ": unknown byte order");
     const std::string order = bytes_of(*byteorder);
-    if (order != "little") throw FormatError(path + ": found byte order \"" + order + "\", expected \"little\"");
+    if (order != "little")
+      throw FormatError(ErrorKind::DamagedFile, path + ": found byte order \"" + order + "\", expected \"little\"");
   }
   const ZipRecord* const pickle = find("data.pkl");
-  if (pickle == nullptr) throw FormatError(path + ": the archive has no data.pkl, which torch.save writes");
+  if (pickle == nullptr)
+    throw FormatError(ErrorKind::DamagedFile, path + ": the archive has no data.pkl, which torch.save writes");
   const auto file_bytes = static_cast<std::uint64_t>(std::filesystem::file_size(path));
   if (pickle->bytes > std::min(kMostPickleBytes, file_bytes))
-    throw FormatError(fmt::format("{}: found a data.pkl of {} bytes in a file of {}", path, pickle->bytes, file_bytes));
+    throw FormatError(ErrorKind::DamagedFile,
+                      fmt::format("{}: found a data.pkl of {} bytes in a file of {}", path, pickle->bytes, file_bytes));
   tensors_ = parse_state_dict(bytes_of(*pickle), path);
   for (const auto& [name, tensor] : tensors_) {
     const std::string record = record_of(tensor);
@@ -93,7 +99,8 @@ TorchFile::TorchFile(const std::string& path)
     // The product may not overflow: no more values than bytes in the file.
     if (static_cast<std::uint64_t>(tensor.storage_values) > file_bytes || storage == nullptr ||
         found != storage_bytes(tensor) || found > file_bytes) {
-      throw FormatError(fmt::format("{}: tensor \"{}\": found {} bytes as {}, expected {} values of {}", path, name,
+      throw FormatError(ErrorKind::DamagedFile,
+                        fmt::format("{}: tensor \"{}\": found {} bytes as {}, expected {} values of {}", path, name,
                                     found, record, tensor.storage_values, c10::toString(tensor.dtype)));
     }
   }
@@ -113,7 +120,8 @@ std::vector<std::string> TorchFile::names() const {
 
 at::Tensor TorchFile::read(const std::string& name) const {
   const auto it = tensors_.find(name);
-  if (it == tensors_.end()) throw FormatError(path_ + ": " + unknown_name("tensor", name, names()));
+  if (it == tensors_.end())
+    throw FormatError(ErrorKind::UnknownName, path_ + ": " + unknown_name("tensor", name, names()));
   const PickledTensor& tensor = it->second;
   at::Tensor out = at::empty(tensor.shape, at::TensorOptions().dtype(tensor.dtype));
   if (out.numel() == 0) return out;

@@ -175,7 +175,7 @@ MappedRecord::~MappedRecord() {
 ZipArchive::ZipArchive(std::string path, Deflated deflated, Folder folder)
     : path_(std::move(path)), deflated_(deflated), folder_(folder) {
   file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file_ < 0) throw FormatError(path_ + ": cannot read: " + std::strerror(errno));
+  if (file_ < 0) throw FormatError(ErrorKind::CannotRead, path_ + ": cannot read: " + std::strerror(errno));
   try {
     read_directory();
   } catch (...) {
@@ -186,23 +186,26 @@ ZipArchive::ZipArchive(std::string path, Deflated deflated, Folder folder)
 
 void ZipArchive::read_directory() {
   struct stat status{};
-  if (::fstat(file_, &status) != 0) throw FormatError(path_ + ": cannot read: " + std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) throw FormatError(path_ + ": is not a file");
+  if (::fstat(file_, &status) != 0)
+    throw FormatError(ErrorKind::CannotRead, path_ + ": cannot read: " + std::strerror(errno));
+  if (!S_ISREG(status.st_mode)) throw FormatError(ErrorKind::CannotRead, path_ + ": is not a file");
   const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
   const auto directory = find_directory(file_, file_bytes);
   const Unzip zip(directory ? file_ : -1);
   if (!directory || zip.get() == nullptr)
-    throw FormatError(path_ +
-                      ": is not a complete ZIP archive: no central directory at its end; the file may be truncated");
+    throw FormatError(
+        ErrorKind::DamagedFile,
+        path_ + ": is not a complete ZIP archive: no central directory at its end; the file may be truncated");
   unz_global_info64 global{};
   if (::unzGetGlobalInfo64(zip.get(), &global) != UNZ_OK || global.number_entry != directory->entries ||
       directory->entries > directory->bytes / kEntryBytes) {
     throw FormatError(
+        ErrorKind::DamagedFile,
         fmt::format("{}: the end record lists {} records, the central directory differs", path_, directory->entries));
   }
   if (directory->entries > kMostRecords)
-    throw FormatError(
-        fmt::format("{}: found {} records, expected at most {}", path_, directory->entries, kMostRecords));
+    throw FormatError(ErrorKind::DamagedFile, fmt::format("{}: found {} records, expected at most {}", path_,
+                                                          directory->entries, kMostRecords));
 
   records_.reserve(directory->entries);
   std::vector<RecordSpan> spans;
@@ -215,15 +218,17 @@ void ZipArchive::read_directory() {
     unz_file_info64 info{};
     if (moved != UNZ_OK ||
         ::unzGetCurrentFileInfo64(zip.get(), &info, name.data(), name.size() - 1, nullptr, 0, nullptr, 0) != UNZ_OK) {
-      throw FormatError(fmt::format("{}: record {} of the central directory is damaged", path_, i));
+      throw FormatError(ErrorKind::DamagedFile,
+                        fmt::format("{}: record {} of the central directory is damaged", path_, i));
     }
     if (i == 0 && static_cast<std::uint64_t>(::unzGetOffset64(zip.get())) != directory->offset)
-      throw FormatError(path_ + ": is not a complete ZIP archive: it has two central directories");
+      throw FormatError(ErrorKind::DamagedFile,
+                        path_ + ": is not a complete ZIP archive: it has two central directories");
     directory_bytes += kEntryBytes + info.size_filename + info.size_file_extra + info.size_file_comment;
     ZipRecord record;
     record.name.assign(name.data(), std::min<std::size_t>(info.size_filename, kLongestName + 1));
     const auto fail = [&](const std::string& what) {
-      throw FormatError(fmt::format("{}: record \"{}\": {}", path_, shown(record.name), what));
+      throw FormatError(ErrorKind::DamagedFile, fmt::format("{}: record \"{}\": {}", path_, shown(record.name), what));
     };
     if (const std::string fault = fault_of_name(record.name, folder_); !fault.empty()) fail("found " + fault);
     // Bits 0, 6 and 13: encrypted, strongly, and with masked headers.
@@ -261,7 +266,8 @@ void ZipArchive::read_directory() {
     records_.push_back(std::move(record));
   }
   if (directory_bytes != directory->bytes)
-    throw FormatError(fmt::format("{}: its central directory has {} bytes, its {} records need {}", path_,
+    throw FormatError(ErrorKind::DamagedFile,
+                      fmt::format("{}: its central directory has {} bytes, its {} records need {}", path_,
                                   directory->bytes, directory->entries, directory_bytes));
 
   by_name_.resize(records_.size());
@@ -270,17 +276,18 @@ void ZipArchive::read_directory() {
   std::ranges::sort(by_name_, {}, name_of);
   const auto twice = std::ranges::adjacent_find(by_name_, {}, name_of);
   if (twice != by_name_.end())
-    throw FormatError(fmt::format("{}: record \"{}\" appears twice", path_, records_[*twice].name));
+    throw FormatError(ErrorKind::DamagedFile,
+                      fmt::format("{}: record \"{}\" appears twice", path_, records_[*twice].name));
 
   std::ranges::sort(spans, {}, &RecordSpan::begin);
   for (std::size_t i = 0; i < spans.size(); ++i) {
     const std::string& found = records_[spans[i].record].name;
     if (i == 0 && spans[i].begin != 0)
-      throw FormatError(
-          fmt::format("{}: record \"{}\" begins at {}, expected the first at 0", path_, found, spans[i].begin));
+      throw FormatError(ErrorKind::DamagedFile, fmt::format("{}: record \"{}\" begins at {}, expected the first at 0",
+                                                            path_, found, spans[i].begin));
     if (i > 0 && spans[i].begin < spans[i - 1].end)
-      throw FormatError(
-          fmt::format("{}: records \"{}\" and \"{}\" overlap", path_, records_[spans[i - 1].record].name, found));
+      throw FormatError(ErrorKind::DamagedFile, fmt::format("{}: records \"{}\" and \"{}\" overlap", path_,
+                                                            records_[spans[i - 1].record].name, found));
   }
 }
 
@@ -305,28 +312,32 @@ const ZipRecord* ZipArchive::find(const std::string& name) const {
 void ZipArchive::check_sum(const ZipRecord& record, const void* data) const {
   const uLong found = ::crc32_z(::crc32_z(0, nullptr, 0), static_cast<const Bytef*>(data), record.bytes);
   if (found != record.crc32) {
-    throw FormatError(fmt::format("{}: record \"{}\": found CRC {:08x}, expected {:08x}: the file is damaged", path_,
+    throw FormatError(ErrorKind::DamagedFile,
+                      fmt::format("{}: record \"{}\": found CRC {:08x}, expected {:08x}: the file is damaged", path_,
                                   record.name, found, record.crc32));
   }
 }
 
 std::string ZipArchive::read(const ZipRecord& record, std::uint64_t most) const {
   if (record.bytes > most)
-    throw FormatError(
-        fmt::format("{}: record \"{}\": found {} bytes, expected at most {}", path_, record.name, record.bytes, most));
+    throw FormatError(ErrorKind::DamagedFile, fmt::format("{}: record \"{}\": found {} bytes, expected at most {}",
+                                                          path_, record.name, record.bytes, most));
   std::string stored(record.stored_bytes, '\0');
   if (!read_at(file_, record.offset, stored.data(), stored.size()))
-    throw FormatError(fmt::format("{}: record \"{}\": the file was truncated", path_, record.name));
+    throw FormatError(ErrorKind::DamagedFile,
+                      fmt::format("{}: record \"{}\": the file was truncated", path_, record.name));
   std::string out = record.deflated ? inflated(stored, record.bytes) : std::move(stored);
   if (out.size() != record.bytes)
-    throw FormatError(fmt::format("{}: record \"{}\": does not inflate to the {} bytes that the directory lists", path_,
+    throw FormatError(ErrorKind::DamagedFile,
+                      fmt::format("{}: record \"{}\": does not inflate to the {} bytes that the directory lists", path_,
                                   record.name, record.bytes));
   check_sum(record, out.data());
   return out;
 }
 
 std::shared_ptr<MappedRecord> ZipArchive::map(const ZipRecord& record, bool check) const {
-  if (record.deflated) throw FormatError(fmt::format("{}: record \"{}\": is compressed", path_, record.name));
+  if (record.deflated)
+    throw FormatError(ErrorKind::DamagedFile, fmt::format("{}: record \"{}\": is compressed", path_, record.name));
   if (record.bytes == 0) return std::shared_ptr<MappedRecord>(new MappedRecord(nullptr, 0, {}));
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   const std::uint64_t before = record.offset % page;

@@ -50,7 +50,8 @@ ZipWriter::~ZipWriter() {
 
 void ZipWriter::check(int status) const {
   if (status == ZIP_OK) return;
-  throw FormatError(path_ + ": cannot write: " + (errno != 0 ? std::strerror(errno) : "the archive writer failed"));
+  throw FormatError(ErrorKind::CannotWrite,
+                    path_ + ": cannot write: " + (errno != 0 ? std::strerror(errno) : "the archive writer failed"));
 }
 
 void ZipWriter::add(const std::string& name, std::span<const std::byte> bytes) {

@@ -41,10 +41,11 @@ std::vector<std::string> of_sources(std::string LayerSource::* what, bool files)
 [[noreturn]] void refuse_file(const std::string& path) {
   const std::string known = fmt::format("{}", fmt::join(of_sources(&LayerSource::models, true), " or "));
   if (files::has_record_in_folder(files::ZipArchive(path, files::ZipArchive::Deflated::Read), "data.pkl")) {
-    throw FormatError(path + ": holds tensors but no model, as torch.save(model.state_dict()) writes; pass it as " +
-                      "--weights, and as model " + known);
+    throw FormatError(ErrorKind::NotAModel,
+                      path + ": holds tensors but no model, as torch.save(model.state_dict()) writes; pass it as " +
+                          "--weights, and as model " + known);
   }
-  throw FormatError(path + ": is not a model, expected " + known);
+  throw FormatError(ErrorKind::NotAModel, path + ": is not a model, expected " + known);
 }
 
 /// The source that has `name`; throws as build_model does if there is none.
@@ -54,9 +55,10 @@ const LayerSource& source_of(const std::string& name) {
     if (source.ending.empty() != file && source.has(name)) return source;
   }
   if (file) refuse_file(name);
-  throw std::invalid_argument(fmt::format("{}, and files that end in {}",
-                                          unknown_name("model", name, of_sources(&LayerSource::models, false)),
-                                          fmt::join(of_sources(&LayerSource::ending, true), " or ")));
+  throw InputError(
+      ErrorKind::UnknownName,
+      fmt::format("{}, and files that end in {}", unknown_name("model", name, of_sources(&LayerSource::models, false)),
+                  fmt::join(of_sources(&LayerSource::ending, true), " or ")));
 }
 
 }  // namespace

@@ -77,9 +77,10 @@ std::vector<Place> place_ranks(const std::vector<Host>& hosts, int ranks) {
     for (int i = 0; i < host.slots && to_int(places.size()) < ranks; ++i) places.push_back({host.name, i});
   }
   if (slots < ranks) {
-    throw std::invalid_argument(fmt::format(
-        "the plan needs {} ranks, the {} {} {}; set slots=N for hosts that run more than one", ranks, hosts.size(),
-        hosts.size() == 1 ? "host has" : "hosts have", slots == 1 ? "1 slot" : fmt::format("{} slots", slots)));
+    throw InputError(ErrorKind::WrongRankCount,
+                     fmt::format("the plan needs {} ranks, the {} {} {}; set slots=N for hosts that run more than one",
+                                 ranks, hosts.size(), hosts.size() == 1 ? "host has" : "hosts have",
+                                 slots == 1 ? "1 slot" : fmt::format("{} slots", slots)));
   }
   return places;
 }

@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "executor/channel/channels.h"
 #include "executor/device/program.h"
@@ -90,7 +91,8 @@ void agree(Rendezvous& rendezvous, const std::vector<std::string>& lines) {
   const std::vector<std::string> all = rendezvous.exchange("plan", fmt::format("{}\n", fmt::join(lines, "\n")));
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
-    throw std::invalid_argument(
+    throw InputError(
+        ErrorKind::RanksDiffer,
         fmt::format("rank {0} has a different plan or different options than rank 0: {1} instead of {2}; start all "
                     "ranks with the same",
                     rank, first_difference(all[rank], all[0]), first_difference(all[0], all[rank])));

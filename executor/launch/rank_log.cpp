@@ -24,7 +24,7 @@ namespace stagecraft::launch {
 namespace {
 
 [[noreturn]] void refuse(const std::string& path, int error) {
-  throw FormatError(fmt::format("{}: cannot write: {}", path, std::strerror(error)));
+  throw FormatError(ErrorKind::CannotWrite, fmt::format("{}: cannot write: {}", path, std::strerror(error)));
 }
 
 void make_folder(const std::string& folder) {

@@ -5,17 +5,24 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/errors.h"
+
 namespace stagecraft::meeting {
 
 /// A peer failed, was silent past the deadline, or was told to stop. Not an error of the input.
-class PeerError : public std::runtime_error {
+class PeerError : public std::runtime_error, public HasErrorKind {
  public:
   enum class Cause {
     Found,     ///< this rank found something wrong
     Deadline,  ///< this rank timed out
     Peer,      ///< another rank failed or disappeared
   };
-  explicit PeerError(const std::string& text, Cause cause = Cause::Found) : std::runtime_error(text), cause_(cause) {}
+  explicit PeerError(const std::string& text, Cause cause = Cause::Found)
+      : std::runtime_error(text),
+        HasErrorKind(cause == Cause::Deadline ? ErrorKind::DeadlineMissed
+                     : cause == Cause::Peer   ? ErrorKind::PeerLost
+                                              : ErrorKind::CannotConnect),
+        cause_(cause) {}
   [[nodiscard]] Cause cause() const { return cause_; }
   /// The same between these texts.
   [[nodiscard]] PeerError within(const std::string& before, const std::string& after = "") const {

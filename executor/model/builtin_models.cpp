@@ -48,7 +48,8 @@ std::vector<std::string> builtin_model_names() {
 Model build_builtin_model(const std::string& name, const std::map<std::string, std::string>& settings) {
   const std::vector<BuiltinModel>& models = builtin_models();
   const auto entry = std::ranges::find(models, name, &BuiltinModel::name);
-  if (entry == models.end()) throw std::invalid_argument(unknown_name("model", name, builtin_model_names()));
+  if (entry == models.end())
+    throw InputError(ErrorKind::UnknownName, unknown_name("model", name, builtin_model_names()));
   std::map<std::string, std::int64_t> values;
   std::vector<std::string> known;
   for (const ModelOption& option : entry->options) {
@@ -58,7 +59,8 @@ Model build_builtin_model(const std::string& name, const std::map<std::string, s
   std::map<std::string, std::string> changed;
   for (const auto& [key, text] : settings) {
     const auto option = std::ranges::find(entry->options, key, &ModelOption::name);
-    if (option == entry->options.end()) throw std::invalid_argument(name + ": " + unknown_name("option", key, known));
+    if (option == entry->options.end())
+      throw InputError(ErrorKind::UnknownName, name + ": " + unknown_name("option", key, known));
     values[key] = parse_option(name, *option, text);
     if (values[key] != option->value) changed[key] = std::to_string(values[key]);
   }

@@ -22,17 +22,17 @@ constexpr const char* kTarget = "target";
 
 [[noreturn]] void refuse(const Model& model, const std::string& loss, const LossOutput& output,
                          const std::string& wanted) {
-  throw std::invalid_argument(fmt::format("loss {}: the output of model {} is {} [{}] per sample, expected {}", loss,
-                                          model.name, device::dtype_name(output.dtype), fmt::join(output.shape, ", "),
-                                          wanted));
+  throw InputError(ErrorKind::UnsupportedModel,
+                   fmt::format("loss {}: the output of model {} is {} [{}] per sample, expected {}", loss, model.name,
+                               device::dtype_name(output.dtype), fmt::join(output.shape, ", "), wanted));
 }
 
 /// Appends an input "target" with the output's batch axis.
 ValueRef append_target(Model& model, const LossOutput& output, const std::string& dtype,
                        std::vector<std::int64_t> shape, std::int64_t classes = 0) {
   if (std::ranges::find(model.inputs, kTarget, &ModelInput::name) != model.inputs.end())
-    throw std::invalid_argument(
-        fmt::format("model {} already has an input \"{}\"; use loss none", model.name, kTarget));
+    throw InputError(ErrorKind::UnsupportedModel,
+                     fmt::format("model {} already has an input \"{}\"; use loss none", model.name, kTarget));
   ModelInput target{.name = kTarget, .dtype = dtype, .shape = std::move(shape), .classes = classes};
   target.batch_axis = output.batch_axis;
   return append(model, std::move(target));
@@ -71,13 +71,15 @@ void append_next_token(Model& model, const LossOutput& output, const std::string
   std::vector<std::string> known;
   for (const ModelInput& input : model.inputs) known.push_back(input.name);
   const auto found = std::ranges::find(known, tokens);
-  if (found == known.end()) throw std::invalid_argument("loss next_token: " + unknown_name("input", tokens, known));
+  if (found == known.end())
+    throw InputError(ErrorKind::UnknownName, "loss next_token: " + unknown_name("input", tokens, known));
   const auto at = to_int(found - known.begin());
   const ModelInput& input = model.inputs[to_index(at)];
   const std::vector<std::int64_t> wanted{output.shape[0]};
   if (input.derive || input.shape != wanted || input.batch_axis != output.batch_axis ||
       !at::isIntegralType(device::dtype_of(input.dtype), /*includeBool=*/false)) {
-    throw std::invalid_argument(
+    throw InputError(
+        ErrorKind::UnsupportedModel,
         fmt::format("loss next_token: input \"{}\" of model {} is {} [{}] per sample, expected integers [{}]: one "
                     "token per position of the output, with samples on the same axis",
                     input.name, model.name, input.dtype, fmt::join(input.shape, ", "), output.shape[0]));
@@ -108,7 +110,7 @@ void append_loss(Model& model, const std::string& name, const LossOutput& output
   if (std::ranges::find(losses(), name, &Loss::name) == losses().end()) {
     std::vector<std::string> known;
     for (const Loss& each : losses()) known.push_back(each.name);
-    throw std::invalid_argument(unknown_name("loss", name, known));
+    throw InputError(ErrorKind::UnknownName, unknown_name("loss", name, known));
   }
   if (!at::isFloatingType(output.dtype)) refuse(model, name, output, "a floating type");
   if (name == "none") {
@@ -116,7 +118,8 @@ void append_loss(Model& model, const std::string& name, const LossOutput& output
     return;
   }
   if (std::ranges::find(model.layers, kLayer, &LayerSpec::name) != model.layers.end())
-    throw std::invalid_argument(fmt::format("model {} already has a layer \"{}\"; use loss none", model.name, kLayer));
+    throw InputError(ErrorKind::UnsupportedModel,
+                     fmt::format("model {} already has a layer \"{}\"; use loss none", model.name, kLayer));
   if (name == "cross_entropy") return append_cross_entropy(model, output);
   if (name == "next_token") return append_next_token(model, output, tokens);
   const ValueRef target = append_target(model, output, device::dtype_name(output.dtype), output.shape);

@@ -30,9 +30,10 @@ std::vector<std::vector<int>> layers_of_stages(const Plan& plan, const Model& mo
       const auto it = index.find(id);
       if (it == index.end()) {
         const auto merged = model.merged.find(id);
-        throw std::invalid_argument("model \"" + model.name + "\": " +
-                                    (merged == model.merged.end() ? unknown_name("layer", id, names)
-                                                                  : "layer \"" + id + "\" " + merged->second));
+        throw InputError(ErrorKind::UnknownName,
+                         "model \"" + model.name + "\": " +
+                             (merged == model.merged.end() ? unknown_name("layer", id, names)
+                                                           : "layer \"" + id + "\" " + merged->second));
       }
       layers.push_back(it->second);
     }
@@ -45,16 +46,17 @@ std::vector<std::vector<int>> layers_of_stages(const Plan& plan, const Model& mo
     for (const Stage& stage : plan.stages) planned.insert(stage.layers.begin(), stage.layers.end());
     for (const std::string& name : names) {
       if (!planned.contains(name)) {
-        throw std::invalid_argument("layer \"" + name + "\" of model \"" + model.name +
-                                    "\" is not in any stage of the plan");
+        throw InputError(ErrorKind::OtherModel,
+                         "layer \"" + name + "\" of model \"" + model.name + "\" is not in any stage of the plan");
       }
     }
   }
   for (const Boundary& boundary : plan.boundaries) {
     for (const BoundaryTensor& tensor : boundary.tensors) {
       if (!tensor.output || tensor.dtype.empty()) {
-        throw std::invalid_argument("the plan lacks shape and type of the output of layer \"" + tensor.layer +
-                                    "\"; make it from a graph written by stagecraft profile");
+        throw InputError(ErrorKind::OtherModel, "the plan lacks shape and type of the output of layer \"" +
+                                                    tensor.layer +
+                                                    "\"; make it from a graph written by stagecraft profile");
       }
     }
   }
@@ -66,15 +68,16 @@ void check_samples(const Model& model, std::int64_t samples) {
   const std::int64_t most = model.most_samples;
   if (samples >= least && samples <= most) return;
   if (least == most) {
-    throw std::invalid_argument(
+    throw InputError(
+        ErrorKind::WrongMicrobatch,
         fmt::format("{} was exported for a microbatch of {}, found {}; export it with a dynamic batch size, or use "
                     "microbatches of {}",
                     model.name, least, samples, least));
   }
   const std::string bounds = most == std::numeric_limits<std::int64_t>::max() ? fmt::format("{} or more", least)
                                                                               : fmt::format("{} to {}", least, most);
-  throw std::invalid_argument(
-      fmt::format("{} was exported for a microbatch of {}, found {}", model.name, bounds, samples));
+  throw InputError(ErrorKind::WrongMicrobatch,
+                   fmt::format("{} was exported for a microbatch of {}, found {}", model.name, bounds, samples));
 }
 
 }  // namespace stagecraft::model

@@ -13,7 +13,9 @@
 namespace stagecraft::run {
 namespace {
 
-[[noreturn]] void fail(const std::string& path) { throw FormatError(path + ": cannot write: " + std::strerror(errno)); }
+[[noreturn]] void fail(const std::string& path) {
+  throw FormatError(ErrorKind::CannotWrite, path + ": cannot write: " + std::strerror(errno));
+}
 
 /// Whether the file ends inside a line.
 bool is_cut_off(int descriptor) {

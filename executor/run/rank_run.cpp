@@ -108,7 +108,7 @@ RunResult RankRun::run() {
     send_until(done_);
     tell_until(done_);
   } catch (const stage::NonfiniteError& e) {
-    throw std::runtime_error(fmt::format(
+    throw stage::NonfiniteError(fmt::format(
         "rank {}, {}{}; try a lower --learning-rate or --clip-norm, or continue with --on-nonfinite warn or skip",
         rank_, e.what(),
         checkpoints_.newest().empty() ? "" : fmt::format("; {} is the last good checkpoint", checkpoints_.newest())));

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <stdexcept>
 
+#include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/verify.h"
 #include "executor/channel/channel_local.h"
@@ -20,7 +21,7 @@ void verify_lists(const BoundPlan& plan, std::int64_t steps) {
   const int covered = to_int(std::clamp<std::int64_t>(steps, 1, plan.step_window().steps));
   const auto result = verify(plan, plan.action_lists(covered), {.steps = covered});
   if (const auto* infeasible = std::get_if<Infeasible>(&result))
-    throw std::invalid_argument("the plan cannot run: " + infeasible->reason);
+    throw InputError(infeasible->kind, "the plan cannot run: " + infeasible->reason);
 }
 
 std::optional<WholePass> whole_pass(const Plan& plan, const data::DataSource& data) {

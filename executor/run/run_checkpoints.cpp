@@ -59,7 +59,8 @@ format::CheckpointManifest manifest_of(const BoundModel& bound, const Checkpoint
 void check_fits(const checkpoint::FoundCheckpoint& found, const format::CheckpointManifest& ours, bool trains) {
   const format::CheckpointManifest& theirs = found.manifest;
   const auto refuse = [&](const char* pointer, const auto& is, const auto& wanted) {
-    throw FormatError(fmt::format("{}/manifest.json: /{}: found {}, this run has {}", found.path, pointer, is, wanted));
+    throw FormatError(ErrorKind::OtherCheckpoint,
+                      fmt::format("{}/manifest.json: /{}: found {}, this run has {}", found.path, pointer, is, wanted));
   };
   const auto quoted = [](const std::string& text) { return '"' + text + '"'; };
   const auto set = [](const std::map<std::string, std::string>& options) {
@@ -148,7 +149,7 @@ void RunCheckpoints::find() {
       } else if (trains_) {
         tell(fmt::format("no complete checkpoint in {}; starting at step 0", options_.folder));
       } else {
-        throw FormatError(options_.folder + ": no complete checkpoint to evaluate");
+        throw FormatError(ErrorKind::NoCheckpoint, options_.folder + ": no complete checkpoint to evaluate");
       }
     }
     std::vector<std::unique_ptr<channel::Sending>> sends;

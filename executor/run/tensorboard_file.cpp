@@ -36,7 +36,7 @@ TensorBoardFile::TensorBoardFile(const std::string& folder, std::int64_t resumed
     : now_(std::move(now)), path_(new_file(folder, now_())) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) throw FormatError(folder + ": cannot write: " + error.message());
+  if (error) throw FormatError(ErrorKind::CannotWrite, folder + ": cannot write: " + error.message());
   file_.open(path_, std::ios::binary);
   write(interchange::tensorboard_header(now_()));
   if (resumed > 0) write(interchange::tensorboard_restart(now_(), resumed));
@@ -65,7 +65,7 @@ void TensorBoardFile::add(const format::StepMetrics& metrics) {
 void TensorBoardFile::write(const std::string& bytes) {
   errno = 0;
   file_.write(bytes.data(), static_cast<std::streamsize>(bytes.size())).flush();
-  if (!file_) throw FormatError(path_ + ": cannot write: " + std::strerror(errno));
+  if (!file_) throw FormatError(ErrorKind::CannotWrite, path_ + ": cannot write: " + std::strerror(errno));
 }
 
 }  // namespace stagecraft::run

@@ -37,7 +37,8 @@ const std::vector<std::string>& on_nonfinite_names() {
 
 OnNonfinite parse_on_nonfinite(const std::string& name) {
   const auto it = std::ranges::find(on_nonfinite_names(), name);
-  if (it == on_nonfinite_names().end()) throw std::invalid_argument(unknown_name("action", name, on_nonfinite_names()));
+  if (it == on_nonfinite_names().end())
+    throw InputError(ErrorKind::UnknownName, unknown_name("action", name, on_nonfinite_names()));
   return static_cast<OnNonfinite>(std::distance(on_nonfinite_names().begin(), it));
 }
 

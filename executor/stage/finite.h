@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/errors.h"
 #include "executor/stage/stage_program.h"
 
 namespace stagecraft::stage {
@@ -25,9 +26,10 @@ enum class OnNonfinite {
 [[nodiscard]] OnNonfinite parse_on_nonfinite(const std::string& name);
 
 /// Ends a run under OnNonfinite::Stop.
-class NonfiniteError : public std::runtime_error {
+class NonfiniteError : public std::runtime_error, public HasErrorKind {
  public:
-  using std::runtime_error::runtime_error;
+  explicit NonfiniteError(const std::string& text)
+      : std::runtime_error(text), HasErrorKind(ErrorKind::NonfiniteValue) {}
 };
 
 /// Whether no value is infinite or NaN; true for types without these. Waits for a GPU.

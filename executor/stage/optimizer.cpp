@@ -92,7 +92,7 @@ const std::vector<std::string>& optimizer_names() {
 
 void validate(const OptimizerOptions& options) {
   if (!is_one_of(options.name, optimizer_names()))
-    throw std::invalid_argument(unknown_name("optimizer", options.name, optimizer_names()));
+    throw InputError(ErrorKind::UnknownName, unknown_name("optimizer", options.name, optimizer_names()));
   const auto check = [](const char* what, double value, double low, double high) {
     if (!(value >= low && value <= high)) {
       throw std::invalid_argument(std::string(what) + " is " + std::to_string(value) + ", must be from " +

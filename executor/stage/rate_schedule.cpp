@@ -47,7 +47,7 @@ const std::vector<std::string>& rate_schedule_names() {
 
 void validate(const RateSchedule& schedule) {
   if (std::ranges::find(rate_schedule_names(), schedule.name) == rate_schedule_names().end())
-    throw std::invalid_argument(unknown_name("rate schedule", schedule.name, rate_schedule_names()));
+    throw InputError(ErrorKind::UnknownName, unknown_name("rate schedule", schedule.name, rate_schedule_names()));
   if (schedule.warmup < 0)
     throw std::invalid_argument("the warm-up is " + std::to_string(schedule.warmup) + " steps, must be at least 0");
   if (!(schedule.last >= 0 && schedule.last <= 1))
@@ -59,7 +59,7 @@ void validate(const RateSchedule& schedule) {
   check("the divisor of the first rate", schedule.first_divisor, 1, 1e30);
   check("the divisor of the last rate", schedule.last_divisor, 1, 1e30);
   if (schedule.anneal != "cos" && schedule.anneal != "linear")
-    throw std::invalid_argument(unknown_name("annealing", schedule.anneal, {"cos", "linear"}));
+    throw InputError(ErrorKind::UnknownName, unknown_name("annealing", schedule.anneal, {"cos", "linear"}));
   if (schedule.name == "step" && schedule.every < 1)
     throw std::invalid_argument("schedule \"step\" needs the number of steps between two drops; use --lr-step-size");
   if (schedule.name == "one-cycle" && schedule.warmup > 0)

@@ -51,7 +51,7 @@ std::vector<int> positions_of(const std::vector<std::string>& ids, const std::st
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] == name || ids[i].starts_with(name + ".")) out.push_back(to_int(i));
   }
-  if (out.empty()) throw std::invalid_argument(option + ": " + unknown_name("layer", name, ids));
+  if (out.empty()) throw InputError(ErrorKind::UnknownName, option + ": " + unknown_name("layer", name, ids));
   return out;
 }
 

@@ -51,7 +51,7 @@ Objective objective_by_name(const std::string& name) {
     if (name == each) return objective;
     known.emplace_back(each);
   }
-  throw std::invalid_argument(unknown_name("objective", name, known));
+  throw InputError(ErrorKind::UnknownName, unknown_name("objective", name, known));
 }
 
 bool meets(const RankedPlan& ranked, const Wish& wish) {

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/folder.h"
 #include "costmodel/format/files/outputs.h"
@@ -278,22 +279,23 @@ RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& contex
   const Question question{graph, topology, costs, constraints, options, request.wish};
   if (gathered.plans.empty()) {
     if (request.explain && memory_limit(topology, constraints)) tell_changes(smallest_changes(question));
-    throw std::runtime_error(context.graph + ": " + gathered.reason);
+    throw NoAnswerError(context.graph + ": ", gathered.reason);
   }
   // For short steps there is the strategy optimal.
   if (!hand.is_empty() || (request.wish.objective != Objective::Time && context.strategy.empty()))
     improve_best(gathered, question, hand);
   if (gathered.plans.empty()) {
-    throw std::runtime_error(context.graph +
-                             ": no plan that fits has its layers where --pin and --no-cut-in put them; each stage "
-                             "needs a layer, and the devices allow at most " +
-                             std::to_string(device_count(topology)) + " stages per chunk");
+    throw NoAnswerError(context.graph + ": ",
+                        {"no plan that fits has its layers where --pin and --no-cut-in put them; each stage "
+                         "needs a layer, and the devices allow at most " +
+                         std::to_string(device_count(topology)) + " stages per chunk"});
   }
   const int most = request.explain && !request.front ? request.top.value_or(kExplained) : request.top.value_or(0);
   const ListRequest wanted{request.front, most, request.wish, request.price};
   const std::vector<RankedPlan> plans = chosen(gathered.plans, wanted);
   if (plans.empty())
-    throw std::runtime_error(context.graph + ": " + too_slow(gathered.plans, *request.wish.min_samples_per_s));
+    throw NoAnswerError(context.graph + ": ",
+                        {too_slow(gathered.plans, *request.wish.min_samples_per_s), ErrorKind::TooSlow});
   if (request.lists()) {
     format::PlanList list = plan_list(plans, gathered, wanted);
     if (request.explain) {
@@ -332,8 +334,8 @@ RankedPlan improved_choice(const ChoiceRequest& request, const ChoiceContext& co
   if (!honours(first.partition, options.hand)) {
     const auto moved = with_hand(graph, first.partition, options.hand);
     if (!moved) {
-      throw std::runtime_error(request.improve +
-                               ": its stages cannot have their layers where --pin and --no-cut-in put them");
+      throw NoAnswerError(request.improve,
+                          {": its stages cannot have their layers where --pin and --no-cut-in put them"});
     }
     first.partition = *moved;
   }
@@ -341,9 +343,10 @@ RankedPlan improved_choice(const ChoiceRequest& request, const ChoiceContext& co
   RankedPlan out = improved_plan(origin, graph, topology, costs, constraints, first, options);
   fmt::print(stderr, "step {0}{1} before, {0}{2} improved\n", context.mark, format_seconds(before.prediction.iteration),
              format_seconds(out.prediction.iteration));
-  if (!out.fits) throw std::runtime_error(context.graph + ": " + memory_excess(out, topology, constraints));
+  if (!out.fits)
+    throw NoAnswerError(context.graph + ": ", {memory_excess(out, topology, constraints), ErrorKind::DoesNotFit});
   if (!meets(out, request.wish))
-    throw std::runtime_error(context.graph + ": " + too_slow({out}, *request.wish.min_samples_per_s));
+    throw NoAnswerError(context.graph + ": ", {too_slow({out}, *request.wish.min_samples_per_s), ErrorKind::TooSlow});
   return out;
 }
 

@@ -58,8 +58,9 @@ class Gathering {
         ask(name, part, wanted, false);
       }
     }
-    if (out_.plans.empty() && out_.reason.empty()) out_.reason = "no plan is possible; " + skipped_text(out_.skipped);
-    if (!out_.plans.empty()) out_.reason.clear();
+    if (out_.plans.empty() && out_.reason.reason.empty())
+      out_.reason.reason = "no plan is possible; " + skipped_text(out_.skipped);
+    if (!out_.plans.empty()) out_.reason = {};
     if (options_.strategy.empty() || !parts.empty() || variants.size() > 1) sort_by_wish(out_.plans, {});
     return std::move(out_);
   }
@@ -91,7 +92,7 @@ class Gathering {
     try {
       StrategyResult result = plan_with(name, graph_, topology, costs_, wanted);
       if (const auto* infeasible = std::get_if<Infeasible>(&result)) {
-        if (out_.reason.empty()) out_.reason = infeasible->reason;
+        if (out_.reason.reason.empty()) out_.reason = *infeasible;
         return;
       }
       auto& ranking = std::get<Ranking>(result);

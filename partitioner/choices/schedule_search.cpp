@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/errors.h"
 #include "costmodel/schedule.h"
 #include "costmodel/table.h"
 #include "costmodel/units_text.h"
@@ -72,7 +73,7 @@ ScheduleSearch search_schedules(const std::vector<std::string>& schedules, const
   std::string reasons;
   for (const ScheduleTrial& trial : out.trials)
     reasons += fmt::format("\n  {}: {}", trial.schedule, std::get<std::string>(trial.answer));
-  throw std::runtime_error("no plan with any of these schedules:" + reasons);
+  throw NoAnswerError("", {"no plan with any of these schedules:" + reasons});
 }
 
 std::string trials_text(const ScheduleSearch& search, const std::string& mark, int width) {

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "partitioner/objective/clock.h"
 #include "partitioner/objective/depth_first.h"
@@ -549,7 +550,8 @@ std::variant<LoadAnswer, Infeasible> solve(const LoadProblem& problem, const Loa
   if (best.stages.empty()) {
     return Infeasible{answer.effort.stopped.empty()
                           ? "no division into contiguous stages fits the devices' memory"
-                          : "no plan was found within the devices' memory (" + answer.effort.stopped + ")"};
+                          : "no plan was found within the devices' memory (" + answer.effort.stopped + ")",
+                      ErrorKind::DoesNotFit};
   }
   answer.value = Seconds(best.value);
   answer.lower_bound = Seconds(std::min(best.value, best.lower_bound));

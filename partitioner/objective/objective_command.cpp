@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
@@ -224,8 +225,7 @@ Plan plan_of(const Request& request, const Graph& graph, const Topology& topolog
 }
 
 ObjectiveAnswer found(const std::string& source, std::variant<ObjectiveAnswer, Infeasible> result) {
-  if (const auto* infeasible = std::get_if<Infeasible>(&result))
-    throw std::runtime_error(source + ": " + infeasible->reason);
+  if (const auto* infeasible = std::get_if<Infeasible>(&result)) throw NoAnswerError(source + ": ", *infeasible);
   auto answer = std::get<ObjectiveAnswer>(std::move(result));
   answer.source = source;
   return answer;

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "partitioner/objective/clock.h"
 #include "partitioner/objective/depth_first.h"
@@ -485,7 +486,8 @@ std::variant<PiperAnswer, Infeasible> solve(const Piper& problem, double time_un
   }
   if (answer.stages.empty())
     return Infeasible{answer.effort.stopped.empty() ? "no partition fits the devices' memory"
-                                                    : "no partition was found (" + answer.effort.stopped + ")"};
+                                                    : "no partition was found (" + answer.effort.stopped + ")",
+                      answer.effort.stopped.empty() ? ErrorKind::DoesNotFit : ErrorKind::NoPlan};
   answer.value = Seconds(best.value);
   answer.lower_bound = std::min(answer.value, answer.lower_bound);
   return answer;

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "partitioner/objective/load_problem.h"
 #include "partitioner/objective/piper_solver.h"
@@ -128,7 +129,7 @@ const ObjectiveProfile& objective_profile(const std::string& name) {
     if (profile.name == name) return profile;
     known.push_back(profile.name);
   }
-  throw std::invalid_argument(unknown_name("objective profile", name, known));
+  throw InputError(ErrorKind::UnknownName, unknown_name("objective profile", name, known));
 }
 
 std::variant<ObjectiveAnswer, Infeasible> answer_objective(const std::string& profile, const Graph& graph,

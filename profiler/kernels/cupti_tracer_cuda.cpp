@@ -141,7 +141,7 @@ class CuptiTracer : public KernelTracer {
       throw DeviceError("two copies of libcupti are loaded; each would see half of the work: " + list +
                         "; build stagecraft with the libcupti that LibTorch links");
     }
-    if (const auto reason = device::no_gpu_reason()) throw DeviceError(*reason);
+    if (const auto reason = device::no_gpu_reason()) throw DeviceError(ErrorKind::NoGpu, *reason);
     attribute(CUPTI_ACTIVITY_ATTR_DEVICE_BUFFER_SIZE, kBufferBytes);
     attribute(CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER, std::uint8_t{1});
     check(cuptiSetThreadIdType(CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM), "cuptiSetThreadIdType");

@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "executor/channel/channel_nccl.h"
 #include "executor/channel/nccl/nccl_communicators.h"
@@ -32,6 +33,7 @@ int gpu_count() {
                                 ? "0 devices"
                                 : fmt::format("{} ({})", cudaGetErrorName(status), cudaGetErrorString(status));
   throw DeviceError(
+      ErrorKind::NoGpu,
       fmt::format("no GPU to measure: cudaGetDeviceCount found {}, expected at least one GPU with its driver; to "
                   "measure processors, use --channel gloo",
                   found));

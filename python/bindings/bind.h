@@ -49,15 +49,15 @@ namespace nb = nanobind;
 
 /// The answer "there is none", for callers in Python: stagecraft.NoPlanError.
 struct NoAnswer : std::exception {
-  explicit NoAnswer(std::string why) : reason(std::move(why)) {}
-  [[nodiscard]] const char* what() const noexcept override { return reason.c_str(); }
-  std::string reason;
+  explicit NoAnswer(Infeasible why) : answer(std::move(why)) {}
+  [[nodiscard]] const char* what() const noexcept override { return answer.reason.c_str(); }
+  Infeasible answer;
 };
 
 /// The value of a result. Throws NoAnswer if there is none.
 template <class T>
 T value_of(std::variant<T, Infeasible> result) {
-  if (const auto* infeasible = std::get_if<Infeasible>(&result)) throw NoAnswer(infeasible->reason);
+  if (const auto* infeasible = std::get_if<Infeasible>(&result)) throw NoAnswer(*infeasible);
   return std::move(std::get<T>(result));
 }
 

@@ -15,6 +15,7 @@
 #include "costmodel/analysis/diff.h"
 #include "costmodel/analysis/explain.h"
 #include "costmodel/analysis/whatif.h"
+#include "costmodel/errors.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/predict.h"
 #include "costmodel/schedule.h"
@@ -47,7 +48,7 @@ struct Acceptance {
 std::string check_times(Graph& graph, const Topology& topology, const Acceptance& acceptance) {
   const std::string distrust = distrust_text(graph);
   if (!distrust.empty() && !acceptance.untrusted)
-    throw std::invalid_argument(distrust + "; profile again, or pass accept_untrusted=True");
+    throw InputError(ErrorKind::UntrustedProfile, distrust + "; profile again, or pass accept_untrusted=True");
   check_has_times(graph);
   return accepted_differences(graph, topology, acceptance.other_device);
 }
@@ -73,7 +74,7 @@ const Option& option_called(const Strategy& strategy, std::string name) {
     known.push_back(option.names.front());
   }
   if (known.empty()) throw std::invalid_argument("strategy " + strategy.name + " has no options");
-  throw std::invalid_argument(unknown_name("option of strategy " + strategy.name, name, known));
+  throw InputError(ErrorKind::UnknownName, unknown_name("option of strategy " + strategy.name, name, known));
 }
 
 partitioner::OptionValue value_of_option(const Option& option, const OptionInPython& given) {

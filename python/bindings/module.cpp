@@ -1,5 +1,6 @@
 #include <stdexcept>
 
+#include "costmodel/errors/catalogue.h"
 #include "costmodel/version.h"
 #include "python/bindings/bind.h"
 
@@ -8,19 +9,21 @@ namespace {
 namespace nb = nanobind;
 
 /// Raises the exception `name` of stagecraft.errors.
-void raise(const char* name, const char* text) {
+void raise(const char* name, const char* text, stagecraft::ErrorKind kind) {
   const nb::object type = nb::module_::import_("stagecraft.errors").attr(name);
-  PyErr_SetString(type.ptr(), text);
+  const nb::object error = type(text);
+  error.attr("code") = stagecraft::error_entry(kind).code;
+  PyErr_SetObject(type.ptr(), error.ptr());
 }
 
 void translate(const std::exception_ptr& thrown, void*) {
   try {
     std::rethrow_exception(thrown);
   } catch (const stagecraft::python::NoAnswer& e) {
-    raise("NoPlanError", e.what());
-  } catch (const stagecraft::FormatError& e) { raise("InputError", e.what()); } catch (const std::invalid_argument& e) {
-    raise("InputError", e.what());
-  }
+    raise("NoPlanError", e.what(), e.answer.kind);
+  } catch (const stagecraft::FormatError& e) {
+    raise("InputError", e.what(), e.kind());
+  } catch (const std::invalid_argument& e) { raise("InputError", e.what(), stagecraft::kind_of(e)); }
 }
 
 }  // namespace

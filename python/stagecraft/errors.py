@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 
 class Error(Exception):
-    """Base of all exceptions of stagecraft."""
+    """Base of all exceptions of stagecraft.
+
+    `code` is the error's code, such as "SC2102", or "" if it has none; `stagecraft errors SC2102` explains it.
+    """
+
+    code: str = ""
 
 
 class InputError(Error, ValueError):
@@ -30,6 +37,9 @@ class ProgramError(Error):
         self.program = program
         self.status = status
         self.log = log
+        codes = re.findall(r"\[(SC\d{4})\]", message)
+        if codes:
+            self.code = codes[-1]
 
     def __reduce__(self) -> tuple[type[ProgramError], tuple[str, str, int, str]]:
         return type(self), (str(self), self.program, self.status, self.log)

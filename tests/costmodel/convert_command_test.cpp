@@ -113,13 +113,13 @@ TEST_F(ConvertCommand, NamesThePlanThatDoesNotFitTheArchiveAndWritesNothing) {
               throw std::invalid_argument("layer \"l0\" is not in it");
             }),
             1);
-  EXPECT_EQ(said_, "stagecraft-convert: " + at("plan.json") + ": layer \"l0\" is not in it\n");
+  EXPECT_EQ(said_, "stagecraft-convert: " + at("plan.json") + ": layer \"l0\" is not in it [SC2001]\n");
   EXPECT_FALSE(std::filesystem::exists(at("out")));
   EXPECT_EQ(convert([](const Plan&, const std::string& path) -> interchange::ArchiveStages {
               throw FormatError(path + ": is cut off");
             }),
             1);
-  EXPECT_EQ(said_, "stagecraft-convert: " + at("model.pt2") + ": is cut off\n");
+  EXPECT_EQ(said_, "stagecraft-convert: " + at("model.pt2") + ": is cut off [SC1201]\n");
 }
 
 TEST_F(ConvertCommand, NamesTheOptionThatBuildsTheStagerWhereThereIsNone) {

@@ -120,7 +120,7 @@ TEST_F(ExportPlan, ListsTheFormats) {
   EXPECT_EQ(
       o.err,
       "stagecraft-export: FORMAT: unknown format \"keras\", known are actions, deepspeed, hosts, megatron, pipedream, "
-      "pipedream-conf, rankfile, torch-pipelining\nsee stagecraft export --help\n");
+      "pipedream-conf, rankfile, torch-pipelining [SC1005]\nsee stagecraft export --help\n");
 }
 
 // A class shaped like DeepSpeed's: the constructor passes partition_method to _partition_layers.

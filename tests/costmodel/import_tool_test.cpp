@@ -51,11 +51,11 @@ TEST(ImportTool, RefusesBadInputWithStatusOne) {
   EXPECT_EQ(
       unknown.out,
       "stagecraft-import: FORMAT: unknown format \"keras\", known are dnn-partitioning, nccl-tests, nccl-topology, "
-      "pipedream, piper\n"
+      "pipedream, piper [SC1005]\n"
       "see stagecraft import --help\n");
   const Outcome document = shell("echo '{}' | ./stagecraft-export pipedream - 2>&1");
   EXPECT_EQ(document.status, 1);
-  EXPECT_EQ(document.out, "stagecraft-export: -: /: key \"format\" is missing\n");
+  EXPECT_EQ(document.out, "stagecraft-export: -: /: key \"format\" is missing [SC1203]\n");
 }
 
 TEST(ImportTool, MergesSeveralFilesOfOneFormat) {
@@ -120,15 +120,15 @@ TEST(ExportTool, WritesTheListsOfAPlanWithAndWithoutTransfers) {
   EXPECT_EQ(exported("").status, 1);
   EXPECT_EQ(exported("").out,
             "stagecraft-export: -: schedule \"pipedream\" has updates inside its lists, which the CSV format cannot "
-            "express\n");
+            "express [SC2001]\n");
   EXPECT_EQ(shell("./stagecraft-export pipedream x --transfers 2>&1").out,
-            "stagecraft-export: --transfers: only valid with actions\nsee stagecraft export --help\n");
+            "stagecraft-export: --transfers: only valid with actions [SC1005]\nsee stagecraft export --help\n");
 }
 
 TEST(ImportTool, AnswersWrongUsageWithStatusTwo) {
   const Outcome outcome = shell("./stagecraft-export pipedream 2>&1");
   EXPECT_EQ(outcome.status, 2);
-  EXPECT_EQ(outcome.out, "stagecraft-export: FILE is required\nsee stagecraft export --help\n");
+  EXPECT_EQ(outcome.out, "stagecraft-export: FILE is required [SC1003]\nsee stagecraft export --help\n");
 }
 
 TEST(ImportTool, HelpsWithAnExample) {

@@ -82,8 +82,8 @@ TEST(RunTool, SuggestsTheOptionThatASlipIsNearest) {
     app.add_option("--width", width);
   };
   const auto said = [&](const std::string& argument) { return sow({argument, "3"}, declare, [] { return 0; }).err; };
-  EXPECT_THAT(said("--depht"), HasSubstr("not expected: 3 --depht, did you mean --depth?\n"));
-  EXPECT_THAT(said("--with=4"), HasSubstr(", did you mean --width?\n"));
+  EXPECT_THAT(said("--depht"), HasSubstr("not expected: 3 --depht, did you mean --depth? [SC1002]\n"));
+  EXPECT_THAT(said("--with=4"), HasSubstr(", did you mean --width? [SC1002]\n"));
   EXPECT_THAT(said("--colour"), ::testing::Not(HasSubstr("did you mean")));
 }
 
@@ -103,19 +103,36 @@ TEST(RunTool, EndsWithTwoWhereTheWorkFindsTheCommandLineWrong) {
   EXPECT_THAT(o.err, HasSubstr("--depth: is too deep"));
 }
 
+TEST(RunTool, GivesEachWrongCommandLineItsCode) {
+  const auto configure = [](CLI::App& app) {
+    app.add_option("--depth")->expected(1);
+    app.add_flag("--wet")->excludes("--depth");
+    app.add_flag("--deep")->needs("--depth");
+    app.add_option("SEEDS")->required();
+  };
+  const auto err = [&](const std::vector<std::string>& words) { return sow(words, configure, [] { return 0; }).err; };
+  EXPECT_THAT(err({"a", "--width", "1"}), HasSubstr(" [SC1002]\nsee"));
+  EXPECT_THAT(err({}), HasSubstr(" [SC1003]\nsee"));
+  EXPECT_THAT(err({"a", "--wet", "--depth", "2"}), HasSubstr(" [SC1004]\nsee"));
+  EXPECT_THAT(err({"a", "--deep"}), HasSubstr(" [SC1004]\nsee"));
+  EXPECT_THAT(err({"a", "--depth"}), HasSubstr(" [SC1005]\nsee"));
+  EXPECT_EQ(sow({}, []() -> int { throw CLI::ParseError("seeds in winter", CLI::ExitCodes::InvalidError); }).err,
+            "stagecraft-sow: seeds in winter [SC1001]\nsee stagecraft sow --help\n");
+}
+
 TEST(RunTool, EndsWithOneOnBadInputAndOnAMachineThatRefuses) {
   const Outcome bad = sow({}, []() -> int { throw FormatError("seeds.json: /: is empty"); });
   EXPECT_EQ(bad.status, 1);
-  EXPECT_EQ(bad.err, "stagecraft-sow: seeds.json: /: is empty\n");
+  EXPECT_EQ(bad.err, "stagecraft-sow: seeds.json: /: is empty [SC1201]\n");
   const Outcome refused = sow({}, []() -> int { throw DeviceError("no seeder"); });
   EXPECT_EQ(refused.status, 1);
-  EXPECT_EQ(refused.err, "stagecraft-sow: no seeder\n");
+  EXPECT_EQ(refused.err, "stagecraft-sow: no seeder [SC4001]\n");
 }
 
 TEST(Usage, MakesABadArgumentWrongUsageAndLeavesTheRest) {
   EXPECT_EQ(usage("--depth", [] { return 3; }), 3);
   EXPECT_EQ(sow({}, [] { return usage("--depth", []() -> int { throw std::invalid_argument("is too deep"); }); }).err,
-            "stagecraft-sow: --depth: is too deep\nsee stagecraft sow --help\n");
+            "stagecraft-sow: --depth: is too deep [SC1005]\nsee stagecraft sow --help\n");
   EXPECT_EQ(sow({}, [] { return usage("--depth", []() -> int { throw FormatError("a file"); }); }).status, 1);
 }
 

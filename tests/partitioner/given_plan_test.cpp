@@ -79,7 +79,7 @@ TEST_F(GivenPlan, ListsTheLayersForAnUnknownName) {
   EXPECT_EQ(o.status, 1);
   EXPECT_EQ(o.err,
             "stagecraft-plan: --split-at: unknown layer \"h.9\", known are wte, h.0.attn, h.0.mlp, h.1.attn, h.1.mlp, "
-            "h.2.attn, h.2.mlp, h.3.attn, h.3.mlp, norm, head\n");
+            "h.2.attn, h.2.mlp, h.3.attn, h.3.mlp, norm, head [SC2002]\n");
 }
 
 TEST_F(GivenPlan, ComesBackFromEveryFormat) {
@@ -133,14 +133,14 @@ TEST_F(GivenPlan, ExportsThePublishedConfigurationOfVgg16) {
 TEST_F(GivenPlan, NamesTheFileOfAnotherProgram) {
   folder_.write("layout.txt", "Et*3|L\n");
   EXPECT_EQ(plan("--from megatron layout.txt").err,
-            "stagecraft-plan: layout.txt: found 1 E, 3 t, 0 m, 1 L; graph \"chain\" has 1 E, 4 t, 0 m, 1 L\n");
+            "stagecraft-plan: layout.txt: found 1 E, 3 t, 0 m, 1 L; graph \"chain\" has 1 E, 4 t, 0 m, 1 L [SC2001]\n");
   folder_.write("conf.json", "{\"module_to_stage_map\": [0, 0], \"stage_to_rank_map\": {\"0\": [0]}}");
   EXPECT_THAT(plan("--from pipedream-conf conf.json").err,
               HasSubstr("conf.json: layer \"wte\" of the graph has no stage; use the graph with stage ids"));
   EXPECT_EQ(
       plan("--from keras x").err,
       "stagecraft-plan: --from: unknown format \"keras\", known are actions, deepspeed, megatron, pipedream-conf, "
-      "torch-pipelining\nsee stagecraft plan --help\n");
+      "torch-pipelining [SC1005]\nsee stagecraft plan --help\n");
   EXPECT_THAT(plan("--from megatron nowhere.txt").err, HasSubstr("nowhere.txt: "));
   folder_.write("parts.json", "[0, 4, 11]");
   EXPECT_THAT(plan("--from deepspeed parts.json --split-at h.1").err,

@@ -124,10 +124,11 @@ TEST_F(ObjectiveTool, NamesTheFileOfABadProblem) {
   folder_.write("bad.json", "{\"maxSizePerFPGA\": 1}");
   const Outcome bad = plan("max-load --from-problem bad.json");
   EXPECT_EQ(bad.status, 1);
-  EXPECT_EQ(bad.err, "stagecraft-plan: bad.json: /: key \"maxFPGAs\" is missing\n");
+  EXPECT_EQ(bad.err, "stagecraft-plan: bad.json: /: key \"maxFPGAs\" is missing [SC1203]\n");
   const Outcome full = plan("max-load graph.json topology.json --memory-limit 1MB");
   EXPECT_EQ(full.status, 1);
-  EXPECT_EQ(full.err, "stagecraft-plan: graph.json: no division into contiguous stages fits the devices' memory\n");
+  EXPECT_EQ(full.err,
+            "stagecraft-plan: graph.json: no division into contiguous stages fits the devices' memory [SC2102]\n");
 }
 
 }  // namespace

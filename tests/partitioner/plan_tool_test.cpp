@@ -79,7 +79,7 @@ TEST_F(PlanTool, RefusesAProfileThatIsNotTrusted) {
   EXPECT_EQ(refused.out, "");
   EXPECT_EQ(refused.err,
             "stagecraft-plan: untrusted.json: the profile is not trusted: 2 records were dropped; 5 % of the time "
-            "belongs to no layer; profile again, or add --accept-untrusted\n");
+            "belongs to no layer; profile again, or add --accept-untrusted [SC2003]\n");
   const Outcome untrusted = run("untrusted.json topology.json --accept-untrusted");
   EXPECT_EQ(untrusted.status, 0) << untrusted.err;
   EXPECT_EQ(untrusted.err,
@@ -346,12 +346,13 @@ TEST_F(PlanTool, SaysWhatWouldFitWhereNothingDoes) {
       some.err,
       "stagecraft-plan: chain.json: no plan fits in memory; the smallest (pipedream) stage 0 needs up to 408 B on "
       "each device, the limit is 120 B; these would fit: --recompute (102 B), microbatches of 2 samples instead of "
-      "8 (114 B), 4 devices instead of 1 (102 B)\n");
+      "8 (114 B), 4 devices instead of 1 (102 B) [SC2102]\n");
   const Outcome both = run(one + "20");
   EXPECT_EQ(both.status, 1);
-  EXPECT_THAT(both.err, HasSubstr("the limit is 20 B; these would fit: microbatches of 1 sample instead of 8 and "
-                                  "--recompute (16 B); these would not fit either: --recompute-every 1 (26 B), "
-                                  "microbatches of 1 sample instead of 8 (65 B), 8 devices instead of 1 (51 B)\n"));
+  EXPECT_THAT(both.err,
+              HasSubstr("the limit is 20 B; these would fit: microbatches of 1 sample instead of 8 and "
+                        "--recompute (16 B); these would not fit either: --recompute-every 1 (26 B), "
+                        "microbatches of 1 sample instead of 8 (65 B), 8 devices instead of 1 (51 B) [SC2102]\n"));
   EXPECT_THAT(run(one + "3").err, Not(HasSubstr("would fit")));
   EXPECT_EQ(run(one + "102 --recompute").status, 0);  // as suggested
   // Given stages stay on their devices; the second needs more than the first.
@@ -362,7 +363,8 @@ TEST_F(PlanTool, SaysWhatWouldFitWhereNothingDoes) {
   EXPECT_EQ(
       given.err,
       "stagecraft-plan: chain.json: stage 1 needs up to 117 B on each device, the limit is 40 B; these would fit: "
-      "microbatches of 2 samples instead of 8 (31 B); these would not fit either: --recompute-every 1 (92 B)\n");
+      "microbatches of 2 samples instead of 8 (31 B); these would not fit either: --recompute-every 1 (92 B) "
+      "[SC2102]\n");
 }
 
 TEST_F(PlanTool, ListsTheStrategies) {
@@ -371,7 +373,7 @@ TEST_F(PlanTool, ListsTheStrategies) {
   EXPECT_EQ(
       o.err,
       "stagecraft-plan: --strategy: unknown strategy \"magic\", known are uniform, parameters, type:REGEX, profile, "
-      "pipedream, auto, optimal\nsee stagecraft plan --help\n");
+      "pipedream, auto, optimal [SC1005]\nsee stagecraft plan --help\n");
 }
 
 TEST_F(PlanTool, ListsTheSchedules) {
@@ -569,7 +571,7 @@ TEST_F(PlanTool, SaysWhichNumbersAnOptionTakes) {
            {"-n 4 --microbatches 1e3", "--microbatches: 1e3 is not an integer from 1 to 1048576"},
            {"-n 4 --microbatches ''", "--microbatches: \"\" is not an integer from 1 to 1048576"},
            {"-n 4 --microbatches 10000000",
-            "--microbatches: 10000000 is not an integer from 1 to 1048576, the maximum of a plan file\n"},
+            "--microbatches: 10000000 is not an integer from 1 to 1048576, the maximum of a plan file [SC1005]\n"},
            // 2^31 - 1 is the largest value of its type.
            {"-n 2147483648", "--devices: 2147483648 is not an integer from 1 to 2147483647"},
            {"-n 4 --strategy uniform --stages 0", "--stages: 0 is not an integer of 1 or more"},

@@ -74,7 +74,7 @@ TEST_F(LinksOfPretendedGpus, EndWithTheErrorOfTheRankThatFailed) {
 TEST_F(LinksOfPretendedGpus, AreNotMoreThanThereAre) {
   const Outcome o = links("--ranks 3", "PRETENDED_GPUS=2");
   EXPECT_EQ(o.status, 1);
-  EXPECT_EQ(o.err, "stagecraft-links: the number of ranks is 3, must be 1 to 2, one per GPU\n");
+  EXPECT_EQ(o.err, "stagecraft-links: the number of ranks is 3, must be 1 to 2, one per GPU [SC2001]\n");
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ TEST_F(LinksTool, RefusesAnotherNumberOfRanksThanWereStarted) {
   const Outcome o =
       links("--ranks 2 --channel gloo", "RANK=0 WORLD_SIZE=3 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=1");
   EXPECT_EQ(o.status, 1);
-  EXPECT_EQ(o.err, "stagecraft-links: --ranks is 2, torchrun started 3\n");
+  EXPECT_EQ(o.err, "stagecraft-links: --ranks is 2, torchrun started 3 [SC4105]\n");
 }
 
 // A machine without a driver reports cudaErrorInsufficientDriver or cudaErrorNoDevice, a build without CUDA names its

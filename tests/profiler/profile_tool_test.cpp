@@ -144,7 +144,7 @@ TEST_F(ProfileTool, ListsTheModels) {
   EXPECT_EQ(o.status, 2);
   EXPECT_EQ(o.err,
             "stagecraft-profile: MODEL: unknown model \"lenet\", known are mlp, convnet, alexnet, vgg16, resnet18, "
-            "resnet50, gnmt, transformer, gpt, and files that end in .pt2 or .pt\nsee stagecraft profile --help\n");
+            "resnet50, gnmt, transformer, gpt, and files that end in .pt2 or .pt [SC1005]\nsee stagecraft profile --help\n");
 }
 
 TEST_F(ProfileTool, ListsTheOptionsOfTheModel) {

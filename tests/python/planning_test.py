@@ -206,33 +206,34 @@ class Documents(unittest.TestCase):
 
 
 class Errors(unittest.TestCase):
-    def raises(self, kind, text, function, *given, **named):
+    def raises(self, kind, code, text, function, *given, **named):
         with self.assertRaises(kind) as caught:
             function(*given, **named)
         self.assertEqual(str(caught.exception), text)
+        self.assertEqual(caught.exception.code, code)
 
     def test_wrong_documents(self):
         with self.assertRaises(stagecraft.InputError) as caught:
             stagecraft.Graph.load("none.json")
         self.assertRegex(str(caught.exception), r"^none\.json: ")
         self.assertIsInstance(caught.exception, ValueError)
-        self.raises(stagecraft.InputError, 'text: /format: found "stagecraft.topology", expected "stagecraft.graph"',
+        self.raises(stagecraft.InputError, "SC1105", 'text: /format: found "stagecraft.topology", expected "stagecraft.graph"',
                     stagecraft.Graph.from_json, document("1f1b", "topology.json").to_json())
 
     def test_wrong_arguments(self):
         graph, topology, plan = scenario("1f1b")
-        self.raises(stagecraft.InputError, "microbatches: 0 is not an integer from 1 to 1048576", stagecraft.plan, graph, topology,
+        self.raises(stagecraft.InputError, "SC2001", "microbatches: 0 is not an integer from 1 to 1048576", stagecraft.plan, graph, topology,
                     microbatches=0)
-        self.raises(stagecraft.InputError,
+        self.raises(stagecraft.InputError, "SC2002",
                     'unknown option of strategy optimal "speed", known are time-limit', stagecraft.plan, graph, topology,
                     options={"speed": 1})
-        self.raises(stagecraft.InputError, "schedule 1f1b runs one stage per device; use schedule=\"interleaved-1f1b\"",
+        self.raises(stagecraft.InputError, "SC2001", "schedule 1f1b runs one stage per device; use schedule=\"interleaved-1f1b\"",
                     stagecraft.plan, graph, topology, chunks=2)
-        self.raises(stagecraft.InputError, "graph: its microbatches have 2 samples, which do not divide global_batch 7; 6 or 8 would "
-                    "do", stagecraft.plan,
+        self.raises(stagecraft.InputError, "SC2001",
+                    "graph: its microbatches have 2 samples, which do not divide global_batch 7; 6 or 8 would do", stagecraft.plan,
                     microbatches_of(graph, 2), topology, global_batch=7)
         self.assertEqual(stagecraft.plan(microbatches_of(graph, 2), topology, global_batch=6).microbatches, 3)
-        self.raises(stagecraft.InputError, "split_at: gives the stages; remove strategy, stages and options", stagecraft.plan,
+        self.raises(stagecraft.InputError, "SC2001", "split_at: gives the stages; remove strategy, stages and options", stagecraft.plan,
                     graph, topology, split_at=["b"], stages=2)
         with self.assertRaises(stagecraft.InputError):
             stagecraft.plan(graph, topology, memory_limit="16 apples")
@@ -249,7 +250,8 @@ class Errors(unittest.TestCase):
         graph, topology, _ = scenario("memory-limit")
         with open(os.path.join(CASES, "memory-limit", "case.json")) as file:
             run = next(run for run in json.load(file)["runs"] if "--memory-limit 500" in run["arguments"])
-        self.raises(stagecraft.NoPlanError, run["error"].removeprefix("stagecraft-plan: graph.json: ").rstrip("\n"),
+        text = run["error"].removeprefix("stagecraft-plan: graph.json: ").removesuffix(" [SC2102]\n")
+        self.raises(stagecraft.NoPlanError, "SC2102", text,
                     stagecraft.plan, graph, topology, strategy="profile", schedule="gpipe", memory_limit=500)
         plan = stagecraft.plan(graph, topology, strategy="profile", schedule="gpipe", memory_limit="1 KiB")
         self.assertEqual(plan.iteration_s, 24)

@@ -27,6 +27,7 @@ namespace fs = std::filesystem;
 /// Files at the root of executor/ and profiler/ may include their folders.
 const std::map<std::string, std::vector<std::string>> kArrows{
     {"costmodel", {}},
+    {"costmodel/errors", {"costmodel"}},
     {"costmodel/scheduling", {"costmodel"}},
     {"costmodel/simulation", {"costmodel"}},
     {"costmodel/prediction", {"costmodel/simulation"}},
@@ -76,7 +77,7 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"profiler/layers", {"profiler/subject"}},
     {"profiler/links", {"profiler/subject", "executor/channel/nccl"}},
     {"profiler", {"profiler/memory", "profiler/layers", "profiler/links"}},
-    {"python/bindings", {"partitioner", "costmodel/report"}},
+    {"python/bindings", {"partitioner", "costmodel/report", "costmodel/errors"}},
 };
 
 /// `folder` and everything that it may include.
@@ -102,6 +103,7 @@ std::set<std::string> may_include(const std::string& file) {
   std::string folder = fs::path(file).parent_path().string();
   if (!is_tool(file)) return reach(folder);
   std::set<std::string> out = reach(folder);
+  out.merge(reach("costmodel/errors"));
   out.merge(reach("costmodel/interchange/convert"));
   out.merge(reach("costmodel/roofline"));
   out.merge(reach("costmodel/report"));

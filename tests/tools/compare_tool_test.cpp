@@ -60,7 +60,7 @@ TEST_F(CompareTool, EndsWithTwoOnWrongUsage) {
   EXPECT_THAT(compare("prediction.json").err, HasSubstr("MEASURED is required"));
   const Outcome negative = compare("prediction.json measured.json --skip -1");
   EXPECT_EQ(negative.status, 2);
-  EXPECT_THAT(negative.err, HasSubstr("stagecraft-compare: --skip: -1 is not an integer of 0 or more\n"));
+  EXPECT_THAT(negative.err, HasSubstr("stagecraft-compare: --skip: -1 is not an integer of 0 or more [SC1005]\n"));
   EXPECT_THAT(compare("--help").out, HasSubstr("stagecraft compare prediction.json measured.json"));
 }
 

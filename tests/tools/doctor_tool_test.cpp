@@ -80,7 +80,7 @@ TEST_F(DoctorTool, RefusesOtherFiles) {
   EXPECT_EQ(other.status, 1);
   EXPECT_EQ(other.err,
             "stagecraft-doctor: text.json: /format: found \"stagecraft.prediction\", expected stagecraft.graph, "
-            "stagecraft.topology, stagecraft.plan or stagecraft.timeline\n");
+            "stagecraft.topology, stagecraft.plan or stagecraft.timeline [SC1105]\n");
   const Outcome missing = doctor("nowhere.json");
   EXPECT_EQ(missing.status, 1);
   EXPECT_THAT(missing.err, HasSubstr("nowhere.json"));

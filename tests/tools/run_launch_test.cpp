@@ -83,6 +83,7 @@ TEST_F(RunLaunch, KeepsTheLogsOfRanksThatEndAndAddsToThem) {
   EXPECT_EQ(o.status, 128 + 9);
   for (const char* file : {"logs/rank-0.log", "logs/rank-2.log"}) {
     EXPECT_THAT(folder_.read(file), HasSubstr("rank 1")) << file;
+    EXPECT_THAT(folder_.read(file), HasSubstr(" [SC4102]\n")) << file;
   }
   EXPECT_EQ(folder_.run("grep -vxFf run.txt logs/rank-0.log").out, "") << "lines that the terminal did not get";
   EXPECT_THAT(folder_.read("run.txt"), HasSubstr("stagecraft: rank 1 was killed by signal 9 (Killed)\n"));
@@ -109,7 +110,7 @@ TEST_F(RunLaunch, SaysWhyThereCanBeNoLogs) {
   for (const char* how : {" --spawn", "", " --hosts hosts.txt"}) {
     const Outcome o = folder_.run("stagecraft-run plan.json --logs hosts.txt/logs" + std::string(how));
     EXPECT_EQ(o.status, 1);
-    EXPECT_EQ(o.err, "stagecraft-run: hosts.txt/logs: cannot write: Not a directory\n");
+    EXPECT_EQ(o.err, "stagecraft-run: hosts.txt/logs: cannot write: Not a directory [SC1102]\n");
   }
 }
 
@@ -152,11 +153,11 @@ TEST_F(RunLaunch, RefusesHostsThatAreTooFewAndOtherChannels) {
   folder_.write("few.txt", "red\n");
   const Outcome few = folder_.run("stagecraft-run replicated.json --hosts few.txt");
   EXPECT_EQ(few.status, 1);
-  EXPECT_EQ(
-      few.err,
-      "stagecraft-run: the plan needs 3 ranks, the 1 host has 1 slot; set slots=N for hosts that run more than one\n");
+  EXPECT_EQ(few.err,
+            "stagecraft-run: the plan needs 3 ranks, the 1 host has 1 slot; set slots=N for hosts that run more than "
+            "one [SC4105]\n");
   EXPECT_EQ(folder_.run("stagecraft-run plan.json --hosts nowhere.txt").err,
-            "stagecraft-run: nowhere.txt: cannot read: No such file or directory\n");
+            "stagecraft-run: nowhere.txt: cannot read: No such file or directory [SC1101]\n");
   EXPECT_THAT(folder_.run("stagecraft-run plan.json --hosts hosts.txt --channel local").err,
               HasSubstr("channel local runs all ranks as threads of one process; remove --hosts"));
   EXPECT_EQ(folder_.run("stagecraft-run plan.json --hosts hosts.txt --spawn").status, 2);

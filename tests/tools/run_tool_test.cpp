@@ -76,7 +76,8 @@ TEST_F(RunTool, TellsTheLossScaleOfAPlanInFloat16AndRefusesOneForOthers) {
   EXPECT_THAT(trained.err, HasSubstr("all bit-equal"));
   const Outcome single = run("plan.json --loss-scale dynamic");
   EXPECT_EQ(single.status, 1);
-  EXPECT_EQ(single.err, "stagecraft-run: plan.json: --loss-scale needs a plan in float16, this one is in float32\n");
+  EXPECT_EQ(single.err,
+            "stagecraft-run: plan.json: --loss-scale needs a plan in float16, this one is in float32 [SC2001]\n");
   const Outcome wrong = run("half.json --loss-scale -3");
   EXPECT_EQ(wrong.status, 2);
   EXPECT_THAT(wrong.err, HasSubstr("expected dynamic or a number above 0"));
@@ -90,9 +91,9 @@ TEST_F(RunTool, RefusesTf32ForAPlanThatWasProfiledWithoutIt) {
     folder_.write("tf32.json", format::plan_json(out));
     return run("tf32.json --device cuda --allow-tf32").err;
   };
-  EXPECT_EQ(
-      plan(false),
-      "stagecraft-run: tf32.json: --allow-tf32 needs a plan that allows TF32, this one was profiled without it\n");
+  EXPECT_EQ(plan(false),
+            "stagecraft-run: tf32.json: --allow-tf32 needs a plan that allows TF32, this one was profiled without it "
+            "[SC2001]\n");
   EXPECT_THAT(plan(true), HasSubstr(*device::no_gpu_reason()));
   EXPECT_THAT(plan({}), HasSubstr(*device::no_gpu_reason()));
 }
@@ -249,7 +250,7 @@ TEST_F(RunTool, RefusesAnotherNumberOfRanksThanThePlans) {
   const std::string place = " RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + free_port() + " ";
   const Outcome o = folder_.run(place + "stagecraft-run replicated.json --timeout 3");
   EXPECT_EQ(o.status, 1);
-  EXPECT_EQ(o.err, "stagecraft-run: replicated.json: the plan needs 3 ranks, torchrun started 2\n");
+  EXPECT_EQ(o.err, "stagecraft-run: replicated.json: the plan needs 3 ranks, torchrun started 2 [SC4105]\n");
   const Outcome threads = folder_.run(place + "stagecraft-run plan.json --channel local");
   EXPECT_EQ(threads.status, 1);
   EXPECT_THAT(threads.err, HasSubstr("channel local runs all ranks as threads of one process, torchrun started 2"));
@@ -268,6 +269,7 @@ TEST_F(RunTool, EndsBothRanksWhenOneHasAnotherPlan) {
   for (const char* file : {"zero.txt", "one.txt"}) {
     EXPECT_THAT(folder_.read(file), HasSubstr("rank 1 has a different plan or different options than rank 0")) << file;
   }
+  EXPECT_THAT(folder_.read("zero.txt") + folder_.read("one.txt"), HasSubstr(" [SC4104]\n"));
   EXPECT_LT(seconds, 10);
 }
 
@@ -334,8 +336,9 @@ TEST_F(RunTool, ResumesUnderAnotherPlan) {
   EXPECT_THAT(done.err, HasSubstr("nothing to do: 3 of 3 steps are already done\n"));
   const Outcome fresh = run("plan.json --spawn" + common);
   EXPECT_EQ(fresh.status, 1);
-  EXPECT_EQ(fresh.err,
-            "stagecraft-run: saved/step-3 already exists; continue from it with --resume, or use another folder\n");
+  EXPECT_EQ(
+      fresh.err,
+      "stagecraft-run: saved/step-3 already exists; continue from it with --resume, or use another folder [SC3204]\n");
 }
 
 TEST_F(RunTool, WritesMetricsThatResumingContinues) {
@@ -426,8 +429,9 @@ TEST_F(RunTool, SaysOnceThatACheckpointBelongsToAnotherOptimizer) {
   for (const char* where : {" --spawn", ""}) {
     const Outcome o = run("plan.json --resume --checkpoint saved --optimizer adam" + std::string(where));
     EXPECT_EQ(o.status, 1);
-    EXPECT_EQ(o.err,
-              "stagecraft-run: saved/step-3/manifest.json: /optimizer/name: found \"sgd\", this run has \"adam\"\n");
+    EXPECT_EQ(
+        o.err,
+        "stagecraft-run: saved/step-3/manifest.json: /optimizer/name: found \"sgd\", this run has \"adam\" [SC3203]\n");
   }
 }
 
@@ -481,7 +485,7 @@ TEST_F(RunTool, WantsAFolderForWhatConcernsCheckpoints) {
   }
   EXPECT_EQ(run("plan.json --checkpoint saved --checkpoint-every 0").status, 2);
   EXPECT_EQ(run("plan.json --spawn --weights none.safetensors").err,
-            "stagecraft-run: none.safetensors: cannot read: No such file or directory\n");
+            "stagecraft-run: none.safetensors: cannot read: No such file or directory [SC1101]\n");
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ TEST_F(VerifyTool, ComparesMemoryWhereGraphAndTopologyAreGiven) {
   const Outcome o = verify("plan.json --graph graph.json --topology small.json");
   EXPECT_EQ(o.status, 1);
   EXPECT_EQ(o.out, "");
-  EXPECT_EQ(o.err, "stagecraft-verify: plan.json: rank 0 needs up to 8.18 KiB, its device has 2.93 KiB\n");
+  EXPECT_EQ(o.err, "stagecraft-verify: plan.json: rank 0 needs up to 8.18 KiB, its device has 2.93 KiB [SC2102]\n");
 }
 
 TEST_F(VerifyTool, PrintsTheCircleOfADeadlock) {
@@ -67,7 +67,7 @@ TEST_F(VerifyTool, ProvesStepsOfAnAsynchronousSchedule) {
                 "one queue for each edge, at most 2 in flight and 2 weight versions on a rank"));
   EXPECT_EQ(verify("pipedream.json").status, 0);
   EXPECT_EQ(verify("plan.json --steps 5").err,
-            "stagecraft-verify: plan.json: schedule \"1f1b\" replays the lists of 1 step, found 5\n");
+            "stagecraft-verify: plan.json: schedule \"1f1b\" replays the lists of 1 step, found 5 [SC2001]\n");
 }
 
 TEST_F(VerifyTool, TakesListsWithoutAPlan) {
@@ -77,7 +77,7 @@ TEST_F(VerifyTool, TakesListsWithoutAPlan) {
   folder_.write("vee.csv", "0F0,3F0\n1F0,2F0\n");
   EXPECT_THAT(verify("sound.csv").out, HasSubstr("sound.csv: proved of 2 ranks, 18 actions, 4 messages"));
   EXPECT_EQ(verify("- < sound.csv").status, 0);
-  EXPECT_EQ(verify("broken.csv").err, "stagecraft-verify: broken.csv: rank 1 lacks 1B1\n");
+  EXPECT_EQ(verify("broken.csv").err, "stagecraft-verify: broken.csv: rank 1 lacks 1B1 [SC2103]\n");
   EXPECT_EQ(verify("broken.csv").status, 1);
   EXPECT_THAT(verify("text.csv").err,
               HasSubstr("stagecraft-verify: text.csv: line 1: cell 2: found \"ten\", expected"));
@@ -94,8 +94,8 @@ TEST_F(VerifyTool, EndsWithOneOnBadInputAndTwoOnWrongUsage) {
   for (const std::string option : {"--steps", "--prefetch"}) {
     const Outcome o = verify("plan.json " + option + " 0");
     EXPECT_EQ(o.status, 2);
-    EXPECT_EQ(o.err,
-              "stagecraft-verify: " + option + ": 0 is not an integer of 1 or more\nsee stagecraft verify --help\n");
+    EXPECT_EQ(o.err, "stagecraft-verify: " + option +
+                         ": 0 is not an integer of 1 or more [SC1005]\nsee stagecraft verify --help\n");
   }
   EXPECT_THAT(verify("--help").out, HasSubstr("Example:\n  stagecraft verify plan.json"));
 }

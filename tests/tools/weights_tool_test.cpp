@@ -73,11 +73,11 @@ TEST_F(WeightsTool, AreEvaluatedWithoutChangingAnything) {
 TEST_F(WeightsTool, EvaluationNamesWhatIsWrong) {
   const Outcome none = folder_.run("stagecraft-evaluate none --data synthetic --samples 3");
   EXPECT_EQ(none.status, 1);
-  EXPECT_EQ(none.err, "stagecraft-evaluate: none: is not a folder of checkpoints, nor a checkpoint in one\n");
+  EXPECT_EQ(none.err, "stagecraft-evaluate: none: is not a folder of checkpoints, nor a checkpoint in one [SC3201]\n");
   EXPECT_EQ(folder_.run("stagecraft-evaluate saved").status, 2) << "no data";
   const Outcome endless = folder_.run("stagecraft-evaluate saved --data synthetic");
   EXPECT_EQ(endless.status, 1);
-  EXPECT_EQ(endless.err, "stagecraft-evaluate: the data have no end; say how many with --samples\n");
+  EXPECT_EQ(endless.err, "stagecraft-evaluate: the data have no end; say how many with --samples [SC2001]\n");
   EXPECT_EQ(folder_.run("stagecraft-weights saved -o model.safetensors").status, 0);
   const Outcome file = folder_.run("stagecraft-evaluate model.safetensors --data synthetic --samples 3");
   EXPECT_EQ(file.status, 2);
@@ -101,7 +101,7 @@ TEST_F(WeightsTool, NamesWhatIsWrong) {
   EXPECT_EQ(folder_.run("stagecraft-weights -o model.safetensors").status, 2);
   const Outcome none = folder_.run("stagecraft-weights none -o model.safetensors");
   EXPECT_EQ(none.status, 1);
-  EXPECT_EQ(none.err, "stagecraft-weights: none: is not a folder of checkpoints, nor a checkpoint in one\n");
+  EXPECT_EQ(none.err, "stagecraft-weights: none: is not a folder of checkpoints, nor a checkpoint in one [SC3201]\n");
   const Outcome another = folder_.run("stagecraft-weights saved --model convnet -o model.safetensors");
   EXPECT_EQ(another.status, 1);
   EXPECT_THAT(another.err, HasSubstr("stagecraft-weights: "));

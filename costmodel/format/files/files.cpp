@@ -17,8 +17,12 @@
 namespace stagecraft::format {
 namespace {
 
-[[noreturn]] void fail(const std::string& path, const char* what) {
-  throw FormatError(path + ": " + what + ": " + std::strerror(errno));
+[[noreturn]] void fail_reading(const std::string& path) {
+  throw FormatError(ErrorKind::CannotRead, path + ": cannot read: " + std::strerror(errno));
+}
+
+[[noreturn]] void fail_writing(const std::string& path) {
+  throw FormatError(ErrorKind::CannotWrite, path + ": cannot write: " + std::strerror(errno));
 }
 
 }  // namespace
@@ -26,34 +30,34 @@ namespace {
 std::string read_text(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
   struct stat status{};
-  if (::stat(path.c_str(), &status) != 0) fail(path, "cannot read");
-  if (S_ISDIR(status.st_mode)) throw FormatError(path + ": is a directory, expected a file");
+  if (::stat(path.c_str(), &status) != 0) fail_reading(path);
+  if (S_ISDIR(status.st_mode)) throw FormatError(ErrorKind::CannotRead, path + ": is a directory, expected a file");
   std::ifstream in(path, std::ios::binary);
-  if (!in) fail(path, "cannot read");
+  if (!in) fail_reading(path);
   std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (in.bad()) fail(path, "cannot read");
+  if (in.bad()) fail_reading(path);
   return text;
 }
 
 void write_text(const std::string& path, const std::string& text) {
   if (path == "-") {
     std::cout << text << std::flush;
-    if (!std::cout) throw FormatError("standard output: cannot write");
+    if (!std::cout) throw FormatError(ErrorKind::CannotWrite, "standard output: cannot write");
     return;
   }
   struct stat status{};
   if (::stat(path.c_str(), &status) == 0) {
-    if (S_ISDIR(status.st_mode)) throw FormatError(path + ": is a directory, expected a file");
+    if (S_ISDIR(status.st_mode)) throw FormatError(ErrorKind::CannotWrite, path + ": is a directory, expected a file");
     if (!S_ISREG(status.st_mode)) {  // a pipe or device cannot be replaced by renaming
       std::ofstream out(path, std::ios::binary);
       out << text << std::flush;
-      if (!out) fail(path, "cannot write");
+      if (!out) fail_writing(path);
       return;
     }
   }
   const std::string beside = path + ".partial." + std::to_string(::getpid());
   const int descriptor = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (descriptor < 0) fail(path, "cannot write");
+  if (descriptor < 0) fail_writing(path);
   std::size_t done = 0;
   while (done < text.size()) {
     const ssize_t n = ::write(descriptor, text.data() + done, text.size() - done);
@@ -63,7 +67,7 @@ void write_text(const std::string& path, const std::string& text) {
       ::close(descriptor);
       ::unlink(beside.c_str());
       errno = reason;
-      fail(path, "cannot write");
+      fail_writing(path);
     }
     done += to_index(n);
   }
@@ -73,7 +77,7 @@ void write_text(const std::string& path, const std::string& text) {
     const int reason = closed != 0 ? closed : errno;
     ::unlink(beside.c_str());
     errno = reason;
-    fail(path, "cannot write");
+    fail_writing(path);
   }
 }
 
@@ -81,11 +85,12 @@ void check_can_write(const std::string& path) {
   if (path.empty() || path == "-") return;
   struct stat status{};
   const bool exists = ::stat(path.c_str(), &status) == 0;
-  if (exists && S_ISDIR(status.st_mode)) throw FormatError(path + ": is a directory, expected a file");
+  if (exists && S_ISDIR(status.st_mode))
+    throw FormatError(ErrorKind::CannotWrite, path + ": is a directory, expected a file");
   if (exists && !S_ISREG(status.st_mode)) return;  // a pipe or device reports errors when it is written
   const std::string beside = path + ".partial." + std::to_string(::getpid());
   const int descriptor = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-  if (descriptor < 0) fail(path, "cannot write");
+  if (descriptor < 0) fail_writing(path);
   ::close(descriptor);
   ::unlink(beside.c_str());
 }

@@ -17,15 +17,17 @@ namespace fs = std::filesystem;
 void check_replaceable(const fs::path& path, const MayDelete& may_delete) {
   const fs::file_status status = fs::symlink_status(path);
   if (!fs::exists(status)) return;
-  if (!fs::is_directory(status)) throw FormatError(path.string() + ": is not a directory");
+  if (!fs::is_directory(status)) throw FormatError(ErrorKind::CannotWrite, path.string() + ": is not a directory");
   if (fs::is_empty(path)) return;
   if (!may_delete)
-    throw FormatError(path.string() + ": is a directory that is not empty, expected an empty one or none");
+    throw FormatError(ErrorKind::WouldOverwrite,
+                      path.string() + ": is a directory that is not empty, expected an empty one or none");
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
     const std::string name = entry.path().filename().string();
     if (name == "__pycache__" && !entry.is_symlink() && entry.is_directory()) continue;
     if (entry.is_symlink() || !entry.is_regular_file() || !may_delete(name, read_text(entry.path().string()))) {
-      throw FormatError(path.string() + ": holds \"" + name + "\", which stagecraft did not write; not replaced");
+      throw FormatError(ErrorKind::WouldOverwrite,
+                        path.string() + ": holds \"" + name + "\", which stagecraft did not write; not replaced");
     }
   }
 }
@@ -35,7 +37,7 @@ fs::path target_of(const std::string& path) {
   fs::path target = fs::path(path).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();  // "folder/"
   if (target.empty() || target.filename() == "." || target.filename() == "..") {
-    throw FormatError(path + ": expected the name of a directory");
+    throw FormatError(ErrorKind::CannotWrite, path + ": expected the name of a directory");
   }
   return target;
 }
@@ -47,7 +49,9 @@ void check_can_write_folder(const std::string& path, const MayDelete& may_delete
   check_can_write_in(target.has_parent_path() ? target.parent_path().string() : ".");
   try {
     check_replaceable(target, may_delete);
-  } catch (const fs::filesystem_error& e) { throw FormatError(path + ": cannot write: " + e.code().message()); }
+  } catch (const fs::filesystem_error& e) {
+    throw FormatError(ErrorKind::CannotWrite, path + ": cannot write: " + e.code().message());
+  }
 }
 
 void write_folder(const std::string& path, const std::map<std::string, std::string>& files, const MayDelete& may_delete,
@@ -74,7 +78,7 @@ void write_folder(const std::string& path, const std::map<std::string, std::stri
   } catch (const fs::filesystem_error& e) {
     std::error_code ignored;
     fs::remove_all(beside, ignored);
-    throw FormatError(path + ": cannot write: " + e.code().message());
+    throw FormatError(ErrorKind::CannotWrite, path + ": cannot write: " + e.code().message());
   } catch (...) {
     std::error_code ignored;
     fs::remove_all(beside, ignored);

@@ -113,16 +113,16 @@ void check_outputs(const std::vector<std::string>& inputs, const std::vector<Out
     const Place place = place_of(path);
     if (!place.regular && place.name.empty()) continue;
     if (std::find(written.begin(), written.end(), place) != written.end())
-      throw FormatError(path + ": is named for two outputs; use different files");
+      throw FormatError(ErrorKind::WouldOverwrite, path + ": is named for two outputs; use different files");
     written.push_back(place);
     if (force || !place.regular) continue;
     for (const auto& [source, name] : read) {
       if (source == place) {
-        throw FormatError(path + ": is also an input" +
-                          (name == path  ? ""
-                           : name == "-" ? ", as standard input"
-                                         : ", as " + name) +
-                          ", so it is not replaced" + kRemedy);
+        throw FormatError(ErrorKind::WouldOverwrite, path + ": is also an input" +
+                                                         (name == path  ? ""
+                                                          : name == "-" ? ", as standard input"
+                                                                        : ", as " + name) +
+                                                         ", so it is not replaced" + kRemedy);
       }
     }
     if (kind.empty()) continue;
@@ -130,8 +130,9 @@ void check_outputs(const std::vector<std::string>& inputs, const std::vector<Out
     if (head.empty()) continue;
     const std::string found = text_kind(head);
     if (found == kind) continue;
-    throw FormatError(path + ": holds " + (found.empty() ? "something that stagecraft did not write" : "a " + found) +
-                      ", so no " + kind + " replaces it" + kRemedy);
+    throw FormatError(ErrorKind::WouldOverwrite,
+                      path + ": holds " + (found.empty() ? "something that stagecraft did not write" : "a " + found) +
+                          ", so no " + kind + " replaces it" + kRemedy);
   }
 }
 
@@ -149,11 +150,13 @@ void check_can_write_in(const std::string& path) {
   if (!at.has_filename()) at = at.parent_path();  // "folder/"
   struct stat status{};
   while (::stat(at.c_str(), &status) != 0) {
-    if (errno != ENOENT || at == at.parent_path()) throw FormatError(path + ": cannot write: " + std::strerror(errno));
+    if (errno != ENOENT || at == at.parent_path())
+      throw FormatError(ErrorKind::CannotWrite, path + ": cannot write: " + std::strerror(errno));
     at = at.parent_path();
   }
-  if (!S_ISDIR(status.st_mode)) throw FormatError(path + ": is a file, expected a directory");
-  if (::access(at.c_str(), W_OK | X_OK) != 0) throw FormatError(path + ": cannot write: " + std::strerror(errno));
+  if (!S_ISDIR(status.st_mode)) throw FormatError(ErrorKind::CannotWrite, path + ": is a file, expected a directory");
+  if (::access(at.c_str(), W_OK | X_OK) != 0)
+    throw FormatError(ErrorKind::CannotWrite, path + ": cannot write: " + std::strerror(errno));
 }
 
 }  // namespace stagecraft::format

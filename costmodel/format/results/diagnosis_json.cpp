@@ -69,7 +69,8 @@ void read_into(doctor::Documents& documents, const std::string& path) {
   } else if (kind == "stagecraft.timeline") {
     documents.measurements.push_back({path, parse_measurement(text, path)});
   } else {
-    format.fail_type("stagecraft.graph, stagecraft.topology, stagecraft.plan or stagecraft.timeline");
+    format.fail_type("stagecraft.graph, stagecraft.topology, stagecraft.plan or stagecraft.timeline",
+                     ErrorKind::OtherDocument);
   }
 }
 

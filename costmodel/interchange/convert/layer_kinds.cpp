@@ -335,7 +335,7 @@ PythonCall known_call(const Description& description, const OwnKinds& own) {
 PythonCall layer_call(const Description& description, const OwnKinds& own) {
   try {
     return known_call(description, own);
-  } catch (const std::invalid_argument& e) { throw std::invalid_argument(description.kind + ": " + e.what()); }
+  } catch (const std::invalid_argument& e) { throw InputError(kind_of(e), description.kind + ": " + e.what()); }
 }
 
 std::vector<std::string> known_kinds() {

@@ -102,7 +102,7 @@ Seconds seconds_of_ms(double ms) { return Seconds(ms * 1e-3); }
 Units units_by_name(const std::string& name) {
   if (name == "published") return Units::Published;
   if (name == "fixed") return Units::Fixed;
-  throw std::invalid_argument(unknown_name("units", name, {"published", "fixed"}));
+  throw InputError(ErrorKind::UnknownName, unknown_name("units", name, {"published", "fixed"}));
 }
 
 DnnPartitioning parse_dnn_partitioning(const std::string& text, const std::string& file) {

@@ -7,7 +7,8 @@ namespace stagecraft::channel {
 
 std::unique_ptr<Channel> make_nccl_channel(const meeting::LaunchInfo&, NcclProgram, std::unique_ptr<Channel>,
                                            c10::Device, std::chrono::milliseconds, const NcclOptions&) {
-  throw DeviceError("this build has no channel nccl: configure with -DSTAGECRAFT_WITH_CUDA=ON, or use gloo");
+  throw DeviceError(ErrorKind::NotInBuild,
+                    "this build has no channel nccl: configure with -DSTAGECRAFT_WITH_CUDA=ON, or use gloo");
 }
 
 void share_gpu(int) {}

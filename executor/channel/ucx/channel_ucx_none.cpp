@@ -7,7 +7,7 @@ std::string why_no_ucx() { return "this build has no UCX: configure with -DSTAGE
 
 std::unique_ptr<Channel> make_ucx_channel(const meeting::LaunchInfo&, std::chrono::milliseconds,
                                           std::shared_ptr<Activity>, const std::string&) {
-  throw DeviceError(why_no_ucx() + ", or use --channel gloo");
+  throw DeviceError(ErrorKind::NotInBuild, why_no_ucx() + ", or use --channel gloo");
 }
 
 }  // namespace stagecraft::channel

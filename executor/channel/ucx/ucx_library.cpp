@@ -42,12 +42,13 @@ class SharedLibrary {
       : name_(name), handle_(dlopen(name, binding | RTLD_LOCAL)) {
     if (handle_ != nullptr) return;
     const char* why = dlerror();
-    throw DeviceError(fmt::format("UCX cannot be loaded: {}", why ? why : name));
+    throw DeviceError(ErrorKind::NotInBuild, fmt::format("UCX cannot be loaded: {}", why ? why : name));
   }
   template <typename Function>
   void find(Function& function, const char* symbol) const {
     void* const found = dlsym(handle_, symbol);
-    if (found == nullptr) throw DeviceError(fmt::format("UCX cannot be used: {} has no function {}", name_, symbol));
+    if (found == nullptr)
+      throw DeviceError(ErrorKind::NotInBuild, fmt::format("UCX cannot be used: {} has no function {}", name_, symbol));
     function = reinterpret_cast<Function>(found);
   }
 

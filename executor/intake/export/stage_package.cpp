@@ -143,9 +143,11 @@ interchange::ArchiveStages stage_package(const std::string& path, const ModelSet
   }
   if (is_torchscript_archive(files::ZipArchive(path, files::ZipArchive::Deflated::Read))) {
     throw FormatError(
+        ErrorKind::UnsupportedModel,
         path +
-        ": is a TorchScript file, which cannot be converted; use the .pt2 that stagecraft export-model writes of the "
-        "original nn.Module (profile and plan it first). stagecraft run trains the TorchScript file as it is");
+            ": is a TorchScript file, which cannot be converted; use the .pt2 that stagecraft export-model writes of "
+            "the "
+            "original nn.Module (profile and plan it first). stagecraft run trains the TorchScript file as it is");
   }
   const auto source = std::make_shared<Conversion>();
   source->archive = read_pt2_archive(path);

@@ -68,8 +68,8 @@ class Coercion {
 
  private:
   [[noreturn]] void refuse(const std::string& found) const {
-    throw FormatError(place_ + ": argument \"" + wanted_.name() + "\": found " + found + ", expected " +
-                      wanted_.type()->str());
+    throw FormatError(ErrorKind::UnsupportedModel, place_ + ": argument \"" + wanted_.name() + "\": found " + found +
+                                                       ", expected " + wanted_.type()->str());
   }
   [[nodiscard]] static ArgumentPush constant(c10::IValue value) {
     return {ArgumentPush::Form::Constant, std::move(value), {}};

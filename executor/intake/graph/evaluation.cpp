@@ -109,16 +109,19 @@ void check_evaluation(const OperatorGraph& graph, int root) {
       const std::string& name = graph.tensors[to_index(value.source)].name;
       const std::string what = place_of(graph, node) + ": changes buffer \"" + name + "\", on which the loss depends, ";
       if (graph.exact_evaluation) {
-        throw FormatError(what + "also in evaluation; change it only in training, as batch norm does");
+        throw FormatError(ErrorKind::UnsupportedModel,
+                          what + "also in evaluation; change it only in training, as batch norm does");
       }
-      throw FormatError(what + "and the file does not say whether it does so in evaluation; " +
-                        graph.evaluation_advice);
+      throw FormatError(
+          ErrorKind::UnsupportedModel,
+          what + "and the file does not say whether it does so in evaluation; " + graph.evaluation_advice);
     }
     if (node.random && !graph.exact_evaluation &&
         (std::ranges::any_of(node.gives, is_observed) || std::ranges::any_of(node.writes, is_observed))) {
-      throw FormatError(place_of(graph, node) +
-                        ": draws random numbers, and the file does not say whether it does so in evaluation; " +
-                        graph.evaluation_advice);
+      throw FormatError(ErrorKind::UnsupportedModel,
+                        place_of(graph, node) +
+                            ": draws random numbers, and the file does not say whether it does so in evaluation; " +
+                            graph.evaluation_advice);
     }
   }
 }

@@ -270,7 +270,7 @@ Grouping groups_like(const OperatorGraph& graph, int loss, const ModelSettings& 
 int loss_of_graph(const OperatorGraph& graph, const ModelSettings& settings) {
   check_import_settings(settings);
   const int root = graph.outputs.empty() ? -1 : graph.outputs[to_index(output_index(graph, settings))];
-  if (root < 0) throw FormatError(graph.file + ": the model returns nothing");
+  if (root < 0) throw FormatError(ErrorKind::UnsupportedModel, graph.file + ": the model returns nothing");
   const GraphValue& value = graph.values[to_index(root)];
   const std::string loss = setting(settings, "loss", "none");
   const bool is_loss = value.meta && value.meta->sizes.empty() && c10::isFloatingType(value.meta->dtype);

@@ -51,19 +51,20 @@ Parts parts_of(const ProgramNode& node, const std::string& place) {
       {"wrap_with_set_grad_enabled", Form::Grad}, {"wrap_with_autocast", Form::Autocast}, {"cond", Form::Branch}};
   const auto it = known.find(name);
   if (name.starts_with("autograd_function")) {
-    throw FormatError(place +
-                      ": is a custom torch.autograd.Function, whose backward is Python; write it with PyTorch's "
-                      "operators: x + (y - x).detach() has the value of y and the gradient of x");
+    throw FormatError(ErrorKind::UnsupportedModel,
+                      place +
+                          ": is a custom torch.autograd.Function, whose backward is Python; write it with PyTorch's "
+                          "operators: x + (y - x).detach() has the value of y and the gradient of x");
   }
   if (it == known.end()) {
     std::vector<std::string> names;
     for (const auto& [each, form] : known) names.push_back(each);
-    throw FormatError(place + ": " + unknown_name("higher-order operator", name, names));
+    throw FormatError(ErrorKind::UnsupportedModel, place + ": " + unknown_name("higher-order operator", name, names));
   }
   Parts out{.form = it->second};
   std::size_t next = 0;
   const auto take = [&]() -> const ArgumentValue& {
-    if (next >= node.arguments.size()) throw FormatError(place + ": too few arguments");
+    if (next >= node.arguments.size()) throw FormatError(ErrorKind::UnsupportedModel, place + ": too few arguments");
     return node.arguments[next++].value;
   };
   const auto wrong = [&](const std::string& wanted) {
@@ -101,8 +102,9 @@ Parts parts_of(const ProgramNode& node, const std::string& place) {
   }
   for (const auto& graph : out.graphs) {
     if (graph->inputs.size() != out.operands.size()) {
-      throw FormatError(place + ": found " + std::to_string(out.operands.size()) + " operands, its graph needs " +
-                        std::to_string(graph->inputs.size()));
+      throw FormatError(ErrorKind::UnsupportedModel, place + ": found " + std::to_string(out.operands.size()) +
+                                                         " operands, its graph needs " +
+                                                         std::to_string(graph->inputs.size()));
     }
   }
   return out;
@@ -346,8 +348,9 @@ NodeCall higher_order_call(const ProgramGraph& graph, const ProgramNode& node, c
   for (const auto& each : parts.graphs) {
     inner.push_back(std::make_shared<const Inner>(make_inner(*each, place)));
     if (inner.back()->outputs.size() != values.size()) {
-      throw FormatError(place + ": found " + std::to_string(values.size()) + " results, its graph returns " +
-                        std::to_string(inner.back()->outputs.size()));
+      throw FormatError(ErrorKind::UnsupportedModel, place + ": found " + std::to_string(values.size()) +
+                                                         " results, its graph returns " +
+                                                         std::to_string(inner.back()->outputs.size()));
     }
   }
   std::vector<int> results;
@@ -362,7 +365,7 @@ NodeCall higher_order_call(const ProgramGraph& graph, const ProgramNode& node, c
     if (const auto* const number = std::get_if<double>(&value)) return {-1, *number};
     if (const auto* const truth = std::get_if<bool>(&value)) return {-1, *truth};
     if (std::holds_alternative<std::monostate>(value)) return {};
-    throw FormatError(place + ": operands must be tensors and numbers");
+    throw FormatError(ErrorKind::UnsupportedModel, place + ": operands must be tensors and numbers");
   };
   std::vector<Operand> operands;
   for (const ArgumentValue& each : parts.operands) operands.push_back(operand_of(each));

@@ -36,7 +36,7 @@ void check_import_settings(const ModelSettings& settings) {
   for (const auto& [key, value] : settings) {
     const bool known = std::ranges::find(import_settings(), key) != import_settings().end();
     if (!known && !key.starts_with("range.") && !key.starts_with("input."))
-      throw std::invalid_argument(unknown_name("setting", key, import_settings()));
+      throw InputError(ErrorKind::UnknownName, unknown_name("setting", key, import_settings()));
   }
 }
 

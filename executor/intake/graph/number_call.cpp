@@ -141,7 +141,7 @@ NodeCall size_call(const ProgramGraph& graph, const ProgramNode& node, const std
   const auto* const axis = node.arguments.size() < 2 ? nullptr : std::get_if<std::int64_t>(&node.arguments[1].value);
   const bool count = node.target == "torch.ops.aten.sym_numel.default";
   if (!tensor || graph.values[to_index(tensor->index)].kind != ProgramValue::Kind::Tensor || (!axis && !count))
-    throw FormatError(place + ": expected a tensor" + (count ? "" : " and an axis"));
+    throw FormatError(ErrorKind::UnsupportedModel, place + ": expected a tensor" + (count ? "" : " and an axis"));
   const int from = slot(tensor->index);
   const int to = slot(node.results[0].values[0].index);
   if (count) return [=](Frame& frame) { frame.slots[to_index(to)] = frame.slots[to_index(from)].toTensor().numel(); };
@@ -162,19 +162,20 @@ bool computes_numbers(const ProgramNode& node) {
 NodeCall number_call(const ProgramGraph& graph, const ProgramNode& node, const std::string& place,
                      const std::function<int(int)>& slot) {
   if (node.results.size() != 1 || node.results[0].values.size() != 1)
-    throw FormatError(place + ": expected one number as result");
+    throw FormatError(ErrorKind::UnsupportedModel, place + ": expected one number as result");
   if (is_size(node.target)) return size_call(graph, node, place, slot);
   const auto it = table().find(node.target);
   if (it == table().end()) {
     std::vector<std::string> known;
     for (const auto& [name, entry] : table()) known.push_back(name);
-    throw FormatError(place + ": " + unknown_name("operation on numbers", node.target, known));
+    throw FormatError(ErrorKind::UnsupportedModel,
+                      place + ": " + unknown_name("operation on numbers", node.target, known));
   }
   std::vector<Operand> operands;
   for (const ProgramArgument& argument : node.arguments) {
     if (const auto* const value = std::get_if<ValueIndex>(&argument.value)) {
       if (graph.values[to_index(value->index)].kind == ProgramValue::Kind::Tensor)
-        throw FormatError(place + ": found a tensor, expected a number");
+        throw FormatError(ErrorKind::UnsupportedModel, place + ": found a tensor, expected a number");
       operands.push_back({{}, slot(value->index)});
     } else if (const auto* const integer_value = std::get_if<std::int64_t>(&argument.value)) {
       operands.push_back({*integer_value, -1});
@@ -183,12 +184,12 @@ NodeCall number_call(const ProgramGraph& graph, const ProgramNode& node, const s
     } else if (const auto* const truth = std::get_if<bool>(&argument.value)) {
       operands.push_back({*truth, -1});
     } else {
-      throw FormatError(place + ": argument \"" + argument.name + "\": expected a number");
+      throw FormatError(ErrorKind::UnsupportedModel, place + ": argument \"" + argument.name + "\": expected a number");
     }
   }
   if (operands.size() != it->second.arguments) {
-    throw FormatError(place + ": found " + std::to_string(operands.size()) + " arguments, expected " +
-                      std::to_string(it->second.arguments));
+    throw FormatError(ErrorKind::UnsupportedModel, place + ": found " + std::to_string(operands.size()) +
+                                                       " arguments, expected " + std::to_string(it->second.arguments));
   }
   const int to = slot(node.results[0].values[0].index);
   return [call = it->second.call, operands = std::move(operands), to](Frame& frame) {

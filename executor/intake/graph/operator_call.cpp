@@ -23,10 +23,11 @@ c10::OperatorHandle find_operator(const ProgramNode& node, const std::string& pl
   if (found) return *found;
   const std::string space = name.name.substr(0, name.name.find("::"));
   if (space != "aten" && space != "prims") {
-    throw FormatError(place + ": operator " + node.target + " belongs to \"" + space +
-                      "\", which is a Python library; use PyTorch's own operators, \"aten\"");
+    throw FormatError(ErrorKind::UnsupportedModel,
+                      place + ": operator " + node.target + " belongs to \"" + space +
+                          "\", which is a Python library; use PyTorch's own operators, \"aten\"");
   }
-  throw FormatError(place + ": LibTorch 2.11 has no operator " + node.target);
+  throw FormatError(ErrorKind::UnsupportedModel, place + ": LibTorch 2.11 has no operator " + node.target);
 }
 
 /// The given arguments in the schema's order; null: absent.
@@ -41,13 +42,13 @@ std::vector<const ProgramArgument*> in_order(const c10::FunctionSchema& schema, 
       if (it == schema.arguments().end()) {
         std::vector<std::string> known;
         for (const c10::Argument& each : schema.arguments()) known.push_back(each.name());
-        throw FormatError(place + ": " + unknown_name("argument", given.name, known));
+        throw FormatError(ErrorKind::UnsupportedModel, place + ": " + unknown_name("argument", given.name, known));
       }
       at = to_index(it - schema.arguments().begin());
     }
     if (at >= out.size() || out[at]) {
-      throw FormatError(place + ": argument \"" + given.name +
-                        "\" appears twice, or is one more than the operator has");
+      throw FormatError(ErrorKind::UnsupportedModel, place + ": argument \"" + given.name +
+                                                         "\" appears twice, or is one more than the operator has");
     }
     out[at] = &given;
     next = at + 1;
@@ -55,7 +56,7 @@ std::vector<const ProgramArgument*> in_order(const c10::FunctionSchema& schema, 
   for (std::size_t i = 0; i < out.size(); ++i) {
     const c10::Argument& wanted = schema.arguments()[i];
     if (!out[i] && !wanted.default_value())
-      throw FormatError(place + ": argument \"" + wanted.name() + "\" is missing");
+      throw FormatError(ErrorKind::UnsupportedModel, place + ": argument \"" + wanted.name() + "\" is missing");
   }
   return out;
 }
@@ -66,16 +67,17 @@ void check_results(const c10::FunctionSchema& schema, const ProgramNode& node, c
       std::ranges::all_of(node.results, [](const ProgramResult& r) { return r.values.empty() && !r.list; });
   if (schema.returns().empty() && nothing) return;
   if (schema.returns().size() != node.results.size()) {
-    throw FormatError(place + ": found " + std::to_string(node.results.size()) + " results, the operator returns " +
-                      std::to_string(schema.returns().size()));
+    throw FormatError(ErrorKind::UnsupportedModel, place + ": found " + std::to_string(node.results.size()) +
+                                                       " results, the operator returns " +
+                                                       std::to_string(schema.returns().size()));
   }
   for (std::size_t i = 0; i < node.results.size(); ++i) {
     const bool list = schema.returns()[i].type()->kind() == c10::TypeKind::ListType;
     if (node.results[i].values.empty() && !node.results[i].list) continue;
     if (list != node.results[i].list) {
-      throw FormatError(place + ": result " + std::to_string(i) + ": found " +
-                        (node.results[i].list ? "a list" : "one value") + ", expected " +
-                        schema.returns()[i].type()->str());
+      throw FormatError(ErrorKind::UnsupportedModel, place + ": result " + std::to_string(i) + ": found " +
+                                                         (node.results[i].list ? "a list" : "one value") +
+                                                         ", expected " + schema.returns()[i].type()->str());
     }
   }
 }
@@ -102,7 +104,8 @@ c10::OperatorName operator_name(const std::string& target, const std::string& pl
   const std::size_t space = target.find('.', prefix.size());
   const std::size_t overload = target.rfind('.');
   if (!target.starts_with(prefix) || space == std::string::npos || overload <= space) {
-    throw FormatError(place + ": target \"" + target + "\", expected torch.ops.NAMESPACE.OPERATOR.OVERLOAD");
+    throw FormatError(ErrorKind::UnsupportedModel,
+                      place + ": target \"" + target + "\", expected torch.ops.NAMESPACE.OPERATOR.OVERLOAD");
   }
   const std::string last = target.substr(overload + 1);
   return {target.substr(prefix.size(), space - prefix.size()) + "::" + target.substr(space + 1, overload - space - 1),

@@ -166,7 +166,8 @@ NodeFacts operator_facts(const c10::FunctionSchema& schema, const c10::OperatorH
     out.decays.emplace_back(out.writes.front(), named.number("other", 1));
   }
   if ((schema.name() == "aten::embedding" || schema.name() == "aten::embedding_bag") && named.is("sparse", true))
-    throw FormatError(place + ": the embedding has sparse gradients, which stages cannot add; set sparse=False");
+    throw FormatError(ErrorKind::UnsupportedModel,
+                      place + ": the embedding has sparse gradients, which stages cannot add; set sparse=False");
   out.random = draws(op, named);
   out.repeatable = !out.random && !is_heavy(schema.name());
   return out;

@@ -34,13 +34,13 @@ std::string read_root(const files::ZipArchive& zip) {
   for (const files::ZipRecord& record : zip.records()) {
     const std::size_t slash = record.name.find('/');
     if (slash == std::string::npos)
-      throw FormatError(zip.path() + ": record \"" + record.name +
-                        "\": is not in a folder, expected one folder for all records");
+      throw FormatError(ErrorKind::UnsupportedModel, zip.path() + ": record \"" + record.name +
+                                                         "\": is not in a folder, expected one folder for all records");
     const std::string found = record.name.substr(0, slash);
     if (root.empty()) root = found;
     if (found != root)
-      throw FormatError(zip.path() + ": found the folders \"" + root + "\" and \"" + found +
-                        "\", expected one for all records");
+      throw FormatError(ErrorKind::UnsupportedModel, zip.path() + ": found the folders \"" + root + "\" and \"" +
+                                                         found + "\", expected one for all records");
   }
   return root;
 }
@@ -48,12 +48,14 @@ std::string read_root(const files::ZipArchive& zip) {
 void check_word(const Records& records, const std::string& name, const std::string& wanted) {
   const files::ZipRecord* const record = records.find(name);
   if (record == nullptr)
-    throw FormatError(records.place(name) + ": is missing, expected an archive of torch.export.save");
+    throw FormatError(ErrorKind::UnsupportedModel,
+                      records.place(name) + ": is missing, expected an archive of torch.export.save");
   const std::string found = records.zip->read(*record, kMostWordBytes);
   if (found != wanted)
-    throw FormatError(fmt::format("{}: found {}, expected \"{}\"", records.place(name),
-                                  format::Json(found).dump(-1, ' ', true, format::Json::error_handler_t::replace),
-                                  wanted));
+    throw FormatError(
+        ErrorKind::UnsupportedModel,
+        fmt::format("{}: found {}, expected \"{}\"", records.place(name),
+                    format::Json(found).dump(-1, ' ', true, format::Json::error_handler_t::replace), wanted));
 }
 
 bool is_payload_name(const std::string& name) {
@@ -71,15 +73,17 @@ std::string find_model(const Records& records) {
       models.push_back(record.name.substr(folder.size(), record.name.size() - folder.size() - 5));
   }
   if (models.empty())
-    throw FormatError(records.zip->path() + ": found no models/*.json, expected one model: saving it may have failed");
+    throw FormatError(ErrorKind::UnsupportedModel,
+                      records.zip->path() + ": found no models/*.json, expected one model: saving it may have failed");
   if (models.size() > 1) {
     std::string names;
     for (const std::string& model : models) names += (names.empty() ? "" : ", ") + model;
-    throw FormatError(fmt::format("{}: found {} models, expected one: {}", records.zip->path(), models.size(), names));
+    throw FormatError(ErrorKind::UnsupportedModel,
+                      fmt::format("{}: found {} models, expected one: {}", records.zip->path(), models.size(), names));
   }
   if (!is_payload_name(models[0]))
-    throw FormatError(records.zip->path() + ": found a model \"" + models[0] +
-                      "\", expected a name of letters, digits, \"_\" and \".\"");
+    throw FormatError(ErrorKind::UnsupportedModel, records.zip->path() + ": found a model \"" + models[0] +
+                                                       "\", expected a name of letters, digits, \"_\" and \".\"");
   return models[0];
 }
 
@@ -163,10 +167,12 @@ void check_tensors(const Pt2Archive& archive, const Records& records) {
                                     : "data/constants/" + archive.model + "_constants_config.json";
     const std::string place = records.place(name) + ": \"" + input.name + "\": ";
     const auto found = archive.tensors.find(input.name);
-    if (found == archive.tensors.end()) throw FormatError(place + "is missing, but the program reads it");
+    if (found == archive.tensors.end())
+      throw FormatError(ErrorKind::UnsupportedModel, place + "is missing, but the program reads it");
     const StoredTensor& tensor = found->second;
     if (tensor.parameter != (input.kind == ProgramInput::Kind::Parameter))
-      throw FormatError(place + "is_param is " + (tensor.parameter ? "true" : "false") + ", unlike in the program");
+      throw FormatError(ErrorKind::UnsupportedModel,
+                        place + "is_param is " + (tensor.parameter ? "true" : "false") + ", unlike in the program");
     const TensorMeta& meta = *archive.program.graph.values.at(to_index(input.value.index)).tensor;
     const auto equal = [](const std::vector<std::int64_t>& stored, const std::vector<SizeExpression>& wanted) {
       return std::ranges::equal(stored, wanted,
@@ -178,12 +184,15 @@ void check_tensors(const Pt2Archive& archive, const Records& records) {
       return "[" + out + "]";
     };
     if (tensor.dtype != meta.dtype)
-      throw FormatError(place + "found " + c10::toString(tensor.dtype) + ", expected " + c10::toString(meta.dtype));
+      throw FormatError(ErrorKind::UnsupportedModel,
+                        place + "found " + c10::toString(tensor.dtype) + ", expected " + c10::toString(meta.dtype));
     if (!equal(tensor.sizes, meta.sizes))
       throw FormatError(
+          ErrorKind::UnsupportedModel,
           place + fmt::format("found sizes [{}], expected {}", fmt::join(tensor.sizes, ", "), listed(meta.sizes)));
     if (!equal(tensor.strides, meta.strides))
-      throw FormatError(place + fmt::format("found strides [{}], expected {}", fmt::join(tensor.strides, ", "),
+      throw FormatError(ErrorKind::UnsupportedModel,
+                        place + fmt::format("found strides [{}], expected {}", fmt::join(tensor.strides, ", "),
                                             listed(meta.strides)));
   }
 }

@@ -64,9 +64,10 @@ class GraphBuilder {
     }
     for (const auto& [symbol, range] : program_->ranges) out_.symbols.push_back(symbol);
     if (out_.symbols.size() > 1) {
-      throw FormatError(out_.file + ": has " + std::to_string(out_.symbols.size()) + " dynamic sizes (" +
-                        out_.symbols[0] + ", " + out_.symbols[1] +
-                        "), expected only the batch: export all batched inputs with the same torch.export.Dim");
+      throw FormatError(ErrorKind::UnsupportedModel,
+                        out_.file + ": has " + std::to_string(out_.symbols.size()) + " dynamic sizes (" +
+                            out_.symbols[0] + ", " + out_.symbols[1] +
+                            "), expected only the batch: export all batched inputs with the same torch.export.Dim");
     }
     add_nodes();
     for (const ProgramInput& input : program_->inputs) {
@@ -129,7 +130,8 @@ class GraphBuilder {
   void add_tensor(const ProgramInput& input) {
     const auto stored = archive_.tensors.find(input.name);
     if (stored == archive_.tensors.end())
-      throw FormatError(out_.file + ": the archive has no bytes for \"" + input.name + "\"");
+      throw FormatError(ErrorKind::UnsupportedModel,
+                        out_.file + ": the archive has no bytes for \"" + input.name + "\"");
     const StoredTensor& tensor = stored->second;
     const bool trainable = input.kind == ProgramInput::Kind::Parameter && tensor.requires_grad;
     GraphValue& value = out_.values[to_index(input.value.index)];
@@ -137,7 +139,8 @@ class GraphBuilder {
                    : input.kind == ProgramInput::Kind::Constant ? Origin::Constant
                                                                 : Origin::Buffer;
     if (trainable && tensor.dtype != c10::ScalarType::Float) {
-      throw FormatError(out_.file + ": " + untrainable_text(input.name, tensor.dtype, "export model.float()"));
+      throw FormatError(ErrorKind::UnsupportedModel,
+                        out_.file + ": " + untrainable_text(input.name, tensor.dtype, "export model.float()"));
     }
     // Tied parameters are one tensor with several names.
     for (std::size_t i = 0; i < out_.tensors.size(); ++i) {
@@ -147,8 +150,9 @@ class GraphBuilder {
       }
       if (stored_[i].record == tensor.record && (trainable || out_.tensors[i].trainable)) {
         throw FormatError(
+            ErrorKind::UnsupportedModel,
             out_.file + ": \"" + out_.tensors[i].name + "\" and \"" + input.name +
-            "\" are different views of one tensor, which no optimizer can train separately; clone() them");
+                "\" are different views of one tensor, which no optimizer can train separately; clone() them");
       }
     }
     value.source = to_int(out_.tensors.size());
@@ -163,7 +167,7 @@ class GraphBuilder {
     value.origin = Origin::Input;
     value.source = to_int(out_.inputs.size());
     if (value.kind != GraphValue::Kind::Tensor || !value.meta)
-      throw FormatError(out_.file + ": input \"" + input.name + "\" is not a tensor");
+      throw FormatError(ErrorKind::UnsupportedModel, out_.file + ": input \"" + input.name + "\" is not a tensor");
     const ExportedInput* notes = nullptr;
     if (archive_.notes) {
       const auto it = std::ranges::find(archive_.notes->inputs, input.name, &ExportedInput::name);
@@ -173,8 +177,9 @@ class GraphBuilder {
     try {
       out.dtype = device::dtype_name(value.meta->dtype);
     } catch (const std::invalid_argument&) {
-      throw FormatError(out_.file + ": input \"" + input.name + "\" has type " + c10::toString(value.meta->dtype) +
-                        ", which no data source provides");
+      throw FormatError(ErrorKind::UnsupportedModel, out_.file + ": input \"" + input.name + "\" has type " +
+                                                         c10::toString(value.meta->dtype) +
+                                                         ", which no data source provides");
     }
     out.batch_axis = std::nullopt;
     for (std::size_t axis = 0; axis < value.meta->sizes.size(); ++axis) {
@@ -184,8 +189,9 @@ class GraphBuilder {
         continue;
       }
       if (extent.kind != SizeExpression::Kind::Symbol || out.batch_axis) {
-        throw FormatError(out_.file + ": input \"" + input.name + "\" has size " + to_string(extent) + " in axis " +
-                          std::to_string(axis) + ", expected the batch size in one axis and numbers in the others");
+        throw FormatError(ErrorKind::UnsupportedModel,
+                          out_.file + ": input \"" + input.name + "\" has size " + to_string(extent) + " in axis " +
+                              std::to_string(axis) + ", expected the batch size in one axis and numbers in the others");
       }
       out.batch_axis = to_int(axis);
     }
@@ -193,16 +199,17 @@ class GraphBuilder {
       // Exported for one batch size: the notes give the batch axis, else it is the first.
       out.batch_axis = notes ? notes->batch_axis : 0;
       if (out.batch_axis && *out.batch_axis >= to_int(out.shape.size())) {
-        throw FormatError(out_.file + ": extra/stagecraft.json: input \"" + input.name + "\" has no axis " +
-                          std::to_string(*out.batch_axis));
+        throw FormatError(ErrorKind::UnsupportedModel, out_.file + ": extra/stagecraft.json: input \"" + input.name +
+                                                           "\" has no axis " + std::to_string(*out.batch_axis));
       }
       if (out.batch_axis) {
         const std::int64_t samples = out.shape[to_index(*out.batch_axis)];
         out.shape.erase(out.shape.begin() + *out.batch_axis);
         if (fixed_ && *fixed_ != samples) {
-          throw FormatError(out_.file + ": input \"" + input.name + "\" holds " + std::to_string(samples) +
-                            " samples, the inputs before it have " + std::to_string(*fixed_) +
-                            "; export the model with a dynamic batch size");
+          throw FormatError(ErrorKind::UnsupportedModel,
+                            out_.file + ": input \"" + input.name + "\" holds " + std::to_string(samples) +
+                                " samples, the inputs before it have " + std::to_string(*fixed_) +
+                                "; export the model with a dynamic batch size");
         }
         fixed_ = samples;
       }
@@ -288,7 +295,7 @@ class GraphBuilder {
       std::vector<std::string> known;
       for (const model::ModelInput& input : out_.inputs) known.push_back(input.name);
       if (std::ranges::find(known, name) == known.end())
-        throw std::invalid_argument(out_.file + ": " + unknown_name("input", name, known));
+        throw InputError(ErrorKind::UnknownName, out_.file + ": " + unknown_name("input", name, known));
     }
   }
 
@@ -319,7 +326,8 @@ class GraphBuilder {
 
 at::Tensor load_tensor(const files::ZipArchive& archive, const StoredTensor& stored) {
   const files::ZipRecord* const record = archive.find(stored.record);
-  if (!record) throw FormatError(archive.path() + ": has no record \"" + stored.record + "\"");
+  if (!record)
+    throw FormatError(ErrorKind::UnsupportedModel, archive.path() + ": has no record \"" + stored.record + "\"");
   std::shared_ptr<files::MappedRecord> bytes = archive.map(*record, /*check=*/true);
   const auto options = at::TensorOptions(stored.dtype);
   const auto item = static_cast<std::int64_t>(c10::elementSize(stored.dtype));

@@ -50,7 +50,8 @@ std::vector<std::vector<c10::IValue>> dry_run(const DryRuns& runs, const std::fu
     jit::Stack stack;
     for (const ScriptValue& argument : arguments) stack.push_back(in_run(argument, i));
     const auto fail = [&](const std::string& why) {
-      throw FormatError(where + ": fails on " + std::to_string(runs.samples[i]) + " samples: " + first_line(why));
+      throw FormatError(ErrorKind::UnsupportedModel,
+                        where + ": fails on " + std::to_string(runs.samples[i]) + " samples: " + first_line(why));
     };
     try {
       run(stack);

@@ -65,7 +65,8 @@ class Extractor {
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
-    throw FormatError(place_ + ": a branch or loop that depends on data or on the batch " + what);
+    throw FormatError(ErrorKind::UnsupportedModel,
+                      place_ + ": a branch or loop that depends on data or on the batch " + what);
   }
 
   jit::Value* outside(jit::Value* value) {

@@ -52,11 +52,13 @@ ScriptValue ScriptGraph::held_value(int tensor) {
   if (const auto it = held_values_.find(tensor); it != held_values_.end()) return it->second;
   const bool trainable = held.parameter && held.tensor.requires_grad();
   if (trainable && held.tensor.scalar_type() != c10::ScalarType::Float) {
-    throw FormatError(graph_.file + ": " +
-                      untrainable_text(held.name, held.tensor.scalar_type(), "save model.float()"));
+    throw FormatError(
+        ErrorKind::UnsupportedModel,
+        graph_.file + ": " + untrainable_text(held.name, held.tensor.scalar_type(), "save model.float()"));
   }
   if (held.tensor.layout() != c10::kStrided || held.tensor.is_quantized())
-    throw FormatError(graph_.file + ": tensor \"" + held.name + "\" is sparse or quantized, expected a plain tensor");
+    throw FormatError(ErrorKind::UnsupportedModel,
+                      graph_.file + ": tensor \"" + held.name + "\" is sparse or quantized, expected a plain tensor");
   const at::Tensor plain = held.tensor.detach();
   GraphValue value{.name = held.name,
                    .origin = trainable                       ? Origin::Parameter
@@ -123,7 +125,7 @@ ScriptArgument ScriptGraph::argument_of(const ScriptValue& value, GraphNode& nod
       return {.form = ScriptArgument::Form::Value, .value = index};
     }
     case Kind::Module:
-      throw FormatError(place_of(graph_, node) + ": takes a module as an argument");
+      throw FormatError(ErrorKind::UnsupportedModel, place_of(graph_, node) + ": takes a module as an argument");
     case Kind::Items:
       break;
   }

@@ -39,8 +39,8 @@ std::optional<std::vector<ScriptValue>> on_items(const std::string& name, const 
   const auto count = static_cast<std::int64_t>(items.size());
   if (name == "prim::TupleUnpack" || name == "prim::ListUnpack") {
     if (items.size() != results)
-      throw FormatError(place + ": found a list of " + std::to_string(items.size()) + ", expected " +
-                        std::to_string(results));
+      throw FormatError(ErrorKind::UnsupportedModel, place + ": found a list of " + std::to_string(items.size()) +
+                                                         ", expected " + std::to_string(results));
     return items;
   }
   if (name == "aten::len") return Results{constant_value_of(count)};
@@ -49,7 +49,8 @@ std::optional<std::vector<ScriptValue>> on_items(const std::string& name, const 
     if (!index) return std::nullopt;
     const std::int64_t at = *index < 0 ? *index + count : *index;
     if (at < 0 || at >= count)
-      throw FormatError(place + ": index " + std::to_string(*index) + " of a list of " + std::to_string(count));
+      throw FormatError(ErrorKind::UnsupportedModel,
+                        place + ": index " + std::to_string(*index) + " of a list of " + std::to_string(count));
     return Results{items[to_index(at)]};
   }
   if (name == "aten::list") return list(items);

@@ -76,13 +76,16 @@ class Layout {
     return out;
   }
   [[noreturn]] void refuse(const jit::Node& node, const std::string& what) const {
-    throw FormatError(place(node) + ": " + what);
+    throw FormatError(ErrorKind::UnsupportedModel, place(node) + ": " + what);
   }
 
   std::vector<ScriptValue> call(jit::Function& function, std::vector<ScriptValue> arguments) {
     auto* const own = dynamic_cast<jit::GraphFunction*>(&function);
-    if (!own) throw FormatError(graph_.graph().file + ": calls \"" + function.name() + "\", which is not TorchScript");
-    if (++depth_ > kDeepestCalls) throw FormatError(graph_.graph().file + ": calls are nested more than 200 deep");
+    if (!own)
+      throw FormatError(ErrorKind::UnsupportedModel,
+                        graph_.graph().file + ": calls \"" + function.name() + "\", which is not TorchScript");
+    if (++depth_ > kDeepestCalls)
+      throw FormatError(ErrorKind::UnsupportedModel, graph_.graph().file + ": calls are nested more than 200 deep");
     own->ensure_defined();
     const std::shared_ptr<jit::Graph> graph = own->graph();
     Names names;
@@ -98,8 +101,8 @@ class Layout {
   void block(jit::Block* code, Names& names) {
     for (jit::Node* const node : code->nodes()) {
       if (graph_.graph().nodes.size() > kMostNodes || ++visited_ > 10 * kMostNodes)
-        throw FormatError(graph_.graph().file + ": the model has more than " + std::to_string(kMostNodes) +
-                          " operations");
+        throw FormatError(ErrorKind::UnsupportedModel, graph_.graph().file + ": the model has more than " +
+                                                           std::to_string(kMostNodes) + " operations");
       run_node(node, names);
     }
   }
@@ -330,7 +333,8 @@ class Layout {
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       const auto* const info = i < schema->arguments().size() ? schema->arguments()[i].alias_info() : nullptr;
       if (info && info->isWrite() && arguments[i].kind != Kind::Value)
-        throw FormatError(made.place + ": changes a list or number that other values may alias, which cannot be cut");
+        throw FormatError(ErrorKind::UnsupportedModel,
+                          made.place + ": changes a list or number that other values may alias, which cannot be cut");
       made.arguments.push_back(graph_.argument_of(arguments[i], out));
     }
     numbers_.follow_classes(last, *schema, arguments, graph_.graph().inputs, made.place);

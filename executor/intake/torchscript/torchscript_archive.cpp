@@ -82,7 +82,8 @@ c10::intrusive_ptr<c10::ivalue::Object> load_torchscript(const files::ZipArchive
   std::uint64_t inflated = 0;
   for (const files::ZipRecord& record : archive.records()) {
     const auto fail = [&](const std::string& what) {
-      throw FormatError(fmt::format("{}: record \"{}\": {}", archive.path(), record.name, what));
+      throw FormatError(ErrorKind::UnsupportedModel,
+                        fmt::format("{}: record \"{}\": {}", archive.path(), record.name, what));
     };
     if (!record.name.starts_with(root)) fail(fmt::format("is not under \"{}\" like the others", root));
     const bool code = record.name.starts_with(root + "code/");

@@ -30,7 +30,7 @@ OperatorGraph torchscript_graph(const files::ZipArchive& archive, const TorchScr
   const std::string& file = archive.path();
   ScriptState state(load_torchscript(archive), mode);
   const torch::jit::Function* const forward = state.root()->type()->findMethod("forward");
-  if (!forward) throw FormatError(file + ": the module has no method forward");
+  if (!forward) throw FormatError(ErrorKind::UnsupportedModel, file + ": the module has no method forward");
 
   std::vector<std::string> names;
   std::vector<ScriptInput> inputs;
@@ -38,7 +38,7 @@ OperatorGraph torchscript_graph(const files::ZipArchive& archive, const TorchScr
   for (std::size_t i = 1; i < arguments.size(); ++i) names.push_back(arguments[i].name());
   for (const auto& [name, text] : declared.inputs) {
     if (std::ranges::find(names, name) == names.end())
-      throw std::invalid_argument(file + ": " + unknown_name("input", name, names));
+      throw InputError(ErrorKind::UnknownName, file + ": " + unknown_name("input", name, names));
   }
   for (std::size_t i = 1; i < arguments.size(); ++i) {
     const auto given = declared.inputs.find(names[i - 1]);
@@ -56,7 +56,7 @@ OperatorGraph torchscript_graph(const files::ZipArchive& archive, const TorchScr
   }
   for (const auto& [name, range] : declared.ranges) {
     const auto it = std::ranges::find(inputs, name, [](const ScriptInput& each) { return each.model.name; });
-    if (it == inputs.end()) throw std::invalid_argument(file + ": " + unknown_name("input", name, names));
+    if (it == inputs.end()) throw InputError(ErrorKind::UnknownName, file + ": " + unknown_name("input", name, names));
     it->model.least = range.first;
     it->model.classes = range.second;
   }

@@ -97,7 +97,8 @@ TEST(Gather, SaysWhyThereAreNoPlans) {
   tight.memory_limit = 10_B;
   const Gathered found = gather(graph, testing::flat_topology(2), simulated_costs(), tight, {});
   EXPECT_TRUE(found.plans.empty());
-  EXPECT_THAT(found.reason, HasSubstr("no plan fits in memory"));
+  EXPECT_THAT(found.reason.reason, HasSubstr("no plan fits in memory"));
+  EXPECT_EQ(found.reason.kind, ErrorKind::DoesNotFit);
 }
 
 }  // namespace

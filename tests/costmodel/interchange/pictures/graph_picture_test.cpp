@@ -164,7 +164,7 @@ TEST_F(GraphTool, NamesFileAndLayerOfWhatDoesNotFit) {
   plan.stages[0].layers = {"a"};
   folder_.write("plan.json", format::plan_json(plan));
   EXPECT_EQ(run("stagecraft-graph graph.json --plan plan.json").err,
-            "stagecraft-graph: plan.json: layer \"b\" of the graph is not in any stage\n");
+            "stagecraft-graph: plan.json: layer \"b\" of the graph is not in any stage [SC2001]\n");
   folder_.write("graph.txt", "node1 -- Add\n");
   EXPECT_THAT(run("stagecraft-graph graph.txt").err, HasSubstr("graph.txt: line 1: found 2 parts"));
   EXPECT_EQ(run("stagecraft-graph graph.json --dot --svg").status, 2);
@@ -173,9 +173,9 @@ TEST_F(GraphTool, NamesFileAndLayerOfWhatDoesNotFit) {
 TEST_F(GraphTool, NamesThePackageOfAMissingDot) {
   const Outcome o = run("PATH=/nowhere " + program_folder() + "/stagecraft-graph graph.json --svg");
   EXPECT_EQ(o.status, 1);
-  EXPECT_EQ(
-      o.err,
-      "stagecraft-graph: cannot run dot; install the package graphviz, or use --dot (No such file or directory)\n");
+  EXPECT_EQ(o.err,
+            "stagecraft-graph: cannot run dot; install the package graphviz, or use --dot (No such file or directory) "
+            "[SC4005]\n");
 }
 
 TEST_F(GraphTool, DrawsEveryLayer) {
