@@ -136,7 +136,8 @@ const std::vector<Section>& sections() {
        "What is written, and where.",
        {{"folder", Kind::Text, "", "\"stagecraft-out\""},
         {"traces", Kind::Flag, "also write timelines for ui.perfetto.dev", "false"},
-        {"pictures", Kind::Flag, "also write the report's pictures as SVG files", "false"}}},
+        {"pictures", Kind::Flag, "also write the report's pictures as SVG files", "false"},
+        {"png", Kind::Flag, "with pictures: as PNG files too, which needs the package librsvg2-bin", "false"}}},
   };
   return table;
 }

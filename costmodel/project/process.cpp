@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pty.h>
+#include <spawn.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -238,6 +239,18 @@ Ended run_process(const std::string& program, const std::vector<std::string>& ar
   out.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   if (out.status == 127) throw DeviceError(ErrorKind::MissingProgram, "cannot start " + program);
   return out;
+}
+
+int run_program(std::vector<std::string> words, const std::string& otherwise) {
+  std::vector<char*> raw;
+  for (std::string& word : words) raw.push_back(word.data());
+  raw.push_back(nullptr);
+  pid_t child = 0;
+  const int error = ::posix_spawnp(&child, raw.front(), nullptr, nullptr, raw.data(), environ);
+  if (error != 0) throw DeviceError(ErrorKind::MissingProgram, otherwise + " (" + std::strerror(error) + ")");
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 }  // namespace stagecraft::project

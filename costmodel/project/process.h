@@ -31,4 +31,9 @@ struct Ended {
 [[nodiscard]] Ended run_process(const std::string& program, const std::vector<std::string>& arguments,
                                 const std::string& log, const std::string& headline, bool capture);
 
+/// Runs a program to its end with our standard streams and returns its exit status, 128 + signal if it was killed.
+/// `words` begin with its name, which is looked for on PATH. Throws DeviceError "OTHERWISE (reason)" if it cannot be
+/// started.
+[[nodiscard]] int run_program(std::vector<std::string> words, const std::string& otherwise);
+
 }  // namespace stagecraft::project

@@ -255,7 +255,10 @@ class Maker {
     if (p_.has("run")) c.add({files_.measured});
     const std::vector<std::string> inputs = c.words();
     c.add({"-o", files_.report});
-    if (p_.flag("output", "pictures")) c.add({"--pictures", files_.folder + "/pictures"});
+    if (p_.flag("output", "pictures")) {
+      c.add({"--pictures", files_.folder + "/pictures"});
+      if (p_.flag("output", "png")) c.add({"--png"});
+    }
     Step& s = step("report", c);
     s.inputs = inputs;
     s.outputs = {files_.report};

@@ -1,6 +1,3 @@
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +13,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/interchange/pictures/graph_picture.h"
 #include "costmodel/interchange/pipedream.h"
+#include "costmodel/project/process.h"
 #include "costmodel/tool.h"
 
 namespace {
@@ -43,24 +41,11 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
-/// Runs a program; `words` begin with its name. Returns its exit status, or throws with `otherwise` if there is none.
-int run_program(std::vector<std::string> words, const std::string& otherwise) {
-  std::vector<char*> raw;
-  for (std::string& word : words) raw.push_back(word.data());
-  raw.push_back(nullptr);
-  pid_t child = 0;
-  const int error = ::posix_spawnp(&child, raw.front(), nullptr, nullptr, raw.data(), environ);
-  if (error != 0)
-    throw stagecraft::DeviceError(stagecraft::ErrorKind::MissingProgram, otherwise + " (" + std::strerror(error) + ")");
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {}
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
 /// Runs Graphviz's dot.
 void run_dot(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "dot");
-  const int status = run_program(arguments, "cannot run dot; install the package graphviz, or use --dot");
+  const int status =
+      stagecraft::project::run_program(arguments, "cannot run dot; install the package graphviz, or use --dot");
   if (status != 0)
     throw stagecraft::DeviceError(stagecraft::ErrorKind::MissingProgram,
                                   "dot ended with status " + std::to_string(status));
@@ -77,8 +62,8 @@ stagecraft::Graph graph_of_model(const std::string& model, const std::vector<std
     words.emplace_back("--set");
     words.push_back(each);
   }
-  const int status =
-      run_program(words, "\"" + model + "\" is not a graph file, and " + profile + ", which draws models, is missing");
+  const int status = stagecraft::project::run_program(
+      words, "\"" + model + "\" is not a graph file, and " + profile + ", which draws models, is missing");
   if (status == 2) throw CLI::ValidationError("GRAPH", "\"" + model + "\" cannot be drawn, see above");
   if (status != 0) throw std::invalid_argument("\"" + model + "\" could not be drawn, see above");
   stagecraft::Graph graph = stagecraft::format::read_graph(output);

@@ -2,13 +2,53 @@
 
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
+#include "costmodel/project/process.h"
 #include "costmodel/report/report.h"
 #include "costmodel/tool.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Draws the picture in the file `svg` as the file `png`, twice as large for sharp text, on white.
+void write_png(const std::string& svg, const std::string& png) {
+  const std::string beside = png + ".partial";
+  const int status = stagecraft::project::run_program(
+      {"rsvg-convert", "--zoom", "2", "--background-color", "white", "--output", beside, svg},
+      "cannot run rsvg-convert; install the package librsvg2-bin, or leave out --png");
+  if (status == 0) return fs::rename(beside, png);
+  fs::remove(beside);
+  throw stagecraft::DeviceError(svg + ": rsvg-convert ended with status " + std::to_string(status));
+}
+
+/// Writes all pictures of a report to `folder`.
+void write_pictures(const std::string& folder, const std::vector<std::string>& inputs,
+                    const std::vector<stagecraft::report::Section>& sections, bool png, bool force) {
+  std::vector<const stagecraft::report::Picture*> pictures;
+  std::vector<stagecraft::format::OutputFile> outputs;
+  for (const auto& section : sections) {
+    for (const auto& picture : section.pictures) {
+      pictures.push_back(&picture);
+      outputs.push_back({picture.name + ".svg", "SVG picture"});
+      if (png) outputs.push_back({picture.name + ".png", "PNG picture"});
+    }
+  }
+  stagecraft::format::check_outputs_in(folder, inputs, outputs, force);
+  fs::create_directories(folder);
+  for (const stagecraft::report::Picture* picture : pictures) {
+    const std::string path = (fs::path(folder) / picture->name).string();
+    stagecraft::format::write_text(path + ".svg", picture_file(*picture));
+    if (png) write_png(path + ".svg", path + ".png");
+  }
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   std::vector<std::string> files;
   std::string output = "-";
   std::string pictures;
+  bool png = false;
   bool force = false;
   return stagecraft::run_tool(
       {"report",
@@ -16,7 +56,7 @@ int main(int argc, char** argv) {
        "goes, "
        "memory, layers, links. The page needs no network.",
        "stagecraft report graph.json topology.json plan.json prediction.json measured.json -o report.html\n"
-       "  stagecraft report prediction.json -o report.html --pictures pictures"},
+       "  stagecraft report prediction.json -o report.html --pictures pictures --png"},
       argc, argv,
       [&](CLI::App& app) {
         app.add_option(
@@ -25,7 +65,10 @@ int main(int argc, char** argv) {
                "any order; - is standard input")
             ->required();
         app.add_option("-o,--output", output, "HTML page; - is standard output")->capture_default_str();
-        app.add_option("--pictures", pictures, "folder for each picture as an SVG file");
+        CLI::Option* const folder = app.add_option("--pictures", pictures, "folder for each picture as an SVG file");
+        app.add_flag("--png", png,
+                     "with --pictures: PNG files too, drawn by rsvg-convert from the package librsvg2-bin")
+            ->needs(folder);
         stagecraft::add_force_option(app, force);
       },
       [&] {
@@ -36,19 +79,7 @@ int main(int argc, char** argv) {
           add_document(documents, stagecraft::format::read_text(file), file == "-" ? "standard input" : file);
         for (const std::string& note : complete(documents)) std::cerr << "stagecraft-report: note: " << note << "\n";
         const auto parts = sections(documents);
-        if (!pictures.empty()) {
-          std::vector<stagecraft::format::OutputFile> outputs;
-          for (const auto& section : parts) {
-            for (const auto& picture : section.pictures) outputs.push_back({picture.name + ".svg", "SVG picture"});
-          }
-          stagecraft::format::check_outputs_in(pictures, files, outputs, force);
-          std::filesystem::create_directories(pictures);
-          for (const auto& section : parts) {
-            for (const auto& picture : section.pictures)
-              stagecraft::format::write_text((std::filesystem::path(pictures) / (picture.name + ".svg")).string(),
-                                             picture_file(picture));
-          }
-        }
+        if (!pictures.empty()) write_pictures(pictures, files, parts, png, force);
         stagecraft::format::write_text(output, report_page(documents, parts));
         return 0;
       });

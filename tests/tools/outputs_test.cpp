@@ -192,5 +192,29 @@ TEST_F(Outputs, HoldForEveryVerb) {
   EXPECT_EQ(format::text_kind(folder_.read("g.json")), "stagecraft.plan");
 }
 
+TEST_F(Outputs, ArePicturesOfEveryPixelWhereAsked) {
+  const testing::Outcome alone = folder_.run("stagecraft-report g.json p.json -o r.html --png");
+  EXPECT_EQ(alone.status, 2);
+  EXPECT_THAT(alone.err, HasSubstr("--png requires --pictures"));
+  const testing::Outcome none =
+      folder_.run("PATH=/nowhere $(command -v stagecraft-report) g.json p.json -o r.html --pictures pictures --png");
+  EXPECT_EQ(none.status, 1);
+  EXPECT_THAT(none.err, HasSubstr("cannot run rsvg-convert; install the package librsvg2-bin, or leave out --png"));
+  if (folder_.run("command -v rsvg-convert").status != 0) GTEST_SKIP() << "no rsvg-convert, of package librsvg2-bin";
+  for (int i = 0; i < 2; ++i) {  // the second replaces older ones
+    const testing::Outcome o = folder_.run("stagecraft-report g.json p.json -o r.html --pictures pictures --png");
+    EXPECT_EQ(o.status, 0) << o.err;
+  }
+  const std::string svg = folder_.read("pictures/layer-bars.svg");
+  const std::string png = folder_.read("pictures/layer-bars.png");
+  EXPECT_EQ(format::text_kind(png), "PNG picture");
+  // The width in pixels is in bytes 16 to 19 of a PNG, most significant first; it is twice the SVG's.
+  int pixels = 0;
+  for (std::size_t i = 16; i < 20; ++i) pixels = 256 * pixels + static_cast<unsigned char>(png.at(i));
+  const std::size_t width = svg.find("width=\"") + 7;
+  EXPECT_EQ(pixels, 2 * std::stoi(svg.substr(width)));
+  EXPECT_EQ(folder_.run("ls pictures | grep -c partial").out, "0\n");
+}
+
 }  // namespace
 }  // namespace stagecraft

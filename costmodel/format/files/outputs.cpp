@@ -41,6 +41,7 @@ const std::vector<std::pair<std::regex, const char*>>& kinds() {
              {R"([A-Za-z0-9][A-Za-z0-9._:@-]* slots=\d+\n)", "host list"},
              {R"(digraph layers \{)", "Graphviz picture"},
              {R"((<\?xml[^>]*>\s*)?(<!DOCTYPE svg[^>]*>\s*)?(<!--[^>]*-->\s*)*<svg[ >])", "SVG picture"},
+             {R"(\x89PNG\r\n\x1a\n)", "PNG picture"},
              {R"(<!DOCTYPE html>\s*<html [^>]*class="stagecraft-report")", "HTML report"},
              {R"(\{("\d+":\[|\}))", "list of Chakra groups"},
          })
