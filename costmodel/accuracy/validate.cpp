@@ -70,7 +70,7 @@ Validation validated(std::vector<ValidatedRun> runs, double noise) {
     const auto key = std::tuple(run.model, run.ranks, run.step_samples);
     run.times.group = groups.emplace(key, to_int(groups.size())).first->second;
   }
-  Validation out{.runs = std::move(runs), .regimes = {}};
+  Validation out{.runs = std::move(runs), .regimes = {}, .noise = noise};
   out.regimes.push_back(regime("all", out.runs, noise, [](const ValidatedRun&) { return true; }));
   const auto word = [](const char* what) {
     return [what](const std::string& value) { return fmt::format("{} {}", what, value); };
@@ -123,6 +123,8 @@ std::string validation_text(const Validation& validation, int width) {
                             {.title = "interval", .left = true}},
                            rows, width);
   out += "error: predicted / measured - 1; bias: median with sign; regret: largest of the predicted best plan\n";
+  if (validation.noise.value_or(0) > 0)
+    out += fmt::format("tau: of pairs whose measured times differ by more than {}\n", percent(*validation.noise));
   return out;
 }
 

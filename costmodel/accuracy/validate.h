@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,8 @@ struct Regime {
 struct Validation {
   std::vector<ValidatedRun> runs;
   std::vector<Regime> regimes;  ///< "all" first; then by model, schedule and ranks where the runs differ in them
+  /// Share by which measured times must differ for a pair to count in the order; absent: unknown.
+  std::optional<double> noise = {};
   friend bool operator==(const Validation&, const Validation&) = default;
 };
 

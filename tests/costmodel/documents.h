@@ -260,6 +260,7 @@ inline Validation full_validation() {
   Validation validation;
   validation.runs = {{"measured.json", "full", "1f1b", 2, 8, {4_s, 3.5_s, 4.5_s, 5_s, 1}}};
   validation.regimes = {{"all", {2, 0.25, 0.5, 0.75, 1, -0.25}, {3, 2, 0.5, 0.125, 0.25}, {2, 0.5, 0.125}}};
+  validation.noise = 0.03;
   return validation;
 }
 

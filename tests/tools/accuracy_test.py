@@ -50,6 +50,69 @@ class Scores(unittest.TestCase):
         self.assertAlmostEqual(scores.conformal([0.1, -0.2, 0.05, 0.15]), 0.2 * math.sqrt(5 / 4))
 
 
+class PredictCpuRuns(unittest.TestCase):
+    """With programs that write down their arguments, and what predict_cpu_runs reads of their documents."""
+
+    PROGRAM = """#!/usr/bin/env python3
+import json, os, sys
+with open(os.path.join(os.path.dirname(__file__), "log"), "a") as log:
+    log.write(json.dumps([os.path.basename(__file__), *sys.argv[1:]]) + "\\n")
+steps = [{"start_s": i, "end_s": i + 1} for i in range(4)]
+with open(sys.argv[sys.argv.index("-o") + 1], "w") as out:
+    json.dump({"iteration_s": 1, "timeline": {"steps": steps}}, out)
+print("the scores")
+"""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        for name in ("links", "profile", "plan", "predict", "run", "validate"):
+            path = os.path.join(self.folder, f"stagecraft-{name}")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(self.PROGRAM)
+            os.chmod(path, 0o755)
+
+    def score(self, *arguments):
+        """predict_cpu_runs of one plan, and the calls that it made."""
+        log = os.path.join(self.folder, "log")
+        if os.path.exists(log):
+            os.remove(log)
+        done = subprocess.run(
+            [sys.executable, os.path.join(ROOT, "bench", "accuracy", "predict_cpu_runs"), os.path.join(self.folder, "out"),
+             "--models", "convnet", "--plans", "1", "--rounds", "1", *arguments],
+            capture_output=True, text=True, env={**os.environ, "STAGECRAFT_BIN": self.folder})
+        if not os.path.exists(log):
+            return done, []
+        with open(log, encoding="utf-8") as file:
+            return done, [json.loads(line) for line in file]
+
+    def test_hands_the_noise_to_validate(self):
+        done, calls = self.score("--noise", "0.03")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([call[0] for call in calls], [f"stagecraft-{name}" for name in "links profile plan predict run validate".split()])
+        self.assertEqual(calls[-1][calls[-1].index("--noise") + 1], "0.03")
+        for call in calls[:-1]:
+            self.assertNotIn("--noise", call)
+        # Another noise takes the runs that are there.
+        done, calls = self.score("--noise", "0.07")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("stagecraft-run", [call[0] for call in calls])
+        self.assertEqual(calls[-1][calls[-1].index("--noise") + 1], "0.07")
+
+    def test_takes_every_pair_by_default(self):
+        done, calls = self.score()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(calls[-1][calls[-1].index("--noise") + 1], "0.0")
+
+    def test_refuses_a_noise_that_is_not_a_share_before_it_measures(self):
+        for noise in ("3%", "-0.1", "1.5", "nan"):
+            done, calls = self.score(f"--noise={noise}")
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(f'argument --noise: "{noise}" is not a number from 0 to 1', done.stderr)
+            self.assertEqual(calls, [])
+
+
 class EstimateDevices(unittest.TestCase):
     def test_counts_a_transformer_layer(self):
         # 1 sample, sequence 2, width 3, 1 head: activations of 6 values, matrices of 9, scores of 4.

@@ -63,7 +63,10 @@ TEST_F(CalibrateTool, LearnsThenPredictsAndValidates) {
   const Validation validation = format::parse_validation(folder_.read("validation.json"), "validation.json");
   EXPECT_EQ(validation.regimes.at(0).coverage.inside, 1);
   EXPECT_EQ(run("validate prediction.json measured.json --json").out, folder_.read("validation.json"));
-  EXPECT_EQ(run("validate prediction.json measured.json --noise 0.03").status, 0);
+  EXPECT_EQ(validation.noise, 0);
+  const Outcome noisy = run("validate prediction.json measured.json --noise 0.03 --json");
+  ASSERT_EQ(noisy.status, 0) << noisy.err;
+  EXPECT_EQ(format::parse_validation(noisy.out, "noisy.json").noise, 0.03);
 }
 
 TEST_F(CalibrateTool, SaysWhichFileIsWrong) {

@@ -9,7 +9,7 @@ namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.validation";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 constexpr int kMost = 1 << 24;
 
@@ -99,6 +99,7 @@ Regime read_regime(const Cursor& at) {
 
 std::string validation_json(const Validation& validation) {
   Json out = document(kFormat, kVersion);
+  if (validation.noise) out["noise"] = *validation.noise;
   out["regimes"] = Json::array();
   for (const Regime& regime : validation.regimes) out["regimes"].push_back(regime_json(regime));
   out["runs"] = Json::array();
@@ -111,6 +112,7 @@ Validation parse_validation(const std::string& text, const std::string& file) {
   Fields fields(Cursor(json, file));
   check_header(fields, kFormat, kVersion);
   Validation out;
+  if (const auto v = fields.optional("noise")) out.noise = v->not_negative();
   out.regimes = fields.required("regimes").list(read_regime);
   out.runs = fields.required("runs").list(read_run);
   fields.done();

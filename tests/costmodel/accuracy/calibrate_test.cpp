@@ -221,7 +221,26 @@ TEST(ValidationJson, ReadsBackWhatWasWritten) {
   least.runs[0].times.high.reset();
   least.regimes[0].coverage = {};
   least.regimes[0].order = {};
+  least.noise.reset();
   EXPECT_EQ(format::parse_validation(format::validation_json(least), "v.json"), least);
+}
+
+TEST(ValidationJson, ReadsVersion1WithUnknownNoise) {
+  const Validation old = format::parse_validation(
+      R"({"format": "stagecraft.validation", "version": 1, "regimes": [], "runs": [{"name": "m.json", "model": "a",
+          "schedule": "1f1b", "ranks": 2, "group": 0, "predicted_s": 1, "measured_s": 2}]})",
+      "v.json");
+  EXPECT_EQ(old.noise, std::nullopt);
+  ASSERT_EQ(old.runs.size(), 1U);
+  EXPECT_EQ(old.runs[0].times.measured, 2_s);
+}
+
+TEST(ValidationJson, RefusesANegativeNoise) {
+  std::string text = format::validation_json(full_validation());
+  const std::string noise = "\"noise\": 0.03";
+  text.replace(text.find(noise), noise.size(), "\"noise\": -0.5");
+  EXPECT_THAT([&] { (void)format::parse_validation(text, "v.json"); },
+              ThrowsMessage<FormatError>(HasSubstr("v.json: /noise: found -0.5, expected ")));
 }
 
 }  // namespace

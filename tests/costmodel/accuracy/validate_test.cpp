@@ -70,6 +70,15 @@ TEST(Validated, CountsPairsBeyondTheNoise) {
   EXPECT_EQ(validated(runs, 0.03).regimes[0].order.pairs, 0U);
 }
 
+TEST(Validated, SaysWhichNoiseItTook) {
+  const std::vector runs{run("a", "1f1b", 2, 1.1, 1)};
+  EXPECT_EQ(validated(runs).noise, 0);
+  EXPECT_EQ(validated(runs, 0.03).noise, 0.03);
+  const std::string line = "tau: of pairs whose measured times differ by more than 3.0 %\n";
+  EXPECT_THAT(validation_text(validated(runs, 0.03), 200), testing::EndsWith(line));
+  EXPECT_THAT(validation_text(validated(runs), 200), Not(HasSubstr("tau: of pairs")));
+}
+
 TEST(ValidationText, ShowsEveryRunAndRegime) {
   Validation v = validated({run("a", "1f1b", 2, 1.1, 1)});
   EXPECT_THAT(validation_text(v, 200), HasSubstr("+10.0 %"));
