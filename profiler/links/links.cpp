@@ -4,36 +4,81 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
+#include <span>
 #include <stdexcept>
 
-#include "costmodel/units_text.h"
+#include "costmodel/timeline.h"
 
 namespace stagecraft::profiler {
 namespace {
 
 using enum LinkOperation;
 
-constexpr double kRoundSeconds = 0.01;  // of a first round: beginning and ending one costs messages to all
-constexpr double kMostRound = 4096;
+// Of one size in one round: a round of all sizes is short beside drift, a visit long beside the start of its messages.
+constexpr double kVisitSeconds = 0.002;
+constexpr double kShortVisitSeconds = 0.0002;  // if time is short
+constexpr double kMostVisit = 4096;
 constexpr double kMostBatch = 1000;
+constexpr std::size_t kFewestRounds = 10;  // without which nothing is precise enough
+constexpr std::size_t kLeastRounds = 5;    // even when time is up
 
-LinkPoint measure_point(LinkMeter& meter, const LinkTask& task, const StoppingRule& rule,
-                        const std::function<double()>& now) {
-  // The first time through, buffers are made, connections set up, and the ends agree on the shape.
-  const double once = std::max(meter.seconds_of(task, 2, 1).back(), 1e-9);
-  const double batch = std::clamp(std::ceil(meter.shortest_sample().value / once), 1.0, kMostBatch);
-  const auto samples_in = [&](double seconds) { return std::floor(seconds / (once * batch)); };
-  const double least = static_cast<double>(rule.least);
-  double count = std::clamp(samples_in(std::min(kRoundSeconds, rule.most_seconds)), least, kMostRound);
-  std::vector<double> samples;
-  LinkPoint out{task.bytes, {}, Stop::No};
-  for (const double start = now(); out.stop == Stop::No; count = std::min(count * 2, kMostRound)) {
-    if (!samples.empty()) count = std::clamp(samples_in(rule.most_seconds - (now() - start)), 1.0, count);
-    const auto more = meter.seconds_of(task, static_cast<std::int64_t>(count), static_cast<std::int64_t>(batch));
-    samples.insert(samples.end(), more.begin(), more.end());
-    out.stop = should_stop(rule, samples, {}, now() - start);
+/// A point while it is measured.
+struct Course {
+  LinkTask task;
+  double once = 0;              ///< seconds of one run, as last measured
+  std::vector<double> medians;  ///< by round
+  std::int64_t samples = 0;
+  Stop stop = Stop::No;
+};
+
+double seconds_of_one(double measured) { return std::max(measured, 1e-9); }
+
+/// Takes the samples of one round, for about `seconds`, but at least one.
+void visit(LinkMeter& meter, Course& course, double seconds) {
+  const double batch = std::clamp(std::ceil(meter.shortest_sample().value / course.once), 1.0, kMostBatch);
+  const double count = std::clamp(std::floor(seconds / (course.once * batch)), 1.0, kMostVisit);
+  // The first of several samples wakes the ends; one that is as long as a visit does not notice that.
+  const bool drop_first = count > 1;
+  std::vector<double> samples = meter.seconds_of(course.task, static_cast<std::int64_t>(count) + (drop_first ? 1 : 0),
+                                                 static_cast<std::int64_t>(batch));
+  if (drop_first) samples.erase(samples.begin());
+  course.samples += static_cast<std::int64_t>(samples.size());
+  course.medians.push_back(median(std::move(samples)));
+  course.once = seconds_of_one(course.medians.back());
+}
+
+/// Tasks that differ in their bytes only, ascending, for about `most_seconds`. Every round visits all of them, so that
+/// drift of the machine is in all points alike. `progress` is called before each round, with 0 before the first runs.
+std::vector<LinkPoint> measure_together(LinkMeter& meter, std::span<const LinkTask> tasks, double error,
+                                        double most_seconds, const std::function<void(int)>& progress,
+                                        const std::function<double()>& now) {
+  const double start = now();
+  const double visit_seconds =
+      std::clamp(most_seconds / static_cast<double>(kLeastRounds * tasks.size()), kShortVisitSeconds, kVisitSeconds);
+  const StoppingRule rule{
+      .iteration_error = error, .fewest = kFewestRounds, .least = kLeastRounds, .most_seconds = most_seconds};
+  // The first time through, buffers are made, connections set up, and the ends agree on the shape. From then on every
+  // other pass goes down in bytes: a message always follows one of its own or a neighbouring size, the smallest never
+  // follows the largest, which empties the caches.
+  progress(0);
+  std::vector<Course> courses;
+  for (const LinkTask& task : std::views::reverse(tasks))
+    courses.push_back({.task = task, .once = seconds_of_one(meter.seconds_of(task, 2, 1).back()), .medians = {}});
+  const double first_round = now();
+  const auto ended = [&] { return std::ranges::find(courses, Stop::No, &Course::stop) == courses.end(); };
+  for (int rounds = 1; !ended(); ++rounds) {
+    progress(rounds);
+    std::ranges::reverse(courses);
+    for (Course& course : courses) visit(meter, course, visit_seconds);
+    // Time is up if another round does not fit.
+    const double next_end = now() + (now() - first_round) / rounds;
+    for (Course& course : courses) course.stop = should_stop(rule, course.medians, {}, next_end - start);
   }
-  out.time = summarize(samples);
+  std::ranges::sort(courses, {}, [](const Course& course) { return course.task.bytes; });
+  std::vector<LinkPoint> out;
+  for (const Course& course : courses)
+    out.push_back({course.task.bytes, summarize(course.medians), course.stop, course.samples});
   return out;
 }
 
@@ -122,27 +167,40 @@ LinkMeasurement measure_links(LinkMeter& meter, const LinksOptions& options,
   for (int from = 0; out.ranks > 2 && from < out.ranks; ++from) {
     for (int to = from + 1; to < out.ranks; ++to) pairs.push_back({SendReceive, largest, 2, from, to});
   }
+  // Pairs are measured one by one: interleaved, a meter that connects the ends of one task at a time (NCCL) would
+  // connect them again in each round.
+  std::vector<std::span<const LinkTask>> curves;
+  for (std::size_t i = 0; i < tasks.size();) {
+    const std::size_t first = i;
+    while (i < tasks.size() && tasks[i].operation == tasks[first].operation && tasks[i].ranks == tasks[first].ranks)
+      ++i;
+    curves.push_back(std::span(tasks).subspan(first, i - first));
+  }
   const double end = now() + options.most_time.value;
+  const std::size_t groups = curves.size() + pairs.size();
+  std::size_t group = 0;
   std::size_t left = tasks.size() + pairs.size();
-  const auto point = [&](const LinkTask& task, const std::string& text) {
-    const double share = std::max(end - now(), 0.0) / static_cast<double>(left);
-    if (progress)
-      progress(fmt::format("{}, {} ({} of {})", text, format_bytes(task.bytes), tasks.size() + pairs.size() - left + 1,
-                           tasks.size() + pairs.size()));
-    --left;
-    return measure_point(meter, task,
-                         {.iteration_error = options.error, .fewest = 10, .least = 5, .most_seconds = share}, now);
+  const auto measure = [&](std::span<const LinkTask> together, const std::string& name) {
+    const double share = std::max(end - now(), 0.0) * static_cast<double>(together.size()) / static_cast<double>(left);
+    ++group;
+    left -= together.size();
+    const auto tell = [&](int round) {
+      if (!progress) return;
+      progress(fmt::format("{}, {} ({} of {})", name, round == 0 ? "warm-up" : fmt::format("round {}", round), group,
+                           groups));
+    };
+    return measure_together(meter, together, options.error, share, tell, now);
   };
-  for (const LinkTask& task : tasks) {
-    if (out.curves.empty() || out.curves.back().operation != task.operation || out.curves.back().ranks != task.ranks)
-      out.curves.push_back({task.operation, task.ranks, {}});
-    out.curves.back().points.push_back(point(task, curve_name(task.operation, task.ranks)));
+  for (const auto& curve : curves) {
+    const LinkTask& task = curve.front();
+    out.curves.push_back({task.operation, task.ranks, measure(curve, curve_name(task.operation, task.ranks))});
   }
   if (pairs.empty()) return out;
   SlowestPair slowest{.bytes = largest};
   double neighbours = 0;
   for (const LinkTask& task : pairs) {
-    const double time = point(task, fmt::format("ranks {} and {}", task.from, task.to)).time.median.value;
+    const double time =
+        measure(std::span(&task, 1), fmt::format("ranks {} and {}", task.from, task.to)).front().time.median.value;
     if (neighbours == 0) neighbours = time;
     if (time / neighbours > slowest.ratio) slowest = {task.from, task.to, largest, time / neighbours};
   }

@@ -56,17 +56,21 @@ class LinkMeter {
 struct LinksOptions {
   Bytes most_bytes{std::int64_t{64} << 20};  ///< largest message
   int sizes_per_octave = 1;                  ///< message bytes grow by a factor of 2^(1/sizes_per_octave)
-  /// Approximate limit for all points together. Each point may take an equal share of the time left, but takes at least
-  /// five samples.
+  /// Approximate limit for all points together. Each curve may take the share of the time left that its points are of
+  /// those left, but takes at least five rounds.
   Seconds most_time{20};
-  double error = 0.03;  ///< relative_error at which a point is precise enough; the time left goes to later points
+  /// relative_error at which a point is precise enough; a curve ends when all its points are, and the time that it
+  /// leaves goes to later ones.
+  double error = 0.03;
 };
 
-/// One measured point.
+/// One measured point. A round's time is the median of its samples. Samples of one round are alike even if the machine
+/// drifts, so rounds, not samples, say how precise the point is.
 struct LinkPoint {
   Bytes bytes;
-  Timing time;
-  Stop stop = Stop::No;  ///< what ended it
+  Timing time;               ///< of the rounds' times; its count is the number of rounds
+  Stop stop = Stop::No;      ///< Precise, or Time if the curve's time was up before this point was precise
+  std::int64_t samples = 0;  ///< of all rounds
   friend bool operator==(const LinkPoint&, const LinkPoint&) = default;
 };
 
@@ -105,16 +109,18 @@ struct LinkMeasurement {
 /// if `per_octave` is not in 1..64.
 [[nodiscard]] std::vector<Bytes> message_bytes(Bytes most, int per_octave);
 
-/// All points of the curves, in the order in which they are measured. One rank: SendReceive to itself and collectives
-/// of one rank. Two or more: SendReceive and Duplex between ranks 0 and 1, and each collective among 2, 3, ... `ranks`.
-/// Four or more: Pairs of all ranks, except the last one if their number is odd. With `copies`, both copies. Throws as
-/// message_bytes does, and std::invalid_argument if `ranks` < 1.
+/// All points of the curves, in the order of the curves and ascending in bytes. One rank: SendReceive to itself and
+/// collectives of one rank. Two or more: SendReceive and Duplex between ranks 0 and 1, and each collective among 2, 3,
+/// ... `ranks`. Four or more: Pairs of all ranks, except the last one if their number is odd. With `copies`, both
+/// copies. Throws as message_bytes does, and std::invalid_argument if `ranks` < 1.
 [[nodiscard]] std::vector<LinkTask> link_tasks(int ranks, bool copies, const LinksOptions& options);
 
-/// Measures all link_tasks with `meter`, then, if there are three ranks or more, each pair with the largest message. A
-/// point takes rounds of samples until it is precise or its time is up. `progress` is called before each point with a
-/// line about it; `now` returns the time in seconds. Throws as link_tasks and as the meter, and std::invalid_argument
-/// if an option is out of range.
+/// Measures all link_tasks with `meter`, curve by curve, then, if there are three ranks or more, each pair with the
+/// largest message. All messages of a curve are first run twice, which does not count. Then rounds follow, in each of
+/// which every message has its turn, up and down in bytes by turns, until all points are precise or the curve's time is
+/// up. A turn takes about 2 ms, but at least one sample; with several, one more is taken before them, which does not
+/// count. `progress` is called before each round with a line about it; `now` returns the time in seconds. Throws as
+/// link_tasks and as the meter, and std::invalid_argument if an option is out of range.
 [[nodiscard]] LinkMeasurement measure_links(LinkMeter& meter, const LinksOptions& options,
                                             const std::function<void(const std::string&)>& progress = {},
                                             const std::function<double()>& now = steady_seconds);

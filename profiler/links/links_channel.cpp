@@ -214,13 +214,13 @@ void follow(channel::Channel& channel) {
   }
 }
 
-/// Measures the links, with readings of a yardstick before, between points, and after.
+/// Measures the links, with readings of a yardstick before, between rounds, and after.
 LinkMeasurement measure_with(device::YardstickMeter yardstick, LinkMeter& meter, const LinksOptions& options,
                              const std::function<void(const std::string&)>& progress) {
   yardstick.read();
-  LinkMeasurement out = measure_links(meter, options, [&](const std::string& point) {
+  LinkMeasurement out = measure_links(meter, options, [&](const std::string& round) {
     yardstick.read_if_due();
-    if (progress) progress(point);
+    if (progress) progress(round);
   });
   yardstick.read();
   out.conditions.yardstick = yardstick.result();

@@ -14,7 +14,7 @@ namespace stagecraft::profiler {
 /// A transfer one way is half a ping-pong: the first rank's time from posting its receive and its send until both are
 /// done, while the other rank sends as soon as it has received. Duplex is rank 0's time of such an exchange in which
 /// the other rank sends at the same time. A collective is rank 0's time of the call. Runs follow each other without a
-/// pause, except for readings of the yardstick between points, on rank 0. `progress` is called on rank 0 only. Throws
+/// pause, except for readings of the yardstick between rounds, on rank 0. `progress` is called on rank 0 only. Throws
 /// std::invalid_argument if the channel has only one rank or `threads` < 1, as measure_links of a meter does, and
 /// PeerError as the channel does.
 [[nodiscard]] LinkMeasurement measure_links(channel::Channel& channel, const LinksOptions& options, int threads,

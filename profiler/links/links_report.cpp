@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <stdexcept>
 
 #include "costmodel/index.h"
@@ -18,15 +19,25 @@ using enum LinkOperation;
 /// Half the width of a 95 % confidence interval / the median, above which a point is uncertain.
 constexpr double kVague = 0.1;
 
-/// "13 points of 5 to 2000 samples, 2 stopped by the time limit; medians within 3.1 % (95 %), the widest at 16 B".
+/// "7", or "5 to 2000".
+std::string range_text(const std::vector<LinkPoint>& points, const auto& count) {
+  const auto [fewest, most] = std::ranges::minmax(points, {}, count);
+  const std::int64_t least = std::invoke(count, fewest);
+  const std::int64_t largest = std::invoke(count, most);
+  return least == largest ? std::to_string(least) : fmt::format("{} to {}", least, largest);
+}
+
+/// "13 points of 25 rounds and 25 to 5000 samples, 2 stopped by the time limit; medians within 3.1 % (95 %), the widest
+/// at 16 B".
 std::string quality(const std::vector<LinkPoint>& points) {
   const auto error = [](const LinkPoint& p) { return relative_error(p.time); };
-  const auto [fewest, most] = std::ranges::minmax(points, {}, [](const LinkPoint& p) { return p.time.count; });
   const auto by_time = std::ranges::count(points, Stop::Time, &LinkPoint::stop);
   const LinkPoint& widest = *std::ranges::max_element(points, {}, error);
   return fmt::format(
-      "{} points of {} to {} samples, {} stopped by the time limit; medians within {:.1f} % (95 %), the widest at {}",
-      points.size(), fewest.time.count, most.time.count, by_time, error(widest) * 100, format_bytes(widest.bytes));
+      "{} points of {} rounds and {} samples, {} stopped by the time limit; medians within {:.1f} % (95 %), the widest "
+      "at {}",
+      points.size(), range_text(points, [](const LinkPoint& p) { return p.time.count; }),
+      range_text(points, &LinkPoint::samples), by_time, error(widest) * 100, format_bytes(widest.bytes));
 }
 
 Curve curve_of(const std::vector<LinkPoint>& points) {

@@ -53,7 +53,8 @@ TEST(MeasureLinksOf, AChannelGivesRank0AloneTheMeasurementAndTheReports) {
   std::vector<std::string> told;
   const auto all = measure("local", 2, &told);
   EXPECT_EQ(all[1], (LinkMeasurement{.ranks = 2, .curves = {}, .slowest_pair = {}}));
-  EXPECT_EQ(told.size(), 25U);  // five curves of 4, 8, 16, 32, 64 bytes
+  EXPECT_GE(told.size(), 5U * 6);  // before the warm-up and at least five rounds of each curve
+  EXPECT_THAT(told.back(), testing::EndsWith("(5 of 5)"));
 }
 
 // Long enough for the counters of processor time; nothing else is assumed of the machine.

@@ -14,7 +14,7 @@ using testing::ThrowsMessage;
 using enum LinkOperation;
 
 LinkPoint point(Bytes bytes, double seconds) {
-  return {bytes, {Seconds(seconds), Seconds(seconds / 100), 7}, Stop::Precise};
+  return {bytes, {Seconds(seconds), Seconds(seconds / 100), 7}, Stop::Precise, 70};
 }
 
 /// Two ranks; 1 ms for the smallest message, 2 s for 8 MB: 4 MB/s.
@@ -127,6 +127,7 @@ TEST(TopologyOf, OfOneDeviceKeepsItsCopiesAndSaysWhatTheRestIs) {
 TEST(TopologyOf, NotesHowGoodThePointsAre) {
   LinkMeasurement measured = two_ranks();
   measured.curves[0].points[1].time = {Seconds(0.003), Seconds(0.0006), 40};
+  measured.curves[0].points[2].samples = 7;
   measured.curves[0].points[2].stop = Stop::Time;
   const Topology topology = topology_of(
       measured, "gloo", {}, {.tool = "a tool", .device = {}, .versions = {}, .date = {}, .notes = {{"kept", "yes"}}});
@@ -136,9 +137,11 @@ TEST(TopologyOf, NotesHowGoodThePointsAre) {
   EXPECT_EQ(notes.at("channel"), "gloo");
   EXPECT_EQ(
       notes.at("send_receive"),
-      "3 points of 7 to 40 samples, 1 stopped by the time limit; medians within 11.5 % (95 %), the widest at 3.91 KiB");
+      "3 points of 7 to 40 rounds and 7 to 70 samples, 1 stopped by the time limit; medians within 11.5 % (95 %), the "
+      "widest at 3.91 KiB");
   EXPECT_EQ(notes.at("all_reduce of 2"),
-            "3 points of 7 to 7 samples, 0 stopped by the time limit; medians within 1.4 % (95 %), the widest at 4 B");
+            "3 points of 7 rounds and 70 samples, 0 stopped by the time limit; medians within 1.4 % (95 %), the widest "
+            "at 4 B");
   EXPECT_EQ(notes.at("duplex"), notes.at("all_reduce of 2") + "; at 7.63 MiB 1.50 times one way");  // 3 s over 2 s
   EXPECT_EQ(notes.count("slowest pair"), 0U);
   measured.slowest_pair = SlowestPair{1, 2, 4000_B, 1.25};

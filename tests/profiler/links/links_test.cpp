@@ -85,7 +85,7 @@ class FakeMeter : public LinkMeter {
     std::vector<double> out;
     for (std::int64_t i = 0; i < samples; ++i) {
       const double factor = 1 + noise_ * static_cast<double>(random_()) / static_cast<double>(std::mt19937::max());
-      out.push_back(seconds_(task) * factor);
+      out.push_back(seconds_(task) * factor * (i == 0 ? first_factor : 1));
       time += out.back() * static_cast<double>(batch);
     }
     calls.push_back({task, samples, batch});
@@ -102,6 +102,7 @@ class FakeMeter : public LinkMeter {
   };
   bool with_copies = false;
   Seconds shortest{0};
+  double first_factor = 1;  ///< of the first sample of each call
   double time = 0;
   std::vector<Call> calls;
 
@@ -115,7 +116,8 @@ class FakeMeter : public LinkMeter {
 /// 10 us plus 1 ns per byte.
 double line(const LinkTask& task) { return 1e-5 + 1e-9 * static_cast<double>(task.bytes.value); }
 
-TEST(MeasureLinks, StopsAPointOnceItIsPrecise) {
+// 2 ms fit 199 messages of 4 to 32 bytes (10.004 to 10.032 us) and 198 of 64 (10.064 us).
+TEST(MeasureLinks, StopsACurveOnceItIsPrecise) {
   FakeMeter meter(2, 0, line);
   const LinkMeasurement measured = meter.measure({.most_bytes = Bytes(64), .most_time = Seconds(100)});
   EXPECT_EQ(measured.ranks, 2);
@@ -125,10 +127,110 @@ TEST(MeasureLinks, StopsAPointOnceItIsPrecise) {
     for (const LinkPoint& point : curve.points) {
       EXPECT_EQ(point.stop, Stop::Precise);
       EXPECT_DOUBLE_EQ(point.time.median.value, 1e-5 + 1e-9 * static_cast<double>(point.bytes.value));
+      EXPECT_EQ(point.time.count, 10);
+      EXPECT_EQ(point.samples, point.bytes == 64_B ? 1980 : 1990);
     }
   }
-  // Two warm-up samples; the first round fills 10 ms: at most 1000 times 10 us.
-  EXPECT_LT(meter.time, 25 * 0.011);
+  // Two messages to warm up, ten rounds of at most 2 ms and a message of at most 10.064 us.
+  EXPECT_LT(meter.time, 25 * (2 * 1.0064e-5 + 10 * (0.002 + 1.0064e-5)));
+}
+
+TEST(MeasureLinks, VisitsEverySizeInEveryRoundUpAndDownByTurns) {
+  FakeMeter meter(2, 0, line);
+  (void)meter.measure({.most_bytes = Bytes(16), .most_time = Seconds(100)});
+  std::vector<std::int64_t> order;
+  for (const auto& call : meter.calls) {
+    if (call.task.operation == SendReceive) order.push_back(call.task.bytes.value);
+  }
+  std::vector<std::int64_t> expected{16, 8, 4};  // to warm up
+  for (int i = 0; i < 5; ++i) expected.insert(expected.end(), {4, 8, 16, 16, 8, 4});
+  EXPECT_EQ(order, expected);
+  EXPECT_EQ(meter.calls.size(), 5 * expected.size());
+  EXPECT_EQ(meter.calls.back().task.operation, ReduceScatter);
+}
+
+// Rounds of 60, 20, 40, 100 and 50 s: median 50 s, deviations 10, 30, 10, 50 and 0 s with the median 10 s.
+TEST(MeasureLinks, TakesMediansOverRounds) {
+  std::size_t runs = 0;
+  const std::vector<double> seconds{70, 60, 60, 20, 40, 100, 50};  // the first two to warm up
+  FakeMeter meter(2, 0, [&](const LinkTask&) { return seconds[runs++ % seconds.size()]; });
+  for (const LinkCurve& curve : meter.measure({.most_bytes = Bytes(4), .most_time = Seconds(1)}).curves) {
+    const LinkPoint& point = curve.points.front();
+    EXPECT_EQ(point.time, (Timing{Seconds(50), Seconds(10), 5}));
+    EXPECT_EQ(point.stop, Stop::Time);
+    EXPECT_EQ(point.samples, 5);
+  }
+}
+
+// A round of five sizes takes 10 ms, all ten 0.1 s. Three rounds are slow, fewer than half.
+TEST(MeasureLinks, HasNoBumpWhereTheMachineWasSlowForAWhile) {
+  const FakeMeter* clock = nullptr;
+  FakeMeter meter(
+      2, 0, [&](const LinkTask& task) { return line(task) * (clock->time > 0.025 && clock->time < 0.055 ? 3 : 1); });
+  clock = &meter;
+  const LinkMeasurement measured = meter.measure({.most_bytes = Bytes(64), .most_time = Seconds(100)});
+  for (const LinkPoint& point : measured.curves.front().points)
+    EXPECT_DOUBLE_EQ(point.time.median.value, 1e-5 + 1e-9 * static_cast<double>(point.bytes.value));
+}
+
+// A curve takes 1 s, in which the machine slows down by 5 % of its first speed; a round takes 10 ms. Half of the rounds
+// are within a quarter of the 5 % of the middle one.
+TEST(MeasureLinks, HasTheSameDriftInAllPoints) {
+  const FakeMeter* clock = nullptr;
+  FakeMeter meter(2, 0, [&](const LinkTask&) { return 1e-4 * (1 + clock->time / 20); });
+  clock = &meter;
+  double middle = 0.5;
+  for (const LinkCurve& curve :
+       meter.measure({.most_bytes = Bytes(64), .most_time = Seconds(5), .error = 1e-9}).curves) {
+    const auto [fastest, slowest] =
+        std::ranges::minmax(curve.points, {}, [](const LinkPoint& point) { return point.time.median; });
+    EXPECT_LT(slowest.time.median / fastest.time.median, 1.0005);
+    for (const LinkPoint& point : curve.points)
+      EXPECT_NEAR(point.time.spread.value() / point.time.median, 0.0125 / (1 + middle / 20), 3e-4);
+    middle += 1;
+  }
+}
+
+TEST(MeasureLinks, ForgetsTheFirstOfSeveralSamplesInARound) {
+  FakeMeter two(2, 0, [](const LinkTask&) { return 0.0009; });  // two fit into 2 ms
+  two.first_factor = 10;
+  const LinkPoint point = two.measure({.most_bytes = Bytes(4)}).curves.front().points.front();
+  EXPECT_EQ(point.time.median, Seconds(0.0009));
+  EXPECT_EQ(point.samples, 20);
+  EXPECT_EQ(two.calls.at(1).samples, 3);
+
+  FakeMeter one(2, 0, [](const LinkTask&) { return 0.0015; });
+  one.first_factor = 10;
+  const LinkPoint alone = one.measure({.most_bytes = Bytes(4)}).curves.front().points.front();
+  EXPECT_EQ(alone.time.median, Seconds(0.0015) * 10);
+  EXPECT_EQ(alone.samples, 10);
+  EXPECT_EQ(one.calls.at(1).samples, 1);
+}
+
+TEST(MeasureLinks, GoesOnWithAllSizesUntilAllArePrecise) {
+  std::mt19937 random(3);
+  std::uniform_real_distribution<double> seconds(0.005, 0.02);
+  FakeMeter meter(2, 0, [&](const LinkTask& task) { return task.bytes == 8_B ? seconds(random) : 1e-4; });
+  // 0.4 s a curve have time for about 27 rounds of 2 ms and one message of 12.5 ms.
+  for (const LinkCurve& curve : meter.measure({.most_bytes = Bytes(8), .most_time = Seconds(2)}).curves) {
+    EXPECT_EQ(curve.points[0].stop, Stop::Precise);
+    EXPECT_EQ(curve.points[1].stop, Stop::Time);
+    EXPECT_EQ(curve.points[0].time.count, curve.points[1].time.count);
+    EXPECT_GT(curve.points[0].time.count, 18);
+    EXPECT_LT(curve.points[0].time.count, 40);
+  }
+}
+
+// 26 messages of 2^-17 s fit into 0.2 ms.
+TEST(MeasureLinks, TakesShortRoundsIfThereIsNoTime) {
+  FakeMeter meter(2, 0, [](const LinkTask&) { return 0x1p-17; });
+  for (const LinkCurve& curve : meter.measure({.most_bytes = Bytes(8), .most_time = Seconds(1e-9)}).curves) {
+    for (const LinkPoint& point : curve.points) {
+      EXPECT_EQ(point.time.count, 5);
+      EXPECT_EQ(point.samples, 5 * 26);
+      EXPECT_EQ(point.stop, Stop::Time);
+    }
+  }
 }
 
 TEST(MeasureLinks, SaysWhereTimeWasUpFirst) {
@@ -142,8 +244,8 @@ TEST(MeasureLinks, SaysWhereTimeWasUpFirst) {
   }
 }
 
-// 25 sizes of 5 curves, too much noise to become precise: each point takes its share of the time plus at most one
-// doubled round.
+// 25 sizes of 5 curves, too much noise to become precise: each curve takes its share of the time but for a part of a
+// round.
 TEST(MeasureLinks, TakesAboutTheTimeItWasGiven) {
   FakeMeter meter(2, 3, [](const LinkTask&) { return 1e-4; });
   const LinkMeasurement measured = meter.measure({.most_time = Seconds(20), .error = 1e-6});
@@ -167,11 +269,11 @@ TEST(MeasureLinks, BatchesWhatTheClockCannotResolve) {
   meter.shortest = Seconds(0x1p-10);
   (void)meter.measure({.most_bytes = Bytes(8), .most_time = Seconds(10)});
   for (const auto& call : meter.calls) {
-    if (call.samples > 2) { EXPECT_EQ(call.batch, call.task.bytes == 4_B ? 128 : 1); }
+    if (call.samples != 2) { EXPECT_EQ(call.batch, call.task.bytes == 4_B ? 128 : 1); }  // two are to warm up
   }
 }
 
-TEST(MeasureLinks, TakesFiveSamplesOfWhatNeverFits) {
+TEST(MeasureLinks, TakesFiveRoundsOfWhatNeverFits) {
   FakeMeter meter(2, 1, [](const LinkTask&) { return 60.0; });
   for (const LinkCurve& curve : meter.measure({.most_bytes = Bytes(8), .most_time = Seconds(1)}).curves) {
     for (const LinkPoint& point : curve.points) {
@@ -206,8 +308,15 @@ TEST(MeasureLinks, TellsWhatComesNext) {
   FakeMeter meter(2, 0, line);
   std::vector<std::string> told;
   (void)meter.measure({.most_bytes = Bytes(4)}, [&](const std::string& text) { told.push_back(text); });
-  EXPECT_THAT(told, ElementsAre("send_receive, 4 B (1 of 5)", "duplex, 4 B (2 of 5)", "all_reduce of 2, 4 B (3 of 5)",
-                                "all_gather of 2, 4 B (4 of 5)", "reduce_scatter of 2, 4 B (5 of 5)"));
+  ASSERT_EQ(told.size(), 5U * 11);  // before the warm-up and each of ten rounds
+  EXPECT_EQ(told[0], "send_receive, warm-up (1 of 5)");
+  EXPECT_EQ(told[1], "send_receive, round 1 (1 of 5)");
+  EXPECT_EQ(told[10], "send_receive, round 10 (1 of 5)");
+  EXPECT_EQ(told[11], "duplex, warm-up (2 of 5)");
+  FakeMeter three(3, 0, line);
+  (void)three.measure({.most_bytes = Bytes(4)}, [&](const std::string& text) { told.push_back(text); });
+  // send_receive, duplex, three collectives of 2 and of 3, three pairs.
+  EXPECT_EQ(told.back(), "ranks 1 and 2, round 10 (11 of 11)");
 }
 
 TEST(MeasureLinks, RefusesNoTimeAndNoError) {
