@@ -88,7 +88,10 @@ Value read_value(const std::string& file, const Key& key, const toml::node& node
         return integer->get();
       return wrong();
     case Kind::Number: {
-      const auto number = node.is_number() ? node.value<double>() : std::nullopt;
+      // node.value<double>() refuses integers that are not exact as a double.
+      std::optional<double> number;
+      if (const auto* integer = node.as_integer()) number = static_cast<double>(integer->get());
+      if (const auto* floating = node.as_floating_point()) number = floating->get();
       if (number && std::isfinite(*number) && (!key.least || *number >= *key.least)) return *number + 0.0;
       return wrong();
     }

@@ -20,6 +20,8 @@ done
 (cd "$prefix" && bin/stagecraft init --from gpt --topology example:dgx-h100 2>/dev/null &&
   bin/stagecraft auto --dry-run) | grep -q "^bin/stagecraft plan stagecraft-out/graph.json $prefix/share/stagecraft/examples/dgx-h100.json " ||
   { echo "the installed example topology is not found"; exit 1; }
+grep -q '"urn:stagecraft:project"' "$prefix/share/stagecraft/project.schema.json" ||
+  { echo "the schema of project files is not installed"; exit 1; }
 # Each verb has a manual page with its options, which man finds beside the programs and reads without a warning.
 for verb in ${listed##*verbs: }; do
   page=$prefix/share/man/man1/stagecraft-$verb.1

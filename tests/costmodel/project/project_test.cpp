@@ -36,6 +36,12 @@ TEST(Project, IsReadAsWritten) {
   EXPECT_EQ(parse_project(project_text(project), "again.toml"), project);
 }
 
+TEST(Project, TakesAnIntegerWhereANumberIsWanted) {
+  const std::int64_t inexact = (std::int64_t{1} << 53) + 1;  // as a double, 2^53
+  const Project project = parse_project(kModel + "[training]\nclip_norm = " + std::to_string(inexact) + "\n", "p.toml");
+  EXPECT_EQ(*project.find("training", "clip_norm"), Value(0x1p53));
+}
+
 TEST(Project, NamesLineAndColumnOfWhatIsWrong) {
   const auto says = [](const std::string& text, const std::string& message) {
     EXPECT_THAT([&] { (void)parse_project(text, "p.toml"); }, ThrowsMessage<FormatError>(HasSubstr(message))) << text;
