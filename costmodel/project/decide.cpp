@@ -58,7 +58,9 @@ format::StepRecord record_of(const Step& step) {
   for (const std::string& path : step.data) out.inputs[path] = data_hash(path);
   if (!step.training.empty()) {
     std::string all = shell_line(step.training) + "\n" + out.version + "\n";
-    for (const auto& [path, hash] : out.inputs) all += path + " " + hash + "\n";
+    for (const auto& [path, hash] : out.inputs) {
+      if (std::ranges::find(step.beside, path) == step.beside.end()) all += path + " " + hash + "\n";
+    }
     out.training = format::TrainingRecord{format::text_hash(all), step.length};
   }
   return out;

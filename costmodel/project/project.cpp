@@ -12,6 +12,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/json_string.h"
+#include "costmodel/schedule.h"
 #include "costmodel/units_text.h"
 
 namespace stagecraft::project {
@@ -34,9 +35,15 @@ struct Place {
 
 std::string shown(const toml::node& node) {
   if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
-  std::ostringstream out;
-  node.visit([&out](const auto& value) { out << value; });
-  std::string text = out.str();
+  std::string text;
+  if (const auto* array = node.as_array()) {
+    for (const toml::node& each : *array) text += (text.empty() ? "[ " : ", ") + shown(each);
+    text += text.empty() ? "[]" : " ]";
+  } else {
+    std::ostringstream out;
+    node.visit([&out](const auto& value) { out << value; });
+    text = out.str();
+  }
   std::ranges::replace(text, '\n', ' ');
   return text.size() > 60 ? text.substr(0, 57) + "..." : text;
 }
@@ -64,6 +71,24 @@ std::string option_value(const Place& place, const toml::node& node) {
   place.fail("found " + shown(node) + ", expected a text, a number, true or false");
 }
 
+/// What `key` takes, for messages.
+std::string expected(const Key& key) {
+  if (!key.least) return to_string(key.kind);
+  if (key.above) return fmt::format("{} above {}", to_string(key.kind), *key.least);
+  return fmt::format("{} of {} or more", to_string(key.kind), *key.least);
+}
+
+/// The number, if it is one and not too small for `key`.
+std::optional<double> number_for(const Key& key, const toml::node& node) {
+  // node.value<double>() refuses integers that are not exact as a double.
+  std::optional<double> number;
+  if (const auto* integer = node.as_integer()) number = static_cast<double>(integer->get());
+  if (const auto* floating = node.as_floating_point()) number = floating->get();
+  if (!number || !std::isfinite(*number)) return std::nullopt;
+  if (key.least && (key.above ? *number <= *key.least : *number < *key.least)) return std::nullopt;
+  return *number + 0.0;
+}
+
 bool is_name(std::string_view text) {
   return !text.empty() && text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") ==
                               std::string_view::npos;
@@ -71,13 +96,7 @@ bool is_name(std::string_view text) {
 
 Value read_value(const std::string& file, const Key& key, const toml::node& node) {
   const Place place{file, node.source().begin};
-  const auto wrong = [&]() -> Value {
-    std::string wanted = to_string(key.kind);
-    if (key.least)
-      wanted +=
-          key.kind == Kind::Integer || *key.least > 0 ? fmt::format(" of {} or more", *key.least) : " of 0 or more";
-    place.fail("found " + shown(node) + ", expected " + wanted);
-  };
+  const auto wrong = [&]() -> Value { place.fail("found " + shown(node) + ", expected " + expected(key)); };
   switch (key.kind) {
     case Kind::Flag:
       if (const auto* flag = node.as_boolean()) return flag->get();
@@ -87,12 +106,15 @@ Value read_value(const std::string& file, const Key& key, const toml::node& node
           integer && (!key.least || static_cast<double>(integer->get()) >= *key.least) && integer->get() <= kMost)
         return integer->get();
       return wrong();
-    case Kind::Number: {
-      // node.value<double>() refuses integers that are not exact as a double.
-      std::optional<double> number;
-      if (const auto* integer = node.as_integer()) number = static_cast<double>(integer->get());
-      if (const auto* floating = node.as_floating_point()) number = floating->get();
-      if (number && std::isfinite(*number) && (!key.least || *number >= *key.least)) return *number + 0.0;
+    case Kind::Number:
+      if (const auto number = number_for(key, node)) return *number;
+      return wrong();
+    case Kind::Pair: {
+      const toml::array* array = node.as_array();
+      if (array == nullptr || array->size() != 2) return wrong();
+      const auto first = number_for(key, array->at(0));
+      const auto second = number_for(key, array->at(1));
+      if (first && second) return std::array{*first, *second};
       return wrong();
     }
     case Kind::Text: {
@@ -169,6 +191,23 @@ std::vector<Clash> clashes(const Project& p) {
   exclude("plan", "recompute", "recompute_every");
   exclude("plan", "stages", "replicas");
   exclude("run", "steps", "epochs");
+  const auto need = [&](const char* section, const char* key, const char* other) {
+    if (has(section, key) && !has(section, other))
+      out.push_back({section, key, fmt::format("{} needs {}", key, other)});
+  };
+  need("run", "validate_every", "validate_data");
+  need("run", "validate_samples", "validate_data");
+  need("output", "png", "pictures");
+  const std::string schedule = p.text("plan", "schedule", "");
+  const auto entry = std::ranges::find(schedules(), schedule, &ScheduleEntry::name);
+  if (has("run", "validate_every") && entry != schedules().end() && entry->weights != Weights::Flushed) {
+    out.push_back({"run", "validate_every",
+                   "schedule " + schedule + " validates only after the last step, without validate_every"});
+  }
+  for (const char* key : {"loss_scale", "loss_scale_growth_interval"}) {
+    if (has("training", key) && has("model", "name") && p.text("model", "dtype", "float32") != "float16")
+      out.push_back({"training", key, fmt::format("{} needs [model] dtype = \"float16\"", key)});
+  }
   const bool here = p.text("cluster", "topology", "this-machine") == "this-machine";
   if (!here && has("cluster", "devices"))
     out.push_back({"cluster", "devices", "only a topology of this-machine takes devices; a file gives its own"});
@@ -192,6 +231,9 @@ std::string written(const Key& key, const Value& value) {
     std::string operator()(bool flag) const { return flag ? "true" : "false"; }
     std::string operator()(std::int64_t integer) const { return std::to_string(integer); }
     std::string operator()(double number) const { return fmt::format("{}", number); }
+    std::string operator()(const std::array<double, 2>& pair) const {
+      return fmt::format("[{}, {}]", pair[0], pair[1]);
+    }
     std::string operator()(const std::string& text) const { return format::json_string(text); }
     std::string operator()(const std::vector<std::string>& words) const {
       std::string out = "[";
@@ -221,6 +263,8 @@ std::string to_string(Kind kind) {
       return "an integer";
     case Kind::Number:
       return "a number";
+    case Kind::Pair:
+      return "two numbers";
     case Kind::Text:
       return "a text";
     case Kind::Bytes:

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -9,13 +10,13 @@
 
 namespace stagecraft::project {
 
-/// The value of a key: true or false, an integer, a number, a text, a list of texts, or named texts.
-using Value =
-    std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>, std::map<std::string, std::string>>;
+/// The value of a key: true or false, an integer, a number, two numbers, a text, a list of texts, or named texts.
+using Value = std::variant<bool, std::int64_t, double, std::array<double, 2>, std::string, std::vector<std::string>,
+                           std::map<std::string, std::string>>;
 
-/// What a key takes. Bytes are an integer or a text such as "16GiB", kept as text; Words are texts or integers; Named
-/// are texts, numbers, or true and false, which become 1 and 0.
-enum class Kind { Flag, Integer, Number, Text, Bytes, Words, Named };
+/// What a key takes. Pair is two numbers; Bytes are an integer or a text such as "16GiB", kept as text; Words are texts
+/// or integers; Named are texts, numbers, or true and false, which become 1 and 0.
+enum class Kind { Flag, Integer, Number, Pair, Text, Bytes, Words, Named };
 
 /// "true or false", "an integer", ...; what messages expect.
 [[nodiscard]] std::string to_string(Kind kind);
@@ -26,8 +27,9 @@ struct Key {
   Kind kind = Kind::Text;
   std::string help;                   ///< one line of a comment
   std::string example;                ///< a value as written in the file
-  std::optional<double> least = {};   ///< of a number
+  std::optional<double> least = {};   ///< of a number, or of each of two
   std::vector<std::string> one_of{};  ///< the texts that are allowed; empty: any
+  bool above = false;                 ///< numbers must be above `least`
 };
 
 /// A table of the file.

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <stdexcept>
 
 namespace stagecraft::project {
@@ -25,9 +26,17 @@ class Command {
     if (const auto* flag = std::get_if<bool>(value)) return *flag ? add({option}) : *this;
     if (const auto* integer = std::get_if<std::int64_t>(value)) return add({option, std::to_string(*integer)});
     if (const auto* number = std::get_if<double>(value)) return add({option, fmt::format("{}", *number)});
+    if (const auto* pair = std::get_if<std::array<double, 2>>(value))
+      return add({option, fmt::format("{},{}", (*pair)[0], (*pair)[1])});
     if (const auto* words = std::get_if<std::vector<std::string>>(value))
       return words->empty() ? *this : add({option, fmt::format("{}", fmt::join(*words, ","))});
     return add({option, std::get<std::string>(*value)});
+  }
+  /// The same for a key with the option's name: --learning-rate of learning_rate.
+  Command& key(const std::string& section, const std::string& option) {
+    std::string name = option.substr(2);
+    std::ranges::replace(name, '-', '_');
+    return key(section, name, option);
   }
   /// `option` once for each of the key's words.
   Command& each(const std::string& section, const std::string& name, const std::string& option) {
@@ -66,17 +75,18 @@ std::vector<std::string> data_files(const std::string& source) {
 
 bool is_model_file(const std::string& model) { return model.find_first_of("./") != std::string::npos; }
 
+/// Options of the optimizer and the seed, which profile takes too; with `all`, the others of [training].
 void add_training(Command& command, bool all) {
-  command.key("training", "optimizer", "--optimizer")
-      .key("training", "learning_rate", "--learning-rate")
-      .key("training", "momentum", "--momentum")
-      .key("training", "weight_decay", "--weight-decay")
-      .key("training", "seed", "--seed");
-  if (all) {
-    command.key("training", "rate_schedule", "--rate-schedule")
-        .key("training", "warmup_steps", "--warmup-steps")
-        .key("training", "last_rate", "--last-rate")
-        .key("training", "clip_norm", "--clip-norm");
+  for (const char* option : {"--optimizer", "--learning-rate", "--momentum", "--weight-decay", "--betas", "--eps",
+                             "--dampening", "--nesterov", "--amsgrad", "--alpha", "--centered", "--rho", "--lr-decay",
+                             "--initial-accumulator-value", "--momentum-decay", "--decoupled-weight-decay", "--seed"}) {
+    command.key("training", option);
+  }
+  if (!all) return;
+  for (const char* option : {"--rate-schedule", "--warmup-steps", "--last-rate", "--lr-power", "--lr-step-size",
+                             "--lr-gamma", "--pct-start", "--div-factor", "--final-div-factor", "--anneal-strategy",
+                             "--clip-norm", "--loss-scale", "--loss-scale-growth-interval"}) {
+    command.key("training", option);
   }
 }
 
@@ -207,20 +217,23 @@ class Maker {
     training.key("cluster", "threads", "--threads");
     add_training(training, true);
     training.key("run", "weights", "--weights").key("run", "on_nonfinite", "--on-nonfinite");
-    training.key("run", "check", "--check").more("run");
+    training.key("run", "--deterministic").key("run", "check", "--check").more("run");
     Command c = training;
     c.key("cluster", "channel", "--channel");
     if (p_.find("cluster", "hosts") != nullptr) {
-      c.key("cluster", "hosts", "--hosts").add({"--logs", files_.run_folder + "/logs"});
+      c.key("cluster", "--hosts").key("cluster", "--remote-shell").add({"--logs", files_.run_folder + "/logs"});
     } else if (p_.text("cluster", "channel", "") != "local") {
       c.add({"--spawn"});
     }
     c.key("run", "steps", "--steps").key("run", "epochs", "--epochs").key("run", "log_every", "--log-every");
+    c.key("run", "--validate-data").key("run", "--validate-every").key("run", "--validate-samples");
+    c.key("run", "--timeout");
     if (p_.flag("run", "checkpoint", true)) {
       c.add({"--checkpoint", files_.checkpoints, "--resume"}).key("run", "checkpoint_every", "--checkpoint-every");
       c.key("run", "keep", "--keep").key("run", "restart", "--restart");
     }
     c.add({"--metrics", files_.metrics, "-o", files_.measured});
+    if (p_.flag("output", "tensorboard")) c.add({"--tensorboard", files_.tensorboard});
     if (p_.flag("output", "traces")) c.add({"--trace", files_.run_folder + "/trace.json"});
     Step& s = step("run", c);
     s.training = training.words();
@@ -230,6 +243,10 @@ class Maker {
     if (const std::string file = p_.text("run", "weights", ""); !file.empty()) s.inputs.push_back(file);
     if (const std::string file = p_.text("model", "name", ""); is_model_file(file)) s.inputs.push_back(file);
     s.data = data_files(p_.text("data", "source", ""));
+    for (const std::string& file : data_files(p_.text("run", "validate_data", ""))) {
+      if (std::ranges::find(s.data, file) == s.data.end()) s.beside.push_back(file);
+    }
+    s.data.insert(s.data.end(), s.beside.begin(), s.beside.end());
     s.outputs = {files_.measured};
   }
 
@@ -291,6 +308,7 @@ Files files_of(const Project& project) {
   out.run_folder = in("run");
   out.checkpoints = out.run_folder + "/checkpoints";
   out.metrics = out.run_folder + "/metrics.jsonl";
+  out.tensorboard = out.run_folder + "/tensorboard";
   out.measured = out.run_folder + "/measured.json";
   out.evaluation = out.run_folder + "/evaluation.json";
   return out;

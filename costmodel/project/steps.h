@@ -15,7 +15,7 @@ struct Files {
   std::string state, logs;
   std::string graph, estimated_graph, topology, plan, prediction, report, comparison;
   std::string run_folder;  ///< of one training: what follows
-  std::string checkpoints, metrics, measured, evaluation;
+  std::string checkpoints, metrics, tensorboard, measured, evaluation;
 };
 
 [[nodiscard]] Files files_of(const Project& project);
@@ -31,7 +31,8 @@ struct Step {
   std::vector<std::string> unhashed;  ///< arguments that change no result
   /// For `run`: the arguments that make another training of it, without its length; empty for others.
   std::vector<std::string> training;
-  std::int64_t length = 0;  ///< for `run`: steps or epochs
+  std::vector<std::string> beside;  ///< those of `inputs` and `data` that do not change the training
+  std::int64_t length = 0;          ///< for `run`: steps or epochs
 };
 
 /// The path of the example topology NAME; absent if there is none.

@@ -234,7 +234,7 @@ constexpr const char* kProject =
     "model.name = 'gpt'\nmodel.options = {layers = 4, \"width\" = \"256\", rate = 0.5, causal = true}\n"
     "[cluster]\ntopology = \"example:dgx-h100\"\nestimate = \"H100-SXM\"\n"
     "[plan]\nglobal_batch = 0x40 # samples\nreplicas = [2, 1]\nmemory_limit = '16GiB'\n"
-    "[training]\nlearning_rate = 1e-2\n[links]\noptions = [\"--a\\u00e9\", \"b\"]\n";
+    "[training]\nlearning_rate = 1e-2\nbetas = [0.9, 1]\n[links]\noptions = [\"--a\\u00e9\", \"b\"]\n";
 
 constexpr const char* kNcclDump =
     "<system version=\"1\">\n"

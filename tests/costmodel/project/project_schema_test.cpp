@@ -128,6 +128,8 @@ Json project_with(const std::string& section, const std::string& key, const Json
   if (section == "evaluate") out["run"] = Json::object();
   if (section == "evaluate") out["evaluate"]["source"] = "synthetic";
   if (section == "model" && key == "graph") out["model"].erase("name");
+  if (key.starts_with("loss_scale")) out["model"]["dtype"] = "float16";
+  if (key.starts_with("validate_")) out["run"]["validate_data"] = "synthetic";
   out[section][key] = value;
   return out;
 }
@@ -221,6 +223,9 @@ TEST(ProjectSchema, KnowsWhichKeysNeedOrExcludeEachOther) {
     {"model": {"name": "mlp"}, "plan": {"recompute": true, "recompute_every": 8}},
     {"model": {"name": "mlp"}, "plan": {"stages": 2, "replicas": [2, 1]}},
     {"model": {"name": "mlp"}, "run": {"steps": 2, "epochs": 2}},
+    {"model": {"name": "mlp"}, "run": {"validate_every": 2}},
+    {"model": {"name": "mlp"}, "run": {"validate_samples": 2}},
+    {"model": {"name": "mlp"}, "output": {"png": true}},
     {"model": {"name": "mlp"}, "evaluate": {"source": "synthetic"}},
     {"model": {"name": "mlp"}, "run": {}, "evaluate": {}},
     {"model": {"name": "mlp"}, "run": {}, "evaluate": {"samples": 4}}

@@ -21,7 +21,7 @@ TEST(Project, IsReadAsWritten) {
       "[model]\nname = \"gpt\"\noptions = { layers = 4, rate = 0.5, causal = true, kind = \"a b\" }\n"
       "microbatch = 4\nallow_tf32 = true\n"
       "[plan]\nglobal_batch = 64\nreplicas = [2, 1]\nmemory_limit = \"16GiB\"\ntime_limit = 2\n"
-      "[cluster]\n[run]\n",
+      "[cluster]\n[training]\nbetas = [0.8, 1]\neps = 1e-6\nnesterov = false\n[run]\n",
       "p.toml");
   EXPECT_EQ(project.text("model", "name", ""), "gpt");
   EXPECT_EQ(
@@ -30,6 +30,9 @@ TEST(Project, IsReadAsWritten) {
   EXPECT_EQ(project.integer("plan", "global_batch", 0), 64);
   EXPECT_EQ(*project.find("plan", "replicas"), Value(std::vector<std::string>{"2", "1"}));
   EXPECT_EQ(*project.find("plan", "time_limit"), Value(2.0));
+  EXPECT_EQ(*project.find("training", "betas"), Value(std::array{0.8, 1.0}));
+  EXPECT_EQ(*project.find("training", "eps"), Value(1e-6));
+  EXPECT_FALSE(project.flag("training", "nesterov", true));
   EXPECT_TRUE(project.flag("model", "allow_tf32"));
   EXPECT_TRUE(project.has("run"));       // an empty one runs with defaults
   EXPECT_FALSE(project.has("cluster"));  // an empty one says nothing
@@ -77,6 +80,14 @@ TEST(Project, NamesLineAndColumnOfWhatIsWrong) {
   says(kModel + "[plan]\nmemory_limit = 1.5\n", "expected bytes, such as 16000000000 or \"16GiB\"");
   says(kModel + "[training]\nlearning_rate = inf\n", "expected a number of 0 or more");
   says(kModel + "[training]\nlearning_rate = -0.1\n", "found -0.1, expected a number of 0 or more");
+  says(kModel + "[training]\nbetas = 0.9\n", "found 0.9, expected two numbers of 0 or more");
+  says(kModel + "[training]\nbetas = [0.9]\n", "p.toml: line 4 column 9: found [ 0.9 ], expected two numbers");
+  says(kModel + "[training]\nbetas = [0.9, 0.99, 0.999]\n", "expected two numbers of 0 or more");
+  says(kModel + "[training]\nbetas = [0.9, -0.1]\n", "expected two numbers of 0 or more");
+  says(kModel + "[training]\nbetas = [0.9, \"0.99\"]\n", "expected two numbers of 0 or more");
+  says(kModel + "[training]\nanneal_strategy = \"sine\"\n", "unknown anneal_strategy \"sine\", known are cos, linear");
+  says(kModel + "[training]\nloss_scale = 0\n", "found 0, expected a number above 0");
+  says(kModel + "[run]\ntimeout = 0.0\n", "expected a number above 0");
   says(std::string(300, '['), "p.toml: line 1 column ");
 }
 
@@ -92,8 +103,25 @@ TEST(Project, RefusesKeysThatExcludeEachOther) {
   says(kModel + "[cluster]\ntopology = \"t.json\"\ndevices = 2\n", "only a topology of this-machine takes devices");
   says(kModel + "[cluster]\nestimate = \"H200\"\n[run]\n", "estimated times are for devices that are not here");
   says(kModel + "[evaluate]\nsource = \"synthetic\"\n", "[evaluate] needs a section [run]");
+  says(kModel + "[run]\nvalidate_every = 2\n", "p.toml: line 4 column 18: validate_every needs validate_data");
+  says(kModel + "[run]\nvalidate_samples = 2\n", "validate_samples needs validate_data");
+  says(kModel + "[plan]\nschedule = \"pipedream\"\n[run]\nvalidate_data = \"synthetic\"\nvalidate_every = 2\n",
+       "schedule pipedream validates only after the last step, without validate_every");
+  says(kModel + "[training]\nloss_scale = 8\n", "loss_scale needs [model] dtype = \"float16\"");
+  says(kModel + "dtype = \"bfloat16\"\n[training]\nloss_scale_growth_interval = 8\n",
+       "loss_scale_growth_interval needs [model] dtype = \"float16\"");
   says(kModel + "[run]\n[evaluate]\n", "p.toml: line 4 column 1: [evaluate] has no source");
   says(kModel + "[run]\ncheckpoint = false\n[evaluate]\nsource = \"synthetic\"\n", "[evaluate] needs checkpoints");
+}
+
+TEST(Project, AllowsKeysThatOthersMakePossible) {
+  const std::string validation = "validate_data = \"synthetic\"\nvalidate_samples = 4\n";
+  for (const std::string& text : {kModel + "[plan]\nschedule = \"1f1b\"\n[run]\n" + validation + "validate_every = 2\n",
+                                  kModel + "[plan]\nschedule = \"pipedream\"\n[run]\n" + validation,
+                                  kModel + "dtype = \"float16\"\n[training]\nloss_scale = 0.5\n",
+                                  std::string("[model]\ngraph = \"g.json\"\n[training]\nloss_scale = 8\n")}) {
+    EXPECT_NO_THROW((void)parse_project(text, "p.toml")) << text;
+  }
 }
 
 TEST(Project, HasExamplesThatAreAllowed) {
@@ -101,7 +129,10 @@ TEST(Project, HasExamplesThatAreAllowed) {
     for (const Key& key : section.keys) {
       std::string text = "[" + section.name + "]\n" + key.name + " = " + key.example + "\n";
       if (section.name == "model" && key.name != "name" && key.name != "graph") text += "name = \"mlp\"\n";
+      if (key.name == "validate_every" || key.name == "validate_samples") text += "validate_data = \"synthetic\"\n";
+      if (key.name == "png") text += "pictures = true\n";
       if (section.name != "model") text += kModel;
+      if (key.name.starts_with("loss_scale")) text += "dtype = \"float16\"\n";
       if (section.name == "evaluate") text += "[run]\n";
       if (section.name == "evaluate" && key.name != "source")
         text = "[evaluate]\nsource = \"synthetic\"\n" + text.substr(text.find('\n') + 1);

@@ -3,7 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+
 #include "costmodel/format/results/steps_json.h"
+#include "costmodel/project/decide.h"
+#include "tests/support/run_command.h"
 
 namespace stagecraft::project {
 namespace {
@@ -76,6 +83,84 @@ TEST(Steps, UseGpusAndHosts) {
             "o/run/measured.json");
 }
 
+TEST(Steps, GiveTheOptimizersOptionsToTheProfileToo) {
+  const auto all = lines(
+      "[model]\nname = \"mlp\"\n[cluster]\ntopology = \"t.json\"\nhosts = \"h.txt\"\nremote_shell = \"ssh -v\"\n"
+      "[training]\noptimizer = \"adamw\"\nbetas = [0.9, 0.95]\neps = 1e-7\namsgrad = true\nnesterov = false\nseed = 2\n"
+      "rate_schedule = \"one-cycle\"\npct_start = 0.25\nanneal_strategy = \"linear\"\n"
+      "[run]\ncheckpoint = false\ndeterministic = true\ntimeout = 7.5\n"
+      "validate_data = \"tensors:v.safetensors\"\nvalidate_every = 3\nvalidate_samples = 8\n"
+      "[output]\nfolder = \"o\"\ntensorboard = true\n");
+  const std::string optimizer = " --optimizer adamw --betas 0.9,0.95 --eps 1e-07 --amsgrad --seed 2";
+  EXPECT_EQ(all[0], "profile mlp" + optimizer + " -o o/graph.json");
+  EXPECT_EQ(all[3], "run o/plan.json" + optimizer +
+                        " --rate-schedule one-cycle --pct-start 0.25 --anneal-strategy linear --deterministic --hosts "
+                        "h.txt --remote-shell 'ssh -v' --logs o/run/logs --validate-data tensors:v.safetensors "
+                        "--validate-every 3 --validate-samples 8 --timeout 7.5 --metrics o/run/metrics.jsonl -o "
+                        "o/run/measured.json --tensorboard o/run/tensorboard");
+}
+
+// Every key of [training] becomes an option of its name, and no other.
+TEST(Steps, MakeAnOptionOfEachKeyOfTheTraining) {
+  std::string text = "[model]\nname = \"mlp\"\ndtype = \"float16\"\n[run]\n[training]\n";
+  std::set<std::string> wanted;
+  for (const Section& section : sections()) {
+    if (section.name != "training") continue;
+    for (const Key& key : section.keys) {
+      text += key.name + " = " + (key.kind == Kind::Flag ? "true" : key.example) + "\n";
+      std::string option = key.name;
+      std::ranges::replace(option, '_', '-');
+      wanted.insert("--" + option);
+    }
+  }
+  const auto all = steps_of(parse_project(text, "p.toml"), one_example);
+  const auto run = std::ranges::find(all, "run", &Step::name);
+  ASSERT_NE(run, all.end());
+  std::set<std::string> found;
+  for (const std::string& word : run->training) {
+    if (word.starts_with("--")) found.insert(word);
+  }
+  EXPECT_EQ(found, wanted);
+}
+
+/// A project that runs, if it can, with one key more.
+Project project_with(const Section& section, const Key& key) {
+  std::map<std::string, std::string> text{{"model", "name = \"mlp\"\n"}, {"run", ""}};
+  if (key.name == "name" || key.name == "graph") text["model"].clear();
+  if (key.name == "estimate") text.erase("run");
+  if (key.name.starts_with("loss_scale")) text["model"] += "dtype = \"float16\"\n";
+  if (key.name == "validate_every" || key.name == "validate_samples") text["run"] = "validate_data = \"synthetic\"\n";
+  if (key.name == "png") text["output"] = "pictures = true\n";
+  if (section.name == "evaluate" && key.name != "source") text["evaluate"] = "source = \"synthetic\"\n";
+  text[section.name] += key.name + " = " + (key.kind == Kind::Flag ? "true" : key.example) + "\n";
+  std::string all;
+  for (const auto& [name, keys] : text) all += "[" + name + "]\n" + keys;
+  return parse_project(all, "p.toml");
+}
+
+// Of the programs that this build has: without LibTorch, neither profile nor run.
+TEST(Steps, UseOptionsThatTheProgramsHave) {
+  std::map<std::string, std::set<std::string>> used;
+  for (const Section& section : sections()) {
+    for (const Key& key : section.keys) {
+      for (const Step& step : steps_of(project_with(section, key), one_example)) {
+        for (const std::string& word : step.arguments) {
+          if (word.starts_with("-")) used[step.name].insert(word);
+        }
+      }
+    }
+  }
+  const testing::CommandFolder folder;
+  std::set<std::string> built;
+  for (const auto& [verb, options] : used) {
+    if (!std::filesystem::exists(program_folder() + "/stagecraft-" + verb)) continue;
+    built.insert(verb);
+    const std::string help = folder.run("stagecraft-" + verb + " --help | tr ',' ' '").out;
+    for (const std::string& option : options) EXPECT_THAT(help, ::testing::HasSubstr(" " + option + " ")) << verb;
+  }
+  EXPECT_THAT(built, ::testing::IsSupersetOf({"plan", "predict", "report"}));
+}
+
 TEST(Steps, KnowTheFilesThatTheyReadAndWrite) {
   const auto all = steps_of(
       parse_project(
@@ -95,6 +180,24 @@ TEST(Steps, KnowTheFilesThatTheyReadAndWrite) {
   EXPECT_EQ(all[4].standard_output, "o/comparison.txt");
   EXPECT_THAT(all[5].inputs,
               ElementsAre("o/graph.json", "t.json", "o/plan.json", "o/prediction.json", "o/run/measured.json"));
+}
+
+TEST(Steps, KeepATrainingWhoseValidationChanges) {
+  const auto run_of = [&](const std::string& validation, const std::string& data = "t.npy") {
+    const std::string text = "[model]\nname = \"mlp\"\n[data]\nsource = \"tensors:" + data +
+                             "\"\n[run]\nvalidate_data = \"tensors:" + validation + "\"\n";
+    const auto all = steps_of(parse_project(text, "p.toml"), one_example);
+    return *std::ranges::find(all, "run", &Step::name);
+  };
+  const Step first = run_of("v.npy");
+  EXPECT_THAT(first.data, ElementsAre("t.npy", "v.npy"));
+  EXPECT_THAT(first.beside, ElementsAre("v.npy"));
+  EXPECT_EQ(record_of(first).training, record_of(run_of("w.npy")).training);
+  EXPECT_NE(record_of(first).command, record_of(run_of("w.npy")).command);
+  // The training's own data are not beside it.
+  EXPECT_THAT(run_of("t.npy").data, ElementsAre("t.npy"));
+  EXPECT_THAT(run_of("t.npy").beside, ::testing::IsEmpty());
+  EXPECT_NE(record_of(first).training, record_of(run_of("v.npy", "x.npy")).training);
 }
 
 TEST(Steps, RefuseAnExampleThatDoesNotExist) {
