@@ -61,8 +61,9 @@ TEST_F(PredictTool, RefusesAProfileThatIsNotTrusted) {
     const Outcome refused = folder_.run("stagecraft-" + verb + " untrusted.json topology.json plan.json" +
                                         (calibrates ? " measured.json -o -" : ""));
     EXPECT_EQ(refused.status, 1) << verb;
-    EXPECT_THAT(refused.err, EndsWith(": untrusted.json: the profile is not trusted: 2 records were dropped; 5 % of "
-                                      "the time belongs to no layer; profile again, or add --accept-untrusted\n"));
+    EXPECT_THAT(refused.err,
+                EndsWith(": untrusted.json: the profile is not trusted: 2 records were dropped; 5 % of "
+                         "the time belongs to no layer; profile again, or add --accept-untrusted [SC2003]\n"));
   }
   const Outcome untrusted = predict("untrusted.json topology.json plan.json --accept-untrusted");
   EXPECT_EQ(untrusted.status, 0) << untrusted.err;
@@ -258,7 +259,8 @@ TEST_F(PredictTool, EndsWithOneOnBadInput) {
 
 TEST_F(PredictTool, EndsWithTwoOnWrongUsage) {
   EXPECT_EQ(predict("graph.json topology.json").status, 2);
-  EXPECT_THAT(predict("graph.json topology.json").err, HasSubstr("PLAN is required\nsee stagecraft predict --help"));
+  EXPECT_THAT(predict("graph.json topology.json").err,
+              HasSubstr("PLAN is required [SC1003]\nsee stagecraft predict --help"));
   EXPECT_EQ(predict("graph.json topology.json plan.json --magic").status, 2);
   EXPECT_THAT(predict("--help").out, HasSubstr("Example:\n  stagecraft predict graph.json topology.json plan.json"));
 }

@@ -130,6 +130,7 @@ Json project_with(const std::string& section, const std::string& key, const Json
   if (section == "model" && key == "graph") out["model"].erase("name");
   if (key.starts_with("loss_scale")) out["model"]["dtype"] = "float16";
   if (key.starts_with("validate_")) out["run"]["validate_data"] = "synthetic";
+  if (key == "png") out["output"]["pictures"] = true;
   out[section][key] = value;
   return out;
 }
