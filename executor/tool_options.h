@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "costmodel/tool.h"
+#include "executor/channel/channels.h"
 #include "executor/data/data_source.h"
+#include "executor/data/sources.h"
 #include "executor/device/device.h"
 #include "executor/device/program.h"
 #include "executor/intake/layer_sources.h"
@@ -243,11 +245,20 @@ inline void add_training_options(CLI::App& app, stage::OptimizerOptions& options
       ->transform(number_from(0, 1e30));
 }
 
+/// What --version adds of this program's build and of what it finds here: ", LibTorch 2.11.0, ...".
+inline std::string tool_versions() {
+  const bool images = data::why_no_images().empty();
+  return device::program_versions() + ", " + channel::channel_versions() +
+         (images ? ", libjpeg and libpng" : ", without images");
+}
+
 /// run_tool for a program that computes.
 template <class Configure, class Run>
 [[nodiscard]] int run_computing_tool(ToolText text, int argc, char** argv, Configure configure, Run run) {
   device::prepare_program();
-  text.versions = device::program_versions();
+  // UCX is loaded for its version only if that is asked for: from then on it handles signals.
+  const std::vector<std::string> words(argv, argv + argc);
+  if (std::ranges::find(words, "--version") != words.end()) text.versions = tool_versions();
   return run_tool(text, argc, argv, configure, [&run] {
     try {
       return run();

@@ -24,4 +24,8 @@ namespace stagecraft::channel {
 /// Why this build or this machine has no channel ucx; empty if it has.
 [[nodiscard]] std::string why_no_ucx();
 
+/// The version of UCX that a run would use, for --version: "UCX 1.13.1"; "UCX not found" if it cannot be loaded,
+/// "without UCX" if it was not built in. Loads the library.
+[[nodiscard]] std::string ucx_version();
+
 }  // namespace stagecraft::channel

@@ -81,4 +81,6 @@ const ChannelKind& default_channel(const std::string& device, bool processes) {
   return *fitting.back();
 }
 
+std::string channel_versions() { return "Gloo (c10d), " + ucx_version(); }
+
 }  // namespace stagecraft::channel

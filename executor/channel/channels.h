@@ -54,5 +54,8 @@ void require(const ChannelKind& kind);
 [[nodiscard]] std::vector<const ChannelKind*> fitting_channels(const std::string& device, bool processes);
 /// The first of them that this machine has, or else the last.
 [[nodiscard]] const ChannelKind& default_channel(const std::string& device, bool processes);
+/// What the channels of this build are made of, for --version: "Gloo (c10d), UCX 1.13.1", see ucx_version. NCCL is
+/// among the versions of the device.
+[[nodiscard]] std::string channel_versions();
 
 }  // namespace stagecraft::channel

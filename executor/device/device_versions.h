@@ -10,4 +10,7 @@ namespace stagecraft::device {
 /// the call that failed.
 [[nodiscard]] std::map<std::string, std::string> device_library_versions();
 
+/// The versions of the same libraries whose headers this build was compiled with. Loads nothing and calls none of them.
+[[nodiscard]] std::map<std::string, std::string> compiled_device_library_versions();
+
 }  // namespace stagecraft::device

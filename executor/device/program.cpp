@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <map>
 #include <optional>
 #include <regex>
 #include <stdexcept>
@@ -17,6 +18,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/units_text.h"
 #include "executor/device/allocator.h"
+#include "executor/device/device_versions.h"
 
 namespace stagecraft::device {
 namespace {
@@ -59,7 +61,13 @@ void skip_library_destructors() {
 #endif
 }
 
-std::string program_versions() { return fmt::format(", LibTorch {}, {}", TORCH_VERSION, allocator_name()); }
+std::string program_versions() {
+  const std::map<std::string, std::string> built = compiled_device_library_versions();
+  const std::string cuda = built.empty() ? "without CUDA"
+                                         : fmt::format("CUDA {}, CUPTI {}, NCCL {}", built.at("cuda runtime"),
+                                                       built.at("cupti"), built.at("nccl"));
+  return fmt::format(", LibTorch {}, {}, {}", TORCH_VERSION, allocator_name(), cuda);
+}
 
 std::string error_text(const std::exception& error) {
   const auto* const library = dynamic_cast<const c10::Error*>(&error);

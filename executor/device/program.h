@@ -19,7 +19,8 @@ void prepare_program();
 /// (LD_PRELOAD, CUDA_INJECTION64_PATH), which writes at the end, and where the C library has no on_exit.
 void skip_library_destructors();
 
-/// The versions that --version of such a program adds: ", LibTorch 2.11.0, mimalloc 2.0.9".
+/// What such a program was built with, for --version: ", LibTorch 2.11.0, mimalloc 2.0.9, CUDA 13.0, CUPTI 13.0, NCCL
+/// 2.28.9", where "without CUDA" replaces the last three in a build without it.
 [[nodiscard]] std::string program_versions();
 
 /// The message of `error` in one line; LibTorch's errors without stack frames. If memory ran out: how much was

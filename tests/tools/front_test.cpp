@@ -52,6 +52,11 @@ TEST_F(Front, SaysTheVersionThatTheProgramsAndScriptsHave) {
   EXPECT_THAT(o.out, ::testing::StartsWith(std::string("stagecraft ") + version() + "\nbuilt with"));
   const bool tensors = folder_.run("test -x '" + program_folder() + "/stagecraft-run'").status == 0;
   EXPECT_THAT(o.out, HasSubstr(tensors ? "\nbuilt with LibTorch " : "\nbuilt without LibTorch: plans, "));
+  if (tensors) {
+    const Outcome run = folder_.run("stagecraft-run --version");
+    EXPECT_EQ(o.out.substr(o.out.find("LibTorch")), run.out.substr(run.out.find("LibTorch")));
+    EXPECT_THAT(o.out, HasSubstr(", Gloo (c10d), "));
+  }
   if (folder_.run("command -v python3").status != 0) return;
   const Outcome script = folder_.run("STAGECRAFT_PYTHON=python3 " + kFront + "export-model --version");
   EXPECT_EQ(script.status, 0) << script.err;

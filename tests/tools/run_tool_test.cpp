@@ -10,8 +10,10 @@
 #include <sstream>
 
 #include "costmodel/format/json.h"
+#include "costmodel/version.h"
 #include "executor/channel/channels.h"
 #include "executor/device/device.h"
+#include "executor/device/program.h"
 #include "executor/files/safetensors.h"
 #include "tests/support/planned_models.h"
 #include "tests/support/run_command.h"
@@ -64,6 +66,34 @@ double seconds_of(const std::function<void()>& call) {
   const auto start = std::chrono::steady_clock::now();
   call();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Its own version, LibTorch's, the allocator's and CUDA's come first.
+TEST_F(RunTool, SaysWithWhichChannelsAndImagesItWasBuilt) {
+  const Outcome o = folder_.run("stagecraft-run --version");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_EQ(o.err, "");
+  const std::string first = std::string("stagecraft-run ") + version() + device::program_versions() + ", ";
+  ASSERT_THAT(o.out, ::testing::StartsWith(first));
+  EXPECT_THAT(o.out.substr(first.size()), ::testing::MatchesRegex("Gloo [(]c10d[)], (UCX [0-9]+[.][0-9]+[.][0-9]+|UCX "
+                                                                  "not found|without UCX), (libjpeg and "
+                                                                  "libpng|without images)\n"));
+  // The help lists the data sources of the build.
+  const bool images = folder_.run("stagecraft-run --help | grep -q STAGECRAFT_WITH_IMAGES").status != 0;
+  EXPECT_THAT(o.out, ::testing::EndsWith(images ? ", libjpeg and libpng\n" : ", without images\n"));
+}
+
+TEST_F(RunTool, LooksForUcxOnlyToSayItsVersion) {
+  if (folder_.run("stagecraft-run --version | grep -q 'without UCX'").status == 0) GTEST_SKIP() << "built without UCX";
+  const std::string libraries = "LD_DEBUG=libs LD_DEBUG_OUTPUT=tried stagecraft-run ";
+  EXPECT_EQ(folder_.run(libraries + "--help >help && cat tried.* | grep -q 'find library=libuc'").status, 1);
+  EXPECT_EQ(folder_.run(libraries + "--version && cat tried.* | grep -q 'find library=libuc'").status, 0);
+  // A library that cannot be loaded is as good as none.
+  const Outcome o =
+      folder_.run("mkdir none && echo none >none/libucm.so.0 && LD_LIBRARY_PATH=none stagecraft-run --version");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_EQ(o.err, "");
+  EXPECT_THAT(o.out, HasSubstr(", UCX not found, "));
 }
 
 TEST_F(RunTool, TellsTheLossScaleOfAPlanInFloat16AndRefusesOneForOthers) {

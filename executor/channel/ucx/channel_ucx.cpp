@@ -24,6 +24,7 @@
 #include "executor/channel/peer_proof.h"
 #include "executor/channel/tensor_header.h"
 #include "executor/channel/ucx/ucx_all_reduce.h"
+#include "executor/channel/ucx/ucx_library.h"
 #include "executor/channel/ucx/ucx_line.h"
 #include "executor/channel/ucx/ucx_transports.h"
 #include "executor/meeting/meeting_store.h"
@@ -291,6 +292,17 @@ std::string why_no_ucx() {
     (void)ucx_library();
     return environment("UCX_TLS") ? "" : why_no_shared_memory();
   } catch (const std::exception& error) { return error.what(); }
+}
+
+std::string ucx_version() {
+  const UcxSilence silence;
+  unsigned major = 0;
+  unsigned minor = 0;
+  unsigned release = 0;
+  try {
+    ucx_library().get_version(&major, &minor, &release);
+  } catch (const DeviceError&) { return "UCX not found"; }
+  return fmt::format("UCX {}.{}.{}", major, minor, release);
 }
 
 std::unique_ptr<Channel> make_ucx_channel(const meeting::LaunchInfo& launch, std::chrono::milliseconds deadline,

@@ -36,6 +36,15 @@ class UcxChannelOver : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Transports, UcxChannelOver, ::testing::Values("ucx", "ucx_tcp"),
                          [](const auto& entry) { return entry.param; });
 
+TEST(UcxVersion, IsThatOfTheLibraryLoaded) {
+  const std::string found = ucx_version();
+  void* const library = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << dlerror();
+  const auto text = reinterpret_cast<const char* (*)()>(dlsym(library, "ucp_get_version_string"));
+  ASSERT_NE(text, nullptr);
+  EXPECT_EQ(found, std::string("UCX ") + text());
+}
+
 TEST_P(UcxChannelOver, SumsTensorsOfManySegments) {
   // 12 segments in a chunk for two ranks, 8 for three; their windows hold 4.
   constexpr std::int64_t kCount = 12 * 2 * 65536 - 5;

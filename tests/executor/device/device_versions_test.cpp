@@ -12,9 +12,15 @@ TEST(DeviceVersions, AreThoseOfTheLibrariesThatTheBuildUses) {
   if (versions.empty()) GTEST_SKIP() << "built without CUDA";
   using ::testing::MatchesRegex;
   using ::testing::Pair;
-  EXPECT_THAT(versions, ::testing::ElementsAre(Pair("cuda runtime", MatchesRegex("13\\.[0-9]+")),
-                                               Pair("cupti", MatchesRegex("13\\.[0-9]+")),
-                                               Pair("nccl", MatchesRegex("2\\.28\\.[0-9]+"))));
+  const auto pinned =
+      ::testing::ElementsAre(Pair("cuda runtime", MatchesRegex("13\\.[0-9]+")),
+                             Pair("cupti", MatchesRegex("13\\.[0-9]+")), Pair("nccl", MatchesRegex("2\\.28\\.[0-9]+")));
+  EXPECT_THAT(versions, pinned);
+  EXPECT_THAT(compiled_device_library_versions(), pinned);
+}
+
+TEST(DeviceVersions, AreCompiledInWhereTheLibrariesAreLinked) {
+  EXPECT_EQ(compiled_device_library_versions().empty(), device_library_versions().empty());
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 
 #include "costmodel/errors.h"
 #include "executor/device/allocator.h"
+#include "executor/device/device_versions.h"
 
 namespace stagecraft::device {
 namespace {
@@ -83,7 +84,15 @@ TEST(Program, PutsThePlaceBeforeAnError) {
 
 TEST(Program, NamesTheAllocatorWithItsVersion) {
   EXPECT_THAT(allocator_name(), MatchesRegex("[a-z]+ [0-9]+[.][0-9.]+"));
-  EXPECT_EQ(program_versions(), ", LibTorch 2.11.0, " + allocator_name());
+}
+
+TEST(Program, NamesWhatItWasBuiltWith) {
+  const std::string first = ", LibTorch 2.11.0, " + allocator_name() + ", ";
+  ASSERT_THAT(program_versions(), StartsWith(first));
+  EXPECT_THAT(
+      program_versions().substr(first.size()),
+      MatchesRegex(device_library_versions().empty() ? "without CUDA"
+                                                     : "CUDA 13[.][0-9]+, CUPTI 13[.][0-9]+, NCCL 2[.]28[.][0-9]+"));
 }
 
 }  // namespace
