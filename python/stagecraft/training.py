@@ -5,6 +5,7 @@ stagecraft do the work as processes of their own. torch is imported when a modul
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import html
@@ -13,6 +14,9 @@ import itertools
 import json
 import math
 import os
+import pathlib
+import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Union
@@ -37,16 +41,19 @@ class Run:
     """What a run gives back.
 
     `state_dict` holds the trained weights under the module's own names, `metrics` a dict for each step (see docs/run.md),
-    `measurement` all times, and `comparison` the prediction beside them, if one was given.
+    `measurement` all times, and `comparison` the prediction beside them, if one was given. After a resume, metrics, measurement
+    and comparison are of the steps since; measurement and comparison are None if all steps had been done before.
     """
 
     state_dict: dict[str, torch.Tensor] = dataclasses.field(repr=False)
     metrics: list[dict[str, Any]] = dataclasses.field(repr=False)
-    measurement: Measurement
+    measurement: Measurement | None
     comparison: Comparison | None
     log: str = dataclasses.field(repr=False)
 
     def _repr_html_(self) -> str:
+        if self.measurement is None:
+            return f"<pre>{html.escape(repr(self))}</pre>"
         return _html.measurement(self.measurement) if self.comparison is None else _html.comparison(self.comparison)
 
 
@@ -342,9 +349,34 @@ class _Metrics:
                 self._on_metrics(values)
 
 
+def _check_checkpoint(folder: str, resume: bool) -> None:
+    """Refuses checkpoints from which nobody asked to resume, as the program does, but before anything is written."""
+    names = os.listdir(folder) if os.path.isdir(folder) and not resume else []
+    found = [name for name in names
+             if re.fullmatch(r"step-[0-9]+", name) and os.path.exists(os.path.join(folder, name, "manifest.json"))]
+    if found:
+        newest = max(found, key=lambda name: int(name.removeprefix("step-")))
+        raise InputError(f"checkpoint: {os.path.join(folder, newest)} already exists; continue from it with resume=True, or use "
+                         f"another folder")
+
+
+def _keep(checkpoint: str, archive: str, data: str) -> tuple[str, str]:
+    """The paths of a module's archive and its data among the checkpoints, where a later call finds them under the same names: a
+    checkpoint names both, and refuses others. The archive is copied, the data are a link."""
+    folder = os.path.join(checkpoint, "module")
+    os.makedirs(folder, exist_ok=True)
+    kept, link = os.path.join(folder, os.path.basename(archive)), os.path.join(folder, "data")
+    shutil.copyfile(archive, f"{kept}.partial")
+    os.replace(f"{kept}.partial", kept)
+    if os.path.islink(link):
+        os.unlink(link)  # of a call that was killed
+    os.symlink(data, link)
+    return kept, link
+
+
 def run(plan: Plan, model: Model | None, data: Any, *, steps: int | None = None, epochs: int | None = None, loss: Loss = None,
         loss_output: int = 0, ranges: Mapping[str, tuple[int, int]] = {}, static: int | None = None,
-        prediction: Prediction | None = None, checkpoint: str | os.PathLike[str] | None = None,
+        prediction: Prediction | None = None, checkpoint: str | os.PathLike[str] | None = None, resume: bool = False,
         on_metrics: Callable[[dict[str, Any]], None] | None = None, log: bool = False, **options: Any) -> Run:
     """Trains a model as a plan says, in one process per rank on this machine, and gives back its weights.
 
@@ -356,6 +388,8 @@ def run(plan: Plan, model: Model | None, data: Any, *, steps: int | None = None,
     loss, loss_output, ranges, static -- of a module, see export
     prediction -- to compare with: then the result has a comparison
     checkpoint -- a folder for checkpoints that remain; default: a temporary one
+    resume -- continue from the newest complete checkpoint, if there is one. steps and epochs count from the very first step; the
+        data must be the same and come in the same order, those of the steps that are done included
     on_metrics -- called with a dict for each step, while the run goes on
     log -- show the program's messages on sys.stderr
     options -- those of the program: optimizer="adamw", learning_rate=1e-3, clip_norm=1, device="cuda", ...; stagecraft help run
@@ -368,7 +402,11 @@ def run(plan: Plan, model: Model | None, data: Any, *, steps: int | None = None,
     for name, value in (("steps", steps), ("epochs", epochs)):
         if value is not None and value < 1:
             raise InputError(f"{name}: {value} is not an integer of 1 or more")
-    with tempfile.TemporaryDirectory(prefix="stagecraft-") as folder:
+    if resume and checkpoint is None:
+        raise InputError("resume: needs checkpoint, the folder of the checkpoints to continue from")
+    with tempfile.TemporaryDirectory(prefix="stagecraft-") as folder, contextlib.ExitStack() as at_end:
+        saved = os.path.abspath(checkpoint) if checkpoint is not None else os.path.join(folder, "checkpoints")
+        _check_checkpoint(saved, resume)
         arguments = [os.path.join(folder, "plan.json")]
         plan.save(arguments[0])
         model_options: list[str] = []
@@ -378,10 +416,14 @@ def run(plan: Plan, model: Model | None, data: Any, *, steps: int | None = None,
                 raise InputError("plan: does not say how many samples a microbatch has; plan with a graph of profile")
             path = os.path.join(folder, f"{type(module).__name__}.pt2")
             exported = _export(module, _first(data), path, loss, loss_output=loss_output, ranges=ranges, static=static)
-            written = _write(exported, _full(exported, data, plan.step_samples, epochs or 1, steps), os.path.join(folder, "data"))
+            batches = os.path.join(folder, "data")
+            written = _write(exported, _full(exported, data, plan.step_samples, epochs or 1, steps), batches)
             steps, epochs = written // plan.step_samples, None
+            if checkpoint is not None:
+                path, batches = _keep(saved, path, batches)
+                at_end.callback(pathlib.Path(batches).unlink, missing_ok=True)
             model_options = ["--model", path]
-            arguments += ["--data", f"tensors-in-order:{os.path.join(folder, 'data')}"]
+            arguments += ["--data", f"tensors-in-order:{batches}"]
         else:
             if model is not None:
                 name = os.fspath(model)
@@ -391,7 +433,8 @@ def run(plan: Plan, model: Model | None, data: Any, *, steps: int | None = None,
             arguments += ["--epochs", str(epochs)]
         elif steps is not None:
             arguments += ["--steps", str(steps)]
-        saved = os.path.abspath(checkpoint) if checkpoint is not None else os.path.join(folder, "checkpoints")
+        if resume:
+            arguments.append("--resume")
         if plan.ranks > 1 and options.get("channel") != "local" and "hosts" not in options:
             arguments.append("--spawn")
         metrics = _Metrics(os.path.join(folder, "metrics.jsonl"), on_metrics)
@@ -401,9 +444,9 @@ def run(plan: Plan, model: Model | None, data: Any, *, steps: int | None = None,
                                 log=log, watch=metrics)
         weights = os.path.join(folder, "weights.safetensors")
         _programs.run("weights", [saved, *model_options, "-o", weights])
-        measurement = Measurement.load(measured)
+        measurement = Measurement.load(measured) if os.path.exists(measured) else None  # nothing was left to do
         comparison = None
-        if prediction is not None:
+        if prediction is not None and measurement is not None:
             comparison = compare(prediction, measurement)
         from ._tensors import read_state
 

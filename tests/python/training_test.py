@@ -81,6 +81,68 @@ class Training(unittest.TestCase):
         self.assertEqual(run.comparison.step_s.predicted, prediction.iteration_s)
         self.assertIn("predicted", run._repr_html_())
 
+    def test_resumed_run_trains_as_an_uninterrupted_one(self):
+        options = {"loss": "cross_entropy", "learning_rate": RATE, "momentum": 0.9}
+        whole = stagecraft.run(self.plan, module(), loader(), steps=7, **options)
+        with tempfile.TemporaryDirectory() as folder:
+            saved = os.path.join(folder, "saved")
+            first = stagecraft.run(self.plan, module(), loader(), steps=3, checkpoint=saved, resume=True, **options)
+            self.assertEqual(sorted(os.listdir(saved)), ["module", "step-3"])
+            with self.assertRaises(stagecraft.InputError) as caught:
+                stagecraft.run(self.plan, module(), loader(), steps=7, checkpoint=saved, **options)
+            self.assertIn(f"{saved}/step-3 already exists; continue from it with resume=True", str(caught.exception))
+
+            other = module()  # whose weights do not matter any more
+            with torch.no_grad():
+                for parameter in other.parameters():
+                    parameter.fill_(0.5)
+            rest = stagecraft.run(self.plan, other, loader(), steps=7, checkpoint=saved, resume=True, **options)
+            self.assertIn(f"resuming from {saved}/step-3", rest.log)
+            self.assertEqual([line["step"] for line in rest.metrics], [4, 5, 6, 7])
+            self.assertEqual(first.measurement.losses + rest.measurement.losses, whole.measurement.losses)
+            self.assertEqual(list(rest.state_dict), list(whole.state_dict))
+            for name, tensor in whole.state_dict.items():
+                self.assertTrue(torch.equal(rest.state_dict[name], tensor), name)
+                self.assertFalse(torch.equal(first.state_dict[name], tensor), name)
+
+            # Nothing is left of the data, and the archive is the one that the checkpoints name.
+            self.assertEqual(os.listdir(os.path.join(saved, "module")), ["Sequential.pt2"])
+            again = stagecraft.run(self.plan, module(), loader(), steps=7, checkpoint=saved, resume=True,
+                                   prediction=stagecraft.predict(self.graph, self.topology, self.plan, accept_untrusted=True),
+                                   **options)
+            self.assertEqual((again.measurement, again.comparison, again.metrics), (None, None, []))
+            self.assertIn("nothing to do", again.log)
+            self.assertIn("Run(", again._repr_html_())
+            for name, tensor in whole.state_dict.items():
+                self.assertTrue(torch.equal(again.state_dict[name], tensor), name)
+            with self.assertRaises(stagecraft.ProgramError) as caught:
+                stagecraft.run(self.plan, module(), loader(), steps=9, checkpoint=saved, resume=True, seed=5, **options)
+            self.assertIn("/seed: found 1, this run has 5", str(caught.exception))
+
+    def test_run_that_an_exception_ended_resumes(self):
+        class Stop(Exception):
+            pass
+
+        def stop(line):
+            raise Stop
+
+        steps, options = 400, {"loss": "cross_entropy", "learning_rate": 0.01, "momentum": 0.5}
+        whole = stagecraft.run(self.plan, module(), loader(), steps=steps, **options)
+        with tempfile.TemporaryDirectory() as folder:
+            with self.assertRaises(Stop):
+                stagecraft.run(self.plan, module(), loader(), steps=steps, checkpoint=folder, on_metrics=stop, **options)
+            rest = stagecraft.run(self.plan, module(), loader(), steps=steps, checkpoint=folder, resume=True, **options)
+        done = steps - len(rest.metrics)  # nobody knows where the signal found it
+        self.assertTrue(0 < done < steps, done)
+        self.assertEqual(rest.measurement.losses, whole.measurement.losses[done:])
+        for name, tensor in whole.state_dict.items():
+            self.assertTrue(torch.equal(rest.state_dict[name], tensor), name)
+
+    def test_resume_needs_a_folder(self):
+        with self.assertRaises(stagecraft.InputError) as caught:
+            stagecraft.run(self.plan, module(), loader(), loss="cross_entropy", resume=True)
+        self.assertIn("resume: needs checkpoint", str(caught.exception))
+
     def test_evaluate(self):
         model = module()
         found = stagecraft.evaluate(model, loader(), loss="cross_entropy", microbatch=1)
