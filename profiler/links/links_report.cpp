@@ -9,6 +9,7 @@
 
 #include "costmodel/index.h"
 #include "costmodel/prediction/curve_fit.h"
+#include "costmodel/timeline.h"
 #include "costmodel/units_text.h"
 
 namespace stagecraft::profiler {
@@ -44,6 +45,27 @@ Curve curve_of(const std::vector<LinkPoint>& points) {
   Curve out;
   for (const LinkPoint& point : points) out.points.push_back({point.bytes, point.time.median});
   return out;
+}
+
+/// Time of a message without its bytes. A byte takes the median of the slopes between all pairs of points (Theil-Sen:
+/// Sen, JASA 63(324), 1968), and a message is small if its bytes take at most half of its time. The median over small
+/// messages of their times without their bytes counts: the smallest message alone often is an outlier, of which a fit
+/// by least squares keeps a part. If no message is small, the smallest one's time.
+Seconds latency_of(const std::vector<LinkPoint>& points) {
+  std::vector<double> slopes;
+  for (std::size_t j = 1; j < points.size(); ++j) {
+    for (std::size_t i = 0; i < j; ++i) {
+      slopes.push_back((points[j].time.median - points[i].time.median).value /
+                       static_cast<double>(points[j].bytes.value - points[i].bytes.value));
+    }
+  }
+  const double per_byte = slopes.empty() ? 0 : std::max(median(std::move(slopes)), 0.0);
+  std::vector<double> latencies;
+  for (const LinkPoint& point : points) {
+    const double of_bytes = per_byte * static_cast<double>(point.bytes.value);
+    if (of_bytes <= point.time.median.value / 2) latencies.push_back(point.time.median.value - of_bytes);
+  }
+  return latencies.empty() ? points.front().time.median : Seconds(median(std::move(latencies)));
 }
 
 /// "; at 64.0 MiB 1.85 times one way".
@@ -152,9 +174,8 @@ Topology topology_of(const LinkMeasurement& measured, const std::string& channel
   out.device = std::move(device);
   out.provenance = std::move(provenance);
   out.conditions = measured.conditions;
-  const LinkPoint& smallest = one_way->points.front();
   const LinkPoint& largest = one_way->points.back();
-  out.levels.push_back({"host", measured.ranks, {largest.bytes / largest.time.median, smallest.time.median, {}, {}}});
+  out.levels.push_back({"host", measured.ranks, {largest.bytes / largest.time.median, Seconds(0), {}, {}}});
   out.levels.front().link.origin = Origin::Measured;
   out.levels.front().link.channel = channel;
   out.levels.front().link.processing = measured.processing;
@@ -162,6 +183,7 @@ Topology topology_of(const LinkMeasurement& measured, const std::string& channel
     if (Curve* place = place_of(curve, out)) *place = curve_of(curve.points);
   }
   validate(out);
+  out.levels.front().link.latency = latency_of(one_way->points);  // of points that validate has accepted
   auto& notes = out.provenance.notes;
   notes["channel"] = channel;
   if (const auto reasons = distrust(measured); !reasons.empty())

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "costmodel/format/json.h"
 
 namespace stagecraft::profiler {
@@ -32,7 +34,7 @@ LinkMeasurement two_ranks() {
   return out;
 }
 
-TEST(TopologyOf, TakesLatencyAndBandwidthFromTheEnds) {
+TEST(TopologyOf, TakesTheBandwidthFromTheLargestMessage) {
   const Topology topology = topology_of(two_ranks(), "gloo", {"a processor", 1_GiB}, {});
   EXPECT_EQ(topology.name, "2 ranks on one host, gloo channel");
   EXPECT_EQ(topology.device, (Device{"a processor", 1_GiB}));
@@ -40,9 +42,38 @@ TEST(TopologyOf, TakesLatencyAndBandwidthFromTheEnds) {
   const Level& host = topology.levels.front();
   EXPECT_EQ(host.name, "host");
   EXPECT_EQ(host.count, 2);
-  EXPECT_EQ(host.link.latency, Seconds(0.001));
   EXPECT_EQ(host.link.bandwidth, BytesPerSecond(4e6));
   EXPECT_EQ(host.link.origin, Origin::Measured);
+}
+
+/// The latency of a curve of 4, 8, ... bytes with these times.
+double latency(const std::vector<double>& seconds) {
+  LinkCurve curve{SendReceive, 2, {}};
+  for (std::size_t i = 0; i < seconds.size(); ++i)
+    curve.points.push_back(point(Bytes(std::int64_t{4} << i), seconds[i]));
+  return topology_of({2, {curve}, {}}, "gloo", {}, {}).levels.front().link.latency.value;
+}
+
+/// 2^-17 s and 2^-30 s per byte for 4 bytes to 64 MiB; the smallest takes `smallest` times as long.
+std::vector<double> line_with(double smallest) {
+  std::vector<double> out;
+  for (int i = 2; i <= 26; ++i) out.push_back(std::ldexp(1, -17) + std::ldexp(1, i - 30));
+  out.front() *= smallest;
+  return out;
+}
+
+// Of 300 slopes, 24 are of pairs with the smallest message; 12 messages, up to 2^13 bytes, are small.
+TEST(TopologyOf, TakesTheLatencyOfAllSmallMessages) {
+  for (const double smallest : {1.0, 0.25, 1.5, 4.0, 50.0})
+    EXPECT_DOUBLE_EQ(latency(line_with(smallest)), 0x1p-17) << smallest;
+}
+
+// No slope is above 0, so all messages are small: the median of 6, 5, 4, 4, 3 and 3.
+TEST(TopologyOf, TakesTheMedianWhereBytesCostNothing) { EXPECT_EQ(latency({6, 5, 4, 4, 3, 3}), 4); }
+
+TEST(TopologyOf, TakesTheSmallestTimeWhereNoMessageIsSmall) {
+  EXPECT_EQ(latency({3}), 3);
+  EXPECT_EQ(latency({4, 8, 16, 32, 64}), 4);  // one second per byte, and no latency
 }
 
 TEST(TopologyOf, KeepsTheCurves) {
