@@ -139,7 +139,7 @@ std::optional<Timing> time_on(const Machine& target, const Measured* measured, c
       throw InputError(ErrorKind::NoCountedWork,
                        "layer \"" + layer.id +
                            "\" has no counted operations and bytes (forward_work, backward_work), and no "
-                           "measured time of it can be used: write the graph with stagecraft profile of this version");
+                           "measured time of it can be used");
     }
     return estimated_time(roofline_time(*work, target), kNoReference);
   }
@@ -155,7 +155,7 @@ std::optional<Timing> time_on(const Machine& target, const Measured* measured, c
     throw InputError(ErrorKind::NoCountedWork,
                      "layer \"" + layer.id +
                          "\" has no counted operations and bytes (forward_work, backward_work), and the "
-                         "reference has no time of it: write the graph with stagecraft profile of this version");
+                         "measured profile has no time of it");
   }
   const std::optional<double> factor = measured->factor_of_kind(layer.kind, direction);
   if (!factor) return estimated_time(roofline_time(*work, target), kNoReference);

@@ -1,6 +1,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <set>
+#include <utility>
+
 #include "costmodel/accuracy/intervals.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
@@ -82,12 +86,66 @@ Machine machine_of(const DeviceOptions& o, const std::string& prefix, const std:
   return out;
 }
 
-/// The profile with the measured times, if there is one, and its device; `notes` says what was assumed.
-std::optional<Reference> reference_of(const Options& o, const Graph& graph, std::vector<std::string>& notes) {
+/// The command that writes a graph of the same model and microbatch to `output`, with `option` if it is not empty.
+std::string profile_command(const Graph& graph, const std::string& option, const std::string& output) {
+  std::string out = "stagecraft profile " + (graph.name.empty() ? "MODEL" : graph.name);
+  for (const auto& [key, value] : graph.options) out += fmt::format(" --set {}={}", key, value);
+  if (graph.microbatch_samples) out += fmt::format(" --microbatch {}", *graph.microbatch_samples);
+  if (!graph.dtype.empty() && graph.dtype != "float32") out += " --dtype " + graph.dtype;
+  if (!option.empty()) out += " " + option;
+  return out + " -o " + (output == "-" ? "graph.json" : output);
+}
+
+/// What to do if nothing is known of a layer of `graph`; `unused` says why there are times that do not count.
+std::string remedy(const Options& o, const Graph& graph, const std::string& unused) {
+  std::string out = unused.empty() ? "; " : fmt::format(": {}; or ", unused);
+  out += "count them with " + profile_command(graph, "--structure", has_times(graph) ? "structure.json" : o.graph);
+  return unused.empty() ? out + ", or give a measured profile of the same model as --from-profile" : out;
+}
+
+/// Whether `graph` has a layer that is not in `profile`, so that its efficiency is learned from others.
+bool has_other_layers(const Graph& graph, const Graph& profile) {
+  std::set<std::pair<std::string, std::string>> measured;
+  for (const stagecraft::Layer& layer : profile.layers) measured.emplace(layer.id, layer.kind);
+  return std::ranges::any_of(graph.layers, [&](const stagecraft::Layer& layer) {
+    return !is_input(layer) && !measured.contains({layer.id, layer.kind});
+  });
+}
+
+bool has_work(const stagecraft::Layer& layer) { return layer.forward_work && layer.backward_work; }
+
+/// What is missing where operations and bytes were not counted, though there is an estimate.
+void note_missing_work(const Options& o, const Graph& graph, const std::optional<Reference>& reference,
+                       std::vector<std::string>& notes) {
+  const auto bare = std::ranges::count_if(
+      graph.layers, [](const stagecraft::Layer& layer) { return !is_input(layer) && !has_work(layer); });
+  if (bare > 0) {
+    notes.push_back(fmt::format(
+        "{} of the graph's layers {} no counted operations and bytes: their times are scaled by the ratio of the "
+        "devices, with wider intervals",
+        bare, bare == 1 ? "has" : "have"));
+  }
+  if (reference && std::ranges::none_of(reference->graph.layers, has_work) &&
+      has_other_layers(graph, reference->graph)) {
+    notes.push_back(fmt::format(
+        "{} has no counted operations and bytes, so it does not say how efficient its device is: layers that are not "
+        "in it get the declared efficiencies",
+        o.from_profile));
+  }
+}
+
+/// The profile with the measured times, if there is one, and its device; `notes` says what was assumed, `unused` why
+/// measured times are not used.
+std::optional<Reference> reference_of(const Options& o, const Graph& graph, std::vector<std::string>& notes,
+                                      std::string& unused) {
   const std::string path = o.from_profile.empty() ? o.graph : o.from_profile;
   Reference out{o.from_profile.empty() ? graph : stagecraft::format::read_graph(path), {}};
   if (!has_times(out.graph)) {
-    if (!o.from_profile.empty()) throw std::invalid_argument(path + ": has no measured times");
+    if (!o.from_profile.empty()) {
+      throw stagecraft::InputError(
+          stagecraft::ErrorKind::NoTimes,
+          path + ": has no measured times; measure the model with " + profile_command(out.graph, "", path));
+    }
     notes.emplace_back("the graph has no times: efficiencies are the declared ones");
     return std::nullopt;
   }
@@ -102,10 +160,11 @@ std::optional<Reference> reference_of(const Options& o, const Graph& graph, std:
     out.machine = machine_of(source, "--from-", out.graph.dtype, tf32);
   } catch (const std::invalid_argument& e) {
     if (!o.source.name.empty()) throw CLI::ValidationError("--from-device", e.what());
-    notes.push_back(
-        fmt::format("the times of {} are not used, because what their device can do is unknown ({}); give "
-                    "--from-peak-flops-per-s and --from-memory-bandwidth-bytes-per-s, or --from-device",
-                    path, source.name.empty() ? "it has no name" : "\"" + source.name + "\""));
+    unused = fmt::format(
+        "the times of {} are not used, because what their device can do is unknown ({}); give "
+        "--from-peak-flops-per-s and --from-memory-bandwidth-bytes-per-s, or --from-device",
+        path, source.name.empty() ? "it has no name" : "\"" + source.name + "\"");
+    notes.push_back(unused);
     return std::nullopt;
   }
   if (o.operator_s) out.machine.time_per_operator = stagecraft::Seconds(*o.operator_s);
@@ -198,7 +257,8 @@ int run(const Options& o) {
   stagecraft::format::check_outputs(inputs, {{o.output, "stagecraft.graph"}}, o.force);
   const Graph graph = stagecraft::format::read_graph(o.graph);
   std::vector<std::string> notes;
-  const std::optional<Reference> reference = reference_of(o, graph, notes);
+  std::string unused;
+  const std::optional<Reference> reference = reference_of(o, graph, notes, unused);
   const bool tf32 =
       o.target.math.empty() ? (reference ? reference->machine.math == "tf32" : false) : o.target.math == "tf32";
   Machine target = stagecraft::usage("--device", [&] { return machine_of(o.target, "--", graph.dtype, tf32); });
@@ -208,9 +268,10 @@ int run(const Options& o) {
     try {
       return stagecraft::roofline::estimated(graph, target, reference);
     } catch (const std::invalid_argument& e) {
-      throw stagecraft::InputError(stagecraft::kind_of(e), o.graph + ": " + e.what());
+      throw stagecraft::InputError(stagecraft::kind_of(e), o.graph + ": " + e.what() + remedy(o, graph, unused));
     }
   }();
+  note_missing_work(o, graph, reference, notes);
   print(out, target, reference, notes);
   if (!o.output.empty()) stagecraft::format::write_text(o.output, stagecraft::format::graph_json(out));
   return 0;

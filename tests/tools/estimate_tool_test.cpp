@@ -148,9 +148,100 @@ TEST_F(EstimateTool, SaysWhatIsWrong) {
   const Outcome nothing = estimate("graph.json --device H200");
   EXPECT_EQ(nothing.status, 1);
   EXPECT_THAT(nothing.err, HasSubstr("stagecraft-estimate: graph.json: layer \"l1\" has no counted operations"));
-  const Outcome bare = estimate("graph.json --from-profile graph.json --device H200");
-  EXPECT_EQ(bare.status, 1);
-  EXPECT_THAT(bare.err, HasSubstr("graph.json: has no measured times"));
+}
+
+/// What profile --structure --without-work writes.
+Graph without_work(Graph graph) {
+  for (Layer& layer : graph.layers) {
+    layer.forward = layer.backward = {};
+    layer.forward_work.reset();
+    layer.backward_work.reset();
+  }
+  graph.device = {};
+  graph.options = {{"layers", "2"}, {"width", "8"}};
+  graph.microbatch_samples = 4;
+  return graph;
+}
+
+TEST_F(EstimateTool, SaysHowToCountWhatAStructureLacks) {
+  folder_.write("bare.json", format::graph_json(without_work(graph_)));
+  const std::string missing =
+      "stagecraft-estimate: bare.json: layer \"l0\" has no counted operations and bytes (forward_work, "
+      "backward_work), ";
+  const std::string remedy =
+      "; count them with stagecraft profile chain --set layers=2 --set width=8 --microbatch 4 --structure -o "
+      "bare.json, "
+      "or give a measured profile of the same model as --from-profile\n";
+  const Outcome o = estimate("bare.json --device H200");
+  EXPECT_EQ(o.status, 1);
+  EXPECT_EQ(o.err, missing + "and no measured time of it can be used" + remedy);
+
+  for (Layer& layer : graph_.layers) layer.id += "x";
+  folder_.write("other.json", format::graph_json(graph_));
+  EXPECT_EQ(estimate("bare.json --device H200 --from-profile other.json").err,
+            missing + "and the measured profile has no time of it" + remedy);
+
+  Graph half = without_work(graph_);
+  half.name.clear();
+  half.dtype = "bfloat16";
+  half.options.clear();
+  folder_.write("half.json", format::graph_json(half));
+  EXPECT_THAT(estimate("- --device H200 < half.json").err,
+              HasSubstr("count them with stagecraft profile MODEL --microbatch 4 --dtype bfloat16 --structure -o "
+                        "graph.json, or"));
+}
+
+TEST_F(EstimateTool, SaysWhyMeasuredTimesDoNotReplaceCountedWork) {
+  folder_.write("bare.json", format::graph_json(without_work(graph_)));
+  graph_.device = {"AMD EPYC", DeviceKind::Processor, 2};
+  write(graph_);
+  EXPECT_THAT(
+      estimate("bare.json --device H200 --from-profile graph.json").err,
+      AllOf(HasSubstr("no measured time of it can be used: the times of graph.json are not used, because what their "
+                      "device can do is unknown (\"AMD EPYC\"); give --from-peak-flops-per-s and "
+                      "--from-memory-bandwidth-bytes-per-s, or --from-device; or count them with stagecraft profile"),
+            Not(HasSubstr("as --from-profile"))));
+  // What is proposed does not replace measured times.
+  for (Layer& layer : graph_.layers) layer.forward_work.reset();
+  write(graph_);
+  EXPECT_THAT(estimate("graph.json --device H200").err,
+              HasSubstr("or count them with stagecraft profile chain --structure -o structure.json\n"));
+}
+
+TEST_F(EstimateTool, NotesWhereWorkWasNotCounted) {
+  const std::string scaled = "have no counted operations and bytes: their times are scaled by the ratio of the devices";
+  const std::string unknown = "bare-times.json has no counted operations and bytes, so it does not say how efficient";
+  EXPECT_THAT(estimate("graph.json --device H200").err, Not(HasSubstr("no counted operations")));
+
+  // The layers' own times, without their work.
+  folder_.write("bare.json", format::graph_json(without_work(graph_)));
+  const Outcome own = estimate("bare.json --device H200 --from-profile graph.json");
+  EXPECT_EQ(own.status, 0) << own.err;
+  EXPECT_THAT(own.err, HasSubstr("note: 2 of the graph's layers " + scaled));
+
+  // Times of the same layers, then of others, from a profile without work.
+  Graph times = graph_;
+  for (Layer& layer : times.layers) {
+    layer.forward_work.reset();
+    layer.backward_work.reset();
+  }
+  folder_.write("bare-times.json", format::graph_json(times));
+  EXPECT_THAT(estimate("graph.json --device H200 --from-profile bare-times.json").err, Not(HasSubstr("no counted")));
+  graph_.layers.back().id = "other";
+  write(graph_);
+  const Outcome others = estimate("graph.json --device H200 --from-profile bare-times.json");
+  EXPECT_EQ(others.status, 0) << others.err;
+  EXPECT_THAT(others.err, HasSubstr("note: " + unknown));
+}
+
+TEST_F(EstimateTool, SaysHowToMeasureAProfileWithoutTimes) {
+  folder_.write("structure.json", format::graph_json(without_work(graph_)));
+  const Outcome o = estimate("graph.json --from-profile structure.json --device H200");
+  EXPECT_EQ(o.status, 1);
+  EXPECT_EQ(
+      o.err,
+      "stagecraft-estimate: structure.json: has no measured times; measure the model with stagecraft profile chain "
+      "--set layers=2 --set width=8 --microbatch 4 -o structure.json\n");
 }
 
 }  // namespace
