@@ -44,10 +44,10 @@ std::vector<ErrorArea> make_catalogue() {
          "Create the folder, free space, or use another path; the message ends with the system's reason."},
         {WouldOverwrite, "SC1103", "a file would be overwritten",
          "The output is also an input, is the output of another option, or exists and stagecraft did not write it.",
-         "Use another name, or `--force` if the old content may be lost."},
+         "Use another name, or `--force` to replace the file."},
         {DamagedFile, "SC1104", "a file is damaged",
          "It ends too early, a checksum does not match, or its own parts contradict each other.",
-         "Copy or write the file again. Files of stagecraft are complete or absent, so it was damaged later."},
+         "Copy or write the file again. Programs of stagecraft leave no half-written files, so it was damaged later."},
         {OtherDocument, "SC1105", "a file is another document or version than expected",
          "A plan was given in place of a graph, say, or the file comes from a newer version of stagecraft.",
          "Check the order of the arguments. Read newer files with the version that wrote them."}}},
@@ -72,12 +72,12 @@ std::vector<ErrorArea> make_catalogue() {
       {"Graphs, topologies and plans",
        {{BadInput, "SC2001", "an input is not possible",
          "A graph, topology, plan, model or option has a value that the rest of the input rules out.",
-         "The message says where, what was found and what would be right. `stagecraft doctor FILE...` finds more of "
-         "the kind."},
+         "The message says where, what was found and what would be right. `stagecraft doctor FILE...` finds more such "
+         "mistakes."},
         {UnknownName, "SC2002", "a name is not known",
          "No layer, level, schedule, model, card or other thing has this name.",
          "Use one of the names that the message lists."},
-        {UntrustedProfile, "SC2003", "a profile is not to be trusted",
+        {UntrustedProfile, "SC2003", "a profile cannot be trusted",
          "Its times spread too much, other programs used the processors, or its layers do not add up to the whole "
          "iteration.",
          "Profile again on a quiet machine, longer with `--max-seconds`. To use it as it is, add "
@@ -111,18 +111,18 @@ std::vector<ErrorArea> make_catalogue() {
          "The message names the smallest changes that fit: more devices, smaller or fewer microbatches in flight, "
          "`--recompute`, a smaller dtype, or another optimizer."},
         {Unprovable, "SC2103", "a plan cannot be proved correct",
-         "`stagecraft verify` found a deadlock, an action that is missing or out of order, or a message without its "
-         "other end.",
+         "`stagecraft verify` found a deadlock, an action that is missing or out of order, or a send without its "
+         "receive.",
          "Correct the action lists at the place given, or let `stagecraft plan` write them."},
-        {TooSlow, "SC2104", "no plan is fast enough",
-         "The fastest plan that fits does fewer samples per second than `--min-throughput`.",
-         "Lower the demand, add devices, or compare schedules with `--schedule best`."}}},
+        {TooSlow, "SC2104", "no plan is fast enough", "The fastest plan that fits is slower than `--min-throughput`.",
+         "Ask for less, add devices, or compare schedules with `--schedule best`."}}},
       {"Models",
        {{NotAModel, "SC3001", "a file is not a model",
          "It is neither an archive of torch.export nor of TorchScript; a state dict has weights but no model.",
          "Export the module with `stagecraft export-model`, and pass weights with `--weights`."},
         {UnsupportedModel, "SC3002", "a model has a part that cannot be divided into layers",
-         "An operator, a branch that depends on data, or an aliased value that stages cannot pass on. The message "
+         "It has an operator, a branch that depends on data, or an aliased value that stages cannot pass on. The "
+         "message "
          "names the node and its line in your Python code.",
          "Change the module there, or export it as the message says; docs/models.md lists what is supported."},
         {WrongMicrobatch, "SC3003", "the model does not take microbatches of this size",
@@ -137,7 +137,7 @@ std::vector<ErrorArea> make_catalogue() {
          "Write or download the file again; the message names it."}}},
       {"Checkpoints and weights",
        {{NoCheckpoint, "SC3201", "there is no complete checkpoint",
-         "The folder has no checkpoint, or only such as were not finished.",
+         "The folder has no checkpoint, or only unfinished ones.",
          "Use the folder that `run --checkpoint` wrote, or start without `--resume`."},
         {DamagedCheckpoint, "SC3202", "a checkpoint is damaged",
          "A checksum, a size or a list of tensors does not match its manifest.",
@@ -155,10 +155,10 @@ std::vector<ErrorArea> make_catalogue() {
          "Do what the message says; `scripts/gpu_check` tests all that needs a GPU."},
         {NoGpu, "SC4002", "there is no such GPU", "No driver or GPU was found, or the number is too large.",
          "Check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or use `--device cpu`."},
-        {NotInBuild, "SC4003", "this build lacks a part",
-         "The part (CUDA, NCCL, UCX, images, LibTorch) was left out, or its library is missing on this machine.",
-         "Build with the option that the message names, install the library, or use what it offers instead."},
-        {OutOfMemory, "SC4004", "the memory of the device or host is used up", "A tensor could not be allocated.",
+        {NotInBuild, "SC4003", "this build lacks a component",
+         "The component (CUDA, NCCL, UCX, images, LibTorch) was left out, or its library is missing on this machine.",
+         "Build with the option that the message names, install the library, or use the alternative that it names."},
+        {OutOfMemory, "SC4004", "out of memory", "A tensor could not be allocated.",
          "Use smaller microbatches, `plan --recompute`, more stages or a smaller dtype; `stagecraft predict` shows "
          "what "
          "each stage needs."},
@@ -169,12 +169,12 @@ std::vector<ErrorArea> make_catalogue() {
          "The host or port of the meeting point is wrong or blocked, belongs to another run, or has another secret.",
          "Check host names, ports and firewalls, and that all ranks are started alike; docs/run.md has the variables."},
         {PeerLost, "SC4102", "another rank failed or disappeared",
-         "This rank is well; it ended because another one did.",
+         "This rank is fine; it ended because another one did.",
          "Read that rank's message: it is above, or in its file under `--logs`."},
         {DeadlineMissed, "SC4103", "a rank waited too long for another one",
          "No message came within `--timeout`: the other rank hangs, is much slower, or the network lost it. The lines "
          "below say what each rank was doing.",
-         "Look at the slowest rank. Raise `--timeout` if a step really takes so long."},
+         "Look at the slowest rank. Raise `--timeout` if a step really takes that long."},
         {RanksDiffer, "SC4104", "ranks were started differently",
          "Plan, options, model or devices are not the same on all ranks.",
          "Start all ranks with the same files and options; the message shows the first difference."},
@@ -186,8 +186,7 @@ std::vector<ErrorArea> make_catalogue() {
          "Try a lower `--learning-rate`, a `--clip-norm` or a warm-up; continue with `--on-nonfinite warn` or "
          "`skip`."}}},
       {"Anything else",
-       {{Unexpected, "SC9001", "an error that stagecraft did not foresee",
-         "A library failed, or stagecraft has a fault.",
+       {{Unexpected, "SC9001", "an unexpected error", "A library failed, or stagecraft has a bug.",
          "Read the message; if it does not help, report it with the command and `stagecraft --version`."}}},
   };
 }

@@ -86,8 +86,8 @@ const std::vector<Reach>& commands() {
       {"SC2102", "stagecraft-plan graph.json -n 2 --memory-limit 1"},
       {"SC2103", "printf '0F0,0B0\\n1F0\\n' > lists.csv && stagecraft-verify lists.csv"},
       {"SC2104", "stagecraft-plan sampled.json -n 2 --min-throughput 1e9"},
-      {"SC3001", "stagecraft-profile plan.json -o p.json", 1, Computing},
-      {"SC3002", "stagecraft-profile gpt --loss cross_entropy -o p.json", 1, Computing},
+      {"SC3001", "stagecraft-profile weights.pt -o p.json", 1, Computing},
+      {"SC3002", "stagecraft-profile net.pt2 --loss cross_entropy -o p.json", 1, Computing},
       {"SC3003", "stagecraft-profile net.pt2 --microbatch 1000 -o p.json", 1, Computing},
       {"SC3101", "stagecraft-run mlp-plan.json --data text:plan.json", 1, Computing},
       {"SC3102",
@@ -95,7 +95,8 @@ const std::vector<Reach>& commands() {
        Computing},
       {"SC3201", "mkdir -p empty && stagecraft-weights empty -o w.safetensors", 1, Computing},
       {"SC3202",
-       "stagecraft-run mlp-plan.json --steps 1 --checkpoint damaged && printf x >> damaged/step-1/manifest.json && "
+       "stagecraft-run mlp-plan.json --steps 1 --checkpoint damaged && sed -i 's/\"step\": 1/\"step\": 2/' "
+       "damaged/step-1/manifest.json && "
        "stagecraft-weights damaged/step-1 -o w.safetensors",
        1, Computing},
       {"SC3203",
@@ -113,10 +114,10 @@ const std::vector<Reach>& commands() {
       {"SC4004", "stagecraft-profile mlp --set inputs=1000000 --set width=1000000 -o p.json", 1, Computing},
       {"SC4005", "PATH=/nowhere $(command -v stagecraft-graph) graph.json -o x.svg"},
       {"SC4101",
-       "RANK=0 WORLD_SIZE=2 MASTER_ADDR=nowhere.invalid MASTER_PORT=1 stagecraft-run two-plan.json --timeout 2", 1,
+       "RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=nowhere.invalid MASTER_PORT=1 stagecraft-run two-plan.json --timeout 2", 1,
        Computing},
-      {"SC4105", "RANK=0 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 stagecraft-run two-plan.json", 1, Computing},
-      {"SC4106", "stagecraft-run mlp-plan.json --steps 50 --learning-rate 1e30", 1, Computing},
+      {"SC4105", "RANK=0 LOCAL_RANK=0 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 stagecraft-run two-plan.json", 1, Computing},
+      {"SC4106", "stagecraft-run mlp-plan.json --steps 50 --learning-rate 1e6", 1, Computing},
   };
   return all;
 }
@@ -173,6 +174,7 @@ class ErrorCodes : public ::testing::TestWithParam<Reach> {
     fs::copy_file(source / "examples/dgx-h100.json", folder_.path() / "dgx.json");
     fs::copy_file(source / "examples/topology-2-cpus.json", folder_.path() / "cpus.json");
     fs::copy_file(source / "tests/golden/pt2/net.pt2", folder_.path() / "net.pt2");
+    fs::copy_file(source / "tests/golden/torch/weights.pt", folder_.path() / "weights.pt");
   }
   /// The plan NAME-plan.json of a built-in model, for a command that runs it.
   void make_plan(const std::string& name, const std::string& model, const std::string& devices) {

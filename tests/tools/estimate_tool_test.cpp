@@ -171,7 +171,7 @@ TEST_F(EstimateTool, SaysHowToCountWhatAStructureLacks) {
   const std::string remedy =
       "; count them with stagecraft profile chain --set layers=2 --set width=8 --microbatch 4 --structure -o "
       "bare.json, "
-      "or give a measured profile of the same model as --from-profile\n";
+      "or give a measured profile of the same model as --from-profile [SC2008]\n";
   const Outcome o = estimate("bare.json --device H200");
   EXPECT_EQ(o.status, 1);
   EXPECT_EQ(o.err, missing + "and no measured time of it can be used" + remedy);
@@ -205,7 +205,7 @@ TEST_F(EstimateTool, SaysWhyMeasuredTimesDoNotReplaceCountedWork) {
   for (Layer& layer : graph_.layers) layer.forward_work.reset();
   write(graph_);
   EXPECT_THAT(estimate("graph.json --device H200").err,
-              HasSubstr("or count them with stagecraft profile chain --structure -o structure.json\n"));
+              HasSubstr("or count them with stagecraft profile chain --structure -o structure.json [SC2008]\n"));
 }
 
 TEST_F(EstimateTool, NotesWhereWorkWasNotCounted) {
@@ -241,7 +241,7 @@ TEST_F(EstimateTool, SaysHowToMeasureAProfileWithoutTimes) {
   EXPECT_EQ(
       o.err,
       "stagecraft-estimate: structure.json: has no measured times; measure the model with stagecraft profile chain "
-      "--set layers=2 --set width=8 --microbatch 4 -o structure.json\n");
+      "--set layers=2 --set width=8 --microbatch 4 -o structure.json [SC2005]\n");
 }
 
 }  // namespace
