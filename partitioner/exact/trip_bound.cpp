@@ -29,6 +29,21 @@ bool has_work(const NodeCosts& node) {
 
 }  // namespace
 
+Seconds trips_of(Seconds trip, Seconds forward, Seconds back, std::int64_t share, std::int64_t held) {
+  const auto count = [](std::int64_t n) { return static_cast<double>(n); };
+  // F1 .. B1, after which no more than `held` forwards are done; and the same from the end.
+  const Seconds once = larger(back * count(share - 1) + forward * count(share - held),
+                              forward * count(share - 1) + back * count(share - held));
+  Seconds out = trip + once;
+  // F1 .. B1, then whole trips, each with `held` forwards and backwards, then Fn .. Bn. Linear in their number.
+  const std::int64_t most = (share + held - 1) / held;
+  for (const std::int64_t trips : {std::int64_t{2}, most}) {
+    if (trips < 2 || trips > most) continue;
+    out = larger(out, trip * count(trips) + (forward + back) * count(share - (trips - 1) * held - 1));
+  }
+  return out;
+}
+
 std::unique_ptr<TripBound> TripBound::of(const PipelineCosts& costs, std::optional<Bytes> limit,
                                          std::size_t most_sets) {
   if (!costs.waits()) return nullptr;
@@ -300,11 +315,8 @@ bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, 
       trip += hop.forward + hop.back + trip_[from];
       port = larger(port, hop.port);
     }
-    all = larger(all, trip * static_cast<double>((share + held - 1) / held));
     all = larger(all, trip + port * static_cast<double>(share - 1));
-    // When the first backward ends, so many forwards have been done at most.
-    all = larger(all,
-                 trip + sums.back * static_cast<double>(share - 1) + sums.forward * static_cast<double>(share - held));
+    all = larger(all, trips_of(trip, sums.forward, sums.back, share, held));
   }
   const Seconds reduce = costs_.least_reduce(sums.untied, replicas) + sums.update;
   return larger(before + reduce, both) + all <= time_;

@@ -13,11 +13,19 @@
 
 namespace stagecraft::partitioner {
 
+/// Least time in which a replica runs `share` microbatches of one stage, from its first forward to its last backward,
+/// if each backward ends `trip` or more after its forward begins, forwards and backwards are in order, and backward i
+/// comes before forward i + `held` (1f1b; `share` where all forwards may come first). 1 <= held <= share.
+/// Between forward 1 and the end of backward 1 there are at most `held` forwards, likewise between the last forward
+/// and the last backward; chains of k such trips, each begun by the first forward after the one before, hold (k - 1)
+/// held + 1 microbatches, and the others are computed between them.
+[[nodiscard]] Seconds trips_of(Seconds trip, Seconds forward, Seconds back, std::int64_t share, std::int64_t held);
+
 /// A lower bound of all splits with one stage per device, by dynamic programming over down-sets and devices. Beyond
 /// ChainSearch it follows the heaviest path through the graph and counts
 ///   - the messages and the whole forwards of all stages on the path before a stage, and their way back;
-///   - under 1f1b the round trip from a stage to the end of the path and back: a replica holds W microbatches at once,
-///     so n of them take ceil(n / W) round trips, and n - W forwards and n - 1 backwards follow the first one;
+///   - under 1f1b the round trips from a stage to the end of the path and back: a replica holds W microbatches at once,
+///     so n of them take two round trips or more, with the work of those between them, see trips_of;
 ///   - all messages on the path that pass through the port of one device.
 /// Nodes without work are left out; they may form stages of their own, which the number in flight allows for.
 class TripBound {

@@ -22,21 +22,21 @@ PlanSettings settings_of(const std::string& schedule, int microbatches) {
 }
 
 /// Two layers of 1 + 2 s, messages of 1 s each way, 4 microbatches, no use in replicas (10 GB of parameters at 1 GB/s).
-/// One stage: 4 (3 + 3) = 24 s. Two stages hold 2 and 1 microbatches at once: the first needs 4 / 2 round trips of
-/// 3 + 2 + 3 s = 16 s; the second 1 + 1 + 4 * 3 + 1 + 2 = 17 s.
+/// One stage: 4 (3 + 3) = 24 s. Two stages hold 2 and 1 microbatches at once: the first needs two round trips of
+/// 3 + 2 + 3 s and 3 s for the microbatch between them, 19 s; the second 1 + 1 + 4 * 3 + 1 + 2 = 17 s.
 TEST(TripBound, CountsMessagesAndRoundTrips) {
   const Graph graph = testing::chain_graph({1, 1}, {2, 2}, Bytes(1'000'000'000), Bytes(10'000'000'000));
   const PipelineCosts costs(graph, testing::flat_topology(2), settings_of("1f1b", 4));
   const auto bound = TripBound::of(costs, {}, 100);
-  EXPECT_EQ(bound->refutes(Seconds(16.99), 2, kNoStop), true);
-  EXPECT_EQ(bound->refutes(Seconds(17), 2, kNoStop), false);
+  EXPECT_EQ(bound->refutes(Seconds(18.99), 2, kNoStop), true);
+  EXPECT_EQ(bound->refutes(Seconds(19), 2, kNoStop), false);
   ASSERT_EQ(bound->splits().size(), 1U);
   EXPECT_EQ(bound->splits().front(), (Split{{0, 1}, {1, 1}}));
   EXPECT_EQ(bound->refutes(Seconds(23.99), 1, kNoStop), true);
   EXPECT_EQ(bound->refutes(Seconds(24), 1, kNoStop), false);
 }
 
-/// With messages of 5 s the round trips count: 4 / 2 of 3 + 10 + 3 s = 32 s, above 24 s on one device.
+/// With messages of 5 s the round trips count: two of 3 + 10 + 3 s and 3 s are 35 s, above 24 s on one device.
 TEST(TripBound, LimitsWhatIsInFlight) {
   const Graph graph = testing::chain_graph({1, 1}, {2, 2}, Bytes(5'000'000'000), Bytes(100'000'000'000));
   const PipelineCosts costs(graph, testing::flat_topology(2), settings_of("1f1b", 4));
@@ -44,6 +44,25 @@ TEST(TripBound, LimitsWhatIsInFlight) {
   EXPECT_EQ(bound->refutes(Seconds(23.99), 2, kNoStop), true);
   EXPECT_EQ(bound->refutes(Seconds(24), 2, kNoStop), false);
   EXPECT_EQ(bound->splits().front(), (Split{{0, 0}, {1}}));
+}
+
+/// Of a uniform pipeline of S stages of 1 + 2 s, the first has trips of 3 S seconds and holds S microbatches: m of them
+/// take 3 (m + S - 1) s by two trips and those between them; up to S by one trip and the other backwards.
+TEST(TripsOf, IsTheStepOfAUniformPipeline) {
+  for (int stages = 1; stages <= 6; ++stages) {
+    for (int m = 1; m <= 20; ++m) {
+      const Seconds step = trips_of(Seconds(3 * stages), Seconds(1), Seconds(2), m, std::min(stages, m));
+      EXPECT_EQ(step, m > stages ? Seconds(3 * (m + stages - 1)) : Seconds(3 * stages + 2 * (m - 1)))
+          << stages << " " << m;
+    }
+  }
+}
+
+/// Trips of 10 s with 2 microbatches at once: 7 take 4 trips; without a limit, one and the 6 other backwards of 2 s.
+TEST(TripsOf, TakesAsManyTripsAsAreLonger) {
+  EXPECT_EQ(trips_of(Seconds(10), Seconds(1), Seconds(2), 7, 2), Seconds(40));
+  EXPECT_EQ(trips_of(Seconds(10), Seconds(1), Seconds(2), 7, 7), Seconds(22));
+  EXPECT_EQ(trips_of(Seconds(10), Seconds(2), Seconds(1), 7, 7), Seconds(22));
 }
 
 TEST(TripBound, IsNotForStepsThatOverlap) {
