@@ -81,6 +81,8 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
   devices_ = device_count(topology);
   waits_ = schedule_.weights == Weights::Flushed && settings.listed.empty();
   closure_ = closure_factor(graph);
+  reduce_grows_ =
+      std::ranges::all_of(topology.levels, [](const Level& level) { return level.link.all_reduce.empty(); });
   std::vector<int> node_of(graph.layers.size(), -1);
   for (const int layer : topological_order(graph)) {
     if (is_input(graph.layers[to_index(layer)])) continue;
@@ -148,8 +150,29 @@ double PipelineCosts::share(int replicas) const {
   return (m + replicas - 1) / replicas;
 }
 
-// With several levels: n devices are at most the product of k_l groups of each level, and a level's part of the sum
-// moves 2 (k_l - 1) / k_l of what is left of the bytes. At the largest bandwidth that is 2 (n - 1) / n of all.
+/// The least of all ways to spread so many devices over the groups of this level and those above it, for a sum as
+/// all_reduce_time has it: with k groups at most in one, a level takes 2 (k - 1) (latency + part / k / bandwidth), and
+/// leaves 1 / k of its part to the levels above. n devices in groups of k are in ceil(n / k) groups or more.
+PipelineCosts::Line PipelineCosts::least_reduce_from(std::size_t level, int replicas) const {
+  if (replicas <= 1 || level == topology_.levels.size()) return {};
+  const Level& own = topology_.levels[level];
+  int above = 1;  // groups at most
+  for (std::size_t l = level + 1; l < topology_.levels.size() && above < replicas; ++l)
+    above *= std::min(topology_.levels[l].count, replicas);
+  std::optional<Line> out;
+  for (int k = 1; k <= std::min(own.count, replicas); ++k) {
+    const int groups = (replicas + k - 1) / k;
+    if (groups > above) continue;
+    const Line rest = least_reduce_from(level + 1, groups);
+    const Line line{2.0 * (k - 1) * own.link.latency.value + rest.fixed,
+                    2.0 * (k - 1) / k / own.link.bandwidth.value + rest.per_byte / k};
+    if (!out) out = line;
+    out->fixed = std::min(out->fixed, line.fixed);
+    out->per_byte = std::min(out->per_byte, line.per_byte);
+  }
+  return out.value_or(Line{});
+}
+
 Seconds PipelineCosts::least_reduce(Bytes bytes, int replicas) const {
   if (replicas < 2 || !waits_ || !schedule_.trains || settings_.gradient_bucket_bytes || bytes <= Bytes(0))
     return Seconds(0);
@@ -161,14 +184,14 @@ Seconds PipelineCosts::least_reduce(Bytes bytes, int replicas) const {
     return curve != link.all_reduce.end() ? interpolate(curve->second, bytes)
                                           : ring_all_reduce_time(bytes, replicas, link);
   }
-  double fastest = 0;
-  for (const Level& level : topology_.levels) {
-    if (!level.link.all_reduce.empty()) return Seconds(0);
-    fastest = std::max(fastest, level.link.bandwidth.value);
+  if (!reduce_grows_) return Seconds(0);
+  const auto [known, fresh] = reduces_.try_emplace(replicas);
+  if (fresh) {
+    known->second = least_reduce_from(0, replicas);
+    // A level's part is rounded down to whole bytes.
+    for (const Level& level : topology_.levels) known->second.fixed -= 2 / level.link.bandwidth.value;
   }
-  // A level's part is rounded down to whole bytes.
-  const double moved = 2.0 * (replicas - 1) / replicas * static_cast<double>(bytes.value);
-  return Seconds(std::max(0.0, moved - 2.0 * static_cast<double>(topology_.levels.size())) / fastest);
+  return Seconds(std::max(0.0, known->second.fixed + known->second.per_byte * static_cast<double>(bytes.value)));
 }
 
 std::vector<PipelineCosts::StageSums> PipelineCosts::sums_of(const Split& split) const {

@@ -77,6 +77,8 @@ class PipelineCosts {
   [[nodiscard]] double share(int replicas) const;
   /// Least time to sum `bytes` of gradients over `replicas` devices, on any of them.
   [[nodiscard]] Seconds least_reduce(Bytes bytes, int replicas) const;
+  /// Whether least_reduce of more replicas is never less; measured curves may fall.
+  [[nodiscard]] bool reduce_grows() const { return reduce_grows_; }
 
   /// A lower bound of the predicted step with devices in order: the longest path through the schedule's actions,
   /// each as long as it takes alone, with messages of one boundary between two ranks one after the other; and, with one
@@ -100,6 +102,12 @@ class PipelineCosts {
     Seconds port, port_back;
   };
   struct PortUse;
+  /// A time that grows with bytes.
+  struct Line {
+    double fixed = 0;     ///< seconds
+    double per_byte = 0;  ///< seconds
+  };
+  [[nodiscard]] Line least_reduce_from(std::size_t level, int replicas) const;
   [[nodiscard]] std::vector<StageSums> sums_of(const Split& split) const;
   void split_backward(const Split& split, std::vector<StageSums>& sums) const;
   [[nodiscard]] std::vector<Link> links_of(const Split& split) const;
@@ -124,6 +132,8 @@ class PipelineCosts {
   int devices_ = 0;
   bool waits_ = false;
   double closure_ = 1;
+  bool reduce_grows_ = true;
+  mutable std::map<int, Line> reduces_;  ///< by replicas, with several levels
   Dag dag_;
   std::vector<int> layer_of_node_;
   std::vector<NodeCosts> nodes_;

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 
+#include "costmodel/prediction/collectives.h"
 #include "partitioner/candidate.h"
 #include "partitioner/cost_model.h"
 #include "tests/support/chains.h"
@@ -50,6 +52,42 @@ TEST(PipelineCosts, CountsTheSumOfGradients) {
 TEST(PipelineCosts, CountsComputationAloneWhereStepsOverlap) {
   const Graph graph = testing::chain_graph({1}, {2}, Bytes(1000), Bytes(1'000'000'000));
   EXPECT_DOUBLE_EQ(bound_of(graph, testing::flat_topology(2), settings_of("pipedream", 4), {{0}, {2}}).value, 0.99 * 6);
+}
+
+/// 3 of 2 x 2 devices: two of them in one group, which sum half the bytes at 1 GB/s each way, 1 s; and half of that is
+/// left for two groups at 0.1 GB/s, 5 s.
+TEST(PipelineCosts, SpreadTheSumOfGradientsOverGroups) {
+  Topology topology = testing::flat_topology(2);
+  topology.levels.push_back({"rack", 2, {BytesPerSecond(1e8), Seconds(0), {}, {}}});
+  const PipelineCosts costs(testing::chain_graph({1}, {2}), topology, settings_of("1f1b", 4));
+  EXPECT_NEAR(costs.least_reduce(Bytes(1'000'000'000), 2).value, 1, 1e-6);
+  EXPECT_NEAR(costs.least_reduce(Bytes(1'000'000'000), 3).value, 6, 1e-6);
+}
+
+/// No devices on several levels sum gradients in less.
+TEST(PipelineCosts, NeverExceedTheSumOfGradientsOfAnyDevices) {
+  for (unsigned seed = 1; seed <= 500; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    Topology topology = testing::flat_topology(1 + static_cast<int>(random() % 4), 1e6 * (1 + random() % 9));
+    for (unsigned level = 1 + random() % 2; level > 0; --level) {
+      topology.levels.push_back({"group",
+                                 1 + static_cast<int>(random() % 4),
+                                 {BytesPerSecond(1e5 * (1 + random() % 90)), Seconds(0.001 * (random() % 3)), {}, {}}});
+    }
+    const int all = device_count(topology);
+    const PipelineCosts costs(testing::chain_graph({1}, {2}), topology, settings_of("1f1b", 100));
+    std::vector<int> devices(static_cast<std::size_t>(all));
+    std::iota(devices.begin(), devices.end(), 0);
+    const Bytes bytes(1 + static_cast<std::int64_t>(random() % 10'000'000));
+    for (int i = 0; i < 10; ++i) {
+      std::ranges::shuffle(devices, random);
+      const auto count = static_cast<std::ptrdiff_t>(1 + random() % static_cast<unsigned>(all));
+      const std::vector<int> some(devices.begin(), devices.begin() + count);
+      EXPECT_LE(costs.least_reduce(bytes, static_cast<int>(count)).value,
+                all_reduce_time(bytes, some, topology).value * (1 + 1e-9));
+    }
+  }
 }
 
 TEST(PipelineCosts, HaveNoBoundForWhatTheScheduleCannotRun) {
