@@ -30,7 +30,10 @@ namespace {
 
 constexpr const char* kTimeLimit = "time-limit";
 constexpr double kDefaultSeconds = 3;
-/// Shares of the time limit after which TripBound, the local search, its random moves and the bounds without splits
+/// Share of the time limit, and seconds, after which no more candidates of `auto` are predicted, once one fits.
+constexpr double kDraftShare = 0.5;
+constexpr double kDraftSeconds = 1;
+/// Shares of what is left of it after which TripBound, the local search, its random moves and the bounds without splits
 /// give way.
 constexpr double kTripShare = 0.1;
 constexpr double kPolishShare = 0.4;
@@ -38,6 +41,9 @@ constexpr double kShakeShare = 0.5;
 constexpr double kBoundShare = 0.65;
 /// And the search for plans that TripBound's enumeration ends, where it leaves nodes out.
 constexpr double kTripsEnumerated = 0.8;
+/// The first placements end after this share of the time; the last ones begin after the other.
+constexpr double kPlaceShare = 0.1;
+constexpr double kSearchShare = 0.9;
 /// More down-sets than this are not followed along a path.
 constexpr std::size_t kMostTripSets = 20'000;
 /// More down-sets than this are not enumerated; then stages are cut from one order of the layers.
@@ -65,9 +71,15 @@ constexpr int kPlaced = 5;  ///< plans whose placement is varied
 class Clock {
  public:
   explicit Clock(double limit) : limit_(limit) {}
-  [[nodiscard]] bool is_past(double share) const {
-    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start_;
-    return passed.count() > share * limit_;
+  [[nodiscard]] bool is_past(double share) const { return passed() > share * limit_; }
+  /// Seconds.
+  [[nodiscard]] double passed() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+  /// From now on shares are those of the time that is left, but of no less than half.
+  void start_again() {
+    limit_ = std::max(limit_ / 2, limit_ - passed());
+    start_ = std::chrono::steady_clock::now();
   }
 
  private:
@@ -108,19 +120,19 @@ class Search {
     Drafts found = drafts(graph_, topology_, constraints_);
     ranking_.skipped = std::move(found.skipped);
     try_drafts(found.plans);
-    clock_ = Clock(option<double>(constraints_.options, kTimeLimit).value_or(kDefaultSeconds));
+    clock_.start_again();
     make_lattice();
     make_spaces();
     Seconds low = least_bound();
     low = larger(low, follow_trips(low));
-    place();
+    place(kPlaceShare);
     if (!spaces_.empty()) {
       if (!trips_ && best_) low = larger(low, bisect(low, *best_, kTripShare));
       improve(low);
       if (best_ && !is_bound_by_trips()) low = larger(low, bisect(low, *best_, kBoundShare));
       low = larger(low, enumerate(low));
     }
-    place();
+    place(1);
     return result(low);
   }
 
@@ -203,6 +215,8 @@ class Search {
         ++ranking_.slower;
         continue;
       }
+      // Of a large cluster, one prediction takes seconds.
+      if (best_ && clock_.is_past(kDraftShare) && clock_.passed() > kDraftSeconds) break;
       const std::optional<Seconds> step = predict(draft->origin, draft->candidate);
       if (!is_in_order(draft->candidate)) continue;
       const Split split = costs_.split_of(draft->candidate.partition, draft->candidate.chunks);
@@ -440,11 +454,11 @@ class Search {
     Seconds done = is_whole_ || is_bound_by_trips() ? low : Seconds(0);
     if (is_bound_by_trips() && constraints_.replicas.empty()) {
       const bool all = trips_->is_whole();
-      share_ = all ? 1 : kTripsEnumerated;
+      share_ = all ? last_share() : kTripsEnumerated;
       const Seconds found = enumerate_trips(low, costs_.devices());
       if (all) return found;
     }
-    share_ = 1;
+    share_ = last_share();
     return larger(done, enumerate(low, done, is_whole_, [&](Seconds time) {
                     for (const auto& space : spaces_) {
                       const std::optional<bool> refuted = space->refutes(time);
@@ -508,9 +522,13 @@ class Search {
     return empty() && finished;
   }
 
-  /// Tries other devices for the best plans where links differ.
-  void place() {
-    if (topology_.levels.size() < 2 || !constraints_.plan.listed.empty()) return;
+  /// Of the time, when the search gives way to placements.
+  [[nodiscard]] double last_share() const { return is_placed() ? kSearchShare : 1; }
+  [[nodiscard]] bool is_placed() const { return topology_.levels.size() > 1 && constraints_.plan.listed.empty(); }
+
+  /// Tries other devices for the best plans where links differ, until that share of the time.
+  void place(double share) {
+    if (!is_placed()) return;
     sort();
     std::vector<std::pair<Candidate, std::string>> tries;
     for (const RankedPlan& ranked : ranking_.plans) {
@@ -524,12 +542,18 @@ class Search {
         candidate.partition.replicas.push_back(to_int(ranked.plan.stages[s].devices.size()));
       }
       candidate.chunks = ranked.plan.chunks;
-      if (!placed_.emplace(candidate.partition.stage_of_layer, candidate.partition.replicas).second) continue;
+      if (placed_.contains({candidate.partition.stage_of_layer, candidate.partition.replicas})) continue;
       candidate.steady_state = ranked.plan.steady_state;
       tries.emplace_back(std::move(candidate), ranked.origin);
     }
     for (auto& [candidate, origin] : tries) {
+      const auto key = std::pair(candidate.partition.stage_of_layer, candidate.partition.replicas);
+      if (!placed_.insert(key).second) continue;
       for (auto& devices : placements(topology_, candidate.partition.replicas, candidate.chunks)) {
+        if (clock_.is_past(share)) {
+          placed_.erase(key);
+          return;
+        }
         candidate.devices = std::move(devices);
         predict(origin + kPlacedOrigin, candidate);
       }
