@@ -19,6 +19,7 @@
 #include "partitioner/exact/chain_search.h"
 #include "partitioner/exact/lattice.h"
 #include "partitioner/exact/local_search.h"
+#include "partitioner/exact/path_bound.h"
 #include "partitioner/exact/pipeline_costs.h"
 #include "partitioner/exact/placement.h"
 #include "partitioner/exact/trip_bound.h"
@@ -33,19 +34,23 @@ constexpr double kDefaultSeconds = 3;
 /// Share of the time limit, and seconds, after which no more candidates of `auto` are predicted, once one fits.
 constexpr double kDraftShare = 0.5;
 constexpr double kDraftSeconds = 1;
-/// Shares of what is left of it after which TripBound, the local search, its random moves and the bounds without splits
-/// give way.
-constexpr double kTripShare = 0.1;
+/// Shares of what is left of it after which PathBound, TripBound, the local search, its random moves and the
+/// bounds without splits give way.
+constexpr double kPathShare = 0.12;
+constexpr double kTripShare = 0.16;
 constexpr double kPolishShare = 0.4;
 constexpr double kShakeShare = 0.5;
 constexpr double kBoundShare = 0.65;
 /// And the search for plans that TripBound's enumeration ends, where it leaves nodes out.
 constexpr double kTripsEnumerated = 0.8;
 /// The first placements end after this share of the time; the last ones begin after the other.
-constexpr double kPlaceShare = 0.1;
+constexpr double kPlaceShare = 0.16;
 constexpr double kSearchShare = 0.9;
 /// More down-sets than this are not followed along a path.
 constexpr std::size_t kMostTripSets = 20'000;
+/// Cuts that PathBound tells apart, in large graphs first fewer.
+constexpr int kFewCuts = 200;
+constexpr int kMostCuts = 1000;
 /// More down-sets than this are not enumerated; then stages are cut from one order of the layers.
 constexpr std::size_t kMostSets = 1'500'000;
 /// Entries of all tables of a search.
@@ -55,6 +60,8 @@ constexpr int kMostChunks = 8;
 constexpr double kEqual = 1e-9;
 /// How closely the bound without splits is found, and the first enumeration goes beyond it.
 constexpr double kBoundPrecision = 2e-3;
+/// As far beyond what is known, relatively to the best plan, PathBound is asked: it refutes fast.
+constexpr double kCautious = 0.15;
 /// After an enumeration this far beyond it, relatively, comes one without a bound.
 constexpr double kMostBeyond = 16;
 constexpr Seconds kForever(1e100);
@@ -124,12 +131,15 @@ class Search {
     make_lattice();
     make_spaces();
     Seconds low = least_bound();
+    low = larger(low, follow_path(low, kPathShare));
     low = larger(low, follow_trips(low));
     place(kPlaceShare);
     if (!spaces_.empty()) {
-      if (!trips_ && best_) low = larger(low, bisect(low, *best_, kTripShare));
       improve(low);
-      if (best_ && !is_bound_by_trips()) low = larger(low, bisect(low, *best_, kBoundShare));
+      if (best_ && !is_bound_by_trips()) {
+        low = larger(low, follow_path(low, kBoundShare));
+        low = larger(low, bisect(low, *best_, kBoundShare));
+      }
       low = larger(low, enumerate(low));
     }
     place(1);
@@ -320,18 +330,43 @@ class Search {
     return is_bound_by_trips() ? done : low;
   }
 
-  /// Several stages per device are not among TripBound's plans.
-  [[nodiscard]] bool is_bound_by_trips() const { return trips_ && (!costs_.schedule().chunked || constraints_.chunks); }
+  /// Several stages per device are not among the plans of TripBound and PathBound.
+  [[nodiscard]] bool is_one_stage_per_device() const {
+    return constraints_.chunks.value_or(1) == 1 && (!costs_.schedule().chunked || constraints_.chunks);
+  }
+  [[nodiscard]] bool is_bound_by_trips() const { return trips_ && is_one_stage_per_device(); }
+
+  /// A bound for all plans, by PathBound.
+  Seconds follow_path(Seconds low, double share) {
+    if (!is_one_stage_per_device() || low <= Seconds(0)) return low;
+    share_ = share;
+    const auto stop = [this] { return clock_.is_past(share_); };
+    for (const int cuts : {kFewCuts, kMostCuts}) {
+      if (cuts == kFewCuts && costs_.dag().nodes <= kMostCuts) continue;
+      const std::unique_ptr<PathBound> path = PathBound::of(costs_, limit_, cuts);
+      if (!path) break;
+      low = least_time(low, best_.value_or(kForever), kBoundPrecision, kCautious,
+                       [&](Seconds time) { return path->refutes(time, costs_.devices(), stop); });
+    }
+    return low;
+  }
 
   /// The largest time found that TripBound refutes for so many devices.
   Seconds least_trip(Seconds low, int devices, double precision) {
     const auto stop = [this] { return clock_.is_past(share_); };
-    Seconds high = kForever;
+    return least_time(low, kForever, precision, 0.5,
+                      [&](Seconds time) { return trips_->refutes(time, devices, stop); });
+  }
+
+  /// The largest time found from `low` to `high` that `refutes` says is too short; it says nothing if time was up.
+  /// `part`: how far from the low end of what is left it is asked.
+  template <class Refutes>
+  Seconds least_time(Seconds low, Seconds high, double precision, double part, Refutes&& refutes) {
     while (low * (1 + precision) < high) {
       const Seconds middle(high >= kForever             ? 2 * low.value
                            : high.value / low.value > 4 ? std::sqrt(low.value * high.value)
-                                                        : (low.value + high.value) / 2);
-      const std::optional<bool> refuted = trips_->refutes(middle, devices, stop);
+                                                        : low.value + part * (high.value - low.value));
+      const std::optional<bool> refuted = refutes(middle);
       if (!refuted || middle > kForever / 4) break;
       (*refuted ? low : high) = middle;
     }

@@ -1,0 +1,261 @@
+#include "partitioner/exact/path_bound.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "partitioner/candidate.h"
+#include "partitioner/cost_model.h"
+#include "partitioner/exact/trip_bound.h"
+#include "partitioner/optimal.h"
+#include "tests/support/chains.h"
+#include "tests/support/every_partition.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+const auto kNoStop = [] { return false; };
+constexpr int kAllCuts = 1000;
+
+PlanSettings settings_of(const std::string& schedule, int microbatches) {
+  PlanSettings out;
+  out.schedule = schedule;
+  out.microbatches = microbatches;
+  return out;
+}
+
+/// The largest time that the bound refutes, within 1e-6.
+double bound_of(PathBound& bound, int devices) {
+  double low = 0;
+  double high = 1;
+  while (bound.refutes(Seconds(high), devices, kNoStop) == true) high *= 2;
+  while (high - low > 1e-6 * high) {
+    const double middle = (low + high) / 2;
+    (bound.refutes(Seconds(middle), devices, kNoStop) == true ? low : high) = middle;
+  }
+  return low;
+}
+
+/// As TripBound's: one stage takes 4 (3 + 3) = 24 s. Of two stages with messages of 1 s each way, the first holds 2 of
+/// 4 microbatches at once: two round trips of 3 + 2 + 3 s, and 3 s for the one between them, are 19 s.
+TEST(PathBound, CountsMessagesAndRoundTrips) {
+  const Graph graph = testing::chain_graph({1, 1}, {2, 2}, Bytes(1'000'000'000), Bytes(10'000'000'000));
+  const PipelineCosts costs(graph, testing::flat_topology(2), settings_of("1f1b", 4));
+  const auto bound = PathBound::of(costs, {}, kAllCuts);
+  EXPECT_EQ(bound->refutes(Seconds(18.99), 2, kNoStop), true);
+  EXPECT_EQ(bound->refutes(Seconds(19), 2, kNoStop), false);
+  EXPECT_EQ(bound->refutes(Seconds(23.99), 1, kNoStop), true);
+  EXPECT_EQ(bound->refutes(Seconds(24), 1, kNoStop), false);
+  EXPECT_EQ(bound->refutes(Seconds(18.99), 2, [] { return true; }), true);  // too short to be asked
+}
+
+/// Without replicas, 4 equal stages of 1 + 2 s and 8 microbatches take (8 + 4 - 1) 3 = 33 s, and no other division of
+/// 4 layers is better: one replicated stage computes for 8 / 4 * 12 = 24 s and sums 4e9 bytes in 2 (3 / 4) 4 s x 10.
+TEST(PathBound, IsTheStepOfAUniformPipeline) {
+  const Graph graph = testing::chain_graph({1, 1, 1, 1}, {2, 2, 2, 2}, Bytes(0), Bytes(10'000'000'000));
+  const PipelineCosts costs(graph, testing::flat_topology(4), settings_of("1f1b", 8));
+  const auto bound = PathBound::of(costs, {}, kAllCuts);
+  EXPECT_NEAR(bound_of(*bound, 4), 33, 1e-3);
+}
+
+/// The same layers with 1e9 bytes of parameters, that is 4 in all: summed by 4 replicas of one stage in 6 s, after
+/// 24 s. By 2 replicas of 2 stages of 6 s: 2 s each; the first one holds 2 of its 4 microbatches, so that two round
+/// trips of 12 s, 6 s between them and its 2 s are 32 s.
+TEST(PathBound, ChargesReplicasWithTheirReduce) {
+  const Graph graph = testing::chain_graph({1, 1, 1, 1}, {2, 2, 2, 2}, Bytes(0), Bytes(1'000'000'000));
+  const PipelineCosts costs(graph, testing::flat_topology(4), settings_of("1f1b", 8));
+  const auto bound = PathBound::of(costs, {}, kAllCuts);
+  EXPECT_NEAR(bound_of(*bound, 4), 30, 1e-3);
+}
+
+/// A stage of 2 + 4 s on two devices, and one of 0.5 + 1 s that only one device can have. Both begin a forward at once;
+/// the second backward ends when the later stage has run two microbatches: 2 + 2 (0.5 + 1) + 4 s = 9 s. Of 3
+/// microbatches each replica holds 2, so that 2 backwards and a forward are left: 19 s, beyond the 3 (2 + 4) s of its
+/// computation. One stage of both takes 6 (6 + 1.5) s.
+TEST(PathBound, LetsReplicasWaitForALaterStage) {
+  Graph graph = testing::chain_graph({2, 0.5}, {4, 1});
+  graph.layers[1].parameter_bytes = Bytes(1'000'000'000'000);
+  const PipelineCosts costs(graph, testing::flat_topology(3), settings_of("1f1b", 6));
+  EXPECT_NEAR(bound_of(*PathBound::of(costs, {}, kAllCuts), 3), 19, 1e-3);
+}
+
+/// The stages the other way round. The first replica of the later one computes from 0.5 s for 3 (2 + 4) s; after its
+/// last microbatch, the first stage has the backwards of that and of the other replica's: 0.5 + 18 + 2 s.
+TEST(PathBound, LetsReplicasWaitForAnEarlierStage) {
+  Graph graph = testing::chain_graph({0.5, 2}, {1, 4});
+  graph.layers[0].parameter_bytes = Bytes(1'000'000'000'000);
+  const PipelineCosts costs(graph, testing::flat_topology(3), settings_of("1f1b", 6));
+  EXPECT_NEAR(bound_of(*PathBound::of(costs, {}, kAllCuts), 3), 20.5, 1e-3);
+}
+
+/// 100 layers of 3 s, 10 of which are told apart: what a stage has at least is 3 s * (1 - 1 / 10) of its layers or
+/// more.
+TEST(PathBound, JoinsNeighbouringCuts) {
+  const Graph graph = testing::chain_graph(std::vector<double>(100, 1), std::vector<double>(100, 2), Bytes(0),
+                                           Bytes(1'000'000'000'000));
+  const PipelineCosts costs(graph, testing::flat_topology(2), settings_of("1f1b", 100));
+  const double all = bound_of(*PathBound::of(costs, {}, kAllCuts), 2);
+  const double few = bound_of(*PathBound::of(costs, {}, 10), 2);
+  EXPECT_NEAR(all, 101 * 150, 1);
+  EXPECT_LT(few, all);
+  EXPECT_GT(few, 0.85 * all);
+}
+
+TEST(PathBound, IsNotForStepsThatOverlap) {
+  const Graph graph = testing::chain_graph({1}, {2});
+  const PipelineCosts costs(graph, testing::flat_topology(2), settings_of("pipedream", 4));
+  EXPECT_EQ(PathBound::of(costs, {}, kAllCuts), nullptr);
+}
+
+Topology random_topology(std::mt19937& random) {
+  Topology out =
+      testing::flat_topology(2 + static_cast<int>(random() % 3), 1e5 * (1 + random() % 500), 0.0005 * (random() % 3));
+  if (random() % 3 == 0) out.levels.push_back({"rack", 2, {BytesPerSecond(1e6), Seconds(0.001), {}, {}}});
+  if (random() % 6 == 0) {
+    for (const int ranks : {2, 3}) {  // not monotone
+      out.levels.front().link.all_reduce[ranks] =
+          Curve{{{Bytes(1000), Seconds(0.002)}, {Bytes(40'000), Seconds(0.001)}, {Bytes(900'000), Seconds(0.01)}}};
+    }
+  }
+  return out;
+}
+
+Constraints random_constraints(std::mt19937& random) {
+  const char* const schedules[] = {"1f1b", "1f1b", "1f1b", "gpipe", "zb-h1", "forward"};
+  Constraints out;
+  out.plan = settings_of(schedules[random() % std::size(schedules)], 1 + static_cast<int>(random() % 9));
+  if (out.plan.schedule != "forward" && random() % 4 == 0) out.plan.recompute = true;
+  if (random() % 6 == 0) out.plan.gradient_bucket_bytes = Bytes(50'000);
+  if (random() % 3 == 0) out.memory_limit = Bytes(100'000 + static_cast<std::int64_t>(random() % 900'000));
+  return out;
+}
+
+/// The shortest predicted step of `some` of all splits with any replicas that fit in memory.
+template <class Some>
+std::optional<Seconds> shortest_of(const Graph& graph, const Topology& topology, const Constraints& constraints,
+                                   int devices, Some some) {
+  const CostModel model = simulated_costs();
+  std::optional<Seconds> out;
+  testing::each_partition(graph, devices, [&](const Partition& partition) {
+    Candidate candidate;
+    candidate.partition = partition;
+    for (const int replicas : partition.replicas) {
+      if (replicas > constraints.plan.microbatches) return;
+    }
+    if (!some()) return;
+    try {
+      const RankedPlan ranked = predicted_plan("any", graph, topology, candidate, model, constraints);
+      if (ranked.fits) out = std::min(out.value_or(ranked.prediction.iteration), ranked.prediction.iteration);
+    } catch (const std::invalid_argument&) {
+    } catch (const std::runtime_error&) {}
+  });
+  return out;
+}
+
+/// No split with any replicas that fits in memory has a predicted step that the bound refutes, however many cuts are
+/// told apart.
+TEST(PathBound, NeverExceedsTheBestOfAllPlans) {
+  int compared = 0;
+  double tightness = 0;
+  for (unsigned seed = 1; seed <= 1500; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const Graph graph = testing::branching_graph(random, 2 + static_cast<int>(random() % 4));
+    const Topology topology = random_topology(random);
+    const Constraints constraints = random_constraints(random);
+    SCOPED_TRACE(constraints.plan.schedule);
+    const PipelineCosts costs(graph, topology, constraints.plan);
+    const int devices = std::min(1 + static_cast<int>(random() % 5), device_count(topology));
+    const auto shortest = shortest_of(graph, topology, constraints, devices, [] { return true; });
+    if (!shortest || *shortest <= Seconds(0)) continue;
+    ++compared;
+    for (const int cuts : {1, 2, kAllCuts}) {
+      const auto bound = PathBound::of(costs, constraints.memory_limit, cuts);
+      ASSERT_EQ(bound->refutes(*shortest * (1 + 1e-9), devices, kNoStop), false) << shortest->value << " " << cuts;
+      if (cuts == kAllCuts) tightness += bound_of(*bound, devices) / shortest->value;
+    }
+  }
+  EXPECT_GT(compared, 1000);
+  EXPECT_GT(tightness / compared, 0.85);
+}
+
+/// The same with few layers, so that stages have many replicas, and many microbatches.
+TEST(PathBound, NeverExceedsTheBestPlanWithManyReplicas) {
+  int compared = 0;
+  for (unsigned seed = 1; seed <= 400; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const Graph graph = testing::branching_graph(random, 2 + static_cast<int>(random() % 2));
+    Topology topology = testing::flat_topology(4, 1e6 * (1 + random() % 500), 0.0005 * (random() % 3));
+    topology.levels.push_back({"rack", 2, {BytesPerSecond(1e6 * (1 + random() % 50)), Seconds(0.0002), {}, {}}});
+    if (random() % 2 == 0) topology = testing::flat_topology(5 + static_cast<int>(random() % 5), 1e8);
+    Constraints constraints;
+    constraints.plan = settings_of("1f1b", 4 + static_cast<int>(random() % 24));
+    const int devices = std::min(5 + static_cast<int>(random() % 5), device_count(topology));
+    const auto shortest = shortest_of(graph, topology, constraints, devices, [] { return true; });
+    if (!shortest || *shortest <= Seconds(0)) continue;
+    ++compared;
+    const PipelineCosts costs(graph, topology, constraints.plan);
+    const auto path = PathBound::of(costs, {}, kAllCuts);
+    ASSERT_EQ(path->refutes(*shortest * (1 + 1e-9), devices, kNoStop), false) << shortest->value;
+    const auto trips = TripBound::of(costs, {}, 1000);
+    if (!trips) continue;
+    ASSERT_EQ(trips->refutes(*shortest * (1 + 1e-9), devices, kNoStop), false) << shortest->value;
+  }
+  EXPECT_GT(compared, 300);
+}
+
+/// More replicas than are told apart one by one, some of the splits of chains of two layers.
+TEST(PathBound, NeverExceedsPlansOfManyDevices) {
+  for (unsigned seed = 1; seed <= 8; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const auto time = [&] { return 0.001 * static_cast<double>(1 + random() % 40); };
+    const Graph graph = testing::chain_graph({time(), time()}, {time(), time()}, Bytes(1000), Bytes(40'000));
+    const int devices = seed % 2 == 0 ? 40 : 90;
+    const Topology topology = testing::flat_topology(devices, 1e9);
+    Constraints constraints;
+    constraints.plan = settings_of("1f1b", 90 + static_cast<int>(random() % 90));
+    const auto shortest = shortest_of(graph, topology, constraints, devices, [&] { return random() % 8 == 0; });
+    const PipelineCosts costs(graph, topology, constraints.plan);
+    ASSERT_EQ(PathBound::of(costs, {}, kAllCuts)->refutes(*shortest * (1 + 1e-9), devices, kNoStop), false);
+  }
+}
+
+/// Neither bound refutes a plan that was found for a larger graph, with more stages, replicas and microbatches.
+TEST(PathBound, NeverExceedsPlansOfLargerGraphs) {
+  const CostModel model = simulated_costs();
+  for (unsigned seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const bool chain = random() % 2 == 0;
+    std::vector<double> forward;
+    std::vector<double> backward;
+    for (unsigned i = 0; i < 8 + random() % 24; ++i) {
+      forward.push_back(0.001 * static_cast<double>(1 + random() % 20));
+      backward.push_back(0.001 * static_cast<double>(1 + random() % 40));
+    }
+    const Graph graph = chain ? testing::chain_graph(forward, backward, Bytes(1000), Bytes(40'000))
+                              : testing::branching_graph(random, 8 + static_cast<int>(random() % 12));
+    Topology topology = testing::flat_topology(4 + static_cast<int>(random() % 5), 1e6 * (1 + random() % 50));
+    if (random() % 2 == 0) topology.levels.push_back({"rack", 2, {BytesPerSecond(1e7), Seconds(0.0001), {}, {}}});
+    Constraints constraints;
+    constraints.plan = settings_of("1f1b", 4 + static_cast<int>(random() % 40));
+    constraints.options["time-limit"] = 0.1;
+    const auto result = optimal_strategy().plan(graph, topology, model, constraints);
+    const PipelineCosts costs(graph, topology, constraints.plan);
+    const auto path = PathBound::of(costs, {}, kAllCuts);
+    const auto trips = TripBound::of(costs, {}, 2000);
+    for (const RankedPlan& ranked : std::get<Ranking>(result).plans) {
+      if (ranked.origin.ends_with("placed")) continue;
+      const Seconds step = ranked.prediction.iteration * (1 + 1e-9);
+      ASSERT_EQ(path->refutes(step, costs.devices(), kNoStop), false) << step.value;
+      if (trips) { ASSERT_EQ(trips->refutes(step, costs.devices(), kNoStop), false) << step.value; }
+      break;  // the shortest
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stagecraft::partitioner
