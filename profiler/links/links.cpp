@@ -22,13 +22,15 @@ constexpr double kMostVisit = 4096;
 constexpr double kMostBatch = 1000;
 constexpr std::size_t kFewestRounds = 10;  // without which nothing is precise enough
 constexpr std::size_t kLeastRounds = 5;    // even when time is up
+constexpr std::size_t kRestRounds = 20;    // at most of what is precise already
 
 /// A point while it is measured.
 struct Course {
   LinkTask task;
   double once = 0;              ///< seconds of one run, as last measured
-  std::vector<double> medians;  ///< by round
+  std::vector<double> medians;  ///< by round that it took part in
   std::int64_t samples = 0;
+  double spent = 0;  ///< seconds in rounds
   Stop stop = Stop::No;
 };
 
@@ -48,8 +50,31 @@ void visit(LinkMeter& meter, Course& course, double seconds) {
   course.once = seconds_of_one(course.medians.back());
 }
 
-/// Tasks that differ in their bytes only, ascending, for about `most_seconds`. Every round visits all of them, so that
-/// drift of the machine is in all points alike. `progress` is called before each round, with 0 before the first runs.
+/// The mean time that points spent which are not precise; there must be one.
+double mean_spent(const std::vector<Course>& courses) {
+  double sum = 0;
+  double count = 0;
+  for (const Course& course : courses) {
+    if (course.stop == Stop::Precise) continue;
+    sum += course.spent;
+    ++count;
+  }
+  return sum / count;
+}
+
+/// Whether a point takes part in the next round, when a share `passed` of the time is over. Points that are not precise
+/// get equal time, up to a visit, so long messages skip rounds. But no point misses a long part of the time, in which
+/// the machine may have become slower.
+bool is_due(const Course& course, double equal_seconds, double passed) {
+  const std::size_t rounds = course.medians.size();
+  if (passed >= 1) return rounds < kLeastRounds;
+  const bool precise = course.stop == Stop::Precise;
+  const auto spread = static_cast<double>(precise ? kRestRounds : kLeastRounds);
+  return (!precise && course.spent <= equal_seconds) || static_cast<double>(rounds) < passed * spread;
+}
+
+/// Tasks that differ in their bytes only, ascending, for about `most_seconds`, in rounds, so that drift of the machine
+/// is in all points alike. `progress` is called before each round, with 0 before the first runs.
 std::vector<LinkPoint> measure_together(LinkMeter& meter, std::span<const LinkTask> tasks, double error,
                                         double most_seconds, const std::function<void(int)>& progress,
                                         const std::function<double()>& now) {
@@ -59,21 +84,27 @@ std::vector<LinkPoint> measure_together(LinkMeter& meter, std::span<const LinkTa
   const StoppingRule rule{
       .iteration_error = error, .fewest = kFewestRounds, .least = kLeastRounds, .most_seconds = most_seconds};
   // The first time through, buffers are made, connections set up, and the ends agree on the shape. From then on every
-  // other pass goes down in bytes: a message always follows one of its own or a neighbouring size, the smallest never
-  // follows the largest, which empties the caches.
+  // other pass goes down in bytes: a message follows one of its own or a similar size, and the smallest does not follow
+  // the largest, which empties the caches.
   progress(0);
   std::vector<Course> courses;
   for (const LinkTask& task : std::views::reverse(tasks))
     courses.push_back({.task = task, .once = seconds_of_one(meter.seconds_of(task, 2, 1).back()), .medians = {}});
-  const double first_round = now();
   const auto ended = [&] { return std::ranges::find(courses, Stop::No, &Course::stop) == courses.end(); };
-  for (int rounds = 1; !ended(); ++rounds) {
-    progress(rounds);
+  double elapsed = now() - start;
+  for (int round = 1; !ended(); ++round) {
+    progress(round);
     std::ranges::reverse(courses);
-    for (Course& course : courses) visit(meter, course, visit_seconds);
-    // Time is up if another round does not fit.
-    const double next_end = now() + (now() - first_round) / rounds;
-    for (Course& course : courses) course.stop = should_stop(rule, course.medians, {}, next_end - start);
+    const double equal_seconds = mean_spent(courses) + visit_seconds;
+    const double passed = elapsed < most_seconds ? elapsed / most_seconds : 1;
+    for (Course& course : courses) {
+      if (!is_due(course, equal_seconds, passed)) continue;
+      const double begin = now();
+      visit(meter, course, visit_seconds);
+      course.spent += now() - begin;
+    }
+    elapsed = now() - start;
+    for (Course& course : courses) course.stop = should_stop(rule, course.medians, {}, elapsed);
   }
   std::ranges::sort(courses, {}, [](const Course& course) { return course.task.bytes; });
   std::vector<LinkPoint> out;

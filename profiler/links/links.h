@@ -68,7 +68,7 @@ struct LinksOptions {
 /// drifts, so rounds, not samples, say how precise the point is.
 struct LinkPoint {
   Bytes bytes;
-  Timing time;               ///< of the rounds' times; its count is the number of rounds
+  Timing time;               ///< of the rounds' times; its count is the number of rounds that it took part in
   Stop stop = Stop::No;      ///< Precise, or Time if the curve's time was up before this point was precise
   std::int64_t samples = 0;  ///< of all rounds
   friend bool operator==(const LinkPoint&, const LinkPoint&) = default;
@@ -116,11 +116,12 @@ struct LinkMeasurement {
 [[nodiscard]] std::vector<LinkTask> link_tasks(int ranks, bool copies, const LinksOptions& options);
 
 /// Measures all link_tasks with `meter`, curve by curve, then, if there are three ranks or more, each pair with the
-/// largest message. All messages of a curve are first run twice, which does not count. Then rounds follow, in each of
-/// which every message has its turn, up and down in bytes by turns, until all points are precise or the curve's time is
-/// up. A turn takes about 2 ms, but at least one sample; with several, one more is taken before them, which does not
-/// count. `progress` is called before each round with a line about it; `now` returns the time in seconds. Throws as
-/// link_tasks and as the meter, and std::invalid_argument if an option is out of range.
+/// largest message. All messages of a curve are first run twice, which does not count. Then rounds follow, up and down
+/// in bytes by turns, until all points are precise or the curve's time is up. A message's turn takes about 2 ms, but at
+/// least one sample; with several, one more is taken before them, which does not count. Points that are not precise get
+/// equal time: messages that take long skip rounds. All points have five rounds or more, spread over the time.
+/// `progress` is called before each round with a line about it; `now` returns the time in seconds. Throws as link_tasks
+/// and as the meter, and std::invalid_argument if an option is out of range.
 [[nodiscard]] LinkMeasurement measure_links(LinkMeter& meter, const LinksOptions& options,
                                             const std::function<void(const std::string&)>& progress = {},
                                             const std::function<double()>& now = steady_seconds);

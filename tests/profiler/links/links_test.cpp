@@ -82,13 +82,13 @@ class FakeMeter : public LinkMeter {
   bool copies() const override { return with_copies; }
   Seconds shortest_sample() const override { return shortest; }
   std::vector<double> seconds_of(const LinkTask& task, std::int64_t samples, std::int64_t batch) override {
+    calls.push_back({task, samples, batch, time});
     std::vector<double> out;
     for (std::int64_t i = 0; i < samples; ++i) {
       const double factor = 1 + noise_ * static_cast<double>(random_()) / static_cast<double>(std::mt19937::max());
       out.push_back(seconds_(task) * factor * (i == 0 ? first_factor : 1));
       time += out.back() * static_cast<double>(batch);
     }
-    calls.push_back({task, samples, batch});
     return out;
   }
   LinkMeasurement measure(const LinksOptions& options, const std::function<void(const std::string&)>& progress = {}) {
@@ -99,6 +99,7 @@ class FakeMeter : public LinkMeter {
     LinkTask task;
     std::int64_t samples;
     std::int64_t batch;
+    double start;
   };
   bool with_copies = false;
   Seconds shortest{0};
@@ -207,17 +208,38 @@ TEST(MeasureLinks, ForgetsTheFirstOfSeveralSamplesInARound) {
   EXPECT_EQ(one.calls.at(1).samples, 1);
 }
 
-TEST(MeasureLinks, GoesOnWithAllSizesUntilAllArePrecise) {
+// A curve has 0.4 s. The precise size takes ten rounds of 2 ms at first and twenty in all, 40 ms; the other one has the
+// rest, 0.36 s for messages of 12.5 ms: 29 in the mean, and by chance a few more or less.
+TEST(MeasureLinks, LeavesTimeOfPrecisePointsToTheOthersOfTheCurve) {
   std::mt19937 random(3);
   std::uniform_real_distribution<double> seconds(0.005, 0.02);
   FakeMeter meter(2, 0, [&](const LinkTask& task) { return task.bytes == 8_B ? seconds(random) : 1e-4; });
-  // 0.4 s a curve have time for about 27 rounds of 2 ms and one message of 12.5 ms.
   for (const LinkCurve& curve : meter.measure({.most_bytes = Bytes(8), .most_time = Seconds(2)}).curves) {
     EXPECT_EQ(curve.points[0].stop, Stop::Precise);
+    EXPECT_EQ(curve.points[0].time.count, 20);
     EXPECT_EQ(curve.points[1].stop, Stop::Time);
-    EXPECT_EQ(curve.points[0].time.count, curve.points[1].time.count);
-    EXPECT_GT(curve.points[0].time.count, 18);
-    EXPECT_LT(curve.points[0].time.count, 40);
+    EXPECT_NEAR(static_cast<double>(curve.points[1].time.count), 29, 5);
+  }
+}
+
+// A curve has 1 s for eight sizes, of which the largest takes 30 to 36 ms. By equal time, 0.125 s each, it would have
+// its third turn after 0.5 s and its fourth after 0.8 s. It has one when another fifth of the time is over and the
+// round, of 15 ms, has come to it. The seven others share what two messages to warm up and five turns leave: 0.77 s, 52
+// turns each.
+TEST(MeasureLinks, SpreadsTheTurnsOfLongMessagesOverTheTime) {
+  FakeMeter meter(2, 0.2, [](const LinkTask& task) { return task.bytes == 512_B ? 0.03 : 1e-4; });
+  const LinkMeasurement measured = meter.measure({.most_bytes = Bytes(512), .most_time = Seconds(5), .error = 1e-9});
+  const std::vector<LinkPoint>& points = measured.curves.front().points;
+  EXPECT_EQ(points.back().time.count, 5);
+  for (std::size_t i = 0; i < 7; ++i) EXPECT_NEAR(static_cast<double>(points[i].time.count), 52, 3);
+  std::vector<double> turns;
+  for (const auto& call : meter.calls) {
+    if (call.task == LinkTask{SendReceive, 512_B, 2, 0, 1} && call.samples == 1) turns.push_back(call.start);
+  }
+  ASSERT_EQ(turns.size(), 5U);
+  for (std::size_t i = 1; i < 5; ++i) {
+    EXPECT_GT(turns[i], 0.2 * static_cast<double>(i));
+    EXPECT_LT(turns[i], 0.2 * static_cast<double>(i) + 0.035);
   }
 }
 
@@ -244,8 +266,7 @@ TEST(MeasureLinks, SaysWhereTimeWasUpFirst) {
   }
 }
 
-// 25 sizes of 5 curves, too much noise to become precise: each curve takes its share of the time but for a part of a
-// round.
+// 25 sizes of 5 curves, too much noise to become precise: each curve takes its share of the time and a part of a round.
 TEST(MeasureLinks, TakesAboutTheTimeItWasGiven) {
   FakeMeter meter(2, 3, [](const LinkTask&) { return 1e-4; });
   const LinkMeasurement measured = meter.measure({.most_time = Seconds(20), .error = 1e-6});
