@@ -261,7 +261,7 @@ std::string catalogue_markdown() {
   std::string out =
       "# Errors\n\n"
       "Every message of a program ends its first line with a code:\n\n"
-      "```\n"
+      "```text\n"
       "stagecraft-plan: graph.json: cannot read: No such file or directory [SC1101]\n"
       "```\n\n"
       "`scripts/stagecraft errors SC1101` explains it, `scripts/stagecraft errors` lists all codes. A code keeps its "

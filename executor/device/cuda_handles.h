@@ -31,7 +31,8 @@ namespace stagecraft::device {
 inline void check(cudaError_t status, const char* call, std::source_location place = std::source_location::current()) {
   if (status == cudaSuccess) return;
   (void)cudaGetLastError();  // otherwise the next call would report this error
-  throw DeviceError(refusal(call, cudaGetErrorName(status), cudaGetErrorString(status), place));
+  throw DeviceError(status == cudaErrorMemoryAllocation ? ErrorKind::OutOfMemory : ErrorKind::MachineRefused,
+                    refusal(call, cudaGetErrorName(status), cudaGetErrorString(status), place));
 }
 inline void check(ncclResult_t status, const char* call, std::source_location place = std::source_location::current()) {
   if (status == ncclSuccess) return;

@@ -56,8 +56,8 @@ c10::Device open_device(const std::string& name, bool allow) {
   if (const auto reason = load_cuda_libraries()) throw DeviceError(ErrorKind::NoGpu, *reason);
   const c10::DeviceIndex count = at::accelerator::deviceCount();
   if (index >= count) {
-    throw DeviceError("device \"" + name +
-                      "\" does not exist; this machine has cuda:0 to cuda:" + std::to_string(count - 1));
+    throw DeviceError(ErrorKind::NoGpu, "device \"" + name + "\" does not exist; this machine has cuda:0 to cuda:" +
+                                            std::to_string(count - 1));
   }
   at::accelerator::setDeviceIndex(static_cast<c10::DeviceIndex>(index));
   allow_tf32(allow);

@@ -61,14 +61,14 @@ TEST_F(LinksOfPretendedGpus, TellCallCodeAndPlaceOfARefusal) {
   const Outcome o = links("--max-bytes 64KiB", "PRETENDED_GPUS=2 PRETENDED_MEMORY=65536");
   EXPECT_EQ(o.status, 1);
   EXPECT_THAT(o.err, MatchesRegex("stagecraft-links: cudaMalloc: cudaErrorMemoryAllocation \\(out of memory\\), at "
-                                  "links_nccl_cuda.cpp:[0-9]+\n"));
+                                  "links_nccl_cuda.cpp:[0-9]+ \\[SC4004\\]\n"));
 }
 
 TEST_F(LinksOfPretendedGpus, EndWithTheErrorOfTheRankThatFailed) {
   const Outcome o = links("--max-bytes 64", "PRETENDED_GPUS=3 PRETENDED_FAILURE=1");
   EXPECT_EQ(o.status, 1);
   EXPECT_THAT(o.err, MatchesRegex("stagecraft-links: ncclAllReduce: ncclResult_t 2 \\(unhandled system error.*\\), at "
-                                  "links_nccl_cuda.cpp:[0-9]+\n"));
+                                  "links_nccl_cuda.cpp:[0-9]+ \\[SC4001\\]\n"));
 }
 
 TEST_F(LinksOfPretendedGpus, AreNotMoreThanThereAre) {

@@ -116,8 +116,9 @@ TEST_F(LinksTool, SaysWhatItFoundAndWhatToDoWithoutAGpu) {
   EXPECT_EQ(o.status, 1);
   EXPECT_THAT(
       o.err,
-      AnyOf(MatchesRegex("stagecraft-links: no GPU to measure: cudaGetDeviceCount found cudaError[A-Za-z]+ \\(.+\\), "
-                         "expected at least one GPU with its driver; to measure processors, use --channel gloo\n"),
+      AnyOf(MatchesRegex(
+                "stagecraft-links: no GPU to measure: cudaGetDeviceCount found cudaError[A-Za-z]+ \\(.+\\), "
+                "expected at least one GPU with its driver; to measure processors, use --channel gloo \\[SC4002\\]\n"),
             HasSubstr("build with -DSTAGECRAFT_WITH_CUDA=ON")));
 }
 

@@ -74,7 +74,7 @@ TEST_F(ProfileTool, SaysInOneLineWhereMemoryRanOut) {
   };
   const std::string more =
       " more were requested; use smaller microbatches, bfloat16 \\(profile --dtype\\) or, in a run, more stages or "
-      "recomputation \\(plan --recompute\\)\n";
+      "recomputation \\(plan --recompute\\) \\[SC4004\\]\n";
   // 2^20 x 2^20 values of 4 bytes.
   EXPECT_THAT(text("mlp --set inputs=8 --set width=1048576 -o graph.json"),
               MatchesRegex("stagecraft-profile: parameter \"fc2[.]weight\": out of memory, 4[.]00 TiB" + more));
@@ -142,17 +142,19 @@ TEST_F(ProfileTool, PutsTheGraphOnStandardOutput) {
 TEST_F(ProfileTool, ListsTheModels) {
   const Outcome o = profile("lenet");
   EXPECT_EQ(o.status, 2);
-  EXPECT_EQ(o.err,
-            "stagecraft-profile: MODEL: unknown model \"lenet\", known are mlp, convnet, alexnet, vgg16, resnet18, "
-            "resnet50, gnmt, transformer, gpt, and files that end in .pt2 or .pt [SC1005]\nsee stagecraft profile --help\n");
+  EXPECT_EQ(
+      o.err,
+      "stagecraft-profile: MODEL: unknown model \"lenet\", known are mlp, convnet, alexnet, vgg16, resnet18, "
+      "resnet50, gnmt, transformer, gpt, and files that end in .pt2 or .pt [SC1005]\nsee stagecraft profile --help\n");
 }
 
 TEST_F(ProfileTool, ListsTheOptionsOfTheModel) {
   const Outcome o = profile("mlp --set depth=3");
   EXPECT_EQ(o.status, 2);
-  EXPECT_EQ(o.err,
-            "stagecraft-profile: MODEL: mlp: unknown option \"depth\", known are inputs, width, layers, classes\n"
-            "see stagecraft profile --help\n");
+  EXPECT_EQ(
+      o.err,
+      "stagecraft-profile: MODEL: mlp: unknown option \"depth\", known are inputs, width, layers, classes [SC1005]\n"
+      "see stagecraft profile --help\n");
 }
 
 TEST_F(ProfileTool, RefusesBadInputWithStatusOne) {

@@ -70,7 +70,7 @@ TEST_F(DeviceOrder, ProfilesModelsWhoseReaderComputes) {
   const Outcome o =
       folder_.run(kOneGpu + "stagecraft-profile " + kConvolutions + "--structure --device cuda:99 --clock events");
   EXPECT_EQ(o.status, 1);
-  EXPECT_EQ(o.err, "stagecraft-profile: device \"cuda:99\" does not exist; this machine has cuda:0 to cuda:0\n");
+  EXPECT_EQ(o.err, "stagecraft-profile: device \"cuda:99\" does not exist; this machine has cuda:0 to cuda:0 [SC4002]\n");
 }
 
 TEST_F(DeviceOrder, RunsModelsWhoseReaderComputes) {
@@ -80,7 +80,7 @@ TEST_F(DeviceOrder, RunsModelsWhoseReaderComputes) {
   ASSERT_EQ(made.status, 0) << made.err;
   const Outcome o = folder_.run(kOneGpu + "stagecraft-run plan.json --device cuda:99 --channel local");
   EXPECT_EQ(o.status, 1);
-  EXPECT_THAT(o.err, HasSubstr("device \"cuda:99\" does not exist; this machine has cuda:0 to cuda:0\n"));
+  EXPECT_THAT(o.err, HasSubstr("device \"cuda:99\" does not exist; this machine has cuda:0 to cuda:0 [SC4002]\n"));
 }
 
 }  // namespace
