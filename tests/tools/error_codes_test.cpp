@@ -114,9 +114,11 @@ const std::vector<Reach>& commands() {
       {"SC4004", "stagecraft-profile mlp --set inputs=1000000 --set width=1000000 -o p.json", 1, Computing},
       {"SC4005", "PATH=/nowhere $(command -v stagecraft-graph) graph.json -o x.svg"},
       {"SC4101",
-       "RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=nowhere.invalid MASTER_PORT=1 stagecraft-run two-plan.json --timeout 2", 1,
+       "RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=nowhere.invalid MASTER_PORT=1 stagecraft-run two-plan.json "
+       "--timeout 2",
+       1, Computing},
+      {"SC4105", "RANK=0 LOCAL_RANK=0 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 stagecraft-run two-plan.json", 1,
        Computing},
-      {"SC4105", "RANK=0 LOCAL_RANK=0 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 stagecraft-run two-plan.json", 1, Computing},
       {"SC4106", "stagecraft-run mlp-plan.json --steps 50 --learning-rate 1e6", 1, Computing},
   };
   return all;

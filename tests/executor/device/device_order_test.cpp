@@ -70,7 +70,8 @@ TEST_F(DeviceOrder, ProfilesModelsWhoseReaderComputes) {
   const Outcome o =
       folder_.run(kOneGpu + "stagecraft-profile " + kConvolutions + "--structure --device cuda:99 --clock events");
   EXPECT_EQ(o.status, 1);
-  EXPECT_EQ(o.err, "stagecraft-profile: device \"cuda:99\" does not exist; this machine has cuda:0 to cuda:0 [SC4002]\n");
+  EXPECT_EQ(o.err,
+            "stagecraft-profile: device \"cuda:99\" does not exist; this machine has cuda:0 to cuda:0 [SC4002]\n");
 }
 
 TEST_F(DeviceOrder, RunsModelsWhoseReaderComputes) {
