@@ -17,13 +17,19 @@ class Error(Exception):
 class InputError(Error, ValueError):
     """A document, an argument or a model is wrong. The text says where, what was found and what would be right."""
 
+    code = "SC2001"  # unless the cost model gives a more exact one
+
 
 class NoPlanError(Error):
     """There is no answer: no plan fits, or a plan cannot end. The text says why and, if known, what would fit."""
 
+    code = "SC2101"
+
 
 class MissingProgramError(Error):
     """A program of stagecraft was not found. The text says where it was looked for and what to do."""
+
+    code = "SC4005"
 
 
 class ProgramError(Error):
