@@ -306,8 +306,7 @@ void StageArchives::write(const StageGraph& stage, const std::string& path) cons
   files::ZipWriter zip(path);
   for (const std::string& name : records) {
     const files::ZipRecord* const record = archive_.zip->find(name);
-    if (!record)
-      throw FormatError(ErrorKind::UnsupportedModel, archive_.zip->path() + ": has no record \"" + name + "\"");
+    if (!record) throw FormatError(ErrorKind::DamagedFile, archive_.zip->path() + ": has no record \"" + name + "\"");
     zip.add(root + name.substr(archive_.root.size() + 1), archive_.zip->map(*record, /*check=*/true)->bytes());
   }
   const std::string model = kModel;

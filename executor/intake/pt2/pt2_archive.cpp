@@ -34,13 +34,13 @@ std::string read_root(const files::ZipArchive& zip) {
   for (const files::ZipRecord& record : zip.records()) {
     const std::size_t slash = record.name.find('/');
     if (slash == std::string::npos)
-      throw FormatError(ErrorKind::UnsupportedModel, zip.path() + ": record \"" + record.name +
-                                                         "\": is not in a folder, expected one folder for all records");
+      throw FormatError(ErrorKind::DamagedFile, zip.path() + ": record \"" + record.name +
+                                                    "\": is not in a folder, expected one folder for all records");
     const std::string found = record.name.substr(0, slash);
     if (root.empty()) root = found;
     if (found != root)
-      throw FormatError(ErrorKind::UnsupportedModel, zip.path() + ": found the folders \"" + root + "\" and \"" +
-                                                         found + "\", expected one for all records");
+      throw FormatError(ErrorKind::DamagedFile, zip.path() + ": found the folders \"" + root + "\" and \"" + found +
+                                                    "\", expected one for all records");
   }
   return root;
 }
@@ -48,12 +48,12 @@ std::string read_root(const files::ZipArchive& zip) {
 void check_word(const Records& records, const std::string& name, const std::string& wanted) {
   const files::ZipRecord* const record = records.find(name);
   if (record == nullptr)
-    throw FormatError(ErrorKind::UnsupportedModel,
+    throw FormatError(ErrorKind::NotAModel,
                       records.place(name) + ": is missing, expected an archive of torch.export.save");
   const std::string found = records.zip->read(*record, kMostWordBytes);
   if (found != wanted)
     throw FormatError(
-        ErrorKind::UnsupportedModel,
+        ErrorKind::DamagedFile,
         fmt::format("{}: found {}, expected \"{}\"", records.place(name),
                     format::Json(found).dump(-1, ' ', true, format::Json::error_handler_t::replace), wanted));
 }
@@ -73,17 +73,17 @@ std::string find_model(const Records& records) {
       models.push_back(record.name.substr(folder.size(), record.name.size() - folder.size() - 5));
   }
   if (models.empty())
-    throw FormatError(ErrorKind::UnsupportedModel,
+    throw FormatError(ErrorKind::DamagedFile,
                       records.zip->path() + ": found no models/*.json, expected one model: saving it may have failed");
   if (models.size() > 1) {
     std::string names;
     for (const std::string& model : models) names += (names.empty() ? "" : ", ") + model;
-    throw FormatError(ErrorKind::UnsupportedModel,
+    throw FormatError(ErrorKind::DamagedFile,
                       fmt::format("{}: found {} models, expected one: {}", records.zip->path(), models.size(), names));
   }
   if (!is_payload_name(models[0]))
-    throw FormatError(ErrorKind::UnsupportedModel, records.zip->path() + ": found a model \"" + models[0] +
-                                                       "\", expected a name of letters, digits, \"_\" and \".\"");
+    throw FormatError(ErrorKind::DamagedFile, records.zip->path() + ": found a model \"" + models[0] +
+                                                  "\", expected a name of letters, digits, \"_\" and \".\"");
   return models[0];
 }
 
@@ -168,10 +168,10 @@ void check_tensors(const Pt2Archive& archive, const Records& records) {
     const std::string place = records.place(name) + ": \"" + input.name + "\": ";
     const auto found = archive.tensors.find(input.name);
     if (found == archive.tensors.end())
-      throw FormatError(ErrorKind::UnsupportedModel, place + "is missing, but the program reads it");
+      throw FormatError(ErrorKind::DamagedFile, place + "is missing, but the program reads it");
     const StoredTensor& tensor = found->second;
     if (tensor.parameter != (input.kind == ProgramInput::Kind::Parameter))
-      throw FormatError(ErrorKind::UnsupportedModel,
+      throw FormatError(ErrorKind::DamagedFile,
                         place + "is_param is " + (tensor.parameter ? "true" : "false") + ", unlike in the program");
     const TensorMeta& meta = *archive.program.graph.values.at(to_index(input.value.index)).tensor;
     const auto equal = [](const std::vector<std::int64_t>& stored, const std::vector<SizeExpression>& wanted) {
@@ -184,14 +184,13 @@ void check_tensors(const Pt2Archive& archive, const Records& records) {
       return "[" + out + "]";
     };
     if (tensor.dtype != meta.dtype)
-      throw FormatError(ErrorKind::UnsupportedModel,
+      throw FormatError(ErrorKind::DamagedFile,
                         place + "found " + c10::toString(tensor.dtype) + ", expected " + c10::toString(meta.dtype));
     if (!equal(tensor.sizes, meta.sizes))
-      throw FormatError(
-          ErrorKind::UnsupportedModel,
-          place + fmt::format("found sizes [{}], expected {}", fmt::join(tensor.sizes, ", "), listed(meta.sizes)));
+      throw FormatError(ErrorKind::DamagedFile, place + fmt::format("found sizes [{}], expected {}",
+                                                                    fmt::join(tensor.sizes, ", "), listed(meta.sizes)));
     if (!equal(tensor.strides, meta.strides))
-      throw FormatError(ErrorKind::UnsupportedModel,
+      throw FormatError(ErrorKind::DamagedFile,
                         place + fmt::format("found strides [{}], expected {}", fmt::join(tensor.strides, ", "),
                                             listed(meta.strides)));
   }

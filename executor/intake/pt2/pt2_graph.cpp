@@ -326,8 +326,7 @@ class GraphBuilder {
 
 at::Tensor load_tensor(const files::ZipArchive& archive, const StoredTensor& stored) {
   const files::ZipRecord* const record = archive.find(stored.record);
-  if (!record)
-    throw FormatError(ErrorKind::UnsupportedModel, archive.path() + ": has no record \"" + stored.record + "\"");
+  if (!record) throw FormatError(ErrorKind::DamagedFile, archive.path() + ": has no record \"" + stored.record + "\"");
   std::shared_ptr<files::MappedRecord> bytes = archive.map(*record, /*check=*/true);
   const auto options = at::TensorOptions(stored.dtype);
   const auto item = static_cast<std::int64_t>(c10::elementSize(stored.dtype));
