@@ -15,7 +15,7 @@ std::vector<ErrorArea> make_catalogue() {
       {"The command line",
        {{WrongUsage, "SC1001", "the command line is wrong", "The options and arguments cannot be read as a command.",
          "See the options of the verb with `stagecraft help VERB`."},
-        {UnknownOption, "SC1002", "an option or argument is not known",
+        {UnknownOption, "SC1002", "unknown option or argument",
          "The verb has no such option, or takes fewer arguments.",
          "See the options of the verb with `stagecraft help VERB`. Quote values that contain spaces."},
         {MissingOption, "SC1003", "a required option or argument is missing", "The verb cannot work without it.",
@@ -26,9 +26,8 @@ std::vector<ErrorArea> make_catalogue() {
         {WrongValue, "SC1005", "the value of an option is not allowed here",
          "It has the wrong form, is outside its range, or does not suit the other options.",
          "Use a value that the message allows. `stagecraft help VERB` shows the values of each option."},
-        {UnknownVerb, "SC1006", "the verb is not known",
-         "There is no program stagecraft-VERB in this build. Builds without LibTorch have no `profile`, `run` and "
-         "`links`.",
+        {UnknownVerb, "SC1006", "unknown verb",
+         "This build has no program stagecraft-VERB. A build without LibTorch has no `profile`, `run` or `links`.",
          "Use one of the verbs that the message lists, or build the others with `scripts/setup`."},
         {NothingBuilt, "SC1007", "nothing was built yet",
          "scripts/stagecraft found no programs in build/ or in STAGECRAFT_BIN.",
@@ -39,8 +38,7 @@ std::vector<ErrorArea> make_catalogue() {
          "Check the path and its permissions; the message ends with the system's reason."},
         {CannotWrite, "SC1102", "a file or folder cannot be written",
          "The folder does not exist or may not be written, or the disk is full. Files are written beside their place "
-         "and "
-         "renamed, so that an old file is unchanged.",
+         "and renamed, so that an old file is unchanged.",
          "Create the folder, free space, or use another path; the message ends with the system's reason."},
         {WouldOverwrite, "SC1103", "a file would be overwritten",
          "The output is also an input, is the output of another option, or exists and stagecraft did not write it.",
@@ -62,7 +60,7 @@ std::vector<ErrorArea> make_catalogue() {
         {MissingKey, "SC1203", "a key is missing in a file",
          "The object at the place given lacks a key that it must have.",
          "Add the key; docs/formats.md lists the keys of each document."},
-        {UnknownKey, "SC1204", "a key in a file is not known",
+        {UnknownKey, "SC1204", "unknown key in a file",
          "It is misspelled, belongs elsewhere, or comes from a newer version. Unknown keys are errors, because a "
          "misspelled one would be ignored silently.",
          "Use one of the keys that the message lists, or remove it."},
@@ -74,8 +72,7 @@ std::vector<ErrorArea> make_catalogue() {
          "A graph, topology, plan, model or option has a value that the rest of the input rules out.",
          "The message says where, what was found and what would be right. `stagecraft doctor FILE...` finds more such "
          "mistakes."},
-        {UnknownName, "SC2002", "a name is not known",
-         "No layer, level, schedule, model, card or other thing has this name.",
+        {UnknownName, "SC2002", "unknown name", "No layer, level, schedule, model, card or other thing has this name.",
          "Use one of the names that the message lists."},
         {UntrustedProfile, "SC2003", "a profile cannot be trusted",
          "Its times spread too much, other programs used the processors, or its layers do not add up to the whole "
@@ -122,8 +119,7 @@ std::vector<ErrorArea> make_catalogue() {
          "Export the module with `stagecraft export-model`, and pass weights with `--weights`."},
         {UnsupportedModel, "SC3002", "a model has a part that cannot be divided into layers",
          "It has an operator, a branch that depends on data, or an aliased value that stages cannot pass on. The "
-         "message "
-         "names the node and its line in your Python code.",
+         "message names the node and its line in your Python code.",
          "Change the module there, or export it as the message says; docs/models.md lists what is supported."},
         {WrongMicrobatch, "SC3003", "the model does not take microbatches of this size",
          "It was exported for a fixed or a limited batch size.",
@@ -136,8 +132,8 @@ std::vector<ErrorArea> make_catalogue() {
          "It is not the kind of file that its source reads, or ends too early, or has values that are not allowed.",
          "Write or download the file again; the message names it."}}},
       {"Checkpoints and weights",
-       {{NoCheckpoint, "SC3201", "there is no complete checkpoint",
-         "The folder has no checkpoint, or only unfinished ones.",
+       {{NoCheckpoint, "SC3201", "no complete checkpoint",
+         "The folder contains no checkpoint, or only incomplete ones.",
          "Use the folder that `run --checkpoint` wrote, or start without `--resume`."},
         {DamagedCheckpoint, "SC3202", "a checkpoint is damaged",
          "A checksum, a size or a list of tensors does not match its manifest.",
@@ -153,7 +149,7 @@ std::vector<ErrorArea> make_catalogue() {
        {{MachineRefused, "SC4001", "the system or a driver refused a call",
          "The message names the call, its result and what usually helps.",
          "Do what the message says; `scripts/gpu_check` tests all that needs a GPU."},
-        {NoGpu, "SC4002", "there is no such GPU", "No driver or GPU was found, or the number is too large.",
+        {NoGpu, "SC4002", "no such GPU", "No driver or no GPU was found, or this machine has fewer GPUs.",
          "Check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or use `--device cpu`."},
         {NotInBuild, "SC4003", "this build lacks a component",
          "The component (CUDA, NCCL, UCX, images, LibTorch) was left out, or its library is missing on this machine.",
