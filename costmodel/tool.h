@@ -7,6 +7,8 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "costmodel/errors.h"
@@ -74,16 +76,18 @@ struct ToolText {
   return "";
 }
 
+/// Whether an error is of one of these classes.
+template <class... Classes>
+[[nodiscard]] bool is_any(const CLI::ParseError& error) {
+  return (... || (dynamic_cast<const Classes*>(&error) != nullptr));
+}
+
 /// The kind of a wrong command line.
 [[nodiscard]] inline ErrorKind usage_kind(const CLI::ParseError& error) {
-  const auto is = [&]<class E>(const E*) { return dynamic_cast<const E*>(&error) != nullptr; };
-  if (is(static_cast<const CLI::ExtrasError*>(nullptr))) return ErrorKind::UnknownOption;
-  if (is(static_cast<const CLI::RequiredError*>(nullptr))) return ErrorKind::MissingOption;
-  if (is(static_cast<const CLI::ExcludesError*>(nullptr)) || is(static_cast<const CLI::RequiresError*>(nullptr)))
-    return ErrorKind::OptionConflict;
-  if (is(static_cast<const CLI::ValidationError*>(nullptr)) || is(static_cast<const CLI::ConversionError*>(nullptr)) ||
-      is(static_cast<const CLI::ArgumentMismatch*>(nullptr)))
-    return ErrorKind::WrongValue;
+  if (is_any<CLI::ExtrasError>(error)) return ErrorKind::UnknownOption;
+  if (is_any<CLI::RequiredError>(error)) return ErrorKind::MissingOption;
+  if (is_any<CLI::ExcludesError, CLI::RequiresError>(error)) return ErrorKind::OptionConflict;
+  if (is_any<CLI::ValidationError, CLI::ConversionError, CLI::ArgumentMismatch>(error)) return ErrorKind::WrongValue;
   return ErrorKind::WrongUsage;
 }
 
@@ -115,6 +119,22 @@ template <class Configure, class Run>
     std::cerr << program << ": " << message_of(e) << "\n";
     return 1;
   }
+}
+
+/// The result of `call()`. Its std::invalid_argument becomes an InputError of the same kind, with `place` before its
+/// text.
+template <class Call>
+auto within(const std::string& place, Call call) {
+  try {
+    return call();
+  } catch (const std::invalid_argument& e) { throw InputError(kind_of(e), place + ": " + e.what()); }
+}
+
+/// The value of a result; no answer ends the tool, with `before` before the reason.
+template <class T>
+[[nodiscard]] T answer_of(std::variant<T, Infeasible> result, const std::string& before = "") {
+  if (const auto* infeasible = std::get_if<Infeasible>(&result)) throw NoAnswerError(before, *infeasible);
+  return std::get<T>(std::move(result));
 }
 
 /// The result of `read()` for the option `name`; its std::invalid_argument is wrong usage.

@@ -401,12 +401,10 @@ partitioner::CostModel telling(stagecraft::ProgressLine& line) {
       [&line](double done) { line.show(fmt::format("simulated {:.0f} % of a plan", done * 100)); });
 }
 
-/// The first plan of `result`; throws std::runtime_error if there is none.
+/// The first plan of `result`; throws NoAnswerError if there is none.
 partitioner::RankedPlan first_of(const Request& request, partitioner::StrategyResult result) {
-  if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {
-    throw stagecraft::NoAnswerError(request.graph + ": ", *infeasible);
-  }
-  return std::move(std::get<partitioner::Ranking>(result).plans.front());
+  partitioner::Ranking ranking = stagecraft::answer_of(std::move(result), request.graph + ": ");
+  return std::move(ranking.plans.front());
 }
 
 /// The plan of the given stages, or why there is none.

@@ -31,17 +31,12 @@ int main(int argc, char** argv) {
         const auto first = stagecraft::format::read_plan(first_path);
         const auto second = stagecraft::format::read_plan(second_path);
         for (const bool is_second : {false, true}) {
-          try {
+          stagecraft::within(is_second ? second_path : first_path, [&, &graph = graph, &topology = topology] {
             validate(is_second ? second : first, graph, topology);
-          } catch (const std::invalid_argument& e) {
-            throw stagecraft::InputError(stagecraft::kind_of(e),
-                                         (is_second ? second_path : first_path) + ": " + e.what());
-          }
+          });
         }
-        const auto result = stagecraft::compare_plans(graph, topology, first, second, calibration);
-        if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result))
-          throw stagecraft::NoAnswerError("", *infeasible);
-        const auto& comparison = std::get<stagecraft::PlanComparison>(result);
+        const auto comparison =
+            stagecraft::answer_of(stagecraft::compare_plans(graph, topology, first, second, calibration));
         stagecraft::format::write_text(
             "-", json ? stagecraft::format::plan_comparison_json(comparison)
                       : plan_comparison_text(comparison, first_path, second_path, stagecraft::line_width()));

@@ -37,18 +37,12 @@ int main(int argc, char** argv) {
         stagecraft::ExplainOptions options;
         options.moves = !no_moves;
         options.calibration = inputs.calibration;
-        auto result = [&] {
+        auto result = stagecraft::within(plan_path, [&] {
           stagecraft::ProgressLine line;
           options.predict.progress = [&line](double done) { line.show(fmt::format("evaluated {:.0f} %", done * 100)); };
-          try {
-            return stagecraft::explain(inputs.graph, inputs.topology, plan, options);
-          } catch (const std::invalid_argument& e) {
-            throw stagecraft::InputError(stagecraft::kind_of(e), plan_path + ": " + e.what());
-          }
-        }();
-        if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result))
-          throw stagecraft::NoAnswerError(plan_path + ": ", *infeasible);
-        const auto& explanation = std::get<stagecraft::Explanation>(result);
+          return stagecraft::explain(inputs.graph, inputs.topology, plan, options);
+        });
+        const auto explanation = stagecraft::answer_of(std::move(result), plan_path + ": ");
         stagecraft::format::write_text("-", json ? stagecraft::format::explanation_json(explanation)
                                                  : explanation_text(explanation, stagecraft::line_width()));
         return 0;

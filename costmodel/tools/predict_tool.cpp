@@ -169,36 +169,25 @@ int main(int argc, char** argv) {
         const auto [graph, topology, calibration, other_device] = read_scenario("stagecraft-predict", files);
         const stagecraft::BoundPlan plan(stagecraft::format::read_plan(plan_path));
         if (!chakra.empty()) stagecraft::format::check_outputs_in(chakra, inputs, chakra_files(plan), force);
-        auto result = [&] {
-          stagecraft::ProgressLine line;
-          options.progress = [&line](double done) { line.show(fmt::format("simulated {:.0f} %", done * 100)); };
-          try {
-            return stagecraft::predict_with_intervals(graph, topology, plan, calibration, options);
-          } catch (const std::invalid_argument& e) {
-            throw stagecraft::InputError(stagecraft::kind_of(e), plan_path + ": " + e.what());
-          }
-        }();
-        if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result)) {
-          throw stagecraft::NoAnswerError(plan_path + ": ", *infeasible);
-        }
-        auto& prediction = std::get<stagecraft::Prediction>(result);
+        auto result =
+            stagecraft::within(plan_path, [&, &graph = graph, &topology = topology, &calibration = calibration] {
+              stagecraft::ProgressLine line;
+              options.progress = [&line](double done) { line.show(fmt::format("simulated {:.0f} %", done * 100)); };
+              return stagecraft::predict_with_intervals(graph, topology, plan, calibration, options);
+            });
+        auto prediction = stagecraft::answer_of(std::move(result), plan_path + ": ");
         prediction.other_device = other_device;
         print(prediction, fit_texts(prediction, topology.device.memory, plan.positions()),
               stagecraft::slowdown_assumption(graph, topology));
         if (!scale.empty()) {
           options.progress = {};
-          auto points = [&] {
-            try {
-              return stagecraft::predict_scaling(
-                  {graph, topology, plan.plan()}, scale,
-                  same_batch ? stagecraft::ScaledWork::Fixed : stagecraft::ScaledWork::PerCopy, calibration, options);
-            } catch (const std::invalid_argument& e) {
-              throw stagecraft::InputError(stagecraft::kind_of(e), fmt::format("--scale: {}", e.what()));
-            }
-          }();
-          if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&points))
-            throw stagecraft::NoAnswerError("--scale: ", *infeasible);
-          prediction.scaling = std::get<std::vector<stagecraft::ScalePoint>>(std::move(points));
+          auto points =
+              stagecraft::within("--scale", [&, &graph = graph, &topology = topology, &calibration = calibration] {
+                return stagecraft::predict_scaling(
+                    {graph, topology, plan.plan()}, scale,
+                    same_batch ? stagecraft::ScaledWork::Fixed : stagecraft::ScaledWork::PerCopy, calibration, options);
+              });
+          prediction.scaling = stagecraft::answer_of(std::move(points), "--scale: ");
           print(prediction.scaling);
         }
         if (gantt) {

@@ -79,11 +79,9 @@ int main(int argc, char** argv) {
         try {
           if (graph) validate(plan.plan(), *graph, *topology);
           const auto lists = plan.action_lists(options.steps, prefetch);
-          const auto result = graph ? verify(plan, lists, *graph, *topology, options) : verify(plan, lists, options);
-          if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result))
-            throw stagecraft::NoAnswerError("", *infeasible);
-          fmt::print("{}: proved of {}; hash {:016x}\n", plan_path, std::get<stagecraft::Verified>(result).summary,
-                     stagecraft::format::plan_hash(plan));
+          const auto proof = stagecraft::answer_of(graph ? verify(plan, lists, *graph, *topology, options)
+                                                         : verify(plan, lists, options));
+          fmt::print("{}: proved of {}; hash {:016x}\n", plan_path, proof.summary, stagecraft::format::plan_hash(plan));
         } catch (const std::exception& e) {
           throw stagecraft::NoAnswerError(plan_path + ": ", {e.what(), stagecraft::kind_of(e)});
         }

@@ -51,16 +51,9 @@ int main(int argc, char** argv) {
             throw stagecraft::InputError(stagecraft::kind_of(e), std::string("--set ") + e.what());
           }
         }
-        const auto result = [&] {
-          try {
-            return stagecraft::what_if(scenario, changes, inputs.calibration);
-          } catch (const std::invalid_argument& e) {
-            throw stagecraft::InputError(stagecraft::kind_of(e), plan_path + ": " + e.what());
-          }
-        }();
-        if (const auto* infeasible = std::get_if<stagecraft::Infeasible>(&result))
-          throw stagecraft::NoAnswerError(plan_path + ": ", *infeasible);
-        const auto& whatif = std::get<stagecraft::WhatIf>(result);
+        const auto whatif = stagecraft::answer_of(
+            stagecraft::within(plan_path, [&] { return stagecraft::what_if(scenario, changes, inputs.calibration); }),
+            plan_path + ": ");
         stagecraft::format::write_text(
             "-", json ? stagecraft::format::whatif_json(whatif) : whatif_text(whatif, stagecraft::line_width()));
         return 0;

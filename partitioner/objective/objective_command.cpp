@@ -225,8 +225,7 @@ Plan plan_of(const Request& request, const Graph& graph, const Topology& topolog
 }
 
 ObjectiveAnswer found(const std::string& source, std::variant<ObjectiveAnswer, Infeasible> result) {
-  if (const auto* infeasible = std::get_if<Infeasible>(&result)) throw NoAnswerError(source + ": ", *infeasible);
-  auto answer = std::get<ObjectiveAnswer>(std::move(result));
+  auto answer = answer_of(std::move(result), source + ": ");
   answer.source = source;
   return answer;
 }

@@ -47,17 +47,10 @@ namespace stagecraft::python {
 
 namespace nb = nanobind;
 
-/// The answer "there is none", for callers in Python: stagecraft.NoPlanError.
-struct NoAnswer : std::exception {
-  explicit NoAnswer(Infeasible why) : answer(std::move(why)) {}
-  [[nodiscard]] const char* what() const noexcept override { return answer.reason.c_str(); }
-  Infeasible answer;
-};
-
-/// The value of a result. Throws NoAnswer if there is none.
+/// The value of a result. Throws NoAnswerError, stagecraft.NoPlanError in Python, if there is none.
 template <class T>
 T value_of(std::variant<T, Infeasible> result) {
-  if (const auto* infeasible = std::get_if<Infeasible>(&result)) throw NoAnswer(*infeasible);
+  if (const auto* infeasible = std::get_if<Infeasible>(&result)) throw NoAnswerError("", *infeasible);
   return std::move(std::get<T>(result));
 }
 

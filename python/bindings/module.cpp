@@ -19,8 +19,8 @@ void raise(const char* name, const char* text, stagecraft::ErrorKind kind) {
 void translate(const std::exception_ptr& thrown, void*) {
   try {
     std::rethrow_exception(thrown);
-  } catch (const stagecraft::python::NoAnswer& e) {
-    raise("NoPlanError", e.what(), e.answer.kind);
+  } catch (const stagecraft::NoAnswerError& e) {
+    raise("NoPlanError", e.what(), e.kind());
   } catch (const stagecraft::FormatError& e) {
     raise("InputError", e.what(), e.kind());
   } catch (const std::invalid_argument& e) { raise("InputError", e.what(), stagecraft::kind_of(e)); }
