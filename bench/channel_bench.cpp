@@ -22,7 +22,7 @@
 #include "executor/channel/channel_checks.h"
 #include "executor/channel/channel_gloo.h"
 #include "executor/channel/channel_ucx.h"
-#include "executor/device/processor.h"
+#include "executor/device/machine/processor.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 

@@ -1,6 +1,6 @@
 #include <string>
 
-#include "costmodel/convert_command.h"
+#include "costmodel/command/convert_command.h"
 #include "executor/intake/export/stage_package.h"
 #include "executor/model/stage_layers.h"
 

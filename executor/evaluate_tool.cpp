@@ -10,16 +10,16 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/command/tool.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/index.h"
-#include "costmodel/progress.h"
-#include "costmodel/tool.h"
+#include "costmodel/text/progress.h"
 #include "executor/checkpoint/checkpoint.h"
 #include "executor/device/device.h"
 #include "executor/intake/layer_sources.h"
-#include "executor/run/evaluate.h"
+#include "executor/run/evaluation/evaluate.h"
 #include "executor/stage/stage_program.h"
 #include "executor/tool_options.h"
 

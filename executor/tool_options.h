@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/tool.h"
+#include "costmodel/command/tool.h"
 #include "executor/channel/channels.h"
 #include "executor/data/data_source.h"
 #include "executor/data/sources.h"
 #include "executor/device/device.h"
-#include "executor/device/program.h"
+#include "executor/device/machine/program.h"
 #include "executor/intake/layer_sources.h"
 #include "executor/model/builtin_models.h"
 #include "executor/stage/optimizer.h"

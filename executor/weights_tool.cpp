@@ -3,8 +3,8 @@
 #include <iostream>
 #include <string>
 
+#include "costmodel/command/tool.h"
 #include "costmodel/format/files/outputs.h"
-#include "costmodel/tool.h"
 #include "executor/checkpoint/checkpoint.h"
 #include "executor/files/safetensors.h"
 #include "executor/intake/layer_sources.h"

@@ -7,7 +7,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/device_types.h"
-#include "costmodel/units_text.h"
+#include "costmodel/text/units_text.h"
 #include "partitioner/remedies.h"
 
 namespace stagecraft::partitioner {

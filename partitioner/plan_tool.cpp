@@ -6,6 +6,8 @@
 #include <variant>
 #include <vector>
 
+#include "costmodel/command/tool.h"
+#include "costmodel/command/tool_inputs.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
@@ -13,10 +15,8 @@
 #include "costmodel/index.h"
 #include "costmodel/interchange/actions_csv.h"
 #include "costmodel/interchange/plan_formats.h"
-#include "costmodel/progress.h"
-#include "costmodel/table.h"
-#include "costmodel/tool.h"
-#include "costmodel/tool_inputs.h"
+#include "costmodel/text/progress.h"
+#include "costmodel/text/table.h"
 #include "partitioner/candidate.h"
 #include "partitioner/choices/choices_command.h"
 #include "partitioner/choices/schedule_search.h"

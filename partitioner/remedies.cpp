@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "costmodel/index.h"
-#include "costmodel/units_text.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft::partitioner {
 namespace {

@@ -1,9 +1,9 @@
 #include <iostream>
 
+#include "costmodel/command/tool.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
-#include "costmodel/tool.h"
 #include "profiler/nvml.h"
 
 namespace {

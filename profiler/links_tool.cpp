@@ -4,16 +4,16 @@
 #include <chrono>
 #include <memory>
 
+#include "costmodel/command/tool.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
-#include "costmodel/progress.h"
-#include "costmodel/tool.h"
+#include "costmodel/text/progress.h"
 #include "executor/channel/channels.h"
 #include "executor/device/device.h"
-#include "executor/device/program.h"
-#include "executor/device/provenance.h"
+#include "executor/device/machine/program.h"
+#include "executor/device/machine/provenance.h"
 #include "executor/launch/launch.h"
 #include "executor/launch/rank_group.h"
 #include "executor/launch/spawn.h"

@@ -4,14 +4,14 @@
 #include <filesystem>
 #include <thread>
 
+#include "costmodel/command/tool.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
-#include "costmodel/progress.h"
-#include "costmodel/tool.h"
+#include "costmodel/text/progress.h"
 #include "executor/device/device.h"
 #include "executor/device/dtype.h"
-#include "executor/device/provenance.h"
+#include "executor/device/machine/provenance.h"
 #include "executor/model/stage_layers.h"
 #include "executor/tool_options.h"
 #include "profiler/kernels/writers.h"

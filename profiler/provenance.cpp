@@ -8,7 +8,7 @@
 
 #include "costmodel/index.h"
 #include "executor/device/device.h"
-#include "executor/device/processor.h"
+#include "executor/device/machine/processor.h"
 
 namespace stagecraft::profiler {
 

@@ -14,7 +14,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/device_types.h"
-#include "costmodel/units_text.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft {
 namespace {

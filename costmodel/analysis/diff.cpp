@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "costmodel/index.h"
-#include "costmodel/table.h"
-#include "costmodel/units_text.h"
+#include "costmodel/text/table.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "costmodel/doctor/check_lists.h"
 #include "costmodel/index.h"
-#include "costmodel/units_text.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft::doctor {
 namespace {

@@ -13,7 +13,7 @@
 #include "costmodel/index.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/predict.h"
-#include "costmodel/units_text.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft::doctor {
 namespace {

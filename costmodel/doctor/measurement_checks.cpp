@@ -9,7 +9,7 @@
 #include "costmodel/conditions.h"
 #include "costmodel/doctor/check_lists.h"
 #include "costmodel/index.h"
-#include "costmodel/units_text.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft::doctor {
 namespace {

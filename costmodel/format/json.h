@@ -13,7 +13,7 @@ namespace stagecraft::format {
 // Each parse_* reads one document; `file` names it in messages. All throw FormatError
 // "FILE: POINTER: found, expected" for text that is not JSON, another format or version, a missing or unknown key, a
 // wrong type, a number out of range, or content that validate() refuses. Each *_json returns the text, the same bytes
-// for the same value, ending in a newline. The *.schema.json files in this folder describe the formats.
+// for the same value, ending in a newline. The files in schemas/ describe the formats.
 
 [[nodiscard]] Graph parse_graph(const std::string& text, const std::string& file);
 [[nodiscard]] std::string graph_json(const Graph& graph);

@@ -19,7 +19,7 @@
 #include "costmodel/prediction/device_types.h"
 #include "costmodel/prediction/memory.h"
 #include "costmodel/prediction/memory_replay.h"
-#include "costmodel/table.h"
+#include "costmodel/text/table.h"
 
 namespace stagecraft {
 namespace {

@@ -22,7 +22,7 @@
 #include "costmodel/project/decide.h"
 #include "costmodel/project/process.h"
 #include "costmodel/project/summary.h"
-#include "costmodel/units_text.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft::project {
 namespace {

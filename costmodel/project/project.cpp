@@ -13,7 +13,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/json_string.h"
 #include "costmodel/schedule.h"
-#include "costmodel/units_text.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft::project {
 namespace {

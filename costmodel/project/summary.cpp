@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "costmodel/accuracy/compare.h"
-#include "costmodel/table.h"
-#include "costmodel/units_text.h"
+#include "costmodel/text/table.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft::project {
 namespace {

@@ -6,7 +6,7 @@
 #include "costmodel/index.h"
 #include "costmodel/report/pictures.h"
 #include "costmodel/report/stage_groups.h"
-#include "costmodel/units_text.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft::report {
 namespace {

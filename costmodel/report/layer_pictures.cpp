@@ -8,7 +8,7 @@
 #include "costmodel/interchange/pipedream_conf.h"
 #include "costmodel/report/pictures.h"
 #include "costmodel/split.h"
-#include "costmodel/units_text.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft::report {
 namespace {

@@ -8,7 +8,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
-#include "costmodel/table.h"
+#include "costmodel/text/table.h"
 
 namespace stagecraft::roofline {
 namespace {

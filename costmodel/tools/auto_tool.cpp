@@ -3,9 +3,9 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "costmodel/command/tool.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/project/auto.h"
-#include "costmodel/tool.h"
 
 namespace {
 

@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
+#include "costmodel/command/tool.h"
+#include "costmodel/command/tool_inputs.h"
 #include "costmodel/format/calibration_json.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "costmodel/prediction/device_match.h"
-#include "costmodel/tool.h"
-#include "costmodel/tool_inputs.h"
 
 namespace {
 

@@ -1,8 +1,8 @@
 #include "costmodel/accuracy/compare.h"
+#include "costmodel/command/tool.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/comparison_json.h"
-#include "costmodel/tool.h"
 
 int main(int argc, char** argv) {
   std::string prediction_path;

@@ -1,4 +1,4 @@
-#include "costmodel/convert_command.h"
+#include "costmodel/command/convert_command.h"
 
 // Without LibTorch: archives are not supported. The executor builds the program that supports them.
 

@@ -1,11 +1,11 @@
 #include "costmodel/analysis/diff.h"
+#include "costmodel/command/tool.h"
+#include "costmodel/command/tool_inputs.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/plan_comparison_json.h"
-#include "costmodel/table.h"
-#include "costmodel/tool.h"
-#include "costmodel/tool_inputs.h"
+#include "costmodel/text/table.h"
 
 int main(int argc, char** argv) {
   stagecraft::ScenarioFiles files;

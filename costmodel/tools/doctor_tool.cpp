@@ -2,11 +2,11 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/command/tool.h"
 #include "costmodel/doctor/doctor.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/results/diagnosis_json.h"
 #include "costmodel/index.h"
-#include "costmodel/tool.h"
 
 int main(int argc, char** argv) {
   using stagecraft::doctor::Severity;

@@ -1,10 +1,10 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/command/tool.h"
 #include "costmodel/doctor/doctor.h"
 #include "costmodel/errors/catalogue.h"
 #include "costmodel/format/files/files.h"
-#include "costmodel/tool.h"
 
 namespace {
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "costmodel/accuracy/intervals.h"
+#include "costmodel/command/tool.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
@@ -14,7 +15,6 @@
 #include "costmodel/prediction/microbatch_size.h"
 #include "costmodel/roofline/cards.h"
 #include "costmodel/roofline/estimate.h"
-#include "costmodel/tool.h"
 
 namespace {
 

@@ -3,13 +3,13 @@
 
 #include <fmt/format.h>
 
+#include "costmodel/command/tool.h"
+#include "costmodel/command/tool_inputs.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/explanation_json.h"
-#include "costmodel/progress.h"
-#include "costmodel/table.h"
-#include "costmodel/tool.h"
-#include "costmodel/tool_inputs.h"
+#include "costmodel/text/progress.h"
+#include "costmodel/text/table.h"
 
 int main(int argc, char** argv) {
   stagecraft::ScenarioFiles files;

@@ -3,6 +3,7 @@
 #include <optional>
 #include <vector>
 
+#include "costmodel/command/tool.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
@@ -10,7 +11,6 @@
 #include "costmodel/interchange/foreign.h"
 #include "costmodel/interchange/plan_formats.h"
 #include "costmodel/interchange/rank_file.h"
-#include "costmodel/tool.h"
 
 namespace {
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "costmodel/command/tool.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
@@ -14,7 +15,6 @@
 #include "costmodel/interchange/pictures/graph_picture.h"
 #include "costmodel/interchange/pipedream.h"
 #include "costmodel/project/process.h"
-#include "costmodel/tool.h"
 
 namespace {
 

@@ -1,10 +1,10 @@
 #include <variant>
 
+#include "costmodel/command/tool.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "costmodel/interchange/foreign.h"
-#include "costmodel/tool.h"
 
 namespace {
 

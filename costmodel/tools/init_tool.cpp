@@ -2,10 +2,10 @@
 
 #include <filesystem>
 
+#include "costmodel/command/tool.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/project/new_project.h"
-#include "costmodel/tool.h"
 
 namespace {
 

@@ -5,6 +5,8 @@
 
 #include "costmodel/accuracy/intervals.h"
 #include "costmodel/analysis/scaling.h"
+#include "costmodel/command/tool.h"
+#include "costmodel/command/tool_inputs.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
@@ -13,11 +15,9 @@
 #include "costmodel/interchange/traces/chakra.h"
 #include "costmodel/interchange/traces/chrome_trace.h"
 #include "costmodel/prediction/device_match.h"
-#include "costmodel/progress.h"
 #include "costmodel/report/text_gantt.h"
-#include "costmodel/table.h"
-#include "costmodel/tool.h"
-#include "costmodel/tool_inputs.h"
+#include "costmodel/text/progress.h"
+#include "costmodel/text/table.h"
 
 namespace {
 

@@ -1,10 +1,10 @@
 #include <filesystem>
 
+#include "costmodel/command/tool.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/project/process.h"
 #include "costmodel/report/report.h"
-#include "costmodel/tool.h"
 
 namespace {
 

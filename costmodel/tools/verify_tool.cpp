@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
+#include "costmodel/command/tool.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/plan_hash.h"
 #include "costmodel/interchange/actions_csv.h"
 #include "costmodel/prediction/verify.h"
-#include "costmodel/tool.h"
 
 namespace {
 

@@ -1,12 +1,12 @@
 #include "costmodel/analysis/whatif.h"
 #include "costmodel/errors.h"
 
+#include "costmodel/command/tool.h"
+#include "costmodel/command/tool_inputs.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/whatif_json.h"
-#include "costmodel/table.h"
-#include "costmodel/tool.h"
-#include "costmodel/tool_inputs.h"
+#include "costmodel/text/table.h"
 
 namespace {
 

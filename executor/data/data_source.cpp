@@ -10,7 +10,7 @@
 
 #include "costmodel/errors.h"
 #include "executor/data/sources.h"
-#include "executor/device/program.h"
+#include "executor/device/machine/program.h"
 
 namespace stagecraft::data {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "executor/intake/graph/layer_source.h"
+#include "executor/intake/graph/layers/layer_source.h"
 
 namespace stagecraft::intake {
 

@@ -16,7 +16,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "executor/channel/channels.h"
-#include "executor/device/program.h"
+#include "executor/device/machine/program.h"
 #include "executor/meeting/wire.h"
 
 namespace stagecraft::launch {

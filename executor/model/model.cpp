@@ -6,7 +6,7 @@
 
 #include <set>
 
-#include "executor/device/program.h"
+#include "executor/device/machine/program.h"
 
 namespace stagecraft::model {
 namespace {

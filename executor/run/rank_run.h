@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "executor/device/device.h"
+#include "executor/device/machine/processor_use.h"
+#include "executor/device/machine/yardstick.h"
 #include "executor/device/memory_tracker.h"
-#include "executor/device/processor_use.h"
-#include "executor/device/yardstick.h"
 #include "executor/run/binding/loss_gathering.h"
+#include "executor/run/evaluation/validation.h"
 #include "executor/run/loss_report.h"
 #include "executor/run/run.h"
 #include "executor/run/run_comparison.h"
-#include "executor/run/validation.h"
 #include "executor/run/worker/asynchronous_worker.h"
 #include "executor/run/worker/synchronous_worker.h"
 

@@ -9,7 +9,7 @@
 
 #include "costmodel/index.h"
 #include "executor/device/dtype.h"
-#include "executor/stage/gradient_norm.h"
+#include "executor/stage/gradients/gradient_norm.h"
 
 namespace stagecraft::run {
 

@@ -14,7 +14,7 @@
 #include "costmodel/version.h"
 #include "executor/channel/control_tags.h"
 #include "executor/intake/layer_sources.h"
-#include "executor/stage/finite.h"
+#include "executor/stage/gradients/finite.h"
 
 namespace stagecraft::run {
 namespace {

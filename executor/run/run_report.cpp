@@ -10,7 +10,7 @@
 
 #include "costmodel/index.h"
 #include "costmodel/schedule.h"
-#include "costmodel/units_text.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft::run {
 

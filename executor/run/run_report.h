@@ -5,7 +5,7 @@
 #include <string>
 
 #include "costmodel/bound_plan.h"
-#include "costmodel/progress.h"
+#include "costmodel/text/progress.h"
 #include "costmodel/timeline.h"
 #include "executor/run/metrics_file.h"
 #include "executor/run/run.h"

@@ -10,7 +10,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
-#include "executor/device/processor.h"
+#include "executor/device/machine/processor.h"
 
 namespace stagecraft::run {
 namespace {

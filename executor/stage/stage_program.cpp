@@ -14,7 +14,7 @@
 
 #include "costmodel/index.h"
 #include "executor/device/autocast.h"
-#include "executor/device/program.h"
+#include "executor/device/machine/program.h"
 #include "executor/stage/tensor_layout.h"
 #include "executor/stage/zero_gradients.h"
 

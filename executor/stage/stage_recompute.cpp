@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "costmodel/index.h"
-#include "executor/device/program.h"
+#include "executor/device/machine/program.h"
 #include "executor/stage/stage_program.h"
 #include "executor/stage/tensor_layout.h"
 

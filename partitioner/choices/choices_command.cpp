@@ -7,15 +7,15 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/command/tool.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/folder.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "costmodel/index.h"
-#include "costmodel/table.h"
-#include "costmodel/tool.h"
-#include "costmodel/units_text.h"
+#include "costmodel/text/table.h"
+#include "costmodel/text/units_text.h"
 #include "costmodel/version.h"
 #include "partitioner/candidate.h"
 #include "partitioner/choices/by_hand.h"

@@ -23,7 +23,7 @@ struct Gathered {
   int not_simulated = 0;          ///< candidates for which there was no time
   /// Of the predicted step, of the first question that has one; see Ranking::lower_bound.
   std::optional<Seconds> lower_bound;
-  Infeasible reason;  ///< why there are no plans; empty if there are some
+  Infeasible reason;  ///< why `plans` is empty; no text otherwise
 };
 
 /// The plans that the strategies consider, without those that do not fit in memory. Of all strategies: each one's plans

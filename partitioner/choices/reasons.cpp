@@ -11,8 +11,8 @@
 
 #include "costmodel/analysis/explain.h"
 #include "costmodel/index.h"
-#include "costmodel/table.h"
-#include "costmodel/units_text.h"
+#include "costmodel/text/table.h"
+#include "costmodel/text/units_text.h"
 #include "partitioner/candidate.h"
 #include "partitioner/choices/listing.h"
 #include "partitioner/ranking.h"

@@ -9,8 +9,8 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/schedule.h"
-#include "costmodel/table.h"
-#include "costmodel/units_text.h"
+#include "costmodel/text/table.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft::partitioner {
 namespace {

@@ -12,15 +12,15 @@
 #include <variant>
 #include <vector>
 
+#include "costmodel/command/tool.h"
+#include "costmodel/command/tool_inputs.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/objective_json.h"
 #include "costmodel/index.h"
-#include "costmodel/table.h"
-#include "costmodel/tool.h"
-#include "costmodel/tool_inputs.h"
+#include "costmodel/text/table.h"
 #include "partitioner/candidate.h"
 #include "partitioner/objective/profiles.h"
 

@@ -13,8 +13,8 @@
 
 #include "costmodel/index.h"
 #include "executor/channel/processor_reports.h"
-#include "executor/device/processor_use.h"
-#include "executor/device/yardstick.h"
+#include "executor/device/machine/processor_use.h"
+#include "executor/device/machine/yardstick.h"
 #include "profiler/links/links_processing.h"
 
 namespace stagecraft::profiler {

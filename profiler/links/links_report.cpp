@@ -9,8 +9,8 @@
 
 #include "costmodel/index.h"
 #include "costmodel/prediction/curve_fit.h"
+#include "costmodel/text/units_text.h"
 #include "costmodel/timeline.h"
-#include "costmodel/units_text.h"
 
 namespace stagecraft::profiler {
 namespace {

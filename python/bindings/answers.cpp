@@ -17,7 +17,7 @@
 #include "costmodel/prediction/predict.h"
 #include "costmodel/report/pictures.h"
 #include "costmodel/report/text_gantt.h"
-#include "costmodel/units_text.h"
+#include "costmodel/text/units_text.h"
 #include "partitioner/strategy.h"
 #include "python/bindings/bind.h"
 

@@ -19,7 +19,7 @@
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/predict.h"
 #include "costmodel/schedule.h"
-#include "costmodel/units_text.h"
+#include "costmodel/text/units_text.h"
 #include "costmodel/version.h"
 #include "partitioner/candidate.h"
 #include "partitioner/given_split.h"

@@ -14,10 +14,10 @@
 #include "costmodel/format/json.h"
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
-#include "costmodel/table.h"
+#include "costmodel/text/table.h"
+#include "costmodel/text/units_text.h"
 #include "costmodel/timeline.h"
 #include "costmodel/topology.h"
-#include "costmodel/units_text.h"
 #include "python/bindings/bind.h"
 
 namespace stagecraft::python {

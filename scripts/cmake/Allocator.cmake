@@ -1,7 +1,7 @@
 # stagecraft_allocator: the malloc of the programs that compute, which link it before the C library. tcmalloc is the
 # fastest of those that bench/allocators compares. mimalloc reserves memory without checking how much there is, so a
-# request that is far too large ends with the OOM killer instead of a message. Without either, executor/device/allocator.cpp
-# makes glibc keep freed memory.
+# request that is far too large ends with the OOM killer instead of a message. Without either,
+# executor/device/machine/allocator.cpp makes glibc keep freed memory.
 set(STAGECRAFT_ALLOCATOR auto CACHE STRING
     "malloc of the programs that compute: mimalloc, tcmalloc, system (glibc), or auto (tcmalloc if it is installed)")
 set_property(CACHE STAGECRAFT_ALLOCATOR PROPERTY STRINGS auto mimalloc tcmalloc system)

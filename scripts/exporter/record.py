@@ -189,7 +189,7 @@ def _train(model, run, inputs, drawn, training):
 
 
 def cpu_kernels():
-    """The settings that affect the last bits of the record, as in cpu_kernels of executor/device/processor.h."""
+    """The settings that affect the last bits of the record, as in cpu_kernels of device/machine/processor.h."""
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
     limits = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")

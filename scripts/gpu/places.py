@@ -59,9 +59,9 @@ print(json.dumps({{"version": torch.__version__, "folder": torch.__path__[0], "c
 """
 
 
-def ended(command: list[str], environment: dict[str, str] | None = None) -> subprocess.CompletedProcess:
+def ended(command: list[str], environment: dict[str, str] | None = None, timeout_s: int = 120) -> subprocess.CompletedProcess:
     try:
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout_s)
     except (subprocess.TimeoutExpired, OSError) as error:
         return subprocess.CompletedProcess(command, 1, "", str(error))
 
@@ -78,7 +78,7 @@ def find_torch(root: str) -> dict:
                    os.path.join(root, ".venv/bin/python")):
         if not python or not shutil.which(python) or python in [p for p, _ in tried]:
             continue
-        done = ended([python, "-c", _ASK])
+        done = ended([python, "-c", _ASK], timeout_s=600)  # gigabytes of libraries, perhaps from a slow disk
         if done.returncode != 0:
             tried.append((python, last_line(done)))
             continue

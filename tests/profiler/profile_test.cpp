@@ -7,8 +7,8 @@
 #include <map>
 
 #include "costmodel/format/json.h"
-#include "executor/device/processor_use.h"
-#include "executor/device/provenance.h"
+#include "executor/device/machine/processor_use.h"
+#include "executor/device/machine/provenance.h"
 #include "executor/intake/layer_sources.h"
 
 namespace stagecraft::profiler {

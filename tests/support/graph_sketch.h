@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "executor/intake/graph/layer_groups.h"
+#include "executor/intake/graph/layers/layer_groups.h"
 
 namespace stagecraft {
 

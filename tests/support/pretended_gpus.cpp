@@ -2,6 +2,8 @@
 // when it is enqueued, and every operation takes kLatency + bytes * kSecondsPerByte of its stream's fake time. The
 // library ends the program if a buffer overruns, a thread is on the wrong device, or ranks make calls that do not
 // match. It therefore checks our calls; it cannot show that the real libraries accept them.
+// The address sanitizer refuses to start after another library unless ASAN_OPTIONS has verify_asan_link_order=0, as in
+// the test presets. Nothing here replaces what the sanitizer does.
 //   PRETENDED_GPUS    number of GPUs (default: 1)
 //   PRETENDED_MEMORY  largest allocation in bytes (default: no limit)
 //   PRETENDED_FAILURE rank whose all-reduces fail (default: none)

@@ -1,4 +1,4 @@
-#include "executor/device/program.h"
+#include "executor/device/machine/program.h"
 
 // Every test is a process of its own, and would take 70 ms to destroy LibTorch's operator tables.
 namespace stagecraft::testing {

@@ -28,9 +28,10 @@ namespace fs = std::filesystem;
 const std::map<std::string, std::vector<std::string>> kArrows{
     {"costmodel", {}},
     {"costmodel/errors", {"costmodel"}},
+    {"costmodel/text", {"costmodel"}},
     {"costmodel/scheduling", {"costmodel"}},
     {"costmodel/simulation", {"costmodel"}},
-    {"costmodel/prediction", {"costmodel/simulation"}},
+    {"costmodel/prediction", {"costmodel/simulation", "costmodel/text"}},
     {"costmodel/accuracy", {"costmodel/prediction"}},
     {"costmodel/analysis", {"costmodel/accuracy"}},
     {"costmodel/doctor", {"costmodel/prediction"}},
@@ -45,31 +46,40 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"costmodel/interchange/convert", {"costmodel/interchange"}},
     {"costmodel/report", {"costmodel/interchange/pictures", "costmodel/format/results"}},
     {"costmodel/project", {"costmodel/format/results"}},
-    {"costmodel/tools", {"costmodel"}},
+    {"costmodel/command", {"costmodel/errors", "costmodel/interchange/convert"}},
+    {"costmodel/tools", {"costmodel/command"}},
     {"partitioner/exact", {"costmodel/prediction"}},
     {"partitioner", {"partitioner/exact"}},
     {"partitioner/choices", {"partitioner", "costmodel/report"}},
     {"partitioner/objective", {"partitioner", "costmodel/interchange", "costmodel/format/results"}},
     {"executor/device", {"costmodel/format"}},
+    {"executor/device/machine", {"executor/device"}},
     {"executor/files", {"executor/device"}},
-    {"executor/model", {"executor/device"}},
+    {"executor/model", {"executor/device/machine"}},
     {"executor/intake/graph", {"executor/model", "executor/files"}},
-    {"executor/intake/pt2", {"executor/intake/graph"}},
-    {"executor/intake/torchscript", {"executor/intake/graph"}},
+    {"executor/intake/graph/calls", {"executor/intake/graph"}},
+    {"executor/intake/graph/layers", {"executor/intake/graph/calls"}},
+    {"executor/intake/pt2", {"executor/intake/graph/layers"}},
+    {"executor/intake/torchscript/loading", {"executor/model", "executor/files"}},
+    {"executor/intake/torchscript/values", {"executor/intake/torchscript/loading", "executor/intake/graph"}},
+    {"executor/intake/torchscript", {"executor/intake/torchscript/values", "executor/intake/graph/layers"}},
     {"executor/intake/export", {"executor/intake/pt2", "executor/intake/torchscript", "costmodel/interchange/convert"}},
     {"executor/intake", {"executor/intake/pt2", "executor/intake/torchscript"}},
     {"executor/data", {"executor/model", "executor/files"}},
     {"executor/meeting", {"costmodel"}},
-    {"executor/channel", {"executor/device", "executor/meeting"}},
+    {"executor/channel", {"executor/device/machine", "executor/meeting"}},
     {"executor/channel/ucx", {"executor/channel"}},
     {"executor/channel/nccl", {"executor/channel"}},
     {"executor/launch", {"executor/meeting", "executor/channel"}},
     {"executor/stage", {"executor/model", "executor/channel"}},
+    {"executor/stage/gradients", {"executor/stage"}},
     {"executor/checkpoint", {"executor/stage", "executor/files"}},
     {"executor/run/binding",
-     {"executor/intake", "executor/data", "executor/launch", "executor/checkpoint", "costmodel/interchange"}},
+     {"executor/intake", "executor/data", "executor/launch", "executor/checkpoint", "executor/stage/gradients",
+      "costmodel/interchange"}},
     {"executor/run/worker", {"executor/run/binding"}},
-    {"executor/run", {"executor/run/worker", "costmodel/format/results", "costmodel/interchange/traces"}},
+    {"executor/run/evaluation", {"executor/run/worker", "costmodel/format/results"}},
+    {"executor/run", {"executor/run/evaluation", "costmodel/interchange/traces"}},
     {"executor", {"executor/run", "executor/intake/export"}},
     {"profiler/kernels", {"executor/device"}},
     {"profiler/subject", {"profiler/kernels", "executor/run"}},
@@ -95,16 +105,14 @@ bool is_one_of(const std::string& word, const std::vector<std::string>& words) {
 /// estimates, and the formats of other programs.
 bool is_tool(const std::string& file) {
   return file.ends_with("_tool.cpp") || file.ends_with("_command.cpp") || file.ends_with("_command.h") ||
-         file.ends_with("/tool.h") || file.ends_with("/tool_numbers.h") || file.ends_with("/tool_options.h") ||
-         file.ends_with("/tool_inputs.h");
+         file.ends_with("/tool_options.h") || file.starts_with("costmodel/command/");
 }
 
 std::set<std::string> may_include(const std::string& file) {
   std::string folder = fs::path(file).parent_path().string();
   if (!is_tool(file)) return reach(folder);
   std::set<std::string> out = reach(folder);
-  out.merge(reach("costmodel/errors"));
-  out.merge(reach("costmodel/interchange/convert"));
+  out.merge(reach("costmodel/command"));
   out.merge(reach("costmodel/roofline"));
   out.merge(reach("costmodel/report"));
   out.merge(reach("costmodel/interchange/traces"));

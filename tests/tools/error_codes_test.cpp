@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/command/tool.h"
 #include "costmodel/errors.h"
 #include "costmodel/errors/catalogue.h"
 #include "costmodel/format/json.h"
-#include "costmodel/tool.h"
 #include "tests/support/places.h"
 #include "tests/support/run_command.h"
 

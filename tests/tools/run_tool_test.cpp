@@ -13,7 +13,7 @@
 #include "costmodel/version.h"
 #include "executor/channel/channels.h"
 #include "executor/device/device.h"
-#include "executor/device/program.h"
+#include "executor/device/machine/program.h"
 #include "executor/files/safetensors.h"
 #include "tests/support/planned_models.h"
 #include "tests/support/run_command.h"

@@ -13,8 +13,8 @@
 #include "costmodel/interchange/pictures/markup.h"
 #include "costmodel/interchange/pipedream_conf.h"
 #include "costmodel/split.h"
-#include "costmodel/table.h"
-#include "costmodel/units_text.h"
+#include "costmodel/text/table.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft::interchange {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "costmodel/index.h"
 #include "costmodel/interchange/pictures/markup.h"
-#include "costmodel/units_text.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft::interchange {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "executor/intake/graph/layer_groups.h"
+#include "executor/intake/graph/layers/layer_groups.h"
 #include "executor/intake/graph/operator_graph.h"
 
 namespace stagecraft::intake {

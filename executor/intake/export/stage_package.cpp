@@ -12,9 +12,9 @@
 #include "costmodel/index.h"
 #include "costmodel/interchange/convert/python_text.h"
 #include "executor/intake/export/stage_archive.h"
-#include "executor/intake/graph/graph_model.h"
+#include "executor/intake/graph/layers/graph_model.h"
 #include "executor/intake/pt2/pt2_graph.h"
-#include "executor/intake/torchscript/torchscript_archive.h"
+#include "executor/intake/torchscript/loading/torchscript_archive.h"
 #include "executor/model/stage_layers.h"
 
 namespace stagecraft::intake {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "costmodel/interchange/convert/archive.h"
-#include "executor/intake/graph/import_settings.h"
+#include "executor/intake/graph/layers/import_settings.h"
 #include "executor/model/model.h"
 
 namespace stagecraft::intake {

@@ -11,9 +11,9 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "executor/device/dtype.h"
-#include "executor/intake/graph/evaluation.h"
-#include "executor/intake/graph/higher_order.h"
-#include "executor/intake/graph/operator_call.h"
+#include "executor/intake/graph/calls/evaluation.h"
+#include "executor/intake/graph/calls/higher_order.h"
+#include "executor/intake/graph/calls/operator_call.h"
 
 namespace stagecraft::intake {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "executor/files/zip_archive.h"
-#include "executor/intake/graph/graph_model.h"
+#include "executor/intake/graph/layers/graph_model.h"
 #include "executor/intake/pt2/pt2_archive.h"
 #include "executor/intake/pt2/pt2_graph.h"
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "costmodel/index.h"
-#include "executor/intake/graph/operator_facts.h"
-#include "executor/intake/torchscript/script_operators.h"
+#include "executor/intake/graph/calls/operator_facts.h"
+#include "executor/intake/torchscript/values/script_operators.h"
 
 namespace stagecraft::intake {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "executor/intake/graph/operator_graph.h"
-#include "executor/intake/torchscript/script_value.h"
+#include "executor/intake/torchscript/values/script_value.h"
 
 namespace stagecraft::intake {
 

@@ -9,7 +9,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "executor/intake/torchscript/dry_run.h"
+#include "executor/intake/torchscript/values/dry_run.h"
 
 namespace stagecraft::intake {
 namespace {

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "executor/intake/graph/operator_graph.h"
-#include "executor/intake/torchscript/dry_sizes.h"
-#include "executor/intake/torchscript/script_call.h"
-#include "executor/intake/torchscript/script_state.h"
-#include "executor/intake/torchscript/script_value.h"
+#include "executor/intake/torchscript/loading/script_state.h"
+#include "executor/intake/torchscript/values/dry_sizes.h"
+#include "executor/intake/torchscript/values/script_call.h"
+#include "executor/intake/torchscript/values/script_value.h"
 
 namespace stagecraft::intake {
 

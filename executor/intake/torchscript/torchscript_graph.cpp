@@ -9,10 +9,10 @@
 
 #include "costmodel/errors.h"
 #include "executor/device/dtype.h"
+#include "executor/intake/torchscript/loading/script_state.h"
+#include "executor/intake/torchscript/loading/torchscript_archive.h"
 #include "executor/intake/torchscript/model_input.h"
 #include "executor/intake/torchscript/script_layout.h"
-#include "executor/intake/torchscript/script_state.h"
-#include "executor/intake/torchscript/torchscript_archive.h"
 
 namespace stagecraft::intake {
 namespace {

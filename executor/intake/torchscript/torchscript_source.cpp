@@ -4,9 +4,9 @@
 #include <stdexcept>
 
 #include "executor/files/zip_archive.h"
-#include "executor/intake/graph/graph_model.h"
-#include "executor/intake/torchscript/script_state.h"
-#include "executor/intake/torchscript/torchscript_archive.h"
+#include "executor/intake/graph/layers/graph_model.h"
+#include "executor/intake/torchscript/loading/script_state.h"
+#include "executor/intake/torchscript/loading/torchscript_archive.h"
 #include "executor/intake/torchscript/torchscript_graph.h"
 
 namespace stagecraft::intake {

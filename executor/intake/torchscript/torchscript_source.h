@@ -1,6 +1,6 @@
 #pragma once
 
-#include "executor/intake/graph/layer_source.h"
+#include "executor/intake/graph/layers/layer_source.h"
 
 namespace stagecraft::intake {
 

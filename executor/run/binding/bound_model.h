@@ -4,7 +4,7 @@
 
 #include "costmodel/bound_plan.h"
 #include "executor/model/model.h"
-#include "executor/stage/tied_gradients.h"
+#include "executor/stage/gradients/tied_gradients.h"
 
 namespace stagecraft::run {
 

@@ -13,7 +13,7 @@
 #include "executor/channel/channel_checks.h"
 #include "executor/channel/control_tags.h"
 #include "executor/device/dtype.h"
-#include "executor/stage/gradient_buckets.h"
+#include "executor/stage/gradients/gradient_buckets.h"
 #include "executor/stage/moving_statistics.h"
 
 namespace stagecraft::run {

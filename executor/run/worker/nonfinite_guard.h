@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "executor/stage/finite.h"
+#include "executor/stage/gradients/finite.h"
 
 namespace stagecraft::run {
 

@@ -13,7 +13,7 @@
 #include "costmodel/index.h"
 #include "costmodel/timeline_order.h"
 #include "executor/device/dtype.h"
-#include "executor/device/program.h"
+#include "executor/device/machine/program.h"
 
 namespace stagecraft::run {
 namespace {

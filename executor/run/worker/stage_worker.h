@@ -15,8 +15,8 @@
 #include "executor/run/worker/resident_stage.h"
 #include "executor/run/worker/span_recorder.h"
 #include "executor/run/worker/stage_transfers.h"
-#include "executor/stage/finite.h"
-#include "executor/stage/loss_scaler.h"
+#include "executor/stage/gradients/finite.h"
+#include "executor/stage/gradients/loss_scaler.h"
 #include "executor/stage/optimizer.h"
 #include "executor/stage/step_losses.h"
 

@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "costmodel/index.h"
-#include "executor/stage/gradient_norm.h"
+#include "executor/stage/gradients/gradient_norm.h"
 
 namespace stagecraft::run {
 namespace {

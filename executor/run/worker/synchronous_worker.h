@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "executor/run/worker/stage_worker.h"
-#include "executor/stage/gradient_buckets.h"
-#include "executor/stage/loss_scaler.h"
+#include "executor/stage/gradients/gradient_buckets.h"
+#include "executor/stage/gradients/loss_scaler.h"
+#include "executor/stage/gradients/tied_gradients.h"
 #include "executor/stage/moving_statistics.h"
-#include "executor/stage/tied_gradients.h"
 
 namespace stagecraft::run {
 

@@ -160,7 +160,7 @@ class Schema : public ::testing::TestWithParam<std::string> {
     for (const Kind& kind : kinds()) {
       if (kind.name == GetParam()) kind_ = &kind;
     }
-    schema_ = Json::parse(read_text(source_folder() + "/costmodel/format/" + GetParam() + ".schema.json"));
+    schema_ = Json::parse(read_text(source_folder() + "/costmodel/format/schemas/" + GetParam() + ".schema.json"));
     document_ = Json::parse(kind_->document);
   }
 

@@ -15,7 +15,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
-#include "executor/intake/graph/evaluation.h"
+#include "executor/intake/graph/calls/evaluation.h"
 #include "executor/intake/graph/observed_values.h"
 #include "executor/intake/layer_sources.h"
 #include "executor/intake/torchscript/torchscript_graph.h"

@@ -11,7 +11,7 @@
 #include "costmodel/interchange/traces/chakra.h"
 #include "executor/channel/channel_local.h"
 #include "executor/channel/control_tags.h"
-#include "executor/device/processor_use.h"
+#include "executor/device/machine/processor_use.h"
 #include "tests/support/forwarding_channel.h"
 #include "tests/support/laid_out_model.h"
 #include "tests/support/planned_models.h"

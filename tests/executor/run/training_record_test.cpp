@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "costmodel/errors.h"
-#include "executor/device/processor.h"
+#include "executor/device/machine/processor.h"
 #include "tests/support/run_command.h"
 
 namespace stagecraft::run {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "executor/device/processor_use.h"
+#include "executor/device/machine/processor_use.h"
 #include "tests/support/ranks.h"
 
 namespace stagecraft::profiler {

@@ -1,6 +1,6 @@
 #include <iostream>
 
-#include "executor/device/device_versions.h"
+#include "executor/device/machine/device_versions.h"
 
 int main() {
   const auto versions = stagecraft::device::device_library_versions();

@@ -1,0 +1,153 @@
+#include "costmodel/text/table.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <numeric>
+#include <string_view>
+
+#include "costmodel/index.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr std::size_t kGap = 1;
+constexpr std::size_t kLeastCut = 12;
+constexpr std::string_view kCut = "...";
+
+bool begins_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
+
+std::size_t characters(std::string_view text) {
+  return to_index(std::count_if(text.begin(), text.end(), begins_character));
+}
+
+/// Byte at which character number `n` begins.
+std::size_t place_of(std::string_view text, std::size_t n) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (begins_character(text[i]) && n-- == 0) return i;
+  }
+  return text.size();
+}
+
+std::string cut(const std::string& text, std::size_t width) {
+  const std::size_t all = characters(text);
+  if (all <= width) return text;
+  const std::size_t kept = width - kCut.size();
+  const std::size_t front = (kept + 1) / 2;
+  return text.substr(0, place_of(text, front)) + std::string(kCut) + text.substr(place_of(text, all - (kept - front)));
+}
+
+std::size_t sum(const std::vector<std::size_t>& widths) {
+  return std::accumulate(widths.begin(), widths.end(), kGap * (widths.size() - 1));
+}
+
+/// The columns of each part of the table, one part below the other.
+std::vector<std::vector<std::size_t>> parts(const std::vector<std::size_t>& widths, std::size_t width) {
+  std::vector<std::vector<std::size_t>> out{{0}};
+  std::size_t used = widths[0];
+  for (std::size_t c = 1; c < widths.size(); ++c) {
+    if (used + kGap + widths[c] > width && out.back().size() > 1) {
+      out.push_back({0});
+      used = widths[0];
+    }
+    out.back().push_back(c);
+    used += kGap + widths[c];
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string table_text(const std::vector<TableColumn>& columns, const std::vector<std::vector<std::string>>& rows,
+                       int width) {
+  const auto limit = to_index(width);
+  std::vector<std::size_t> widths;
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    std::size_t widest = characters(columns[c].title);
+    for (const auto& row : rows) widest = std::max(widest, characters(row[c]));
+    widths.push_back(widest);
+  }
+  const std::size_t whole = sum(widths);
+  const auto floor_of = [&](std::size_t c) { return std::max(kLeastCut, characters(columns[c].title)); };
+  while (sum(widths) > limit) {
+    std::size_t widest = columns.size();
+    for (std::size_t c = 0; c < columns.size(); ++c) {
+      if (!columns[c].can_be_cut || widths[c] <= floor_of(c)) continue;
+      if (widest == columns.size() || widths[c] > widths[widest]) widest = c;
+    }
+    if (widest == columns.size()) break;
+    --widths[widest];
+  }
+
+  std::string out;
+  bool was_cut = false;
+  for (const std::vector<std::size_t>& part : parts(widths, limit)) {
+    const auto line = [&](const auto& cell_of) {
+      std::string text;
+      for (const std::size_t c : part) {
+        const std::string cell = cut(cell_of(c), widths[c]);
+        was_cut = was_cut || cell != cell_of(c);
+        if (c != part.front()) text.append(kGap, ' ');
+        const std::string padding(widths[c] - std::min(widths[c], characters(cell)), ' ');
+        text += columns[c].left ? cell + padding : padding + cell;
+      }
+      text.erase(text.find_last_not_of(' ') + 1);
+      out += text + "\n";
+    };
+    line([&](std::size_t c) -> const std::string& { return columns[c].title; });
+    for (const auto& row : rows) line([&](std::size_t c) -> const std::string& { return row[c]; });
+  }
+  if (was_cut)
+    out += "(... is cut to " + std::to_string(width) + " columns, COLUMNS=" + std::to_string(whole) + " shows all)\n";
+  return out;
+}
+
+std::string list_lines(const std::string& text, const std::string& indent, int width) {
+  constexpr std::string_view kSeparator = ", ";
+  std::string out;
+  std::string line;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t found = text.find(kSeparator, at);
+    const std::size_t end = found == std::string::npos ? text.size() : found + 1;  // with the comma
+    const std::string item = text.substr(at, end - at);
+    at = found == std::string::npos ? end : found + kSeparator.size();
+    if (!line.empty() && indent.size() + line.size() + 1 + item.size() > to_index(width)) {
+      out += indent + line + "\n";
+      line.clear();
+    }
+    line += (line.empty() ? "" : " ") + item;
+  }
+  return line.empty() ? out : out + indent + line + "\n";
+}
+
+int line_width() {
+  constexpr int kUsual = 80;
+  constexpr int kLeast = 20;
+  if (const char* text = std::getenv("COLUMNS")) {
+    const std::string_view view(text);
+    int columns = 0;
+    const auto [end, error] = std::from_chars(view.begin(), view.end(), columns);
+    if (error == std::errc() && end == view.end() && columns >= kLeast) return columns;
+  }
+  winsize size{};
+  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= kLeast) return size.ws_col;
+  return kUsual;
+}
+
+std::string format_ranges(const std::vector<int>& numbers, const std::string& separator) {
+  std::string out;
+  for (std::size_t i = 0; i < numbers.size();) {
+    std::size_t last = i;
+    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
+    if (last - i < 2) last = i;
+    out += (out.empty() ? "" : separator) + std::to_string(numbers[i]);
+    if (last > i) out += "-" + std::to_string(numbers[last]);
+    i = last + 1;
+  }
+  return out;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,31 @@
+#include "executor/device/machine/processor.h"
+
+#include <ATen/Version.h>
+#include <torch/headeronly/version.h>
+
+#include <cstdlib>
+#include <fstream>
+
+namespace stagecraft::device {
+
+std::string processor_name() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown processor";
+}
+
+std::map<std::string, std::string> cpu_kernels() {
+  std::string settings;
+  for (const char* name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR"}) {
+    if (const char* value = std::getenv(name))
+      settings += (settings.empty() ? "" : " ") + std::string(name) + "=" + value;
+  }
+  return {{"processor", processor_name()},
+          {"cpu_capability", at::get_cpu_capability()},
+          {"torch", TORCH_VERSION},
+          {"kernel_settings", settings}};
+}
+
+}  // namespace stagecraft::device

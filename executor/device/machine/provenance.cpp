@@ -1,0 +1,47 @@
+#include "executor/device/machine/provenance.h"
+
+#include <torch/headeronly/version.h>
+
+#include <ctime>
+#include <thread>
+
+#include "costmodel/version.h"
+#include "executor/device/device.h"
+#include "executor/device/machine/allocator.h"
+#include "executor/device/machine/device_versions.h"
+#include "executor/device/machine/processor.h"
+
+namespace stagecraft::device {
+namespace {
+
+std::string date() {
+  const std::time_t time = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+}  // namespace
+
+Provenance provenance_here(const std::string& tool, c10::Device device) {
+  Provenance out;
+  out.tool = tool + " " + version();
+  out.device = processor_name() + ", " + std::to_string(std::thread::hardware_concurrency()) + " processors";
+  out.versions = device_library_versions();
+  out.versions["libtorch"] = TORCH_VERSION;
+  out.versions["allocator"] = allocator_name();
+  out.date = date();
+  if (!device.is_cpu()) {
+    const GpuProperties gpu = gpu_properties(device.index());
+    out.notes = {{"processor", out.device},
+                 {"uuid", gpu.uuid},
+                 {"driver serves CUDA", gpu.driver},
+                 {"TF32", tf32_allowed() ? "allowed" : "not allowed"}};
+    out.device = gpu.name;
+  }
+  return out;
+}
+
+}  // namespace stagecraft::device

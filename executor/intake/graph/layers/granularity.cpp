@@ -1,0 +1,67 @@
+#include "executor/intake/graph/layers/granularity.h"
+
+#include <algorithm>
+#include <charconv>
+#include <stdexcept>
+
+#include "costmodel/index.h"
+
+namespace stagecraft::intake {
+namespace {
+
+std::string last_word(const std::string& type) { return type.substr(type.rfind('.') + 1); }
+
+bool ends_in_number(const std::string& path) {
+  const std::string last = last_word(path);
+  return !last.empty() && std::ranges::all_of(last, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// A frame, with its call number and those of the modules around it.
+LayerLabel label_of(const std::vector<ModuleFrame>& modules, std::size_t frame) {
+  const ModuleFrame& own = modules[frame];
+  int call = 0;
+  for (std::size_t i = 0; i <= frame; ++i) call = std::max(call, modules[i].call);
+  return {call > 0 ? own.path + "@" + std::to_string(call) : own.path, own.path, last_word(own.type)};
+}
+
+}  // namespace
+
+Granularity parse_granularity(const std::string& text) {
+  if (text == "auto") return {Granularity::Kind::Auto, 0};
+  if (text == "leaf") return {Granularity::Kind::Leaf, 0};
+  if (text == "op") return {Granularity::Kind::Operator, 0};
+  const std::string prefix = "depth=";
+  int depth = 0;
+  if (text.starts_with(prefix)) {
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data() + prefix.size(), end, depth);
+    if (error == std::errc() && rest == end && depth >= 1 && depth <= 100) return {Granularity::Kind::Depth, depth};
+  }
+  throw std::invalid_argument("layers \"" + text + "\": expected auto, leaf, op, or depth=N with N in 1..100");
+}
+
+LayerLabel label_of(const GraphNode& node, const Granularity& granularity) {
+  const std::vector<ModuleFrame>& modules = node.modules;
+  if (modules.empty()) return {};
+  const std::size_t last = modules.size() - 1;
+  switch (granularity.kind) {
+    case Granularity::Kind::Auto:
+      for (std::size_t i = 0; i < modules.size(); ++i) {
+        if (ends_in_number(modules[i].path) && last_word(modules[i].type) != "Sequential") return label_of(modules, i);
+      }
+      return label_of(modules, last);
+    case Granularity::Kind::Leaf:
+      return label_of(modules, last);
+    case Granularity::Kind::Depth:
+      return label_of(modules, std::min(last, to_index(granularity.depth)));
+    case Granularity::Kind::Operator: {
+      LayerLabel out = label_of(modules, last);
+      out.name = out.path.empty() ? node.name : out.path + ":" + node.name;
+      out.kind = last_word(node.target.substr(0, node.target.rfind('.')));
+      return out;
+    }
+  }
+  return {};
+}
+
+}  // namespace stagecraft::intake

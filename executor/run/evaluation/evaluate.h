@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "costmodel/format/results/evaluation_json.h"
+#include "executor/data/data_source.h"
+#include "executor/run/evaluation/prediction_watcher.h"
+#include "executor/stage/stage_program.h"
+
+namespace stagecraft::run {
+
+/// What part of the data to evaluate, and in which pieces.
+struct EvaluationPieces {
+  std::int64_t microbatch_samples = 1;
+  std::int64_t microbatches = 1;
+  std::int64_t samples_left = 0;  ///< of the data, too few for a microbatch
+};
+
+/// Pieces of `microbatch` samples that cover the data, or its first `samples`. Throws std::invalid_argument for data
+/// without an end if `samples` is absent, if the data has fewer, and if they do not fill one microbatch.
+[[nodiscard]] EvaluationPieces evaluation_pieces(const data::DataSource& data, std::int64_t microbatch,
+                                                 std::optional<std::int64_t> samples);
+
+/// Sets what is known of an evaluation's predictions; `samples` must be set. No effect if there are none.
+void set_predictions(format::ModelEvaluation& evaluation, const std::optional<Predictions>& found);
+
+/// Runs `program`, which has all layers of a model, in evaluation mode over `pieces` of `data`. Changes no parameter
+/// and no buffer. `seconds_now` is a clock; `progress`, if set, is called after each microbatch with the number done.
+[[nodiscard]] format::ModelEvaluation evaluate(stage::StageProgram& program, const data::DataSource& data,
+                                               const EvaluationPieces& pieces,
+                                               const std::function<double()>& seconds_now,
+                                               const std::function<void(std::int64_t)>& progress = {});
+
+/// "loss 0.3421, accuracy 0.8731 (52358 of 59968), 59968 of 60000 samples, 32 left over, 812 samples/s".
+[[nodiscard]] std::string evaluation_text(const format::ModelEvaluation& evaluation);
+
+}  // namespace stagecraft::run

@@ -1,0 +1,75 @@
+#include "executor/stage/gradients/finite.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+
+#include "costmodel/errors.h"
+
+namespace stagecraft::stage {
+namespace {
+
+/// On the bits and without branches, at memory speed: every gradient of every step is checked.
+bool all_finite(const float* values, std::int64_t count) {
+  constexpr std::uint32_t kExponent = 0x7f800000;
+  std::uint32_t found = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::uint32_t bits;
+    std::memcpy(&bits, values + i, sizeof bits);
+    found |= static_cast<std::uint32_t>((bits & kExponent) == kExponent);
+  }
+  return found == 0;
+}
+
+}  // namespace
+
+const std::vector<std::string>& on_nonfinite_names() {
+  static const std::vector<std::string> names{"stop", "warn", "skip"};
+  return names;
+}
+
+OnNonfinite parse_on_nonfinite(const std::string& name) {
+  const auto it = std::ranges::find(on_nonfinite_names(), name);
+  if (it == on_nonfinite_names().end())
+    throw InputError(ErrorKind::UnknownName, unknown_name("action", name, on_nonfinite_names()));
+  return static_cast<OnNonfinite>(std::distance(on_nonfinite_names().begin(), it));
+}
+
+bool all_finite(const at::Tensor& tensor) {
+  if (!tensor.is_floating_point() && !tensor.is_complex()) return true;
+  if (tensor.is_cpu() && tensor.scalar_type() == at::kFloat && tensor.is_non_overlapping_and_dense())
+    return all_finite(tensor.const_data_ptr<float>(), tensor.numel());
+  const at::NoGradGuard no_graph;
+  return at::isfinite(tensor).all().item<bool>();
+}
+
+at::Tensor nonfinite_flag(const std::vector<Parameter>& parameters) {
+  const at::NoGradGuard no_graph;
+  std::vector<at::Tensor> gradients;
+  for (const Parameter& parameter : parameters) {
+    if (parameter.value.grad().defined()) gradients.push_back(parameter.value.grad());
+  }
+  if (gradients.empty()) return {};
+  const at::TensorOptions options = gradients.front().options();
+  at::Tensor found = at::zeros({1}, options);
+  // Times 1, which does not change values.
+  at::_amp_foreach_non_finite_check_and_unscale_(gradients, found, at::ones({1}, options));
+  return found.squeeze();
+}
+
+std::optional<std::string> nonfinite_gradient(const std::vector<Parameter>& parameters) {
+  for (const Parameter& parameter : parameters) {
+    const at::Tensor& gradient = parameter.value.grad();
+    if (gradient.defined() && !all_finite(gradient)) return parameter.name;
+  }
+  return std::nullopt;
+}
+
+}  // namespace stagecraft::stage

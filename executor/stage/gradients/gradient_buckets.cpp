@@ -1,0 +1,128 @@
+#include "executor/stage/gradients/gradient_buckets.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "costmodel/index.h"
+#include "executor/channel/control_tags.h"
+#include "executor/stage/tensor_layout.h"
+
+namespace stagecraft::stage {
+
+std::vector<GradientBucket> gradient_buckets(const std::vector<std::int64_t>& values,
+                                             std::optional<Bytes> bucket_bytes) {
+  std::int64_t end = 0;
+  for (const std::int64_t count : values) end += count;
+  std::vector<GradientBucket> out;
+  int last = to_int(values.size());
+  std::int64_t begin = end;
+  for (int i = last - 1; i >= 0; --i) {
+    begin -= values[to_index(i)];
+    const auto bytes = (end - begin) * static_cast<std::int64_t>(sizeof(float));
+    if (i > 0 && (!bucket_bytes || bytes < bucket_bytes->value)) continue;
+    out.push_back({i, last, begin, end});
+    last = i;
+    end = begin;
+  }
+  return out;
+}
+
+struct GradientReduction::State {
+  State(channel::Channel& c, std::vector<int> r, std::vector<at::Tensor> p)
+      : channel(c), replicas(std::move(r)), leaves(std::move(p)) {}
+
+  channel::Channel& channel;
+  std::vector<int> replicas;
+  std::vector<at::Tensor> leaves;
+  std::vector<at::Tensor> views;
+  at::Tensor flat;
+  std::vector<GradientBucket> buckets;
+  std::vector<at::Tensor> parts;                            // of flat, by bucket
+  std::vector<std::size_t> bucket_of;                       // by parameter
+  std::vector<int> missing;                                 // gradients, by bucket
+  std::vector<std::unique_ptr<channel::Reducing>> started;  // by bucket
+  bool last = false;
+  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators;  // a tensor without other owners loses its hooks
+
+  struct Hook : torch::autograd::FunctionPostHook {
+    Hook(std::weak_ptr<State> s, std::size_t i) : state(std::move(s)), parameter(i) {}
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                              const torch::autograd::variable_list&) override {
+      if (const auto alive = state.lock()) alive->ready(parameter);
+      return outputs;
+    }
+    std::weak_ptr<State> state;
+    std::size_t parameter;
+  };
+
+  void start_next() {
+    const at::NoGradGuard no_graph;
+    const std::size_t bucket = started.size();
+    started.push_back(channel.start_all_reduce(parts[bucket], replicas, channel::kBucketsTag + to_int(bucket)));
+  }
+  void ready(std::size_t parameter) {
+    if (!last) return;
+    --missing[bucket_of[parameter]];
+    while (started.size() < buckets.size() && missing[started.size()] == 0) start_next();
+  }
+};
+
+GradientReduction::GradientReduction(channel::Channel& channel, std::vector<int> replicas,
+                                     std::vector<at::Tensor> parameters, std::optional<Bytes> bucket_bytes)
+    : state_(std::make_shared<State>(channel, std::move(replicas), std::move(parameters))) {
+  State& s = *state_;
+  std::vector<std::int64_t> values;
+  for (const at::Tensor& leaf : s.leaves) values.push_back(leaf.numel());
+  s.buckets = gradient_buckets(values, bucket_bytes);
+  if (s.buckets.size() > channel::kMostBuckets) {
+    throw std::invalid_argument("the gradients of a stage are in " + std::to_string(s.buckets.size()) +
+                                " buckets, at most " + std::to_string(channel::kMostBuckets) +
+                                " are possible; use larger buckets (gradient_bucket_bytes)");
+  }
+  const std::int64_t count = s.buckets.empty() ? 0 : s.buckets.front().end;
+  const c10::Device device = s.leaves.empty() ? c10::Device(c10::kCPU) : s.leaves.front().device();
+  s.flat = at::zeros({count}, at::TensorOptions(at::kFloat).device(device));
+  s.bucket_of.resize(s.leaves.size());
+  for (std::size_t b = 0; b < s.buckets.size(); ++b) {
+    s.parts.push_back(s.flat.narrow(0, s.buckets[b].begin, s.buckets[b].end - s.buckets[b].begin));
+    for (int i = s.buckets[b].first; i < s.buckets[b].last; ++i) s.bucket_of[to_index(i)] = b;
+  }
+  std::int64_t offset = 0;
+  for (std::size_t i = 0; i < s.leaves.size(); ++i) {
+    s.views.push_back(view_laid_out_like(s.flat, offset, s.leaves[i]));
+    offset += values[i];
+    s.accumulators.push_back(torch::autograd::impl::grad_accumulator(s.leaves[i]));
+    s.accumulators.back()->add_post_hook(std::make_unique<State::Hook>(state_, i));
+  }
+}
+
+GradientReduction::~GradientReduction() = default;
+
+void GradientReduction::begin_step() {
+  State& s = *state_;
+  s.last = false;
+  s.started.clear();
+  s.flat.zero_();
+  s.missing.clear();
+  for (const GradientBucket& bucket : s.buckets) s.missing.push_back(bucket.last - bucket.first);
+  for (std::size_t i = 0; i < s.leaves.size(); ++i) s.leaves[i].mutable_grad() = s.views[i];
+}
+
+void GradientReduction::last_backward() { state_->last = true; }
+
+void GradientReduction::finish() {
+  State& s = *state_;
+  while (s.started.size() < s.buckets.size()) s.start_next();
+  for (const auto& reducing : s.started) reducing->wait();
+}
+
+std::size_t GradientReduction::started() const { return state_->started.size(); }
+
+}  // namespace stagecraft::stage

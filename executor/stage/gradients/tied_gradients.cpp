@@ -1,0 +1,92 @@
+#include "executor/stage/gradients/tied_gradients.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <ranges>
+#include <utility>
+
+namespace stagecraft::stage {
+
+TiedGradients::TiedGradients(channel::Channel& channel, const std::vector<TiedGradient>& tied,
+                             std::vector<StageProgram*> programs)
+    : channel_(channel), programs_(std::move(programs)) {
+  for (const TiedGradient& each : tied) {
+    Tie tie{{}, each.ranks, each.tag};
+    for (std::size_t p = 0; p < programs_.size(); ++p) {
+      const std::vector<Parameter>& parameters = programs_[p]->parameters();
+      Copies copies;
+      copies.program = p;
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        if (parameters[i].name == each.name) copies.parameters.push_back(i);
+      }
+      if (!copies.parameters.empty()) tie.stages.push_back(std::move(copies));
+    }
+    ties_.push_back(std::move(tie));
+  }
+}
+
+bool TiedGradients::is_tied(std::size_t program, std::size_t index) const {
+  return std::ranges::any_of(ties_, [&](const Tie& tie) {
+    return std::ranges::any_of(tie.stages, [&](const Copies& copies) {
+      return copies.program == program && std::ranges::find(copies.parameters, index) != copies.parameters.end();
+    });
+  });
+}
+
+at::Tensor& TiedGradients::value(const Copies& copies, std::size_t i) const {
+  return programs_[copies.program]->parameters()[copies.parameters[i]].value;
+}
+
+void TiedGradients::add_copies(std::size_t program, int microbatch, bool last) {
+  const at::NoGradGuard no_graph;
+  for (Tie& tie : ties_) {
+    for (Copies& copies : tie.stages) {
+      const std::size_t count = copies.parameters.size();
+      if (copies.program != program || count < 2) continue;
+      std::vector<at::Tensor>& gradients = copies.begun[microbatch];
+      gradients.resize(count);
+      for (std::size_t i = 0; i < count; ++i) {
+        at::Tensor& gradient = value(copies, i).mutable_grad();
+        if (gradient.defined()) gradients[i] = gradients[i].defined() ? gradients[i].add(gradient) : gradient;
+        gradient = at::Tensor();
+      }
+      if (!last) continue;
+      at::Tensor uses;
+      // The last holder first, as in a backward.
+      for (const at::Tensor& gradient : std::views::reverse(gradients)) {
+        if (gradient.defined()) uses = uses.defined() ? uses.add(gradient) : gradient;
+      }
+      if (uses.defined()) copies.sum = copies.sum.defined() ? copies.sum.add_(uses) : uses;
+      copies.begun.erase(microbatch);
+    }
+  }
+}
+
+void TiedGradients::reduce() {
+  const at::NoGradGuard no_graph;
+  for (Tie& tie : ties_) {
+    at::Tensor sum;
+    for (Copies& copies : std::views::reverse(tie.stages)) {
+      const at::Tensor stage_sum =
+          copies.parameters.size() > 1 ? std::exchange(copies.sum, {}) : value(copies, 0).grad();
+      if (stage_sum.defined()) sum = sum.defined() ? sum.add(stage_sum) : stage_sum.clone();
+    }
+    if (!sum.defined()) sum = at::zeros_like(value(tie.stages.front(), 0));
+    if (tie.ranks.size() > 1) {
+      sum = sum.contiguous();
+      channel_.all_reduce(sum, tie.ranks, tie.tag);
+    }
+    // Copies take separate gradients: the optimizer divides each of them in place.
+    for (const Copies& copies : tie.stages) {
+      for (std::size_t i = 0; i < copies.parameters.size(); ++i) {
+        at::Tensor& copy = value(copies, i);
+        copy.mutable_grad() = at::empty_like(copy).copy_(sum);
+      }
+    }
+  }
+}
+
+}  // namespace stagecraft::stage

@@ -1,0 +1,89 @@
+#include "costmodel/text/table.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <numeric>
+#include <random>
+#include <sstream>
+
+namespace stagecraft {
+namespace {
+
+TEST(FormatRanges, JoinsRunsOfThreeAndMore) {
+  EXPECT_EQ(format_ranges({}), "");
+  EXPECT_EQ(format_ranges({7}), "7");
+  EXPECT_EQ(format_ranges({0, 1}), "0,1");
+  EXPECT_EQ(format_ranges({0, 1, 2}), "0-2");
+  EXPECT_EQ(format_ranges({3, 2, 1, 0}), "3,2,1,0");  // replica j runs on the j-th device
+  EXPECT_EQ(format_ranges({0, 3, 4, 5, 9}, ", "), "0, 3-5, 9");
+  std::vector<int> many(512);
+  std::iota(many.begin(), many.end(), 0);
+  many.push_back(1024);
+  EXPECT_EQ(format_ranges(many), "0-511,1024");
+}
+
+TEST(TableText, AlignsColumns) {
+  EXPECT_EQ(table_text({{.title = "n"}, {.title = "name", .left = true}}, {{"1", "a"}, {"22", "\xc3\xa4pfel"}}, 80),
+            " n name\n"
+            " 1 a\n"
+            "22 \xc3\xa4pfel\n");
+}
+
+// 3 + 1 + 26 columns: 10 too many for 20, so the text keeps 16 characters: 7 before "..." and 6 after.
+TEST(TableText, CutsTheMiddleOfWhatCanBeCutAndSaysSo) {
+  EXPECT_EQ(table_text({{.title = "sum"}, {.title = "text", .left = true, .can_be_cut = true}},
+                       {{"1", "abcdefghijklmnopqrstuvwxyz"}}, 20),
+            "sum text\n"
+            "  1 abcdefg...uvwxyz\n"
+            "(... is cut to 20 columns, COLUMNS=30 shows all)\n");
+}
+
+TEST(TableText, GoesOnBelowBehindTheFirstColumn) {
+  EXPECT_EQ(table_text({{.title = "stage"}, {.title = "forward"}, {.title = "backward"}, {.title = "fits"}},
+                       {{"0", "1 ms", "2 ms", "yes"}, {"1", "3 ms", "4 ms", "no"}}, 20),
+            "stage forward\n"
+            "    0    1 ms\n"
+            "    1    3 ms\n"
+            "stage backward fits\n"
+            "    0     2 ms  yes\n"
+            "    1     4 ms   no\n");
+}
+
+TEST(TableText, KeepsEveryLineWithinTheWidth) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    std::mt19937 random(seed);
+    std::vector<TableColumn> columns(1 + random() % 9);
+    for (TableColumn& column : columns) {
+      column = {std::string(random() % 10, 't'), random() % 2 == 0, random() % 2 == 0};
+    }
+    std::vector<std::vector<std::string>> rows(random() % 4, std::vector<std::string>(columns.size()));
+    for (auto& row : rows) {
+      for (std::size_t c = 0; c < row.size(); ++c)
+        row[c] = std::string(random() % (columns[c].can_be_cut ? 99 : 20), 'x');
+    }
+    std::istringstream text(table_text(columns, rows, 50));
+    for (std::string line; std::getline(text, line);) EXPECT_LE(line.size(), 50U) << "seed " << seed << ": " << line;
+  }
+}
+
+TEST(ListLines, BreakAfterCommas) {
+  EXPECT_EQ(list_lines("one 1 %, two 2 %, three", "  ", 80), "  one 1 %, two 2 %, three\n");
+  EXPECT_EQ(list_lines("one 1 %, two 2 %, three", "  ", 18), "  one 1 %,\n  two 2 %, three\n");
+  EXPECT_EQ(list_lines("one 1 %, two 2 %, three", "", 3), "one 1 %,\ntwo 2 %,\nthree\n");
+  EXPECT_EQ(list_lines("", "  ", 80), "");
+}
+
+TEST(LineWidth, IsWhatColumnsSays) {
+  ::setenv("COLUMNS", "132", 1);
+  EXPECT_EQ(line_width(), 132);
+  for (const char* text : {"", "wide", "-5", "3"}) {
+    ::setenv("COLUMNS", text, 1);
+    EXPECT_GE(line_width(), 20) << text;
+    EXPECT_NE(line_width(), 3) << text;
+  }
+  ::unsetenv("COLUMNS");
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,61 @@
+#include "executor/device/machine/processor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+namespace stagecraft::device {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Key;
+
+/// Sets an environment variable and restores its old value in the destructor.
+class Variable {
+ public:
+  explicit Variable(const char* name) : name_(name) {
+    if (const char* value = std::getenv(name)) {
+      before_ = value;
+      was_set_ = true;
+    }
+  }
+  ~Variable() { was_set_ ? ::setenv(name_, before_.c_str(), 1) : ::unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+  void set(const char* value) const { value ? ::setenv(name_, value, 1) : ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+  std::string before_;
+  bool was_set_ = false;
+};
+
+TEST(ProcessorName, IsOneLineWithoutItsKey) {
+  const std::string name = processor_name();
+  EXPECT_FALSE(name.empty());
+  EXPECT_EQ(name.find('\n'), std::string::npos);
+  EXPECT_NE(name.front(), ' ');
+  EXPECT_EQ(name.find("model name"), std::string::npos);
+}
+
+TEST(CpuKernels, HaveTheKeysOfARecordOfTraining) {
+  EXPECT_THAT(cpu_kernels(),
+              ElementsAre(Key("cpu_capability"), Key("kernel_settings"), Key("processor"), Key("torch")));
+  EXPECT_EQ(cpu_kernels().at("processor"), processor_name());
+}
+
+TEST(CpuKernels, SayWhichVariablesLimitThem) {
+  const Variable onednn("ONEDNN_MAX_CPU_ISA"), old("DNNL_MAX_CPU_ISA"), mkl("MKL_ENABLE_INSTRUCTIONS"),
+      reproducible("MKL_CBWR");
+  for (const Variable* each : {&onednn, &old, &mkl, &reproducible}) each->set(nullptr);
+  EXPECT_EQ(cpu_kernels().at("kernel_settings"), "");
+  onednn.set("AVX2");
+  EXPECT_EQ(cpu_kernels().at("kernel_settings"), "ONEDNN_MAX_CPU_ISA=AVX2");
+  reproducible.set("COMPATIBLE");
+  EXPECT_EQ(cpu_kernels().at("kernel_settings"), "ONEDNN_MAX_CPU_ISA=AVX2 MKL_CBWR=COMPATIBLE");
+}
+
+}  // namespace
+}  // namespace stagecraft::device

@@ -1,0 +1,145 @@
+#include "executor/stage/gradients/gradient_buckets.h"
+
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <thread>
+
+#include "executor/channel/channel_local.h"
+#include "executor/channel/control_tags.h"
+
+namespace stagecraft::stage {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(GradientBuckets, TakeTheLastParametersFirstUntilTheyHoldEnough) {
+  // Bytes of the parameters: 40, 8, 16, 24.
+  EXPECT_THAT(gradient_buckets({10, 2, 4, 6}, Bytes(24)),
+              ElementsAre(GradientBucket{3, 4, 16, 22}, GradientBucket{1, 3, 10, 16}, GradientBucket{0, 1, 0, 10}));
+  EXPECT_THAT(gradient_buckets({10, 2, 4, 6}, Bytes(25)),
+              ElementsAre(GradientBucket{2, 4, 12, 22}, GradientBucket{0, 2, 0, 12}));
+  EXPECT_THAT(gradient_buckets({10, 2, 4, 6}, std::nullopt), ElementsAre(GradientBucket{0, 4, 0, 22}));
+  EXPECT_THAT(gradient_buckets({1, 1}, Bytes(1)), ElementsAre(GradientBucket{1, 2, 1, 2}, GradientBucket{0, 1, 0, 1}));
+  EXPECT_TRUE(gradient_buckets({}, Bytes(1)).empty());
+}
+
+/// Counts reductions started and waited for; does not reduce.
+class CountingChannel : public channel::Channel {
+ public:
+  int rank() const override { return 0; }
+  int ranks() const override { return 2; }
+  std::unique_ptr<channel::Sending> send(const at::Tensor&, int, int) override { return nullptr; }
+  std::unique_ptr<channel::Receiving> receive(const channel::TensorSpec&, int, int) override { return nullptr; }
+  std::unique_ptr<channel::Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>&,
+                                                      int tag) override {
+    started.emplace_back(tag - channel::kBucketsTag, values.numel());
+    sums.push_back(values.sum().item<double>());
+    return std::make_unique<Wait>(*this);
+  }
+  void barrier() override {}
+  void abort(const std::string&) override {}
+  channel::Activity& activity() override { return activity_; }
+
+  struct Wait : channel::Reducing {
+    explicit Wait(CountingChannel& c) : channel(c) {}
+    void wait() override { ++channel.waited; }
+    CountingChannel& channel;
+  };
+  std::vector<std::pair<int, std::int64_t>> started;  // bucket, values
+  std::vector<double> sums;                           // of the values at the start of each
+  int waited = 0;
+
+ private:
+  channel::Activity activity_;
+};
+
+/// A chain y = (((x w0) w1) w2): its backward computes the gradient of w2 first.
+struct Chain {
+  std::vector<at::Tensor> weights;
+  Chain() {
+    for (int i = 0; i < 3; ++i) weights.push_back(at::ones({2, 2}).requires_grad_(true));
+  }
+  void backward(std::size_t first = 0) const {
+    at::Tensor y = at::ones({1, 2});
+    for (std::size_t i = first; i < weights.size(); ++i) y = y.matmul(weights[i]);
+    torch::autograd::backward({y.sum()}, {});
+  }
+};
+
+TEST(GradientReduction, StartsBucketsDuringTheLastBackwardOnly) {
+  const Chain chain;
+  CountingChannel channel;
+  GradientReduction reduction(channel, {0, 1}, chain.weights, Bytes(16));
+  for (int step = 0; step < 2; ++step) {
+    channel.started.clear();
+    channel.sums.clear();
+    channel.waited = 0;
+    reduction.begin_step();
+    chain.backward();
+    EXPECT_EQ(reduction.started(), 0U);
+    reduction.last_backward();
+    chain.backward();
+    EXPECT_THAT(channel.started, ElementsAre(std::pair(0, 4), std::pair(1, 4), std::pair(2, 4)));
+    // Every element of each weight's gradient is 4 after one backward: the inputs of w0, w1, w2 are 1, 2, 4 and the
+    // gradients of their outputs 4, 2, 1. Two backwards add up: 4 elements of 8.
+    EXPECT_THAT(channel.sums, ElementsAre(32, 32, 32));
+    reduction.finish();
+    EXPECT_EQ(channel.waited, 3);
+  }
+}
+
+TEST(GradientReduction, KeepsTheOrderOfTheBucketsWhenOneIsNeverReady) {
+  const Chain chain;
+  CountingChannel channel;
+  GradientReduction reduction(channel, {0, 1}, {chain.weights[1], chain.weights[2], chain.weights[0]}, Bytes(16));
+  reduction.begin_step();
+  reduction.last_backward();
+  chain.backward(1);  // the weight of the first bucket has no gradient
+  EXPECT_EQ(reduction.started(), 0U);
+  reduction.finish();
+  EXPECT_THAT(channel.started, ElementsAre(std::pair(0, 4), std::pair(1, 4), std::pair(2, 4)));
+  EXPECT_EQ(channel.sums.front(), 0);
+  EXPECT_EQ(channel.waited, 3);
+}
+
+TEST(GradientReduction, KeepsTheLayoutOfEachParameter) {
+  const auto leaf = [](const at::Tensor& value) { return value.requires_grad_(true); };
+  const std::vector<at::Tensor> weights{leaf(at::ones({2, 3})), leaf(at::ones({3, 2}).t()),
+                                        leaf(at::ones({2, 4, 4, 3}).permute({0, 3, 1, 2}))};
+  CountingChannel channel;
+  GradientReduction reduction(channel, {0, 1}, weights, {});
+  reduction.begin_step();
+  for (const at::Tensor& weight : weights) {
+    EXPECT_EQ(weight.grad().sizes(), weight.sizes());
+    EXPECT_EQ(weight.grad().strides(), weight.strides());
+    weight.mutable_grad().fill_(1);
+  }
+  reduction.finish();
+  EXPECT_THAT(channel.sums, ElementsAre(6 + 6 + 96));  // each element is in the buffer once
+}
+
+TEST(GradientReduction, SumsOverTheReplicasOfAChannel) {
+  auto channels = channel::make_local_channels(2, std::chrono::seconds(20));
+  std::vector<Chain> chains(2);
+  {
+    std::vector<std::jthread> ranks;
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        GradientReduction reduction(*channels[rank], {0, 1}, chains[rank].weights, Bytes(20));
+        reduction.begin_step();
+        // Rank 1 has two microbatches, rank 0 one.
+        if (rank == 1) chains[rank].backward();
+        reduction.last_backward();
+        chains[rank].backward();
+        reduction.finish();
+        for (const at::Tensor& weight : chains[rank].weights) EXPECT_TRUE(weight.grad().eq(12).all().item<bool>());
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stagecraft::stage
