@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <memory>
@@ -27,28 +28,6 @@ struct Together {
   std::atomic<bool> stop{false};
 };
 
-/// Seconds of each iteration of one thread. The one with `leads` ends all.
-std::vector<double> iterate_together(Subject& subject, const std::vector<at::Tensor>& batch,
-                                     const ProfileOptions& options, bool leads, Together& together) {
-  at::set_num_threads(options.threads);
-  const TimeLimit& limit = together.limit;
-  StepTimer timer(options.placement.device);
-  for (int k = 0; k < options.warmup && (k == 0 || limit.left() > limit.spent()); ++k) subject.iterate(batch, k, timer);
-  (void)timer.take();
-  together.ready.arrive_and_wait();
-  const double start = steady_seconds();
-  std::vector<double> out;
-  // All continue until the leader has enough samples, so that every sample is taken under load.
-  while (!together.stop) {
-    subject.iterate(batch, to_int(out.size()), timer);
-    out.push_back(timer.take().front());
-    const double spent = steady_seconds() - start;
-    const bool enough = out.size() >= kEnoughSamples && spent > options.rule.most_seconds / 8;
-    if (leads && (enough || spent > options.rule.most_seconds || limit.left() <= 0)) together.stop = true;
-  }
-  return out;
-}
-
 }  // namespace
 
 Seconds time_together(const std::vector<std::vector<double>>& samples, bool share_processors) {
@@ -65,20 +44,63 @@ Seconds time_together(const std::vector<std::vector<double>>& samples, bool shar
   return Seconds(median(std::move(all)));
 }
 
-Seconds concurrent_time(const model::Model& model, const std::vector<at::Tensor>& batch, const ProfileOptions& options,
-                        int count, double seconds) {
+struct ConcurrentRanks::Rank {
+  Rank(const model::Model& model, const ProfileOptions& options)
+      : subject(model, options.optimizer, options.seed, options.placement, false), warmup(options.warmup) {}
+  Subject subject;
+  int warmup;  ///< iterations of the next one
+
+  /// Seconds of each iteration. The one that leads ends all.
+  std::vector<double> iterate(const std::vector<at::Tensor>& batch, const ProfileOptions& options, bool leads,
+                              Together& together) {
+    at::set_num_threads(options.threads);
+    const TimeLimit& limit = together.limit;
+    StepTimer timer(options.placement.device);
+    for (int k = 0; k < warmup && (k == 0 || limit.left() > limit.spent()); ++k) subject.iterate(batch, k, timer);
+    warmup = std::min(warmup, 1);
+    (void)timer.take();
+    together.ready.arrive_and_wait();
+    const double start = steady_seconds();
+    std::vector<double> out;
+    // All continue until the leader has enough samples, so that every sample is taken under load.
+    while (!together.stop) {
+      subject.iterate(batch, to_int(out.size()), timer);
+      out.push_back(timer.take().front());
+      const bool enough = out.size() >= kEnoughSamples && steady_seconds() - start > options.rule.most_seconds / 24;
+      if (leads && (enough || limit.left() <= 0)) together.stop = true;
+    }
+    return out;
+  }
+};
+
+ConcurrentRanks::ConcurrentRanks(const model::Model& model, const std::vector<at::Tensor>& batch,
+                                 const ProfileOptions& options)
+    : model_(model), batch_(batch), options_(options) {}
+
+ConcurrentRanks::~ConcurrentRanks() = default;
+
+Seconds ConcurrentRanks::time(int count, double seconds) {
   Together together(count, seconds);
-  std::vector<std::unique_ptr<Subject>> subjects;
-  for (int i = 0; i < count; ++i)
-    subjects.push_back(std::make_unique<Subject>(model, options.optimizer, options.seed, options.placement, false));
+  while (to_int(ranks_.size()) < count) ranks_.push_back(std::make_unique<Rank>(model_, options_));
   std::vector<std::vector<double>> samples(to_index(count));
   std::vector<std::jthread> threads;
-  for (std::size_t i = 0; i < samples.size(); ++i) {
-    threads.emplace_back([&, i] { samples[i] = iterate_together(*subjects[i], batch, options, i == 0, together); });
-  }
+  for (std::size_t i = 0; i < samples.size(); ++i)
+    threads.emplace_back([&, i] { samples[i] = ranks_[i]->iterate(batch_, options_, i == 0, together); });
   threads.clear();
   const int processors = to_int(std::thread::hardware_concurrency());
-  return time_together(samples, processors > 0 && count * options.threads > processors);
+  return time_together(samples, processors > 0 && count * options_.threads > processors);
+}
+
+std::vector<double> slowdown_of(const std::vector<std::vector<Seconds>>& rounds) {
+  std::vector<double> out;
+  for (std::size_t k = 0; !rounds.empty() && k < rounds.front().size(); ++k) {
+    std::vector<double> ratios;
+    for (const std::vector<Seconds>& times : rounds) {
+      if (k < times.size()) ratios.push_back(times[k] / times.front());
+    }
+    out.push_back(std::max(k == 0 ? 1.0 : out.back(), median(std::move(ratios))));
+  }
+  return out;
 }
 
 }  // namespace stagecraft::profiler

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <vector>
 
 #include "costmodel/units.h"
@@ -15,12 +16,31 @@ namespace stagecraft::profiler {
 /// iterations than those that share one, and only rates add up to what the processors do.
 [[nodiscard]] Seconds time_together(const std::vector<std::vector<double>>& samples, bool share_processors);
 
-/// Time of an iteration (time_together) of `model` over `batch` while `count` threads run it at the same time, each
-/// with its own copy and `options.threads` intra-op threads. After a warm-up of at most about half of `seconds`, all
-/// threads iterate until the first one has 5 samples and an eighth of options.rule.most_seconds is over, or until that
-/// rule's time or `seconds` is up; the first thread gives at least one sample. `seconds` is approximate: running
-/// iterations finish.
-[[nodiscard]] Seconds concurrent_time(const model::Model& model, const std::vector<at::Tensor>& batch,
-                                      const ProfileOptions& options, int count, double seconds);
+/// Copies of `model`, one for each rank, that iterate over `batch` at the same time, each in a thread with
+/// `options.threads` intra-op threads. All arguments must outlive it.
+class ConcurrentRanks {
+ public:
+  ConcurrentRanks(const model::Model& model, const std::vector<at::Tensor>& batch, const ProfileOptions& options);
+  ~ConcurrentRanks();
+
+  /// Time of an iteration (time_together) while `count` ranks run. After a warm-up of at most about half of `seconds`,
+  /// all iterate until the first one has 5 samples and a 24th of options.rule.most_seconds is over, or until `seconds`
+  /// is up; the first one gives at least one sample. Ranks that ran before are warm after one iteration. `seconds` is
+  /// approximate: running iterations finish.
+  [[nodiscard]] Seconds time(int count, double seconds);
+
+ private:
+  struct Rank;
+  const model::Model& model_;
+  const std::vector<at::Tensor>& batch_;
+  const ProfileOptions& options_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
+/// How many times as long an iteration takes while 1, 2, ... ranks run, from rounds: `rounds[r][k - 1]` is the time
+/// with k ranks in round r; later rounds may have fewer entries than the first. The median over rounds of the ratio to
+/// one rank in the same round, so that a machine whose speed drifts from round to round does not change it; at least
+/// that of one rank fewer. Empty without rounds.
+[[nodiscard]] std::vector<double> slowdown_of(const std::vector<std::vector<Seconds>>& rounds);
 
 }  // namespace stagecraft::profiler

@@ -16,9 +16,9 @@
 #include "executor/data/prefetch.h"
 #include "executor/device/device.h"
 #include "executor/device/dtype.h"
-#include "executor/device/memory_tracker.h"
 #include "executor/device/machine/processor_use.h"
 #include "executor/device/machine/yardstick.h"
+#include "executor/device/memory_tracker.h"
 #include "executor/model/stage_layers.h"
 #include "profiler/concurrent_time.h"
 #include "profiler/layers/isolated.h"
@@ -45,6 +45,8 @@ constexpr double kLeastIterations = 2 + kLeastSampled;
 constexpr double kSampleShare = 0.85;
 /// The same, if several concurrent ranks come after them.
 constexpr double kSampleShareOfSeveral = 0.55;
+/// Rounds in which 1, 2, ... concurrent ranks take turns, so that a change of the machine's speed hits all alike.
+constexpr int kRoundsOfRanks = 5;
 
 void check(const ProfileOptions& options) {
   const auto at_least = [](const char* what, std::int64_t value, std::int64_t low) {
@@ -344,27 +346,26 @@ void ProfileSession::run_layers_alone() {
 
 void ProfileSession::run_ranks_at_once() {
   if (!runs_ranks_at_once()) return;
-  std::vector<double>& slowdown = graph().slowdown;
-  slowdown = {1};
   const Seconds iteration = graph().iteration->median;
   const device::ProcessorMoment before = device::processor_moment();
-  Seconds single = iteration;
-  for (int count = 1; count <= options_.concurrent; ++count) {
-    // A warm-up and a sample, of ranks that at worst wait for each other.
-    if (limit_.left() < 2 * count * iteration.value) {
-      if (count > 1) profile_.cut.push_back(fmt::format("slowdown of {} ranks", count));
-      continue;
+  ConcurrentRanks ranks(model_, batch_, options_);
+  std::vector<std::vector<Seconds>> rounds;
+  while (to_int(rounds.size()) < kRoundsOfRanks) {
+    std::vector<Seconds> times;
+    int turns = (kRoundsOfRanks - to_int(rounds.size())) * options_.concurrent;
+    // A turn is a warm-up and a sample at least, of ranks that at worst wait for each other.
+    for (int count = 1; count <= options_.concurrent && limit_.left() >= 2 * count * iteration.value; ++count) {
+      tell(std::to_string(count) + " at once", 0);
+      yardstick_.read_if_due();
+      times.push_back(ranks.time(count, limit_.left() / turns--));
     }
-    tell(std::to_string(count) + " at once", 0);
-    yardstick_.read_if_due();
-    const double seconds = limit_.left() / (options_.concurrent - count + 1);
-    const Seconds time = concurrent_time(model_, batch_, options_, count, seconds);
-    if (count == 1) {
-      single = time;
-    } else {
-      slowdown.push_back(std::max(slowdown.back(), time / single));
-    }
+    if (times.empty()) break;
+    rounds.push_back(std::move(times));
   }
+  std::vector<double>& slowdown = graph().slowdown;
+  slowdown = slowdown_of(rounds);
+  for (int count = std::max(2, to_int(slowdown.size()) + 1); count <= options_.concurrent; ++count)
+    profile_.cut.push_back(fmt::format("slowdown of {} ranks", count));
   if (slowdown.size() == 1) slowdown.clear();  // does not apply to several
   judge_others(device::processor_report(before, device::processor_moment()), "the ranks at once");
 }

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "tests/profiler/row_of_layers.h"
 
@@ -43,24 +44,52 @@ ProfileOptions options() {
   return out;
 }
 
-TEST(ConcurrentTime, GivesEachThreadACopyOfItsOwn) {
+TEST(ConcurrentRanks, HaveACopyAndAThreadEach) {
   Runs runs;
   const model::Model model = told_model(runs);
-  EXPECT_GT(concurrent_time(model, row_batch(), options(), 3, 60), Seconds(0));
+  const auto batch = row_batch();
+  const ProfileOptions one = options();
+  EXPECT_GT(ConcurrentRanks(model, batch, one).time(3, 60), Seconds(0));
   EXPECT_EQ(runs.threads.size(), 3u);
   EXPECT_EQ(runs.parameters.size(), 3u);
   EXPECT_EQ(runs.intra_op, std::set<int>{1});
   EXPECT_FALSE(runs.threads.contains(std::this_thread::get_id()));
 }
 
-TEST(ConcurrentTime, TakesASampleHoweverLittleTimeThereIs) {
+TEST(ConcurrentRanks, GiveASampleHoweverLittleTimeThereIs) {
   Runs runs;
   const model::Model model = told_model(runs);
+  const auto batch = row_batch();
   ProfileOptions many = options();
   many.warmup = 1000;
-  EXPECT_GT(concurrent_time(model, row_batch(), many, 1, 0), Seconds(0));
+  ConcurrentRanks ranks(model, batch, many);
+  EXPECT_GT(ranks.time(1, 0), Seconds(0));
   // One warm-up iteration, after which its time is up, and one that counts.
   EXPECT_EQ(runs.forwards, 2);
+}
+
+TEST(ConcurrentRanks, AreWarmAfterOneIterationTheSecondTime) {
+  Runs runs;
+  const model::Model model = told_model(runs);
+  const auto batch = row_batch();
+  ProfileOptions some = options();
+  some.warmup = 20;
+  ConcurrentRanks ranks(model, batch, some);
+  EXPECT_GT(ranks.time(1, 60), Seconds(0));
+  EXPECT_EQ(runs.forwards, 20 + 5);  // 5 samples are enough, as options() takes no longer
+  EXPECT_GT(ranks.time(1, 60), Seconds(0));
+  EXPECT_EQ(runs.forwards, 20 + 5 + 1 + 5);
+  EXPECT_EQ(runs.parameters.size(), 1u);
+}
+
+TEST(SlowdownOf, IsTheMedianRatioInsideRounds) {
+  // The machine is twice as slow in the second round, which cancels: 1.5 and 2 in each of the two.
+  EXPECT_EQ(slowdown_of({{2_s, 3_s, 4_s}, {4_s, 6_s, 8_s}}), (std::vector<double>{1, 1.5, 2}));
+  // Ratios of two ranks 1.5, 4 and 1.75; the last round ended before three ranks: 3 and 2.
+  EXPECT_EQ(slowdown_of({{2_s, 3_s, 6_s}, {1_s, 4_s, 2_s}, {4_s, 7_s}}), (std::vector<double>{1, 1.75, 2.5}));
+  // No less than one rank fewer.
+  EXPECT_EQ(slowdown_of({{2_s, 1_s, 3_s}, {2_s, 1_s, 1_s}}), (std::vector<double>{1, 1, 1}));
+  EXPECT_TRUE(slowdown_of({}).empty());
 }
 
 TEST(TimeTogether, AddsRatesWhereProcessorsAreShared) {

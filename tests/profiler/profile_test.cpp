@@ -305,8 +305,9 @@ TEST(ProfileModel, SaysWhatItIsAt) {
   (void)profile_model(model, *data::make_data_source("synthetic", model, 1), options, [&](const ProfileProgress& p) {
     if (phases.empty() || phases.back() != p.phase) phases.push_back(p.phase);
   });
-  EXPECT_THAT(phases,
-              ElementsAre("warm-up", "memory", "measuring", "backward in two parts: fc2", "1 at once", "2 at once"));
+  std::vector<std::string> expected{"warm-up", "memory", "measuring", "backward in two parts: fc2"};
+  for (int round = 0; round < 5; ++round) expected.insert(expected.end(), {"1 at once", "2 at once"});
+  EXPECT_EQ(phases, expected);
 }
 
 // Long enough for the counters of processor time; nothing else is assumed of the machine.

@@ -57,9 +57,12 @@ class PredictCpuRuns(unittest.TestCase):
 import json, os, sys
 with open(os.path.join(os.path.dirname(__file__), "log"), "a") as log:
     log.write(json.dumps([os.path.basename(__file__), *sys.argv[1:]]) + "\\n")
-steps = [{"start_s": i, "end_s": i + 1} for i in range(4)]
-with open(sys.argv[sys.argv.index("-o") + 1], "w") as out:
-    json.dump({"iteration_s": 1, "timeline": {"steps": steps}}, out)
+# A step takes longer with each round, a predicted one shorter.
+out = sys.argv[sys.argv.index("-o") + 1]
+number = int(out[-6]) if out[-6].isdigit() else 0
+steps = [{"start_s": i, "end_s": i + 1 + 0.1 * number ** 2} for i in range(4)]
+with open(out, "w") as file:
+    json.dump({"iteration_s": 1 - 0.1 * number, "timeline": {"steps": steps}}, file)
 print("the scores")
 """
 
@@ -80,7 +83,7 @@ print("the scores")
             os.remove(log)
         done = subprocess.run(
             [sys.executable, os.path.join(ROOT, "bench", "accuracy", "predict_cpu_runs"), os.path.join(self.folder, "out"),
-             "--models", "convnet", "--plans", "1", "--rounds", "1", *arguments],
+             "--models", "convnet", "--plans", "1", *arguments],
             capture_output=True, text=True, env={**os.environ, "STAGECRAFT_BIN": self.folder})
         if not os.path.exists(log):
             return done, []
@@ -88,20 +91,31 @@ print("the scores")
             return done, [json.loads(line) for line in file]
 
     def test_hands_the_noise_to_validate(self):
-        done, calls = self.score("--noise", "0.03")
+        done, calls = self.score("--rounds", "1", "--noise", "0.03")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual([call[0] for call in calls], [f"stagecraft-{name}" for name in "links profile plan predict run validate".split()])
         self.assertEqual(calls[-1][calls[-1].index("--noise") + 1], "0.03")
         for call in calls[:-1]:
             self.assertNotIn("--noise", call)
         # Another noise takes the runs that are there.
-        done, calls = self.score("--noise", "0.07")
+        done, calls = self.score("--rounds", "1", "--noise", "0.07")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertNotIn("stagecraft-run", [call[0] for call in calls])
         self.assertEqual(calls[-1][calls[-1].index("--noise") + 1], "0.07")
 
-    def test_takes_every_pair_by_default(self):
-        done, calls = self.score()
+    def test_measures_all_in_each_round_and_takes_medians(self):
+        done, calls = self.score("--rounds", "3")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        first, later = "links profile plan predict run".split(), "links profile predict run".split()
+        self.assertEqual([call[0] for call in calls], [f"stagecraft-{name}" for name in [*first, *later, *later, "validate"]])
+        # Predictions 1, 0.9 and 0.8 s, runs 1, 1.1 and 1.4 s.
+        self.assertEqual([os.path.basename(file) for file in calls[-1][1:3]],
+                         ["convnet.1-gpipe-4.prediction-1.json", "convnet.1-gpipe-4.measured-1.json"])
+        # The middle one of the differences ln 1.1, ln 1.4 / 1.1 and ln 1.4.
+        self.assertAlmostEqual(float(calls[-1][calls[-1].index("--noise") + 1]), math.log(1.4 / 1.1), places=4)
+
+    def test_takes_every_pair_of_one_round(self):
+        done, calls = self.score("--rounds", "1")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(calls[-1][calls[-1].index("--noise") + 1], "0.0")
 
