@@ -26,14 +26,39 @@ Regime regime(const std::string& name, const std::vector<ValidatedRun>& runs, do
 }
 
 /// One regime for each value of `key`, if there are several.
-void add_regimes(Validation& validation, double noise, const auto& key, const auto& name) {
-  std::set<decltype(key(validation.runs.front()))> values;
-  for (const ValidatedRun& run : validation.runs) values.insert(key(run));
+void add_regimes(std::vector<Regime>& regimes, const std::vector<ValidatedRun>& runs, double noise, const auto& key,
+                 const auto& name) {
+  std::set<decltype(key(runs.front()))> values;
+  for (const ValidatedRun& run : runs) values.insert(key(run));
   if (values.size() < 2) return;
-  for (const auto& value : values) {
-    validation.regimes.push_back(
-        regime(name(value), validation.runs, noise, [&](const ValidatedRun& run) { return key(run) == value; }));
+  for (const auto& value : values)
+    regimes.push_back(regime(name(value), runs, noise, [&](const ValidatedRun& run) { return key(run) == value; }));
+}
+
+/// None without runs.
+std::vector<Regime> regimes_of(const std::vector<ValidatedRun>& runs, double noise) {
+  if (runs.empty()) return {};
+  const auto word = [](const char* what) {
+    return [what](const std::string& value) { return fmt::format("{} {}", what, value); };
+  };
+  std::vector<Regime> out{regime("all", runs, noise, [](const ValidatedRun&) { return true; })};
+  add_regimes(out, runs, noise, [](const ValidatedRun& run) { return run.model; }, word("model"));
+  add_regimes(out, runs, noise, [](const ValidatedRun& run) { return run.schedule; }, word("schedule"));
+  add_regimes(out, runs, noise, [](const ValidatedRun& run) { return run.ranks; }, ranks_text);
+  return out;
+}
+
+/// The runs with a known drift, as if they had been predicted for the device as it was during the run.
+std::vector<ValidatedRun> runs_without_drift(const std::vector<ValidatedRun>& runs) {
+  std::vector<ValidatedRun> out;
+  for (ValidatedRun run : runs) {
+    if (!run.drift) continue;
+    run.times.predicted = *run.drift * run.times.predicted;
+    if (run.times.low) run.times.low = *run.drift * *run.times.low;
+    if (run.times.high) run.times.high = *run.drift * *run.times.high;
+    out.push_back(std::move(run));
   }
+  return out;
 }
 
 std::string percent(double share) { return fmt::format("{:.1f} %", share * 100); }
@@ -42,6 +67,30 @@ std::string signed_percent(double share) { return fmt::format("{:+.1f} %", share
 template <class Show>
 std::string shown(const std::optional<double>& value, Show show) {
   return value ? show(*value) : std::string("-");
+}
+
+std::string regimes_text(const std::vector<Regime>& regimes, const char* title, int width) {
+  std::vector<std::vector<std::string>> rows;
+  for (const Regime& r : regimes) {
+    const bool intervals = r.coverage.n > 0;
+    rows.push_back({r.name, std::to_string(r.errors.n), percent(r.errors.median), percent(r.errors.mean),
+                    percent(r.errors.p90), percent(r.errors.largest), signed_percent(r.errors.bias),
+                    shown(r.order.tau, [](double v) { return fmt::format("{:.2f}", v); }),
+                    shown(r.order.largest_regret, percent), intervals ? percent(r.coverage.inside) : "-",
+                    intervals ? percent(r.coverage.half_width) : "-"});
+  }
+  return table_text({{.title = title, .left = true, .can_be_cut = true},
+                     {.title = "n"},
+                     {.title = "median"},
+                     {.title = "mean"},
+                     {.title = "p90"},
+                     {.title = "largest"},
+                     {.title = "bias"},
+                     {.title = "tau"},
+                     {.title = "regret"},
+                     {.title = "inside"},
+                     {.title = "half-width"}},
+                    rows, width);
 }
 
 }  // namespace
@@ -59,6 +108,7 @@ ValidatedRun validated_run(const std::string& name, const Prediction& prediction
                              .high = prediction.high,
                              .measured = comparison.step.measured,
                              .group = 0}};
+  if (comparison.drift) out.drift = comparison.drift->factor;
   if (!(out.times.measured > Seconds(0))) throw std::invalid_argument("the measured step took no time");
   return out;
 }
@@ -70,40 +120,19 @@ Validation validated(std::vector<ValidatedRun> runs, double noise) {
     const auto key = std::tuple(run.model, run.ranks, run.step_samples);
     run.times.group = groups.emplace(key, to_int(groups.size())).first->second;
   }
-  Validation out{.runs = std::move(runs), .regimes = {}, .noise = noise};
-  out.regimes.push_back(regime("all", out.runs, noise, [](const ValidatedRun&) { return true; }));
-  const auto word = [](const char* what) {
-    return [what](const std::string& value) { return fmt::format("{} {}", what, value); };
-  };
-  add_regimes(out, noise, [](const ValidatedRun& run) { return run.model; }, word("model"));
-  add_regimes(out, noise, [](const ValidatedRun& run) { return run.schedule; }, word("schedule"));
-  add_regimes(out, noise, [](const ValidatedRun& run) { return run.ranks; }, ranks_text);
-  return out;
+  std::vector<Regime> regimes = regimes_of(runs, noise);
+  std::vector<Regime> without_drift = regimes_of(runs_without_drift(runs), noise);
+  return {.runs = std::move(runs),
+          .regimes = std::move(regimes),
+          .without_drift = std::move(without_drift),
+          .noise = noise};
 }
 
 std::string validation_text(const Validation& validation, int width) {
+  std::string out = regimes_text(validation.regimes, "runs", width);
+  if (!validation.without_drift.empty())
+    out += "\n" + regimes_text(validation.without_drift, "drift of the machine removed", width);
   std::vector<std::vector<std::string>> rows;
-  for (const Regime& r : validation.regimes) {
-    const bool intervals = r.coverage.n > 0;
-    rows.push_back({r.name, std::to_string(r.errors.n), percent(r.errors.median), percent(r.errors.mean),
-                    percent(r.errors.p90), percent(r.errors.largest), signed_percent(r.errors.bias),
-                    shown(r.order.tau, [](double v) { return fmt::format("{:.2f}", v); }),
-                    shown(r.order.largest_regret, percent), intervals ? percent(r.coverage.inside) : "-",
-                    intervals ? percent(r.coverage.half_width) : "-"});
-  }
-  std::string out = table_text({{.title = "runs", .left = true, .can_be_cut = true},
-                                {.title = "n"},
-                                {.title = "median"},
-                                {.title = "mean"},
-                                {.title = "p90"},
-                                {.title = "largest"},
-                                {.title = "bias"},
-                                {.title = "tau"},
-                                {.title = "regret"},
-                                {.title = "inside"},
-                                {.title = "half-width"}},
-                               rows, width);
-  rows.clear();
   for (const ValidatedRun& run : validation.runs) {
     const Scored& t = run.times;
     const bool inside = t.low && t.high && *t.low <= t.measured && t.measured <= *t.high;

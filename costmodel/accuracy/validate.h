@@ -19,6 +19,8 @@ struct ValidatedRun {
   int ranks = 1;
   std::int64_t step_samples = 0;  ///< samples of one step; 0: unknown
   Scored times;                   ///< its group is set by `validated`
+  /// How much slower the device was during the run than during the profile, by their yardsticks; absent: unknown.
+  std::optional<double> drift = {};
   friend bool operator==(const ValidatedRun&, const ValidatedRun&) = default;
 };
 
@@ -35,6 +37,8 @@ struct Regime {
 struct Validation {
   std::vector<ValidatedRun> runs;
   std::vector<Regime> regimes;  ///< "all" first; then by model, schedule and ranks where the runs differ in them
+  /// The same of the runs with a known drift, their predictions and intervals multiplied by it; empty without any.
+  std::vector<Regime> without_drift = {};
   /// Share by which measured times must differ for a pair to count in the order; absent: unknown.
   std::optional<double> noise = {};
   friend bool operator==(const Validation&, const Validation&) = default;
