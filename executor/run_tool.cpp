@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "costmodel/command/tool.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
@@ -15,7 +16,6 @@
 #include "costmodel/format/plan_hash.h"
 #include "costmodel/index.h"
 #include "costmodel/interchange/traces/chrome_trace.h"
-#include "costmodel/command/tool.h"
 #include "executor/channel/channels.h"
 #include "executor/device/device.h"
 #include "executor/device/machine/provenance.h"
@@ -410,7 +410,10 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
   const auto launch = stagecraft::launch::launch_from_environment(stagecraft::launch::process_environment());
   const bool starts = (o.spawn || !o.hosts.empty()) && !launch;
   if (!o.dry_run && (!launch || launch->rank == 0)) check_outputs_of(o);
-  // Before any output, and before other threads exist.
+  // Before the log and the model start threads, which would receive the signals.
+  std::optional<stagecraft::launch::StopSignals> signals;
+  if (!o.dry_run && (starts || !o.run.checkpoint.folder.empty())) signals.emplace();
+  // Before any output.
   if (!o.logs.empty() && !starts && !o.dry_run)
     log.emplace(o.logs, launch ? launch->rank : 0, launch ? launch->ranks : 1);
   // Reading a model may compute.
@@ -430,12 +433,12 @@ int run(Options o, const std::vector<std::string>& arguments, std::optional<stag
   CheckpointOptions& checkpoint = o.run.checkpoint;
   checkpoint.data = o.data;
   if (!launch) check_state(o, job);
-  if (starts) return start_ranks(o, stagecraft::to_int(job.plan.ranks().size()), arguments, deadline);
-  std::optional<stagecraft::launch::StopSignals> signals;
-  if (!checkpoint.folder.empty()) {
-    signals.emplace();
-    checkpoint.stop = [&] { return signals->asked(); };
+  if (starts) {
+    if (signals->asked()) return 128 + signals->number();
+    signals.reset();
+    return start_ranks(o, stagecraft::to_int(job.plan.ranks().size()), arguments, deadline);
   }
+  if (signals) checkpoint.stop = [&] { return signals->asked(); };
   checkpoint.tell = [](const std::string& text) { std::cerr << text + "\n"; };
   if (threads) return run_threads(job, o, deadline);
   if (launch) return run_process(*launch, job, o, deadline);

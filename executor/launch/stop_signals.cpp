@@ -17,7 +17,7 @@ StopSignals::StopSignals() {
       const timespec time{0, kLookEvery};
       const int number = sigtimedwait(&set, nullptr, &time);
       if (number < 0) continue;
-      if (asked_.exchange(true)) ::_exit(128 + number);  // other threads may be in calls that do not return
+      if (number_.exchange(number) != 0) ::_exit(128 + number);  // other threads may be in calls that do not return
     }
   });
 }

@@ -8,8 +8,8 @@
 namespace stagecraft::launch {
 
 /// While it exists, the first SIGINT or SIGTERM asks the process to stop instead of ending it; a second one ends it
-/// immediately, with status 128 + signal. Construct before other threads are started, which would otherwise receive the
-/// signals.
+/// immediately, with status 128 + signal. Construct it before anything starts other threads, as LibTorch does when it
+/// computes: a thread that exists already receives the signals, and ends the process.
 class StopSignals {
  public:
   StopSignals();
@@ -17,11 +17,13 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
   /// True once a signal has arrived. Thread-safe.
-  [[nodiscard]] bool asked() const { return asked_; }
+  [[nodiscard]] bool asked() const { return number_ != 0; }
+  /// The signal that asked; 0: none has. Thread-safe.
+  [[nodiscard]] int number() const { return number_; }
 
  private:
   sigset_t before_{};
-  std::atomic<bool> asked_ = false;
+  std::atomic<int> number_ = 0;
   std::jthread waiting_;
 };
 

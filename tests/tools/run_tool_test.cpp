@@ -466,7 +466,7 @@ TEST_F(RunTool, SaysOnceThatACheckpointBelongsToAnotherOptimizer) {
 }
 
 TEST_F(RunTool, WritesACheckpointWhenAskedToStop) {
-  for (const char* where : {" --spawn", ""}) {
+  for (const char* where : {" --spawn", "", " --spawn --logs logs"}) {  // logs have a thread
     const Outcome o =
         folder_.run("rm -rf saved run.txt\nstagecraft-run plan.json --steps 100000000 --timeout 5 --checkpoint saved" +
                     std::string(where) + " 2> run.txt & run=$!\n" + kUntilAStep + "kill -TERM $run\nwait $run");

@@ -14,8 +14,10 @@ TEST(StopSignals, AskOnceAndThenLetSignalsEndTheProcess) {
   for (const int number : {SIGINT, SIGTERM}) {
     const StopSignals signals;
     EXPECT_FALSE(signals.asked());
+    EXPECT_EQ(signals.number(), 0);
     ASSERT_EQ(kill(getpid(), number), 0);
     wait_until_asked(signals);
+    EXPECT_EQ(signals.number(), number);
   }
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
