@@ -70,7 +70,7 @@ function(stagecraft_test_headers name)
   target_precompile_headers(${name} PRIVATE ${STAGECRAFT_TEST_HEADERS} ${STAGECRAFT_STANDARD_HEADERS} ${ARG_HEADERS})
 endfunction()
 
-# stagecraft_test(NAME SOURCES ... LIBRARIES ... [LABELS ...] [TENSORS]): one GoogleTest binary, each case a CTest.
+# stagecraft_test(NAME SOURCES ... LIBRARIES ... [LABELS ...] [TENSORS]): one GoogleTest binary, each suite a test of CTest.
 # TENSORS: its files include LibTorch.
 function(stagecraft_test name)
   cmake_parse_arguments(ARG "TENSORS" "" "SOURCES;LIBRARIES;LABELS" ${ARGN})
@@ -89,5 +89,6 @@ function(stagecraft_test name)
       target_precompile_headers(${name} REUSE_FROM stagecraft_test_headers)
     endif()
   endif()
-  gtest_discover_tests(${name} PROPERTIES TIMEOUT 300 LABELS "${ARG_LABELS}" DISCOVERY_TIMEOUT 60)
+  configure_file(${CMAKE_SOURCE_DIR}/scripts/cmake/test_suites.cmake.in ${CMAKE_CURRENT_BINARY_DIR}/${name}_tests.cmake @ONLY)
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${CMAKE_CURRENT_BINARY_DIR}/${name}_tests.cmake)
 endfunction()

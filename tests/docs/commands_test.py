@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """commands_test.py SOURCE BIN [PAGE...]: runs the commands of the documentation's pages, each page from top to bottom in one
-shell, in a folder of its own.
+shell and in its own folder, as many pages at once as there are processors.
 
 Blocks without a language, or of language sh, are commands; others are not run unless a comment says so.
 
@@ -17,7 +17,8 @@ that the real ones set (scripts/trials runs the real ones). Comments of a page, 
   <!-- test: not run: REASON -->          the next block is not run
   <!-- test: not run `COMMAND`: REASON -->  the same for a command inside a line
 """
-import argparse, os, re, shutil, subprocess, sys, tempfile
+import argparse, os, re, shutil, subprocess, sys, tempfile, time
+from concurrent.futures import ThreadPoolExecutor
 from pages import COMMENT, FENCE, blocks, pages
 
 # Blocks and commands that no machine of the tests can run, or that other tests run. Raise it for a good reason only.
@@ -174,8 +175,7 @@ class Page:
 def run_page(shell, name, page, start):
     """Problems of a page."""
     folder = shell.folder(name.replace("/", "_")[:-3], start)
-    out = os.path.join(shell.work, "out")
-    shutil.rmtree(out, ignore_errors=True)
+    out = f"{folder}.out"
     os.makedirs(out)
     script = []
     for i, (_, kind, text, status) in enumerate(page.parts):
@@ -219,7 +219,6 @@ def main():
     all_pages = {name: Page(name, open(os.path.join(source, name), encoding="utf-8").read())
                  for name in pages(source) if name not in OTHERS and not name.startswith("tests/")}
     not_run = [each for page in all_pages.values() for each in page.not_run]
-    wrong, count = [], 0
     work = options.keep or tempfile.mkdtemp(prefix="stagecraft_pages.")
     os.makedirs(work, exist_ok=True)
     try:
@@ -229,16 +228,20 @@ def main():
         done = shell.run(files, FILES.replace("SOURCE", source))
         if done.returncode:
             sys.exit(f"making the pages' files: {done.stdout}")
-        for name, page in all_pages.items():
-            if not page.parts or (options.page and name not in options.page):
-                continue
-            began = os.times()
+        chosen = {name: page for name, page in all_pages.items() if page.parts and (not options.page or name in options.page)}
+        count = sum(page.commands() for page in chosen.values())
+
+        def run(name):
             bare = name.startswith("docs/howto/") or name in ("docs/tutorial.md", "examples/README.md")
-            found = run_page(shell, name, page, None if bare else files)
-            ended = os.times()
-            seconds = ended.children_user + ended.children_system - began.children_user - began.children_system
-            print(f"{name}: {page.commands()} commands, {seconds:.1f} s of processor time{' WRONG' if found else ''}", flush=True)
-            wrong, count = wrong + found, count + page.commands()
+            began = time.monotonic()
+            found = run_page(shell, name, chosen[name], None if bare else files)
+            print(f"{name}: {chosen[name].commands()} commands, {time.monotonic() - began:.1f} s{' WRONG' if found else ''}\n", end="",
+                  flush=True)
+            return found
+
+        longest_first = sorted(chosen, key=lambda name: -chosen[name].commands())
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            wrong = [each for found in pool.map(run, longest_first) for each in found]
     finally:
         if not options.keep:
             shutil.rmtree(work, ignore_errors=True)
