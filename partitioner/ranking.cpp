@@ -12,6 +12,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/backward_parts.h"
+#include "costmodel/prediction/stage_costs.h"
 #include "partitioner/list_strategies.h"
 #include "partitioner/pipedream.h"
 #include "partitioner/remedies.h"

@@ -12,6 +12,7 @@
 
 #include "costmodel/accuracy/intervals.h"
 #include "costmodel/index.h"
+#include "costmodel/prediction/step_replay.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 

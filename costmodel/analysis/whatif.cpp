@@ -16,6 +16,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
+#include "costmodel/prediction/stage_costs.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <variant>
@@ -9,25 +7,11 @@
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
-#include "costmodel/simulation/simulate.h"
+#include "costmodel/prediction/figure_source.h"
+#include "costmodel/prediction/step_replay.h"
 #include "costmodel/timeline.h"
 
 namespace stagecraft {
-
-/// Where a figure comes from, the most trusted first.
-enum class FigureSource {
-  Measured,
-  Fitted,        ///< a line through measurements
-  Analytic,      ///< a formula with numbers that were given
-  Extrapolated,  ///< from measurements, outside their range
-  Assumed,       ///< given, of unknown origin
-  Calibrated,    ///< with factors from measured runs
-};
-
-/// "measured", "fitted", ...; the name in files.
-[[nodiscard]] const char* to_string(FigureSource source);
-/// The inverse. Throws std::invalid_argument listing the names.
-[[nodiscard]] FigureSource figure_source(const std::string& word);
 
 /// The 90 % interval of a figure.
 template <class T>
@@ -131,36 +115,9 @@ struct Prediction {
   std::vector<ScalePoint> scaling = {};  ///< empty: not asked for
 };
 
-struct PredictOptions {
-  TransferMode mode = TransferMode::Rendezvous;
-  bool free_transfers = false;   ///< transfers are free, as closed forms with hop 0 assume
-  int prefetch = 2;              ///< receives posted ahead, see action_lists
-  Seconds host_per_action = {};  ///< added to each forward, backward, weight gradient and update
-  /// A step with up to this many (microbatch, stage) pairs is replayed in full. A longer one is replayed only at its
-  /// beginning and end, if it repeats itself between them, see predict.
-  std::int64_t most_whole = 1 << 14;
-  /// Maximum of pairs for a run that does not repeat itself; with its timeline as a file, 17 s and 2 GB.
-  std::int64_t most_replayed = 1 << 20;
-  std::function<void(double done)> progress = {};  ///< called now and then with the fraction done
-};
-
 /// "8 of 16 devices are idle: 8-15 have no microbatch, ..."; empty if all work.
 [[nodiscard]] std::string idle_text(const Prediction& prediction);
 
-/// The factor by which layer times are scaled so that forward, backward and update of all layers add up to the graph's
-/// whole iteration; 1 if it has none.
-[[nodiscard]] double closure_factor(const Graph& graph);
-
-/// If ranks of the plan share the processors of a host and the topology lacks the processor time of messages there, a
-/// sentence that says so; else empty.
-[[nodiscard]] std::string message_processing_assumption(const Graph& graph, const Topology& topology,
-                                                        const BoundPlan& plan);
-
-/// The numbers behind a prediction. If the graph has its whole iteration, layer times are scaled by one factor so that
-/// forward, backward and update of all layers add up to it. Where the schedule splits the backward, its parts are those
-/// of split_backward_times, scaled alike. Throws std::invalid_argument if the plan does not fit graph and topology.
-[[nodiscard]] SimulationInput simulation_input(const Graph& graph, const Topology& topology, BoundPlan plan,
-                                               const PredictOptions& options = {});
 /// Replays the plan's action lists against the graph's times and the topology's links. Infeasible if the lists
 /// deadlock. For a step longer than PredictOptions::most_whole, replays a shorter one, with as many microbatches as it
 /// takes until all ranks, messages and lists are in the state of some microbatches ago (simulate_and_watch); the rest

@@ -11,7 +11,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/prediction/device_match.h"
-#include "costmodel/prediction/predict.h"
+#include "costmodel/prediction/stage_costs.h"
 #include "costmodel/version.h"
 
 namespace stagecraft::roofline {

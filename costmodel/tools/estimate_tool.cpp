@@ -13,6 +13,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/microbatch_size.h"
+#include "costmodel/prediction/stage_costs.h"
 #include "costmodel/roofline/cards.h"
 #include "costmodel/roofline/estimate.h"
 

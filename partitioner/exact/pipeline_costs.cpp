@@ -9,7 +9,7 @@
 #include "costmodel/index.h"
 #include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/collectives.h"
-#include "costmodel/prediction/predict.h"
+#include "costmodel/prediction/stage_costs.h"
 
 namespace stagecraft::partitioner {
 namespace {

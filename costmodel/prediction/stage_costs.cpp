@@ -1,0 +1,173 @@
+#include "costmodel/prediction/stage_costs.h"
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "costmodel/index.h"
+#include "costmodel/prediction/backward_parts.h"
+#include "costmodel/prediction/collectives.h"
+#include "costmodel/prediction/device_types.h"
+#include "costmodel/prediction/memory.h"
+
+namespace stagecraft {
+namespace {
+
+/// The graph's layers of each stage, in the plan's order.
+using StageLayers = std::vector<std::vector<const Layer*>>;
+
+StageLayers layers_of_stages(const Graph& graph, const BoundPlan& plan) {
+  std::unordered_map<std::string, const Layer*> by_id;
+  for (const Layer& layer : graph.layers) by_id[layer.id] = &layer;
+  StageLayers out;
+  for (const Stage& stage : plan.plan().stages) {
+    auto& layers = out.emplace_back();
+    for (const std::string& id : stage.layers) layers.push_back(by_id.at(id));
+  }
+  return out;
+}
+
+/// Time of each stage to load a microbatch of the inputs that it reads, if it was measured. Times of input layers in
+/// imported profiles do not count: PipeDream's include its own data loader.
+std::vector<Seconds> loading_times(const Graph& graph, const StageLayers& layers) {
+  std::unordered_map<const Layer*, std::size_t> stage_of;
+  for (std::size_t s = 0; s < layers.size(); ++s) {
+    for (const Layer* layer : layers[s]) stage_of[layer] = s;
+  }
+  std::set<std::pair<std::size_t, int>> reads;  // (stage, input)
+  for (const Edge& edge : graph.edges) {
+    const Layer& source = graph.layers[to_index(edge.source)];
+    if (!is_input(source) || source.forward.count == 0) continue;
+    reads.emplace(stage_of.at(&graph.layers[to_index(edge.destination)]), edge.source);
+  }
+  std::vector<Seconds> out(layers.size());
+  for (const auto& [stage, input] : reads) out[stage] += graph.layers[to_index(input)].forward.median;
+  return out;
+}
+
+/// The buckets of a replicated stage's gradients, which a backward completes from the last layer to the first: a bucket
+/// takes layers until it is full; the parameters of one layer stay together. A `split` backward leaves the gradients to
+/// later parts, so all buckets wait for its end.
+std::vector<ReduceBucket> reduce_buckets(const std::vector<const Layer*>& layers, const Topology& topology,
+                                         const std::vector<int>& devices, Bytes bucket_bytes, bool split,
+                                         double closure) {
+  std::vector<ReduceBucket> out;
+  if (devices.size() < 2) return out;
+  Seconds left;
+  for (const Layer* layer : layers) left += split ? Seconds(0) : layer->backward.median * closure;
+  Bytes bytes;
+  for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
+    left -= (*layer)->backward.median * closure;
+    bytes += (*layer)->parameter_bytes;
+    for (const TiedParameter& tied : (*layer)->tied) bytes -= tied.bytes;
+    if (bytes == Bytes(0) || (bytes < bucket_bytes && std::next(layer) != layers.rend())) continue;
+    out.push_back({all_reduce_time(bytes, devices, topology), std::max(left, Seconds(0))});
+    bytes = Bytes(0);
+  }
+  return out;
+}
+
+/// Costs of a microbatch and an update of a stage, without data loading and reduce. `parts`: of its backward, if the
+/// schedule splits it.
+StageCost compute_cost(const std::vector<const Layer*>& layers, bool recompute, const SplitBackwardTimes* parts,
+                       double closure) {
+  StageCost out;
+  for (const Layer* layer : layers) {
+    out.forward += layer->forward.median;
+    out.backward += layer->backward.median;
+    if (layer->update) out.update += layer->update->median;
+  }
+  out.forward = out.forward * closure;
+  out.backward = out.backward * closure;
+  out.update = out.update * closure;
+  if (parts) {
+    out.whole_backward = out.backward;
+    out.backward = parts->inputs * closure;
+    out.weight_gradient = parts->weights * closure;
+  }
+  if (recompute) {
+    out.backward += out.forward;
+    if (out.whole_backward) *out.whole_backward += out.forward;
+  }
+  return out;
+}
+
+/// The devices of all stages that reduce together with `stage`.
+std::vector<int> devices_of_group(const BoundPlan& plan, int stage) {
+  std::set<int> out;
+  for (int other = 0; other < plan.stages(); ++other) {
+    if (plan.reduce_groups()[to_index(other)] != plan.reduce_groups()[to_index(stage)]) continue;
+    const std::vector<int>& devices = plan.plan().stages[to_index(other)].devices;
+    out.insert(devices.begin(), devices.end());
+  }
+  return {out.begin(), out.end()};
+}
+
+/// Sets the costs of summing a stage's gradients: over its replicas, and `tied` bytes over all their holders.
+void add_reduce(StageCost& cost, const std::vector<const Layer*>& layers, const Topology& topology,
+                const BoundPlan& plan, int stage, Bytes tied, double closure) {
+  const std::vector<int>& devices = plan.plan().stages[to_index(stage)].devices;
+  if (plan.plan().gradient_bucket_bytes && !plan.asynchronous()) {
+    cost.buckets = reduce_buckets(layers, topology, devices, *plan.plan().gradient_bucket_bytes,
+                                  plan.schedule().splits_backward, closure);
+  } else {
+    Bytes parameters;
+    for (const Layer* layer : layers) parameters += layer->parameter_bytes;
+    cost.reduce = all_reduce_time(parameters - tied, devices, topology);
+  }
+  if (tied > Bytes(0)) cost.tied = all_reduce_time(tied, devices_of_group(plan, stage), topology);
+}
+
+/// With one type of devices.
+std::vector<StageCost> costs_of_one_type(const Graph& graph, const Topology& topology, const BoundPlan& plan) {
+  const double closure = closure_factor(graph);
+  const StageLayers layers = layers_of_stages(graph, plan);
+  const std::vector<Seconds> loading = loading_times(graph, layers);
+  const std::vector<Bytes> tied = tied_bytes(graph, plan);
+  std::vector<SplitBackwardTimes> parts;
+  if (plan.schedule().splits_backward) parts = split_backward_times(graph, plan);
+  std::vector<StageCost> out;
+  for (int s = 0; s < plan.stages(); ++s) {
+    StageCost cost = compute_cost(layers[to_index(s)], plan.plan().stages[to_index(s)].recompute,
+                                  parts.empty() ? nullptr : &parts[to_index(s)], closure);
+    cost.forward += loading[to_index(s)];
+    add_reduce(cost, layers[to_index(s)], topology, plan, s, tied[to_index(s)], closure);
+    out.push_back(std::move(cost));
+  }
+  return out;
+}
+
+}  // namespace
+
+// Layer times are separate medians and do not include the time that an iteration loses between and around the layers.
+// If the whole iteration was measured too, this is the factor that makes the layers add up to it.
+double closure_factor(const Graph& graph) {
+  Seconds sum;
+  for (const Layer& layer : graph.layers) {
+    if (is_input(layer)) continue;
+    sum += layer.forward.median + layer.backward.median;
+    if (layer.update) sum += layer.update->median;
+  }
+  if (!graph.iteration || sum <= Seconds(0) || graph.iteration->median <= Seconds(0)) return 1;
+  return graph.iteration->median / sum;
+}
+
+std::vector<StageCost> stage_costs(const Graph& graph, const Topology& topology, const BoundPlan& plan) {
+  if (topology.others.empty()) return costs_of_one_type(graph, topology, plan);
+  const auto microbatch = [](const StageCost& cost) { return cost.forward + cost.backward + cost.weight_gradient; };
+  std::vector<StageCost> out(plan.plan().stages.size());
+  std::vector<bool> is_known(out.size());
+  for (const std::string& type : types_of(topology, plan.plan())) {
+    const std::vector<StageCost> costs = costs_of_one_type(graph_on(graph, type), topology, plan);
+    for (std::size_t s = 0; s < out.size(); ++s) {
+      if (!types_of(topology, plan.plan().stages[s].devices).contains(type)) continue;
+      if (is_known[s] && microbatch(out[s]) >= microbatch(costs[s])) continue;
+      out[s] = costs[s];
+      is_known[s] = true;
+    }
+  }
+  return out;
+}
+
+}  // namespace stagecraft

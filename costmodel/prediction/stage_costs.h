@@ -1,0 +1,27 @@
+#pragma once
+
+#include <vector>
+
+#include "costmodel/bound_plan.h"
+#include "costmodel/graph.h"
+#include "costmodel/simulation/simulate.h"
+#include "costmodel/topology.h"
+
+namespace stagecraft {
+
+/// The factor by which layer times are scaled so that forward, backward and update of all layers add up to the graph's
+/// whole iteration; 1 if it has none.
+[[nodiscard]] double closure_factor(const Graph& graph);
+
+/// What each stage's actions cost, from its layers' times multiplied by closure_factor:
+///   forward: with the measured loading of the inputs that the stage reads; those of imported profiles, which have no
+///     count, do not matter;
+///   backward: with the forward again where the stage recomputes; in the parts of split_backward_times if the schedule
+///     splits it;
+///   reduce or buckets: the sum over the replicas of all parameters but those shared with other stages;
+///   tied: the sum of those, over all stages of the reduce group.
+/// A stage is timed on the type of its devices; where its replicas are of several types, on the slowest of them.
+/// Precondition: the plan is valid for graph and topology.
+[[nodiscard]] std::vector<StageCost> stage_costs(const Graph& graph, const Topology& topology, const BoundPlan& plan);
+
+}  // namespace stagecraft

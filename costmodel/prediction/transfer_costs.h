@@ -1,0 +1,59 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "costmodel/bound_plan.h"
+#include "costmodel/graph.h"
+#include "costmodel/simulation/simulate.h"
+#include "costmodel/topology.h"
+
+namespace stagecraft {
+
+// What messages between ranks cost, in link time and in processor time. Precondition of all: the plan is valid for
+// graph and topology.
+
+/// The processors of each host that the ranks of a plan compute on; 0: unknown, or they compute on GPUs.
+[[nodiscard]] int shared_processors(const Topology& topology);
+
+/// Processors that a computation of the graph needs.
+[[nodiscard]] int threads_of(const Graph& graph);
+
+/// The host of each rank: its group of the innermost level.
+[[nodiscard]] std::vector<int> hosts_of(const BoundPlan& plan, const Topology& topology);
+
+/// The thread that handles messages. Where hosts are joined, processes have a thread for that whatever the channel.
+[[nodiscard]] MessageThread message_thread(const BoundPlan& plan, const Topology& topology);
+
+/// Whether messages are charged with processor time: it is known that they compete for processors, or that ranks do
+/// nothing else meanwhile.
+[[nodiscard]] bool charges_messages(const Graph& graph, const BoundPlan& plan, const Topology& topology);
+
+/// If ranks of the plan share the processors of a host and the topology lacks the processor time of messages there, a
+/// sentence that says so; else empty.
+[[nodiscard]] std::string message_processing_assumption(const Graph& graph, const Topology& topology,
+                                                        const BoundPlan& plan);
+
+/// The cost of each message. A message's tensors follow each other: the latency of the link (or the whole
+/// transfer_time, if that is less) and the rest of transfer_time add up over them. Ports: two for each group of devices
+/// (out, in) at each level.
+class TransferCosts {
+ public:
+  /// `charged`: with the processor time of messages, where it was measured: of each tensor the time of the curve's
+  /// first point is fixed, the rest streaming. `free`: messages take no time at all.
+  TransferCosts(const BoundPlan& plan, const Topology& topology, bool charged, bool free);
+
+  [[nodiscard]] int ports() const { return ports_; }
+
+  /// Of one message over `boundary`, `gradient` back.
+  [[nodiscard]] Transfer operator()(int boundary, bool gradient, int from_rank, int to_rank) const;
+
+ private:
+  Topology topology_;
+  std::vector<int> device_of_rank_;
+  std::vector<std::vector<Transfer>> by_level_[2];  // [gradient][level][boundary]
+  std::vector<int> first_port_;                     // by level
+  int ports_ = 0;
+};
+
+}  // namespace stagecraft
