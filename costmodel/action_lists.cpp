@@ -80,11 +80,11 @@ std::vector<std::vector<Action>> BoundPlan::action_lists(int steps, int prefetch
         }
       }
       if (schedule_.trains && !asynchronous()) {
-        for (int s = position; s < shape.stages; s += positions()) {
+        for (const int s : stages_at(position)) {
           const Action reduce{ActionKind::Reduce, s, -1, -1};
           if (reduces(s) && std::find(list.begin(), list.end(), reduce) == list.end()) list.push_back(reduce);
         }
-        for (int s = position; s < shape.stages; s += positions()) list.push_back({ActionKind::Update, s, -1, -1});
+        for (const int s : stages_at(position)) list.push_back({ActionKind::Update, s, -1, -1});
       }
       out.push_back(std::move(list));
     }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
-#include <unordered_map>
 #include <utility>
 
 #include "costmodel/index.h"
@@ -13,7 +12,10 @@ namespace stagecraft {
 BoundPlan::BoundPlan(Plan plan) : plan_(std::move(plan)) {
   validate(plan_);
   schedule_ = schedule_of(plan_);
-  for (const Stage& stage : plan_.stages) replicas_.push_back(to_int(stage.devices.size()));
+  for (const Stage& stage : plan_.stages) {
+    for (const std::string& layer : stage.layers) stage_of_.emplace(layer, to_int(replicas_.size()));
+    replicas_.push_back(to_int(stage.devices.size()));
+  }
   bind_ranks();
   bind_boundaries();
   bind_tied();
@@ -29,7 +31,7 @@ void BoundPlan::bind_ranks() {
       ranks_.push_back(std::move(role));
     }
   }
-  for (int s = positions(); s < stages(); ++s) first_rank_.push_back(first_rank(s % positions()));
+  for (int s = positions(); s < stages(); ++s) first_rank_.push_back(first_rank(position_of(s)));
 }
 
 void BoundPlan::bind_boundaries() {
@@ -48,20 +50,15 @@ void BoundPlan::bind_boundaries() {
 void BoundPlan::bind_tied() {
   reduce_groups_.resize(plan_.stages.size());
   std::iota(reduce_groups_.begin(), reduce_groups_.end(), 0);
-  for (int s = 0; s < stages(); ++s) reduces_.push_back(replicas(s) > 1);
-  if (plan_.tied.empty()) return;
-  std::unordered_map<std::string, int> stage_of;
-  for (int s = 0; s < stages(); ++s) {
-    for (const std::string& layer : plan_.stages[to_index(s)].layers) stage_of[layer] = s;
-  }
+  shared_.resize(plan_.stages.size());
   for (const TiedLayers& parameter : plan_.tied) {
     std::set<int> held_by;
-    for (const std::string& layer : parameter.layers) held_by.insert(stage_of.at(layer));
+    for (const std::string& layer : parameter.layers) held_by.insert(stage_of_.at(layer));
     std::set<int> members;
     for (const int stage : held_by) {
       const std::vector<int> replicas = ranks_of(stage);
       members.insert(replicas.begin(), replicas.end());
-      if (held_by.size() > 1) reduces_[to_index(stage)] = true;
+      if (held_by.size() > 1) shared_[to_index(stage)].push_back(to_int(tied_.size()));
       const int one = reduce_groups_[to_index(stage)];
       const int other = reduce_groups_[to_index(*held_by.begin())];
       std::ranges::replace(reduce_groups_, std::max(one, other), std::min(one, other));
@@ -79,10 +76,40 @@ PipelineShape BoundPlan::shape(int steps) const {
   return out;
 }
 
+std::vector<int> BoundPlan::devices_of(const std::vector<int>& ranks) const {
+  std::vector<int> out;
+  for (const int rank : ranks) out.push_back(ranks_[to_index(rank)].device);
+  std::ranges::sort(out);
+  return out;
+}
+
+std::optional<int> BoundPlan::stage_of(const std::string& layer) const {
+  const auto it = stage_of_.find(layer);
+  return it == stage_of_.end() ? std::nullopt : std::optional(it->second);
+}
+
+std::vector<int> BoundPlan::microbatches_of(int stage, int rank, int count, int first) const {
+  std::vector<int> out;
+  for (int m = first; m < first + count; ++m) {
+    if (runner(stage, m) == rank) out.push_back(m);
+  }
+  return out;
+}
+
 std::vector<int> BoundPlan::ranks_of(int stage) const {
   std::vector<int> out(to_index(replicas(stage)));
   std::iota(out.begin(), out.end(), first_rank(stage));
   return out;
+}
+
+std::optional<FarReader> far_reader(const BoundPlan& plan) {
+  for (const Boundary& boundary : plan.plan().boundaries) {
+    for (const BoundaryTensor& tensor : boundary.tensors) {
+      const int from = plan.stage_of(tensor.layer).value_or(boundary.source);
+      if (boundary.destination > from + 1) return FarReader{tensor.layer, from, boundary.destination};
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace stagecraft

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "costmodel/index.h"
@@ -61,6 +62,14 @@ class BoundPlan {
   [[nodiscard]] int stages() const { return to_int(replicas_.size()); }
   /// Number of pipeline positions: stages that differ by a multiple of it run on the same ranks.
   [[nodiscard]] int positions() const { return stages() / plan_.chunks; }
+  /// The position whose ranks run the stage.
+  [[nodiscard]] int position_of(int stage) const { return stagecraft::position_of(stage, positions()); }
+  /// The stages of a position, ascending: one, unless chunks > 1.
+  [[nodiscard]] const std::vector<int>& stages_at(int position) const {
+    return ranks_[to_index(first_rank(position))].stages;
+  }
+  /// The stage of the layer with this id; absent for an input and any other layer that is not in the plan.
+  [[nodiscard]] std::optional<int> stage_of(const std::string& layer) const;
   [[nodiscard]] int replicas(int stage) const { return replicas_[to_index(stage)]; }
 
   /// The ranks by number: for each pipeline position in order, its replicas in order.
@@ -69,6 +78,8 @@ class BoundPlan {
   [[nodiscard]] int first_rank(int stage) const { return first_rank_[to_index(stage)]; }
   /// The stage's ranks, by replica.
   [[nodiscard]] std::vector<int> ranks_of(int stage) const;
+  /// The devices of these ranks, ascending.
+  [[nodiscard]] std::vector<int> devices_of(const std::vector<int>& ranks) const;
   /// The replica of `stage` that runs `microbatch`. With an asynchronous schedule, microbatch numbers continue from
   /// step to step, see ScheduleEntry.
   [[nodiscard]] int replica_of(int stage, int microbatch) const {
@@ -78,6 +89,8 @@ class BoundPlan {
   [[nodiscard]] int runner(int stage, int microbatch) const {
     return first_rank(stage) + replica_of(stage, microbatch);
   }
+  /// Of the `count` microbatches from `first` on, those that `rank` runs of `stage`, ascending.
+  [[nodiscard]] std::vector<int> microbatches_of(int stage, int rank, int count, int first = 0) const;
 
   /// Index in Plan::boundaries of the boundary between two stages, in either order; absent if there is none.
   [[nodiscard]] std::optional<int> boundary(int stage, int peer) const {
@@ -103,11 +116,14 @@ class BoundPlan {
 
   /// In the order of Plan::tied.
   [[nodiscard]] const std::vector<TiedHolders>& tied() const { return tied_; }
+  /// Indices in tied() of the parameters that the stage shares with other stages, ascending. Their gradients are summed
+  /// one parameter after the other, each over its own TiedHolders::ranks.
+  [[nodiscard]] const std::vector<int>& shared(int stage) const { return shared_[to_index(stage)]; }
   /// A number for each stage, the same for stages that share a tied parameter, directly or through others: the lowest
-  /// stage number among them. They reduce together.
+  /// stage number among them. Their Reduces wait for each other; who sums what is up to shared().
   [[nodiscard]] const std::vector<int>& reduce_groups() const { return reduce_groups_; }
   /// Whether the stage sums gradients with other ranks: with its replicas, or for tied parameters with other stages.
-  [[nodiscard]] bool reduces(int stage) const { return reduces_[to_index(stage)]; }
+  [[nodiscard]] bool reduces(int stage) const { return replicas(stage) > 1 || !shared(stage).empty(); }
 
   /// The full action list of each rank: the schedule's compute actions with receives placed at most `prefetch`
   /// microbatches ahead of their consumer on each directed edge (at least 1, which is just before it), sends right
@@ -131,14 +147,25 @@ class BoundPlan {
   ScheduleEntry schedule_;
   std::vector<RankRole> ranks_;
   std::vector<int> replicas_, first_rank_;             // by stage
+  std::unordered_map<std::string, int> stage_of_;      // by layer
   std::vector<std::vector<int>> incoming_, outgoing_;  // by stage
   std::vector<BoundaryEnds> ends_;                     // by boundary
   std::vector<int> first_tag_;                         // by boundary
   int tags_ = 0;
   std::vector<TiedHolders> tied_;
-  std::vector<int> reduce_groups_;  // by stage
-  std::vector<bool> reduces_;       // by stage
+  std::vector<std::vector<int>> shared_;  // by stage
+  std::vector<int> reduce_groups_;        // by stage
 };
+
+/// A value that a stage beyond the next one reads.
+struct FarReader {
+  std::string layer;  ///< that produces it
+  int stage = 0;      ///< the layer's
+  int reader = 0;     ///< stage
+};
+
+/// The first value that crosses more than one stage; absent if every stage reads only the one before it.
+[[nodiscard]] std::optional<FarReader> far_reader(const BoundPlan& plan);
 
 /// Throws std::invalid_argument as validate(plan, graph, topology).
 void validate(const BoundPlan& plan, const Graph& graph, const Topology& topology);

@@ -120,19 +120,18 @@ bool has_gradient(const Boundary& boundary) {
                      [](const BoundaryTensor& t) { return t.gradient; });
 }
 
-std::optional<FarReader> far_reader(const Plan& plan) {
-  std::unordered_map<std::string, int> stage_of;
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    for (const std::string& layer : plan.stages[s].layers) stage_of[layer] = to_int(s);
-  }
-  for (const Boundary& boundary : plan.boundaries) {
-    for (const BoundaryTensor& tensor : boundary.tensors) {
-      const auto it = stage_of.find(tensor.layer);
-      const int from = it == stage_of.end() ? boundary.source : it->second;
-      if (boundary.destination > from + 1) return FarReader{tensor.layer, from, boundary.destination};
+std::vector<std::vector<const Layer*>> layers_of_stages(const Graph& graph, const Plan& plan) {
+  std::unordered_map<std::string, const Layer*> by_id;
+  for (const Layer& layer : graph.layers) by_id[layer.id] = &layer;
+  std::vector<std::vector<const Layer*>> out;
+  for (const Stage& stage : plan.stages) {
+    std::vector<const Layer*>& layers = out.emplace_back();
+    for (const std::string& id : stage.layers) {
+      const auto it = by_id.find(id);
+      layers.push_back(it == by_id.end() ? &graph.layers[to_index(layer_index(graph, id))] : it->second);
     }
   }
-  return std::nullopt;
+  return out;
 }
 
 void check_chunks(int stages, int chunks) {
@@ -227,7 +226,7 @@ void validate_listed(const Plan& plan) {
     const auto [position, own_replica] = position_replica[rank];
     for (const Action& action : plan.listed[rank]) {
       const std::string where = "rank " + std::to_string(rank) + ": listed action " + action_text(action);
-      if (action.stage < 0 || action.stage >= stages || action.stage % positions != position)
+      if (action.stage < 0 || action.stage >= stages || position_of(action.stage, positions) != position)
         refuse(where + ": the rank does not have that stage");
       if (action.kind == ActionKind::Update) refuse(where + ": lists do not contain updates; they follow the list");
       if (action.kind == ActionKind::Reduce) continue;
@@ -311,15 +310,15 @@ void validate(const Plan& plan) {
       if (device < 0) refuse(stage_text(s) + ": device " + std::to_string(device) + " does not exist");
       if (!own.insert(device).second) refuse(stage_text(s) + ": device " + std::to_string(device) + " appears twice");
       const auto [it, fresh] = stage_of_device.emplace(device, s);
-      if (!fresh && (plan.chunks <= 1 || it->second % positions != s % positions)) {
+      if (!fresh && (plan.chunks <= 1 || position_of(it->second, positions) != position_of(s, positions))) {
         refuse("device " + std::to_string(device) + " is in " + stage_text(it->second) + " and in " + stage_text(s));
       }
     }
   }
   for (int s = positions; s < stages; ++s) {
-    if (plan.stages[to_index(s)].devices != plan.stages[to_index(s % positions)].devices) {
-      refuse(stage_text(s) + " must be on the devices of " + stage_text(s % positions) +
-             ", as chunks of one position do");
+    const int first = position_of(s, positions);
+    if (plan.stages[to_index(s)].devices != plan.stages[to_index(first)].devices) {
+      refuse(stage_text(s) + " must be on the devices of " + stage_text(first) + ", as chunks of one position do");
     }
   }
   if (to_int(plan.warmups.size()) != stages) {

@@ -53,13 +53,6 @@ struct TiedLayers {
 /// Whether any gradient comes back from `destination` to `source`.
 [[nodiscard]] bool has_gradient(const Boundary& boundary);
 
-/// A value that a stage beyond the next one reads.
-struct FarReader {
-  std::string layer;  ///< that produces it
-  int stage = 0;      ///< the layer's
-  int reader = 0;     ///< stage
-};
-
 /// Everything that an executor needs besides the model itself.
 struct Plan {
   std::string model;                           ///< Graph::name
@@ -127,9 +120,9 @@ void validate(const Plan& plan, const Graph& graph, const Topology& topology);
 /// be divided into 2 chunks per device, 4 or 6 can".
 void check_chunks(int stages, int chunks);
 
-/// The first value that crosses more than one stage; absent if every stage reads only the one before it. Precondition:
-/// the plan is valid.
-[[nodiscard]] std::optional<FarReader> far_reader(const Plan& plan);
+/// The graph's layers of each stage, in the plan's order; they refer to the graph. Throws as layer_index for a layer
+/// that the graph does not have.
+[[nodiscard]] std::vector<std::vector<const Layer*>> layers_of_stages(const Graph& graph, const Plan& plan);
 
 /// The schedule of the plan; for "listed", with the properties of its lists.
 [[nodiscard]] ScheduleEntry schedule_of(const Plan& plan);

@@ -58,6 +58,9 @@ struct PipelineShape {
 /// The replica that runs `microbatch` of a stage with `replicas` replicas: they take turns.
 [[nodiscard]] constexpr int replica_of(int microbatch, int replicas) { return microbatch % replicas; }
 
+/// The pipeline position of a stage, one of `positions`.
+[[nodiscard]] constexpr int position_of(int stage, int positions) { return stage % positions; }
+
 /// Microbatches that replica `replica` of a stage with `replicas` replicas runs: those for which it is the replica_of.
 [[nodiscard]] std::vector<int> own_microbatches(int microbatches, int replicas, int replica);
 

@@ -66,10 +66,15 @@ std::optional<Bytes> memory_limit(const Topology& topology, const Constraints& c
 }
 
 std::string memory_excess(const RankedPlan& ranked, const Topology& topology, const Constraints& constraints) {
-  const std::size_t positions = ranked.plan.stages.size() / to_index(ranked.plan.chunks);
+  const std::vector<std::vector<int>> stages = stages_of_positions(ranked.prediction);
+  const std::size_t positions = stages.size();
   std::vector<Bytes> needs(positions);
-  for (const StagePrediction& stage : ranked.prediction.stages)
-    needs[to_index(stage.stage) % positions] += std::max(stage.memory_bound, stage.memory.total);
+  for (std::size_t p = 0; p < positions; ++p) {
+    for (const int s : stages[p]) {
+      const StagePrediction& stage = ranked.prediction.stages[to_index(s)];
+      needs[p] += std::max(stage.memory_bound, stage.memory.total);
+    }
+  }
   // The position that needs the most above what its devices have.
   std::size_t first = positions;
   std::optional<Bytes> limit;
@@ -81,8 +86,7 @@ std::string memory_excess(const RankedPlan& ranked, const Topology& topology, co
   }
   if (!limit) return "";
   std::string who = ranked.plan.chunks > 1 ? "stages " : "stage ";
-  for (std::size_t s = first; s < ranked.plan.stages.size(); s += positions)
-    who += (s == first ? "" : ", ") + std::to_string(s);
+  for (const int s : stages[first]) who += (s == stages[first].front() ? "" : ", ") + std::to_string(s);
   return who + (ranked.plan.chunks > 1 ? " need up to " : " needs up to ") + format_bytes(needs[first]) +
          " on each device, the limit is " + format_bytes(*limit);
 }

@@ -111,7 +111,7 @@ std::variant<Candidate, Infeasible> list_candidate(const Graph& graph, const Top
       candidate.partition.stage_of_layer[to_index(layer)] = stage;
       time += both_ways(layer_at(graph, layer));
     }
-    times[to_index(stage % positions)] += time / working[s];
+    times[to_index(position_of(stage, positions))] += time / working[s];
   }
   candidate.steady_state = *std::ranges::max_element(times);
   return candidate;
@@ -129,10 +129,11 @@ std::optional<double> heaviest(const Graph& graph, const Topology& topology, con
   const std::vector<int> working = at_work(replicas, constraints.plan);
   double most = 0;
   std::size_t next = 0;
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+  const auto stage_layers = layers_of_stages(graph, plan);
+  for (std::size_t s = 0; s < stage_layers.size(); ++s) {
     double sum = 0;
-    for (const std::string& id : plan.stages[s].layers) {
-      if (layer_at(graph, layers[next]).id != id) return std::nullopt;
+    for (const Layer* layer : stage_layers[s]) {
+      if (&layer_at(graph, layers[next]) != layer) return std::nullopt;
       sum += balance.weights[next++];
     }
     most = std::max(most, balance.by_replicas ? sum / working[s] : sum);

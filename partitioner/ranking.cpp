@@ -9,6 +9,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/backward_parts.h"
@@ -251,19 +252,19 @@ Seconds least_time(const Layer& layer, const PlanSettings& settings) {
 }
 
 /// A lower bound of the plan's step: the compute of the busiest rank.
-Seconds least_iteration(const std::map<std::string, Seconds>& time_of, const Plan& plan,
-                        std::optional<int> microbatches) {
+Seconds least_iteration(const Graph& graph, const BoundPlan& plan, const PlanSettings& settings) {
+  const std::optional<int> microbatches = microbatches_of_a_step(settings);
+  const double closure = closure_factor(graph);
+  const auto layers = layers_of_stages(graph, plan.plan());
   Seconds out;
-  const std::size_t positions = plan.stages.size() / to_index(plan.chunks);
-  for (std::size_t position = 0; position < positions; ++position) {
+  for (int position = 0; position < plan.positions(); ++position) {
     Seconds time;
-    for (std::size_t s = position; s < plan.stages.size(); s += positions) {
-      for (const std::string& layer : plan.stages[s].layers) time += time_of.at(layer);
+    for (const int s : plan.stages_at(position)) {
+      for (const Layer* layer : layers[to_index(s)]) time += least_time(*layer, settings) * closure;
     }
-    const Stage& stage = plan.stages[position];
-    const int replicas = to_int(stage.devices.size());
-    const double most = microbatches ? (plan.microbatches + replicas - 1) / replicas
-                                     : static_cast<double>(plan.microbatches) / replicas;
+    const int replicas = plan.replicas(position);
+    const double most = microbatches ? (plan.plan().microbatches + replicas - 1) / replicas
+                                     : static_cast<double>(plan.plan().microbatches) / replicas;
     out = std::max(out, time * most);
   }
   return out;
@@ -330,12 +331,9 @@ StrategyResult rank_plans(const Graph& graph, const Topology& topology, const Co
   if (found.plans.empty()) return Infeasible{"no candidate is possible; " + skipped_text(found.skipped)};
 
   const PlanSettings& settings = constraints.plan;
-  const double closure = closure_factor(graph);
-  std::map<std::string, Seconds> time_of;
-  for (const Layer& layer : graph.layers) time_of[layer.id] = least_time(layer, settings) * closure;
   std::vector<std::pair<Seconds, std::size_t>> order;
   for (std::size_t i = 0; i < found.plans.size(); ++i)
-    order.emplace_back(least_iteration(time_of, found.plans[i].plan, microbatches_of_a_step(settings)), i);
+    order.emplace_back(least_iteration(graph, BoundPlan(found.plans[i].plan), settings), i);
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
 
   Ranking out;

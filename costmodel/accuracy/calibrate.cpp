@@ -319,7 +319,7 @@ std::variant<Prediction, Infeasible> predict_calibrated(const Graph& graph, cons
   for (RankMemory& memory : prediction->timeline.memory) scale(memory, calibration.memory);
   for (int stage = 0; stage < plan.stages(); ++stage) {
     Bytes bound;
-    for (int other = stage % plan.positions(); other < plan.stages(); other += plan.positions())
+    for (const int other : plan.stages_at(plan.position_of(stage)))
       bound += prediction->stages[to_index(other)].memory_bound;
     const std::optional<Bytes> memory = least_memory(topology, plan.plan().stages[to_index(stage)].devices);
     prediction->stages[to_index(stage)].fits = !memory || bound <= *memory;

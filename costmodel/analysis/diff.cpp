@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
+#include <optional>
 #include <utility>
 
 #include "costmodel/index.h"
@@ -72,16 +72,12 @@ std::vector<PlanDifference> plan_differences(const Plan& first, const Plan& seco
   return out;
 }
 
-std::vector<MovedLayer> moved_layers(const Plan& first, const Plan& second) {
-  std::map<std::string, int> stage_of;
-  for (std::size_t s = 0; s < second.stages.size(); ++s) {
-    for (const std::string& id : second.stages[s].layers) stage_of[id] = to_int(s);
-  }
+std::vector<MovedLayer> moved_layers(const BoundPlan& first, const BoundPlan& second) {
   std::vector<MovedLayer> out;
-  for (std::size_t s = 0; s < first.stages.size(); ++s) {
-    for (const std::string& id : first.stages[s].layers) {
-      const auto it = stage_of.find(id);
-      if (it != stage_of.end() && it->second != to_int(s)) out.push_back({id, to_int(s), it->second});
+  for (int s = 0; s < first.stages(); ++s) {
+    for (const std::string& id : first.plan().stages[to_index(s)].layers) {
+      const std::optional<int> other = second.stage_of(id);
+      if (other && *other != s) out.push_back({id, s, *other});
     }
   }
   return out;
@@ -92,10 +88,11 @@ std::variant<PlanComparison, Infeasible> compare_plans(const Graph& graph, const
                                                        const std::optional<Calibration>& calibration,
                                                        const PredictOptions& options) {
   PlanComparison out;
-  out.moved = moved_layers(first, second);
+  const BoundPlan bound[] = {BoundPlan(first), BoundPlan(second)};
+  out.moved = moved_layers(bound[0], bound[1]);
   out.differences = plan_differences(first, second);
   for (const bool is_second : {false, true}) {
-    auto result = predict_with_intervals(graph, topology, BoundPlan(is_second ? second : first), calibration, options);
+    auto result = predict_with_intervals(graph, topology, bound[is_second ? 1 : 0], calibration, options);
     if (auto* none = std::get_if<Infeasible>(&result)) return std::move(*none);
     (is_second ? out.second : out.first) = std::get<Prediction>(std::move(result));
   }

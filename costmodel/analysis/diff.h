@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "costmodel/accuracy/intervals.h"
+#include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
 #include "costmodel/plan.h"
 #include "costmodel/prediction/predict.h"
@@ -42,7 +43,7 @@ struct PlanComparison {
 [[nodiscard]] std::vector<PlanDifference> plan_differences(const Plan& first, const Plan& second);
 
 /// The layers in different stages. A layer that only one plan has does not count.
-[[nodiscard]] std::vector<MovedLayer> moved_layers(const Plan& first, const Plan& second);
+[[nodiscard]] std::vector<MovedLayer> moved_layers(const BoundPlan& first, const BoundPlan& second);
 
 /// Both predictions with intervals, and how likely the first plan is faster per microbatch, see step_ratio. Throws as
 /// predict.

@@ -7,7 +7,6 @@
 #include <map>
 #include <set>
 #include <stdexcept>
-#include <unordered_map>
 #include <utility>
 
 #include "costmodel/accuracy/intervals.h"
@@ -125,8 +124,8 @@ void add_parts(Explanation& out, const BoundPlan& plan, const SimulationInput& i
   for (int position = 0; position < plan.positions(); ++position) {
     PositionParts& of = out.positions.emplace_back();
     of.ranks = plan.replicas(position);
-    for (int s = position; s < plan.stages(); s += plan.positions()) {
-      of.stages.push_back(s);
+    of.stages = plan.stages_at(position);
+    for (const int s : of.stages) {
       const StagePrediction& stage = out.prediction.stages[to_index(s)];
       const HostShares& share = shares[to_index(s)];
       const Seconds compute_host = host_part(stage.compute, share.compute, share.compute_alone);
@@ -182,19 +181,14 @@ struct Candidate {
 
 /// The moves of one layer to an adjacent stage that keep the edges forward and a layer in each stage.
 std::vector<Candidate> candidates(const Graph& graph, const BoundPlan& bound) {
-  std::unordered_map<std::string, int> stage_of;
   std::vector<int> layers;
   Partition now;
   for (int s = 0; s < bound.stages(); ++s) {
     const Stage& stage = bound.plan().stages[to_index(s)];
-    for (const std::string& id : stage.layers) stage_of[id] = s;
     layers.push_back(to_int(stage.layers.size()));
     now.replicas.push_back(bound.replicas(s));
   }
-  for (const Layer& layer : graph.layers) {
-    const auto it = stage_of.find(layer.id);
-    now.stage_of_layer.push_back(it == stage_of.end() ? -1 : it->second);
-  }
+  for (const Layer& layer : graph.layers) now.stage_of_layer.push_back(bound.stage_of(layer.id).value_or(-1));
   // A layer may move down to the latest stage that it reads, and up to the earliest that reads it.
   std::vector<int> lowest(graph.layers.size(), 0);
   std::vector<int> highest(graph.layers.size(), bound.stages() - 1);

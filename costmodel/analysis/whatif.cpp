@@ -7,7 +7,6 @@
 #include <charconv>
 #include <cmath>
 #include <functional>
-#include <map>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -333,17 +332,16 @@ struct RanksOfStages {
   std::vector<int> ranks;
 };
 
-/// Ranks are numbered stage by stage, further chunks of a rank follow the first stages of all.
 std::vector<RanksOfStages> ranks_by_stage(const Prediction& prediction) {
-  std::map<int, std::vector<int>> ranks;
+  const std::vector<std::vector<int>> positions = stages_of_positions(prediction);
+  std::vector<std::vector<int>> ranks(positions.size());  // a rank's first stage is its position
   for (const RankMemory& each : prediction.timeline.memory)
-    ranks[prediction.timeline.stage_of_rank[to_index(each.rank)]].push_back(each.rank);
+    ranks[to_index(prediction.timeline.stage_of_rank[to_index(each.rank)])].push_back(each.rank);
   std::vector<RanksOfStages> out;
-  for (const auto& [first, of] : ranks) {
-    std::vector<int> stages;
-    for (int stage = first; stage < to_int(prediction.stages.size()); stage += to_int(ranks.size()))
-      stages.push_back(stage);
-    out.push_back({fmt::format("stage{} {}, {}", stages.size() == 1 ? "" : "s", fmt::join(stages, ", "),
+  for (std::size_t p = 0; p < positions.size(); ++p) {
+    const std::vector<int>& of = ranks[p];
+    if (of.empty()) continue;
+    out.push_back({fmt::format("stage{} {}, {}", positions[p].size() == 1 ? "" : "s", fmt::join(positions[p], ", "),
                                of.size() == 1 ? fmt::format("rank {}", of[0])
                                               : fmt::format("ranks {}-{}", of.front(), of.back())),
                    of});

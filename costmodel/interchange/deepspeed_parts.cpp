@@ -94,7 +94,8 @@ std::string deepspeed_parts_json(const DeepspeedParts& parts) {
   return format::dump(out);
 }
 
-DeepspeedParts deepspeed_parts(const Plan& plan) {
+DeepspeedParts deepspeed_parts(const BoundPlan& bound) {
+  const Plan& plan = bound.plan();
   if (plan.chunks > 1) {
     throw std::invalid_argument("the plan has " + std::to_string(plan.chunks) +
                                 " stages on each device, a PipelineModule has one");
@@ -112,7 +113,7 @@ DeepspeedParts deepspeed_parts(const Plan& plan) {
     out.layers.insert(out.layers.end(), stage.layers.begin(), stage.layers.end());
     out.parts.push_back(to_int(out.layers.size()));
   }
-  if (const auto far = far_reader(plan)) {
+  if (const auto far = far_reader(bound)) {
     throw std::invalid_argument("layer \"" + far->layer + "\" of stage " + std::to_string(far->stage) +
                                 " is read in stage " + std::to_string(far->reader) +
                                 ", but a PipelineModule passes a stage's output only to the next stage");

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/bound_plan.h"
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
 
@@ -28,7 +29,7 @@ struct DeepspeedParts {
 
 /// The bounds of `plan`. Throws std::invalid_argument for plans that no PipelineModule can run: several stages on a
 /// device, unequal numbers of replicas, a tensor that skips a stage, a last stage with only the loss.
-[[nodiscard]] DeepspeedParts deepspeed_parts(const Plan& plan);
+[[nodiscard]] DeepspeedParts deepspeed_parts(const BoundPlan& plan);
 
 /// A Python module with the class PlannedPipelineModule, a PipelineModule with these bounds.
 [[nodiscard]] std::string deepspeed_module(const DeepspeedParts& parts);

@@ -269,9 +269,9 @@ std::vector<LayoutUnit> layout_units(const std::vector<std::string>& ids) {
   return out;
 }
 
-std::vector<std::string> megatron_layout(const Plan& plan) {
+std::vector<std::string> megatron_layout(const BoundPlan& bound) {
+  const Plan& plan = bound.plan();
   std::vector<std::string> ids;
-  std::vector<int> stage_of;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
     if (stage.devices.size() != plan.stages.front().devices.size()) {
@@ -280,13 +280,12 @@ std::vector<std::string> megatron_layout(const Plan& plan) {
                                   ", but Megatron-LM needs the same number for every stage");
     }
     ids.insert(ids.end(), stage.layers.begin(), stage.layers.end());
-    stage_of.insert(stage_of.end(), stage.layers.size(), to_int(s));
   }
   std::vector<std::string> out(plan.stages.size());
   for (const LayoutUnit& unit : layout_units(ids)) {
-    const int stage = stage_of[to_index(unit.begin)];
+    const int stage = *bound.stage_of(ids[to_index(unit.begin)]);
     for (int at = unit.begin; at < unit.end; ++at) {
-      const int other = stage_of[to_index(at)];
+      const int other = *bound.stage_of(ids[to_index(at)]);
       if (other == stage) continue;
       throw std::invalid_argument("layer \"" + ids[to_index(at)] + "\" of " + unit.name + " is in stage " +
                                   std::to_string(other) + ", its first layer in stage " + std::to_string(stage) +

@@ -179,10 +179,9 @@ std::vector<std::string> pipedream_conf_warnings(const Plan& plan) {
 
 Graph staged_graph(Graph graph, const Plan& plan) {
   for (Layer& layer : graph.layers) layer.stage = is_input(layer) ? std::optional<int>(0) : std::nullopt;
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    for (const std::string& id : plan.stages[s].layers) {
-      graph.layers[to_index(layer_index(graph, id))].stage = to_int(s);
-    }
+  const auto stages = layers_of_stages(graph, plan);
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    for (const Layer* layer : stages[s]) graph.layers[to_index(to_int(layer - graph.layers.data()))].stage = to_int(s);
   }
   for (const Layer& layer : graph.layers) {
     if (!layer.stage) throw std::invalid_argument("layer \"" + layer.id + "\" of the graph is not in any stage");

@@ -41,7 +41,7 @@ PlanTexts write_torch(const BoundPlan& plan, const PlanTextOptions&) {
 }
 
 PlanTexts write_deepspeed(const BoundPlan& plan, const PlanTextOptions&) {
-  const DeepspeedParts parts = deepspeed_parts(plan.plan());
+  const DeepspeedParts parts = deepspeed_parts(plan);
   return texts_of(plan.plan(), {{"python", "planned_pipeline.py", deepspeed_module(parts)},
                                 {"json", "parts.json", deepspeed_parts_json(parts)}});
 }
@@ -53,7 +53,7 @@ ForeignPlan read_deepspeed(const SourceFile& file, const Graph& graph) {
 }
 
 PlanTexts write_megatron(const BoundPlan& plan, const PlanTextOptions&) {
-  const std::vector<std::string> stages = megatron_layout(plan.plan());
+  const std::vector<std::string> stages = megatron_layout(plan);
   std::string letters;
   for (const std::string& stage : stages) letters += stage;
   const auto count = [&](char letter) { return std::to_string(std::count(letters.begin(), letters.end(), letter)); };

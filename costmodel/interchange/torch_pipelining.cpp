@@ -200,7 +200,7 @@ std::string torch_pipelining_script(const BoundPlan& bound) {
                     "DistributedDataParallel over a mesh",
                     s, plan.stages[s].devices.size()));
   }
-  if (const auto far = far_reader(plan)) {
+  if (const auto far = far_reader(bound)) {
     throw std::invalid_argument(
         fmt::format("layer \"{}\" of stage {} is read in stage {}, but torch's schedules pass tensors only to the next "
                     "stage; use a plan whose stages read only from the previous one (--split-at)",

@@ -41,7 +41,7 @@ std::vector<StagePrediction> predicted_stages(const Graph& graph, const BoundPla
   // Chunks of one rank share its idle time, which is reported for the first of them, and its memory.
   for (int first = 0; first < plan.positions(); ++first) {
     Seconds used;
-    for (int s = first; s < plan.stages(); s += plan.positions()) {
+    for (const int s : plan.stages_at(first)) {
       const StagePrediction& chunk = out[to_index(s)];
       used += chunk.compute + chunk.update + chunk.reduce + chunk.exposed_transfer;
     }
@@ -95,7 +95,7 @@ void add_memory(Prediction& out, const Graph& graph, const Topology& topology, c
     }
     const MemoryReplay& replay = replays[to_index(fullest)];
     const std::vector<int> ranks = plan.ranks_of(position);
-    const std::vector<int>& stages = plan.ranks()[to_index(fullest)].stages;
+    const std::vector<int>& stages = plan.stages_at(position);
     for (std::size_t i = 0; i < stages.size(); ++i) {
       StagePrediction& stage = out.stages[to_index(stages[i])];
       stage.memory = replay.stages[i];
@@ -129,6 +129,16 @@ void add_idle_devices(Prediction& prediction, const BoundPlan& plan) {
 }
 
 }  // namespace
+
+std::vector<std::vector<int>> stages_of_positions(const Prediction& prediction) {
+  // The ranks' first stages are 0, 1, ...; what comes after them are further chunks.
+  const std::vector<int>& first = prediction.timeline.stage_of_rank;
+  const int stages = to_int(prediction.stages.size());
+  const int positions = first.empty() ? stages : std::min(stages, *std::ranges::max_element(first) + 1);
+  std::vector<std::vector<int>> out(to_index(positions));
+  for (int s = 0; s < stages; ++s) out[to_index(position_of(s, positions))].push_back(s);
+  return out;
+}
 
 std::string idle_text(const Prediction& prediction) {
   const std::vector<int>& idle = prediction.idle_devices;

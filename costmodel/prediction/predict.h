@@ -115,6 +115,10 @@ struct Prediction {
   std::vector<ScalePoint> scaling = {};  ///< empty: not asked for
 };
 
+/// The stages of each pipeline position, ascending: {0, 2} and {1, 3} where two ranks have two stages each. Without a
+/// timeline each stage has a position of its own.
+[[nodiscard]] std::vector<std::vector<int>> stages_of_positions(const Prediction& prediction);
+
 /// "8 of 16 devices are idle: 8-15 have no microbatch, ..."; empty if all work.
 [[nodiscard]] std::string idle_text(const Prediction& prediction);
 

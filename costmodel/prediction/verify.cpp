@@ -83,9 +83,6 @@ class Verifier {
     const bool backward = a.kind == ActionKind::Backward || a.kind == ActionKind::WeightGradient;
     return backward && (a.kind == ActionKind::WeightGradient) == splits(a.stage, a.microbatch);
   }
-  bool reduces(int stage) const {
-    return bound_.replicas(stage) > 1 || std::count(groups_.begin(), groups_.end(), groups_[to_index(stage)]) > 1;
-  }
 
   /// Every action exists and is on the rank that runs it.
   Refusal standing() {
@@ -144,8 +141,7 @@ class Verifier {
         return rank_text(rank) + " lacks " + action_text(a);
       };
       for (const int stage : roles_[to_index(rank)].stages) {
-        for (const int m :
-             own_microbatches(table_.microbatches(), bound_.replicas(stage), roles_[to_index(rank)].replica)) {
+        for (const int m : bound_.microbatches_of(stage, rank, table_.microbatches())) {
           for (const ActionKind kind : {ActionKind::Forward, ActionKind::Backward, ActionKind::WeightGradient}) {
             if (kind != ActionKind::Forward && !schedule_.trains) continue;
             if (kind == ActionKind::WeightGradient && !splits(stage, m)) continue;
@@ -237,12 +233,12 @@ class Verifier {
       const Action& a = list[i];
       if (a.stage != stage) continue;
       if (a.kind == ActionKind::Reduce) {
-        if (!reduces(stage)) return place(rank, i) + ": the stage has neither replicas nor tied parameters";
+        if (!bound_.reduces(stage)) return place(rank, i) + ": the stage has neither replicas nor tied parameters";
         if (reduced) return place(rank, i) + " appears twice before " + number(updates);
         reduced = true;
       } else if (a.kind == ActionKind::Update) {
         if (updates == wanted) return place(rank, i) + " exceeds the " + std::to_string(wanted) + " expected";
-        if (reduces(stage) && !reduced) return place(rank, i) + ": missing reduce before " + number(updates);
+        if (bound_.reduces(stage) && !reduced) return place(rank, i) + ": missing reduce before " + number(updates);
         reduced = false;
         ++updates;
       } else if (is_compute(a.kind)) {
@@ -301,7 +297,7 @@ class Verifier {
   Refusal bounded() {
     for (int rank = 0; rank < to_int(lists_.size()); ++rank) {
       RankProof& proof = proof_.ranks[to_index(rank)];
-      const int position = roles_[to_index(rank)].stages.front() % bound_.positions();
+      const int position = bound_.position_of(roles_[to_index(rank)].stages.front());
       proof.in_flight_bound = schedule_.in_flight_bound(shape_, position);
       proof.versions_bound = weight_versions_bound(schedule_, shape_, position);
       std::map<std::pair<int, int>, int> held;  // (stage, microbatch) -> version

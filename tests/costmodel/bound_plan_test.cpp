@@ -78,6 +78,10 @@ TEST(BoundPlan, PutsSeveralStagesOnTheRanksOfAPosition) {
   EXPECT_EQ(bound.positions(), 2);
   ASSERT_EQ(bound.ranks().size(), 2u);
   EXPECT_THAT(bound.ranks()[1].stages, ElementsAre(1, 3));
+  EXPECT_THAT(bound.stages_at(0), ElementsAre(0, 2));
+  EXPECT_EQ(bound.position_of(3), 1);
+  EXPECT_EQ(bound.stage_of("l2"), 2);
+  EXPECT_EQ(bound.stage_of("image"), std::nullopt);
   EXPECT_EQ(bound.first_rank(2), 0);
   EXPECT_EQ(bound.runner(3, 3), 1);
   EXPECT_EQ(bound.tied(), (std::vector<TiedHolders>{{"weight", 0, {0, 2}, {0}}}));
@@ -110,6 +114,35 @@ TEST(BoundPlan, JoinsReduceGroupsThroughAStageOfBoth) {
   plan.stages[0].layers.push_back("m0");
   plan.tied = {{"a", {"l0", "m0"}}};
   EXPECT_FALSE(BoundPlan(plan).reduces(0));
+}
+
+TEST(BoundPlan, SumsEachSharedParameterOverItsOwnHolders) {
+  // l0 and l1 share "a", l1 and l2 share "b", l3 and m1 nothing: stage 1 sums "a" with rank 0, then "b" with rank 3.
+  const BoundPlan bound(tied_plan({{"a", {"l0", "l1"}}, {"b", {"l1", "l2"}}, {"c", {"l1", "m1"}}}));
+  EXPECT_THAT(bound.shared(0), ElementsAre(0));
+  EXPECT_THAT(bound.shared(1), ElementsAre(0, 1));
+  EXPECT_THAT(bound.shared(2), ElementsAre(1));
+  EXPECT_THAT(bound.shared(3), ElementsAre());
+  EXPECT_THAT(bound.tied()[0].ranks, ElementsAre(0, 1, 2));
+  EXPECT_THAT(bound.tied()[1].ranks, ElementsAre(1, 2, 3));
+  EXPECT_THAT(bound.reduce_groups(), ElementsAre(0, 0, 0, 3));
+}
+
+TEST(BoundPlan, GivesTheDevicesOfRanksInOrder) {
+  Plan plan = row_plan("1f1b", {1, 2}, 4);
+  plan.stages[0].devices = {2};
+  plan.stages[1].devices = {1, 0};
+  EXPECT_THAT(BoundPlan(plan).devices_of({0, 1}), ElementsAre(1, 2));
+}
+
+TEST(BoundPlan, SaysWhichMicrobatchesARankRuns) {
+  // Replicas take turns; the numbers of an asynchronous schedule continue from step to step.
+  const BoundPlan bound(row_plan("1f1b", {1, 2}, 5));
+  EXPECT_THAT(bound.microbatches_of(0, 0, 3), ElementsAre(0, 1, 2));
+  EXPECT_THAT(bound.microbatches_of(1, 1, 5), ElementsAre(0, 2, 4));
+  EXPECT_THAT(bound.microbatches_of(1, 2, 5), ElementsAre(1, 3));
+  EXPECT_THAT(bound.microbatches_of(1, 2, 5, 5), ElementsAre(5, 7, 9));
+  EXPECT_THAT(bound.microbatches_of(1, 0, 5), ElementsAre());
 }
 
 TEST(BoundPlan, ListsAReduceOfTiedParameters) {

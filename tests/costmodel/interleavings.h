@@ -224,10 +224,14 @@ class Interleavings {
   std::map<int, std::set<int>> reducers_;
 };
 
-/// A plan whose stages have these layers, one device per stage.
+/// A plan whose stages have these layers, one device per stage; each stage sends the output of its last layer.
 inline Plan plan_of_layers(const std::vector<std::vector<std::string>>& stages) {
   Plan plan = row_plan("1f1b", std::vector<int>(stages.size(), 1), 4);
   for (std::size_t s = 0; s < stages.size(); ++s) plan.stages[s].layers = stages[s];
+  for (Boundary& boundary : plan.boundaries) {
+    for (BoundaryTensor& tensor : boundary.tensors)
+      tensor.layer = stages[static_cast<std::size_t>(boundary.source)].back();
+  }
   return plan;
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <stdexcept>
 
+#include "costmodel/bound_plan.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft {
@@ -68,8 +69,8 @@ TEST(MakePlan, GivesASkippingTensorABoundaryOfItsOwn) {
   graph.edges.erase(graph.edges.begin());  // now only layer 3 reads layer 0
   const Plan plan = planned(graph, {0, 0, 1, 2}, {1, 1, 1});
   EXPECT_THAT(crossings(plan), ElementsAre("0-1 l1", "0-2 l0", "1-2 l2"));
-  EXPECT_EQ(far_reader(plan)->layer, "l0");
-  EXPECT_EQ(far_reader(plan)->reader, 2);
+  EXPECT_EQ(far_reader(BoundPlan(plan))->layer, "l0");
+  EXPECT_EQ(far_reader(BoundPlan(plan))->reader, 2);
 }
 
 TEST(MakePlan, PassesATensorOnFromEachStageThatReadsItToTheNext) {
@@ -77,10 +78,22 @@ TEST(MakePlan, PassesATensorOnFromEachStageThatReadsItToTheNext) {
   graph.edges.push_back(kSkip);
   const Plan plan = planned(graph, {0, 1, 2}, {1, 1, 1});
   EXPECT_THAT(crossings(plan), ElementsAre("0-1 l0", "1-2 l0 l1"));
-  EXPECT_EQ(far_reader(plan)->layer, "l0");
-  EXPECT_EQ(far_reader(plan)->stage, 0);
-  EXPECT_EQ(far_reader(plan)->reader, 2);
-  EXPECT_FALSE(far_reader(planned(chain(), {0, 1, 2}, {1, 1, 1})));
+  EXPECT_EQ(far_reader(BoundPlan(plan))->layer, "l0");
+  EXPECT_EQ(far_reader(BoundPlan(plan))->stage, 0);
+  EXPECT_EQ(far_reader(BoundPlan(plan))->reader, 2);
+  EXPECT_FALSE(far_reader(BoundPlan(planned(chain(), {0, 1, 2}, {1, 1, 1}))));
+}
+
+TEST(LayersOfStages, AreTheGraphsInThePlansOrder) {
+  const Graph graph = chain();
+  const Plan plan = planned(graph, {0, 1, 1}, {1, 1});
+  const auto layers = layers_of_stages(graph, plan);
+  ASSERT_EQ(layers.size(), 2U);
+  EXPECT_THAT(layers[0], ElementsAre(&graph.layers[0]));
+  EXPECT_THAT(layers[1], ElementsAre(&graph.layers[1], &graph.layers[2]));
+  Plan other = plan;
+  other.stages[0].layers = {"l7"};
+  EXPECT_THROW((void)layers_of_stages(graph, other), std::invalid_argument);
 }
 
 TEST(MakePlan, SendsATensorOnceToAStageThatReadsItTwice) {

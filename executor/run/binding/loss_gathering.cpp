@@ -43,10 +43,7 @@ std::vector<double> LossGathering::receive(int first) {
   const int microbatches = plan_.plan().microbatches;
   std::vector<double> losses(to_index(microbatches));
   for (const int source : sources_) {
-    std::vector<int> own;
-    for (int m = 0; m < microbatches; ++m) {
-      if (plan_.runner(stage_, first + m) == source) own.push_back(m);
-    }
+    const std::vector<int> own = plan_.microbatches_of(stage_, source, microbatches, first);
     if (own.empty()) continue;
     std::vector<double> values;
     if (source == 0) {
@@ -57,7 +54,7 @@ std::vector<double> LossGathering::receive(int first) {
           channel_.receive({{static_cast<std::int64_t>(own.size())}, at::kDouble}, source, channel::kLossTag)->wait();
       values.assign(arrived.const_data_ptr<double>(), arrived.const_data_ptr<double>() + own.size());
     }
-    for (std::size_t i = 0; i < own.size(); ++i) losses[to_index(own[i])] = values[i];
+    for (std::size_t i = 0; i < own.size(); ++i) losses[to_index(own[i] - first)] = values[i];
   }
   return losses;
 }

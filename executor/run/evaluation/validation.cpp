@@ -110,10 +110,12 @@ void Validation::follow(StageWorker& training) {
 
 std::vector<std::int64_t> Validation::microbatches_of(int rank) const {
   std::vector<std::int64_t> out;
-  const int stage = loss_stage(bound_);
-  const std::int64_t in_step = plan_.plan().microbatches;
-  for (std::int64_t m = 0; m < pieces_.microbatches; ++m) {
-    if (plan_.runner(stage, to_int(m % in_step)) == rank) out.push_back(m);
+  const int in_step = plan_.plan().microbatches;
+  const std::vector<int> own = plan_.microbatches_of(loss_stage(bound_), rank, in_step);
+  for (std::int64_t first = 0; first < pieces_.microbatches; first += in_step) {
+    for (const int m : own) {
+      if (first + m < pieces_.microbatches) out.push_back(first + m);
+    }
   }
   return out;
 }

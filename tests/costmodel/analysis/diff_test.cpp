@@ -23,7 +23,7 @@ TEST(Diff, FindsWhereTwoPlansDiffer) {
   PlanSettings other{.microbatches = 8, .schedule = "gpipe"};
   other.recompute = true;
   const Plan b = in_stages(graph, topology, {0, 1, 1}, {2, 1}, other);
-  EXPECT_THAT(moved_layers(a, b), ::testing::ElementsAre(MovedLayer{"l1", 0, 1}));
+  EXPECT_THAT(moved_layers(BoundPlan(a), BoundPlan(b)), ::testing::ElementsAre(MovedLayer{"l1", 0, 1}));
   EXPECT_THAT(plan_differences(a, b),
               ::testing::IsSupersetOf(std::vector<PlanDifference>{{"schedule", "1f1b", "gpipe"},
                                                                   {"microbatches", "4", "8"},
@@ -31,7 +31,7 @@ TEST(Diff, FindsWhereTwoPlansDiffer) {
                                                                   {"stage 0 devices", "0", "0 1"},
                                                                   {"stage 1 devices", "1", "2"},
                                                                   {"stage 0 recomputation", "off", "on"}}));
-  EXPECT_TRUE(moved_layers(a, a).empty());
+  EXPECT_TRUE(moved_layers(BoundPlan(a), BoundPlan(a)).empty());
   EXPECT_TRUE(plan_differences(a, a).empty());
 }
 

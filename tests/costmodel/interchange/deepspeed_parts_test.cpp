@@ -21,7 +21,7 @@ std::string refusal(const std::string& text) {
 }
 
 TEST(DeepspeedParts, AreTheBoundsOfThePlansStages) {
-  const DeepspeedParts parts = deepspeed_parts(testing::plan_of_layers({{"a", "b"}, {"c"}, {"d", "e"}}));
+  const DeepspeedParts parts = deepspeed_parts(BoundPlan(testing::plan_of_layers({{"a", "b"}, {"c"}, {"d", "e"}})));
   EXPECT_THAT(parts.parts, ElementsAre(0, 2, 3, 5));
   EXPECT_THAT(parts.layers, ElementsAre("a", "b", "c", "d", "e"));
   EXPECT_EQ(parse_deepspeed_parts(deepspeed_parts_json(parts), "again"), parts);
@@ -30,28 +30,28 @@ TEST(DeepspeedParts, AreTheBoundsOfThePlansStages) {
 }
 
 TEST(DeepspeedParts, LeaveTheLossToTheLossFunction) {
-  const DeepspeedParts parts = deepspeed_parts(testing::plan_of_layers({{"a"}, {"b", "model.loss"}}));
+  const DeepspeedParts parts = deepspeed_parts(BoundPlan(testing::plan_of_layers({{"a"}, {"b", "model.loss"}})));
   EXPECT_THAT(parts.parts, ElementsAre(0, 1, 2));
   EXPECT_THAT(parts.layers, ElementsAre("a", "b"));
   EXPECT_THAT(deepspeed_partition(parts, testing::graph_of_layers({"a", "b", "model.loss"})).stage_of_layer,
               ElementsAre(0, 1, 1));
-  EXPECT_THAT(testing::refused([] { return deepspeed_parts(testing::plan_of_layers({{"a"}, {"loss"}})); }),
+  EXPECT_THAT(testing::refused([] { return deepspeed_parts(BoundPlan(testing::plan_of_layers({{"a"}, {"loss"}}))); }),
               HasSubstr("the last stage has only \"loss\""));
 }
 
 TEST(DeepspeedParts, RefuseWhatNoPipelineModuleRuns) {
   Plan uneven = testing::plan_of_layers({{"a"}, {"b"}});
   uneven.stages[1].devices = {1, 2};
-  EXPECT_EQ(testing::refused([&] { return deepspeed_parts(uneven); }),
+  EXPECT_EQ(testing::refused([&] { return deepspeed_parts(BoundPlan(uneven)); }),
             "stage 1 has 2 replicas and stage 0 has 1, but DeepSpeed needs the same number for every stage");
   Plan skipping = testing::plan_of_layers({{"a"}, {"b"}, {"c"}});
   skipping.boundaries.push_back({0, 2, {{"a", 0, Bytes(8), {}, "", true}}});
   EXPECT_EQ(
-      testing::refused([&] { return deepspeed_parts(skipping); }),
+      testing::refused([&] { return deepspeed_parts(BoundPlan(skipping)); }),
       "layer \"a\" of stage 0 is read in stage 2, but a PipelineModule passes a stage's output only to the next stage");
-  EXPECT_THAT(
-      testing::refused([] { return deepspeed_parts(testing::row_plan("interleaved-1f1b", {1, 1, 1, 1}, 4, 2)); }),
-      HasSubstr("2 stages on each device"));
+  EXPECT_THAT(testing::refused(
+                  [] { return deepspeed_parts(BoundPlan(testing::row_plan("interleaved-1f1b", {1, 1, 1, 1}, 4, 2))); }),
+              HasSubstr("2 stages on each device"));
 }
 
 TEST(ParseDeepspeedParts, TakesTheListAlone) {

@@ -118,7 +118,7 @@ TEST(LayoutUnits, NamesTheLayerThatHasNoLetter) {
 TEST(MegatronLayout, OfAPlanImportsToTheSamePartition) {
   const Plan plan = testing::plan_of_layers(
       {{"wte", "wpe", "h.0.attn", "h.0.mlp"}, {"h.1.attn", "h.1.mlp"}, {"ln_f", "lm_head", "loss"}});
-  const std::string text = megatron_layout_text(megatron_layout(plan));
+  const std::string text = megatron_layout_text(megatron_layout(BoundPlan(plan)));
   EXPECT_EQ(text, "Et|t|L");
   EXPECT_THAT(megatron_partition(stages_of(text), testing::graph_of_layers(kGpt)).stage_of_layer,
               ElementsAre(0, 0, 0, 0, 1, 1, 2, 2, 2));
@@ -127,12 +127,13 @@ TEST(MegatronLayout, OfAPlanImportsToTheSamePartition) {
 TEST(MegatronLayout, RefusesWhatALetterCannotPart) {
   EXPECT_EQ(
       testing::refused([] {
-        return megatron_layout(testing::plan_of_layers({{"wte", "h.0.attn"}, {"h.0.mlp", "h.1.attn", "loss"}}));
+        return megatron_layout(
+            BoundPlan(testing::plan_of_layers({{"wte", "h.0.attn"}, {"h.0.mlp", "h.1.attn", "loss"}})));
       }),
       "layer \"h.0.mlp\" of h.0 is in stage 1, its first layer in stage 0; a layout has one letter t for all of it");
   Plan plan = testing::plan_of_layers({{"wte", "h.0"}, {"h.1", "loss"}});
   plan.stages[1].devices = {1, 2};
-  EXPECT_EQ(testing::refused([&] { return megatron_layout(plan); }),
+  EXPECT_EQ(testing::refused([&] { return megatron_layout(BoundPlan(plan)); }),
             "stage 1 has 2 replicas and stage 0 has 1, but Megatron-LM needs the same number for every stage");
 }
 

@@ -39,11 +39,7 @@ Case case_of(const std::vector<std::string>& layers, const std::vector<int>& bou
   std::vector<std::vector<std::string>> stages;
   for (std::size_t s = 0; s + 1 < bounds.size(); ++s)
     stages.emplace_back(layers.begin() + bounds[s], layers.begin() + bounds[s + 1]);
-  Case out{testing::plan_of_layers(stages), testing::graph_of_layers(layers)};
-  for (Boundary& boundary : out.plan.boundaries) {
-    boundary.tensors.front().layer = stages[static_cast<std::size_t>(boundary.source)].back();
-  }
-  return out;
+  return {testing::plan_of_layers(stages), testing::graph_of_layers(layers)};
 }
 
 std::string text_of(const PlanTexts& texts, const std::string& kind) {

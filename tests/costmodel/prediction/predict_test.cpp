@@ -13,6 +13,7 @@ namespace stagecraft {
 namespace {
 
 using testing::chain_graph;
+using ::testing::ElementsAre;
 using testing::flat_topology;
 using testing::one_layer_a_stage;
 
@@ -438,6 +439,16 @@ TEST(PredictLongSteps, AreReplayedWhereTheyDoNotRepeatThemselvesUpToALimit) {
               ::testing::ThrowsMessage<std::invalid_argument>(
                   "3000 microbatches: the 2 stages of schedule \"gpipe\" do not repeat, so every microbatch must be "
                   "simulated; the limit is 2500, because more take minutes and gigabytes"));
+}
+
+TEST(StagesOfPositions, AreThoseOfTheRanks) {
+  Prediction prediction;
+  prediction.stages.resize(4);
+  prediction.timeline.stage_of_rank = {0, 1, 1};  // two replicas of the second position
+  EXPECT_THAT(stages_of_positions(prediction), ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3)));
+  prediction.timeline.stage_of_rank.clear();
+  EXPECT_EQ(stages_of_positions(prediction).size(), 4U);
+  EXPECT_TRUE(stages_of_positions({}).empty());
 }
 
 }  // namespace
