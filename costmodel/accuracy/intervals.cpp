@@ -205,19 +205,14 @@ Doubt link_doubt(const Topology& topology, const BoundPlan& plan, int level) {
     for (const BoundaryTensor& tensor : plan.plan().boundaries[b].tensors)
       out = worse(out, curve_doubt(link.send_receive, tensor.bytes, link.origin));
   }
-  for (int s = 0; s < plan.stages(); ++s) {
-    if (!plan.reduces(s)) continue;
-    std::set<int> devices;
-    for (int other = 0; other < plan.stages(); ++other) {
-      if (plan.reduce_groups()[to_index(other)] != plan.reduce_groups()[to_index(s)]) continue;
-      const auto& of = plan.plan().stages[to_index(other)].devices;
-      devices.insert(of.begin(), of.end());
-    }
+  std::vector<std::vector<int>> groups;  // of devices that sum gradients
+  for (int s = 0; s < plan.stages(); ++s) groups.push_back(plan.devices_of(plan.ranks_of(s)));
+  for (const TiedHolders& tied : plan.tied()) groups.push_back(plan.devices_of(tied.ranks));
+  for (const std::vector<int>& devices : groups) {
     if (devices.size() < 2) continue;
     int outermost = 0;
     for (const int device : devices) {
-      if (device != *devices.begin())
-        outermost = std::max(outermost, joining_level(topology, *devices.begin(), device));
+      if (device != devices.front()) outermost = std::max(outermost, joining_level(topology, devices.front(), device));
     }
     if (level > outermost) continue;
     // The bytes at each level depend on the shares of the levels inside: only a group inside one level can be compared

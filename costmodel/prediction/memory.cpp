@@ -33,23 +33,22 @@ int in_flight(const std::vector<Action>& list, int stage, bool splits) {
   return most;
 }
 
-std::vector<Bytes> tied_bytes(const Graph& graph, const BoundPlan& plan) {
-  std::vector<Bytes> out(plan.plan().stages.size());
-  std::set<std::string> shared;
-  for (const TiedHolders& tied : plan.tied()) {
-    if (tied.stages.size() > 1) shared.insert(tied.parameter);
+std::vector<Bytes> bytes_of_tied(const Graph& graph, const BoundPlan& plan) {
+  std::vector<Bytes> out;
+  if (plan.tied().empty()) return out;
+  std::unordered_map<std::string, Bytes> bytes;
+  for (const Layer& layer : graph.layers) {
+    for (const TiedParameter& tied : layer.tied) bytes[tied.name] = tied.bytes;
   }
-  if (shared.empty()) return out;
-  std::unordered_map<std::string, const Layer*> by_id;
-  for (const Layer& layer : graph.layers) by_id[layer.id] = &layer;
-  for (std::size_t s = 0; s < out.size(); ++s) {
-    std::map<std::string, Bytes> held;  // counted once, however many layers of the stage have it
-    for (const std::string& id : plan.plan().stages[s].layers) {
-      for (const TiedParameter& tied : by_id.at(id)->tied) {
-        if (shared.contains(tied.name)) held[tied.name] = tied.bytes;
-      }
-    }
-    for (const auto& [name, bytes] : held) out[s] += bytes;
+  for (const TiedHolders& tied : plan.tied()) out.push_back(bytes.at(tied.parameter));
+  return out;
+}
+
+std::vector<Bytes> tied_bytes(const Graph& graph, const BoundPlan& plan) {
+  const std::vector<Bytes> bytes = bytes_of_tied(graph, plan);
+  std::vector<Bytes> out(plan.plan().stages.size());
+  for (int s = 0; s < plan.stages(); ++s) {
+    for (const int parameter : plan.shared(s)) out[to_index(s)] += bytes[to_index(parameter)];
   }
   return out;
 }
@@ -96,9 +95,8 @@ Recomputed recomputed(const Graph& graph, const Stage& stage) {
 RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, int in_flight) {
   const Stage& own = plan.plan().stages[to_index(stage)];
   const ScheduleEntry& schedule = plan.schedule();
-  const std::set<std::string> ids(own.layers.begin(), own.layers.end());
   std::vector<bool> mine(graph.layers.size());
-  for (std::size_t i = 0; i < graph.layers.size(); ++i) mine[i] = ids.contains(graph.layers[i].id);
+  for (std::size_t i = 0; i < graph.layers.size(); ++i) mine[i] = plan.stage_of(graph.layers[i].id) == stage;
 
   Bytes parameters;
   Bytes saved;
@@ -158,7 +156,7 @@ RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, in
   } else {
     out.parts["activations"] = in_flight * received + largest;
   }
-  const int versions = weight_versions_bound(schedule, plan.shape(), stage % plan.positions());
+  const int versions = weight_versions_bound(schedule, plan.shape(), plan.position_of(stage));
   if (versions > 1) out.parts["older versions"] = parameters * (versions - 1);
   out.parts["inputs"] = in_flight * loaded;
   out.parts["receiving"] = receiving;

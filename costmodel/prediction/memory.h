@@ -16,6 +16,9 @@ namespace stagecraft {
 [[nodiscard]] std::vector<RankMemory> rank_memories(const Graph& graph, const BoundPlan& plan,
                                                     const std::vector<std::vector<Action>>& lists);
 
+/// The bytes of each tied parameter, in the order of BoundPlan::tied. Precondition: the plan is valid for the graph.
+[[nodiscard]] std::vector<Bytes> bytes_of_tied(const Graph& graph, const BoundPlan& plan);
+
 /// For each stage, the bytes of the tied parameters that it shares with other stages, often 0. Precondition: the plan
 /// is valid for the graph.
 [[nodiscard]] std::vector<Bytes> tied_bytes(const Graph& graph, const BoundPlan& plan);

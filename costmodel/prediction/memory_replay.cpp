@@ -4,7 +4,6 @@
 #include <cmath>
 #include <map>
 #include <set>
-#include <unordered_map>
 #include <utility>
 
 #include "costmodel/index.h"
@@ -36,7 +35,8 @@ struct StageNeeds {
   bool has_flat_gradients = false;
 };
 
-StageNeeds needs_of(const Graph& graph, const BoundPlan& plan, int stage) {
+/// `layers`: the stage's, in the plan's order.
+StageNeeds needs_of(const Graph& graph, const BoundPlan& plan, int stage, const std::vector<const Layer*>& layers) {
   const Stage& own = plan.plan().stages[to_index(stage)];
   const bool trains = plan.schedule().trains;
   StageNeeds out;
@@ -56,14 +56,12 @@ StageNeeds needs_of(const Graph& graph, const BoundPlan& plan, int stage) {
   out.sent_back = part(one, "sending");
   out.has_flat_gradients = trains && !plan.asynchronous() && plan.replicas(stage) > 1;
   out.beside_saved = out.workspace;
-  std::unordered_map<std::string, const Layer*> by_id;
-  for (const Layer& layer : graph.layers) by_id[layer.id] = &layer;
   Bytes saved;
   Bytes gradients;
   Bytes beside;
   Bytes growing;
-  for (auto id = own.layers.rbegin(); id != own.layers.rend(); ++id) {
-    const Layer& layer = *by_id.at(*id);
+  for (auto it = layers.rbegin(); it != layers.rend(); ++it) {
+    const Layer& layer = **it;
     const Bytes workspace = layer.workspace_bytes.value_or(activation_bytes(layer));
     out.measured = out.measured && layer.saved_bytes && layer.workspace_bytes;
     beside = std::max(beside, workspace - saved);
@@ -72,8 +70,8 @@ StageNeeds needs_of(const Graph& graph, const BoundPlan& plan, int stage) {
     gradients += layer.parameter_bytes;
   }
   Bytes kept;
-  for (const std::string& id : own.layers) {
-    const Layer& layer = *by_id.at(id);
+  for (const Layer* each : layers) {
+    const Layer& layer = *each;
     kept += kept_gradient_bytes(layer);
     out.beside_kept = std::max(out.beside_kept, layer.workspace_bytes.value_or(activation_bytes(layer)) - kept);
   }
@@ -380,17 +378,24 @@ std::vector<std::vector<Bytes>> message_bytes(const Plan& plan) {
   return out;
 }
 
-/// Of the all-reduces of a stage: over its replicas, and for its tied parameters.
-Bytes communication_of(const BoundPlan& plan, int stage, Bytes gradients, Bytes tied, const std::string& channel) {
-  Bytes own = gradients - tied;
+/// Of the all-reduces of a stage: over its replicas, and for the parameters that it shares. `tied`: bytes_of_tied.
+Bytes communication_of(const BoundPlan& plan, int stage, Bytes gradients, const std::vector<Bytes>& tied,
+                       const std::string& channel) {
+  Bytes own = gradients;
+  for (const int parameter : plan.shared(stage)) own -= tied[to_index(parameter)];
   if (plan.plan().gradient_bucket_bytes && !plan.asynchronous())
     own = std::min(own, *plan.plan().gradient_bucket_bytes);
-  const Bytes out = reduce_buffer_bytes(own, plan.replicas(stage), channel);
-  int holders = 0;
-  for (const TiedHolders& each : plan.tied()) {
-    if (std::ranges::count(each.stages, stage) > 0) holders = std::max(holders, to_int(each.ranks.size()));
+  Bytes out = reduce_buffer_bytes(own, plan.replicas(stage), channel);
+  // Parameters are summed one after the other: each takes the buffer of an earlier one if that is large enough.
+  Bytes largest;
+  for (const int parameter : plan.shared(stage)) {
+    const int holders = to_int(plan.tied()[to_index(parameter)].ranks.size());
+    const Bytes buffer = reduce_buffer_bytes(tied[to_index(parameter)], holders, channel);
+    if (buffer <= largest) continue;
+    largest = buffer;
+    out += buffer;
   }
-  return out + reduce_buffer_bytes(tied, holders, channel);
+  return out;
 }
 
 }  // namespace
@@ -431,13 +436,14 @@ Bytes reduce_buffer_bytes(Bytes values, int ranks, const std::string& channel) {
 std::vector<MemoryReplay> replay_memory(const Graph& graph, const BoundPlan& plan,
                                         const std::vector<std::vector<Action>>& lists, const MemoryPlace& place) {
   const std::vector<bool> splits = splits_backward(graph, plan);
-  const std::vector<Bytes> tied = tied_bytes(graph, plan);
+  const std::vector<Bytes> tied = bytes_of_tied(graph, plan);
+  const auto layers = layers_of_stages(graph, plan.plan());
   std::vector<StageNeeds> needs;
   for (int s = 0; s < plan.stages(); ++s) {
-    needs.push_back(needs_of(graph, plan, s));
+    needs.push_back(needs_of(graph, plan, s, layers[to_index(s)]));
     needs.back().splits = splits[to_index(s)];
     if (plan.schedule().trains)
-      needs.back().communication = communication_of(plan, s, needs.back().gradients, tied[to_index(s)], place.channel);
+      needs.back().communication = communication_of(plan, s, needs.back().gradients, tied, place.channel);
   }
   const std::vector<std::vector<Bytes>> bytes = message_bytes(plan.plan());
   for (std::size_t b = 0; b < bytes[0].size(); ++b) {

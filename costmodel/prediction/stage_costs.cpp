@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <unordered_map>
 #include <utility>
 
 #include "costmodel/index.h"
@@ -14,35 +13,17 @@
 namespace stagecraft {
 namespace {
 
-/// The graph's layers of each stage, in the plan's order.
-using StageLayers = std::vector<std::vector<const Layer*>>;
-
-StageLayers layers_of_stages(const Graph& graph, const BoundPlan& plan) {
-  std::unordered_map<std::string, const Layer*> by_id;
-  for (const Layer& layer : graph.layers) by_id[layer.id] = &layer;
-  StageLayers out;
-  for (const Stage& stage : plan.plan().stages) {
-    auto& layers = out.emplace_back();
-    for (const std::string& id : stage.layers) layers.push_back(by_id.at(id));
-  }
-  return out;
-}
-
 /// Time of each stage to load a microbatch of the inputs that it reads, if it was measured. Times of input layers in
 /// imported profiles do not count: PipeDream's include its own data loader.
-std::vector<Seconds> loading_times(const Graph& graph, const StageLayers& layers) {
-  std::unordered_map<const Layer*, std::size_t> stage_of;
-  for (std::size_t s = 0; s < layers.size(); ++s) {
-    for (const Layer* layer : layers[s]) stage_of[layer] = s;
-  }
-  std::set<std::pair<std::size_t, int>> reads;  // (stage, input)
+std::vector<Seconds> loading_times(const Graph& graph, const BoundPlan& plan) {
+  std::set<std::pair<int, int>> reads;  // (stage, input)
   for (const Edge& edge : graph.edges) {
     const Layer& source = graph.layers[to_index(edge.source)];
     if (!is_input(source) || source.forward.count == 0) continue;
-    reads.emplace(stage_of.at(&graph.layers[to_index(edge.destination)]), edge.source);
+    reads.emplace(*plan.stage_of(graph.layers[to_index(edge.destination)].id), edge.source);
   }
-  std::vector<Seconds> out(layers.size());
-  for (const auto& [stage, input] : reads) out[stage] += graph.layers[to_index(input)].forward.median;
+  std::vector<Seconds> out(to_index(plan.stages()));
+  for (const auto& [stage, input] : reads) out[to_index(stage)] += graph.layers[to_index(input)].forward.median;
   return out;
 }
 
@@ -93,38 +74,33 @@ StageCost compute_cost(const std::vector<const Layer*>& layers, bool recompute, 
   return out;
 }
 
-/// The devices of all stages that reduce together with `stage`.
-std::vector<int> devices_of_group(const BoundPlan& plan, int stage) {
-  std::set<int> out;
-  for (int other = 0; other < plan.stages(); ++other) {
-    if (plan.reduce_groups()[to_index(other)] != plan.reduce_groups()[to_index(stage)]) continue;
-    const std::vector<int>& devices = plan.plan().stages[to_index(other)].devices;
-    out.insert(devices.begin(), devices.end());
-  }
-  return {out.begin(), out.end()};
-}
-
-/// Sets the costs of summing a stage's gradients: over its replicas, and `tied` bytes over all their holders.
+/// Sets the costs of summing a stage's gradients: over its replicas, and those of each parameter that it shares over
+/// its holders, one parameter after the other. `tied`: bytes_of_tied.
 void add_reduce(StageCost& cost, const std::vector<const Layer*>& layers, const Topology& topology,
-                const BoundPlan& plan, int stage, Bytes tied, double closure) {
+                const BoundPlan& plan, int stage, const std::vector<Bytes>& tied, double closure) {
   const std::vector<int>& devices = plan.plan().stages[to_index(stage)].devices;
   if (plan.plan().gradient_bucket_bytes && !plan.asynchronous()) {
     cost.buckets = reduce_buckets(layers, topology, devices, *plan.plan().gradient_bucket_bytes,
                                   plan.schedule().splits_backward, closure);
   } else {
-    Bytes parameters;
-    for (const Layer* layer : layers) parameters += layer->parameter_bytes;
-    cost.reduce = all_reduce_time(parameters - tied, devices, topology);
+    Bytes own;
+    for (const Layer* layer : layers) own += layer->parameter_bytes;
+    for (const int parameter : plan.shared(stage)) own -= tied[to_index(parameter)];
+    cost.reduce = all_reduce_time(own, devices, topology);
   }
-  if (tied > Bytes(0)) cost.tied = all_reduce_time(tied, devices_of_group(plan, stage), topology);
+  for (const int parameter : plan.shared(stage)) {
+    const Bytes bytes = tied[to_index(parameter)];
+    if (bytes <= Bytes(0)) continue;
+    cost.tied += all_reduce_time(bytes, plan.devices_of(plan.tied()[to_index(parameter)].ranks), topology);
+  }
 }
 
 /// With one type of devices.
 std::vector<StageCost> costs_of_one_type(const Graph& graph, const Topology& topology, const BoundPlan& plan) {
   const double closure = closure_factor(graph);
-  const StageLayers layers = layers_of_stages(graph, plan);
-  const std::vector<Seconds> loading = loading_times(graph, layers);
-  const std::vector<Bytes> tied = tied_bytes(graph, plan);
+  const auto layers = layers_of_stages(graph, plan.plan());
+  const std::vector<Seconds> loading = loading_times(graph, plan);
+  const std::vector<Bytes> tied = bytes_of_tied(graph, plan);
   std::vector<SplitBackwardTimes> parts;
   if (plan.schedule().splits_backward) parts = split_backward_times(graph, plan);
   std::vector<StageCost> out;
@@ -132,7 +108,7 @@ std::vector<StageCost> costs_of_one_type(const Graph& graph, const Topology& top
     StageCost cost = compute_cost(layers[to_index(s)], plan.plan().stages[to_index(s)].recompute,
                                   parts.empty() ? nullptr : &parts[to_index(s)], closure);
     cost.forward += loading[to_index(s)];
-    add_reduce(cost, layers[to_index(s)], topology, plan, s, tied[to_index(s)], closure);
+    add_reduce(cost, layers[to_index(s)], topology, plan, s, tied, closure);
     out.push_back(std::move(cost));
   }
   return out;

@@ -19,7 +19,7 @@ namespace stagecraft {
 ///   backward: with the forward again where the stage recomputes; in the parts of split_backward_times if the schedule
 ///     splits it;
 ///   reduce or buckets: the sum over the replicas of all parameters but those shared with other stages;
-///   tied: the sum of those, over all stages of the reduce group.
+///   tied: the sums of the parameters in BoundPlan::shared, each over its holders, one after the other.
 /// A stage is timed on the type of its devices; where its replicas are of several types, on the slowest of them.
 /// Precondition: the plan is valid for graph and topology.
 [[nodiscard]] std::vector<StageCost> stage_costs(const Graph& graph, const Topology& topology, const BoundPlan& plan);

@@ -528,12 +528,20 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
   const int positions = to_int(ends.size());
   std::vector<int> group(to_index(stages));  // stages that reduce together have the same number
   std::iota(group.begin(), group.end(), 0);
+  std::vector<Seconds> sharing(to_index(stages));  // sums of each stage's shared parameters, one after the other
   for (const auto& [name, holders] : tied_) {
     std::set<int> at;
     for (const int v : holders.nodes) at.insert(split.stage_of_node[to_index(v)]);
     if (at.size() < 2) continue;
+    std::set<int> ranks;
+    for (const int s : at) {
+      for (int r = 0; r < split.replicas[to_index(s)]; ++r) ranks.insert(first_rank[to_index(s)] + r);
+    }
+    const Seconds time =
+        holders.bytes > Bytes(0) ? all_reduce_time(holders.bytes, {ranks.begin(), ranks.end()}, topology_) : Seconds(0);
     for (const int s : at) {
       sums[to_index(s)].tied += holders.bytes;
+      sharing[to_index(s)] += time;
       const int from = group[to_index(s)];
       const int to = group[to_index(*at.begin())];
       std::replace(group.begin(), group.end(), std::max(from, to), std::min(from, to));
@@ -545,7 +553,6 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
     if (group[to_index(g)] != g) continue;
     Seconds start;
     Seconds end;  // of sums over replicas alone; buckets do not wait for the rest of the group
-    std::set<int> members;
     for (int s = g; s < stages; ++s) {
       if (group[to_index(s)] == g) start = larger(start, ends[to_index(s % positions)]);
     }
@@ -555,12 +562,10 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
       const int first = first_rank[to_index(s)];
       const Seconds from = settings_.gradient_bucket_bytes ? ends[to_index(s % positions)] : start;
       if (split.chunks == 1) end = larger(end, from + reduce_of(split, sums[to_index(s)], s, first, devices));
-      for (int r = 0; r < split.replicas[to_index(s)]; ++r) members.insert(first + r);
     }
     Seconds tied;
     for (int s = g; s < stages; ++s) {
-      if (group[to_index(s)] != g || sums[to_index(s)].tied <= Bytes(0)) continue;
-      tied = larger(tied, all_reduce_time(sums[to_index(s)].tied, {members.begin(), members.end()}, topology_));
+      if (group[to_index(s)] == g) tied = larger(tied, sharing[to_index(s)]);
     }
     for (int s = g; s < stages; ++s) {
       if (group[to_index(s)] == g) after[to_index(s % positions)] = larger(after[to_index(s % positions)], end + tied);

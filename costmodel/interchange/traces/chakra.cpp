@@ -63,14 +63,13 @@ std::int64_t microseconds(Seconds time, const Span& span) {
 class Builder {
  public:
   Builder(const Timeline& timeline, const BoundPlan& plan, const Graph& graph)
-      : bound_(plan), plan_(plan.plan()), tied_(tied_bytes(graph, plan)), lists_(plan.action_lists()) {
-    for (const Stage& stage : plan_.stages) {
+      : bound_(plan), plan_(plan.plan()), tied_(bytes_of_tied(graph, plan)), lists_(plan.action_lists()) {
+    for (const auto& layers : layers_of_stages(graph, plan_)) {
       Bytes outputs;
       Bytes parameters;
-      for (const std::string& id : stage.layers) {
-        const Layer& layer = graph.layers[to_index(layer_index(graph, id))];
-        outputs += activation_bytes(layer);
-        parameters += layer.parameter_bytes;
+      for (const Layer* layer : layers) {
+        outputs += activation_bytes(*layer);
+        parameters += layer->parameter_bytes;
       }
       outputs_.push_back(outputs);
       parameters_.push_back(parameters);
@@ -205,48 +204,51 @@ class Builder {
     if (sends) read(node, {gradient ? ActionKind::Backward : ActionKind::Forward, stage, microbatch, -1});
   }
 
-  /// Ranks of the stage's replicas, or of all stages that share its tied parameters.
-  std::vector<int> holders(int stage, bool tied) const {
-    if (!tied) return bound_.ranks_of(stage);
-    const std::vector<int>& groups = bound_.reduce_groups();
-    std::vector<int> out;
-    for (int s = 0; s < bound_.stages(); ++s) {
-      if (groups[to_index(s)] != groups[to_index(stage)]) continue;
-      const std::vector<int> ranks = bound_.ranks_of(s);
-      out.insert(out.end(), ranks.begin(), ranks.end());
+  /// One all-reduce of a Reduce.
+  struct Sum {
+    Bytes bytes;
+    int group = 0;
+    std::vector<int> ranks;
+  };
+
+  /// Those of a stage: over its replicas, then of each parameter that it shares over all its holders.
+  std::vector<Sum> sums_of(int stage) const {
+    std::vector<Sum> out;
+    Bytes own = parameters_[to_index(stage)];
+    for (const int parameter : bound_.shared(stage)) own -= tied_[to_index(parameter)];
+    // ASTRA-sim reads group 0 as all ranks, so ours begin at 1.
+    if (bound_.replicas(stage) > 1) out.push_back({own, 1 + stage, bound_.ranks_of(stage)});
+    for (const int parameter : bound_.shared(stage)) {
+      const Bytes bytes = tied_[to_index(parameter)];
+      if (bytes > Bytes(0))
+        out.push_back({bytes, 1 + bound_.stages() + parameter, bound_.tied()[to_index(parameter)].ranks});
     }
-    std::sort(out.begin(), out.end());
-    out.erase(std::unique(out.begin(), out.end()), out.end());
     return out;
   }
 
+  /// The all-reduces follow each other; the span is divided by their bytes.
   void add_reduction(int rank, const Span& span) {
-    const int stage = span.action.stage;
-    const int stages = bound_.stages();
-    const Bytes own = parameters_[to_index(stage)] - tied_[to_index(stage)];
-    const bool replicated = bound_.replicas(stage) > 1;
-    const bool tied = tied_[to_index(stage)] > Bytes(0);
+    const std::vector<Sum> sums = sums_of(span.action.stage);
+    Bytes all;
+    for (const Sum& sum : sums) all += sum.bytes;
+    Bytes done;
     Span part = span;
-    std::optional<std::uint64_t> first;
-    for (const bool among_holders : {false, true}) {
-      if (!(among_holders ? tied : replicated)) continue;
-      part.start = first ? part.end : span.start;
-      // One follows the other; their time is divided by their bytes.
-      part.end = !among_holders && tied ? span.start + (span.end - span.start) * (own / parameters_[to_index(stage)])
-                                        : span.end;
+    for (const Sum& sum : sums) {
+      done += sum.bytes;
+      part.end = &sum == &sums.back() ? span.end : span.start + (span.end - span.start) * (done / all);
       ChakraNode& node = add(rank, part, ChakraKind::AllReduce);
-      node.bytes = among_holders ? tied_[to_index(stage)] : own;
-      // ASTRA-sim reads group 0 as all ranks, so ours begin at 1.
-      node.group = among_holders ? stages + 1 + bound_.reduce_groups()[to_index(stage)] : 1 + stage;
-      trace_.groups.emplace(node.group, holders(stage, among_holders));
-      read_gradients(node, stage);
-      computed_ = first = node.id;
+      node.bytes = sum.bytes;
+      node.group = sum.group;
+      trace_.groups.emplace(node.group, sum.ranks);
+      read_gradients(node, span.action.stage);
+      computed_ = node.id;
+      part.start = part.end;
     }
   }
 
   const BoundPlan& bound_;
   const Plan& plan_;
-  const std::vector<Bytes> tied_;
+  const std::vector<Bytes> tied_;  ///< bytes_of_tied
   const std::vector<std::vector<Action>> lists_;
   std::vector<Bytes> outputs_, parameters_;
   std::vector<std::map<int, std::map<Key, const Span*>>> spans_;

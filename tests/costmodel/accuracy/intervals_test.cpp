@@ -62,6 +62,23 @@ TEST(Intervals, NameTheSource) {
   EXPECT_EQ(link_doubt(topology, plan, 0), (Doubt{0.5, FigureSource::Extrapolated}));
 }
 
+// Stages 0 and 1 share a parameter, stages 1 and 2 another: pairs sum them, and all-reduces of pairs were measured.
+TEST(Intervals, TakeTheCurveOfTheRanksThatSumASharedParameter) {
+  Graph graph = chain_graph({1, 1, 1}, {1, 1, 1}, Bytes(500), Bytes(500));
+  graph.layers[0].tied = {{"a", Bytes(100)}};
+  graph.layers[1].tied = {{"a", Bytes(100)}, {"b", Bytes(100)}};
+  graph.layers[2].tied = {{"b", Bytes(100)}};
+  Topology topology = flat_topology(3, 1000);
+  Link& link = topology.levels[0].link;
+  link.origin = Origin::Measured;
+  link.send_receive.points = {{Bytes(100), Seconds(0.1)}, {Bytes(500), Seconds(0.5)}};
+  link.all_reduce[2].points = {{Bytes(100), Seconds(0.1)}};
+  const BoundPlan plan(one_layer_a_stage(graph, topology, {1, 1, 1}, "1f1b", 2));
+  EXPECT_EQ(link_doubt(topology, plan, 0), (Doubt{0.1, FigureSource::Measured}));
+  link.all_reduce.clear();
+  EXPECT_EQ(link_doubt(topology, plan, 0), (Doubt{0.1, FigureSource::Fitted}));
+}
+
 // Layers of known spread s, one stage, no links: the interval of a step of 4 s is exp(+-sqrt((1.645 s)^2 +
 // log(1.15)^2)). 1.645 s is 0.030564, of variance 0.00093416, log(1.15) is 0.13976, of variance 0.019533: 4.6 % and
 // 95.4 % of 0.020467.

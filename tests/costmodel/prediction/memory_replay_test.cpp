@@ -112,6 +112,24 @@ TEST(ReplayMemory, AddsTheBuffersOfReductions) {
   EXPECT_FALSE(replayed(graph, plan)[1].peak.parts.contains("communication"));
 }
 
+TEST(ReplayMemory, SumsSharedParametersInOneBufferAfterTheOther) {
+  // Stages 0 and 1 share "a", stages 1 and 2 share "b": each is summed by two ranks. Of 64 MiB a window is 4 * 64 / 2 /
+  // 16 = 8 MiB, of 16 MiB it is 2 MiB. Stage 1 sums "b" in the buffer of "a" if that is larger, else takes another one.
+  for (const bool large_first : {true, false}) {
+    const Bytes a(large_first ? 64 << 20 : 16 << 20);
+    const Bytes b(large_first ? 16 << 20 : 64 << 20);
+    Graph graph = layers(3, Bytes(100 << 20));
+    graph.layers[0].tied = {{"a", a}};
+    graph.layers[1].tied = {{"a", a}, {"b", b}};
+    graph.layers[2].tied = {{"b", b}};
+    const Plan plan = one_layer_a_stage(graph, flat_topology(3), {1, 1, 1}, "1f1b", 4);
+    const auto ranks = replayed(graph, plan, {"ucx", DeviceKind::Processor});
+    EXPECT_EQ(part(ranks[0].peak, "communication"), Bytes((large_first ? 8 : 2) << 20));
+    EXPECT_EQ(part(ranks[1].peak, "communication"), Bytes((large_first ? 8 : 2 + 8) << 20));
+    EXPECT_EQ(part(ranks[2].peak, "communication"), Bytes((large_first ? 2 : 8) << 20));
+  }
+}
+
 TEST(MemoryBound, AddsWhatEachPartMayBeOff) {
   RankMemory memory;
   memory.parts = {{"activations", 600_B}, {"kept gradients", 100_B}, {"parameters", 200_B}, {"workspace", 100_B}};

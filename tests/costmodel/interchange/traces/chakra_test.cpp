@@ -394,6 +394,34 @@ TEST(Chakra, ReducesAmongReplicasAndAmongHoldersOfATiedParameter) {
   EXPECT_FALSE(d.attributes.contains("involved_dim"));
 }
 
+TEST(Chakra, ReducesEachSharedParameterAmongItsOwnHolders) {
+  // Stages 0 and 1 share 10 B, stages 1 and 2 share 30 B. Stage 1 takes a quarter of its time for the first.
+  Graph graph = chain_graph({1, 1, 1}, {1, 1, 1}, 8_B, 40_B);
+  graph.layers[0].tied = {{"a", 10_B}};
+  graph.layers[1].tied = {{"a", 10_B}, {"b", 30_B}};
+  graph.layers[2].tied = {{"b", 30_B}};
+  const Topology topology = flat_topology(3, 1000);
+  const Plan plan = one_layer_a_stage(graph, topology, {1, 1, 1}, "1f1b", 2);
+  const ChakraTrace trace = chakra_trace(predicted(graph, topology, plan), BoundPlan(plan), graph);
+  EXPECT_EQ(trace.groups, (std::map<int, std::vector<int>>{{4, {0, 1}}, {5, {1, 2}}}));
+  const auto reductions = [&](std::size_t rank) {
+    std::vector<ChakraNode> out;
+    for (const ChakraNode& node : trace.ranks[rank]) {
+      if (node.kind == ChakraKind::AllReduce) out.push_back(node);
+    }
+    return out;
+  };
+  ASSERT_EQ(reductions(0).size(), 1U);
+  EXPECT_EQ(reductions(0)[0].bytes, 10_B);
+  ASSERT_EQ(reductions(1).size(), 2U);
+  EXPECT_EQ(reductions(1)[0].bytes, 10_B);
+  EXPECT_EQ(reductions(1)[1].bytes, 30_B);
+  const std::int64_t all = reductions(1)[0].duration_us + reductions(1)[1].duration_us;
+  EXPECT_NEAR(static_cast<double>(reductions(1)[0].duration_us), static_cast<double>(all) / 4, 1);
+  ASSERT_EQ(reductions(2).size(), 1U);
+  EXPECT_EQ(reductions(2)[0].bytes, 30_B);
+}
+
 TEST(Chakra, KeepsItsPromisesOnRandomPlans) {
   const std::uint32_t seed = 20261121;
   SCOPED_TRACE("seed " + std::to_string(seed));

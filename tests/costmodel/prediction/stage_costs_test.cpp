@@ -1,0 +1,68 @@
+#include "costmodel/prediction/stage_costs.h"
+
+#include <gtest/gtest.h>
+
+#include "costmodel/prediction/predict.h"
+#include "tests/support/chains.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::chain_graph;
+using testing::flat_topology;
+using testing::one_layer_a_stage;
+
+TEST(StageCosts, MultiplyLayersByTheClosure) {
+  // The layers take 1 + 2 and 3 + 4 s and an update of 2 s, 12 s in all; the iteration of 24 s makes that twice as
+  // much.
+  Graph graph = chain_graph({1, 3}, {2, 4});
+  graph.layers[1].update = Timing{2_s, {}, 1};
+  graph.iteration = Timing{24_s, {}, 1};
+  EXPECT_DOUBLE_EQ(closure_factor(graph), 2);
+  const Topology topology = flat_topology(2);
+  Plan plan = one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 1);
+  plan.stages[1].recompute = true;
+  const auto costs = stage_costs(graph, topology, BoundPlan(plan));
+  ASSERT_EQ(costs.size(), 2U);
+  EXPECT_DOUBLE_EQ(costs[0].forward.value, 2);
+  EXPECT_DOUBLE_EQ(costs[0].backward.value, 4);
+  EXPECT_DOUBLE_EQ(costs[0].update.value, 0);
+  EXPECT_DOUBLE_EQ(costs[1].forward.value, 6);
+  EXPECT_DOUBLE_EQ(costs[1].backward.value, 8 + 6);
+  EXPECT_DOUBLE_EQ(costs[1].update.value, 4);
+}
+
+TEST(StageCosts, SumEachSharedParameterOverItsOwnHolders) {
+  // Stages 0 and 1 share 1000 B, stages 1 and 2 share 2000 B. A ring of two moves half of it twice:
+  // 2 (0.5 + 500 / 1000) = 2 s and 2 (0.5 + 1000 / 1000) = 3 s. Stage 1 waits for both, one after the other.
+  Graph graph = chain_graph({1, 1, 1}, {1, 1, 1}, 0_B, 5000_B);
+  graph.layers[0].tied = {{"a", 1000_B}};
+  graph.layers[1].tied = {{"a", 1000_B}, {"b", 2000_B}};
+  graph.layers[2].tied = {{"b", 2000_B}};
+  const Topology topology = flat_topology(3, 1000, 0.5);
+  const BoundPlan plan(one_layer_a_stage(graph, topology, {1, 1, 1}, "1f1b", 1));
+  const auto costs = stage_costs(graph, topology, plan);
+  EXPECT_DOUBLE_EQ(costs[0].tied.value, 2);
+  EXPECT_DOUBLE_EQ(costs[1].tied.value, 5);
+  EXPECT_DOUBLE_EQ(costs[2].tied.value, 3);
+  for (const StageCost& cost : costs) EXPECT_EQ(cost.reduce, 0_s);  // nobody else has the rest
+  // All three meet: the last backward ends when all is done but the sums of stage 1.
+  const auto prediction = std::get<Prediction>(predict(graph, topology, plan));
+  EXPECT_NEAR(prediction.stages[1].reduce.value, 5, 1e-12);
+}
+
+TEST(StageCosts, SumTheOtherParametersOverTheReplicas) {
+  // Two replicas of stage 0 sum 4000 B without the 1000 B that stage 1 has too: 2 (0.5 + 2000 / 1000) = 5 s. The
+  // shared ones are summed by three: 4 (0.5 + 1000 / 3000) = 10/3 s.
+  Graph graph = chain_graph({1, 1}, {1, 1}, 0_B, 5000_B);
+  graph.layers[0].tied = graph.layers[1].tied = {{"a", 1000_B}};
+  const Topology topology = flat_topology(3, 1000, 0.5);
+  const auto costs = stage_costs(graph, topology, BoundPlan(one_layer_a_stage(graph, topology, {2, 1}, "1f1b", 2)));
+  EXPECT_DOUBLE_EQ(costs[0].reduce.value, 5);
+  EXPECT_NEAR(costs[0].tied.value, 10.0 / 3, 1e-12);
+  EXPECT_DOUBLE_EQ(costs[1].reduce.value, 0);
+  EXPECT_NEAR(costs[1].tied.value, 10.0 / 3, 1e-12);
+}
+
+}  // namespace
+}  // namespace stagecraft
