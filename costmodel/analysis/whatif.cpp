@@ -15,6 +15,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
+#include "costmodel/prediction/device_types.h"
 #include "costmodel/prediction/stage_costs.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
@@ -90,13 +91,21 @@ void scale(Layer& layer, double by) {
   }
 }
 
-/// Layers whose times are what is predicted with, so that they can be changed one by one.
-void spread_closure(Graph& graph) {
-  const double closure = closure_factor(graph);
-  for (Layer& layer : graph.layers) {
-    if (!is_input(layer)) scale(layer, closure);
-  }
-  graph.iteration.reset();
+/// The layers with their times on each type of devices: the graph's, and those of its profiles. Their times are what is
+/// predicted with, so that they can be changed one by one.
+std::vector<std::vector<Layer>*> times_of_types(Graph& graph) {
+  std::vector<std::vector<Layer>*> out;
+  const auto add = [&](std::vector<Layer>& layers, std::optional<Timing>& iteration) {
+    const double closure = closure_factor(layers, iteration);
+    for (Layer& layer : layers) {
+      if (!is_input(layer)) scale(layer, closure);
+    }
+    iteration.reset();
+    out.push_back(&layers);
+  };
+  add(graph.layers, graph.iteration);
+  for (DeviceProfile& profile : graph.profiles) add(profile.layers, profile.iteration);
+  return out;
 }
 
 Stage& stage_of(Scenario& scenario, const std::string& name) {
@@ -158,25 +167,38 @@ void set_latency(Scenario& scenario, const Names& names, const std::string& valu
 
 void set_compute(Scenario& scenario, const Names&, const std::string& value) {
   const double by = factor_only(value);
-  spread_closure(scenario.graph);
-  for (Layer& layer : scenario.graph.layers) {
-    if (!is_input(layer)) scale(layer, by);
+  for (std::vector<Layer>* layers : times_of_types(scenario.graph)) {
+    for (Layer& layer : *layers) {
+      if (!is_input(layer)) scale(layer, by);
+    }
   }
+}
+
+/// Forward and backward of a microbatch; where replicas are on several types of devices, on the slowest of them.
+Seconds time_of(const Scenario& scenario, const Stage& stage, const std::set<std::string>& ids) {
+  Seconds out;
+  for (const std::string& type : types_of(scenario.topology, stage.devices)) {
+    Seconds time;
+    for (const Layer& layer : graph_on(scenario.graph, type).layers) {
+      if (ids.contains(layer.id)) time += layer.forward.median + layer.backward.median;
+    }
+    out = std::max(out, time);
+  }
+  return out;
 }
 
 void set_stage_compute(Scenario& scenario, const Names& names, const std::string& value) {
   const Stage& stage = stage_of(scenario, names[1]);
   const std::set<std::string> ids(stage.layers.begin(), stage.layers.end());
   const auto by = factor(value);
-  spread_closure(scenario.graph);
-  Seconds now;
-  for (const Layer& layer : scenario.graph.layers) {
-    if (ids.contains(layer.id)) now += layer.forward.median + layer.backward.median;
-  }
+  const auto types = times_of_types(scenario.graph);
+  const Seconds now = time_of(scenario, stage, ids);
   if (!by && now <= Seconds(0)) throw std::invalid_argument("stage " + names[1] + " takes no time, so none can be set");
   const double scaled_by = by ? *by : seconds(value) / now;
-  for (Layer& layer : scenario.graph.layers) {
-    if (ids.contains(layer.id)) scale(layer, scaled_by);
+  for (std::vector<Layer>* layers : types) {
+    for (Layer& layer : *layers) {
+      if (ids.contains(layer.id)) scale(layer, scaled_by);
+    }
   }
 }
 

@@ -118,16 +118,18 @@ std::vector<StageCost> costs_of_one_type(const Graph& graph, const Topology& top
 
 // Layer times are separate medians and do not include the time that an iteration loses between and around the layers.
 // If the whole iteration was measured too, this is the factor that makes the layers add up to it.
-double closure_factor(const Graph& graph) {
+double closure_factor(const std::vector<Layer>& layers, const std::optional<Timing>& iteration) {
   Seconds sum;
-  for (const Layer& layer : graph.layers) {
+  for (const Layer& layer : layers) {
     if (is_input(layer)) continue;
     sum += layer.forward.median + layer.backward.median;
     if (layer.update) sum += layer.update->median;
   }
-  if (!graph.iteration || sum <= Seconds(0) || graph.iteration->median <= Seconds(0)) return 1;
-  return graph.iteration->median / sum;
+  if (!iteration || sum <= Seconds(0) || iteration->median <= Seconds(0)) return 1;
+  return iteration->median / sum;
 }
+
+double closure_factor(const Graph& graph) { return closure_factor(graph.layers, graph.iteration); }
 
 std::vector<StageCost> stage_costs(const Graph& graph, const Topology& topology, const BoundPlan& plan) {
   if (topology.others.empty()) return costs_of_one_type(graph, topology, plan);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "costmodel/bound_plan.h"
@@ -12,6 +13,8 @@ namespace stagecraft {
 /// The factor by which layer times are scaled so that forward, backward and update of all layers add up to the graph's
 /// whole iteration; 1 if it has none.
 [[nodiscard]] double closure_factor(const Graph& graph);
+/// The same of the layers' times on one type of devices, such as those of a DeviceProfile.
+[[nodiscard]] double closure_factor(const std::vector<Layer>& layers, const std::optional<Timing>& iteration);
 
 /// What each stage's actions cost, from its layers' times multiplied by closure_factor:
 ///   forward: with the measured loading of the inputs that the stage reads; those of imported profiles, which have no

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "costmodel/prediction/device_types.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft {
@@ -62,6 +63,41 @@ TEST(WhatIf, ChangesOneStageAlone) {
   const Graph absolute = with_change(measured, "stage.1.compute=900ms").graph;  // of 4.5 s
   EXPECT_NEAR(absolute.layers[1].backward.median.value, 0.6, 1e-12);
   EXPECT_NEAR(absolute.layers[0].backward.median.value, 3, 1e-12);
+}
+
+/// Stage 1 on a device of type "slow", where its layer takes 3 + 6 s.
+Scenario mixed_devices() {
+  Scenario out = scenario();
+  out.topology.others = {{1, 1, {.name = "slow", .memory = std::nullopt}}};
+  out.graph = with_profile(out.graph, "slow", chain_graph({3, 3}, {6, 6}, Bytes(500)));
+  return out;
+}
+
+TEST(WhatIf, ChangesTheTimesOnEveryTypeOfDevice) {
+  // One microbatch over free links: 1 + 3 + 6 + 2 s, and half of that.
+  Scenario one = mixed_devices();
+  one.plan.microbatches = 1;
+  one.topology.levels[0].link = {BytesPerSecond(1e12), Seconds(0), {}, {}};
+  const auto step = [](const Scenario& of) {
+    return std::get<Prediction>(predict(of.graph, of.topology, BoundPlan(of.plan))).iteration.value;
+  };
+  EXPECT_NEAR(step(one), 12, 1e-6);
+  EXPECT_NEAR(step(with_change(one, "compute=0.5x")), 6, 1e-6);
+  EXPECT_NEAR(step(with_change(one, "stage.1.compute=0.5x")), 1 + 1.5 + 3 + 2, 1e-6);
+  // Stage 1 takes 9 s where it is, not the 3 s of its layer on the other type.
+  EXPECT_NEAR(step(with_change(one, "stage.1.compute=4500ms")), 1 + 1.5 + 3 + 2, 1e-6);
+}
+
+// The layers of the profile add up to 18 s, its iteration is 36 s: they count twice, those of the graph once.
+TEST(WhatIf, SpreadsTheIterationOfEachTypeOfDevice) {
+  Scenario measured = mixed_devices();
+  measured.graph.profiles[0].iteration = Timing{Seconds(36), {}, 1};
+  const Graph half = with_change(measured, "stage.1.compute=0.5x").graph;
+  EXPECT_EQ(half.profiles[0].iteration, std::nullopt);
+  EXPECT_EQ(half.profiles[0].layers[0].forward.median, Seconds(6));
+  EXPECT_EQ(half.profiles[0].layers[1].forward.median, Seconds(3));
+  EXPECT_EQ(half.layers[0].forward.median, Seconds(1));
+  EXPECT_EQ(half.layers[1].forward.median, Seconds(0.5));
 }
 
 TEST(WhatIf, ChangesThePlanAndTheDevices) {

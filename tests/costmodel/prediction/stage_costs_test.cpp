@@ -19,6 +19,7 @@ TEST(StageCosts, MultiplyLayersByTheClosure) {
   graph.layers[1].update = Timing{2_s, {}, 1};
   graph.iteration = Timing{24_s, {}, 1};
   EXPECT_DOUBLE_EQ(closure_factor(graph), 2);
+  EXPECT_DOUBLE_EQ(closure_factor(graph.layers, std::nullopt), 1);
   const Topology topology = flat_topology(2);
   Plan plan = one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 1);
   plan.stages[1].recompute = true;
