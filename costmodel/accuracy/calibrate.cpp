@@ -287,6 +287,11 @@ Topology with_calibration(Topology topology, const Calibration& calibration) {
     scale(link.all_reduce, factor->second);
     scale(link.all_gather, factor->second);
     scale(link.reduce_scatter, factor->second);
+    // A message's time contains the processor time at its ends, and cannot become less than that.
+    if (link.processing) {
+      scale(link.processing->sender, factor->second);
+      scale(link.processing->receiver, factor->second);
+    }
   }
   for (const auto& [name, factor] : calibration.links) {
     if (std::find(names.begin(), names.end(), name) == names.end())

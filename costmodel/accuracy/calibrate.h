@@ -57,7 +57,8 @@ void validate(const Calibration& calibration);
 
 /// The graph with scaled times: of the layers, and of its whole iteration.
 [[nodiscard]] Graph with_calibration(Graph graph, const Calibration& calibration);
-/// The topology with scaled links. A level that the calibration does not name is unchanged. Throws
+/// The topology with scaled links: their latency and bandwidth, all measured times, and the processor time of messages,
+/// which is a part of theirs. A level that the calibration does not name is unchanged. Throws
 /// std::invalid_argument for a factor of a level that the topology does not have, listing its levels.
 [[nodiscard]] Topology with_calibration(Topology topology, const Calibration& calibration);
 

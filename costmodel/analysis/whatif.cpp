@@ -133,11 +133,22 @@ void scale(Curve& curve, Seconds latency, int hops, double latency_by, double re
   }
 }
 
+/// Scales the time that every message takes, that of the smallest measured one, and the rest.
+void scale_handling(Curve& curve, double fixed_by, double rest_by) {
+  if (!curve.points.empty()) scale(curve, curve.points.front().time, 1, fixed_by, rest_by);
+}
+
 void scale(Link& link, double latency_by, double rest_by) {
   scale(link.send_receive, link.latency, 1, latency_by, rest_by);
   for (auto& [ranks, curve] : link.all_reduce) scale(curve, link.latency, 2 * (ranks - 1), latency_by, rest_by);
   for (auto& [ranks, curve] : link.all_gather) scale(curve, link.latency, ranks - 1, latency_by, rest_by);
   for (auto& [ranks, curve] : link.reduce_scatter) scale(curve, link.latency, ranks - 1, latency_by, rest_by);
+  // A message's time contains the processor time at its ends: if that stayed, a message of a shared host could not
+  // become faster than its handling.
+  if (link.processing) {
+    scale_handling(link.processing->sender, latency_by, rest_by);
+    scale_handling(link.processing->receiver, latency_by, rest_by);
+  }
   link.latency = link.latency * latency_by;
   link.bandwidth = link.bandwidth / rest_by;
 }

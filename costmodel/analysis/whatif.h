@@ -23,7 +23,9 @@ struct SettingText {
 
 /// The scenario after `change`, "NAME=VALUE". A value with a trailing x is a factor ("0.8x"). A faster link divides the
 /// part of each measured time beyond its latency, a lower latency scales that part: one latency of a transfer,
-/// 2 (n - 1) of an all-reduce over n ranks, n - 1 of an all-gather or reduce-scatter, as in the ring formulas. Layer times, on every type of devices, are first
+/// 2 (n - 1) of an all-reduce over n ranks, n - 1 of an all-gather or reduce-scatter, as in the ring formulas. Of the
+/// processor time of messages, which is a part of theirs, the latency's factor scales what every message takes (the
+/// time of the smallest measured one), the bandwidth's the rest. Layer times, on every type of devices, are first
 /// scaled by closure_factor, whose iteration is then dropped, so that a change of one stage leaves the others alone. An
 /// absolute time of a stage is that on the slowest type of its devices. Throws std::invalid_argument: a change without
 /// "=", an unknown name (listing the known ones), level or stage, or a value that the thing does not take.

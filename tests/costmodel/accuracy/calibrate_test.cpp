@@ -151,6 +151,8 @@ TEST(WithCalibration, ScalesTheNamedLevel) {
   EXPECT_EQ(link.all_reduce.at(2).points[0].time, 6_s);
   EXPECT_EQ(link.all_gather.at(2).points[0].time, 12_s);
   EXPECT_EQ(link.reduce_scatter.at(2).points[0].time, 14_s);
+  EXPECT_EQ(link.processing->sender.points[0].time, 16_s);
+  EXPECT_EQ(link.processing->receiver.points[0].time, 18_s);
   EXPECT_EQ(topology.levels[1], full_topology().levels[1]);
   c.links["moon"] = 2;
   EXPECT_THAT([&] { (void)with_calibration(full_topology(), c); },

@@ -100,6 +100,43 @@ TEST(WhatIf, SpreadsTheIterationOfEachTypeOfDevice) {
   EXPECT_EQ(half.layers[1].forward.median, Seconds(0.5));
 }
 
+// Handling a message takes a sender 0.25 s and 0.5 s per byte beyond the first; a receiver 1 s per byte, with one byte
+// measured. The latency scales the times of the first points, the bandwidth the rest.
+TEST(WhatIf, ScalesTheProcessorTimeOfMessages) {
+  Scenario shared = scenario();
+  Link& link = shared.topology.levels[0].link;
+  link.processing = MessageProcessing{
+      MessageThread::Separate, {{{Bytes(1), Seconds(0.25)}, {Bytes(3), Seconds(1.25)}}}, {{{Bytes(1), Seconds(1)}}}};
+  const auto changed = [&](const std::string& change) {
+    return *with_change(shared, change).topology.levels[0].link.processing;
+  };
+  const MessageProcessing faster = changed("link.node.bandwidth=2x");
+  EXPECT_EQ(faster.sender.points, (std::vector<CurvePoint>{{Bytes(1), Seconds(0.25)}, {Bytes(3), Seconds(0.75)}}));
+  EXPECT_EQ(faster.receiver, link.processing->receiver);
+  const MessageProcessing nearer = changed("link.node.latency=0.5x");
+  EXPECT_EQ(nearer.sender.points, (std::vector<CurvePoint>{{Bytes(1), Seconds(0.125)}, {Bytes(3), Seconds(1.125)}}));
+  EXPECT_EQ(nearer.receiver.points, (std::vector<CurvePoint>{{Bytes(1), Seconds(0.5)}}));
+  link.processing->sender.points.clear();
+  EXPECT_TRUE(changed("link.node.latency=0.5x").sender.points.empty());
+}
+
+// Both ranks compute on one processor, of which each end of a message takes 4 s, next to nothing of that fixed; nothing
+// else goes on then. F0 1 s, a message 8 s, F1 and B1 3 s, a message 8 s, B0 2 s; at twice the bandwidth a message
+// takes 4 s.
+TEST(WhatIf, MakesMessagesOfASharedHostFaster) {
+  Scenario shared = scenario();
+  shared.plan.microbatches = 1;
+  shared.topology.device.kind = DeviceKind::Processor;
+  shared.topology.device.host_processors = 1;
+  const Curve handling{{{Bytes(1), Seconds(1e-9)}, {Bytes(500), Seconds(4)}}};
+  Link& link = shared.topology.levels[0].link;
+  link = {BytesPerSecond(1e12), Seconds(0), {}, {}};
+  link.processing = MessageProcessing{MessageThread::Separate, handling, handling};
+  const auto result = std::get<WhatIf>(what_if(shared, {"link.node.bandwidth=2x"}));
+  EXPECT_NEAR(result.before.iteration.value, 22, 1e-6);
+  EXPECT_NEAR(result.after.iteration.value, 14, 1e-6);
+}
+
 TEST(WhatIf, ChangesThePlanAndTheDevices) {
   EXPECT_EQ(with_change(scenario(), "schedule=gpipe").plan.schedule, "gpipe");
   EXPECT_EQ(with_change(scenario(), "microbatches=16").plan.microbatches, 16);
