@@ -14,6 +14,10 @@ RunQueues::RunQueues(int processors, int threads)
       leaves_(to_index(threads), false),
       idle_(processors) {
   if (processors < 1) throw std::invalid_argument("a host has no processor");
+  leaving_.reserve(to_index(threads));
+  waking_.reserve(to_index(threads));
+  constexpr int kUsual = 16;  // no more allocations unless queues get longer than that
+  for (std::vector<int>& queue : queues_) queue.reserve(to_index(std::min(threads, kUsual)));
 }
 
 std::size_t RunQueues::where(int thread) const { return to_index(processor_[to_index(thread)]); }

@@ -1,0 +1,155 @@
+#include "costmodel/simulation/host_sharing.h"
+
+#include <algorithm>
+
+#include "costmodel/index.h"
+
+namespace stagecraft::simulation {
+namespace {
+
+/// Slowdown of the memory alone, by computations of a host: the measured one without that of sharing its processors.
+std::vector<double> memory_slowdowns(const SimulationInput& input, int compute_threads) {
+  std::vector<double> out = input.slowdown;
+  const double processors = input.host_processors;
+  for (std::size_t k = 1; processors > 0 && k <= out.size(); ++k) {
+    double& factor = out[k - 1];
+    const double sharing = static_cast<double>(k) * compute_threads / processors;
+    // No less than that of fewer: medians of short layers miss the times during which they had no processor.
+    if (sharing > 1) factor = std::max(k > 1 ? out[k - 2] : 1.0, factor / sharing);
+  }
+  return out;
+}
+
+}  // namespace
+
+bool has_one_thread(const SimulationInput& input) {
+  return input.message_thread == MessageThread::Own && input.mode == TransferMode::Rendezvous;
+}
+
+HostSharing::HostSharing(const SimulationInput& input, Flows& flows)
+    : input_(input),
+      flows_(flows),
+      is_shared_(!input.host_of_rank.empty() && (!input.slowdown.empty() || input.host_processors > 0)),
+      one_thread_(has_one_thread(input)) {
+  if (!is_shared_) return;
+  hosts_.resize(to_index(*std::ranges::max_element(input.host_of_rank) + 1));
+  if (input.host_processors > 0) compute_threads_ = std::min(input.compute_processors, input.host_processors);
+  memory_slowdown_ = memory_slowdowns(input, compute_threads_);
+  if (input.host_processors > 0) number_threads();
+  // Where each thread has a processor and memory does not slow down, all rates stay 1.
+  const auto has_queues = [](const Host& host) { return host.queues.has_value(); };
+  is_shared_ = !memory_slowdown_.empty() || std::ranges::any_of(hosts_, has_queues);
+}
+
+/// Each rank of a host has the threads that compute and, unless they handle its messages, one for those.
+void HostSharing::number_threads() {
+  const int threads_of_rank = compute_threads_ + (one_thread_ ? 0 : 1);
+  std::vector<int> threads(hosts_.size(), 0);
+  for (const int host : input_.host_of_rank) {
+    int& count = threads[to_index(host)];
+    first_thread_.push_back(count);
+    count += threads_of_rank;
+  }
+  for (std::size_t h = 0; h < hosts_.size(); ++h) {
+    if (threads[h] <= input_.host_processors) continue;
+    hosts_[h].queues.emplace(input_.host_processors, threads[h]);
+    hosts_[h].sharers.reserve(to_index(threads[h]));
+  }
+}
+
+void HostSharing::begin(int rank, int flow) {
+  const int id = input_.host_of_rank[to_index(rank)];
+  Host& host = hosts_[to_index(id)];
+  const bool computes = flows_[flow].task.kind == Task::Kind::Compute;
+  if (!computes && !host.queues) return;  // its rate stays 1
+  Sharer sharer{flow, computes, 0, 0};
+  if (computes) ++host.computing;
+  if (host.queues) {
+    sharer.first_thread = first_thread_[to_index(rank)] + (computes || one_thread_ ? 0 : compute_threads_);
+    sharer.threads = computes ? compute_threads_ : 1;
+    for (int i = 0; i < sharer.threads; ++i) host.queues->wake(sharer.first_thread + i);
+  }
+  host.sharers.push_back(sharer);
+  ++host.newcomers;
+  mark_changed(id);
+}
+
+void HostSharing::end(int rank, int flow) {
+  const int id = input_.host_of_rank[to_index(rank)];
+  Host& host = hosts_[to_index(id)];
+  const auto sharer = std::ranges::find(host.sharers, flow, &Sharer::flow);
+  if (sharer == host.sharers.end()) return;
+  if (sharer->computes) --host.computing;
+  for (int i = 0; i < sharer->threads; ++i) host.queues->leave(sharer->first_thread + i);
+  host.sharers.erase(sharer);
+  mark_changed(id);
+}
+
+void HostSharing::mark_changed(int host) {
+  bool& is_changed = hosts_[to_index(host)].is_changed;
+  if (!is_changed) changed_.push_back(host);
+  is_changed = true;
+}
+
+void HostSharing::share_changed() {
+  for (const int id : changed_) {
+    Host& host = hosts_[to_index(id)];
+    host.is_changed = false;
+    if (host.queues) {
+      host.queues->settle();
+      if (host.queues->is_uneven() && input_.balance_after <= Seconds(0)) host.queues->balance();
+      watch_balance(id);
+    }
+    set_rates(host);
+  }
+  changed_.clear();
+}
+
+void HostSharing::set_rates(Host& host) {
+  const double compute_rate = 1 / memory_slowdown(host.computing);
+  const bool all = host.queues || compute_rate != host.compute_rate;
+  for (std::size_t i = all ? 0 : host.sharers.size() - host.newcomers; i < host.sharers.size(); ++i) {
+    const Sharer& sharer = host.sharers[i];
+    double share = 1;  // of its time at rate 1: threads of one computation wait for each other
+    for (int t = 0; t < sharer.threads; ++t) share = std::min(share, host.queues->share(sharer.first_thread + t));
+    flows_.set_rate(sharer.flow, sharer.computes ? share * compute_rate : share);
+  }
+  host.compute_rate = compute_rate;
+  host.newcomers = 0;
+}
+
+/// The timer runs while a processor is idle and threads wait for another.
+void HostSharing::watch_balance(int id) {
+  Host& host = hosts_[to_index(id)];
+  if (host.queues->is_uneven() == (host.timer >= 0)) return;
+  if (host.timer >= 0) {
+    flows_.cancel(host.timer);
+    host.timer = -1;
+  } else {
+    host.timer = flows_.start({.kind = Task::Kind::Balance, .owner = id}, input_.balance_after);
+  }
+}
+
+void HostSharing::balance(int host) {
+  hosts_[to_index(host)].timer = -1;
+  hosts_[to_index(host)].queues->balance();
+  mark_changed(host);
+}
+
+/// Factor on the time of each of `computing` computations of a host, without that of sharing its processors.
+double HostSharing::memory_slowdown(int computing) const {
+  const int known = to_int(memory_slowdown_.size());
+  if (known == 0 || computing == 0) return 1;
+  if (computing <= known) return memory_slowdown_[to_index(computing - 1)];
+  // Without a number of processors they are assumed to be full: time grows in proportion.
+  const double factor = memory_slowdown_.back();
+  return input_.host_processors > 0 ? factor : factor * computing / known;
+}
+
+void HostSharing::append_state(std::vector<std::int64_t>& out) const {
+  for (const Host& host : hosts_) {
+    if (host.queues) host.queues->append_state(out);
+  }
+}
+
+}  // namespace stagecraft::simulation

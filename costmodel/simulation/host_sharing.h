@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "costmodel/simulation/flows.h"
+#include "costmodel/simulation/run_queues.h"
+#include "costmodel/simulation/simulate.h"
+
+namespace stagecraft::simulation {
+
+/// Whether the thread of a rank that computes also handles its messages.
+[[nodiscard]] bool has_one_thread(const SimulationInput& input);
+
+/// Sets the rates of flows that need processors (Compute and Handling) by what else runs on their host: the model of
+/// processors and memory that SimulationInput describes. Which processor a thread runs on is decided by RunQueues; this
+/// class numbers the threads, keeps the timer after which an idle processor takes a waiting thread, and turns shares of
+/// processors and the slowdown of the memory into rates. Does nothing where ranks have separate hosts.
+class HostSharing {
+ public:
+  /// Refers to `input` and `flows`.
+  HostSharing(const SimulationInput& input, Flows& flows);
+
+  /// The flow, which has just started, needs processors of the rank's host.
+  void take(int rank, int flow) {
+    if (is_shared_) begin(rank, flow);
+  }
+  /// The flow, which has just ended, does not need them any more.
+  void give(int rank, int flow) {
+    if (is_shared_) end(rank, flow);
+  }
+  /// After all that an event causes: threads without work sleep, and the flows of each host that has changed get their
+  /// new rates.
+  void share() {
+    if (!changed_.empty()) share_changed();
+  }
+  /// A Balance flow, owned by `host`, has ended.
+  void balance(int host);
+
+  /// All that decides what comes next; equal in equal states.
+  void append_state(std::vector<std::int64_t>& out) const;
+
+ private:
+  struct Sharer {
+    int flow;
+    bool computes;
+    int first_thread;
+    int threads;
+  };
+  struct Host {
+    std::vector<Sharer> sharers = {};
+    int computing = 0;
+    std::optional<RunQueues> queues = {};  // unless there is a processor for each thread, or their number is unknown
+    int timer = -1;                        // the Balance flow; -1: none
+    double compute_rate = 1;               // of memory, as of the last `share`
+    std::size_t newcomers = 0;             // the last of `sharers`, since then
+    bool is_changed = false;               // since rates were set
+  };
+
+  void number_threads();
+  void begin(int rank, int flow);
+  void end(int rank, int flow);
+  void mark_changed(int host);
+  void share_changed();
+  void set_rates(Host& host);
+  void watch_balance(int id);
+  [[nodiscard]] double memory_slowdown(int computing) const;
+
+  const SimulationInput& input_;
+  Flows& flows_;
+  bool is_shared_;
+  bool one_thread_;
+  int compute_threads_ = 1;              // of a rank
+  std::vector<int> first_thread_;        // by rank: among those of its host
+  std::vector<double> memory_slowdown_;  // by computations of a host
+  std::vector<Host> hosts_;
+  std::vector<int> changed_;  // hosts, in the order of their changes
+};
+
+}  // namespace stagecraft::simulation

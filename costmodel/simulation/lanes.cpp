@@ -1,0 +1,51 @@
+#include "costmodel/simulation/lanes.h"
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+
+#include "costmodel/simulation/host_sharing.h"
+
+namespace stagecraft::simulation {
+
+MessageCost message_cost(const Transfer& transfer, bool one_thread) {
+  const Seconds latency = std::max(Seconds(0), transfer.latency - transfer.sender.fixed - transfer.receiver.fixed);
+  const Seconds outside = transfer.sender.fixed + (one_thread ? transfer.sender.streaming : transfer.receiver.fixed);
+  return {transfer, latency, std::max(Seconds(0), transfer.latency + transfer.transmission - latency - outside)};
+}
+
+Lanes::Lanes(const SimulationInput& input) : input_(input), one_thread_(has_one_thread(input)) {
+  const BoundPlan& plan = input.plan;
+  const int microbatches = plan.plan().microbatches * input.steps;
+  for (int b = 0; b < to_int(plan.plan().boundaries.size()); ++b) {
+    const auto [source, destination, with_gradient] = plan.ends(b);
+    const int length = std::min(std::lcm(plan.replicas(source), plan.replicas(destination)), microbatches);
+    cycles_.push_back({count(), length});
+    for (int i = 0; i < length; ++i) {
+      for (const bool gradient : {false, true}) {
+        Lane& lane = lanes_.emplace_back();
+        lane.boundary = b;
+        lane.gradient = gradient;
+        lane.from = plan.runner(gradient ? destination : source, i);
+        lane.to = plan.runner(gradient ? source : destination, i);
+        if (gradient && !with_gradient) continue;
+        const std::size_t messages = to_index((microbatches - i + length - 1) / length);
+        lane.sent.reserve(messages);
+        lane.posted.reserve(messages);
+      }
+    }
+  }
+}
+
+int Lanes::of(const Action& message) const {
+  const std::optional<int> boundary = input_.plan.boundary(message.stage, message.peer);
+  if (!boundary)
+    throw std::invalid_argument("there is no boundary between stage " + std::to_string(message.stage) + " and stage " +
+                                std::to_string(message.peer));
+  const bool gradient = message.kind == ActionKind::SendGradient || message.kind == ActionKind::ReceiveGradient;
+  const Cycle& cycle = cycles_[to_index(*boundary)];
+  return cycle.first + 2 * (message.microbatch % cycle.length) + (gradient ? 1 : 0);
+}
+
+}  // namespace stagecraft::simulation

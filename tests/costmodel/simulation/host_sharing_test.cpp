@@ -1,0 +1,177 @@
+#include "costmodel/simulation/host_sharing.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "costmodel/bound_plan.h"
+#include "tests/costmodel/interleavings.h"
+
+namespace stagecraft::simulation {
+namespace {
+
+/// Ranks of one host with that many processors, each with a thread that computes and one for messages.
+SimulationInput ranks_of_one_host(std::size_t ranks, int processors) {
+  SimulationInput out{.plan = BoundPlan(stagecraft::testing::row_plan("gpipe", std::vector<int>(ranks, 1), 1)),
+                      .lists = {},
+                      .stages = {}};
+  out.lists.resize(ranks);
+  out.host_of_rank.assign(ranks, 0);
+  out.host_processors = processors;
+  return out;
+}
+
+/// A host and its flows.
+struct SharedHosts {
+  explicit SharedHosts(SimulationInput ranks) : input(std::move(ranks)), hosts(input, flows) {}
+  int start(int rank, Task::Kind kind, double seconds) {
+    const int flow = flows.start({.kind = kind, .owner = rank}, Seconds(seconds));
+    hosts.take(rank, flow);
+    return flow;
+  }
+  int compute(int rank, double seconds = 1) { return start(rank, Task::Kind::Compute, seconds); }
+  int handle(int rank, double seconds = 1) { return start(rank, Task::Kind::Handling, seconds); }
+  /// The rate of a flow after all that happens at this moment.
+  double rate(int flow) {
+    hosts.share();
+    return flows[flow].rate;
+  }
+
+  SimulationInput input;
+  Flows flows;
+  HostSharing hosts;
+};
+
+TEST(HostSharing, ComputationsShareAProcessorEqually) {
+  SharedHosts run(ranks_of_one_host(2, 1));
+  const int first = run.compute(0, 1);
+  EXPECT_EQ(run.rate(first), 1);
+  const int second = run.compute(1, 4);
+  EXPECT_EQ(run.rate(first), 0.5);
+  EXPECT_EQ(run.rate(second), 0.5);
+  // The first ends at 2 s. The second has 3 s left for itself.
+  EXPECT_EQ(run.flows.next(), first);
+  run.hosts.give(0, first);
+  EXPECT_EQ(run.rate(second), 1);
+  EXPECT_EQ(run.flows.next(), second);
+  EXPECT_EQ(run.flows.now(), Seconds(5));
+}
+
+TEST(HostSharing, MessagesHaveAThreadOfTheirOwn) {
+  // Two processors: one for each computation; the message of rank 0 joins the shorter queue, that of the first.
+  SharedHosts run(ranks_of_one_host(2, 2));
+  const int first = run.compute(0);
+  const int second = run.compute(1);
+  const int message = run.handle(0);
+  EXPECT_EQ(run.rate(first), 0.5);
+  EXPECT_EQ(run.rate(message), 0.5);
+  EXPECT_EQ(run.rate(second), 1);
+}
+
+TEST(HostSharing, WithOneThreadForAllARankNeedsOneProcessor) {
+  SimulationInput input = ranks_of_one_host(2, 2);
+  input.message_thread = MessageThread::Own;
+  EXPECT_TRUE(has_one_thread(input));
+  SharedHosts run(input);
+  const int first = run.compute(0);
+  const int message = run.handle(1);
+  EXPECT_EQ(run.rate(first), 1);
+  EXPECT_EQ(run.rate(message), 1);
+  input.mode = TransferMode::Latency;
+  EXPECT_FALSE(has_one_thread(input));
+}
+
+TEST(HostSharing, AComputationIsAsFastAsTheSlowestOfItsThreads) {
+  // Three processors. The two threads of rank 0 take the first two, those of rank 1 the third and, as nothing is idle,
+  // the first: both have one thread with half a processor.
+  SimulationInput input = ranks_of_one_host(2, 3);
+  input.compute_processors = 2;
+  SharedHosts run(input);
+  const int first = run.compute(0);
+  EXPECT_EQ(run.rate(first), 1);
+  const int second = run.compute(1);
+  EXPECT_EQ(run.rate(first), 0.5);
+  EXPECT_EQ(run.rate(second), 0.5);
+}
+
+TEST(HostSharing, MemorySlowsComputationsDownButNotMessages) {
+  SimulationInput input = ranks_of_one_host(3, 0);
+  input.slowdown = {1, 2};
+  SharedHosts run(input);
+  const int first = run.compute(0);
+  EXPECT_EQ(run.rate(first), 1);
+  const int message = run.handle(0);
+  const int second = run.compute(1);
+  EXPECT_EQ(run.rate(first), 0.5);
+  EXPECT_EQ(run.rate(second), 0.5);
+  EXPECT_EQ(run.rate(message), 1);
+  // Not measured: in proportion, 3 / 2 of the last.
+  const int third = run.compute(2);
+  EXPECT_EQ(run.rate(first), 1.0 / 3);
+  EXPECT_EQ(run.rate(third), 1.0 / 3);
+}
+
+TEST(HostSharing, ASlowdownOnFullProcessorsContainsTheSharing) {
+  // Two computations on one processor were measured 2.5 times slower: 2 for the processor, 1.25 for the memory.
+  SimulationInput input = ranks_of_one_host(2, 1);
+  input.slowdown = {1, 2.5};
+  SharedHosts run(input);
+  const int first = run.compute(0);
+  run.compute(1);
+  EXPECT_EQ(run.rate(first), 0.5 * (1 / 1.25));
+}
+
+TEST(HostSharing, AnIdleProcessorTakesAWaitingThreadWhenItsTimerEnds) {
+  SimulationInput input = ranks_of_one_host(3, 2);
+  input.balance_after = Seconds(0.25);
+  SharedHosts run(input);
+  const int first = run.compute(0, 4);  // shares the first processor with the third
+  const int second = run.compute(1, 1);
+  const int third = run.compute(2, 4);
+  EXPECT_EQ(run.rate(first), 0.5);
+  EXPECT_EQ(run.flows.next(), second);
+  run.hosts.give(1, second);
+  EXPECT_EQ(run.rate(first), 0.5);
+  const int timer = run.flows.next();
+  EXPECT_EQ(run.flows[timer].task.kind, Task::Kind::Balance);
+  EXPECT_EQ(run.flows.now(), Seconds(1.25));
+  run.hosts.balance(run.flows[timer].task.owner);
+  EXPECT_EQ(run.rate(first), 1);
+  EXPECT_EQ(run.rate(third), 1);
+}
+
+TEST(HostSharing, TheTimerStopsIfNoThreadWaitsAnyMore) {
+  SimulationInput input = ranks_of_one_host(3, 2);
+  input.balance_after = Seconds(0.25);
+  SharedHosts run(input);
+  const int first = run.compute(0, 0.55);
+  const int second = run.compute(1, 1);
+  run.compute(2, 4);
+  run.hosts.share();
+  EXPECT_EQ(run.flows.next(), second);
+  run.hosts.give(1, second);
+  run.hosts.share();
+  EXPECT_EQ(run.flows.next(), first);  // at 1.1 s, before the timer
+  run.hosts.give(0, first);
+  run.hosts.share();
+  // The third has 4 - 0.55 s left.
+  run.flows.next();
+  EXPECT_DOUBLE_EQ(run.flows.now().value, 1.1 + 3.45);
+  EXPECT_EQ(run.flows.next(), -1);
+}
+
+TEST(HostSharing, LeavesFlowsAloneWhereEachThreadHasAProcessor) {
+  SharedHosts run(ranks_of_one_host(2, 4));
+  const int first = run.compute(0);
+  const std::uint64_t event = run.flows[first].event;
+  run.handle(0);
+  run.compute(1);
+  EXPECT_EQ(run.rate(first), 1);
+  EXPECT_EQ(run.flows[first].event, event);
+  std::vector<std::int64_t> state;
+  run.hosts.append_state(state);
+  EXPECT_TRUE(state.empty());
+}
+
+}  // namespace
+}  // namespace stagecraft::simulation
