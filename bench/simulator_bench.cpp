@@ -8,6 +8,7 @@
 #include "costmodel/bound_plan.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/predict.h"
+#include "costmodel/simulation/closed_forms.h"
 #include "costmodel/simulation/simulate.h"
 #include "tests/support/chains.h"
 
@@ -64,13 +65,36 @@ void predict(benchmark::State& state) {
   count_actions(state, stagecraft::simulation_input(one.graph, one.topology, stagecraft::BoundPlan(one.plan)));
 }
 
+/// The step time of such a chain by the exact formula, with messages that do not occupy links.
+void closed_form(benchmark::State& state) {
+  const int stages = static_cast<int>(state.range(0));
+  const int microbatches = static_cast<int>(state.range(1));
+  stagecraft::Seconds forward(1e-3);
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(forward);
+    benchmark::DoNotOptimize(stagecraft::one_forward_one_backward_time(forward, stagecraft::Seconds(2e-3), stages,
+                                                                       microbatches, stagecraft::Seconds(1e-4)));
+  }
+}
+
+/// Bounds of the step time of a chain of unequal stages.
+void closed_form_bracket(benchmark::State& state) {
+  const std::vector<stagecraft::Seconds> times(static_cast<std::size_t>(state.range(0)), stagecraft::Seconds(1e-3));
+  const stagecraft::StageTimes stages{times, times};
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(stagecraft::one_forward_one_backward_bracket(stages, static_cast<int>(state.range(1))));
+  }
+}
+
 void sizes(benchmark::internal::Benchmark* benchmark) {
   benchmark->ArgNames({"stages", "microbatches"})->Unit(benchmark::kMillisecond);
-  for (const int stages : {4, 32, 250, 1000}) benchmark->Args({stages, 64});
+  for (const int stages : {4, 32, 250, 1000, 1024}) benchmark->Args({stages, 64});
 }
 
 BENCHMARK(simulate)->Apply(sizes);
 BENCHMARK(predict)->Apply(sizes);
+BENCHMARK(closed_form)->ArgNames({"stages", "microbatches"})->Args({1024, 64});
+BENCHMARK(closed_form_bracket)->ArgNames({"stages", "microbatches"})->Args({8, 64})->Args({1024, 64});
 
 }  // namespace
 
