@@ -104,6 +104,18 @@ const ScheduleEntry& schedule_by_name(const std::string& name) {
   throw InputError(ErrorKind::UnknownName, unknown_name("schedule", name, known));
 }
 
+const ScheduleEntry& chunked_schedule() { return *std::ranges::find_if(schedules(), &ScheduleEntry::chunked); }
+
+std::string schedules_with_replicas() {
+  std::vector<std::string> names;
+  for (const ScheduleEntry& entry : schedules()) {
+    if (entry.replicated && entry.trains && !entry.needs_lists) names.push_back(entry.name);
+  }
+  std::string out = names.front();
+  for (std::size_t i = 1; i < names.size(); ++i) out += (i + 1 < names.size() ? ", " : " and ") + names[i];
+  return out;
+}
+
 void check_shape(const ScheduleEntry& schedule, const PipelineShape& shape) {
   const std::string who = "schedule \"" + schedule.name + "\"";
   if (shape.microbatches < 1) throw InputError(ErrorKind::ScheduleMismatch, who + ": microbatches must be at least 1");
@@ -114,11 +126,13 @@ void check_shape(const ScheduleEntry& schedule, const PipelineShape& shape) {
                                                       " chunks per device");
   }
   if (shape.chunks > 1 && !schedule.chunked) {
-    throw InputError(ErrorKind::ScheduleMismatch, who + " runs one stage per device; interleaved-1f1b runs several");
+    throw InputError(ErrorKind::ScheduleMismatch,
+                     who + " runs one stage per device; " + chunked_schedule().name + " runs several");
   }
   const bool replicated = std::any_of(shape.replicas.begin(), shape.replicas.end(), [](int r) { return r > 1; });
   if (replicated && !schedule.replicated) {
-    throw InputError(ErrorKind::ScheduleMismatch, who + " does not support replicas; gpipe and 1f1b do");
+    throw InputError(ErrorKind::ScheduleMismatch,
+                     who + " does not support replicas; " + schedules_with_replicas() + " do");
   }
   for (std::size_t s = 0; schedule.weights == Weights::StepBefore && s < shape.warmups.size(); ++s) {
     const int held = (shape.warmups[s] + 1) * replicas_of(shape, to_int(s));

@@ -42,6 +42,9 @@ struct Action {
 /// stage 2".
 [[nodiscard]] std::string action_text(const Action& action);
 
+/// The most microbatches that a step of a plan can have; see plan.schema.json.
+inline constexpr int kMostMicrobatches = 1 << 20;
+
 /// The input of a schedule. There are `positions = stages / chunks` pipeline positions: position d has stages d, d +
 /// positions, d + 2 positions, ... (chunks > 1 is interleaving).
 struct PipelineShape {
@@ -96,6 +99,11 @@ struct ScheduleEntry {
   bool splits_backward = false;  ///< emits WeightGradient
   bool trains = true;            ///< has backwards and updates
   Weights weights = Weights::Flushed;
+  /// Every list is PipelineShape::warmups forwards, then a forward and a backward in turn, then the remaining
+  /// backwards, and nothing else. So backward i of a replica comes before its forward i + warmups + 1, and the replica
+  /// holds at most warmups + 1 microbatches, as lower bounds of the step assume.
+  bool alternates = false;
+  bool needs_lists = false;  ///< runs PipelineShape::listed, so that users cannot choose it by name alone
   /// Throws std::invalid_argument for a shape that it cannot run although the fields above allow it; may be empty.
   std::function<void(const PipelineShape&)> check = nullptr;
 };
@@ -120,6 +128,10 @@ struct ScheduleEntry {
 [[nodiscard]] const std::vector<ScheduleEntry>& schedules();
 /// The schedule called `name`. Throws std::invalid_argument listing the names.
 [[nodiscard]] const ScheduleEntry& schedule_by_name(const std::string& name);
+/// The first schedule that runs several stages per rank, which messages suggest.
+[[nodiscard]] const ScheduleEntry& chunked_schedule();
+/// "gpipe, 1f1b, ... and pipedream-2bw": all schedules that train with replicas and do not need lists, for messages.
+[[nodiscard]] std::string schedules_with_replicas();
 /// Throws std::invalid_argument if `schedule` cannot run `shape`, and names what it can run.
 void check_shape(const ScheduleEntry& schedule, const PipelineShape& shape);
 

@@ -47,7 +47,7 @@ struct Drafts {
 [[nodiscard]] std::optional<Bytes> least_need(const Graph& graph, const Topology& topology, const CostModel& costs,
                                               const Constraints& constraints);
 
-/// "skipped 3 candidates: schedule ... does not support replicas; gpipe and 1f1b do (2); ... (1)"; empty if there are
+/// "skipped 3 candidates: schedule ... does not support replicas; gpipe, 1f1b, ... do (2); ... (1)"; empty if there are
 /// none.
 [[nodiscard]] std::string skipped_text(const std::vector<Skipped>& skipped);
 

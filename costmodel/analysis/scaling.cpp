@@ -9,12 +9,6 @@
 #include "costmodel/index.h"
 
 namespace stagecraft {
-namespace {
-
-/// Maximum in a plan file, see plan.schema.json.
-constexpr std::int64_t kMostMicrobatches = std::int64_t{1} << 20;
-
-}  // namespace
 
 Scenario scaled(const Scenario& one, int copies, ScaledWork work) {
   if (copies < 1) throw std::invalid_argument(std::to_string(copies) + " copies: there must be at least 1");

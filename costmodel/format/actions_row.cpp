@@ -15,7 +15,6 @@ namespace stagecraft::format {
 namespace {
 
 constexpr int kMostStages = 1 << 24;
-constexpr int kMostMicrobatches = 1 << 20;
 
 struct Word {
   std::string_view text;

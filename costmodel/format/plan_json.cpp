@@ -97,7 +97,7 @@ Plan parse_plan(const std::string& text, const std::string& file) {
   if (const auto v = fields.optional("microbatch_samples")) out.microbatch_samples = v->integer(1, kMany);
   if (const auto v = fields.optional("dtype")) out.dtype = v->text();
   if (const auto v = fields.optional("allow_tf32")) out.allow_tf32 = v->boolean();
-  out.microbatches = to_int(fields.required("microbatches").integer(1, 1 << 20));
+  out.microbatches = to_int(fields.required("microbatches").integer(1, kMostMicrobatches));
   out.schedule = fields.required("schedule").text();
   if (const auto v = fields.optional("chunks")) out.chunks = to_int(v->integer(1, 1 << 20));
   if (const auto v = fields.optional("strategy")) out.strategy = v->text();

@@ -11,7 +11,7 @@ Key options_of(const std::string& verb) {
 std::vector<std::string> training_schedules() {
   std::vector<std::string> out;
   for (const ScheduleEntry& entry : schedules()) {
-    if (entry.trains && entry.name != "listed") out.push_back(entry.name);
+    if (entry.trains && !entry.needs_lists) out.push_back(entry.name);
   }
   out.push_back("csv:FILE");
   return out;
@@ -83,7 +83,7 @@ const std::vector<Section>& sections() {
         {"schedule", Kind::Text, "order of work", "\"1f1b\"", {}, training_schedules()},
         {"strategy", Kind::Text, "how stages are chosen (stagecraft help plan)", "\"optimal\""},
         {"stages", Kind::Integer, "number of stages", "2", 1},
-        {"chunks", Kind::Integer, "stages per device, for interleaved-1f1b", "2", 1},
+        {"chunks", Kind::Integer, "stages per device, for " + chunked_schedule().name, "2", 1},
         {"replicas", Kind::Words, "replicas of each stage", "[2, 1]"},
         {"split_at", Kind::Words, "cut by hand: the first layer of every stage but the first", "[\"layer2.0\"]"},
         {"memory_limit", Kind::Bytes, "per device", "\"16GiB\""},

@@ -43,7 +43,8 @@ ScheduleEntry listed_schedule() {
           .compute_actions = listed,
           .in_flight_bound = listed_in_flight,
           .replicated = true,
-          .chunked = true};
+          .chunked = true,
+          .needs_lists = true};
 }
 
 }  // namespace stagecraft::scheduling

@@ -6,7 +6,8 @@ ScheduleEntry one_forward_one_backward_schedule() {
   return {.name = "1f1b",
           .compute_actions = one_forward_one_backward,
           .in_flight_bound = warmup_and_one,
-          .replicated = true};
+          .replicated = true,
+          .alternates = true};
 }
 
 }  // namespace stagecraft::scheduling

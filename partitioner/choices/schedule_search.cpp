@@ -46,7 +46,7 @@ std::string replicas_text(const Plan& plan) {
 std::vector<std::string> schedules_to_compare() {
   std::vector<std::string> out;
   for (const ScheduleEntry& each : schedules()) {
-    if (each.trains && each.weights == Weights::Flushed && each.name != "listed") out.push_back(each.name);
+    if (each.trains && each.weights == Weights::Flushed && !each.needs_lists) out.push_back(each.name);
   }
   return out;
 }

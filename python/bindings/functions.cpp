@@ -112,8 +112,8 @@ partitioner::Ranking plans(Graph graph, const Topology& topology, const std::str
                            const Acceptance& acceptance) {
   const ScheduleEntry& schedule = schedule_by_name(constraints.plan.schedule);
   if (constraints.chunks.value_or(1) > 1 && !schedule.chunked)
-    throw std::invalid_argument("schedule " + schedule.name +
-                                " runs one stage per device; use schedule=\"interleaved-1f1b\"");
+    throw std::invalid_argument("schedule " + schedule.name + " runs one stage per device; use schedule=\"" +
+                                chunked_schedule().name + "\"");
   const std::string other_device = check_times(graph, topology, acceptance);
   const partitioner::CostModel costs = partitioner::simulated_costs(check_signals);
   const auto result = [&]() -> partitioner::StrategyResult {

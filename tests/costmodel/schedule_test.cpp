@@ -95,7 +95,7 @@ TEST(Schedule, ForwardRunsForwardsAlone) {
 
 TEST(Schedule, EveryMicrobatchIsForwardThenBackwardExactlyOnce) {
   for (const ScheduleEntry& schedule : schedules()) {
-    if (schedule.name == "listed") continue;  // the plan lists its actions
+    if (schedule.needs_lists) continue;  // the plan lists its actions
     for (int stages = 1; stages <= 4; ++stages) {
       for (int microbatches = 1; microbatches <= 8; ++microbatches) {
         for (int r = 1; r <= (schedule.replicated ? 3 : 1); ++r) {
@@ -124,6 +124,50 @@ TEST(Schedule, EveryMicrobatchIsForwardThenBackwardExactlyOnce) {
       }
     }
   }
+}
+
+/// The 1F1B list from its definition: warm-up forwards, then a forward and a backward in turn, then the other
+/// backwards.
+std::vector<Action> alternating(const PipelineShape& shape, int position, int replica) {
+  const std::size_t p = static_cast<std::size_t>(position);
+  const std::vector<int> own = own_microbatches(shape.microbatches, shape.replicas[p], replica);
+  const std::size_t warmup = std::min(own.size(), static_cast<std::size_t>(shape.warmups[p]));
+  std::vector<Action> out;
+  for (std::size_t i = 0; i < warmup; ++i) out.push_back({ActionKind::Forward, position, own[i], -1});
+  for (std::size_t i = warmup; i < own.size(); ++i) {
+    out.push_back({ActionKind::Forward, position, own[i], -1});
+    out.push_back({ActionKind::Backward, position, own[i - warmup], -1});
+  }
+  for (std::size_t i = own.size() - warmup; i < own.size(); ++i)
+    out.push_back({ActionKind::Backward, position, own[i], -1});
+  return out;
+}
+
+/// ScheduleEntry::alternates holds for every shape if it is set, and not for all of them if it is not.
+TEST(Schedule, AlternatesForwardsAndBackwardsIfItSaysSo) {
+  for (const ScheduleEntry& schedule : schedules()) {
+    if (schedule.needs_lists) continue;
+    bool always = true;
+    for (int stages = 1; stages <= 4; ++stages) {
+      for (int microbatches = 1; microbatches <= 8; ++microbatches) {
+        for (int r = 1; r <= (schedule.replicated ? 3 : 1); ++r) {
+          std::vector<int> replicas(static_cast<std::size_t>(stages), 1);
+          replicas.front() = r;
+          const PipelineShape s = shape(stages, microbatches, replicas);
+          for (int position = 0; position < stages; ++position) {
+            for (int replica = 0; replica < s.replicas[static_cast<std::size_t>(position)]; ++replica)
+              always = always && schedule.compute_actions(s, position, replica) == alternating(s, position, replica);
+          }
+        }
+      }
+    }
+    EXPECT_EQ(schedule.alternates, always) << schedule.name;
+  }
+}
+
+TEST(Schedule, SuggestsEntriesOfTheTable) {
+  EXPECT_EQ(chunked_schedule().name, "interleaved-1f1b");
+  EXPECT_EQ(schedules_with_replicas(), "gpipe, 1f1b, pipedream and pipedream-2bw");
 }
 
 TEST(Warmup, CountsTheStagesThatFollowWithoutReplicas) {

@@ -323,7 +323,8 @@ TEST_F(PlanTool, SkipsCandidatesThatDoNotSuitAndSaysWhy) {
   const Outcome none = run("chain.json -n 4 --schedule zb-h1 --replicas 2,2");
   EXPECT_EQ(none.status, 1);
   EXPECT_THAT(none.err, HasSubstr("no candidate is possible; skipped "));
-  EXPECT_THAT(none.err, HasSubstr("schedule \"zb-h1\" does not support replicas; gpipe and 1f1b do ("));
+  EXPECT_THAT(none.err,
+              HasSubstr("schedule \"zb-h1\" does not support replicas; gpipe, 1f1b, pipedream and pipedream-2bw do ("));
   EXPECT_EQ(run("chain.json -n 4 --stages 9").status, 1);
 }
 
