@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "costmodel/index.h"
+#include "costmodel/units.h"
 
 namespace stagecraft::partitioner {
 
@@ -105,11 +106,11 @@ class DownWalk {
       }
       const Lattice::Cover cover = covers[top.next++];
       stamp_[cover.below] = now_;
-      add(static_cast<int>(cover.node));
+      add(cover.node);
       if (visit(cover.below) == Descend::Yes) {
         path_.push_back({cover.below, 0, cover.node});
       } else {
-        remove(static_cast<int>(cover.node));
+        remove(cover.node);
       }
     }
   }
@@ -130,7 +131,7 @@ class DownWalk {
 struct CutTensor {
   int producer = 0;
   std::vector<int> consumers;  ///< each once, without the producer
-  double cost = 0;
+  Seconds cost;
 };
 
 /// Costs of the tensors that cross the border of a growing set of nodes; each counts once, however many nodes read it.
@@ -143,14 +144,13 @@ class CutCosts {
   void remove_last();
   void clear();
 
-  [[nodiscard]] double incoming() const { return now_.incoming; }  ///< produced outside, read inside
-  [[nodiscard]] double outgoing() const { return now_.outgoing; }  ///< produced inside, read outside
-  [[nodiscard]] double crossing() const { return now_.incoming + now_.outgoing; }
+  [[nodiscard]] Seconds incoming() const { return now_.incoming; }  ///< produced outside, read inside
+  [[nodiscard]] Seconds outgoing() const { return now_.outgoing; }  ///< produced inside, read outside
+  [[nodiscard]] Seconds crossing() const { return now_.incoming + now_.outgoing; }
 
  private:
   struct Sums {
-    double incoming = 0;
-    double outgoing = 0;
+    Seconds incoming, outgoing;
   };
   std::vector<CutTensor> tensors_;
   std::vector<std::vector<int>> produced_, read_;  // tensors, by node

@@ -41,7 +41,7 @@ LoadProblem joined(LoadProblem problem, const Contraction& classes) {
 
 LoadProblem load_problem(const interchange::DnnPartitioning& input, interchange::Units units) {
   const interchange::Colocation groups = interchange::colocation(input);
-  const double transfer_s = interchange::transfer_unit(input, units).ms * 1e-3;
+  const Seconds transfer(interchange::transfer_unit(input, units).ms * 1e-3);
   LoadProblem problem;
   problem.accelerators = input.accelerators;
   problem.cpus = input.cpus;
@@ -69,8 +69,7 @@ LoadProblem load_problem(const interchange::DnnPartitioning& input, interchange:
     if (readers[v].empty()) continue;
     for (const int reader : readers[v]) touching.edges.emplace_back(producer, reader);
     if (input.nodes[v].transfer > 0)
-      problem.tensors.push_back(
-          {producer, {readers[v].begin(), readers[v].end()}, input.nodes[v].transfer * transfer_s});
+      problem.tensors.push_back({producer, {readers[v].begin(), readers[v].end()}, input.nodes[v].transfer * transfer});
   }
   std::vector<bool> is_free;
   for (const LoadProblem::Node& node : problem.nodes) {
@@ -110,9 +109,8 @@ LoadProblem load_problem(const Graph& graph, int devices, std::optional<BytesPer
       const Layer& layer = graph.layers[to_index(output.first)];
       const Bytes bytes = output.second < 0 ? activation_bytes(layer) : layer.outputs[to_index(output.second)].bytes;
       if (bytes == Bytes(0)) continue;
-      problem.tensors.push_back({node_of_layer[to_index(output.first)],
-                                 {nodes.begin(), nodes.end()},
-                                 (bytes / *bandwidth).value * crossings});
+      problem.tensors.push_back(
+          {node_of_layer[to_index(output.first)], {nodes.begin(), nodes.end()}, bytes / *bandwidth * crossings});
     }
   }
   const Dag order = problem.order;

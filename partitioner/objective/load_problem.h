@@ -18,12 +18,12 @@ struct LoadProblem {
   struct Node {
     Seconds accelerator;
     Seconds cpu;
-    double bytes = 0;  ///< on an accelerator
+    double bytes = 0;  ///< on an accelerator; numbers of published inputs need not be whole
     bool on_accelerator = true;
     std::vector<std::string> members;  ///< ids of the source's nodes that were joined into this one, in file order
   };
   std::vector<Node> nodes;
-  std::vector<CutTensor> tensors;  ///< costs in seconds; between different nodes
+  std::vector<CutTensor> tensors;  ///< between different nodes
   Dag order;                       ///< which node comes first; acyclic
   int accelerators = 0;
   int cpus = 0;

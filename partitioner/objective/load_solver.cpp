@@ -15,7 +15,7 @@
 namespace stagecraft::partitioner {
 namespace {
 
-constexpr double kInfinite = std::numeric_limits<double>::infinity();
+constexpr Seconds kInfinite(std::numeric_limits<double>::infinity());
 /// Relative slack on thresholds, above the rounding of sums in different orders.
 constexpr double kRounding = 1e-11;
 /// The first threshold above a lower bound; each further one is twice as far.
@@ -31,8 +31,8 @@ class Stage {
   void add(int node) {
     before_.push_back(now_);
     const LoadProblem::Node& added = problem_->nodes[to_index(node)];
-    now_.accelerator += added.accelerator.value;
-    now_.cpu += added.cpu.value;
+    now_.accelerator += added.accelerator;
+    now_.cpu += added.cpu;
     now_.bytes += added.bytes;
     now_.only_cpu += added.on_accelerator ? 0 : 1;
     if (has_tensors_) cut_.add(node);
@@ -48,19 +48,17 @@ class Stage {
     cut_.clear();
   }
   /// Whether no stage with these nodes and others can be on a CPU within `limit`.
-  [[nodiscard]] bool too_much_for_cpu(double limit) const { return now_.cpu > limit; }
+  [[nodiscard]] bool too_much_for_cpu(Seconds limit) const { return now_.cpu > limit; }
   /// The same of an accelerator.
-  [[nodiscard]] bool too_much_for_accelerators(double limit) const {
+  [[nodiscard]] bool too_much_for_accelerators(Seconds limit) const {
     return now_.accelerator > limit || now_.only_cpu > 0 || now_.bytes > problem_->memory_limit * (1 + kRounding);
   }
-  [[nodiscard]] double on_cpu() const { return now_.cpu; }
-  [[nodiscard]] double on_accelerator() const { return now_.accelerator + cut_.crossing(); }
-  [[nodiscard]] double crossing() const { return cut_.crossing(); }
+  [[nodiscard]] Seconds on_cpu() const { return now_.cpu; }
+  [[nodiscard]] Seconds on_accelerator() const { return now_.accelerator + cut_.crossing(); }
 
  private:
   struct Sums {
-    double accelerator = 0;
-    double cpu = 0;
+    Seconds accelerator, cpu;
     double bytes = 0;
     int only_cpu = 0;
   };
@@ -74,17 +72,17 @@ class Stage {
 /// What of a problem bounds stages from below, whatever their borders.
 struct Bounds {
   /// Of each node: work that is counted, such that a CPU that takes time t holds at most cpu_share * t of it.
-  std::vector<double> work;
+  std::vector<Seconds> work;
   double cpu_share = 0;
-  double all = 0;
+  Seconds all;
 };
 
 Bounds bounds_of(const LoadProblem& problem) {
   Bounds out;
   for (const LoadProblem::Node& node : problem.nodes) {
     const bool counts = problem.cpus == 0 || (node.on_accelerator && node.cpu > Seconds(0));
-    const double work = counts ? node.accelerator.value : 0;
-    if (problem.cpus > 0 && work > 0) out.cpu_share = std::max(out.cpu_share, node.accelerator / node.cpu);
+    const Seconds work = counts ? node.accelerator : Seconds(0);
+    if (problem.cpus > 0 && work > Seconds(0)) out.cpu_share = std::max(out.cpu_share, node.accelerator / node.cpu);
     out.work.push_back(work);
     out.all += work;
   }
@@ -93,48 +91,48 @@ Bounds bounds_of(const LoadProblem& problem) {
 
 /// A time that the slowest stage takes in every plan: all work divided at will among all devices, each node where it is
 /// relatively fastest; and the largest node, unless accelerators divide it.
-double least_slowest(const LoadProblem& problem, bool replicated) {
+Seconds least_slowest(const LoadProblem& problem, bool replicated) {
   std::vector<const LoadProblem::Node*> nodes;
-  double largest = 0;
+  Seconds largest;
   for (const LoadProblem::Node& node : problem.nodes) {
     nodes.push_back(&node);
     const bool on_accelerator = node.on_accelerator && problem.accelerators > 0;
-    const double here = on_accelerator ? node.accelerator.value : kInfinite;
-    const double there = problem.cpus > 0 ? node.cpu.value : kInfinite;
+    const Seconds here = on_accelerator ? node.accelerator : kInfinite;
+    const Seconds there = problem.cpus > 0 ? node.cpu : kInfinite;
     largest = std::max(largest, std::min(here, there));
   }
   if (problem.cpus == 0) {
-    double all = 0;
-    for (const LoadProblem::Node* node : nodes) all += node->accelerator.value;
-    return std::max(all / problem.accelerators, replicated ? 0 : largest);
+    Seconds all;
+    for (const LoadProblem::Node* node : nodes) all += node->accelerator;
+    return std::max(all / problem.accelerators, replicated ? Seconds(0) : largest);
   }
   // The most accelerator time for each second of a CPU first; what only a CPU can run before all.
   const auto gain = [](const LoadProblem::Node* node) {
-    if (!node->on_accelerator || node->cpu == Seconds(0)) return kInfinite;
+    if (!node->on_accelerator || node->cpu == Seconds(0)) return std::numeric_limits<double>::infinity();
     return node->accelerator / node->cpu;
   };
   std::ranges::stable_sort(nodes, std::ranges::greater{}, gain);
-  const auto fits = [&](double time) {
-    double cpu = time * problem.cpus;
-    double accelerator = time * problem.accelerators;
+  const auto fits = [&](Seconds time) {
+    Seconds cpu = time * problem.cpus;
+    Seconds accelerator = time * problem.accelerators;
     for (const LoadProblem::Node* node : nodes) {
-      const double share = node->cpu.value <= cpu ? 1 : cpu / node->cpu.value;
-      cpu -= share * node->cpu.value;
+      const double share = node->cpu <= cpu ? 1 : cpu / node->cpu;
+      cpu -= share * node->cpu;
       if (share == 1) continue;
       if (!node->on_accelerator) return false;
-      accelerator -= (1 - share) * node->accelerator.value;
-      if (accelerator < 0) return false;
+      accelerator -= (1 - share) * node->accelerator;
+      if (accelerator < Seconds(0)) return false;
     }
     return true;
   };
-  double high = 0;
-  for (const LoadProblem::Node& node : problem.nodes) high += std::max(node.cpu, node.accelerator).value;
-  double low = 0;
+  Seconds high;
+  for (const LoadProblem::Node& node : problem.nodes) high += std::max(node.cpu, node.accelerator);
+  Seconds low;
   for (int step = 0; step < 60 && low < high; ++step) {
-    const double middle = low + (high - low) / 2;
+    const Seconds middle = low + (high - low) / 2;
     (fits(middle) ? high : low) = middle;
   }
-  return std::max(low * (1 - kRounding), replicated ? 0 : largest);
+  return std::max(low * (1 - kRounding), replicated ? Seconds(0) : largest);
 }
 
 /// A stage as the difference of two down-sets.
@@ -146,7 +144,7 @@ struct Slice {
 
 /// How stages of a table's entry add up, and the plan of the whole.
 struct Cut {
-  double value = 0;
+  Seconds value;
   std::vector<Slice> slices;  ///< first to last
 };
 
@@ -161,7 +159,7 @@ class Table {
         bounds_(bounds_of(problem)),
         walk_(lattice),
         stage_(problem),
-        work_(lattice.count(), 0),
+        work_(lattice.count()),
         least_(lattice.count(), 0),
         offset_(lattice.count() + 1, 0) {
     for (std::uint32_t set = 1; set < lattice.count(); ++set) {
@@ -174,7 +172,7 @@ class Table {
 
   /// The best plan whose stages take at most `limit`, by the sum of their times or by the slowest; absent if there is
   /// none.
-  std::optional<Cut> best(double limit, bool sum, int accelerators) {
+  std::optional<Cut> best(Seconds limit, bool sum, int accelerators) {
     accelerators_ = accelerators;
     limit_ = limit * (1 + kRounding);
     if (!lay_out()) return std::nullopt;
@@ -210,11 +208,14 @@ class Table {
   bool lay_out() {
     constexpr double kSlack = 1e-6;
     const double by_cpus = bounds_.cpu_share * problem_.cpus;
-    const double all = limit_ > 0 ? bounds_.all / limit_ : bounds_.all > 0 ? kInfinite : 0;
+    const bool is_limited = limit_ > Seconds(0);
+    const double all = is_limited                 ? bounds_.all / limit_
+                       : bounds_.all > Seconds(0) ? std::numeric_limits<double>::infinity()
+                                                  : 0;
     if (all > accelerators_ + by_cpus + kSlack) return false;
     std::size_t entries = 0;
     for (std::uint32_t set = 0; set < lattice_.count(); ++set) {
-      const double mine = limit_ > 0 ? work_[set] / limit_ : 0;
+      const double mine = is_limited ? work_[set] / limit_ : 0;
       const double low = std::max(0.0, std::ceil(mine - by_cpus - kSlack));
       const double high = std::min<double>(accelerators_, std::floor(accelerators_ + by_cpus - (all - mine) + kSlack));
       offset_[set] = static_cast<std::uint32_t>(entries);
@@ -235,7 +236,7 @@ class Table {
   }
 
   /// Improves the entries of `set` by a last stage after `below`.
-  void take(std::uint32_t set, std::uint32_t below, bool on_cpu, int devices, double time, bool sum) {
+  void take(std::uint32_t set, std::uint32_t below, bool on_cpu, int devices, Seconds time, bool sum) {
     const int least = least_[set];
     const int width = width_of(set);
     const int below_least = below == 0 ? 0 : least_[below];
@@ -246,9 +247,9 @@ class Table {
       const std::size_t row = row_of(set, cpus);
       const std::size_t below_row = below == 0 ? 0 : row_of(below, on_cpu ? cpus - 1 : cpus);
       for (int a = begin; a < least + width; ++a) {
-        double before = 0;
+        Seconds before;
         if (below != 0) before = value_[below_row + to_index(std::min(a - devices - below_least, below_width - 1))];
-        const double value = sum ? before + time : std::max(before, time);
+        const Seconds value = sum ? before + time : std::max(before, time);
         const std::size_t at = row + to_index(a - least);
         if (!(value < value_[at])) continue;
         value_[at] = value;
@@ -259,7 +260,7 @@ class Table {
 
   void fill(std::uint32_t set, bool sum) {
     const int most = replicated_ ? least_[set] + width_of(set) - 1 : 1;
-    const double work_limit = limit_ * most;
+    const Seconds work_limit = limit_ * most;
     stage_.clear();
     walk_.each_subset(
         set, [&](int node) { stage_.add(node); }, [&](int) { stage_.remove(); },
@@ -270,8 +271,9 @@ class Table {
           if (!on_cpu && !on_accelerators) return Descend::No;
           if (below != 0 && offset_[below] == offset_[below + 1]) return Descend::Yes;
           if (on_accelerators) {
-            const double time = stage_.on_accelerator();
-            const int needed = limit_ > 0 ? static_cast<int>(std::min(std::ceil(time / limit_ - kRounding), 2e9)) : 1;
+            const Seconds time = stage_.on_accelerator();
+            const int needed =
+                limit_ > Seconds(0) ? static_cast<int>(std::min(std::ceil(time / limit_ - kRounding), 2e9)) : 1;
             for (int devices = std::max(1, needed); devices <= most; ++devices)
               take(set, below, false, devices, time / devices, sum);
           }
@@ -315,19 +317,19 @@ class Table {
   DownWalk walk_;
   Stage stage_;
   int accelerators_ = 0;
-  double limit_ = 0;
+  Seconds limit_;
   std::uint64_t pairs_ = 0;
-  std::vector<double> work_;           // by set
+  std::vector<Seconds> work_;          // by set
   std::vector<std::int32_t> least_;    // accelerators of the first entry, by set
   std::vector<std::uint32_t> offset_;  // of the first entry, by set; entries by CPUs, then accelerators
-  std::vector<double> value_;
+  std::vector<Seconds> value_;
   std::vector<From> from_;
 };
 
 /// A plan and a bound on all plans of the same lattice.
 struct Outcome {
-  double value = kInfinite;
-  double lower_bound = 0;
+  Seconds value = kInfinite;
+  Seconds lower_bound;
   std::vector<LoadStage> stages;
 };
 
@@ -340,9 +342,9 @@ class Optimiser {
         objective_(objective),
         lattice_(lattice),
         table_(problem, lattice, objective.replicated, clock) {
-    for (const LoadProblem::Node& node : problem.nodes) everything_ += std::max(node.cpu, node.accelerator).value;
+    for (const LoadProblem::Node& node : problem.nodes) everything_ += std::max(node.cpu, node.accelerator);
     for (const CutTensor& tensor : problem.tensors) everything_ += tensor.cost;
-    everything_ += 1e-300;
+    everything_ += Seconds(1e-300);
   }
 
   [[nodiscard]] std::uint64_t pairs() const { return table_.pairs(); }
@@ -353,9 +355,9 @@ class Optimiser {
     best_ = std::move(known);
     switch (objective_.combination) {
       case Combination::Slowest: {
-        double low = best_.lower_bound;
-        double high = best_.value;
-        const auto found = slowest(problem_.accelerators, low, high, [&](double bound) { best_.lower_bound = bound; });
+        const Seconds low = best_.lower_bound;
+        const Seconds high = best_.value;
+        const auto found = slowest(problem_.accelerators, low, high, [&](Seconds bound) { best_.lower_bound = bound; });
         if (found) offer(*found);
         best_.lower_bound = best_.value;
         break;
@@ -372,33 +374,33 @@ class Optimiser {
  private:
   /// The plan on `accelerators` with the least slowest stage; absent if none is faster than `high`.
   template <class Raise>
-  std::optional<Cut> slowest(int accelerators, double low, double high, Raise&& raise) {
-    const double most = std::min(high, everything_);
+  std::optional<Cut> slowest(int accelerators, Seconds low, Seconds high, Raise&& raise) {
+    const Seconds most = std::min(high, everything_);
     double step = kFirstStep;
-    double threshold = std::min(low > 0 ? low * (1 + step) : everything_ * 1e-6, most);
+    Seconds threshold = std::min(low > Seconds(0) ? low * (1 + step) : everything_ * 1e-6, most);
     while (true) {
       if (auto found = table_.best(threshold, false, accelerators)) return found;
       if (threshold >= most) return std::nullopt;
       raise(std::max(low, threshold));
       step *= 2;
-      threshold = std::min(low > 0 ? low * (1 + step) : threshold * 4, most);
+      threshold = std::min(low > Seconds(0) ? low * (1 + step) : threshold * 4, most);
     }
   }
 
   /// By falling thresholds on the slowest stage: under each, the plan with the smallest sum.
   void flush() {
     const double rest = objective_.microbatches - 1;
-    const double least = least_slowest(problem_, objective_.replicated);
-    double threshold = std::min(best_.value / objective_.microbatches, everything_);
+    const Seconds least = least_slowest(problem_, objective_.replicated);
+    Seconds threshold = std::min(best_.value / objective_.microbatches, everything_);
     while (threshold >= least) {
       const auto found = table_.best(threshold, true, problem_.accelerators);
       if (!found) break;
       const std::vector<LoadStage> stages = stages_of(*found);
-      double longest = 0;
-      for (const LoadStage& stage : stages) longest = std::max(longest, stage.time.value);
+      Seconds longest;
+      for (const LoadStage& stage : stages) longest = std::max(longest, stage.time);
       offer(*found);
       // All plans that are left have at least this sum and no stage longer than `longest`.
-      const double bound = found->value + rest * least;
+      const Seconds bound = found->value + rest * least;
       if (bound >= best_.value) break;
       best_.lower_bound = std::max(best_.lower_bound, std::min(best_.value, bound * (1 - kRounding)));
       threshold = std::min(longest, threshold) * (1 - 4 * kRounding);
@@ -412,9 +414,9 @@ class Optimiser {
     for (int stages = 1; stages <= problem_.accelerators; ++stages) {
       fewer.accelerators = stages;
       const double factor = objective_.microbatches + stages - 1;
-      const double low = least_slowest(fewer, false);
+      const Seconds low = least_slowest(fewer, false);
       if (factor * low >= best_.value) continue;
-      if (const auto found = slowest(stages, low, best_.value / factor, [](double) {})) offer(*found);
+      if (const auto found = slowest(stages, low, best_.value / factor, [](Seconds) {})) offer(*found);
     }
     best_.lower_bound = best_.value;
   }
@@ -434,7 +436,7 @@ class Optimiser {
 
   void offer(const Cut& cut) {
     std::vector<LoadStage> stages = stages_of(cut);
-    const double value = value_of(objective_, stages).value;
+    const Seconds value = value_of(objective_, stages);
     if (value >= best_.value) return;
     best_.value = value;
     best_.stages = std::move(stages);
@@ -444,24 +446,24 @@ class Optimiser {
   const LoadObjective& objective_;
   const Lattice& lattice_;
   Table table_;
-  double everything_ = 0;
+  Seconds everything_;
   Outcome best_;
 };
 
 /// A value that every plan has at least.
-double first_bound(const LoadProblem& problem, const LoadObjective& objective) {
-  const double slowest = least_slowest(problem, objective.replicated);
-  double all = 0;
-  for (const LoadProblem::Node& node : problem.nodes) all += node.accelerator.value;
+Seconds first_bound(const LoadProblem& problem, const LoadObjective& objective) {
+  const Seconds slowest = least_slowest(problem, objective.replicated);
+  Seconds all;
+  for (const LoadProblem::Node& node : problem.nodes) all += node.accelerator;
   switch (objective.combination) {
     case Combination::Slowest:
       return slowest;
     case Combination::FlushSum: {
-      const double sum = objective.replicated ? all / problem.accelerators : all;
-      return (problem.cpus > 0 ? 0 : sum * (1 - kRounding)) + (objective.microbatches - 1) * slowest;
+      const Seconds sum = objective.replicated ? all / problem.accelerators : all;
+      return (problem.cpus > 0 ? Seconds(0) : sum * (1 - kRounding)) + (objective.microbatches - 1) * slowest;
     }
     case Combination::FlushEven: {
-      double least = kInfinite;
+      Seconds least = kInfinite;
       LoadProblem fewer;
       fewer.nodes = problem.nodes;
       for (int stages = 1; stages <= problem.accelerators; ++stages) {
@@ -471,7 +473,7 @@ double first_bound(const LoadProblem& problem, const LoadObjective& objective) {
       return least;
     }
   }
-  return 0;
+  return Seconds(0);
 }
 
 }  // namespace
@@ -487,7 +489,7 @@ Seconds stage_time(const LoadProblem& problem, const std::vector<int>& nodes, bo
   for (const CutTensor& tensor : problem.tensors) {
     const bool mine = inside(tensor.producer);
     const bool crosses = std::ranges::any_of(tensor.consumers, [&](int consumer) { return inside(consumer) != mine; });
-    if (crosses) out += Seconds(tensor.cost);
+    if (crosses) out += tensor.cost;
   }
   return out / devices;
 }
@@ -521,7 +523,7 @@ std::variant<LoadAnswer, Infeasible> solve(const LoadProblem& problem, const Loa
   answer.effort.nodes = to_int(problem.nodes.size());
   Outcome best;
   best.lower_bound = first_bound(problem, objective);
-  const double bound = best.lower_bound;
+  const Seconds bound = best.lower_bound;
   // Runs the search on one lattice; false if time is up.
   const auto improve = [&](const Lattice& lattice, bool complete) {
     Optimiser optimiser(problem, objective, lattice, clock);
@@ -553,8 +555,8 @@ std::variant<LoadAnswer, Infeasible> solve(const LoadProblem& problem, const Loa
                           : "no plan was found within the devices' memory (" + answer.effort.stopped + ")",
                       ErrorKind::DoesNotFit};
   }
-  answer.value = Seconds(best.value);
-  answer.lower_bound = Seconds(std::min(best.value, best.lower_bound));
+  answer.value = best.value;
+  answer.lower_bound = std::min(best.value, best.lower_bound);
   answer.stages = std::move(best.stages);
   return answer;
 }

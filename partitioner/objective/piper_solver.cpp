@@ -20,6 +20,7 @@ using interchange::Piper;
 using interchange::PiperMode;
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
+constexpr Seconds kNever(kInfinite);
 /// Memory saved and missing that count as none, as in Piper's rule: bytes.
 constexpr double kNoBytes = 1e-9;
 /// Ways to run a stage that are kept; more and the input is too large.
@@ -29,17 +30,23 @@ struct TooManyWays {};
 
 int ceiling(int a, int b) { return (a + b - 1) / b; }
 
+/// The modes that Piper's rule takes for a stage.
+struct PiperChoice {
+  Seconds time;
+  double bytes = 0;
+  std::vector<int> modes;  ///< index into PiperNode::modes[tensor_devices], for each of the stage's nodes
+};
+
 /// Of each number of tensor-parallel devices that every node of a stage offers: times and memory of all modes.
 struct ModeCosts {
-  std::vector<std::vector<double>> time;  ///< by position in the stage, then mode
+  std::vector<std::vector<Seconds>> time;  ///< by position in the stage, then mode
   std::vector<const std::vector<PiperMode>*> modes;
 };
 
 /// Nodes with their edges, for costs of many stages.
 class Costs {
  public:
-  Costs(const Piper& problem, double time_unit_s)
-      : problem_(problem), unit_(time_unit_s), edges_(problem.nodes.size()) {
+  Costs(const Piper& problem, Seconds time_unit) : problem_(problem), unit_(time_unit), edges_(problem.nodes.size()) {
     for (const interchange::PiperEdge& edge : problem.edges) {
       edges_[to_index(edge.source)].push_back({edge.destination, edge.bytes, true});
       edges_[to_index(edge.destination)].push_back({edge.source, edge.bytes, false});
@@ -68,7 +75,7 @@ class Costs {
       const auto& all = problem_.nodes[to_index(node)].modes;
       const auto found = all.find(tensor_devices);
       if (found == all.end()) return false;
-      std::vector<double>& times = out.time.emplace_back();
+      std::vector<Seconds>& times = out.time.emplace_back();
       out.modes.push_back(&found->second);
       for (const PiperMode& mode : found->second) {
         double bytes = 0;
@@ -77,7 +84,7 @@ class Costs {
           bytes += 2 * (carried + (is_out ? mode.sync_backward : mode.sync_forward).at(other));
         }
         bytes = bytes / d + 4 * (d - 1) * mode.parameters / d / problem_.microbatches;
-        times.push_back(bytes / problem_.bandwidth + mode.time * unit_ / d);
+        times.push_back(Seconds(bytes / problem_.bandwidth) + mode.time * unit_ / d);
       }
     }
     return true;
@@ -102,13 +109,13 @@ class Costs {
     }
     if (out.bytes > problem_.memory_limit) {
       if (least > problem_.memory_limit) return std::nullopt;
-      std::vector<std::tuple<double, std::size_t, int>> changes;  // time for each byte, node, mode
+      std::vector<std::tuple<double, std::size_t, int>> changes;  // seconds for each byte, node, mode
       for (std::size_t i = 0; i < nodes; ++i) {
         for (int mode = 0; mode < to_int(costs.time[i].size()); ++mode) {
           const double saved = bytes_of(i, out.modes[i]) - bytes_of(i, mode);
           if (saved > kNoBytes)
-            changes.emplace_back((costs.time[i][to_index(mode)] - costs.time[i][to_index(out.modes[i])]) / saved, i,
-                                 mode);
+            changes.emplace_back((costs.time[i][to_index(mode)] - costs.time[i][to_index(out.modes[i])]).value / saved,
+                                 i, mode);
         }
       }
       std::ranges::sort(changes);
@@ -125,10 +132,10 @@ class Costs {
   }
 
   /// Time on all devices together that every plan spends on a node for one sample.
-  [[nodiscard]] std::vector<double> least_work_of_nodes() const {
-    std::vector<double> out;
+  [[nodiscard]] std::vector<Seconds> least_work_of_nodes() const {
+    std::vector<Seconds> out;
     for (const interchange::PiperNode& node : problem_.nodes) {
-      double least = kInfinite;
+      Seconds least = kNever;
       for (const auto& [devices, modes] : node.modes) {
         if (devices > problem_.devices) continue;
         for (const PiperMode& mode : modes) least = std::min(least, devices * mode.time * unit_);
@@ -145,7 +152,7 @@ class Costs {
     bool is_out;
   };
   const Piper& problem_;
-  double unit_;
+  Seconds unit_;
   std::vector<std::vector<End>> edges_;
   std::map<int, int> offered_;
   std::vector<int> replicas_;
@@ -158,11 +165,11 @@ struct Way {
   int replicas = 0;
   int least_flight = 0;  ///< samples in flight for which it takes `time`
   int most_flight = 0;
-  double time = 0;
+  Seconds time;
 };
 
 struct PiperCut {
-  double value = kInfinite;
+  Seconds value = kNever;
   struct Slice {
     std::uint32_t upper = 0;
     std::uint32_t lower = 0;
@@ -177,7 +184,7 @@ struct PiperCut {
 class Decisions {
  public:
   /// Keeps ways that take less than `limit`.
-  Decisions(const Piper& problem, const Costs& costs, const Lattice& lattice, double limit, const SearchClock& clock)
+  Decisions(const Piper& problem, const Costs& costs, const Lattice& lattice, Seconds limit, const SearchClock& clock)
       : problem_(problem),
         lattice_(lattice),
         least_work_(costs.least_work_of_nodes()),
@@ -187,7 +194,7 @@ class Decisions {
     std::vector<bool> inside(problem.nodes.size(), false);
     std::vector<int> stage;
     ModeCosts prepared;
-    const double work_limit = limit * problem.devices;
+    const Seconds work_limit = limit * problem.devices;
     for (std::uint32_t set = 0; set < lattice.count(); ++set) {
       walk.each_subset(
           set,
@@ -209,8 +216,8 @@ class Decisions {
 
   [[nodiscard]] std::uint64_t pairs() const { return pairs_; }
   /// All times that a stage can take, ascending.
-  [[nodiscard]] std::vector<double> times() const {
-    std::vector<double> out;
+  [[nodiscard]] std::vector<Seconds> times() const {
+    std::vector<Seconds> out;
     out.reserve(ways_.size());
     for (const Way& way : ways_) out.push_back(way.time);
     std::ranges::sort(out);
@@ -218,7 +225,7 @@ class Decisions {
     return out;
   }
 
-  std::optional<PiperCut> decide(double limit, const SearchClock& clock) {
+  std::optional<PiperCut> decide(Seconds limit, const SearchClock& clock) {
     const std::size_t row = to_index(most_ + 1);
     const int none = std::numeric_limits<int>::max();
     devices_.assign(lattice_.count() * row, none);
@@ -231,7 +238,7 @@ class Decisions {
         if (way.time > limit) continue;
         // ceil(suffix / replicas) within the way's range
         const int low = std::max(way.replicas, (way.least_flight - 1) * way.replicas + 1);
-        const int high = static_cast<int>(std::min<std::int64_t>(most_, std::int64_t{way.most_flight} * way.replicas));
+        const int high = to_int(std::min<std::int64_t>(most_, std::int64_t{way.most_flight} * way.replicas));
         for (int suffix = low; suffix <= high; ++suffix) {
           const int before = devices_[way.below * row + to_index(suffix - way.replicas)];
           if (before == none || before + way.devices > problem_.devices) continue;
@@ -245,7 +252,7 @@ class Decisions {
     const std::uint32_t full = lattice_.full();
     for (int suffix = 1; suffix <= most_; ++suffix) {
       if (devices_[full * row + to_index(suffix)] == none) continue;
-      PiperCut out{0, {}};
+      PiperCut out{Seconds(0), {}};
       int left = suffix;
       for (std::uint32_t set = full; set != 0;) {
         const Way& way = ways_[way_[set * row + to_index(left)]];
@@ -262,8 +269,8 @@ class Decisions {
  private:
   /// False if no stage with these nodes and others is within the limit.
   bool add_ways(const Costs& costs, const std::vector<int>& stage, const std::vector<bool>& inside, std::uint32_t below,
-                double limit, double work_limit, ModeCosts& prepared) {
-    double work = 0;
+                Seconds limit, Seconds work_limit, ModeCosts& prepared) {
+    Seconds work;
     for (const int node : stage) work += least_work_[to_index(node)];
     if (work > work_limit) return false;
     for (const auto& [tensor, count] : costs.offered()) {
@@ -272,10 +279,10 @@ class Decisions {
         if (!costs.prepare(stage, inside, tensor, replicas, prepared)) break;
         // From the most samples in flight down: what fits with more also fits with fewer.
         const int most_flight = ceiling(most_, replicas);
-        double best = kInfinite;
+        Seconds best = kNever;
         for (int flight = most_flight; flight >= 1; --flight) {
           const auto choice = costs.choose(prepared, flight);
-          const double time = std::min(best, choice ? choice->time : kInfinite);
+          const Seconds time = std::min(best, choice ? choice->time : kNever);
           const bool simple = choice && is_fastest(prepared, *choice);
           if (time <= limit) {
             if (time == best && !ways_.empty() && ways_.back().below == below && ways_.back().replicas == replicas &&
@@ -303,8 +310,8 @@ class Decisions {
 
   const Piper& problem_;
   const Lattice& lattice_;
-  std::vector<double> least_work_;  ///< by node
-  int most_;                        ///< replicas of all stages
+  std::vector<Seconds> least_work_;  ///< by node
+  int most_;                         ///< replicas of all stages
   std::uint64_t pairs_ = 0;
   std::vector<std::size_t> first_;  ///< into ways_, by set
   std::vector<Way> ways_;
@@ -315,32 +322,32 @@ class Decisions {
 /// The best partition of one lattice. The slowest stage takes one of finitely many times: bisects them.
 class PiperSearch {
  public:
-  PiperSearch(const Piper& problem, double time_unit_s, const Lattice& lattice, const SearchClock& clock)
-      : problem_(problem), costs_(problem, time_unit_s), lattice_(lattice), clock_(clock) {}
+  PiperSearch(const Piper& problem, Seconds time_unit, const Lattice& lattice, const SearchClock& clock)
+      : problem_(problem), costs_(problem, time_unit), lattice_(lattice), clock_(clock) {}
 
-  double lower_bound = 0;  ///< valid even if TimeIsUp is thrown
+  Seconds lower_bound;  ///< valid even if TimeIsUp is thrown
   std::uint64_t pairs = 0;
 
   /// Improves `best`, a partition of another lattice or none.
   void run(PiperCut& best, std::vector<PiperStage>& stages) {
-    double limit = best.value;
-    if (!std::isfinite(limit)) limit = std::max(2 * lower_bound, 1e-12);
+    Seconds limit = best.value;
+    if (!(limit < kNever)) limit = std::max(2 * lower_bound, Seconds(1e-12));
     while (true) {
       Decisions decisions(problem_, costs_, lattice_, limit, clock_);
       pairs += decisions.pairs();
       bisect(decisions, limit, best, stages);
-      if (std::isfinite(best.value) || limit > kEnough) break;
+      if (best.value < kNever || limit > kEnough) break;
       lower_bound = std::max(lower_bound, limit);
-      limit *= 4;
+      limit = limit * 4;
     }
-    if (std::isfinite(best.value)) lower_bound = best.value;
+    if (best.value < kNever) lower_bound = best.value;
   }
 
  private:
-  static constexpr double kEnough = 1e30;
+  static constexpr Seconds kEnough{1e30};
 
-  void bisect(Decisions& decisions, double limit, PiperCut& best, std::vector<PiperStage>& stages) {
-    const std::vector<double> times = decisions.times();
+  void bisect(Decisions& decisions, Seconds limit, PiperCut& best, std::vector<PiperStage>& stages) {
+    const std::vector<Seconds> times = decisions.times();
     auto low = times.begin();  // all before it are too short
     auto high = std::ranges::upper_bound(times, std::min(limit, best.value));
     while (low < high) {
@@ -377,7 +384,7 @@ class PiperSearch {
         auto choice = costs_.choose(prepared, flight);
         if (choice && (!best || choice->time < best->time)) best = std::move(choice);
       }
-      stage.time = Seconds(best->time);
+      stage.time = best->time;
       for (std::size_t i = 0; i < stage.nodes.size(); ++i) {
         const PiperMode& mode = (*prepared.modes[i])[to_index(best->modes[i])];
         stage.modes.push_back(mode.id);
@@ -436,17 +443,7 @@ Piper piper_problem(const Graph& graph, int devices, BytesPerSecond bandwidth, i
   return out;
 }
 
-std::optional<PiperChoice> piper_choice(const Piper& problem, double time_unit_s, const std::vector<int>& nodes,
-                                        int tensor_devices, int replicas, int in_flight) {
-  const Costs costs(problem, time_unit_s);
-  std::vector<bool> inside(problem.nodes.size(), false);
-  for (const int node : nodes) inside[to_index(node)] = true;
-  ModeCosts prepared;
-  if (!costs.prepare(nodes, inside, tensor_devices, replicas, prepared)) return std::nullopt;
-  return costs.choose(prepared, in_flight);
-}
-
-std::variant<PiperAnswer, Infeasible> solve(const Piper& problem, double time_unit_s, const SearchLimits& limits) {
+std::variant<PiperAnswer, Infeasible> solve(const Piper& problem, Seconds time_unit, const SearchLimits& limits) {
   PiperAnswer answer;
   answer.effort.nodes = to_int(problem.nodes.size());
   Dag order{to_int(problem.nodes.size()), {}};
@@ -454,14 +451,14 @@ std::variant<PiperAnswer, Infeasible> solve(const Piper& problem, double time_un
   order = reversed(order);
   const SearchClock clock(limits);
   PiperCut best;
-  double work = 0;
-  for (const double node : Costs(problem, time_unit_s).least_work_of_nodes()) work += node;
-  if (!std::isfinite(work))
+  Seconds work;
+  for (const Seconds node : Costs(problem, time_unit).least_work_of_nodes()) work += node;
+  if (!(work < kNever))
     return Infeasible{"a node has no mode for at most " + std::to_string(problem.devices) + " devices"};
-  const double bound = work / problem.devices;
-  answer.lower_bound = Seconds(bound);
+  const Seconds bound = work / problem.devices;
+  answer.lower_bound = bound;
   const auto improve = [&](const Lattice& lattice, bool complete) {
-    PiperSearch search(problem, time_unit_s, lattice, clock);
+    PiperSearch search(problem, time_unit, lattice, clock);
     search.lower_bound = bound;
     try {
       search.run(best, answer.stages);
@@ -469,7 +466,7 @@ std::variant<PiperAnswer, Infeasible> solve(const Piper& problem, double time_un
       answer.effort.stopped = "the stages have too many ways to run";
     }
     if (!complete) return;
-    answer.lower_bound = Seconds(search.lower_bound);
+    answer.lower_bound = search.lower_bound;
     answer.effort.pairs = search.pairs;
   };
   for (const Dag& list : depth_first_lists(order)) {
@@ -488,7 +485,7 @@ std::variant<PiperAnswer, Infeasible> solve(const Piper& problem, double time_un
     return Infeasible{answer.effort.stopped.empty() ? "no partition fits the devices' memory"
                                                     : "no partition was found (" + answer.effort.stopped + ")",
                       answer.effort.stopped.empty() ? ErrorKind::DoesNotFit : ErrorKind::NoPlan};
-  answer.value = Seconds(best.value);
+  answer.value = best.value;
   answer.lower_bound = std::min(answer.value, answer.lower_bound);
   return answer;
 }

@@ -20,7 +20,7 @@ struct PiperStage {
   int tensor_devices = 1;
   int in_flight = 1;  ///< samples in flight on each device
   Seconds time;
-  double bytes = 0;  ///< on each device
+  double bytes = 0;  ///< on each device; numbers of Piper's inputs need not be whole
 };
 
 struct PiperAnswer {
@@ -42,20 +42,10 @@ struct PiperAnswer {
 ///   (sum over edges that cross its border of 2 (c + s) / d + sum 4 (d - 1) w / (d N)) / bandwidth + sum p / d
 /// and needs sum a y + b bytes, y = ceil((sum of d of this stage and those after it) / d). The fastest mode of each
 /// node is taken; while that does not fit, the change with the least time for each byte saved, which is Piper's rule
-/// and may overshoot. Infeasible if no partition fits. `time_unit_s`: seconds in one unit of the input's times.
+/// and may overshoot. Infeasible if no partition fits. `time_unit`: one unit of the input's times.
 /// A search over all down-sets; past SearchLimits::downsets, over two depth-first orders as lists.
 /// Source: Tarnawski et al., NeurIPS 2021, and the published code.
-[[nodiscard]] std::variant<PiperAnswer, Infeasible> solve(const interchange::Piper& problem, double time_unit_s,
+[[nodiscard]] std::variant<PiperAnswer, Infeasible> solve(const interchange::Piper& problem, Seconds time_unit,
                                                           const SearchLimits& limits = {});
-
-/// `time_unit_s` as above; the modes that Piper's rule takes for a stage, by node; absent if none fit in memory.
-struct PiperChoice {
-  double time = 0;  ///< seconds
-  double bytes = 0;
-  std::vector<int> modes;  ///< index into PiperNode::modes[tensor_devices], for each of `nodes`
-};
-[[nodiscard]] std::optional<PiperChoice> piper_choice(const interchange::Piper& problem, double time_unit_s,
-                                                      const std::vector<int>& nodes, int tensor_devices, int replicas,
-                                                      int in_flight);
 
 }  // namespace stagecraft::partitioner

@@ -51,9 +51,9 @@ std::variant<ObjectiveAnswer, Infeasible> answer_of(const LoadProblem& problem, 
   return answer;
 }
 
-std::variant<ObjectiveAnswer, Infeasible> answer_of(const interchange::Piper& problem, double time_unit_s,
+std::variant<ObjectiveAnswer, Infeasible> answer_of(const interchange::Piper& problem, Seconds time_unit,
                                                     const SearchLimits& limits, ObjectiveAnswer answer, bool by_name) {
-  auto result = solve(problem, time_unit_s, limits);
+  auto result = solve(problem, time_unit, limits);
   if (auto* infeasible = std::get_if<Infeasible>(&result)) return std::move(*infeasible);
   const auto& found = std::get<PiperAnswer>(result);
   answer.value = found.value;
@@ -113,7 +113,8 @@ const std::vector<ObjectiveProfile>& objective_profiles() {
       {kFlush,
        "sum of the stages' times + (microbatches - 1) slowest stage, as Alpa; one device per stage, transfers free",
        ""},
-      {kGpipe, "(microbatches + stages - 1) slowest stage, as GPipe; one device per stage, transfers free", ""},
+      {kGpipe, "(microbatches + stages - 1) slowest stage, as GPipe; one device per stage, transfers free", "",
+       "gpipe"},
       {kMaxLoad, "slowest device of dnn-partitioning: work, and each tensor that crosses its border once",
        "dnn-partitioning"},
       {kPipedream, "slowest stage by PipeDream's published optimizer", ""},
@@ -148,7 +149,7 @@ std::variant<ObjectiveAnswer, Infeasible> answer_objective(const std::string& pr
   if (profile == kPiper) {
     const auto problem =
         piper_problem(graph, devices, slowest.value_or(BytesPerSecond(1e9)), options.microbatches, limit);
-    return answer_of(problem, 1, options.limits, std::move(answer), true);
+    return answer_of(problem, Seconds(1), options.limits, std::move(answer), true);
   }
   LoadObjective objective;
   objective.microbatches = options.microbatches;
@@ -185,7 +186,7 @@ std::variant<ObjectiveAnswer, Infeasible> answer_objective(const interchange::Pi
   answer.notes.push_back(unit.reason);
   interchange::Piper changed = problem;
   if (options.devices) changed.devices = *options.devices;
-  return answer_of(changed, unit.s, options.limits, std::move(answer), false);
+  return answer_of(changed, Seconds(unit.s), options.limits, std::move(answer), false);
 }
 
 }  // namespace stagecraft::partitioner

@@ -10,6 +10,7 @@
 #include "costmodel/graph.h"
 #include "costmodel/interchange/problems/dnn_partitioning.h"
 #include "costmodel/interchange/problems/piper.h"
+#include "costmodel/plan.h"
 #include "costmodel/topology.h"
 #include "partitioner/objective/load_solver.h"
 #include "partitioner/pipedream_search.h"
@@ -21,6 +22,7 @@ struct ObjectiveProfile {
   std::string name;
   std::string help;     ///< one line: what it minimises
   std::string problem;  ///< the format of problems that it reads besides graphs; empty: only graphs
+  std::string schedule = PlanSettings().schedule;  ///< of its plans
 };
 
 /// All of them, by name.

@@ -192,7 +192,7 @@ TEST(CutCosts, EqualThoseCountedAnew) {
     const Dag graph = random_dag(random, nodes);
     std::vector<CutTensor> tensors;
     for (int node = 0; node < nodes; ++node) {
-      CutTensor tensor{node, {}, static_cast<double>(1 + random() % 100)};
+      CutTensor tensor{node, {}, Seconds(static_cast<double>(1 + random() % 100))};
       for (const auto& [from, to] : graph.edges) {
         if (from == node) tensor.consumers.push_back(to);
       }
@@ -204,8 +204,8 @@ TEST(CutCosts, EqualThoseCountedAnew) {
     std::shuffle(order.begin(), order.end(), random);
     std::set<int> inside;
     const auto check = [&] {
-      double incoming = 0;
-      double outgoing = 0;
+      Seconds incoming;
+      Seconds outgoing;
       for (const CutTensor& tensor : tensors) {
         const auto readers = std::ranges::count_if(tensor.consumers, [&](int node) { return inside.contains(node); });
         const bool made = inside.contains(tensor.producer);

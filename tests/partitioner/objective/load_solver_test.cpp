@@ -32,7 +32,7 @@ LoadProblem list_problem(const std::vector<double>& times, double transfer, int 
     out.nodes.push_back(node(times[i], times[i]));
     if (i == 0) continue;
     out.order.edges.emplace_back(to_int(i) - 1, to_int(i));
-    out.tensors.push_back({to_int(i) - 1, {to_int(i)}, transfer});
+    out.tensors.push_back({to_int(i) - 1, {to_int(i)}, Seconds(transfer)});
   }
   return out;
 }
@@ -49,7 +49,7 @@ LoadProblem random_problem(Random& random, bool with_cpus) {
     made.on_accelerator = out.cpus == 0 || below(random, 8) > 0;
     made.members = {std::to_string(v)};
     bytes += made.bytes;
-    CutTensor tensor{v, {}, static_cast<double>(below(random, 4))};
+    CutTensor tensor{v, {}, Seconds(below(random, 4))};
     for (int reader = v + 1; reader < nodes; ++reader) {
       if (below(random, 3) > 0) continue;
       out.order.edges.emplace_back(v, reader);
@@ -79,7 +79,7 @@ double time_by_definition(const LoadProblem& problem, const std::vector<int>& st
     std::vector<int> ends{tensor.producer};
     ends.insert(ends.end(), tensor.consumers.begin(), tensor.consumers.end());
     const auto inside = std::ranges::count_if(ends, [&](int end) { return stage_of[to_index(end)] == stage; });
-    if (inside > 0 && inside < std::ssize(ends)) out += tensor.cost;
+    if (inside > 0 && inside < std::ssize(ends)) out += tensor.cost.value;
   }
   return out;
 }

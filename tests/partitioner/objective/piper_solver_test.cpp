@@ -174,7 +174,7 @@ TEST(SolvePiper, IsAsGoodAsAllPlansOfSmallRandomGraphs) {
     SCOPED_TRACE("seed 20261123, graph " + std::to_string(graph));
     const Piper problem = random_problem(random);
     const double best = exhaustive(problem);
-    const auto result = solve(problem, 1);
+    const auto result = solve(problem, Seconds(1));
     const auto* answer = std::get_if<PiperAnswer>(&result);
     ASSERT_EQ(answer != nullptr, best < kInfinite);
     if (answer == nullptr) continue;
@@ -221,7 +221,7 @@ Piper two_layers() {
 TEST(SolvePiper, ReplicatesTheLongerLayer) {
   // One stage of 4 and one of 8 / 2: the edge's 5 bytes both ways are 10 bytes, 1 s; halved by two replicas. 4 + 1 = 5
   // and 4 + 0.5. In one stage with two replicas: 6.
-  const PiperAnswer answer = std::get<PiperAnswer>(solve(two_layers(), 1));
+  const PiperAnswer answer = std::get<PiperAnswer>(solve(two_layers(), Seconds(1)));
   EXPECT_DOUBLE_EQ(answer.value.value, 5);
   ASSERT_EQ(answer.stages.size(), 2U);
   EXPECT_EQ(answer.stages[1].replicas, 2);
@@ -230,7 +230,7 @@ TEST(SolvePiper, ReplicatesTheLongerLayer) {
 
 TEST(SolvePiper, ReadsTimesInTheirUnit) {
   // Milliseconds: 4 ms of work, but the transfer still takes 1 s, so one stage on two devices is best: 6 ms.
-  const PiperAnswer answer = std::get<PiperAnswer>(solve(two_layers(), 1e-3));
+  const PiperAnswer answer = std::get<PiperAnswer>(solve(two_layers(), Seconds(1e-3)));
   EXPECT_DOUBLE_EQ(answer.value.value, 6e-3);
 }
 
@@ -239,10 +239,10 @@ TEST(SolvePiper, CountsSamplesInFlight) {
   // flight; one stage with two replicas has 1 each, of both layers.
   Piper problem = two_layers();
   problem.memory_limit = 2;
-  const PiperAnswer answer = std::get<PiperAnswer>(solve(problem, 1));
+  const PiperAnswer answer = std::get<PiperAnswer>(solve(problem, Seconds(1)));
   EXPECT_DOUBLE_EQ(answer.value.value, 6);
   problem.memory_limit = 0.5;
-  EXPECT_EQ(std::get<Infeasible>(solve(problem, 1)).reason, "no partition fits the devices' memory");
+  EXPECT_EQ(std::get<Infeasible>(solve(problem, Seconds(1))).reason, "no partition fits the devices' memory");
 }
 
 }  // namespace
