@@ -54,7 +54,6 @@ class ChainSearch {
     Sums sums;
   };
 
-  [[nodiscard]] int most_replicas(int left) const;
   [[nodiscard]] Seconds bound(const Sums& sums, int replicas, Seconds before, Seconds after) const;
   [[nodiscard]] int least_replicas(const Sums& sums, Seconds before, Seconds after, int from, int most) const;
   void find_ways();

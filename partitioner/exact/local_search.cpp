@@ -168,7 +168,7 @@ Split improved(const PipelineCosts& costs, Split split, const Movable& movable, 
 }
 
 Split shaken(const PipelineCosts& costs, Split split, const Movable& movable, std::mt19937& random) {
-  const auto pick = [&](int below) { return static_cast<int>(random() % static_cast<unsigned>(below)); };
+  const auto pick = [&](int below) { return to_int(random() % static_cast<unsigned>(below)); };
   const int stages = to_int(split.replicas.size());
   const int moves = 1 + pick(3);
   for (int move = 0; move < moves; ++move) {

@@ -6,7 +6,8 @@
 #include <utility>
 
 #include "costmodel/index.h"
-#include "partitioner/exact/trip_bound.h"
+#include "partitioner/exact/heaviest_path.h"
+#include "partitioner/exact/round_trips.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -25,9 +26,6 @@ constexpr std::array<std::int64_t, 16> kWaves = {2, 3, 4, 5, 6, 7, 8, 10, 12, 14
 constexpr int kMostWithWaves = 64;
 
 Seconds larger(Seconds a, Seconds b) { return a < b ? b : a; }
-
-/// Microbatches that all replicas of a stage hold under 1f1b, where those of the next hold `next`; see warmup_counts.
-std::int64_t flight(std::int64_t next, int replicas) { return replicas * ((next + replicas - 1) / replicas + 1); }
 
 }  // namespace
 
@@ -50,37 +48,26 @@ std::unique_ptr<PathBound> PathBound::of(const PipelineCosts& costs, std::option
 PathBound::PathBound(const PipelineCosts& costs, std::optional<Bytes> limit, int most_cuts)
     : costs_(costs),
       limit_(limit),
-      one_each_(costs.schedule().name == "1f1b"),
+      alternates_(costs.schedule().alternates),
       returns_(costs.schedule().trains && !costs.schedule().splits_backward) {
   find_cuts(find_path(), most_cuts);
   find_replicas();
 }
 
 /// The path with the most computation, by which every stage on it waits for those before and gets gradients back.
-std::vector<int> PathBound::find_path() {
+std::vector<int> PathBound::find_path() const {
   const int nodes = costs_.dag().nodes;
-  std::vector<Seconds> longest(to_index(nodes));
-  std::vector<int> last(to_index(nodes), -1);
+  std::vector<Seconds> weights;
+  std::vector<std::vector<Arc>> incoming(to_index(nodes));
   for (int v = 0; v < nodes; ++v) {
+    weights.push_back(costs_.node(v).forward + costs_.node(v).least_return);
     for (const int number : costs_.read_by(v)) {
       const CrossingValue& value = costs_.values()[to_index(number)];
-      if (returns_ && !value.gradient) continue;
-      const Seconds through = longest[to_index(value.producer)] + value.least_forward + value.least_back;
-      if (last[to_index(v)] >= 0 && through <= longest[to_index(v)]) continue;
-      longest[to_index(v)] = through;
-      last[to_index(v)] = number;
+      if (!returns_ || value.gradient)
+        incoming[to_index(v)].push_back({value.producer, number, value.least_forward, value.least_back});
     }
-    longest[to_index(v)] += costs_.node(v).forward + costs_.node(v).least_return;
   }
-  std::vector<int> out;
-  for (int at = to_int(std::ranges::max_element(longest) - longest.begin());;) {
-    out.push_back(at);
-    const int number = last[to_index(at)];
-    if (number < 0) break;
-    at = costs_.values()[to_index(number)].producer;
-  }
-  std::ranges::reverse(out);
-  return out;
+  return heaviest_path(weights, incoming).nodes;
 }
 
 void PathBound::find_cuts(const std::vector<int>& path, int most_cuts) {
@@ -221,7 +208,7 @@ Seconds PathBound::reduce(const Sums& sums, const Replicas& replicas) const {
 bool PathBound::fits(const Sums& sums, int replicas, int later) const {
   if (!limit_) return true;
   std::int64_t held = 1;
-  if (one_each_) held = std::min<std::int64_t>(costs_.microbatches() / replicas, flight(later, replicas) / replicas);
+  if (alternates_) held = std::min<std::int64_t>(costs_.microbatches() / replicas, flight(later, replicas) / replicas);
   return sums.kept + (held - 1) * sums.saved <= *limit_;
 }
 
@@ -265,7 +252,7 @@ PathBound::Suffix PathBound::before(const Stage& stage, const Replicas& replicas
   Suffix out = later;
   out.devices += r;
   if (stage.on_path) out.trip += stage.trip;
-  if (one_each_)
+  if (alternates_)
     out.flight = replicas.last > r ? later.flight + 2 * std::int64_t{replicas.last} : flight(later.flight, r);
   for (std::size_t i = 0; i < waves_; ++i)
     out.queue[i] = larger(out.queue[i], queue_of(stage, replicas, held, kWaves[i]));
@@ -290,7 +277,7 @@ std::size_t PathBound::first_replicas(const Stage& stage, Seconds before) const 
   if (most < 1) return replicas_.size();
   const auto it = std::ranges::partition_point(
       replicas_, [&](const Replicas& each) { return static_cast<double>(each.share) > most; });
-  return static_cast<std::size_t>(it - replicas_.begin());
+  return to_index(it - replicas_.begin());
 }
 
 /// The least replicas of a stage, however many microbatches it may hold.
@@ -447,7 +434,7 @@ void PathBound::add_stages_without_work(std::size_t cut) {
     own.devices = std::min(own.devices, std::max(first, best.devices));
     own.trip = best.trip;
     own.queue = best.queue;
-    if (one_each_) own.flight = std::max(own.flight, best.flight + 2 * std::int64_t{last});
+    if (alternates_) own.flight = std::max(own.flight, best.flight + 2 * std::int64_t{last});
   }
 }
 
@@ -477,7 +464,7 @@ bool PathBound::go_back(const std::function<bool()>& stop) {
           const Replicas& replicas = replicas_[k];
           const int r = replicas.first;
           if (r > most) break;
-          const std::int64_t held = one_each_ ? flight(later.flight, r) / r : replicas.share;
+          const std::int64_t held = alternates_ ? flight(later.flight, r) / r : replicas.share;
           const Prefix& earlier = prefix(i, devices_ - later.devices - r);
           const Seconds queue = waves_ == 0 || replicas.queue < 0 ? Seconds(0) : later.queue[to_index(replicas.queue)];
           if (fits(next.sums, replicas.last, later.devices) && keeps(next, replicas, held, earlier, trip, queue))

@@ -100,7 +100,7 @@ class PathBound {
 
   PathBound(const PipelineCosts& costs, std::optional<Bytes> limit, int most_cuts);
   static void add(Sums& sums, const NodeCosts& node);
-  [[nodiscard]] std::vector<int> find_path();
+  [[nodiscard]] std::vector<int> find_path() const;
   void find_cuts(const std::vector<int>& path, int most_cuts);
   void join_cuts(std::vector<Cut> cuts, int most_cuts);
   void find_replicas();
@@ -132,7 +132,7 @@ class PathBound {
 
   const PipelineCosts& costs_;
   std::optional<Bytes> limit_;
-  bool one_each_ = false;    ///< schedule 1f1b: what is in flight is known
+  bool alternates_ = false;  ///< see ScheduleEntry: what is in flight is known
   bool returns_ = false;     ///< a backward follows, whose gradients the stages before wait for
   std::vector<Sums> along_;  ///< of the first nodes of the path, by their number
   std::vector<Cut> cuts_;    ///< the first one is before all nodes, the last one after them

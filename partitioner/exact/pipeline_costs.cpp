@@ -10,6 +10,7 @@
 #include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/collectives.h"
 #include "costmodel/prediction/stage_costs.h"
+#include "partitioner/exact/action_replay.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -58,31 +59,25 @@ NodeCosts costs_of(const Layer& layer, const ScheduleEntry& schedule, const Plan
   return out;
 }
 
+/// The first rank of each stage, with devices in order.
+std::vector<int> first_ranks(const Split& split) {
+  const std::size_t positions = split.replicas.size() / to_index(split.chunks);
+  std::vector<int> out(split.replicas.size());
+  int next = 0;
+  for (std::size_t p = 0; p < positions; ++p) {
+    for (std::size_t s = p; s < out.size(); s += positions) out[s] = next;
+    next += split.replicas[p];
+  }
+  return out;
+}
+
 }  // namespace
 
-/// Sums over the nodes of a stage.
-struct PipelineCosts::StageSums {
-  Seconds forward, backward, weights, update, least;
-  Bytes untied;
-  Bytes parameters;
-  Bytes tied;  ///< of `parameters`, what other stages hold too
-  Bytes saved, kept;
-  std::vector<int> nodes;  ///< ascending
-};
-
-/// Messages that go one way through one port of a device: out or in, of activations or gradients.
-struct PipelineCosts::PortUse {
-  Seconds first{1e100};  ///< when the first of them can begin
-  Seconds sum;
-};
-
 PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const PlanSettings& settings)
-    : graph_(graph), topology_(topology), settings_(settings), schedule_(entry_of(settings)) {
+    : graph_(graph), topology_(topology), settings_(settings), schedule_(entry_of(settings)), least_reduce_(topology) {
   devices_ = device_count(topology);
   waits_ = schedule_.weights == Weights::Flushed && settings.listed.empty();
   closure_ = closure_factor(graph);
-  reduce_grows_ =
-      std::ranges::all_of(topology.levels, [](const Level& level) { return level.link.all_reduce.empty(); });
   std::vector<int> node_of(graph.layers.size(), -1);
   for (const int layer : topological_order(graph)) {
     if (is_input(graph.layers[to_index(layer)])) continue;
@@ -150,51 +145,13 @@ double PipelineCosts::share(int replicas) const {
   return (m + replicas - 1) / replicas;
 }
 
-/// The least of all ways to spread so many devices over the groups of this level and those above it, for a sum as
-/// all_reduce_time has it: with k groups at most in one, a level takes 2 (k - 1) (latency + part / k / bandwidth), and
-/// leaves 1 / k of its part to the levels above. n devices in groups of k are in ceil(n / k) groups or more.
-PipelineCosts::Line PipelineCosts::least_reduce_from(std::size_t level, int replicas) const {
-  if (replicas <= 1 || level == topology_.levels.size()) return {};
-  const Level& own = topology_.levels[level];
-  int above = 1;  // groups at most
-  for (std::size_t l = level + 1; l < topology_.levels.size() && above < replicas; ++l)
-    above *= std::min(topology_.levels[l].count, replicas);
-  std::optional<Line> out;
-  for (int k = 1; k <= std::min(own.count, replicas); ++k) {
-    const int groups = (replicas + k - 1) / k;
-    if (groups > above) continue;
-    const Line rest = least_reduce_from(level + 1, groups);
-    const Line line{2.0 * (k - 1) * own.link.latency.value + rest.fixed,
-                    2.0 * (k - 1) / k / own.link.bandwidth.value + rest.per_byte / k};
-    if (!out) out = line;
-    out->fixed = std::min(out->fixed, line.fixed);
-    out->per_byte = std::min(out->per_byte, line.per_byte);
-  }
-  return out.value_or(Line{});
-}
-
 Seconds PipelineCosts::least_reduce(Bytes bytes, int replicas) const {
   if (replicas < 2 || !waits_ || !schedule_.trains || settings_.gradient_bucket_bytes || bytes <= Bytes(0))
     return Seconds(0);
-  if (topology_.levels.size() == 1) {
-    const stagecraft::Link& link = topology_.levels.front().link;
-    const auto curve = link.all_reduce.find(replicas);
-    // A measured curve may fall: only the right bytes are a bound.
-    if (curve != link.all_reduce.end() && !tied_.empty()) return Seconds(0);
-    return curve != link.all_reduce.end() ? interpolate(curve->second, bytes)
-                                          : ring_all_reduce_time(bytes, replicas, link);
-  }
-  if (!reduce_grows_) return Seconds(0);
-  const auto [known, fresh] = reduces_.try_emplace(replicas);
-  if (fresh) {
-    known->second = least_reduce_from(0, replicas);
-    // A level's part is rounded down to whole bytes.
-    for (const Level& level : topology_.levels) known->second.fixed -= 2 / level.link.bandwidth.value;
-  }
-  return Seconds(std::max(0.0, known->second.fixed + known->second.per_byte * static_cast<double>(bytes.value)));
+  return least_reduce_.time(bytes, replicas, !tied_.empty());
 }
 
-std::vector<PipelineCosts::StageSums> PipelineCosts::sums_of(const Split& split) const {
+std::vector<StageSums> PipelineCosts::sums_of(const Split& split) const {
   std::vector<StageSums> out(split.replicas.size());
   std::vector<std::set<int>> loaded(split.replicas.size());
   for (int v = 0; v < dag_.nodes; ++v) {
@@ -250,8 +207,8 @@ void PipelineCosts::split_backward(const Split& split, std::vector<StageSums>& s
   }
 }
 
-std::vector<PipelineCosts::Link> PipelineCosts::links_of(const Split& split) const {
-  std::map<std::pair<int, int>, Link> links;
+std::vector<StageLink> PipelineCosts::links_of(const Split& split) const {
+  std::map<std::pair<int, int>, StageLink> links;
   const std::size_t levels = topology_.levels.size();
   std::set<int> stages;
   for (const CrossingValue& value : values_) {
@@ -260,7 +217,7 @@ std::vector<PipelineCosts::Link> PipelineCosts::links_of(const Split& split) con
     for (const int reader : value.readers) stages.insert(split.stage_of_node[to_index(reader)]);
     for (const int to : stages) {
       if (to == from) continue;
-      Link& link = links[{from, to}];
+      StageLink& link = links[{from, to}];
       link.from = from;
       link.to = to;
       link.gradient = link.gradient || value.gradient;
@@ -275,7 +232,7 @@ std::vector<PipelineCosts::Link> PipelineCosts::links_of(const Split& split) con
       from = to;
     }
   }
-  std::vector<Link> out;
+  std::vector<StageLink> out;
   for (auto& [stages_of, link] : links) out.push_back(std::move(link));
   return out;
 }
@@ -289,12 +246,7 @@ const std::vector<std::vector<Action>>& PipelineCosts::lists_of(const Split& spl
     lists_.clear();
     actions_ = 0;
   }
-  PipelineShape shape;
-  shape.stages = to_int(split.replicas.size());
-  shape.microbatches = settings_.microbatches;
-  shape.chunks = split.chunks;
-  shape.replicas = split.replicas;
-  shape.warmups = warmup_counts(split.replicas);
+  const PipelineShape shape = shape_of(split);
   std::vector<std::vector<Action>> lists;
   for (int position = 0; position < shape.stages / shape.chunks; ++position) {
     for (int replica = 0; replica < split.replicas[to_index(position)]; ++replica)
@@ -343,182 +295,56 @@ Seconds PipelineCosts::reduce_of(const Split& split, const StageSums& stage, int
   return end;
 }
 
-std::optional<Seconds> PipelineCosts::lower_bound(const Split& split) const {
+PipelineShape PipelineCosts::shape_of(const Split& split) const {
+  PipelineShape out;
+  out.stages = to_int(split.replicas.size());
+  out.microbatches = settings_.microbatches;
+  out.chunks = split.chunks;
+  out.replicas = split.replicas;
+  out.warmups = warmup_counts(split.replicas);
+  return out;
+}
+
+/// Whether the schedule can run the split on the devices.
+bool PipelineCosts::can_run(const Split& split) const {
   const int stages = to_int(split.replicas.size());
-  if (stages % split.chunks != 0) return std::nullopt;
-  {
-    PipelineShape shape;
-    shape.stages = stages;
-    shape.microbatches = settings_.microbatches;
-    shape.chunks = split.chunks;
-    shape.replicas = split.replicas;
-    shape.warmups = warmup_counts(split.replicas);
-    const bool replicated = std::ranges::any_of(split.replicas, [](int r) { return r > 1; });
-    if ((replicated && !schedule_.replicated) || (split.chunks > 1 && !schedule_.chunked)) return std::nullopt;
-    if (schedule_.check || schedule_.weights == Weights::StepBefore) {
-      try {
-        check_shape(schedule_, shape);
-      } catch (const std::invalid_argument&) { return std::nullopt; }
-    }
+  if (stages % split.chunks != 0) return false;
+  const bool replicated = std::ranges::any_of(split.replicas, [](int r) { return r > 1; });
+  if ((replicated && !schedule_.replicated) || (split.chunks > 1 && !schedule_.chunked)) return false;
+  if (schedule_.check || schedule_.weights == Weights::StepBefore) {
+    try {
+      check_shape(schedule_, shape_of(split));
+    } catch (const std::invalid_argument&) { return false; }
   }
-  int ranks = 0;
-  for (int p = 0; p < stages / split.chunks; ++p) ranks += split.replicas[to_index(p)];
-  if (ranks > devices_) return std::nullopt;
+  const auto positions = split.replicas.begin() + stages / split.chunks;
+  return std::accumulate(split.replicas.begin(), positions, 0) <= devices_;
+}
+
+std::optional<Seconds> PipelineCosts::lower_bound(const Split& split) const {
+  if (!can_run(split)) return std::nullopt;
   std::vector<StageSums> sums = sums_of(split);
   if (!waits_) return busiest(split, sums);
   if (schedule_.splits_backward) split_backward(split, sums);
+  const std::vector<StageLink> links = links_of(split);
+  const std::vector<int> first_rank = first_ranks(split);
+  ActionReplay replay(topology_, settings_.microbatches, split.replicas, first_rank, sums, links, lists_of(split));
+  if (!replay.run()) return std::nullopt;  // a deadlock
 
-  const int m = settings_.microbatches;
-  const int positions = stages / split.chunks;
-  const std::vector<Link> links = links_of(split);
-  std::vector<std::vector<int>> incoming(to_index(stages));
-  std::vector<std::vector<int>> outgoing(to_index(stages));
-  for (int l = 0; l < to_int(links.size()); ++l) {
-    incoming[to_index(links[to_index(l)].to)].push_back(l);
-    outgoing[to_index(links[to_index(l)].from)].push_back(l);
-  }
-  std::vector<int> first_rank(to_index(stages));
-  int next_rank = 0;
-  for (int p = 0; p < positions; ++p) {
-    for (int s = p; s < stages; s += positions) first_rank[to_index(s)] = next_rank;
-    next_rank += split.replicas[to_index(p)];
-  }
-  const auto runner = [&](int stage, int microbatch) {
-    return first_rank[to_index(stage)] + replica_of(microbatch, split.replicas[to_index(stage)]);
-  };
-  // When a microbatch has arrived over a link, and when the lane of its two ranks is free again.
-  constexpr Seconds kNever(-1);
-  const std::size_t per = to_index(m);
-  std::vector<Seconds> arrived[2];
-  std::vector<Seconds> lane_free[2];
-  std::vector<int> cycle;
-  for (const Link& link : links)
-    cycle.push_back(std::min(m, std::lcm(split.replicas[to_index(link.from)], split.replicas[to_index(link.to)])));
-  for (const int way : {0, 1}) {
-    arrived[way].assign(links.size() * per, kNever);
-    lane_free[way].assign(links.size() * per, Seconds(0));
-  }
-  std::vector<Seconds> done[2];  // forward and backward of (stage, microbatch)
-  for (const int way : {0, 1}) done[way].assign(to_index(stages) * per, kNever);
-  const auto& lists = lists_of(split);
-  std::vector<std::size_t> next(lists.size(), 0);
-  std::vector<Seconds> now(lists.size());
-  // The time at which the action can begin at the earliest; kNever: not known yet.
-  const auto ready = [&](const Action& action, Seconds at) {
-    const std::size_t slot = to_index(action.stage) * per + to_index(action.microbatch);
-    if (action.kind == ActionKind::WeightGradient) return at;
-    const bool back = action.kind == ActionKind::Backward;
-    if (back && done[0][slot] < Seconds(0)) return kNever;
-    for (const int l : back ? outgoing[to_index(action.stage)] : incoming[to_index(action.stage)]) {
-      if (back && !links[to_index(l)].gradient) continue;
-      const Seconds come = arrived[back ? 1 : 0][to_index(l) * per + to_index(action.microbatch)];
-      if (come < Seconds(0)) return kNever;
-      at = larger(at, come);
-    }
-    return at;
-  };
-  std::vector<PortUse> ports(4 * lists.size());  // by rank: activations out and in, gradients out and in
-  const auto send = [&](int l, bool back, int microbatch, Seconds at) {
-    const Link& link = links[to_index(l)];
-    const int a = runner(link.from, microbatch);
-    const int b = runner(link.to, microbatch);
-    for (const bool in : {false, true}) {
-      PortUse& use = ports[4 * to_index(in == back ? a : b) + (back ? 2 : 0) + (in ? 1 : 0)];
-      use.first = std::min(use.first, at);
-      use.sum += back ? link.port_back : link.port;
-    }
-    Seconds& come = arrived[back ? 1 : 0][to_index(l) * per + to_index(microbatch)];
-    come = at;
-    if (a == b) return;
-    const auto level = to_index(joining_level(topology_, a, b));
-    Seconds& lane = lane_free[back ? 1 : 0][to_index(l) * per + to_index(microbatch % cycle[to_index(l)])];
-    come = larger(at, lane) + (back ? link.back : link.forward)[level];
-    lane = come;
-  };
-  bool moved = true;
-  while (moved) {
-    moved = false;
-    for (std::size_t rank = 0; rank < lists.size(); ++rank) {
-      for (; next[rank] < lists[rank].size(); ++next[rank]) {
-        const Action& action = lists[rank][next[rank]];
-        const Seconds start = ready(action, now[rank]);
-        if (start < Seconds(0)) break;
-        moved = true;
-        const StageSums& stage = sums[to_index(action.stage)];
-        const bool back = action.kind == ActionKind::Backward;
-        now[rank] = start + (action.kind == ActionKind::Forward ? stage.forward
-                             : back                             ? stage.backward
-                                                                : stage.weights);
-        if (action.kind == ActionKind::WeightGradient) continue;
-        done[back ? 1 : 0][to_index(action.stage) * per + to_index(action.microbatch)] = now[rank];
-        for (const int l : back ? incoming[to_index(action.stage)] : outgoing[to_index(action.stage)]) {
-          if (!back || links[to_index(l)].gradient) send(l, back, action.microbatch, now[rank]);
-        }
-      }
-    }
-  }
-  for (std::size_t rank = 0; rank < lists.size(); ++rank) {
-    if (next[rank] < lists[rank].size()) return std::nullopt;  // a deadlock
-  }
-  Seconds port;
+  const std::size_t positions = sums.size() / to_index(split.chunks);
+  Seconds out = busiest(split, sums);
   if (split.chunks == 1 && topology_.levels.size() == 1) {
     std::vector<int> stage_of_rank;
-    for (int s = 0; s < stages; ++s)
-      stage_of_rank.insert(stage_of_rank.end(), to_index(split.replicas[to_index(s)]), s);
-    port = busiest_port(sums, links, stage_of_rank, ports);
+    for (std::size_t s = 0; s < positions; ++s)
+      stage_of_rank.insert(stage_of_rank.end(), to_index(split.replicas[s]), to_int(s));
+    out = larger(out, busiest_port(schedule_, sums, links, stage_of_rank, replay.ports()));
   }
-  std::vector<Seconds> ends(to_index(positions));
-  for (int p = 0; p < positions; ++p) {
-    for (int r = 0; r < split.replicas[to_index(p)]; ++r)
-      ends[to_index(p)] = larger(ends[to_index(p)], now[to_index(first_rank[to_index(p)] + r)]);
+  std::vector<Seconds> ends(positions);
+  for (std::size_t p = 0; p < positions; ++p) {
+    const auto first = replay.ends().begin() + first_rank[p];
+    ends[p] = *std::max_element(first, first + split.replicas[p]);
   }
   if (schedule_.trains) add_reduces(split, sums, first_rank, ends);
-  return larger(port, larger(*std::max_element(ends.begin(), ends.end()), busiest(split, sums)));
-}
-
-/// What passes through a port does so one after the other, or shares it; then the last of it has a way to go.
-Seconds PipelineCosts::busiest_port(const std::vector<StageSums>& sums, const std::vector<Link>& links,
-                                    const std::vector<int>& stage_of_rank, const std::vector<PortUse>& ports) const {
-  const std::size_t stages = sums.size();
-  const auto backward = [&](std::size_t s) {
-    return schedule_.trains && !schedule_.splits_backward ? sums[s].backward : Seconds(0);
-  };
-  std::vector<Seconds> trip(stages);   // from a forward to the end of the pipeline and back
-  std::vector<Seconds> after(stages);  // what follows a backward
-  for (std::size_t s = stages; s-- > 0;) {
-    for (const Link& link : links) {
-      if (to_index(link.from) != s || (!link.gradient && schedule_.trains && !schedule_.splits_backward)) continue;
-      Seconds there = link.forward.front() + trip[to_index(link.to)];
-      if (!schedule_.splits_backward) there += link.back.front();
-      trip[s] = larger(trip[s], there);
-    }
-    trip[s] += sums[s].forward + backward(s);
-  }
-  for (std::size_t s = 0; s < stages; ++s) {
-    for (const Link& link : links) {
-      if (to_index(link.to) != s || !link.gradient || schedule_.splits_backward) continue;
-      const auto from = to_index(link.from);
-      after[s] = larger(after[s], link.back.front() + backward(from) + after[from]);
-    }
-  }
-  // Of the stages at the other end, the one from which the least follows.
-  std::vector<std::optional<Seconds>> follows(2 * stages);
-  for (const Link& link : links) {
-    const auto least = [](std::optional<Seconds>& at, Seconds time) { at = std::min(at.value_or(time), time); };
-    least(follows[2 * to_index(link.from)], trip[to_index(link.to)] + after[to_index(link.to)]);
-    least(follows[2 * to_index(link.to) + 1], backward(to_index(link.from)) + after[to_index(link.from)]);
-  }
-  Seconds out;
-  for (std::size_t rank = 0; rank < stage_of_rank.size(); ++rank) {
-    const auto s = to_index(stage_of_rank[rank]);
-    const Seconds ways[] = {follows[2 * s].value_or(Seconds(0)), trip[s] + after[s],
-                            follows[2 * s + 1].value_or(Seconds(0)), backward(s) + after[s]};
-    for (std::size_t i = 0; i < 4; ++i) {
-      const PortUse& use = ports[4 * rank + i];
-      if (use.sum > Seconds(0)) out = larger(out, use.first + use.sum + ways[i]);
-    }
-  }
-  return out;
+  return larger(out, *std::ranges::max_element(ends));
 }
 
 /// Adds sums of gradients and updates to the times at which the positions' last computations end.
@@ -578,12 +404,7 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
 Bytes PipelineCosts::least_memory(const Split& split) const {
   const std::vector<StageSums> sums = sums_of(split);
   const std::size_t positions = sums.size() / to_index(split.chunks);
-  PipelineShape shape;
-  shape.stages = to_int(sums.size());
-  shape.microbatches = settings_.microbatches;
-  shape.chunks = split.chunks;
-  shape.replicas = split.replicas;
-  shape.warmups = warmup_counts(split.replicas);
+  const PipelineShape shape = shape_of(split);
   Bytes most;
   for (std::size_t p = 0; p < positions; ++p) {
     Bytes bytes;

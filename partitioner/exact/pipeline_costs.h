@@ -13,6 +13,8 @@
 #include "costmodel/topology.h"
 #include "costmodel/units.h"
 #include "partitioner/exact/lattice.h"
+#include "partitioner/exact/least_reduce.h"
+#include "partitioner/exact/split_stages.h"
 
 namespace stagecraft::partitioner {
 
@@ -78,7 +80,7 @@ class PipelineCosts {
   /// Least time to sum `bytes` of gradients over `replicas` devices, on any of them.
   [[nodiscard]] Seconds least_reduce(Bytes bytes, int replicas) const;
   /// Whether least_reduce of more replicas is never less; measured curves may fall.
-  [[nodiscard]] bool reduce_grows() const { return reduce_grows_; }
+  [[nodiscard]] bool reduce_grows() const { return least_reduce_.grows(); }
 
   /// A lower bound of the predicted step with devices in order: the longest path through the schedule's actions,
   /// each as long as it takes alone, with messages of one boundary between two ranks one after the other; and, with one
@@ -93,31 +95,16 @@ class PipelineCosts {
   [[nodiscard]] Split split_of(const Partition& partition, int chunks) const;
 
  private:
-  struct StageSums;
-  struct Link {
-    int from = 0;
-    int to = 0;
-    bool gradient = false;
-    std::vector<Seconds> forward, back;  ///< by level
-    Seconds port, port_back;
-  };
-  struct PortUse;
-  /// A time that grows with bytes.
-  struct Line {
-    double fixed = 0;     ///< seconds
-    double per_byte = 0;  ///< seconds
-  };
-  [[nodiscard]] Line least_reduce_from(std::size_t level, int replicas) const;
+  [[nodiscard]] PipelineShape shape_of(const Split& split) const;
+  [[nodiscard]] bool can_run(const Split& split) const;
   [[nodiscard]] std::vector<StageSums> sums_of(const Split& split) const;
   void split_backward(const Split& split, std::vector<StageSums>& sums) const;
-  [[nodiscard]] std::vector<Link> links_of(const Split& split) const;
+  [[nodiscard]] std::vector<StageLink> links_of(const Split& split) const;
   [[nodiscard]] const std::vector<std::vector<Action>>& lists_of(const Split& split) const;
   [[nodiscard]] Seconds reduce_of(const Split& split, const StageSums& stage, int number, int first_device,
                                   std::vector<int>& devices) const;
   void add_reduces(const Split& split, std::vector<StageSums>& sums, const std::vector<int>& first_rank,
                    std::vector<Seconds>& ends) const;
-  [[nodiscard]] Seconds busiest_port(const std::vector<StageSums>& sums, const std::vector<Link>& links,
-                                     const std::vector<int>& stage_of_rank, const std::vector<PortUse>& ports) const;
   [[nodiscard]] Seconds busiest(const Split& split, const std::vector<StageSums>& sums) const;
 
   struct Holders {
@@ -129,11 +116,10 @@ class PipelineCosts {
   Topology topology_;
   PlanSettings settings_;
   ScheduleEntry schedule_;
+  LeastReduce least_reduce_;
   int devices_ = 0;
   bool waits_ = false;
   double closure_ = 1;
-  bool reduce_grows_ = true;
-  mutable std::map<int, Line> reduces_;  ///< by replicas, with several levels
   Dag dag_;
   std::vector<int> layer_of_node_;
   std::vector<NodeCosts> nodes_;

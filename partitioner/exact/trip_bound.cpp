@@ -6,6 +6,8 @@
 #include <ranges>
 
 #include "costmodel/index.h"
+#include "partitioner/exact/heaviest_path.h"
+#include "partitioner/exact/round_trips.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -20,29 +22,11 @@ constexpr double kMostSteps = 4e8;
 
 Seconds larger(Seconds a, Seconds b) { return a < b ? b : a; }
 
-/// Microbatches that all replicas of a stage hold under 1f1b, where those of the next hold `next`; see warmup_counts.
-std::int64_t flight(std::int64_t next, int replicas) { return replicas * ((next + replicas - 1) / replicas + 1); }
-
 bool has_work(const NodeCosts& node) {
   return node.least > Seconds(0) || node.forward > Seconds(0) || node.update > Seconds(0) || node.parameters > Bytes(0);
 }
 
 }  // namespace
-
-Seconds trips_of(Seconds trip, Seconds forward, Seconds back, std::int64_t share, std::int64_t held) {
-  const auto count = [](std::int64_t n) { return static_cast<double>(n); };
-  // F1 .. B1, after which no more than `held` forwards are done; and the same from the end.
-  const Seconds once = larger(back * count(share - 1) + forward * count(share - held),
-                              forward * count(share - 1) + back * count(share - held));
-  Seconds out = trip + once;
-  // F1 .. B1, then whole trips, each with `held` forwards and backwards, then Fn .. Bn. Linear in their number.
-  const std::int64_t most = (share + held - 1) / held;
-  for (const std::int64_t trips : {std::int64_t{2}, most}) {
-    if (trips < 2 || trips > most) continue;
-    out = larger(out, trip * count(trips) + (forward + back) * count(share - (trips - 1) * held - 1));
-  }
-  return out;
-}
 
 std::unique_ptr<TripBound> TripBound::of(const PipelineCosts& costs, std::optional<Bytes> limit,
                                          std::size_t most_sets) {
@@ -112,39 +96,25 @@ TripBound::TripBound(const PipelineCosts& costs, std::optional<Bytes> limit, std
   most_replicas_ = costs.schedule().replicated ? std::min(costs.devices(), costs.microbatches()) : 1;
   const double useful = 1.0 * costs.dag().nodes * most_replicas_;
   useful_devices_ = static_cast<int>(std::min<double>(costs.devices(), useful));
-  one_each_ = costs.schedule().name == "1f1b";
+  alternates_ = costs.schedule().alternates;
   find_path();
   find_begins();
 }
 
 /// The path with the most computation, by which every stage on it waits for those before and gets gradients back.
 void TripBound::find_path() {
-  const std::size_t nodes = kept_.size();
-  std::vector<Seconds> longest(nodes);
-  std::vector<const Edge*> last(nodes, nullptr);
-  std::vector<std::vector<const Edge*>> incoming(nodes);
-  for (const Edge& edge : edges_) incoming[to_index(edge.to)].push_back(&edge);
-  for (std::size_t v = 0; v < nodes; ++v) {
-    for (const Edge* edge : incoming[v]) {
-      if (costs_.schedule().trains && !costs_.schedule().splits_backward && !edge->returns) continue;
-      const Seconds through = longest[to_index(edge->from)] + edge->forward + edge->back;
-      if (last[v] != nullptr && through <= longest[v]) continue;
-      longest[v] = through;
-      last[v] = edge;
-    }
-    const NodeCosts& node = costs_.node(kept_[v]);
-    longest[v] += node.forward + node.least_return;
+  std::vector<Seconds> weights;
+  for (const int v : kept_) weights.push_back(costs_.node(v).forward + costs_.node(v).least_return);
+  std::vector<std::vector<Arc>> incoming(kept_.size());
+  for (std::size_t e = 0; e < edges_.size(); ++e) {
+    const Edge& edge = edges_[e];
+    if (costs_.schedule().trains && !costs_.schedule().splits_backward && !edge.returns) continue;
+    incoming[to_index(edge.to)].push_back({edge.from, to_int(e), edge.forward, edge.back});
   }
-  int at = to_int(std::ranges::max_element(longest) - longest.begin());
-  place_.assign(nodes, -1);
-  while (true) {
-    path_.push_back(at);
-    if (last[to_index(at)] == nullptr) break;
-    hops_.push_back(*last[to_index(at)]);
-    at = last[to_index(at)]->from;
-  }
-  std::ranges::reverse(path_);
-  std::ranges::reverse(hops_);
+  const HeaviestPath path = heaviest_path(weights, incoming);
+  path_ = path.nodes;
+  for (const int e : path.arcs) hops_.push_back(edges_[to_index(e)]);
+  place_.assign(kept_.size(), -1);
   for (std::size_t i = 0; i < path_.size(); ++i) place_[to_index(path_[i])] = to_int(i);
 }
 
@@ -296,8 +266,8 @@ bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, 
   const int m = costs_.microbatches();
   const int share = (m + replicas - 1) / replicas;
   std::int64_t held = share;
-  if (one_each_) held = std::min<std::int64_t>(share, flight(most_flight_[from], replicas) / replicas);
-  if (limit_ && one_each_) {
+  if (alternates_) held = std::min<std::int64_t>(share, flight(most_flight_[from], replicas) / replicas);
+  if (limit_ && alternates_) {
     const auto least = std::min<std::int64_t>(m / replicas, flight(least_flight_[from], replicas) / replicas);
     if (sums.kept + (least - 1) * sums.saved > *limit_) return false;
   }

@@ -13,14 +13,6 @@
 
 namespace stagecraft::partitioner {
 
-/// Least time in which a replica runs `share` microbatches of one stage, from its first forward to its last backward,
-/// if each backward ends `trip` or more after its forward begins, forwards and backwards are in order, and backward i
-/// comes before forward i + `held` (1f1b; `share` where all forwards may come first). 1 <= held <= share.
-/// Between forward 1 and the end of backward 1 there are at most `held` forwards, likewise between the last forward
-/// and the last backward; chains of k such trips, each begun by the first forward after the one before, hold (k - 1)
-/// held + 1 microbatches, and the others are computed between them.
-[[nodiscard]] Seconds trips_of(Seconds trip, Seconds forward, Seconds back, std::int64_t share, std::int64_t held);
-
 /// A lower bound of all splits with one stage per device, by dynamic programming over down-sets and devices. Beyond
 /// ChainSearch it follows the heaviest path through the graph and counts
 ///   - the messages and the whole forwards of all stages on the path before a stage, and their way back;
@@ -110,7 +102,7 @@ class TripBound {
   int useful_devices_ = 0;  ///< more have nothing to do
   int devices_ = 0;         ///< of the latest question
   int most_replicas_ = 1;
-  bool one_each_ = false;     ///< schedule 1f1b: what is in flight is known
+  bool alternates_ = false;   ///< see ScheduleEntry: what is in flight is known
   std::vector<int> path_;     ///< kept nodes of the heaviest path
   std::vector<Edge> hops_;    ///< between neighbours on the path
   std::vector<int> place_;    ///< by kept node: its place on the path, or -1

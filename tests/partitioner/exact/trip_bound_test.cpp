@@ -46,25 +46,6 @@ TEST(TripBound, LimitsWhatIsInFlight) {
   EXPECT_EQ(bound->splits().front(), (Split{{0, 0}, {1}}));
 }
 
-/// Of a uniform pipeline of S stages of 1 + 2 s, the first has trips of 3 S seconds and holds S microbatches: m of them
-/// take 3 (m + S - 1) s by two trips and those between them; up to S by one trip and the other backwards.
-TEST(TripsOf, IsTheStepOfAUniformPipeline) {
-  for (int stages = 1; stages <= 6; ++stages) {
-    for (int m = 1; m <= 20; ++m) {
-      const Seconds step = trips_of(Seconds(3 * stages), Seconds(1), Seconds(2), m, std::min(stages, m));
-      EXPECT_EQ(step, m > stages ? Seconds(3 * (m + stages - 1)) : Seconds(3 * stages + 2 * (m - 1)))
-          << stages << " " << m;
-    }
-  }
-}
-
-/// Trips of 10 s with 2 microbatches at once: 7 take 4 trips; without a limit, one and the 6 other backwards of 2 s.
-TEST(TripsOf, TakesAsManyTripsAsAreLonger) {
-  EXPECT_EQ(trips_of(Seconds(10), Seconds(1), Seconds(2), 7, 2), Seconds(40));
-  EXPECT_EQ(trips_of(Seconds(10), Seconds(1), Seconds(2), 7, 7), Seconds(22));
-  EXPECT_EQ(trips_of(Seconds(10), Seconds(2), Seconds(1), 7, 7), Seconds(22));
-}
-
 TEST(TripBound, IsNotForStepsThatOverlap) {
   const Graph graph = testing::chain_graph({1}, {2});
   const PipelineCosts costs(graph, testing::flat_topology(2), settings_of("pipedream", 4));

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <vector>
+
+#include "costmodel/index.h"
+#include "costmodel/schedule.h"
+#include "costmodel/topology.h"
+#include "costmodel/units.h"
+#include "partitioner/exact/split_stages.h"
+
+namespace stagecraft::partitioner {
+
+/// The longest path through the action lists of a split on devices in order: each action takes as long as it takes
+/// alone, and the messages of one boundary between two ranks come one after the other.
+class ActionReplay {
+ public:
+  /// `replicas` and `first_rank`: of each stage. All arguments must outlive it.
+  ActionReplay(const Topology& topology, int microbatches, const std::vector<int>& replicas,
+               const std::vector<int>& first_rank, const std::vector<StageSums>& sums,
+               const std::vector<StageLink>& links, const std::vector<std::vector<Action>>& lists);
+
+  /// Goes through all actions. False if the lists deadlock.
+  [[nodiscard]] bool run();
+
+  /// When each rank's last computation ends.
+  [[nodiscard]] const std::vector<Seconds>& ends() const { return now_; }
+  /// What passes through each rank's ports.
+  [[nodiscard]] const std::vector<PortUses>& ports() const { return ports_; }
+
+ private:
+  /// Of activations and of gradients.
+  struct Way {
+    std::vector<Seconds> arrived;    ///< by link and microbatch; below 0: not yet
+    std::vector<Seconds> lane_free;  ///< when the lane of the message's two ranks is free again, likewise
+    std::vector<Seconds> done;       ///< forwards, or backwards, by stage and microbatch; below 0: not yet
+  };
+  [[nodiscard]] std::size_t slot(int number, int microbatch) const {
+    return to_index(number) * to_index(microbatches_) + to_index(microbatch);
+  }
+  [[nodiscard]] int runner(int stage, int microbatch) const {
+    return first_rank_[to_index(stage)] + replica_of(microbatch, replicas_[to_index(stage)]);
+  }
+  [[nodiscard]] Seconds ready(const Action& action, Seconds at) const;
+  void send(int link, bool back, int microbatch, Seconds at);
+  void compute(std::size_t rank, const Action& action, Seconds start);
+
+  const Topology& topology_;
+  int microbatches_;
+  const std::vector<int>& replicas_;
+  const std::vector<int>& first_rank_;
+  const std::vector<StageSums>& sums_;
+  const std::vector<StageLink>& links_;
+  const std::vector<std::vector<Action>>& lists_;
+  std::vector<std::vector<int>> incoming_, outgoing_;  ///< links, by stage
+  std::vector<int> cycle_;                             ///< by link: microbatches after which its ranks are the same
+  Way forward_, back_;
+  std::vector<Seconds> now_;
+  std::vector<PortUses> ports_;
+};
+
+}  // namespace stagecraft::partitioner

@@ -1,0 +1,54 @@
+#include "partitioner/exact/least_reduce.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "costmodel/prediction/collectives.h"
+
+namespace stagecraft::partitioner {
+
+LeastReduce::LeastReduce(const Topology& topology) : levels_(topology.levels) {
+  grows_ = std::ranges::all_of(levels_, [](const Level& level) { return level.link.all_reduce.empty(); });
+}
+
+/// The least of all ways to spread so many devices over the groups of this level and those above it, for a sum as
+/// all_reduce_time has it: with k groups at most in one, a level takes 2 (k - 1) (latency + part / k / bandwidth), and
+/// leaves 1 / k of its part to the levels above. n devices in groups of k are in ceil(n / k) groups or more.
+LeastReduce::Line LeastReduce::least_from(std::size_t level, int devices) const {
+  if (devices <= 1 || level == levels_.size()) return {};
+  const Level& own = levels_[level];
+  int above = 1;  // groups at most
+  for (std::size_t l = level + 1; l < levels_.size() && above < devices; ++l)
+    above *= std::min(levels_[l].count, devices);
+  std::optional<Line> out;
+  for (int k = 1; k <= std::min(own.count, devices); ++k) {
+    const int groups = (devices + k - 1) / k;
+    if (groups > above) continue;
+    const Line rest = least_from(level + 1, groups);
+    const Line line{2.0 * (k - 1) * own.link.latency + rest.fixed,
+                    Seconds(2.0 * (k - 1) / k / own.link.bandwidth.value) + rest.per_byte / k};
+    if (!out) out = line;
+    out->fixed = std::min(out->fixed, line.fixed);
+    out->per_byte = std::min(out->per_byte, line.per_byte);
+  }
+  return out.value_or(Line{});
+}
+
+Seconds LeastReduce::time(Bytes bytes, int devices, bool is_least) const {
+  if (levels_.size() == 1) {
+    const Link& link = levels_.front().link;
+    const auto curve = link.all_reduce.find(devices);
+    if (curve == link.all_reduce.end()) return ring_all_reduce_time(bytes, devices, link);
+    return is_least ? Seconds(0) : interpolate(curve->second, bytes);
+  }
+  if (!grows_) return Seconds(0);
+  const auto [known, fresh] = lines_.try_emplace(devices);
+  if (fresh) {
+    known->second = least_from(0, devices);
+    // A level's part is rounded down to whole bytes.
+    for (const Level& level : levels_) known->second.fixed -= Bytes(2) / level.link.bandwidth;
+  }
+  return std::max(Seconds(0), known->second.fixed + known->second.per_byte * static_cast<double>(bytes.value));
+}
+
+}  // namespace stagecraft::partitioner

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "costmodel/topology.h"
+#include "costmodel/units.h"
+
+namespace stagecraft::partitioner {
+
+/// The least time to sum gradients over some devices of a topology, whichever they are: no more than all_reduce_time of
+/// any of them.
+class LeastReduce {
+ public:
+  explicit LeastReduce(const Topology& topology);
+
+  /// Whether more devices never take less; measured curves may fall.
+  [[nodiscard]] bool grows() const { return grows_; }
+
+  /// The time of `bytes` over `devices` devices; 0 where none is known. `is_least`: there may be more bytes, so that a
+  /// measured curve, which may fall, is no bound.
+  [[nodiscard]] Seconds time(Bytes bytes, int devices, bool is_least) const;
+
+ private:
+  /// A time that grows with bytes.
+  struct Line {
+    Seconds fixed;
+    Seconds per_byte;
+  };
+  [[nodiscard]] Line least_from(std::size_t level, int devices) const;
+
+  std::vector<Level> levels_;
+  bool grows_ = true;
+  mutable std::map<int, Line> lines_;  ///< by devices, with several levels
+};
+
+}  // namespace stagecraft::partitioner

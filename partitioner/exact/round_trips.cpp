@@ -1,0 +1,22 @@
+#include "partitioner/exact/round_trips.h"
+
+#include <algorithm>
+
+namespace stagecraft::partitioner {
+
+Seconds trips_of(Seconds trip, Seconds forward, Seconds back, std::int64_t share, std::int64_t held) {
+  const auto count = [](std::int64_t n) { return static_cast<double>(n); };
+  // F1 .. B1, after which no more than `held` forwards are done; and the same from the end.
+  const Seconds once = std::max(back * count(share - 1) + forward * count(share - held),
+                                forward * count(share - 1) + back * count(share - held));
+  Seconds out = trip + once;
+  // F1 .. B1, then whole trips, each with `held` forwards and backwards, then Fn .. Bn. Linear in their number.
+  const std::int64_t most = (share + held - 1) / held;
+  for (const std::int64_t trips : {std::int64_t{2}, most}) {
+    if (trips < 2 || trips > most) continue;
+    out = std::max(out, trip * count(trips) + (forward + back) * count(share - (trips - 1) * held - 1));
+  }
+  return out;
+}
+
+}  // namespace stagecraft::partitioner

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+
+#include "costmodel/units.h"
+
+namespace stagecraft::partitioner {
+
+// What the bounds on all splits know about 1F1B, that is, about schedules with ScheduleEntry::alternates.
+
+/// Microbatches that all `replicas` replicas of a stage hold at once, where those of the next stage hold `next`; see
+/// warmup_counts.
+[[nodiscard]] constexpr std::int64_t flight(std::int64_t next, int replicas) {
+  return replicas * ((next + replicas - 1) / replicas + 1);
+}
+
+/// Least time in which a replica runs `share` microbatches of one stage, from its first forward to its last backward,
+/// if each backward ends `trip` or more after its forward begins, forwards and backwards are in order, and backward i
+/// comes before forward i + `held` (1f1b; `share` where all forwards may come first). 1 <= held <= share.
+/// Between forward 1 and the end of backward 1 there are at most `held` forwards, likewise between the last forward
+/// and the last backward; chains of k such trips, each begun by the first forward after the one before, hold (k - 1)
+/// held + 1 microbatches, and the others are computed between them.
+[[nodiscard]] Seconds trips_of(Seconds trip, Seconds forward, Seconds back, std::int64_t share, std::int64_t held);
+
+}  // namespace stagecraft::partitioner
