@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "partitioner/list_strategies.h"
-#include "partitioner/optimal.h"
 #include "partitioner/pipedream.h"
+#include "partitioner/search/optimal.h"
 #include "tests/support/pipedream_cases.h"
 
 // Planning only, with graphs read beforehand. The command lines and profiles are those of tests/golden/pipedream.

@@ -298,7 +298,7 @@ Strategy type_strategy() {
 }
 
 Strategy profile_strategy() {
-  return list_strategy("profile", "equal forward + backward time; ignores links, memory", times, plain_name);
+  return list_strategy(kProfileStrategy, "equal forward + backward time; ignores links, memory", times, plain_name);
 }
 
 }  // namespace stagecraft::partitioner

@@ -45,6 +45,8 @@ namespace stagecraft::partitioner {
 [[nodiscard]] std::variant<Candidate, Infeasible> profile_candidate(const Graph& graph, const Topology& topology,
                                                                     const Constraints& constraints);
 
+inline constexpr const char* kProfileStrategy = "profile";
+
 /// "uniform", "parameters", "type:REGEX" and "profile".
 [[nodiscard]] Strategy uniform_strategy();
 [[nodiscard]] Strategy parameters_strategy();

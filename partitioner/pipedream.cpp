@@ -53,23 +53,23 @@ std::vector<int> stage_of_layer(const Graph& graph, const Downsets& sets, const 
 /// A memory limit, within 1 % of the smallest, that has an answer; absent if memory is not the obstacle.
 std::optional<Bytes> sufficient_limit(const Downsets& sets, const std::vector<SearchLevel>& levels,
                                       PipedreamOptions options) {
-  const auto solvable = [&](double limit) {
-    options.memory_limit = Bytes(static_cast<std::int64_t>(limit));
+  const auto solvable = [&](Bytes limit) {
+    options.memory_limit = limit;
     const auto result = pipedream_search(sets, levels, options);
     const auto* answer = std::get_if<SearchAnswer>(&result);
     return answer != nullptr && !answer->stages.empty();
   };
   int most = 1;
   for (const SearchLevel& level : levels) most = std::max(most, level.machines);
-  double low = static_cast<double>(options.memory_limit.value);
-  const double all = static_cast<double>((sets.activation.back() + sets.parameter.back()).value);
-  double high = std::ceil(std::max(low, most * all));
+  Bytes low = options.memory_limit;
+  Bytes high = std::max(low, most * (sets.activation.back() + sets.parameter.back()));
   if (!solvable(high)) return std::nullopt;
-  while (high > low * 1.01 && high - low > 1) {
-    const double middle = std::max(low + 1, std::floor(std::sqrt(low * high)));
+  while (high / low > 1.01 && high - low > Bytes(1)) {
+    const double mean = std::sqrt(static_cast<double>(low.value) * static_cast<double>(high.value));
+    const Bytes middle = std::max(low + Bytes(1), Bytes(static_cast<std::int64_t>(mean)));
     (solvable(middle) ? high : low) = middle;
   }
-  return Bytes(static_cast<std::int64_t>(high));
+  return high;
 }
 
 Infeasible why_none(const Downsets& sets, const std::vector<SearchLevel>& levels, const PipedreamOptions& options,
@@ -101,13 +101,7 @@ PipedreamOptions options_of(const Constraints& constraints) {
     throw std::invalid_argument("strategy pipedream: stages: found " + std::to_string(*constraints.stages) +
                                 "; remove it, pipedream finds the number itself");
   }
-  PipedreamOptions out;
-  const OptionValues& values = constraints.options;
-  out.straight_pipeline = option<bool>(values, kStraight).value_or(false);
-  out.use_memory_constraint = option<bool>(values, kMemoryConstraint).value_or(false);
-  out.memory_limit = option<Bytes>(values, kMemorySize).value_or(out.memory_limit);
-  out.use_fewer_machines = option<bool>(values, kFewerMachines).value_or(false);
-  out.activation_compression_ratio = option<double>(values, kCompression);
+  PipedreamOptions out = pipedream_options(constraints.options);
   if (constraints.memory_limit) {
     out.use_memory_constraint = true;
     out.memory_limit = *constraints.memory_limit;
@@ -124,7 +118,8 @@ StrategyResult plan(const Graph& graph, const Topology& topology, const CostMode
   auto found = pipedream_candidate(graph, topology, options_of(constraints));
   if (auto* infeasible = std::get_if<Infeasible>(&found)) return std::move(*infeasible);
   Ranking out;
-  out.plans.push_back(predicted_plan("pipedream", graph, topology, std::get<Candidate>(found), costs, constraints));
+  out.plans.push_back(
+      predicted_plan(kPipedreamStrategy, graph, topology, std::get<Candidate>(found), costs, constraints));
   return out;
 }
 
@@ -187,13 +182,24 @@ std::variant<Candidate, Infeasible> pipedream_candidate(const Graph& graph, cons
   return candidate;
 }
 
+PipedreamOptions pipedream_options(const OptionValues& values) {
+  PipedreamOptions out;
+  out.straight_pipeline = option<bool>(values, kStraight).value_or(false);
+  out.use_memory_constraint = option<bool>(values, kMemoryConstraint).value_or(false);
+  out.memory_limit = option<Bytes>(values, kMemorySize).value_or(out.memory_limit);
+  out.use_fewer_machines = option<bool>(values, kFewerMachines).value_or(false);
+  out.activation_compression_ratio = option<double>(values, kCompression);
+  return out;
+}
+
 Strategy pipedream_strategy() {
   Strategy out;
-  out.name = "pipedream";
+  out.name = kPipedreamStrategy;
   out.help = "PipeDream's dynamic programme: replication, network levels, its memory rule";
   out.plan = plan;
   out.objective = objective;
   out.exact = true;
+  out.in_auto = true;
   out.decides_stages = true;
   out.has_memory_rule = true;
   out.options_title = "PipeDream";

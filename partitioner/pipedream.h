@@ -21,8 +21,13 @@ namespace stagecraft::partitioner {
 [[nodiscard]] std::variant<Candidate, Infeasible> pipedream_candidate(const Graph& graph, const Topology& topology,
                                                                       const PipedreamOptions& options = {});
 
+inline constexpr const char* kPipedreamStrategy = "pipedream";
+
 /// "pipedream": pipedream_candidate. Constraints::memory_limit is PipeDream's own limit and switches its rule on.
 /// Throws std::invalid_argument for Constraints::stages. Its objective is defined for topologies of one level.
 [[nodiscard]] Strategy pipedream_strategy();
+
+/// The switches that the strategy's options give.
+[[nodiscard]] PipedreamOptions pipedream_options(const OptionValues& values);
 
 }  // namespace stagecraft::partitioner

@@ -22,8 +22,8 @@
 #include "partitioner/choices/schedule_search.h"
 #include "partitioner/given_split.h"
 #include "partitioner/objective/objective_command.h"
-#include "partitioner/optimal.h"
 #include "partitioner/ranking.h"
+#include "partitioner/search/optimal.h"
 #include "partitioner/strategy.h"
 
 namespace {

@@ -95,13 +95,14 @@ class Asks {
     options.straight_pipeline = straight;
     options.activation_compression_ratio = 1;
     all_.push_back(
-        {straight ? "pipedream without replicas" : "pipedream", "pipedream",
+        {std::string(kPipedreamStrategy) + (straight ? " without replicas" : ""), kPipedreamStrategy,
          [&graph = graph_, &topology = topology_, options] { return pipedream_candidate(graph, topology, options); }});
   }
   void profile(std::string origin, Constraints wanted) {
-    all_.push_back({std::move(origin), "profile", [&graph = graph_, &topology = topology_, wanted = std::move(wanted)] {
-                      return profile_candidate(graph, topology, wanted);
-                    }});
+    all_.push_back(
+        {std::move(origin), kProfileStrategy, [&graph = graph_, &topology = topology_, wanted = std::move(wanted)] {
+           return profile_candidate(graph, topology, wanted);
+         }});
   }
   void one_stage_per_device() {
     const int devices = device_count(topology_);
@@ -387,6 +388,8 @@ Strategy auto_strategy() {
     return std::get<Prediction>(predicted).iteration.value;
   };
   out.compares = true;
+  out.takes_hand = true;
+  out.in_auto = true;
   return out;
 }
 

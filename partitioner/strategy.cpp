@@ -5,11 +5,13 @@
 
 #include "costmodel/errors.h"
 #include "partitioner/list_strategies.h"
-#include "partitioner/optimal.h"
 #include "partitioner/pipedream.h"
 #include "partitioner/ranking.h"
 
 namespace stagecraft::partitioner {
+
+Strategy optimal_strategy();  // of a room that rests on this one
+
 namespace {
 
 /// "type:" of "type:REGEX"; empty for a name without an argument.
@@ -30,6 +32,17 @@ const std::vector<Strategy>& strategies() {
   return table;
 }
 
+std::string strategies_with(bool Strategy::* property) {
+  std::vector<std::string> names;
+  for (const Strategy& strategy : strategies()) {
+    if (strategy.*property) names.push_back(strategy.name);
+  }
+  std::string out;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    out += (i == 0 ? "" : i + 1 < names.size() ? ", " : " and ") + names[i];
+  return out;
+}
+
 const Strategy& strategy_by_name(const std::string& name) {
   std::vector<std::string> known;
   for (const Strategy& strategy : strategies()) {
@@ -37,6 +50,11 @@ const Strategy& strategy_by_name(const std::string& name) {
     known.push_back(strategy.name);
   }
   throw InputError(ErrorKind::UnknownName, unknown_name("strategy", name, known));
+}
+
+Seconds time_limit(const OptionValues& options) {
+  const std::optional<double> seconds = option<double>(options, kTimeLimit);
+  return seconds ? Seconds(*seconds) : kDefaultTimeLimit;
 }
 
 OptionValues options_of_name(const std::string& name) {

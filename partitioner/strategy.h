@@ -83,6 +83,8 @@ struct Strategy {
       objective;
   bool exact = false;              ///< no plan that it considers has a smaller objective than its first
   bool compares = false;           ///< its ranking shows how others compare with the first
+  bool takes_hand = false;         ///< its plans may have layers where the user wants them: --pin, --no-cut-in
+  bool in_auto = false;            ///< `auto` compares its plans
   bool decides_stages = false;     ///< rejects Constraints::stages
   bool has_memory_rule = false;    ///< its own rule decides what fits; by the cost model its plan may not fit
   std::string options_title = {};  ///< owner of these options, for messages
@@ -91,11 +93,22 @@ struct Strategy {
   std::function<std::string(const OptionValues&)> caveat = {};
 };
 
+/// The option of strategies that search: for how many seconds. Whatever else searches takes it too.
+inline constexpr const char* kTimeLimit = "time-limit";
+/// How long they search without it.
+inline constexpr Seconds kDefaultTimeLimit{3};
+
+/// How long a search with these options may take.
+[[nodiscard]] Seconds time_limit(const OptionValues& options);
+
 /// All strategies.
 [[nodiscard]] const std::vector<Strategy>& strategies();
 
 /// The default strategy.
 inline constexpr const char* kDefaultStrategy = "optimal";
+
+/// "auto and optimal": the names of the strategies with that property, for messages.
+[[nodiscard]] std::string strategies_with(bool Strategy::* property);
 
 /// The strategy called `name`; any name that begins with "NAME:" finds the one called NAME:ARGUMENT.
 /// Throws std::invalid_argument listing the names.

@@ -33,11 +33,8 @@ constexpr int kMostPlans = 1000;
 constexpr int kLines = 10;
 /// Plans that --explain compares unless --top or --front says which.
 constexpr int kExplained = 3;
-constexpr double kDefaultSeconds = 3;
 /// Plans that are improved by a wish or with layers where the user wants them.
 constexpr int kStarts = 12;
-/// Maximum in a plan file, see plan.schema.json.
-constexpr int kMostMicrobatches = 1 << 20;
 
 std::string file_name(std::size_t rank, std::size_t plans) {
   return fmt::format("plan-{:0{}}.json", rank + 1, std::to_string(plans).size());
@@ -58,10 +55,6 @@ void write_plans(const std::string& folder, const std::vector<RankedPlan>& plans
   }
   format::write_folder(folder, files,
                        [&](const std::string& name, const std::string& text) { return force || is_plan(name, text); });
-}
-
-double seconds_of(const Constraints& constraints) {
-  return option<double>(constraints.options, "time-limit").value_or(kDefaultSeconds);
 }
 
 /// The request's settings with the plan's recomputation.
@@ -100,7 +93,7 @@ void improve_best(Gathered& gathered, const Question& question, const ByHand& ha
     ImproveOptions options;
     options.wish = question.wish;
     options.hand = hand;
-    options.seconds = seconds_of(question.constraints) / static_cast<double>(starts.size());
+    options.time = time_limit(question.constraints.options) / static_cast<double>(starts.size());
     try {
       add(improved_plan(source->origin + (hand.is_empty() ? ", improved" : ", by hand"), question.graph,
                         question.topology, question.costs, constraints_like(question.constraints, source->plan), start,
@@ -176,14 +169,13 @@ void declare_choices(CLI::App& app, ChoiceRequest& request) {
       ->type_name("PER_DEVICE_HOUR")
       ->group(group);
   const char* hand = "Stages by hand";
+  const std::string by_hand_for = strategies_with(&Strategy::takes_hand) + ", and for --improve";
   app.add_option("--pin", request.pins,
-                 "put a layer, or all layers of a module, in a stage, counted from 0; for optimal and auto, and for "
-                 "--improve")
+                 "put a layer, or all layers of a module, in a stage, counted from 0; for " + by_hand_for)
       ->delimiter(',')
       ->type_name("LAYER=STAGE ...")
       ->group(hand);
-  app.add_option("--no-cut-in", request.no_cuts,
-                 "keep the layers from FIRST to LAST in one stage; for optimal and auto, and for --improve")
+  app.add_option("--no-cut-in", request.no_cuts, "keep the layers from FIRST to LAST in one stage; for " + by_hand_for)
       ->delimiter(',')
       ->type_name("FIRST..LAST ...")
       ->group(hand);
@@ -230,9 +222,11 @@ void check_choices(const ChoiceRequest& request, bool given, const std::string& 
   }
   refuse_with(request.explain && request.by_hand(), "--explain",
               "does not try plans without --pin and --no-cut-in; compare two runs of plan instead");
-  if (request.by_hand() && !strategy.empty() && strategy != kDefaultStrategy && strategy != "auto") {
-    throw CLI::ValidationError(request.pins.empty() ? "--no-cut-in" : "--pin",
-                               "strategy " + strategy + " does not take it; optimal and auto do");
+  if (!request.by_hand() || strategy.empty()) return;
+  if (!usage("--strategy", [&] { return strategy_by_name(strategy).takes_hand; })) {
+    throw CLI::ValidationError(
+        request.pins.empty() ? "--no-cut-in" : "--pin",
+        "strategy " + strategy + " does not take it; " + strategies_with(&Strategy::takes_hand) + " do");
   }
 }
 
@@ -252,7 +246,7 @@ int microbatches_of(std::int64_t global_batch, const Graph& graph) {
     throw std::invalid_argument(fmt::format("--global-batch {} would be {} microbatches, at most {} are possible",
                                             global_batch, global_batch / samples, kMostMicrobatches));
   }
-  return static_cast<int>(global_batch / samples);
+  return to_int(global_batch / samples);
 }
 
 void check_choice_outputs(const ChoiceRequest& request, const ChoiceContext& context) {
@@ -329,7 +323,7 @@ RankedPlan improved_choice(const ChoiceRequest& request, const ChoiceContext& co
   options.wish = request.wish;
   options.hand = by_hand(graph, request.pins, request.no_cuts);
   options.layers = !request.complete;
-  options.seconds = seconds_of(constraints);
+  options.time = time_limit(constraints.options);
   Candidate first = start;
   if (!honours(first.partition, options.hand)) {
     const auto moved = with_hand(graph, first.partition, options.hand);

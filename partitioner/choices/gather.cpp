@@ -13,19 +13,15 @@
 namespace stagecraft::partitioner {
 namespace {
 
-constexpr const char* kTimeLimit = "time-limit";
-constexpr double kDefaultSeconds = 3;
 /// Each part of a topology is searched at least this long.
-constexpr double kLeastSeconds = 0.1;
+constexpr Seconds kLeastTime(0.1);
 
 bool takes(const Strategy& strategy, const std::string& name) {
   return std::ranges::any_of(strategy.options, [&](const Option& o) { return o.names.front() == name; });
 }
 
 /// Whether the candidates of `auto` include the strategy's, or it needs an argument.
-bool is_left_out(const Strategy& strategy) {
-  return strategy.name.find(':') != std::string::npos || strategy.name == "auto" || strategy.name == "pipedream";
-}
+bool is_left_out(const Strategy& strategy) { return strategy.in_auto || strategy.name.find(':') != std::string::npos; }
 
 bool trains(const PlanSettings& settings) {
   return !settings.listed.empty() || schedule_by_name(settings.schedule).trains;
@@ -41,15 +37,15 @@ class Gathering {
     std::vector<Topology> parts;
     if (options_.fewer_devices) parts = parts_of(topology_);
     const std::vector<PlanSettings> variants = settings();
-    const double seconds = option<double>(constraints_.options, kTimeLimit).value_or(kDefaultSeconds);
-    const double share = std::max(kLeastSeconds, seconds / static_cast<double>((parts.size() + 1) * variants.size()));
+    const Seconds time = time_limit(constraints_.options);
+    const Seconds share = std::max(kLeastTime, time / static_cast<double>((parts.size() + 1) * variants.size()));
     for (const PlanSettings& variant : variants) {
       Constraints wanted = constraints_;
       wanted.plan = variant;
-      if (parts.size() + variants.size() > 1) wanted.options.insert_or_assign(kTimeLimit, share);
+      if (parts.size() + variants.size() > 1) wanted.options.insert_or_assign(kTimeLimit, share.value);
       if (options_.strategy.empty()) {
         ask_all(topology_, wanted);
-        predict_drafts(wanted, seconds);
+        predict_drafts(wanted, time);
       } else {
         ask(options_.strategy, topology_, wanted, true);
       }
@@ -124,11 +120,11 @@ class Gathering {
     add(std::move(ranked));
   }
 
-  void predict_drafts(const Constraints& wanted, double seconds) {
+  void predict_drafts(const Constraints& wanted, Seconds time) {
     const auto start = std::chrono::steady_clock::now();
     Drafts found = drafts(graph_, topology_, wanted);
     for (const Drafted& draft : found.plans) {
-      if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() > seconds) {
+      if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() > time.value) {
         ++out_.not_simulated;
         continue;
       }

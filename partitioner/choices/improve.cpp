@@ -69,7 +69,7 @@ class Improvement {
     return {!ranked.fits, !meets(ranked, options_.wish), rank_key(merits(ranked), objective)};
   }
   [[nodiscard]] bool is_late() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count() > options_.seconds;
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count() > options_.time.value;
   }
   [[nodiscard]] bool replicas_are_free() const {
     return constraints_.replicas.empty() && candidate_.chunks == 1 && constraints_.plan.listed.empty() &&

@@ -12,8 +12,8 @@ namespace stagecraft::partitioner {
 struct ImproveOptions {
   Wish wish = {};
   ByHand hand = {};
-  bool layers = true;  ///< layers move between neighbouring stages, stages are joined and cut in two
-  double seconds = 3;  ///< then the best plan so far
+  bool layers = true;                ///< layers move between neighbouring stages, stages are joined and cut in two
+  Seconds time = kDefaultTimeLimit;  ///< then the best plan so far
 };
 
 /// `start` after changes that each make its predicted plan better by the wish: a layer moved to the stage before or

@@ -50,6 +50,7 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"costmodel/tools", {"costmodel/command"}},
     {"partitioner/exact", {"costmodel/prediction"}},
     {"partitioner", {"partitioner/exact"}},
+    {"partitioner/search", {"partitioner"}},
     {"partitioner/choices", {"partitioner", "costmodel/report"}},
     {"partitioner/objective", {"partitioner", "costmodel/interchange", "costmodel/format/results"}},
     {"executor/device", {"costmodel/format"}},
@@ -120,7 +121,7 @@ std::set<std::string> may_include(const std::string& file) {
   // The profiler's tools start ranks like the executor's.
   if (folder == "profiler") out.insert("executor");
   // plan hands command lines with --objective-profile on, and lets the user choose among plans.
-  if (folder == "partitioner") out.insert({"partitioner/objective", "partitioner/choices"});
+  if (folder == "partitioner") out.insert({"partitioner/objective", "partitioner/choices", "partitioner/search"});
   return out;
 }
 

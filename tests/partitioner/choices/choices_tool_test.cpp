@@ -173,9 +173,10 @@ TEST_F(ChoicesTool, PutsLayersWhereTheUserWantsThem) {
 
 TEST_F(ChoicesTool, NamesWrongUseOfStagesByHand) {
   refuses("graph.json topology.json --strategy uniform --pin l1=0", 2,
-          "--pin: strategy uniform does not take it; optimal and auto do");
+          "--pin: strategy uniform does not take it; auto and optimal do");
   refuses("graph.json topology.json --strategy profile --no-cut-in l1..l2", 2,
-          "--no-cut-in: strategy profile does not take it; optimal and auto do");
+          "--no-cut-in: strategy profile does not take it; auto and optimal do");
+  refuses("graph.json topology.json --strategy magic --pin l1=0", 2, "unknown strategy \"magic\", known are uniform");
   refuses("graph.json topology.json --split-at l1 --pin l1=0", 2, "--pin: the stages are given");
   refuses("graph.json topology.json --split-at l1 --no-cut-in l1..l2", 2, "--no-cut-in: the stages are given");
   refuses("graph.json topology.json --complete", 2, "--complete: only valid with --split-at or --from");

@@ -8,7 +8,7 @@
 #include "partitioner/candidate.h"
 #include "partitioner/cost_model.h"
 #include "partitioner/exact/trip_bound.h"
-#include "partitioner/optimal.h"
+#include "partitioner/search/optimal.h"
 #include "tests/support/chains.h"
 #include "tests/support/every_partition.h"
 

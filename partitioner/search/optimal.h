@@ -11,7 +11,7 @@ namespace stagecraft::partitioner {
 /// a schedule that runs several stages on a device, 1, 2, 4 and 8 are compared. The best of what `auto` compares is
 /// never better; nor are other placements of the best plans, which are tried where a topology has several levels.
 /// Its ranking says how far from the best its first plan can be at most: see Ranking::lower_bound. The option
-/// "time-limit" is how long it may search, beyond the candidates of `auto`.
+/// kTimeLimit is how long it may search, beyond the candidates of `auto`.
 /// How: best first by a lower bound. Splits are enumerated up to a bound that rises until it reaches the best predicted
 /// step; those that a tighter bound does not exclude are predicted.
 [[nodiscard]] Strategy optimal_strategy();

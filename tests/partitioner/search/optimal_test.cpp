@@ -1,4 +1,4 @@
-#include "partitioner/optimal.h"
+#include "partitioner/search/optimal.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

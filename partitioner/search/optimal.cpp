@@ -1,0 +1,282 @@
+#include "partitioner/search/optimal.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <stdexcept>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "costmodel/index.h"
+#include "partitioner/candidate.h"
+#include "partitioner/exact/path_bound.h"
+#include "partitioner/exact/pipeline_costs.h"
+#include "partitioner/ranking.h"
+#include "partitioner/search/chain_spaces.h"
+#include "partitioner/search/enumeration.h"
+#include "partitioner/search/least_time.h"
+#include "partitioner/search/placed_plans.h"
+#include "partitioner/search/predicted_plans.h"
+#include "partitioner/search/search_context.h"
+#include "partitioner/search/split_polish.h"
+#include "partitioner/search/trip_search.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+constexpr const char* kName = "optimal";
+/// Share of the time limit, and time, after which no more candidates of `auto` are predicted, once one fits.
+constexpr double kDraftShare = 0.5;
+constexpr Seconds kDraftTime(1);
+/// Shares of what is left of it after which PathBound, TripBound, the local search, its random moves and the
+/// bounds without splits give way.
+constexpr double kPathShare = 0.12;
+constexpr double kTripShare = 0.16;
+constexpr double kPolishShare = 0.4;
+constexpr double kShakeShare = 0.5;
+constexpr double kBoundShare = 0.65;
+/// And the search for plans that TripBound's enumeration ends, where it leaves nodes out.
+constexpr double kTripsEnumerated = 0.8;
+/// The first placements end after this share of the time; the last ones begin after the other.
+constexpr double kPlaceShare = 0.16;
+constexpr double kSearchShare = 0.9;
+/// Cuts that PathBound tells apart, in large graphs first fewer.
+constexpr int kFewCuts = 200;
+constexpr int kMostCuts = 1000;
+/// As far beyond what is known, relatively to the best plan, PathBound is asked: it refutes fast.
+constexpr double kCautious = 0.15;
+
+bool is_in_order(const Candidate& candidate) {
+  int next = 0;
+  for (const std::vector<int>& devices : candidate.devices) {
+    for (const int device : devices) {
+      if (device != next++) return false;
+    }
+  }
+  return candidate.warmups.empty();
+}
+
+/// A bound for all plans, whatever the order of layers: the computation of the busiest device.
+Seconds least_computation(const PipelineCosts& costs) {
+  Seconds sum;
+  Seconds largest;
+  for (int node = 0; node < costs.dag().nodes; ++node) {
+    sum += costs.node(node).least;
+    largest = std::max(largest, costs.node(node).least);
+  }
+  const Seconds spread = sum * (static_cast<double>(costs.microbatches()) / costs.devices());
+  return std::max(spread, largest * costs.share(costs.schedule().replicated ? costs.devices() : 1)) * (1 - kEqual);
+}
+
+/// The plans that were predicted, and what is known about all others.
+class Search {
+ public:
+  Search(const Graph& graph, const Topology& topology, const CostModel& model, const Constraints& constraints)
+      : graph_(graph),
+        topology_(topology),
+        model_(model),
+        constraints_(constraints),
+        costs_(graph, topology, constraints.plan),
+        time_(time_limit(constraints.options)),
+        plans_(kName, graph, topology, model, constraints, costs_),
+        placed_(graph, topology, constraints, plans_),
+        context_{costs_, constraints, memory_limit(topology, constraints), time_, plans_} {}
+
+  StrategyResult run() {
+    if (costs_.dag().nodes == 0) return Infeasible{"the graph has no layers besides its inputs"};
+    Drafts found = drafts(graph_, topology_, constraints_);
+    skipped_ = std::move(found.skipped);
+    try_drafts(found.plans);
+    time_.start_again();
+    ChainSpaces spaces(context_);
+    Seconds low = least_computation(costs_);
+    low = follow_path(low, kPathShare);
+    low = follow_trips(low);
+    place(kPlaceShare);
+    if (!spaces.is_empty()) {
+      SplitPolish(context_, trips_.get(), {kTripShare, kPolishShare, kShakeShare}).run(low, suggested_, drafts_);
+      if (plans_.best() && !is_bound_by_trips()) {
+        low = follow_path(low, kBoundShare);
+        time_.allow(kBoundShare);
+        low = spaces.least(low, *plans_.best());
+      }
+      low = std::max(low, enumerate_all(spaces, low));
+    }
+    place(1);
+    return result(low);
+  }
+
+ private:
+  /// The candidates of `auto`, by their bounds.
+  void try_drafts(const std::vector<Drafted>& plans) {
+    std::vector<std::pair<Seconds, const Drafted*>> order;
+    for (const Drafted& draft : plans) {
+      Seconds bound;
+      if (is_in_order(draft.candidate)) {
+        Split split = costs_.split_of(draft.candidate.partition, draft.candidate.chunks);
+        if (!plans_.make_known(split)) continue;
+        bound = costs_.lower_bound(split).value_or(Seconds(0));
+        drafts_.emplace_back(bound, std::move(split));
+      }
+      order.emplace_back(bound, &draft);
+    }
+    // Of equal bounds the simplest first: what is no better is not predicted then.
+    std::ranges::stable_sort(order, {}, [](const auto& entry) {
+      const std::vector<int>& replicas = entry.second->candidate.partition.replicas;
+      return std::tuple(entry.first.value, std::accumulate(replicas.begin(), replicas.end(), 0), replicas.size());
+    });
+    for (const auto& [bound, draft] : order) {
+      if (plans_.is_excluded(bound)) {
+        ++slower_;
+        continue;
+      }
+      // Of a large cluster, one prediction takes seconds.
+      if (plans_.best() && time_.is_past(kDraftShare) && time_.passed() > kDraftTime) break;
+      const std::optional<Seconds> step = plans_.predict(draft->origin, draft->candidate);
+      if (!is_in_order(draft->candidate)) continue;
+      plans_.set_step(costs_.split_of(draft->candidate.partition, draft->candidate.chunks), step);
+    }
+  }
+
+  /// Several stages per device are not among the plans of TripBound and PathBound.
+  [[nodiscard]] bool is_one_stage_per_device() const {
+    return constraints_.chunks.value_or(1) == 1 && (!costs_.schedule().chunked || constraints_.chunks);
+  }
+  [[nodiscard]] bool is_bound_by_trips() const { return trips_ && is_one_stage_per_device(); }
+
+  /// A bound for all plans from `low` on, by TripBound; the plans that it suggests are where the local search begins.
+  Seconds follow_trips(Seconds low) {
+    if (low <= Seconds(0)) return low;
+    trips_ = TripSearch::of(context_);
+    if (!trips_) return low;
+    time_.allow(kTripShare);
+    const Seconds done = trips_->least(low, costs_.devices(), kBoundPrecision);
+    suggested_ = trips_->suggested(done, costs_.devices());
+    return is_bound_by_trips() ? done : low;
+  }
+
+  /// A bound for all plans from `low` on, by PathBound.
+  Seconds follow_path(Seconds low, double share) {
+    if (!is_one_stage_per_device() || low <= Seconds(0)) return low;
+    time_.allow(share);
+    for (const int cuts : {kFewCuts, kMostCuts}) {
+      if (cuts == kFewCuts && costs_.dag().nodes <= kMostCuts) continue;
+      const std::unique_ptr<PathBound> path = PathBound::of(costs_, context_.limit, cuts);
+      if (!path) break;
+      low = least_time(low, plans_.best().value_or(kForever), kBoundPrecision, kCautious,
+                       [&](Seconds time) { return path->refutes(time, costs_.devices(), time_.stop()); });
+    }
+    return low;
+  }
+
+  /// Predicts what a bound does not exclude, by rising bounds from `low`. Returns the bound up to which nothing was
+  /// left out.
+  Seconds enumerate_all(ChainSpaces& spaces, Seconds low) {
+    const double share = placed_.is_useful() ? kSearchShare : 1;  // the rest is for placements
+    if (is_bound_by_trips() && constraints_.replicas.empty()) {
+      const bool all = trips_->is_whole();
+      time_.allow(all ? share : kTripsEnumerated);
+      const Seconds found = trips_->enumerate_all(low, costs_.devices());
+      if (all) return found;
+    }
+    time_.allow(share);
+    return spaces.enumerate_all(low, spaces.is_whole() || is_bound_by_trips() ? low : Seconds(0));
+  }
+
+  /// Tries other devices for the best plans, until that share of the time.
+  void place(double share) {
+    placed_.try_placements([&] { return time_.is_past(share); });
+  }
+
+  StrategyResult result(Seconds low) {
+    Ranking out{plans_.take(), std::move(skipped_), slower_};
+    if (out.plans.empty() || !out.plans.front().fits) {
+      StrategyResult other = rank_plans(graph_, topology_, model_, constraints_);
+      if (auto* infeasible = std::get_if<Infeasible>(&other)) return std::move(*infeasible);
+      out = std::move(std::get<Ranking>(other));
+    }
+    RankedPlan& first = out.plans.front();
+    const Seconds best = first.prediction.iteration;
+    out.lower_bound = low >= best * (1 - kEqual) ? best : low;
+    first.plan.lower_bound = out.lower_bound;
+    return out;
+  }
+
+  const Graph& graph_;
+  const Topology& topology_;
+  const CostModel& model_;
+  const Constraints& constraints_;
+  PipelineCosts costs_;
+  SearchTime time_;
+  PredictedPlans plans_;
+  PlacedPlans placed_;
+  SearchContext context_;
+  std::vector<BoundedSplit> drafts_;  ///< splits of `auto`
+  std::vector<Skipped> skipped_;
+  int slower_ = 0;  ///< Ranking::slower
+  std::unique_ptr<TripSearch> trips_;
+  std::vector<Split> suggested_;  ///< by it
+};
+
+void check(const Constraints& constraints) {
+  if (!constraints.replicas.empty() && constraints.stages && to_int(constraints.replicas.size()) != *constraints.stages)
+    throw std::invalid_argument("strategy optimal: found " + std::to_string(constraints.replicas.size()) +
+                                " replicas for " + std::to_string(*constraints.stages) + " stages");
+}
+
+/// The predicted step of a plan that the strategy considers: its devices need not be in order.
+std::optional<double> objective(const Graph& graph, const Topology& topology, const CostModel& costs,
+                                const Constraints& constraints, const Plan& plan) {
+  if (constraints.stages && to_int(plan.stages.size()) != *constraints.stages) return std::nullopt;
+  for (std::size_t s = 0; s < plan.stages.size() && !constraints.replicas.empty(); ++s) {
+    if (plan.stages.size() != constraints.replicas.size() ||
+        to_int(plan.stages[s].devices.size()) != constraints.replicas[s])
+      return std::nullopt;
+  }
+  const auto limit = memory_limit(topology, constraints);
+  if (limit && costs.memory(graph, topology, plan).peak > *limit) return std::nullopt;
+  const auto predicted = costs.predict(graph, topology, plan);
+  if (std::holds_alternative<Infeasible>(predicted)) return std::nullopt;
+  return std::get<Prediction>(predicted).iteration.value;
+}
+
+}  // namespace
+
+std::string gap_text(Seconds iteration, Seconds lower_bound) {
+  if (lower_bound >= iteration) return "the best possible";
+  if (lower_bound <= Seconds(0)) return "without a lower bound";
+  const double percent = (iteration / lower_bound - 1) * 100;
+  const std::string text = percent < 0.1  ? "0.1"
+                           : percent < 10 ? fmt::format("{:.2g}", percent)
+                                          : fmt::format("{:.0f}", percent);
+  return fmt::format("at most {} % above the best possible", text);
+}
+
+Strategy optimal_strategy() {
+  Strategy out;
+  out.name = kName;
+  out.help =
+      "the shortest predicted step of all contiguous stages with any replicas, on devices in order; says how far from "
+      "the best it can be at most";
+  out.plan = [](const Graph& graph, const Topology& topology, const CostModel& costs,
+                const Constraints& constraints) -> StrategyResult {
+    check(constraints);
+    return Search(graph, topology, costs, constraints).run();
+  };
+  out.objective = objective;
+  out.exact = true;
+  out.compares = true;
+  out.takes_hand = true;
+  out.options_title = kName;
+  out.options = {
+      {{kTimeLimit},
+       OptionKind::Positive,
+       fmt::format("seconds to search; then the best plan so far, and how far from the best it can be (default: {:g})",
+                   kDefaultTimeLimit.value)}};
+  return out;
+}
+
+}  // namespace stagecraft::partitioner

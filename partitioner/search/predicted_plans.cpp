@@ -1,0 +1,108 @@
+#include "partitioner/search/predicted_plans.h"
+
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+
+#include "costmodel/index.h"
+#include "partitioner/given_split.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+/// Plans that are kept; they are thinned out when there are twice as many.
+constexpr std::size_t kMostKept = 200;
+
+void forget_spans(RankedPlan& ranked) { std::vector<Span>().swap(ranked.prediction.timeline.spans); }
+
+int devices_of(const RankedPlan& ranked) {
+  std::set<int> out;
+  for (const Stage& stage : ranked.plan.stages) out.insert(stage.devices.begin(), stage.devices.end());
+  return to_int(out.size());
+}
+
+}  // namespace
+
+PredictedPlans::PredictedPlans(std::string origin, const Graph& graph, const Topology& topology, const CostModel& model,
+                               const Constraints& constraints, const PipelineCosts& costs)
+    : origin_(std::move(origin)),
+      graph_(graph),
+      topology_(topology),
+      model_(model),
+      constraints_(constraints),
+      costs_(costs),
+      limit_(memory_limit(topology, constraints)) {}
+
+std::optional<Seconds> PredictedPlans::predict(const std::string& origin, const Candidate& candidate) {
+  try {
+    if (limit_) {  // memory is known sooner than the step
+      const Plan plan = plan_of_candidate(graph_, topology_, candidate, constraints_.plan);
+      if (model_.memory(graph_, topology_, plan).peak > *limit_) return std::nullopt;
+    }
+    RankedPlan ranked = predicted_plan(origin, graph_, topology_, candidate, model_, constraints_);
+    const std::optional<Seconds> out = ranked.fits ? std::optional(ranked.prediction.iteration) : std::nullopt;
+    keep(std::move(ranked));
+    return out;
+  } catch (const std::invalid_argument&) {  // the schedule cannot run it
+  } catch (const std::runtime_error&) {     // its lists deadlock
+  }
+  return std::nullopt;
+}
+
+void PredictedPlans::keep(RankedPlan ranked) {
+  const Seconds step = ranked.prediction.iteration;
+  if (ranked.fits && (!best_ || step < *best_)) best_ = step;
+  // Only the best one is looked at closely; spans take most of the memory.
+  if (!best_ || step > *best_) {
+    forget_spans(ranked);
+  } else {
+    std::ranges::for_each(plans_, forget_spans);
+  }
+  plans_.push_back(std::move(ranked));
+  if (plans_.size() < 2 * kMostKept) return;
+  (void)sorted();
+  plans_.resize(kMostKept);
+}
+
+bool PredictedPlans::make_known(const Split& split) { return known_.emplace(key_of(split), std::nullopt).second; }
+
+std::optional<Seconds> PredictedPlans::step_of(const Split& split) {
+  const auto [known, fresh] = known_.emplace(key_of(split), std::nullopt);
+  if (!fresh) return known->second;
+  const Candidate candidate = given_candidate(graph_, costs_.partition(split), {}, {}, {},
+                                              microbatches_of_a_step(constraints_.plan), split.chunks);
+  const std::optional<Seconds> out = predict(origin_, candidate);
+  set_step(split, out);
+  return out;
+}
+
+void PredictedPlans::set_step(const Split& split, std::optional<Seconds> step) {
+  known_[key_of(split)] = step;
+  if (!step || (steps_.size() >= kMostSplits && *step >= steps_.back().first)) return;
+  steps_.emplace_back(*step, split);
+  std::ranges::stable_sort(steps_, {}, [](const auto& entry) { return entry.first; });
+  if (steps_.size() > kMostSplits) steps_.pop_back();
+}
+
+const std::vector<RankedPlan>& PredictedPlans::sorted() {
+  std::ranges::stable_sort(plans_, [](const RankedPlan& a, const RankedPlan& b) {
+    if (a.fits != b.fits) return a.fits;
+    return a.prediction.iteration < b.prediction.iteration;
+  });
+  if (plans_.empty()) return plans_;
+  const Seconds best = plans_.front().prediction.iteration * (1 + kEqual);
+  const auto end = std::ranges::find_if(plans_, [&](const RankedPlan& ranked) {
+    return ranked.fits != plans_.front().fits || ranked.prediction.iteration > best;
+  });
+  std::stable_sort(plans_.begin(), end, [](const RankedPlan& a, const RankedPlan& b) {
+    return std::pair(devices_of(a), a.plan.stages.size()) < std::pair(devices_of(b), b.plan.stages.size());
+  });
+  return plans_;
+}
+
+std::vector<RankedPlan> PredictedPlans::take() {
+  (void)sorted();
+  return std::exchange(plans_, {});
+}
+
+}  // namespace stagecraft::partitioner

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "costmodel/graph.h"
+#include "costmodel/topology.h"
+#include "costmodel/units.h"
+#include "partitioner/candidate.h"
+#include "partitioner/exact/pipeline_costs.h"
+#include "partitioner/strategy.h"
+
+namespace stagecraft::partitioner {
+
+/// Steps that differ by less, relatively, are equal.
+inline constexpr double kEqual = 1e-9;
+
+/// The plans that a search predicted. Of many only the best are kept, and of all but the best the spans are dropped.
+class PredictedPlans {
+ public:
+  /// `origin`: RankedPlan::origin of plans by step_of. All arguments must outlive it.
+  PredictedPlans(std::string origin, const Graph& graph, const Topology& topology, const CostModel& model,
+                 const Constraints& constraints, const PipelineCosts& costs);
+
+  /// The shortest step of a plan that fits in memory; absent if there is none yet.
+  [[nodiscard]] std::optional<Seconds> best() const { return best_; }
+  /// Whether plans with this lower bound are no better than the best.
+  [[nodiscard]] bool is_excluded(Seconds bound) const { return best_ && bound >= *best_ * (1 - kEqual); }
+
+  /// Predicts the plan and returns its step; absent if it does not fit in memory or cannot run.
+  std::optional<Seconds> predict(const std::string& origin, const Candidate& candidate);
+
+  /// Predicts the split on devices in order, as predict does; a split that is known is not predicted again.
+  std::optional<Seconds> step_of(const Split& split);
+  /// Makes a split known, without a step. False if it was.
+  bool make_known(const Split& split);
+  /// Gives a known split the step that its plan has.
+  void set_step(const Split& split, std::optional<Seconds> step);
+
+  /// The splits with the shortest steps, best first.
+  [[nodiscard]] const std::vector<std::pair<Seconds, Split>>& best_splits() const { return steps_; }
+  /// Those splits are as many at most.
+  static constexpr std::size_t kMostSplits = 4;
+
+  /// The plans that are kept, best first: those that fit, by step; of those with the best step the one with the fewest
+  /// devices, then stages.
+  [[nodiscard]] const std::vector<RankedPlan>& sorted();
+  /// The same; afterwards there are none.
+  [[nodiscard]] std::vector<RankedPlan> take();
+
+ private:
+  using Key = std::tuple<std::vector<int>, std::vector<int>, int>;
+  static Key key_of(const Split& split) { return {split.stage_of_node, split.replicas, split.chunks}; }
+  void keep(RankedPlan ranked);
+
+  std::string origin_;
+  const Graph& graph_;
+  const Topology& topology_;
+  const CostModel& model_;
+  const Constraints& constraints_;
+  const PipelineCosts& costs_;
+  std::optional<Bytes> limit_;
+  std::optional<Seconds> best_;
+  std::map<Key, std::optional<Seconds>> known_;
+  std::vector<std::pair<Seconds, Split>> steps_;
+  std::vector<RankedPlan> plans_;
+};
+
+}  // namespace stagecraft::partitioner
