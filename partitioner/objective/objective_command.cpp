@@ -22,7 +22,9 @@
 #include "costmodel/index.h"
 #include "costmodel/text/table.h"
 #include "partitioner/candidate.h"
+#include "partitioner/command/shared_options.h"
 #include "partitioner/objective/profiles.h"
+#include "partitioner/pipedream.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -38,18 +40,14 @@ constexpr const char* kExample =
     "  stagecraft plan --objective-profile flush graph.json topology.json --microbatches 32 -o plan.json\n"
     "  stagecraft plan --objective-profile pipedream-parity graph.json -n 4 4 -b 12.5e9 1.25e9";
 
-/// Maximum in a plan file, see plan.schema.json.
-constexpr int kMostMicrobatches = 1 << 20;
-
 struct Request {
   std::string profile;
   std::string graph;
-  std::string topology;
+  TopologyRequest topology;
   std::string problem;
   std::string units = "published";
-  std::vector<int> devices;
-  std::vector<double> bandwidths;
   ObjectiveOptions options;
+  OptionValues pipedream;  ///< options of PipeDream's optimizer, for pipedream-parity
   Acceptance acceptance;
   double downsets = 4e6;
   std::optional<double> time_limit;
@@ -63,20 +61,14 @@ void check_usage(const Request& request, const CLI::App& app) {
       usage(kOption, [&]() -> const ObjectiveProfile& { return objective_profile(request.profile); });
   if (request.problem.empty()) {
     if (request.graph.empty()) throw CLI::ValidationError("GRAPH", "give a graph, or --from-problem");
-    if (request.topology.empty() == request.devices.empty())
-      throw CLI::ValidationError("TOPOLOGY", "give either a topology file or --devices");
-    if (!request.bandwidths.empty() && request.devices.empty())
-      throw CLI::ValidationError("--bandwidths", "only valid with --devices; a topology file has its own");
-    if (request.bandwidths.size() > request.devices.size())
-      throw CLI::ValidationError("--bandwidths", fmt::format("found {} values for {} levels of --devices",
-                                                             request.bandwidths.size(), request.devices.size()));
+    check_topology(request.topology);
     if (app.count("--units") > 0) throw CLI::ValidationError("--units", "only valid with --from-problem");
     return;
   }
   if (profile.problem.empty())
     throw CLI::ValidationError("--from-problem", "profile " + profile.name + " only reads graphs");
   if (!request.graph.empty()) throw CLI::ValidationError("GRAPH", "--from-problem gives the problem; remove it");
-  if (request.devices.size() > 1)
+  if (request.topology.devices.size() > 1)
     throw CLI::ValidationError("--devices", "a problem's devices are one level, give one number");
   for (const char* option : {"--bandwidths", "--memory-limit", "--microbatches", "--output"}) {
     if (app.count(option) > 0)
@@ -91,7 +83,7 @@ void declare(CLI::App& app, Request& request) {
     if (!profile.problem.empty()) names += fmt::format(" (--from-problem: {})", profile.problem);
   }
   app.add_option("GRAPH", request.graph, "graph.json; - is standard input; or use --from-problem");
-  app.add_option("TOPOLOGY", request.topology, "topology.json; or use --devices");
+  app.add_option("TOPOLOGY", request.topology.file, "topology.json; or use --devices");
   app.add_option(kOption, request.profile, "whose arithmetic:" + names)->required();
   app.add_option("--from-problem", request.problem, "an input of that planner; replaces GRAPH and TOPOLOGY")
       ->type_name("FILE");
@@ -100,27 +92,13 @@ void declare(CLI::App& app, Request& request) {
                  "in another unit; says which")
       ->check(one_of("units", {"published", "fixed"}))
       ->capture_default_str();
-  app.add_option("-n,--devices", request.devices,
-                 "number of devices per level, innermost first; replaces TOPOLOGY. With --from-problem: of the file's "
-                 "accelerators")
-      ->delimiter(',')
-      ->transform(integer(1))
-      ->type_name("COUNT ...");
-  app.add_option("-b,--bandwidths", request.bandwidths, "bandwidth of each level of --devices (default: 1e9)")
-      ->delimiter(',')
-      ->transform(number_above(0))
-      ->type_name("BYTES_PER_S ...");
+  declare_devices(app, request.topology, ". With --from-problem: of the file's accelerators");
   app.add_option("--microbatches", request.options.microbatches, "microbatches per step, for flush, gpipe and piper")
       ->transform(integer(1, kMostMicrobatches, "the maximum of a plan file"))
       ->capture_default_str();
   add_bytes_option(app, "--memory-limit", request.options.memory_limit,
                    "memory limit per device, such as 16e9 or 16GiB, by the profile's own rule");
-  PipedreamOptions& pipedream = request.options.pipedream;
-  app.add_flag("--straight-pipeline", pipedream.straight_pipeline, "pipedream-parity: no replicas");
-  app.add_flag("--use-fewer-machines", pipedream.use_fewer_machines, "pipedream-parity: devices may stay idle");
-  app.add_option("--activation-compression-ratio", pipedream.activation_compression_ratio,
-                 "pipedream-parity: transfers are divided by it (default: transfers are free)")
-      ->transform(number_above(0));
+  declare_options(app, pipedream_strategy(), "pipedream-parity", request.pipedream);
   app.add_option("--time-limit", request.time_limit,
                  "stop the search after so long, with the best plan so far and its bound (default: none)")
       ->transform(number_above(0))
@@ -134,22 +112,6 @@ void declare(CLI::App& app, Request& request) {
   app.add_option("-o,--output", request.output, "also write the stages of a graph as a plan; - is standard output");
   add_force_option(app, request.force);
   app.callback([&request, &app] { check_usage(request, app); });
-}
-
-/// Levels of plain counts and bandwidths, innermost first.
-Topology topology_of(const Request& request) {
-  if (request.devices.empty()) return format::read_topology(request.topology);
-  Topology topology;
-  topology.name = "command line";
-  for (std::size_t i = 0; i < request.devices.size(); ++i) {
-    Level level;
-    level.name = fmt::format("level {}", i + 1);
-    level.count = request.devices[i];
-    level.link.bandwidth = BytesPerSecond(i < request.bandwidths.size() ? request.bandwidths[i] : 1e9);
-    topology.levels.push_back(level);
-  }
-  validate(topology);
-  return topology;
 }
 
 std::string answer_text(const ObjectiveAnswer& answer) {
@@ -218,7 +180,7 @@ Plan plan_of(const Request& request, const Graph& graph, const Topology& topolog
   PlanSettings settings;
   settings.microbatches = request.options.microbatches;
   settings.strategy = answer.profile;
-  if (answer.profile == "gpipe") settings.schedule = "gpipe";
+  settings.schedule = objective_profile(answer.profile).schedule;
   Plan plan = plan_of_candidate(graph, topology, candidate, settings);
   plan.provenance.tool = std::string("stagecraft-plan ") + version();
   return plan;
@@ -232,9 +194,10 @@ ObjectiveAnswer found(const std::string& source, std::variant<ObjectiveAnswer, I
 
 int run(Request& request) {
   request.options.limits.downsets = static_cast<std::size_t>(std::min(request.downsets, 1e9));
+  request.options.pipedream = pipedream_options(request.pipedream);
   if (request.time_limit) request.options.limits.time = Seconds(*request.time_limit);
   if (!request.problem.empty()) {
-    if (!request.devices.empty()) request.options.devices = request.devices.front();
+    if (!request.topology.devices.empty()) request.options.devices = request.topology.devices.front();
     const interchange::Units units = interchange::units_by_name(request.units);
     const std::string text = format::read_text(request.problem);
     const std::string& format = objective_profile(request.profile).problem;
@@ -247,9 +210,9 @@ int run(Request& request) {
     return 0;
   }
   if (!request.output.empty())
-    format::check_outputs({request.graph, request.topology}, {{request.output, "stagecraft.plan"}}, request.force);
+    format::check_outputs({request.graph, request.topology.file}, {{request.output, "stagecraft.plan"}}, request.force);
   Graph graph = format::read_graph(request.graph);
-  const Topology topology = topology_of(request);
+  const Topology topology = topology_of(request.topology);
   const std::string other = check_times("stagecraft-plan", request.graph, graph, topology, request.acceptance);
   ObjectiveAnswer answer = found(request.graph, answer_objective(request.profile, graph, topology, request.options));
   if (!other.empty()) answer.notes.push_back("times of another device: " + other);

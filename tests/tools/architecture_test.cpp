@@ -52,6 +52,7 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"partitioner", {"partitioner/exact"}},
     {"partitioner/search", {"partitioner"}},
     {"partitioner/choices", {"partitioner", "costmodel/report"}},
+    {"partitioner/command", {"partitioner/choices", "partitioner/search"}},
     {"partitioner/objective", {"partitioner", "costmodel/interchange", "costmodel/format/results"}},
     {"executor/device", {"costmodel/format"}},
     {"executor/device/machine", {"executor/device"}},
@@ -106,7 +107,8 @@ bool is_one_of(const std::string& word, const std::vector<std::string>& words) {
 /// estimates, and the formats of other programs.
 bool is_tool(const std::string& file) {
   return file.ends_with("_tool.cpp") || file.ends_with("_command.cpp") || file.ends_with("_command.h") ||
-         file.ends_with("/tool_options.h") || file.starts_with("costmodel/command/");
+         file.ends_with("/tool_options.h") || file.starts_with("costmodel/command/") ||
+         file.starts_with("partitioner/command/");
 }
 
 std::set<std::string> may_include(const std::string& file) {
@@ -121,7 +123,8 @@ std::set<std::string> may_include(const std::string& file) {
   // The profiler's tools start ranks like the executor's.
   if (folder == "profiler") out.insert("executor");
   // plan hands command lines with --objective-profile on, and lets the user choose among plans.
-  if (folder == "partitioner") out.insert({"partitioner/objective", "partitioner/choices", "partitioner/search"});
+  if (folder == "partitioner") out.insert({"partitioner/objective", "partitioner/choices", "partitioner/command"});
+  if (folder == "partitioner/objective") out.insert("partitioner/command");
   return out;
 }
 

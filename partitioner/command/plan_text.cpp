@@ -1,0 +1,98 @@
+#include "partitioner/command/plan_text.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "costmodel/index.h"
+#include "costmodel/text/table.h"
+#include "costmodel/text/units_text.h"
+#include "partitioner/ranking.h"
+#include "partitioner/search/optimal.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+/// Plans of a ranking that are listed.
+constexpr std::size_t kShown = 12;
+
+}  // namespace
+
+std::string stages_text(const Graph& graph, const RankedPlan& ranked, const std::string& other_device, int width) {
+  const Plan& plan = ranked.plan;
+  const Prediction& prediction = ranked.prediction;
+  const std::string mark = other_device.empty() ? "" : "~";
+  std::vector<std::vector<std::string>> rows;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const Stage& stage = plan.stages[s];
+    Seconds time;
+    Bytes parameters;
+    for (const std::string& id : stage.layers) {
+      const Layer& layer = graph.layers[to_index(layer_index(graph, id))];
+      time += layer.forward.median + layer.backward.median;
+      parameters += layer.parameter_bytes;
+    }
+    rows.push_back({std::to_string(s), std::to_string(stage.devices.size()), format_ranges(stage.devices),
+                    std::to_string(stage.layers.size()), mark + format_seconds(time), mark + format_bytes(parameters),
+                    stage.layers.front() + " .. " + stage.layers.back()});
+  }
+  std::string out = table_text({{.title = "stage"},
+                                {.title = "replicas"},
+                                {.title = "devices", .can_be_cut = true},
+                                {.title = "layers"},
+                                {.title = "fwd + bwd"},
+                                {.title = "parameters"},
+                                {.title = "first .. last", .left = true, .can_be_cut = true}},
+                               rows, width);
+  // A strategy without the end of a step in its model does not see that replicas beyond the microbatches are idle.
+  const bool endless = ranked.endless && !prediction.idle_devices.empty();
+  if (plan.steady_state) {
+    out += fmt::format("slowest {} {}{} per microbatch, estimated by {}{}", plan.chunks > 1 ? "device" : "stage", mark,
+                       format_seconds(*plan.steady_state), plan.strategy, endless ? " in steady state" : "");
+  }
+  if (plan.iteration) out += fmt::format("; predicted step {}{}", mark, format_seconds(*plan.iteration));
+  if (plan.iteration && plan.lower_bound)
+    out += fmt::format(": {} on these devices", gap_text(*plan.iteration, *plan.lower_bound));
+  if (!mark.empty()) out += "\n~ marks figures that were not measured on this topology's devices: " + other_device;
+  return out + "\n";
+}
+
+std::string ranking_text(const Ranking& ranking, const std::string& mark, int width) {
+  const std::vector<RankedPlan>& plans = ranking.plans;
+  std::vector<std::vector<std::string>> rows;
+  for (const RankedPlan& r : std::span(plans).first(std::min(plans.size(), kShown))) {
+    std::vector<std::size_t> replicas;
+    for (const Stage& stage : r.plan.stages) replicas.push_back(stage.devices.size());
+    Bytes peak;
+    for (const auto& memory : r.prediction.timeline.memory) peak = std::max(peak, memory.total);
+    std::string shown = fmt::format("{}", fmt::join(replicas, "-"));
+    if (shown.size() > 18) shown = fmt::format("{} stages", replicas.size());
+    rows.push_back({r.origin, std::move(shown), mark + format_seconds(r.prediction.iteration),
+                    mark + format_bytes(peak), r.fits ? "" : "does not fit"});
+  }
+  std::string out = table_text({{.title = "plan", .left = true, .can_be_cut = true},
+                                {.title = "replicas"},
+                                {.title = "step"},
+                                {.title = "peak memory"},
+                                {.title = "", .left = true}},
+                               rows, width);
+  if (plans.size() > kShown) out += fmt::format("and {} more\n", plans.size() - kShown);
+  if (ranking.slower > 0) {
+    out += fmt::format("{} more skipped: {} compute time alone exceeds the best step\n", ranking.slower,
+                       ranking.slower == 1 ? "its" : "their");
+  }
+  const auto ties = std::ranges::count_if(plans, [&](const RankedPlan& r) {
+    return r.fits && r.prediction.iteration <= plans.front().prediction.iteration * (1 + kTie);
+  });
+  if (ties > 1 && !ranking.lower_bound) {
+    out += fmt::format("steps within {:g} % are ties: fewer devices, then fewer stages win\n", kTie * 100);
+  }
+  if (const std::string text = skipped_text(ranking.skipped); !text.empty()) out += text + "\n";
+  return out;
+}
+
+}  // namespace stagecraft::partitioner

@@ -1,0 +1,113 @@
+#include "partitioner/command/plan_text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/chains.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+/// Layers 0 and 1, of 1 + 2 s and 1 KiB of parameters each, on two replicas; layer 2 on the third device.
+RankedPlan two_stages() {
+  RankedPlan out;
+  out.origin = "profile, 2 stages";
+  out.plan = make_plan(testing::chain_graph({1, 1, 1}, {2, 2, 2}, 0_B, 1_KiB), testing::flat_topology(3),
+                       {{0, 0, 1}, {2, 1}}, {});
+  out.plan.strategy = "profile";
+  out.plan.iteration = out.prediction.iteration = Seconds(20);
+  out.prediction.timeline.memory = {{0, Bytes(3072), {}}, {1, Bytes(1024), {}}};
+  return out;
+}
+
+Graph graph() { return testing::chain_graph({1, 1, 1}, {2, 2, 2}, 0_B, 1_KiB); }
+
+TEST(StagesText, ShowsStagesAndTimes) {
+  RankedPlan ranked = two_stages();
+  ranked.plan.steady_state = Seconds(3);
+  EXPECT_EQ(stages_text(graph(), ranked, "", 80),
+            "stage replicas devices layers fwd + bwd parameters first .. last\n"
+            "    0        2     0,1      2    6.00 s   2.00 KiB l0 .. l1\n"
+            "    1        1       2      1    3.00 s   1.00 KiB l2 .. l2\n"
+            "slowest stage 3.00 s per microbatch, estimated by profile; predicted step 20.0 s\n");
+}
+
+TEST(StagesText, SaysHowFarFromTheBestThePlanCanBe) {
+  RankedPlan ranked = two_stages();
+  ranked.plan.lower_bound = Seconds(20);
+  EXPECT_THAT(stages_text(graph(), ranked, "", 80),
+              EndsWith("; predicted step 20.0 s: the best possible on these devices\n"));
+  ranked.plan.lower_bound = Seconds(16);  // 20 / 16 = 1.25
+  EXPECT_THAT(stages_text(graph(), ranked, "", 80),
+              EndsWith("; predicted step 20.0 s: at most 25 % above the best possible on these devices\n"));
+}
+
+TEST(StagesText, SpeaksOfDevicesWhereTheyHaveSeveralStagesAndOfASteadyStateWithoutEnd) {
+  RankedPlan ranked = two_stages();
+  ranked.plan.steady_state = Seconds(3);
+  ranked.plan.chunks = 2;
+  EXPECT_THAT(stages_text(graph(), ranked, "", 80), HasSubstr("slowest device 3.00 s per microbatch"));
+  ranked.plan.chunks = 1;
+  ranked.endless = true;
+  EXPECT_THAT(stages_text(graph(), ranked, "", 80), HasSubstr("estimated by profile; predicted"));
+  ranked.prediction.idle_devices = {1};  // only then the end of the step matters
+  EXPECT_THAT(stages_text(graph(), ranked, "", 80), HasSubstr("estimated by profile in steady state; predicted"));
+}
+
+TEST(StagesText, MarksTimesOfAnotherDevice) {
+  EXPECT_THAT(stages_text(graph(), two_stages(), "measured on A, the topology has B", 80),
+              AllOf(HasSubstr(" ~6.00 s "), HasSubstr(" ~2.00 KiB "), HasSubstr("; predicted step ~20.0 s\n"),
+                    EndsWith("~ marks figures that were not measured on this topology's devices: measured on A, the "
+                             "topology has B\n")));
+}
+
+TEST(RankingText, ShowsThePlansAndWhatFits) {
+  RankedPlan large = two_stages();
+  large.origin = "pipedream";
+  large.fits = false;
+  large.prediction.iteration = Seconds(10);
+  EXPECT_EQ(ranking_text({{two_stages(), large}, {}, 0}, "~", 80),
+            "plan              replicas    step peak memory\n"
+            "profile, 2 stages      2-1 ~20.0 s   ~3.00 KiB\n"
+            "pipedream              2-1 ~10.0 s   ~3.00 KiB does not fit\n");
+}
+
+TEST(RankingText, SaysWhatItLeavesOut) {
+  Ranking ranking{std::vector<RankedPlan>(14, two_stages()), {{"schedule: odd", 2}}, 1};
+  for (std::size_t i = 1; i < ranking.plans.size(); ++i) ranking.plans[i].prediction.iteration = Seconds(30);
+  EXPECT_THAT(ranking_text(ranking, "", 80),
+              EndsWith("and 2 more\n"  // 14, of which 12 are shown
+                       "1 more skipped: its compute time alone exceeds the best step\n"
+                       "skipped 2 candidates: schedule: odd (2)\n"));
+  ranking.slower = 2;
+  EXPECT_THAT(ranking_text(ranking, "", 80),
+              HasSubstr("2 more skipped: their compute time alone exceeds the best step\n"));
+}
+
+/// Steps of 20 and 20.1 s differ by 0.5 %.
+TEST(RankingText, SaysHowTiesAreDecidedUnlessABoundTellsThemApart) {
+  Ranking ranking{{two_stages(), two_stages()}, {}, 0};
+  ranking.plans[1].prediction.iteration = Seconds(20.1);
+  const std::string ties = "steps within 1 % are ties: fewer devices, then fewer stages win\n";
+  EXPECT_THAT(ranking_text(ranking, "", 80), EndsWith(ties));
+  ranking.lower_bound = Seconds(20);
+  EXPECT_THAT(ranking_text(ranking, "", 80), Not(HasSubstr(ties)));
+  ranking.lower_bound.reset();
+  ranking.plans[1].prediction.iteration = Seconds(20.3);
+  EXPECT_THAT(ranking_text(ranking, "", 80), Not(HasSubstr(ties)));
+}
+
+TEST(RankingText, CountsTheStagesOfALongPlan) {
+  RankedPlan ranked = two_stages();
+  while (ranked.plan.stages.size() < 10) ranked.plan.stages.push_back(ranked.plan.stages.back());
+  EXPECT_THAT(ranking_text({{ranked}, {}, 0}, "", 80), AllOf(StartsWith("plan "), HasSubstr(" 10 stages ")));
+}
+
+}  // namespace
+}  // namespace stagecraft::partitioner
