@@ -19,6 +19,7 @@
 #include "partitioner/command/plan_command.h"
 #include "partitioner/command/plan_text.h"
 #include "partitioner/objective/objective_command.h"
+#include "partitioner/proof.h"
 #include "partitioner/strategy.h"
 
 namespace {
@@ -150,6 +151,7 @@ int plan(PlanRequest& request) {
       : given                     ? first_of(request, plan_given(request, graph, topology, *given, request.constraints))
       : request.choice.is_asked() ? chosen_plan(request, context, graph, topology)
                                   : best_plan(request, graph, topology);
+  check_proved(ranked, graph, topology, request.graph);
   // Bounds are those of the graph's own times.
   if (!topology.others.empty()) ranked.plan.lower_bound.reset();
   ranked.plan.provenance.tool = std::string("stagecraft-plan ") + stagecraft::version();

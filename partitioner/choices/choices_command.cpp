@@ -24,6 +24,7 @@
 #include "partitioner/choices/listing.h"
 #include "partitioner/choices/reasons.h"
 #include "partitioner/given_split.h"
+#include "partitioner/proof.h"
 #include "partitioner/ranking.h"
 
 namespace stagecraft::partitioner {
@@ -291,6 +292,7 @@ RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& contex
     throw NoAnswerError(context.graph + ": ",
                         {too_slow(gathered.plans, *request.wish.min_samples_per_s), ErrorKind::TooSlow});
   if (request.lists()) {
+    for (const RankedPlan& ranked : plans) check_proved(ranked, graph, topology, context.graph);
     format::PlanList list = plan_list(plans, gathered, wanted);
     if (request.explain) {
       for (std::size_t i = 0; i < plans.size() && i < to_index(kLines); ++i)
