@@ -69,12 +69,12 @@ inline std::map<std::string, std::string> parse_settings(const std::vector<std::
   return usage(place, [&] { return intake::build_model(name, set, mode); });
 }
 
-/// The files named by a model and a data source, if any.
+/// The files that a model and a data source are read from, if any; "": none.
 [[nodiscard]] inline std::vector<std::string> files_of(const std::string& model, const std::string& data) {
   std::vector<std::string> out;
   if (intake::is_model_file(model)) out.push_back(model);
-  const std::size_t colon = data.find(':');
-  if (colon != std::string::npos) out.push_back(data.substr(colon + 1));
+  if (data.empty()) return out;
+  for (const std::string& file : data::data_files(data)) out.push_back(file);
   return out;
 }
 

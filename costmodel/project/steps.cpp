@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <regex>
 #include <stdexcept>
 
 namespace stagecraft::project {
@@ -56,24 +57,6 @@ class Command {
   const Project* project_;
   std::vector<std::string> words_;
 };
-
-/// The file of a data source "tensors:FILE"; empty if it has none.
-std::vector<std::string> data_files(const std::string& source) {
-  const std::size_t colon = source.find(':');
-  if (colon == std::string::npos) return {};
-  std::vector<std::string> out;
-  std::string rest = source.substr(colon + 1);
-  if (rest.find('=') == std::string::npos) return {rest};
-  while (!rest.empty()) {  // NAME=FILE.npy,NAME=FILE.npy
-    const std::size_t comma = std::min(rest.find(','), rest.size());
-    const std::string one = rest.substr(0, comma);
-    out.push_back(one.substr(one.find('=') + 1));
-    rest.erase(0, std::min(comma + 1, rest.size()));
-  }
-  return out;
-}
-
-bool is_model_file(const std::string& model) { return model.find_first_of("./") != std::string::npos; }
 
 /// Options of the optimizer and the seed, which profile takes too; with `all`, the others of [training].
 void add_training(Command& command, bool all) {
@@ -290,6 +273,29 @@ class Maker {
 };
 
 }  // namespace
+
+std::vector<std::string> data_files(const std::string& source) {
+  const std::size_t colon = source.find(':');
+  if (colon == std::string::npos) return {};
+  const std::string kind = source.substr(0, colon);
+  std::string rest = source.substr(colon + 1);
+  if (kind == "images") {
+    const std::regex option(",[a-z]+=");
+    std::smatch first;
+    return {std::regex_search(rest, first, option) ? first.prefix().str() : rest};
+  }
+  if (!kind.starts_with("tensors") || rest.find('=') == std::string::npos) return {rest};
+  std::vector<std::string> out;
+  while (!rest.empty()) {  // NAME=FILE.npy,NAME=FILE.npy
+    const std::size_t comma = std::min(rest.find(','), rest.size());
+    const std::string one = rest.substr(0, comma);
+    out.push_back(one.substr(one.find('=') + 1));
+    rest.erase(0, std::min(comma + 1, rest.size()));
+  }
+  return out;
+}
+
+bool is_model_file(const std::string& model) { return model.find_first_of("./") != std::string::npos; }
 
 Files files_of(const Project& project) {
   Files out;

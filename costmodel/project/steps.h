@@ -42,6 +42,12 @@ using FindExample = std::function<std::optional<std::string>(const std::string& 
 /// without those that it does not need. Throws std::invalid_argument if it names an example that does not exist.
 [[nodiscard]] std::vector<Step> steps_of(const Project& project, const FindExample& find_example);
 
+/// The files and folders that the data source `source` names: those of "tensors:FILE", "tensors:NAME=FILE,NAME=FILE",
+/// "text:FILE", "images:FOLDER,OPTION=VALUE" and "fashion-mnist:FOLDER", in their order; none for a name alone.
+[[nodiscard]] std::vector<std::string> data_files(const std::string& source);
+/// Whether a model is a file, not the name of a built-in model: it has a dot or a slash.
+[[nodiscard]] bool is_model_file(const std::string& model);
+
 /// The names of all steps that a project can have, in their order.
 [[nodiscard]] const std::vector<std::string>& step_names();
 

@@ -15,9 +15,8 @@
 namespace stagecraft::data {
 namespace {
 
-/// The source `name`, for inputs that it provides itself, sample by sample.
-std::unique_ptr<DataSource> open_source(const std::string& name, const model::Model& model, std::uint64_t seed,
-                                        DataOrder order) {
+/// The entry of the table for `name`, and what follows the colon.
+std::pair<const DataSourceKind*, std::string> kind_and_argument(const std::string& name) {
   const std::size_t colon = name.find(':');
   const std::string word = name.substr(0, colon);
   const std::string argument = colon == std::string::npos ? "" : name.substr(colon + 1);
@@ -33,6 +32,13 @@ std::unique_ptr<DataSource> open_source(const std::string& name, const model::Mo
     throw std::invalid_argument(
         fmt::format("data source \"{0}\": must name {1}, as {0}:{2}", word, kind->needed, kind->argument));
   }
+  return {&*kind, argument};
+}
+
+/// The source `name`, for inputs that it provides itself, sample by sample.
+std::unique_ptr<DataSource> open_source(const std::string& name, const model::Model& model, std::uint64_t seed,
+                                        DataOrder order) {
+  const auto [kind, argument] = kind_and_argument(name);
   return kind->open(argument, model, seed, order == DataOrder::Training ? std::optional(seed) : std::nullopt);
 }
 
@@ -76,6 +82,11 @@ const std::vector<DataSourceKind>& data_sources() {
 std::unique_ptr<DataSource> make_data_source(const std::string& name, const model::Model& model, std::uint64_t seed,
                                              DataOrder order) {
   return std::make_unique<NamingErrors>(arranged_source(open_source(name, without_derived(model), seed, order), model));
+}
+
+std::vector<std::string> data_files(const std::string& name) {
+  const auto [kind, argument] = kind_and_argument(name);
+  return kind->files ? kind->files(argument) : std::vector<std::string>();
 }
 
 std::string describe_inputs(const model::Model& model) {

@@ -45,6 +45,9 @@ struct DataSourceKind {
   std::function<std::unique_ptr<DataSource>(const std::string& argument, const model::Model& model, std::uint64_t seed,
                                             std::optional<std::uint64_t> order_seed)>
       open;
+  /// The files that the source of this argument reads, in a fixed order; for images the folder that holds them. Files
+  /// need not exist. Unset: none.
+  std::function<std::vector<std::string>(const std::string& argument)> files = nullptr;
 };
 
 /// All data sources: `synthetic`, `fashion-mnist` and `fashion-mnist-test`, both also with `:DIR`, `text:FILE`,
@@ -56,5 +59,9 @@ struct DataSourceKind {
 /// damaged file.
 [[nodiscard]] std::unique_ptr<DataSource> make_data_source(const std::string& name, const model::Model& model,
                                                            std::uint64_t seed, DataOrder order = DataOrder::Training);
+
+/// DataSourceKind::files of the source `name`. Throws std::invalid_argument for an unknown name and a wrong argument,
+/// as make_data_source does.
+[[nodiscard]] std::vector<std::string> data_files(const std::string& name);
 
 }  // namespace stagecraft::data

@@ -148,6 +148,12 @@ class FashionMnist : public DataSource {
   std::optional<std::uint64_t> seed_;
 };
 
+/// The files of images and labels in the directory `named`, or where Debian's package has them.
+std::vector<std::string> files_in(const std::string& named, bool test) {
+  const std::string part = (named.empty() ? kDirectory : named) + (test ? "/t10k" : "/train");
+  return {part + "-images-idx3-ubyte.gz", part + "-labels-idx1-ubyte.gz"};
+}
+
 /// The images of Fashion-MNIST from `directory`, the 60,000 for training or the 10,000 for tests; shuffled every epoch
 /// if there is a `seed`.
 std::unique_ptr<DataSource> fashion_mnist_source(const std::string& named, bool test, const model::Model& model,
@@ -172,9 +178,9 @@ std::unique_ptr<DataSource> fashion_mnist_source(const std::string& named, bool 
                       directory +
                           ": no such directory; install Debian's package dataset-fashion-mnist or give a directory as "
                           "fashion-mnist:DIR");
-  const std::string part = test ? "/t10k" : "/train";
-  const std::string images_path = directory + part + "-images-idx3-ubyte.gz";
-  const std::string labels_path = directory + part + "-labels-idx1-ubyte.gz";
+  const std::vector<std::string> paths = files_in(named, test);
+  const std::string& images_path = paths[0];
+  const std::string& labels_path = paths[1];
   std::vector<unsigned char> images = read_idx(images_path, kImagesMagic, std::array{kSide, kSide});
   std::vector<unsigned char> labels = read_idx(labels_path, kLabelsMagic, {});
   if (images.size() != labels.size() * kPixels)
@@ -190,13 +196,13 @@ std::unique_ptr<DataSource> fashion_mnist_source(const std::string& named, bool 
 }  // namespace
 
 DataSourceKind fashion_mnist_data() {
-  return {
-      .name = "fashion-mnist",
-      .argument = "DIR",
-      .needed = "",
-      .help = "60000 training images, from Debian's package dataset-fashion-mnist or DIR",
-      .open = [](const std::string& directory, const model::Model& model, std::uint64_t,
-                 std::optional<std::uint64_t> seed) { return fashion_mnist_source(directory, false, model, seed); }};
+  return {.name = "fashion-mnist",
+          .argument = "DIR",
+          .needed = "",
+          .help = "60000 training images, from Debian's package dataset-fashion-mnist or DIR",
+          .open = [](const std::string& directory, const model::Model& model, std::uint64_t,
+                     std::optional<std::uint64_t> seed) { return fashion_mnist_source(directory, false, model, seed); },
+          .files = [](const std::string& directory) { return files_in(directory, false); }};
 }
 
 DataSourceKind fashion_mnist_test_data() {
@@ -205,7 +211,8 @@ DataSourceKind fashion_mnist_test_data() {
           .needed = "",
           .help = "the 10000 test images, for evaluation",
           .open = [](const std::string& directory, const model::Model& model, std::uint64_t,
-                     std::optional<std::uint64_t> seed) { return fashion_mnist_source(directory, true, model, seed); }};
+                     std::optional<std::uint64_t> seed) { return fashion_mnist_source(directory, true, model, seed); },
+          .files = [](const std::string& directory) { return files_in(directory, true); }};
 }
 
 }  // namespace stagecraft::data

@@ -200,15 +200,21 @@ std::vector<float> per_channel(const std::string& option, const std::string& val
   return out;
 }
 
-/// FOLDER[,OPTION=VALUE...] for images of `channels` x `height` x `width`. A comma belongs to the folder unless a word
-/// and an equals sign follow.
-Options parse_options(const std::string& argument, std::int64_t channels, std::int64_t height, std::int64_t width) {
+/// Where the folder of FOLDER[,OPTION=VALUE...] ends: a comma belongs to the folder unless a word and an equals sign
+/// follow. npos: there are no options.
+std::size_t folder_end(const std::string& argument) {
   const auto is_option = [&](std::size_t comma) {
     const std::size_t end = argument.find_first_not_of("abcdefghijklmnopqrstuvwxyz", comma + 1);
     return end != std::string::npos && end > comma + 1 && argument[end] == '=';
   };
   std::size_t comma = argument.find(',');
   while (comma != std::string::npos && !is_option(comma)) comma = argument.find(',', comma + 1);
+  return comma;
+}
+
+/// FOLDER[,OPTION=VALUE...] for images of `channels` x `height` x `width`.
+Options parse_options(const std::string& argument, std::int64_t channels, std::int64_t height, std::int64_t width) {
+  std::size_t comma = folder_end(argument);
   Options out;
   out.folder = argument.substr(0, comma);
   if (channels == 3) {  // of ImageNet, as torchvision's models take them
@@ -341,7 +347,8 @@ DataSourceKind images_data() {
               "JPEG and PNG images in a folder per class, resized, cropped and normalised; options follow as "
               "FOLDER,resize=PIXELS,augment=yes,mean=R/G/B,std=R/G/B",
           .open = [](const std::string& argument, const model::Model& model, std::uint64_t,
-                     std::optional<std::uint64_t> seed) { return images_source(argument, model, seed); }};
+                     std::optional<std::uint64_t> seed) { return images_source(argument, model, seed); },
+          .files = [](const std::string& argument) { return std::vector{argument.substr(0, folder_end(argument))}; }};
 }
 
 }  // namespace stagecraft::data

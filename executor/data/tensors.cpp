@@ -111,6 +111,22 @@ std::map<std::string, std::string> parse_list(const std::string& kind, const std
   return out;
 }
 
+/// Whether `path` is a list NAME=FILE.npy,...; a file of such a name is that file.
+bool is_list(const std::string& path) { return path.find('=') != std::string::npos && !fs::exists(path); }
+
+/// The files of `path`, as tensors_source takes it.
+std::vector<std::string> tensor_files(const std::string& kind, const std::string& path) {
+  std::vector<std::string> out;
+  if (fs::is_directory(path)) {
+    for (const std::string& name : names_in(path)) out.push_back((fs::path(path) / (name + ".npy")).string());
+  } else if (is_list(path)) {
+    for (const auto& [name, file] : parse_list(kind, path)) out.push_back(file);
+  } else {
+    out.push_back(path);
+  }
+  return out;
+}
+
 /// The tensor of each input, in their order.
 std::vector<FileTensor> open_tensors(const std::string& kind, const std::string& path,
                                      const std::vector<model::ModelInput>& inputs) {
@@ -126,7 +142,7 @@ std::vector<FileTensor> open_tensors(const std::string& kind, const std::string&
     }
     return out;
   }
-  if (path.find('=') != std::string::npos && !fs::exists(path)) {
+  if (is_list(path)) {
     const std::map<std::string, std::string> files = parse_list(kind, path);
     std::vector<std::string> names;
     for (const auto& [name, file] : files) names.push_back(name);
@@ -290,7 +306,8 @@ DataSourceKind tensors_data() {
               "tensors named like the inputs, shuffled every epoch: a .safetensors file, a folder with NAME.npy, or "
               "NAME=FILE.npy,NAME=FILE.npy",
           .open = [](const std::string& path, const model::Model& model, std::uint64_t,
-                     std::optional<std::uint64_t> seed) { return tensors_source("tensors", path, model, seed); }};
+                     std::optional<std::uint64_t> seed) { return tensors_source("tensors", path, model, seed); },
+          .files = [](const std::string& path) { return tensor_files("tensors", path); }};
 }
 
 DataSourceKind tensors_in_order_data() {
@@ -298,9 +315,11 @@ DataSourceKind tensors_in_order_data() {
           .argument = "PATH",
           .needed = "files",
           .help = "the same, in file order",
-          .open = [](const std::string& path, const model::Model& model, std::uint64_t, std::optional<std::uint64_t>) {
-            return tensors_source("tensors-in-order", path, model, std::nullopt);
-          }};
+          .open =
+              [](const std::string& path, const model::Model& model, std::uint64_t, std::optional<std::uint64_t>) {
+                return tensors_source("tensors-in-order", path, model, std::nullopt);
+              },
+          .files = [](const std::string& path) { return tensor_files("tensors-in-order", path); }};
 }
 
 }  // namespace stagecraft::data

@@ -87,7 +87,8 @@ DataSourceKind text_data() {
           .needed = "a file",
           .help = "the bytes of FILE as tokens; the target is the next byte",
           .open = [](const std::string& file, const model::Model& model, std::uint64_t,
-                     std::optional<std::uint64_t> seed) { return text_source(file, model, seed); }};
+                     std::optional<std::uint64_t> seed) { return text_source(file, model, seed); },
+          .files = [](const std::string& file) { return std::vector{file}; }};
 }
 
 }  // namespace stagecraft::data

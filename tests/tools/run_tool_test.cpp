@@ -153,6 +153,8 @@ TEST_F(RunTool, FindsOutBeforeItRunsWhetherResultsCanBeWritten) {
            {"--trace plan.json", "plan.json: is also an input"},
            {"-o hard.json",
             "hard.json: is also an input, as plan.json, so it is not replaced; use another name, or --force"},
+           {"--data tensors:image=plan.json,target=notes.txt --trace notes.txt", "notes.txt: is also an input"},
+           {"--validate-data text:notes.txt --trace notes.txt", "notes.txt: is also an input"},
            {"-o notes.txt", "notes.txt: holds something that stagecraft did not write, so no stagecraft.timeline"},
            {"--metrics notes.txt", "notes.txt: holds something that stagecraft did not write, so no file of metrics"},
            {"--metrics folder", "folder: is a directory, expected a file"},

@@ -22,6 +22,26 @@ std::optional<std::string> one_example(const std::string& name) {
   return std::nullopt;
 }
 
+TEST(DataFiles, AreThoseThatTheSourceNames) {
+  EXPECT_THAT(data_files("synthetic"), ElementsAre());
+  EXPECT_THAT(data_files("tensors:t.safetensors"), ElementsAre("t.safetensors"));
+  EXPECT_THAT(data_files("tensors-in-order:x=a.npy,y=b=c.npy"), ElementsAre("a.npy", "b=c.npy"));
+  EXPECT_THAT(data_files("text:a=b,c.txt"), ElementsAre("a=b,c.txt"));
+  EXPECT_THAT(data_files("fashion-mnist:d"), ElementsAre("d"));
+}
+
+TEST(DataFiles, OfImagesAreTheFolderWithoutOptions) {
+  EXPECT_THAT(data_files("images:photos"), ElementsAre("photos"));
+  EXPECT_THAT(data_files("images:photos,augment=yes"), ElementsAre("photos"));
+  EXPECT_THAT(data_files("images:a,B=1,c,resize=256,mean=0.5/0.5/0.5"), ElementsAre("a,B=1,c"));
+}
+
+TEST(IsModelFile, TellsPathsFromNames) {
+  EXPECT_TRUE(is_model_file("m.pt2"));
+  EXPECT_TRUE(is_model_file("folder/m"));
+  EXPECT_FALSE(is_model_file("resnet50"));
+}
+
 std::vector<std::string> lines(const std::string& text) {
   std::vector<std::string> out;
   for (const Step& step : steps_of(parse_project(text, "p.toml"), one_example))

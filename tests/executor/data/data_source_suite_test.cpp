@@ -203,6 +203,19 @@ TEST_P(DataSourceSuite, NamesAFileThatIsNotThere) {
               Throws<FormatError>(::testing::Property(&FormatError::what, HasSubstr("not-there"))));
 }
 
+TEST_P(DataSourceSuite, NeedsEachOfTheFilesThatItNames) {
+  const std::string name = GetParam() + (trial_.argument.empty() ? "" : ":" + trial_.argument);
+  const std::vector<std::string> files = data_files(name);
+  EXPECT_EQ(files.empty(), trial_.argument.empty());
+  for (const std::string& file : files) {
+    std::filesystem::rename(file, file + ".away");
+    EXPECT_THAT([&] { (void)make_data_source(name, model_, 1); }, Throws<FormatError>()) << file;
+    EXPECT_EQ(data_files(name), files) << "they need not exist";
+    std::filesystem::rename(file + ".away", file);
+  }
+  (void)open();
+}
+
 TEST_P(DataSourceSuite, SaysWhetherItTakesAnArgument) {
   const auto kind = std::ranges::find(data_sources(), GetParam(), &DataSourceKind::name);
   if (kind->argument.empty()) {

@@ -14,6 +14,8 @@
 #include <thread>
 
 #include "costmodel/errors.h"
+#include "costmodel/project/steps.h"
+#include "executor/data/sources.h"
 #include "executor/device/dtype.h"
 #include "executor/intake/layer_sources.h"
 
@@ -28,6 +30,34 @@ using testing::ThrowsMessage;
 namespace fs = std::filesystem;
 
 constexpr std::array kBoth{0, 1};
+
+TEST(DataFiles, OfAListAreTheFilesByName) {
+  EXPECT_THAT(data_files("tensors:b=y.npy,a=x.npy"), ElementsAre("x.npy", "y.npy"));
+  EXPECT_THAT(data_files("tensors-in-order:a=x.npy"), ElementsAre("x.npy"));
+  EXPECT_THAT([] { (void)data_files("tensors:a=x.npy,b"); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("found \"b\", expected NAME=FILE.npy")));
+}
+
+TEST(DataFiles, OfImagesAreTheFolderWithoutOptions) {
+  if (!why_no_images().empty()) GTEST_SKIP() << why_no_images();
+  EXPECT_THAT(data_files("images:photos,augment=yes"), ElementsAre("photos"));
+  EXPECT_THAT(data_files("images:a,B=1,c,resize=256,mean=0.5/0.5/0.5"), ElementsAre("a,B=1,c"));
+}
+
+TEST(DataFiles, OfDebiansPackageAreTheSamePlacesAsItsFolders) {
+  EXPECT_EQ(data_files("fashion-mnist"), data_files("fashion-mnist:/usr/share/datasets/fashion-mnist"));
+  EXPECT_THAT(data_files("fashion-mnist-test:d"),
+              ElementsAre("d/t10k-images-idx3-ubyte.gz", "d/t10k-labels-idx1-ubyte.gz"));
+}
+
+// A project finds the files that a step depends on without the table.
+TEST(DataFiles, AreThoseThatAProjectFinds) {
+  for (const std::string source : {"synthetic", "text:a=b,c.txt", "tensors:t.safetensors", "tensors:a=x.npy,b=y.npy",
+                                   "tensors-in-order:a=x.npy", "images:photos", "images:a,B=1,augment=yes"}) {
+    if (source.starts_with("images") && !why_no_images().empty()) continue;
+    EXPECT_EQ(data_files(source), project::data_files(source)) << source;
+  }
+}
 
 /// A directory that is removed after the test.
 class Folder {
@@ -46,6 +76,12 @@ class Folder {
  private:
   fs::path path_;
 };
+
+TEST(DataFiles, OfAFolderAreItsArrays) {
+  const Folder folder;
+  for (const char* name : {"b.npy", "a.npy", "notes.txt"}) std::ofstream(folder / name) << "x";
+  EXPECT_THAT(data_files("tensors:" + folder.path()), ElementsAre(folder / "a.npy", folder / "b.npy"));
+}
 
 void write_bytes(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
 
