@@ -18,6 +18,7 @@
 
 #include "executor/channel/announced.h"
 #include "executor/channel/channel_checks.h"
+#include "executor/channel/channels.h"
 #include "executor/channel/control_tags.h"
 #include "executor/channel/peer_proof.h"
 #include "executor/channel/tensor_header.h"
@@ -416,6 +417,15 @@ std::unique_ptr<Channel> make_gloo_channel(const meeting::LaunchInfo& launch, st
   auto channel = std::make_unique<GlooChannel>(line, launch.ranks);
   if (launch.ranks > 1) prove_to_each_other(*channel, meeting::run_key(launch.secret, launch.run_id));
   return channel;
+}
+
+ChannelKind gloo_channel() {
+  return {.name = "gloo",
+          .help = "one process per rank, on CPUs, over TCP",
+          .device = "cpu",
+          .make_process =
+              [](const ChannelSetup& setup) { return make_gloo_channel(setup.launch, setup.deadline, setup.activity); },
+          .version = [] { return std::string("Gloo (c10d)"); }};
 }
 
 }  // namespace stagecraft::channel

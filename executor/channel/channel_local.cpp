@@ -18,6 +18,7 @@
 
 #include "costmodel/index.h"
 #include "executor/channel/channel_checks.h"
+#include "executor/channel/channels.h"
 #include "executor/channel/control_tags.h"
 
 namespace stagecraft::channel {
@@ -417,6 +418,11 @@ std::vector<std::unique_ptr<Channel>> make_local_channels(int ranks, std::chrono
   std::vector<std::unique_ptr<Channel>> channels;
   for (int rank = 0; rank < ranks; ++rank) channels.push_back(std::make_unique<LocalChannel>(world, rank));
   return channels;
+}
+
+ChannelKind local_channel() {
+  return {
+      .name = "local", .help = "ranks are threads of one process", .device = "", .make_threads = make_local_channels};
 }
 
 }  // namespace stagecraft::channel

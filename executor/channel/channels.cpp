@@ -1,47 +1,23 @@
 #include "executor/channel/channels.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <stdexcept>
 
 #include "costmodel/errors.h"
-#include "executor/channel/channel_gloo.h"
-#include "executor/channel/channel_local.h"
-#include "executor/channel/channel_nccl.h"
-#include "executor/channel/channel_ucx.h"
 
 namespace stagecraft::channel {
-namespace {
 
-std::unique_ptr<Channel> make_gloo(const ChannelSetup& setup) {
-  return make_gloo_channel(setup.launch, setup.deadline, setup.activity);
-}
-
-std::unique_ptr<Channel> make_ucx(const ChannelSetup& setup) {
-  return make_ucx_channel(setup.launch, setup.deadline, setup.activity);
-}
-
-std::unique_ptr<Channel> make_nccl(const ChannelSetup& setup) {
-  if (setup.share_gpu) share_gpu(setup.launch.rank);
-  auto control = make_gloo(setup);
-  return make_nccl_channel(setup.launch, setup.program(), std::move(control), setup.device, setup.deadline,
-                           {.deterministic = setup.deterministic});
-}
-
-}  // namespace
+// The table. Each channel's file provides its entry.
+ChannelKind local_channel();
+ChannelKind ucx_channel();
+ChannelKind gloo_channel();
+ChannelKind nccl_channel();
 
 const std::vector<ChannelKind>& channels() {
-  static const std::vector<ChannelKind> table{
-      {.name = "local", .help = "ranks are threads of one process", .device = "", .make_threads = make_local_channels},
-      {.name = "ucx",
-       .help = "one process per rank, on CPUs, over shared memory or a network",
-       .device = "cpu",
-       .make_process = make_ucx,
-       .why_missing = why_no_ucx},
-      {.name = "gloo", .help = "one process per rank, on CPUs, over TCP", .device = "cpu", .make_process = make_gloo},
-      {.name = "nccl", .help = "one process per rank, on GPUs", .device = "cuda", .make_process = make_nccl},
-  };
+  static const std::vector<ChannelKind> table{local_channel(), ucx_channel(), gloo_channel(), nccl_channel()};
   return table;
 }
 
@@ -81,6 +57,22 @@ const ChannelKind& default_channel(const std::string& device, bool processes) {
   return *fitting.back();
 }
 
-std::string channel_versions() { return "Gloo (c10d), " + ucx_version(); }
+std::string channel_versions() {
+  std::vector<std::string> out;
+  for (const ChannelKind& kind : channels()) {
+    if (kind.version) out.push_back(kind.version());
+  }
+  std::ranges::sort(out);
+  return fmt::format("{}", fmt::join(out, ", "));
+}
+
+std::string channels_text() {
+  std::string out;
+  for (const ChannelKind& kind : channels()) {
+    if (&kind != &channels().front()) out += &kind == &channels().back() ? " or " : ", ";
+    out += fmt::format("{} ({})", kind.name, kind.help);
+  }
+  return out;
+}
 
 }  // namespace stagecraft::channel

@@ -39,6 +39,9 @@ struct ChannelKind {
   std::function<std::unique_ptr<Channel>(const ChannelSetup&)> make_process = nullptr;
   /// Why this build or this machine does not have it; empty if it does. Unset: every build has it.
   std::function<std::string()> why_missing = nullptr;
+  /// Which library of which version carries it, for --version: "UCX 1.13.1". Unset: none, or one that is among the
+  /// versions of the device.
+  std::function<std::string()> version = nullptr;
 };
 
 /// All channels: local, ucx, gloo, nccl. The first that fits a run, and that all its ranks have, is the default.
@@ -54,8 +57,9 @@ void require(const ChannelKind& kind);
 [[nodiscard]] std::vector<const ChannelKind*> fitting_channels(const std::string& device, bool processes);
 /// The first of them that this machine has, or else the last.
 [[nodiscard]] const ChannelKind& default_channel(const std::string& device, bool processes);
-/// What the channels of this build are made of, for --version: "Gloo (c10d), UCX 1.13.1", see ucx_version. NCCL is
-/// among the versions of the device.
+/// The versions of all channels that have one, in the order of the alphabet: "Gloo (c10d), UCX 1.13.1".
 [[nodiscard]] std::string channel_versions();
+/// For --help: "local (ranks are threads of one process), ... or nccl (one process per rank, on GPUs)".
+[[nodiscard]] std::string channels_text();
 
 }  // namespace stagecraft::channel

@@ -5,7 +5,7 @@
 
 namespace stagecraft::channel {
 
-std::unique_ptr<Channel> make_nccl_channel(const meeting::LaunchInfo&, NcclProgram, std::unique_ptr<Channel>,
+std::unique_ptr<Channel> make_nccl_channel(const meeting::LaunchInfo&, const NcclProgram&, std::unique_ptr<Channel>,
                                            c10::Device, std::chrono::milliseconds, const NcclOptions&) {
   throw DeviceError(ErrorKind::NotInBuild,
                     "this build has no channel nccl: configure with -DSTAGECRAFT_WITH_CUDA=ON, or use gloo");

@@ -21,7 +21,16 @@ constexpr std::int64_t kWindow = 4;
 
 constexpr const char* kDoing = "while summing with it";
 
+/// Values per message.
+std::int64_t segment_values(std::int64_t values, std::int64_t members) {
+  return std::max(kLeastSegment, values / members / kMostSegments + 1);
+}
+
 }  // namespace
+
+std::int64_t ucx_scratch_values(std::int64_t values, std::int64_t members) {
+  return (members - 1) * kWindow * segment_values(values, members);
+}
 
 at::Tensor UcxScratch::take(std::int64_t values) {
   const auto fits = std::ranges::find_if(free_, [&](const at::Tensor& each) { return each.numel() >= values; });
@@ -37,7 +46,7 @@ UcxAllReduce::UcxAllReduce(std::shared_ptr<UcxLine> line, std::shared_ptr<UcxScr
       pool_(std::move(scratch)),
       values_(values.detach().view({-1})),
       members_(static_cast<std::int64_t>(members.size())),
-      segment_(std::max(kLeastSegment, values.numel() / members_ / kMostSegments + 1)),
+      segment_(segment_values(values.numel(), members_)),
       mine_(std::ranges::find(members, line_->rank()) - members.begin()),
       tag_(tag),
       peers_(edges.size()) {
@@ -111,7 +120,7 @@ void UcxAllReduce::post_share(std::int64_t segment) {
 
 void UcxAllReduce::post_receives() {
   receives_posted_ = true;
-  scratch_ = pool_->take(static_cast<std::int64_t>(peers_.size()) * kWindow * segment_);
+  scratch_ = pool_->take(ucx_scratch_values(values_.numel(), members_));
   for (Peer& peer : peers_) {
     peer.shares.resize(to_index(kWindow));
     // A sum arrives after its member has received our values of that segment, so it may arrive in their place.

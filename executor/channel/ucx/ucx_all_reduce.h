@@ -10,6 +10,10 @@
 
 namespace stagecraft::channel {
 
+/// Values that a UcxAllReduce of `values` values over `members` ranks receives ahead: a window of segments from each of
+/// the other members.
+[[nodiscard]] std::int64_t ucx_scratch_values(std::int64_t values, std::int64_t members);
+
 /// What all-reduces of one channel share: memory for values that arrive.
 class UcxScratch {
  public:

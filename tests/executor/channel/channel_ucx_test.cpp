@@ -20,6 +20,8 @@
 #include <sstream>
 #include <thread>
 
+#include "costmodel/prediction/memory_replay.h"
+#include "executor/channel/ucx/ucx_all_reduce.h"
 #include "executor/channel/ucx/ucx_line.h"
 #include "executor/channel/ucx/ucx_worker.h"
 #include "tests/executor/channel/channel_suite.h"
@@ -43,6 +45,20 @@ TEST(UcxVersion, IsThatOfTheLibraryLoaded) {
   const auto text = reinterpret_cast<const char* (*)()>(dlsym(library, "ucp_get_version_string"));
   ASSERT_NE(text, nullptr);
   EXPECT_EQ(found, std::string("UCX ") + text());
+}
+
+// The cost model counts the same memory without knowing the channel: to a value per segment.
+TEST(UcxScratchValues, AreWhatTheCostModelCounts) {
+  EXPECT_EQ(ucx_scratch_values(1000, 3), 2 * 4 * 65536);                             // segments are not smaller
+  EXPECT_EQ(ucx_scratch_values(std::int64_t{1} << 26, 4), 3 * 4 * ((1 << 20) + 1));  // 2^26 / 4 ranks / 16 segments
+  for (const int ranks : {2, 3, 8}) {
+    for (const std::int64_t values : {1, 1000, 1 << 21, 1 << 24, 100'000'001}) {
+      const Bytes counted = reduce_buffer_bytes(Bytes(4 * values), ranks, "ucx");
+      EXPECT_NEAR(static_cast<double>(4 * ucx_scratch_values(values, ranks)), static_cast<double>(counted.value),
+                  4.0 * (ranks - 1) * 4)
+          << values << " over " << ranks;
+    }
+  }
 }
 
 TEST_P(UcxChannelOver, SumsTensorsOfManySegments) {
