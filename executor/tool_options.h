@@ -17,6 +17,7 @@
 #include "executor/device/device.h"
 #include "executor/device/machine/program.h"
 #include "executor/intake/layer_sources.h"
+#include "executor/launch/exit_status.h"
 #include "executor/model/builtin_models.h"
 #include "executor/stage/optimizer.h"
 
@@ -252,17 +253,21 @@ inline std::string tool_versions() {
          (images ? ", libjpeg and libpng" : ", without images");
 }
 
-/// run_tool for a program that computes.
+/// run_tool for a program that computes. A PeerError of `run` ends it with the exit status of its cause.
 template <class Configure, class Run>
 [[nodiscard]] int run_computing_tool(ToolText text, int argc, char** argv, Configure configure, Run run) {
   device::prepare_program();
   // UCX is loaded for its version only if that is asked for: from then on it handles signals.
   const std::vector<std::string> words(argv, argv + argc);
   if (std::ranges::find(words, "--version") != words.end()) text.versions = tool_versions();
-  return run_tool(text, argc, argv, configure, [&run] {
+  const std::string program = "stagecraft-" + text.verb;
+  return run_tool(text, argc, argv, configure, [&] {
     try {
       return run();
-    } catch (const c10::Error& e) { device::rethrow_at("", e); }
+    } catch (const c10::Error& e) { device::rethrow_at("", e); } catch (const meeting::PeerError& e) {
+      std::cerr << program << ": " << message_of(e) << "\n";
+      return launch::exit_status(e);
+    }
   });
 }
 

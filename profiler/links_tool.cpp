@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
+#include <map>
 #include <memory>
 
 #include "costmodel/command/tool.h"
@@ -16,6 +18,7 @@
 #include "executor/device/machine/provenance.h"
 #include "executor/launch/launch.h"
 #include "executor/launch/rank_group.h"
+#include "executor/launch/rank_start.h"
 #include "executor/launch/spawn.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/tool_options.h"
@@ -32,7 +35,7 @@ using std::chrono::milliseconds;
 
 struct Options {
   std::optional<int> ranks;  ///< absent: two, or all GPUs
-  std::string channel;       ///< empty: local, or between processes as in a run
+  std::string channel;       ///< empty: that of threads, or between processes as in a run
   bool spawn = false;
   std::optional<stagecraft::Bytes> most_bytes;
   int threads = 1;
@@ -41,7 +44,16 @@ struct Options {
   bool accept_untrusted = false;
   bool force = false;
   stagecraft::profiler::LinksOptions links;
+  std::function<std::map<std::string, std::string>()> given;  ///< every option with its value, by long name
 };
+
+/// What must be equal on all ranks: every option except those for where this rank writes its results.
+std::vector<std::string> agreed_lines(const Options& o) {
+  return stagecraft::launch::option_lines(o.given(), {"output", "force", "accept-untrusted", "timeout"});
+}
+
+/// The channel that GPUs use.
+const std::string& gpu_channel() { return stagecraft::channel::default_channel("cuda", true).name; }
 
 /// Prints a measurement, and returns the reasons not to trust it.
 std::vector<std::string> show(const LinkMeasurement& measured) {
@@ -106,13 +118,13 @@ LinkMeasurement measure(stagecraft::channel::Channel& channel, const Options& o)
                                              [&](const std::string& text) { line.show(o.channel + ": " + text); });
 }
 
-int run_nccl(const Options& o, milliseconds deadline) {
+int run_gpus(const Options& o, milliseconds deadline) {
   const auto meter = stagecraft::profiler::make_nccl_meter(o.ranks, deadline);
   LinkMeasurement measured;
   {
     stagecraft::ProgressLine line;
-    measured = stagecraft::profiler::measure_gpu_links(*meter, o.links,
-                                                       [&](const std::string& text) { line.show("nccl: " + text); });
+    measured = stagecraft::profiler::measure_gpu_links(
+        *meter, o.links, [&](const std::string& text) { line.show(o.channel + ": " + text); });
   }
   const stagecraft::device::GpuProperties gpu = stagecraft::device::gpu_properties(0);
   stagecraft::Provenance provenance = stagecraft::device::provenance_here("stagecraft-links");
@@ -133,56 +145,60 @@ int run_threads(const Options& o, int ranks, milliseconds deadline) {
   return finish(measured, o);
 }
 
-int run_process(const stagecraft::meeting::LaunchInfo& launch, const Options& o, int ranks, milliseconds deadline) {
-  if (launch.ranks != ranks) {
-    throw stagecraft::InputError(stagecraft::ErrorKind::WrongRankCount,
-                                 fmt::format("--ranks is {}, {} started {}", ranks, launch.launcher, launch.ranks));
-  }
+int run_process(const stagecraft::meeting::LaunchInfo& launch, Options o, milliseconds deadline) {
   LinkMeasurement measured;
   std::optional<stagecraft::profiler::MachineLinks> of_machines;
-  const auto body = [&](stagecraft::launch::Rendezvous& rendezvous,
-                        std::unique_ptr<stagecraft::channel::Channel>& channel) {
-    const std::vector<int> machines = stagecraft::launch::machines_of(rendezvous);
-    const bool several = machines.back() > 0;
-    // The ranks of other machines wait while one measures.
-    const auto most_time = std::chrono::ceil<milliseconds>(std::chrono::duration<double>(o.links.most_time.value));
-    channel = stagecraft::channel::channel_by_name(o.channel).make_process(
-        {.launch = launch,
-         .deadline = several ? deadline + 3 * most_time : deadline,
-         .activity = rendezvous.activity()});
-    if (several) {
-      of_machines = measure_machines(*channel, machines, o);
-    } else {
-      measured = measure(*channel, o);
-    }
-  };
-  stagecraft::launch::run_as_process(launch, deadline, body);
+  std::vector<int> machines;
+  stagecraft::launch::run_rank_process(
+      launch, deadline,
+      {.channel = o.channel,
+       .agreed = agreed_lines(o),
+       .prepare =
+           [&](stagecraft::launch::Rendezvous& rendezvous, const std::string& channel,
+               stagecraft::channel::ChannelSetup& setup) {
+             o.channel = channel;
+             machines = stagecraft::launch::machines_of(rendezvous);
+             // The ranks of other machines wait while one measures.
+             if (machines.back() > 0)
+               setup.deadline +=
+                   3 * std::chrono::ceil<milliseconds>(std::chrono::duration<double>(o.links.most_time.value));
+           },
+       .work =
+           [&](stagecraft::launch::Rendezvous&, stagecraft::channel::Channel& channel) {
+             if (machines.back() > 0) {
+               of_machines = measure_machines(channel, machines, o);
+             } else {
+               measured = measure(channel, o);
+             }
+           }});
   if (launch.rank != 0) return 0;
   return of_machines ? finish(*of_machines, o) : finish(measured, o);
 }
 
 int run(Options o, const std::vector<std::string>& arguments) {
+  using How = stagecraft::launch::RankStart::How;
   if (o.most_bytes) o.links.most_bytes = *o.most_bytes;
   const int ranks = o.ranks.value_or(2);
   stagecraft::usage("--max-bytes", [&] { (void)stagecraft::profiler::link_tasks(ranks, false, o.links); });
   const milliseconds deadline(static_cast<std::int64_t>(o.timeout_s * 1000));
   const auto launch = stagecraft::launch::launch_from_environment(stagecraft::launch::process_environment());
-  if (o.channel.empty())
-    o.channel = o.spawn || launch ? stagecraft::channel::default_channel("cpu", true).name : "local";
-  if (o.spawn && stagecraft::channel::channel_by_name(o.channel).make_threads) {
-    throw CLI::ValidationError("--spawn",
-                               fmt::format("channel {} runs all ranks as threads of one process; remove "
-                                           "--spawn, or use --channel {}",
-                                           o.channel, stagecraft::channel::default_channel("cpu", true).name));
+  const bool gpus = o.channel == gpu_channel();
+  if (!launch || launch->rank == 0 || gpus)
+    stagecraft::format::check_outputs({}, {{o.output, "stagecraft.topology"}}, o.force);
+  if (gpus) return run_gpus(o, deadline);
+  const auto start = stagecraft::usage("--channel", [&] {
+    return stagecraft::launch::choose_start(
+        {.channel = o.channel, .starter = o.spawn ? "--spawn" : "", .starts_processes = true, .launch = launch});
+  });
+  if (ranks < 2) {
+    throw CLI::ValidationError("--ranks",
+                               fmt::format("is 1, must be at least 2 (1 is enough with --channel {})", gpu_channel()));
   }
-  const bool writes = !launch || launch->rank == 0 || !stagecraft::channel::channel_by_name(o.channel).make_process;
-  if (writes) stagecraft::format::check_outputs({}, {{o.output, "stagecraft.topology"}}, o.force);
-  if (o.channel == "nccl") return run_nccl(o, deadline);
-  stagecraft::channel::require(stagecraft::channel::channel_by_name(o.channel));
-  if (ranks < 2) throw CLI::ValidationError("--ranks", "is 1, must be at least 2 (1 is enough with --channel nccl)");
-  if (stagecraft::channel::channel_by_name(o.channel).make_threads) return run_threads(o, ranks, deadline);
-  if (!launch) return stagecraft::launch::spawn(ranks, arguments, deadline);
-  return run_process(*launch, o, ranks, deadline);
+  stagecraft::launch::check_rank_count(start, launch, ranks, fmt::format("--ranks is {}", ranks));
+  o.channel = start.channel;
+  if (start.how == How::Threads) return run_threads(o, ranks, deadline);
+  if (start.how == How::Spawn) return stagecraft::launch::spawn(ranks, arguments, deadline);
+  return run_process(*launch, o, deadline);
 }
 
 }  // namespace
@@ -192,16 +208,21 @@ int main(int argc, char** argv) {
   return stagecraft::run_computing_tool(
       {"links", "Measures transfers and collectives between ranks, by message size.",
        "stagecraft links --ranks 2 --spawn -o topology.json\n  stagecraft links --ranks 4 --max-bytes 16MiB -o "
-       "topology.json\n  stagecraft links --channel nccl --max-bytes 1GiB --sizes-per-octave 2 -o topology.json"},
+       "topology.json\n  stagecraft links --channel nccl --max-bytes 1GiB --sizes-per-octave 2 -o topology.json\n\n"
+       "Exit status, besides the usual ones below:\n"
+       "  3  another rank failed or disappeared\n"
+       "  4  this rank detected a missed deadline or a silent rank"},
       argc, argv,
       [&](CLI::App& app) {
+        o.given = [&app] { return stagecraft::given_options(app); };
         app.add_option("--ranks", o.ranks, "number of ranks (default: 2; with nccl, all GPUs)")
             ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
         app.add_option(
                "--channel", o.channel,
-               "local (ranks are threads), ucx or gloo (one process per rank, started here unless a launcher did) or "
-               "nccl (the GPUs of this machine, in this process); default: local, or with --spawn the channel that "
-               "`run --spawn` uses")
+               fmt::format("{}. Processes are started here unless a launcher did; {} measures the GPUs of this "
+                           "machine in this process. Default: {}, or with --spawn the channel that `run --spawn` uses",
+                           stagecraft::channel::channels_text(), gpu_channel(),
+                           stagecraft::channel::default_channel("cpu", false).name))
             ->check(stagecraft::one_of("channel", stagecraft::channel::channel_names()));
         app.add_flag("--spawn", o.spawn, "start one process per rank");
         stagecraft::add_bytes_option(app, "--max-bytes", o.most_bytes, "largest message (default: 64 MiB)");

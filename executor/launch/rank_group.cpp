@@ -93,8 +93,8 @@ void agree(Rendezvous& rendezvous, const std::vector<std::string>& lines) {
     if (all[rank] == all[0]) continue;
     throw InputError(
         ErrorKind::RanksDiffer,
-        fmt::format("rank {0} has a different plan or different options than rank 0: {1} instead of {2}; start all "
-                    "ranks with the same",
+        fmt::format("rank {0} has different options or files than rank 0: {1} instead of {2}; start all ranks with the "
+                    "same",
                     rank, first_difference(all[rank], all[0]), first_difference(all[0], all[rank])));
   }
 }

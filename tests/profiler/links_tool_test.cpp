@@ -6,16 +6,17 @@
 
 #include "costmodel/format/json.h"
 #include "tests/profiler/tool_runner.h"
+#include "tests/support/run_command.h"
 
 namespace stagecraft::profiler {
 namespace {
 
-using testing::AnyOf;
-using testing::ElementsAre;
-using testing::EndsWith;
-using testing::HasSubstr;
-using testing::MatchesRegex;
-using testing::StartsWith;
+using ::testing::AnyOf;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::StartsWith;
 
 class LinksTool : public ToolRunner {
  protected:
@@ -106,6 +107,35 @@ TEST_F(LinksTool, RefusesAnotherNumberOfRanksThanWereStarted) {
       links("--ranks 2 --channel gloo", "RANK=0 WORLD_SIZE=3 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=1");
   EXPECT_EQ(o.status, 1);
   EXPECT_EQ(o.err, "stagecraft-links: --ranks is 2, torchrun started 3 [SC4105]\n");
+}
+
+TEST_F(LinksTool, RefusesALauncherThatStartedMoreProcessesThanThreadsNeed) {
+  const Outcome o =
+      links("--ranks 2 --channel local", "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=1");
+  EXPECT_EQ(o.status, 1);
+  EXPECT_EQ(o.err,
+            "stagecraft-links: channel local runs all ranks as threads of one process, torchrun started 2 [SC4105]\n");
+}
+
+// Port 1 is nobody's: rank 1 waits for rank 0 until its deadline.
+TEST_F(LinksTool, EndsWithFourIfARankDoesNotComeInTime) {
+  const Outcome o = links("--ranks 2 --channel gloo --timeout 0.5",
+                          "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=1");
+  EXPECT_EQ(o.status, 4) << o.err;
+  EXPECT_THAT(o.err, HasSubstr("stagecraft-links: "));
+}
+
+TEST(LinksOfTwoProcesses, AreNotMeasuredWithDifferentOptions) {
+  const testing::CommandFolder folder;
+  const std::string port = std::to_string(20000 + ::getpid() % 12000);
+  const std::string links = "stagecraft-links --ranks 2 --channel gloo --max-bytes 64 --timeout 5 --seconds ";
+  (void)folder.run("export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + port + "\nRANK=0 LOCAL_RANK=0 " + links +
+                   "1 2> zero.txt & zero=$!\nRANK=1 LOCAL_RANK=1 " + links + "2 2> one.txt\nwait $zero");
+  for (const char* file : {"zero.txt", "one.txt"}) {
+    EXPECT_THAT(folder.read(file), HasSubstr("rank 1 has different options or files than rank 0: --seconds 2 instead "
+                                             "of --seconds 1; start all ranks with the same"))
+        << file;
+  }
 }
 
 // A machine without a driver reports cudaErrorInsufficientDriver or cudaErrorNoDevice, a build without CUDA names its
