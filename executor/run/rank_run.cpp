@@ -88,7 +88,7 @@ void RankRun::make_comparison(const data::DataSource& data) {
   comparison_.emplace(bound_, data, options_);
   Reference* const reference = comparison_->reference();
   if (reference) checkpoints_.load(reference->program(), reference->optimizer());
-  std::optional<stage::LossScaler> scaler = stage::loss_scaler_of(bound_.plan, options_.loss_scale);
+  std::optional<stage::LossScaler> scaler = loss_scaler_of(bound_.plan, options_.loss_scale);
   if (!scaler) return;
   if (checkpoints_.loss_scale()) scaler->set_state(*checkpoints_.loss_scale());
   synchronous_->scale_loss(*scaler);

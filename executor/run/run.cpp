@@ -11,6 +11,7 @@
 #include "costmodel/index.h"
 #include "costmodel/prediction/verify.h"
 #include "executor/channel/channel_local.h"
+#include "executor/device/dtype.h"
 #include "executor/launch/rank_group.h"
 #include "executor/run/rank_run.h"
 
@@ -22,6 +23,16 @@ void verify_lists(const BoundPlan& plan, std::int64_t steps) {
   const auto result = verify(plan, plan.action_lists(covered), {.steps = covered});
   if (const auto* infeasible = std::get_if<Infeasible>(&result))
     throw InputError(infeasible->kind, "the plan cannot run: " + infeasible->reason);
+}
+
+std::optional<stage::LossScaler> loss_scaler_of(const BoundPlan& plan, const stage::LossScaleOptions& options) {
+  if (device::compute_type(plan.plan().dtype) != at::kHalf || !plan.schedule().trains) return std::nullopt;
+  if (plan.asynchronous()) {
+    throw std::invalid_argument(
+        "schedule \"" + plan.plan().schedule +
+        "\" is asynchronous and cannot skip a float16 step that overflows; use 1f1b or bfloat16");
+  }
+  return stage::LossScaler(options);
 }
 
 std::optional<WholePass> whole_pass(const Plan& plan, const data::DataSource& data) {

@@ -92,6 +92,11 @@ struct RunResult {
 /// with the violated rule, or the actions that wait for each other.
 void verify_lists(const BoundPlan& plan, std::int64_t steps);
 
+/// The scaler of a run of `plan`: none unless it trains in float16. Throws std::invalid_argument for an asynchronous
+/// schedule in float16, which cannot skip a step on all ranks.
+[[nodiscard]] std::optional<stage::LossScaler> loss_scaler_of(const BoundPlan& plan,
+                                                              const stage::LossScaleOptions& options);
+
 /// Runs rank `rank` of a plan over `channel`, records in its activity what the rank is doing, and gathers the result on
 /// rank 0. `seconds_now` is a clock common to all ranks. `progress`, if set, is called on rank 0 after every
 /// step. Throws std::invalid_argument if the plan does not state its microbatch; PeerError naming rank and action, also

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <set>
+#include <stdexcept>
 #include <tuple>
 #include <utility>
 
@@ -161,6 +162,14 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
     for (channel::NcclCall& call : calls) call.communicator = now.at(before[to_index(call.communicator)]);
   }
   return out;
+}
+
+channel::NcclProgram proved_nccl_program(const BoundModel& bound, std::int64_t steps) {
+  const std::int64_t covered = std::clamp<std::int64_t>(steps, 1, bound.plan.step_window().steps);
+  channel::NcclProgram program = nccl_program(bound, to_int(covered));
+  if (const std::string wrong = channel::find_mismatch(program); !wrong.empty())
+    throw std::logic_error("transfers of the plan do not match: " + wrong);
+  return program;
 }
 
 }  // namespace stagecraft::run

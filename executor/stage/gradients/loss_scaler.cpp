@@ -8,7 +8,6 @@
 #include <stdexcept>
 
 #include "executor/channel/control_tags.h"
-#include "executor/device/dtype.h"
 #include "executor/stage/gradients/finite.h"
 
 namespace stagecraft::stage {
@@ -52,16 +51,6 @@ void LossScaler::update(bool overflow) {
     const double grown = state_.scale * kGrowth;
     state_ = {grown <= std::numeric_limits<float>::max() ? grown : state_.scale, 0};
   }
-}
-
-std::optional<LossScaler> loss_scaler_of(const BoundPlan& plan, const LossScaleOptions& options) {
-  if (device::compute_type(plan.plan().dtype) != at::kHalf || !plan.schedule().trains) return std::nullopt;
-  if (plan.asynchronous()) {
-    throw std::invalid_argument(
-        "schedule \"" + plan.plan().schedule +
-        "\" is asynchronous and cannot skip a float16 step that overflows; use 1f1b or bfloat16");
-  }
-  return LossScaler(options);
 }
 
 bool overflows(const std::vector<Parameter>& parameters) {

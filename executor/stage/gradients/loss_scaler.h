@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/bound_plan.h"
 #include "executor/channel/channel.h"
 #include "executor/stage/stage_program.h"
 
@@ -48,10 +47,6 @@ class LossScaler {
   LossScale state_;
   std::int64_t skipped_ = 0;
 };
-
-/// The scaler of a run of `plan`: none unless it trains in float16. Throws std::invalid_argument for an asynchronous
-/// schedule in float16, which cannot skip a step on all ranks.
-[[nodiscard]] std::optional<LossScaler> loss_scaler_of(const BoundPlan& plan, const LossScaleOptions& options);
 
 /// Whether any gradient contains an infinity or NaN.
 [[nodiscard]] bool overflows(const std::vector<Parameter>& parameters);
