@@ -10,6 +10,8 @@
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/plan_hash.h"
 #include "executor/channel/channels.h"
+#include "executor/data/data_source.h"
+#include "executor/files/fingerprint.h"
 #include "executor/intake/layer_sources.h"
 #include "executor/launch/rank_start.h"
 #include "executor/tool_options.h"
@@ -273,6 +275,13 @@ std::vector<std::string> agreed_lines(const RunCommand& o, const BoundPlan& plan
            o.given(), {"PLAN", "output", "trace", "force", "logs", "timeout", "metrics", "log-every", "tensorboard"})) {
     lines.push_back(std::move(line));
   }
+  const auto add = [&](const std::string& option, const std::string& file) {
+    if (!file.empty()) lines.push_back(fmt::format("{} file {}: {}", option, file, files::fingerprint(file)));
+  };
+  for (const std::string& file : data::data_files(o.data)) add("--data", file);
+  for (const std::string& file : files_of("", o.validate_data)) add("--validate-data", file);
+  add("--weights", o.run.checkpoint.weights);
+  add("--expect", o.run.expected);
   return lines;
 }
 

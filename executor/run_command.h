@@ -69,8 +69,8 @@ void fit(RunCommand& command, const run::RunJob& job);
 /// The kind of device on which ranks compute, as the table of channels has it.
 [[nodiscard]] std::string device_kind(const RunCommand& command);
 
-/// What must be equal on all ranks before anything is sent: the plan, the model file, and every option except those for
-/// where this rank reads the plan and writes its results.
+/// What must be equal on all ranks before anything is sent: the plan, the model file, the contents of data files (see
+/// files::fingerprint), and every option except those for where this rank reads the plan and writes its results.
 [[nodiscard]] std::vector<std::string> agreed_lines(const RunCommand& command, const BoundPlan& plan);
 
 }  // namespace stagecraft

@@ -315,6 +315,38 @@ TEST_F(RunTool, RefusesARankWithAnotherLearningRateSchedule) {
     EXPECT_THAT(folder_.read(file), HasSubstr("--lr-schedule cosine instead of --lr-schedule constant")) << file;
 }
 
+// Rank 1 runs in another folder, as on another machine.
+TEST_F(RunTool, RefusesARankWhoseFilesHaveOtherContents) {
+  std::filesystem::create_directories(folder_.path() / "two");
+  const auto write = [&](const std::string& name, const at::Tensor& image) {
+    (void)files::write_safetensors((folder_.path() / name).string(),
+                                   {{"image", image}, {"target", at::zeros({24}, at::kLong)}});
+  };
+  for (const char* folder : {"", "two/"}) {
+    write(folder + std::string("data.safetensors"), at::ones({24, 12}));
+    write(folder + std::string("other.safetensors"), at::ones({24, 12}).mul(folder[0] == 't' ? 2 : 1));
+  }
+  const auto lines_of = [&](const std::string& arguments) {
+    const std::string start = "WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + free_port() + " ";
+    const Outcome o =
+        folder_.run("export " + start + "\nRANK=0 LOCAL_RANK=0 stagecraft-run plan.json --steps 2 --timeout 5 " +
+                    arguments + " 2> zero.txt & zero=$!\ncd two\nRANK=1 LOCAL_RANK=1 stagecraft-run " +
+                    "../plan.json --steps 2 --timeout 5 " + arguments + " 2> ../one.txt; echo $?\nwait $zero; echo $?");
+    return std::pair(o.out, folder_.read("zero.txt") + folder_.read("one.txt"));
+  };
+  EXPECT_EQ(lines_of("--data tensors:data.safetensors").first, "0\n0\n");
+  for (const auto& [arguments, option] : std::vector<std::pair<std::string, std::string>>{
+           {"--data tensors:other.safetensors", "--data"},
+           {"--validate-data tensors:other.safetensors", "--validate-data"}}) {
+    const auto [statuses, text] = lines_of(arguments);
+    EXPECT_THAT(statuses, ::testing::MatchesRegex("[13]\n[13]\n"));
+    EXPECT_THAT(text, ::testing::ContainsRegex(
+                          "rank 1 has different options or files than rank 0: " + option +
+                          " file other.safetensors: [0-9]+ bytes, CRC-32 [0-9a-f]+ instead of " + option +
+                          " file other.safetensors: [0-9]+ bytes, CRC-32 [0-9a-f]+; start all ranks with the same"));
+  }
+}
+
 TEST_F(RunTool, EndsAllRanksWhenOneIsKilled) {
   Outcome o;
   const double seconds = seconds_of([&] {
