@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "executor/files/torch_file.h"
 #include "executor/files/zip_archive.h"
 #include "executor/intake/pt2/pt2_source.h"
 #include "executor/intake/torchscript/torchscript_source.h"
@@ -40,7 +41,8 @@ std::vector<std::string> of_sources(std::string LayerSource::* what, bool files)
 
 [[noreturn]] void refuse_file(const std::string& path) {
   const std::string known = fmt::format("{}", fmt::join(of_sources(&LayerSource::models, true), " or "));
-  if (files::has_record_in_folder(files::ZipArchive(path, files::ZipArchive::Deflated::Read), "data.pkl")) {
+  if (files::is_zip_file(path) &&
+      files::has_record_in_folder(files::ZipArchive(path, files::ZipArchive::Deflated::Read), "data.pkl")) {
     throw FormatError(ErrorKind::NotAModel,
                       path + ": holds tensors but no model, as torch.save(model.state_dict()) writes; pass it as " +
                           "--weights, and as model " + known);
@@ -83,12 +85,6 @@ std::map<std::string, std::string> tied_names(const std::string& name) {
   return is_model_file(name) ? source_of(name).tied_names(name) : std::map<std::string, std::string>();
 }
 
-std::uint64_t model_digest(const std::string& path) {
-  const files::ZipArchive archive(path, files::ZipArchive::Deflated::Read);
-  std::uint64_t out = 0;
-  for (const files::ZipRecord& record : archive.records())
-    out = model::mix_seed(out, record.name, record.crc32, record.bytes);
-  return out;
-}
+std::uint64_t model_digest(const std::string& path) { return source_of(path).digest(path); }
 
 }  // namespace stagecraft::intake

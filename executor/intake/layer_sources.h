@@ -27,8 +27,7 @@ namespace stagecraft::intake {
 /// file: a built-in model's state dict has the names of its layers. Throws as build_model does.
 [[nodiscard]] std::map<std::string, std::string> tied_names(const std::string& name);
 
-/// A fingerprint of a model file from the names and CRCs of its records, with which ranks can check that they read the
-/// same file. Throws FormatError as build_model does.
+/// LayerSource::digest of the model file. Throws FormatError as build_model does.
 [[nodiscard]] std::uint64_t model_digest(const std::string& path);
 
 }  // namespace stagecraft::intake

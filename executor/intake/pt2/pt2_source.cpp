@@ -58,7 +58,8 @@ LayerSource pt2_source() {
               [](const std::string& path, const ModelSettings& settings, model::ModelMode mode) {
                 return model_of_file(path, settings, mode, {.read = read_graph, .same_nodes = true});
               },
-          .tied_names = [](const std::string& path) { return tied_names_of(read_pt2_archive(path)); }};
+          .tied_names = [](const std::string& path) { return tied_names_of(read_pt2_archive(path)); },
+          .digest = archive_digest};
 }
 
 }  // namespace stagecraft::intake

@@ -47,7 +47,8 @@ LayerSource torchscript_source() {
               [](const std::string& path) {
                 const files::ZipArchive archive(path, files::ZipArchive::Deflated::Read);
                 return ScriptState(load_torchscript(archive), model::ModelMode::Training).tied_names();
-              }};
+              },
+          .digest = archive_digest};
 }
 
 }  // namespace stagecraft::intake

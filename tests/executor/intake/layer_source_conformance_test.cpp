@@ -7,6 +7,7 @@
 #include <ostream>
 #include <set>
 
+#include "costmodel/project/steps.h"
 #include "executor/data/data_source.h"
 #include "executor/intake/layer_sources.h"
 #include "executor/model/builtin_models.h"
@@ -71,6 +72,28 @@ TEST(LayerSources, HaveASampleEachInThisSuite) {
       has += sample.source == source.name;
     }
     EXPECT_GT(has, 0) << source.name;
+  }
+}
+
+TEST(LayerSources, OfFilesTellFilesApart) {
+  for (const LayerSource& source : layer_sources()) EXPECT_EQ(source.digest == nullptr, source.ending.empty());
+  std::set<std::uint64_t> digests;
+  std::size_t files = 0;
+  for (const Sample& sample : samples()) {
+    if (!is_model_file(sample.model)) continue;
+    ++files;
+    digests.insert(model_digest(sample.model));
+  }
+  EXPECT_EQ(digests.size(), files);
+}
+
+// Tools without LibTorch cannot ask the table which models are files.
+TEST(LayerSources, AreFilesForProjectsAsWell) {
+  for (const Sample& sample : samples())
+    EXPECT_EQ(project::is_model_file(sample.model), is_model_file(sample.model)) << sample.model;
+  for (const LayerSource& source : layer_sources()) {
+    if (source.ending.empty()) continue;
+    EXPECT_TRUE(project::is_model_file("net" + source.ending)) << source.name;
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
@@ -23,6 +24,12 @@ struct LayerSource {
   /// For files: the names in the module's state dict of tensors that layers know by another name, because they are
   /// tied, and that other name. Throws FormatError for a file that cannot be read.
   std::function<std::map<std::string, std::string>(const std::string& model)> tied_names;
+  /// For files: a fingerprint of the content, with which ranks check that they read the same model. Throws FormatError
+  /// for a file that cannot be read.
+  std::function<std::uint64_t(const std::string& model)> digest = nullptr;
 };
+
+/// LayerSource::digest of sources whose files are ZIP archives: from the names, sizes and CRCs of the records.
+[[nodiscard]] std::uint64_t archive_digest(const std::string& path);
 
 }  // namespace stagecraft::intake
