@@ -23,22 +23,18 @@ RankRun::RankRun(const BoundModel& bound, const data::DataSource& data, const Ru
                  channel::Channel& channel, const std::function<double()>& seconds_now,
                  const std::function<void(const Progress&)>& progress)
     : bound_(bound),
-      plan_(bound.plan.plan()),
       options_(options),
       rank_(rank),
       channel_(channel),
       seconds_now_(seconds_now),
-      progress_(progress),
       stream_(options.device),
       tracker_(options.device.type()),
       counting_(std::in_place, tracker_),
       checkpoints_(bound, options.checkpoint, options.optimizer, options.seed, rank, channel),
       first_step_(checkpoints_.first_step()),
       steps_(options.steps),
-      losses_(bound, rank, channel),
-      done_(first_step_),
-      sent_(first_step_),
-      told_(first_step_) {
+      clock_(seconds_now, first_step_),
+      done_(first_step_) {
   if (options.validation.data && bound.plan.schedule().trains) {
     counting_.reset();  // copies of parameters that live until it follows the worker's are not the rank's
     validation_.emplace(bound, options.validation, rank, channel, options.seed, options.device, seconds_now);
@@ -55,9 +51,10 @@ RankRun::RankRun(const BoundModel& bound, const data::DataSource& data, const Ru
   make_comparison(data);
   counting_.emplace(tracker_);
   const bool trains = bound.plan.schedule().trains;
-  const std::optional<WholePass> pass = trains ? std::nullopt : whole_pass(plan_, data);
+  const std::optional<WholePass> pass = trains ? std::nullopt : whole_pass(bound.plan.plan(), data);
   if (pass) steps_ = std::min(steps_, pass->steps);
-  report_.emplace(!trains, pass);
+  reports_.emplace(StepReports::Subject{bound, options_, clock_, *worker_, synchronous_, *measurement_},
+                   LossReport(!trains, pass), rank, channel, first_step_, steps_, progress);
   // A GPU's losses are fetched one step late, so that the host never waits for the step that it has just enqueued. Rank
   // 0 reports another step later, so that it never waits for the last stage.
   lag_ = options.device.is_cpu() || comparison_->active() ? 0 : 1;
@@ -101,19 +98,19 @@ RunResult RankRun::run() {
   read_yardstick();
   counting_.emplace(tracker_);
   began_ = device::processor_moment();
-  ends_.push_back(seconds_now_());
+  clock_.begin();
   try {
     synchronous_ ? train() : replay();
     counting_.reset();
-    send_until(done_);
-    tell_until(done_);
+    reports_->send_until(done_);
+    reports_->tell_until(done_);
   } catch (const stage::NonfiniteError& e) {
     throw stage::NonfiniteError(fmt::format(
         "rank {}, {}{}; try a lower --learning-rate or --clip-norm, or continue with --on-nonfinite warn or skip",
         rank_, e.what(),
         checkpoints_.newest().empty() ? "" : fmt::format("; {} is the last good checkpoint", checkpoints_.newest())));
   }
-  losses_.finish();
+  reports_->finish();
   measurement_->add(worker_->take_all_spans());
   return result();
 }
@@ -138,8 +135,8 @@ RunResult RankRun::result() {
   out.first_step = first_step_;
   out.steps_done = done_;
   out.nonfinite_steps = worker_->nonfinite_steps();
-  out.evaluation = report_->evaluation();
-  out.validations = validations_;
+  out.evaluation = reports_->evaluation();
+  out.validations = reports_->validations();
   if (worker_->loss_scaler()) {
     out.loss_scale = worker_->loss_scaler()->state();
     out.skipped_steps = worker_->loss_scaler()->skipped();
@@ -160,18 +157,17 @@ void RankRun::train() {
     if (comparison_->active()) {
       counting_.reset();
       const stage::MicrobatchLosses own = worker_->take_losses(step);
-      losses_.send(own);
-      sent_ = step + 1;
+      reports_->send(own);
       comparison_->compare_step(step, *worker_, own);
       synchronous_->begin_update();
     }
-    send_until(step + 1 - lag_);
+    reports_->send_until(step + 1 - lag_);
     synchronous_->update_step(step);
-    ends_.push_back(seconds_now_());
+    clock_.end_until(step + 1);
     done_ = step + 1;
     if (done_ - first_step_ == kMemorySteps) counting_.reset();
     validate(step);
-    tell_until(step - lag_);
+    reports_->tell_until(step - lag_);
     measurement_->add(worker_->take_spans());
     measurement_->after_step(step);
     if (rank_ == 0) measurement_->save_if_due();
@@ -182,21 +178,18 @@ void RankRun::train() {
 
 void RankRun::replay() {
   if (first_step_ >= steps_) return;
-  const auto ended = [this](std::int64_t steps) {
-    while (static_cast<std::int64_t>(ends_.size()) < steps - first_step_ + 1) ends_.push_back(seconds_now_());
-  };
   // This rank may have no microbatch of a step: it notices that step with the next one.
   asynchronous_->replay([&](std::int64_t step) {
-    ended(step + 1);
-    send_until(step + 1 - lag_);
-    tell_until(step - lag_);
+    clock_.end_until(step + 1);
+    reports_->send_until(step + 1 - lag_);
+    reports_->tell_until(step - lag_);
     measurement_->add(worker_->take_spans());
     if (rank_ == 0) measurement_->save_if_due();
   });
-  ended(steps_);
+  clock_.end_until(steps_);
   done_ = steps_;
-  send_until(done_);
-  tell_until(done_ - 1);
+  reports_->send_until(done_);
+  reports_->tell_until(done_ - 1);
   validate(done_ - 1);
   (void)checkpoints_.after_step(*worker_, done_, steps_);
 }
@@ -207,45 +200,14 @@ void RankRun::validate(std::int64_t step) {
   channel_.barrier();
   const double begin = seconds_now_();
   try {
-    if (auto found = validation_->run(*worker_)) validations_[step + 1] = *found;
+    if (const auto found = validation_->run(*worker_)) reports_->add_validation(step + 1, *found);
   } catch (const meeting::PeerError& e) {
     throw e.within(fmt::format("rank {}, validating after step {}: ", rank_, step + 1));
   }
   channel_.barrier();
   const double end = seconds_now_();
   measurement_->pause(Seconds(begin), Seconds(end));
-  pauses_[step + 1] = end - begin;
-}
-
-void RankRun::send_until(std::int64_t end) {
-  for (; sent_ < end; ++sent_) losses_.send(worker_->take_losses(sent_));
-}
-
-void RankRun::tell_until(std::int64_t end) {
-  for (; rank_ == 0 && told_ < end; ++told_) tell(told_);
-}
-
-void RankRun::tell(std::int64_t step) {
-  std::vector<double> losses;
-  try {
-    losses = losses_.receive(asynchronous_ ? to_int(step - first_step_) * plan_.microbatches : 0);
-  } catch (const meeting::PeerError& e) {
-    throw e.within(fmt::format("rank 0, gathering the losses of step {}: ", step + 1));
-  }
-  const double loss = report_->add(std::move(losses));
-  measurement_->add_loss(loss);
-  if (!progress_) return;
-  const auto k = to_index(step - first_step_);
-  Progress progress{.step = step, .steps = steps_, .loss = loss, .step_time = Seconds(ends_[k + 1] - ends_[k])};
-  if (const auto pause = pauses_.find(step); pause != pauses_.end()) progress.step_time -= Seconds(pause->second);
-  if (const auto found = validations_.find(step + 1); found != validations_.end()) progress.validation = found->second;
-  if (worker_->loss_scaler()) progress.loss_scale = worker_->loss_scaler()->scale();
-  if (bound_.plan.schedule().trains) {
-    const stage::OptimizerOptions& optimizer = options_.optimizer;
-    progress.learning_rate = optimizer.learning_rate * stage::rate_factor(optimizer.rate, step);
-  }
-  if (synchronous_) progress.gradient_norm = synchronous_->take_gradient_norm(step);
-  progress_(progress);
+  clock_.pause_before(step + 1, Seconds(end - begin));
 }
 
 }  // namespace stagecraft::run

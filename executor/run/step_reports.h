@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "executor/run/binding/loss_gathering.h"
+#include "executor/run/loss_report.h"
+#include "executor/run/run.h"
+#include "executor/run/run_measurement.h"
+#include "executor/run/worker/synchronous_worker.h"
+
+namespace stagecraft::run {
+
+/// When the steps of one rank ended, without the pauses between them.
+class StepClock {
+ public:
+  /// `seconds_now` must outlive it.
+  StepClock(const std::function<double()>& seconds_now, std::int64_t first_step)
+      : now_(seconds_now), first_step_(first_step) {}
+  /// The first step begins.
+  void begin() { ends_.push_back(now_()); }
+  /// The steps before `end` have ended, the newest of them now.
+  void end_until(std::int64_t end);
+  /// A pause between `step` and the one before it.
+  void pause_before(std::int64_t step, Seconds length) { pauses_[step] = length; }
+  /// From the end of the step before, or the beginning, to the end of `step`, without the pause between them.
+  [[nodiscard]] Seconds time_of(std::int64_t step) const;
+
+ private:
+  const std::function<double()>& now_;
+  std::int64_t first_step_;
+  std::vector<double> ends_;  // of each step, after the beginning of the first
+  std::map<std::int64_t, Seconds> pauses_;
+};
+
+/// Sends the losses of one rank to rank 0, which tells of each step when all its losses are there.
+class StepReports {
+ public:
+  /// What is told of; all must outlive the reports.
+  struct Subject {
+    const BoundModel& bound;
+    const RunOptions& options;
+    const StepClock& clock;
+    StageWorker& worker;
+    SynchronousWorker* synchronous = nullptr;  ///< the worker, if it is one
+    RunMeasurement& measurement;               ///< receives the mean losses
+  };
+  /// Of the steps from `first_step` to `last_step`, which is excluded. `progress`, if set, must outlive it.
+  StepReports(const Subject& subject, LossReport report, int rank, channel::Channel& channel, std::int64_t first_step,
+              std::int64_t last_step, const std::function<void(const Progress&)>& progress);
+
+  /// Sends this rank's losses of the next step.
+  void send(const stage::MicrobatchLosses& losses);
+  /// Takes those of the steps before `end` from the worker and sends them.
+  void send_until(std::int64_t end);
+  /// On rank 0: tells of the steps before `end`, whose losses are in flight.
+  void tell_until(std::int64_t end);
+  /// On rank 0: the result of a validation after `done` steps in all, to be told of with the last of them.
+  void add_validation(std::int64_t done, const format::ModelEvaluation& found) { validations_[done] = found; }
+  /// Waits for this rank's sends.
+  void finish() { losses_.finish(); }
+
+  [[nodiscard]] const std::map<std::int64_t, format::ModelEvaluation>& validations() const { return validations_; }
+  [[nodiscard]] std::optional<Evaluation> evaluation() const { return report_.evaluation(); }
+
+ private:
+  void tell(std::int64_t step);
+
+  Subject of_;
+  LossReport report_;
+  int rank_;
+  LossGathering losses_;
+  std::int64_t first_step_, last_step_;
+  std::int64_t sent_, told_;  // numbers of steps with losses sent, and told of
+  const std::function<void(const Progress&)>& progress_;
+  std::map<std::int64_t, format::ModelEvaluation> validations_;  // on rank 0, by the steps done before
+};
+
+}  // namespace stagecraft::run
