@@ -88,13 +88,8 @@ class DeviceGuard {
 
 // These create what they name on the calling thread's device; an error names the caller's source position.
 
-/// A stream that does not wait for the default stream.
-[[nodiscard]] inline CudaStream make_stream(std::source_location place = std::source_location::current()) {
-  cudaStream_t out = nullptr;
-  check(cudaStreamCreateWithFlags(&out, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", place);
-  return CudaStream(out);
-}
-/// A stream whose kernels run before those of other streams, if the GPU supports priorities.
+/// A stream that does not wait for the default stream, and whose kernels run before those of other streams if the GPU
+/// supports priorities.
 [[nodiscard]] inline CudaStream make_urgent_stream(std::source_location place = std::source_location::current()) {
   int least = 0;
   int most = 0;

@@ -10,6 +10,7 @@
 // and its message codes need jpeglib.h.
 #include <jerror.h>
 
+#include "costmodel/index.h"
 #include "executor/files/image_formats.h"
 
 namespace stagecraft::files {
@@ -111,8 +112,7 @@ Image parse_jpeg(const std::string& bytes) {
   check(decoder.begin(components == 4 ? JCS_CMYK : JCS_RGB));
   std::vector<std::uint8_t> four(components == 4 ? std::size_t{4} * decoder.info().output_width : 0);
   for (int y = 0; y < image.height; ++y) {
-    std::uint8_t* row =
-        image.pixels.data() + std::size_t{3} * static_cast<std::size_t>(image.width) * static_cast<std::size_t>(y);
+    std::uint8_t* row = image.pixels.data() + 3 * to_index(image.width) * to_index(y);
     check(decoder.read_row(four.empty() ? row : four.data()));
     if (!four.empty()) cmyk_to_rgb(four, row);
   }

@@ -194,7 +194,7 @@ FileDigest write_safetensors(const std::string& path, const NamedTensors& tensor
     put(text.data(), text.size());
     for (const auto& each : order) {
       const at::Tensor values = each->second.detach().cpu().contiguous();
-      put(values.const_data_ptr(), static_cast<std::size_t>(values.nbytes()));
+      put(values.const_data_ptr(), values.nbytes());
     }
     digest.crc32 = static_cast<std::uint32_t>(crc);
     if (::fsync(file.get()) != 0) fail(path, "write");

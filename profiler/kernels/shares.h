@@ -26,11 +26,6 @@ struct PartTime {
   std::int64_t span_ns = 0;    ///< from its first begin to its last end
   std::int64_t activities = 0;
   [[nodiscard]] std::int64_t share_ns() const { return active_ns + gap_ns; }
-  /// share / busy - 1: the time that the step spends on this part beyond its work, relative to the work. 0 if it did no
-  /// work.
-  [[nodiscard]] double launch_bound() const {
-    return busy_ns == 0 ? 0 : static_cast<double>(share_ns()) / static_cast<double>(busy_ns) - 1;
-  }
   friend bool operator==(const PartTime&, const PartTime&) = default;
 };
 
