@@ -101,14 +101,24 @@ auto naming(ForeignPlan (*read)(const SourceFile&, const Graph&)) {
 
 const std::vector<PlanFormat>& plan_formats() {
   static const std::vector<PlanFormat> table{
-      {"actions", "action lists as CSV of torch.distributed.pipelining", {}, write_actions, naming(read_actions)},
+      {"actions",
+       "action lists as CSV of torch.distributed.pipelining",
+       {},
+       "csv",
+       {"--transfers"},
+       write_actions,
+       naming(read_actions)},
       {"deepspeed",
        "stage bounds as a PipelineModule (python) and as a list (json)",
        {"python", "json"},
+       "json",
+       {},
        write_deepspeed,
        naming(read_deepspeed)},
       {"megatron",
        "the stages of a transformer as Megatron-LM's --pipeline-model-parallel-layout",
+       {},
+       "layout",
        {},
        write_megatron,
        naming(read_megatron)},
@@ -116,12 +126,16 @@ const std::vector<PlanFormat>& plan_formats() {
        "PipeDream's dp_conf.json, mp_conf.json and hybrid_conf.json; with --graph, also the matching graph with stage "
        "ids",
        {"dp", "mp", "hybrid", "graph"},
+       "hybrid",
+       {"--graph", "--depths"},
        write_pipedream_conf,
        naming(read_pipedream_conf)},
       {"torch-pipelining",
        "a torchrun program that splits a model and runs the action lists with torch.distributed.pipelining (script); "
        "only the lists (csv)",
        {"script", "csv"},
+       "csv",
+       {},
        write_torch,
        naming(read_actions)},
   };

@@ -42,13 +42,15 @@ struct ForeignPlan {
 /// reader and writer do.
 struct PlanFormat {
   std::string name;
-  std::string what;                ///< for messages
-  std::vector<std::string> kinds;  ///< of its texts, if there are several
+  std::string what;                  ///< for messages
+  std::vector<std::string> kinds;    ///< of its texts, if there are several
+  std::string reads;                 ///< the kind of text that `read` takes
+  std::vector<std::string> options;  ///< options of stagecraft-export for this format
   std::function<PlanTexts(const BoundPlan&, const PlanTextOptions&)> write;
   std::function<ForeignPlan(const SourceFile&, const Graph&)> read;
 };
 
-/// All of them, by name: actions, deepspeed, megatron, pipedream-conf, torch-pipelining.
+/// All of them, by name.
 [[nodiscard]] const std::vector<PlanFormat>& plan_formats();
 
 /// The format of that name. Throws std::invalid_argument with the known names, `others` among them.

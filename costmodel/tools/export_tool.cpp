@@ -47,6 +47,24 @@ const PlanFormat* find_plan_format(const std::string& name) {
   return nullptr;
 }
 
+/// The formats of plans that have `option`: "pipedream-conf".
+std::string formats_with(const std::string& option) {
+  std::string out;
+  for (const PlanFormat& format : stagecraft::interchange::plan_formats()) {
+    if (std::ranges::find(format.options, option) != format.options.end())
+      out += (out.empty() ? "" : ", ") + format.name;
+  }
+  return out;
+}
+
+/// Throws if `option` is given but is not one of the format called `name`.
+void check_option(const std::string& name, const std::string& option, bool given) {
+  if (!given) return;
+  const PlanFormat* const format = find_plan_format(name);
+  if (format == nullptr || std::ranges::find(format->options, option) == format->options.end())
+    throw CLI::ValidationError(option, "only valid with " + formats_with(option));
+}
+
 /// The command line.
 struct Request {
   std::string format;
@@ -66,15 +84,11 @@ void check_usage(const Request& request) {
   names.insert(names.end(), {kHostList, kRankFile});
   if (std::find(names.begin(), names.end(), request.format) == names.end())
     stagecraft::usage("FORMAT", [&] { (void)stagecraft::interchange::plan_format(request.format, names); });
-  const auto only_of = [&](bool given, const char* option, const char* format) {
-    if (given && request.format != format) throw CLI::ValidationError(option, std::string("only valid with ") + format);
-  };
-  if (request.options.transfers && request.format != "actions") {
-    throw CLI::ValidationError("--transfers", "only valid with actions");
-  }
-  only_of(request.options.depths, "--depths", "pipedream-conf");
-  only_of(!request.graph.empty(), "--graph", "pipedream-conf");
-  only_of(request.cores.has_value(), "--cores", kRankFile);
+  check_option(request.format, "--transfers", request.options.transfers);
+  check_option(request.format, "--depths", request.options.depths);
+  check_option(request.format, "--graph", !request.graph.empty());
+  if (request.cores.has_value() && request.format != kRankFile)
+    throw CLI::ValidationError("--cores", std::string("only valid with ") + kRankFile);
   if (!request.hosts.empty() && !places_ranks(request.format))
     throw CLI::ValidationError("--hosts", std::string("only valid with ") + kRankFile + " and " + kHostList);
   if (request.hosts.empty() && places_ranks(request.format))
@@ -171,10 +185,13 @@ int main(int argc, char** argv) {
                        "--kind")
             ->capture_default_str();
         app.add_option("--kind", request.kind, "file to write, for a format with several");
-        app.add_option("--graph", request.graph, "pipedream-conf: graph.json; also writes it with the plan's stages");
-        app.add_flag("--depths", request.options.depths,
-                     "pipedream-conf: write the plan's warm-ups as stage_to_depth_map in the hybrid configuration");
-        app.add_flag("--transfers", request.options.transfers, "actions: include sends, receives and reduces");
+        app.add_option("--graph", request.graph,
+                       formats_with("--graph") + ": graph.json; also writes it with the plan's stages");
+        app.add_flag(
+            "--depths", request.options.depths,
+            formats_with("--depths") + ": write the plan's warm-ups as stage_to_depth_map in the hybrid configuration");
+        app.add_flag("--transfers", request.options.transfers,
+                     formats_with("--transfers") + ": include sends, receives and reduces");
         app.add_option("--hosts", request.hosts,
                        "rankfile, hosts: the hosts of the plan's devices, one NAME [slots=N] per line: device 0 is the "
                        "first one of the first host")

@@ -1,8 +1,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "costmodel/format/json.h"
+#include "costmodel/interchange/foreign.h"
+#include "costmodel/interchange/plan_formats.h"
 #include "tests/costmodel/interleavings.h"
+#include "tests/support/known_names.h"
 #include "tests/support/run_command.h"
 
 // stagecraft-export for plans, as a user runs it. import_tool_test.cpp covers graphs.
@@ -117,10 +124,14 @@ TEST_F(ExportPlan, EndsWithTwoOnWrongUsage) {
 TEST_F(ExportPlan, ListsTheFormats) {
   const Outcome o = run("keras plan.json");
   EXPECT_EQ(o.status, 2);
-  EXPECT_EQ(
-      o.err,
-      "stagecraft-export: FORMAT: unknown format \"keras\", known are actions, deepspeed, hosts, megatron, pipedream, "
-      "pipedream-conf, rankfile, torch-pipelining [SC1005]\nsee stagecraft export --help\n");
+  std::vector<std::string> known{"hosts", "rankfile"};
+  for (const interchange::PlanFormat& format : interchange::plan_formats()) known.push_back(format.name);
+  for (const interchange::ForeignFormat& format : interchange::foreign_formats()) {
+    if (format.write) known.push_back(format.name);
+  }
+  std::ranges::sort(known);
+  EXPECT_EQ(o.err, "stagecraft-export: FORMAT: unknown format \"keras\", known are " + known_names(known) +
+                       " [SC1005]\nsee stagecraft export --help\n");
 }
 
 // A class shaped like DeepSpeed's: the constructor passes partition_method to _partition_layers.

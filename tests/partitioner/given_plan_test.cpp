@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "costmodel/format/json.h"
+#include "costmodel/interchange/plan_formats.h"
+#include "tests/support/known_names.h"
 #include "tests/support/pipedream_cases.h"
 #include "tests/support/places.h"
 #include "tests/support/run_command.h"
@@ -137,10 +139,9 @@ TEST_F(GivenPlan, NamesTheFileOfAnotherProgram) {
   folder_.write("conf.json", "{\"module_to_stage_map\": [0, 0], \"stage_to_rank_map\": {\"0\": [0]}}");
   EXPECT_THAT(plan("--from pipedream-conf conf.json").err,
               HasSubstr("conf.json: layer \"wte\" of the graph has no stage; use the graph with stage ids"));
-  EXPECT_EQ(
-      plan("--from keras x").err,
-      "stagecraft-plan: --from: unknown format \"keras\", known are actions, deepspeed, megatron, pipedream-conf, "
-      "torch-pipelining [SC1005]\nsee stagecraft plan --help\n");
+  EXPECT_EQ(plan("--from keras x").err, "stagecraft-plan: --from: unknown format \"keras\", known are " +
+                                            known_names(interchange::plan_formats()) +
+                                            " [SC1005]\nsee stagecraft plan --help\n");
   EXPECT_THAT(plan("--from megatron nowhere.txt").err, HasSubstr("nowhere.txt: "));
   folder_.write("parts.json", "[0, 4, 11]");
   EXPECT_THAT(plan("--from deepspeed parts.json --split-at h.1").err,

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "costmodel/format/files/files.h"
+#include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "tests/support/places.h"
 
@@ -15,7 +16,6 @@ namespace stagecraft::interchange {
 namespace {
 
 using testing::AllOf;
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
@@ -39,14 +39,14 @@ TEST(ForeignFormats, StandUnderTheirNamesInOrder) {
     EXPECT_EQ(&find_format(foreign_formats(), format.name), &format);
     EXPECT_FALSE(format.what.empty());
   }
-  EXPECT_THAT(names, ElementsAre("dnn-partitioning", "nccl-tests", "nccl-topology", "pipedream", "piper"));
+  EXPECT_TRUE(std::ranges::is_sorted(names));
 }
 
 TEST(ForeignFormats, ReadTheirFilesAndNoOthers) {
   for (const ForeignFormat& format : foreign_formats()) {
     const auto read = format.read({example(format.name)});
-    EXPECT_EQ(std::holds_alternative<Graph>(read), !format.name.starts_with("nccl")) << format.name;
-    EXPECT_EQ(format.read_units != nullptr, format.name == "dnn-partitioning" || format.name == "piper");
+    EXPECT_EQ(std::holds_alternative<Graph>(read), format.what.ends_with(": a graph")) << format.name;
+    if (format.name == "dnn-partitioning" || format.name == "piper") { EXPECT_TRUE(format.read_units); }
     for (const ForeignFormat& other : foreign_formats()) {
       if (other.name == format.name) continue;
       EXPECT_THROW((void)format.read({example(other.name)}), std::runtime_error) << format.name << " " << other.name;
@@ -61,10 +61,11 @@ TEST(ForeignFormats, GiveBackWhatTheyCanWrite) {
     ++written;
     const Graph graph = std::get<Graph>(format.read({example(format.name)}));
     const std::string text = format.write(graph);
+    EXPECT_NE(format::text_kind(text), "") << format.name << ": outputs.cpp does not know how it begins";
     EXPECT_EQ(std::get<Graph>(format.read({{text, "again"}})).layers, graph.layers) << format.name;
     EXPECT_EQ(format.write(std::get<Graph>(format.read({{text, "again"}}))), text) << format.name;
   }
-  EXPECT_EQ(written, 1);
+  EXPECT_GE(written, 1);
 }
 
 TEST(ForeignFormats, OfOneFileRefuseSeveralAndNone) {

@@ -7,8 +7,10 @@
 #include <random>
 #include <set>
 
+#include "costmodel/format/files/outputs.h"
 #include "costmodel/interchange/pipedream_conf.h"
 #include "tests/costmodel/interleavings.h"
+#include "tests/support/known_names.h"
 
 // What every plan format guarantees; each format's own tests check what it writes.
 
@@ -50,14 +52,6 @@ std::string text_of(const PlanTexts& texts, const std::string& kind) {
   return "";
 }
 
-/// The kind of text that the format's reader accepts.
-std::string readable(const std::string& format) {
-  return format == "deepspeed"        ? "json"
-         : format == "megatron"       ? "layout"
-         : format == "pipedream-conf" ? "hybrid"
-                                      : "csv";
-}
-
 class PlanFormats : public ::testing::TestWithParam<std::string> {
  protected:
   const PlanFormat& format() const { return plan_format(GetParam()); }
@@ -74,6 +68,7 @@ TEST_P(PlanFormats, WriteTheKindsOfTextThatTheyName) {
     kinds.push_back(text.kind);
     EXPECT_TRUE(files.insert(text.file).second) << text.file;
     EXPECT_FALSE(text.text.empty());
+    EXPECT_NE(format::text_kind(text.text), "") << text.kind << ": outputs.cpp does not know how it begins";
   }
   if (format().kinds.empty()) {
     EXPECT_EQ(kinds.size(), 1u);
@@ -92,7 +87,7 @@ TEST_P(PlanFormats, ReadBackTheStagesOrTheListsOfAnyCut) {
     while (bounds.back() < last) bounds.push_back(std::min(last, bounds.back() + 1 + static_cast<int>(random() % 4)));
     const Case one = case_of(layers, bounds);
     const PlanTexts texts = format().write(BoundPlan(one.plan), {});
-    const SourceFile file{text_of(texts, readable(GetParam())), "theirs"};
+    const SourceFile file{text_of(texts, format().reads), "theirs"};
     const ForeignPlan found = format().read(file, staged_graph(one.graph, one.plan));
     EXPECT_NE(found.partition.has_value(), found.lists.has_value()) << "seed " << seed;
     if (found.partition) {
@@ -123,25 +118,27 @@ TEST_P(PlanFormats, WarnOfRecomputationThatTheyDoNotCarry) {
   EXPECT_THAT(warnings, Contains(HasSubstr("recomput")));
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, PlanFormats,
-                         ::testing::Values("actions", "deepspeed", "megatron", "pipedream-conf", "torch-pipelining"),
-                         [](const auto& tested) {
-                           std::string out = tested.param;
-                           std::replace(out.begin(), out.end(), '-', '_');
-                           return out;
-                         });
-
-TEST(PlanFormatTable, HasTheNamesThatAreTestedHere) {
-  std::vector<std::string> names;
-  for (const PlanFormat& format : plan_formats()) names.push_back(format.name);
-  EXPECT_THAT(names, ElementsAre("actions", "deepspeed", "megatron", "pipedream-conf", "torch-pipelining"));
+std::vector<std::string> names() {
+  std::vector<std::string> out;
+  for (const PlanFormat& format : plan_formats()) out.push_back(format.name);
+  return out;
 }
 
+INSTANTIATE_TEST_SUITE_P(Formats, PlanFormats, ::testing::ValuesIn(names()), [](const auto& tested) {
+  std::string out = tested.param;
+  std::replace(out.begin(), out.end(), '-', '_');
+  return out;
+});
+
+TEST(PlanFormatTable, IsSortedByName) { EXPECT_TRUE(std::ranges::is_sorted(names())); }
+
 TEST(PlanFormat, ListsTheKnownNamesWithTheOthersInOrder) {
+  std::vector<std::string> known = names();
+  known.insert(known.end(), {"zeta", "chakra"});
+  std::ranges::sort(known);
   EXPECT_THAT([] { (void)plan_format("keras", {"zeta", "chakra"}); },
               ThrowsMessage<std::invalid_argument>(
-                  AllOf(HasSubstr("\"keras\""),
-                        HasSubstr("actions, chakra, deepspeed, megatron, pipedream-conf, torch-pipelining, zeta"))));
+                  AllOf(HasSubstr("\"keras\""), HasSubstr("known are " + known_names(known)))));
 }
 
 TEST(PlanFormatActions, CarryTransfersWhereAsked) {
@@ -160,7 +157,7 @@ TEST(PlanFormatPipedreamConf, TellsReplicasDevicesAndWarmUps) {
   options.depths = true;
   const PlanFormat& conf = plan_format("pipedream-conf");
   const ForeignPlan found =
-      conf.read({text_of(conf.write(BoundPlan(plan), options), "hybrid"), "hybrid_conf.json"}, graph);
+      conf.read({text_of(conf.write(BoundPlan(plan), options), conf.reads), "hybrid_conf.json"}, graph);
   EXPECT_THAT(found.partition.value().replicas, ElementsAre(2, 1));
   EXPECT_THAT(found.devices, ElementsAre(ElementsAre(0, 1), ElementsAre(2)));
   EXPECT_EQ(found.warmups, plan.warmups);
