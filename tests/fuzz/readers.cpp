@@ -8,6 +8,8 @@
 #include "costmodel/format/checkpoint_manifest.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/results/comparison_json.h"
+#include "costmodel/format/results/diagnosis_json.h"
 #include "costmodel/format/results/steps_json.h"
 #include "costmodel/format/results/validation_json.h"
 #include "costmodel/format/safetensors_header.h"
@@ -21,6 +23,7 @@
 #include "costmodel/interchange/pipedream_conf.h"
 #include "costmodel/interchange/problems/dnn_partitioning.h"
 #include "costmodel/interchange/problems/piper.h"
+#include "costmodel/interchange/rank_file.h"
 #include "costmodel/project/new_project.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/nccl_tests_text.h"
@@ -149,6 +152,19 @@ bool check_layout(const std::string& text) {
   return true;
 }
 
+bool check_host_list(const std::string& text) {
+  const auto hosts = parsed(interchange::parse_host_list, text);
+  if (!hosts) return false;
+  demand(!hosts->empty(), "a list without hosts is accepted");
+  std::string written;
+  for (const interchange::HostSlots& host : *hosts) {
+    demand(host.slots >= 1, "a host without slots is accepted");
+    written += host.name + " slots=" + std::to_string(host.slots) + "\n";
+  }
+  demand(parsed(interchange::parse_host_list, written) == hosts, "a host list changes when written and read");
+  return true;
+}
+
 bool check_actions(const std::string& text) {
   const auto lists = parsed(interchange::parse_actions_csv, text);
   if (!lists) return false;
@@ -267,6 +283,13 @@ const std::vector<FuzzedReader>& fuzzed_readers() {
       {"checkpoint",
        {format::checkpoint_json(full_checkpoint())},
        json_check(format::parse_checkpoint, format::checkpoint_json)},
+      {"comparison",
+       {format::comparison_json(full_comparison())},
+       json_check(format::parse_comparison, format::comparison_json)},
+      {"diagnosis",
+       {format::diagnosis_json(full_diagnosis())},
+       json_check(format::parse_diagnosis, format::diagnosis_json)},
+      {"host_list", {"# two machines\nred slots=2\nblue\n", "10.0.0.1 slots=8\n"}, check_host_list},
       {"description",
        {"Conv2d(3, 64, kernel_size=(7, 7), eps=1e-05, bias=False, padding_mode='zeros')",
         "A(  (rnn): LSTM(8, 4)  (attn): B(    (q): Linear(in_features=4)    (d): ReLU(inplace)  ))"},

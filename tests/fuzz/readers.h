@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,9 @@ struct FuzzedReader {
   std::vector<std::string> seeds;
   std::function<bool(const std::string& text)> check;
 };
+
+/// For the names of tests.
+inline std::ostream& operator<<(std::ostream& out, const FuzzedReader& reader) { return out << reader.name; }
 
 /// All readers of costmodel/format and costmodel/project, and of the descriptions in their graphs.
 [[nodiscard]] const std::vector<FuzzedReader>& fuzzed_readers();

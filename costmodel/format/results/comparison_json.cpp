@@ -1,5 +1,6 @@
 #include "costmodel/format/results/comparison_json.h"
 
+#include <cmath>
 #include <cstdint>
 #include <stdexcept>
 
@@ -20,12 +21,12 @@ void read(const Cursor& at, Seconds& out) { out = at.seconds(); }
 void read(const Cursor& at, Bytes& out) { out = at.bytes(); }
 void read(const Cursor& at, double& out) { out = at.not_negative(); }
 
-/// Adds both quantities, with the suffix of their unit, and their error if there is one.
+/// Adds both quantities, with the suffix of their unit, and their error if there is one that JSON can express.
 template <class T>
 void put(Json& out, const Compared<T>& compared, const std::string& unit) {
   out["predicted" + unit] = number(compared.predicted);
   out["measured" + unit] = number(compared.measured);
-  if (const auto error = compared.error()) out["error"] = *error;
+  if (const auto error = compared.error(); error && std::isfinite(*error)) out["error"] = *error;
 }
 
 template <class T>
@@ -162,7 +163,11 @@ Comparison parse_comparison(const std::string& text, const std::string& file) {
   out.skipped = to_index(whole(fields.required("skipped")));
   out.ended = fields.required("ended").boolean();
   if (const auto v = fields.optional("distrust")) out.distrust = v->list([](const Cursor& c) { return c.text(); });
-  if (const auto v = fields.optional("drift")) out.drift = read_drift(*v);
+  if (const auto v = fields.optional("drift")) {
+    out.drift = read_drift(*v);
+    if (!std::isfinite(step_without_drift(out)->predicted.value))
+      v->fail("the step without this drift is not a finite time");
+  }
   if (const auto v = fields.optional("no_drift")) out.no_drift = v->text();
   out.actions = fields.required("actions").list(read_action);
   out.bubbles = fields.required("bubbles").list(read_bubble);

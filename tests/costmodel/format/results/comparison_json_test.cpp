@@ -79,6 +79,15 @@ TEST(ComparisonJson, ReadsNoErrorsButWantsThemToBeNumbers) {
               ThrowsMessage<FormatError>(AllOf(StartsWith("c.json: /step/error: "), HasSubstr("\"much\""))));
 }
 
+// 1e300 s predicted and 1e-300 s measured are 1e600 times too much, beyond what a number holds.
+TEST(ComparisonJson, LeavesOutAnErrorThatIsNotFinite) {
+  Comparison comparison = full_comparison();
+  comparison.step = {1e300_s, 1e-300_s};
+  comparison.drift.reset();
+  EXPECT_FALSE(nlohmann::json::parse(comparison_json(comparison))["step"].contains("error"));
+  EXPECT_EQ(parse_comparison(comparison_json(comparison), "c.json"), comparison);
+}
+
 TEST(ComparisonJson, NamesThePlaceOfAnUnknownAction) {
   expect_refused("\"backward\"", "\"sideward\"", "/actions/0/action: ", "unknown action \"sideward\"");
 }
@@ -87,6 +96,8 @@ TEST(ComparisonJson, NamesThePlaceOfANumberOutOfRange) {
   expect_refused("\"steps\": 3", "\"steps\": 0", "/steps: ", "found 0");
   expect_refused("\"skipped\": 2", "\"skipped\": -1", "/skipped: ", "found -1");
   expect_refused("\"measured_s\": 5", "\"measured_s\": -5", "/step/measured_s: ", "found -5");
+  expect_refused("\"factor\": 1.5", "\"factor\": 1e308",
+                 "/drift: ", "the step without this drift is not a finite time");
   expect_refused("\"measured_bytes\": 200", "\"measured_bytes\": 0.5", "/memory/0/measured_bytes: ", "found 0.5");
 }
 
