@@ -2,12 +2,13 @@
 
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
+#include <utility>
 
 namespace stagecraft {
 
-ProgressLine::ProgressLine() : terminal_(::isatty(STDERR_FILENO) == 1) {}
+ProgressLine::ProgressLine(std::function<Clock::time_point()> now)
+    : terminal_(::isatty(STDERR_FILENO) == 1), now_(std::move(now)) {}
 
 ProgressLine::~ProgressLine() { clear(); }
 
@@ -18,8 +19,8 @@ void ProgressLine::clear() {
 
 void ProgressLine::show(const std::string& text) {
   if (!terminal_) return;
-  const double now = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  if (shown_ && now - last_ < 0.1) return;
+  const Clock::time_point now = now_();
+  if (shown_ && now - last_ < std::chrono::milliseconds(100)) return;
   last_ = now;
   shown_ = true;
   std::fprintf(stderr, "\r\033[K%s", text.c_str());

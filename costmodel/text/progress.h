@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <string>
 
 namespace stagecraft {
@@ -8,11 +10,13 @@ namespace stagecraft {
 /// error is not a terminal.
 class ProgressLine {
  public:
-  ProgressLine();
+  using Clock = std::chrono::steady_clock;
+  /// `now` tells the time.
+  explicit ProgressLine(std::function<Clock::time_point()> now = Clock::now);
   ~ProgressLine();
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
-  /// At most ten times a second; more frequent calls are cheap.
+  /// At most ten times a second; more frequent calls do nothing.
   void show(const std::string& text);
   /// Removes the line, so that others can be printed; the next show prints it again.
   void clear();
@@ -21,7 +25,8 @@ class ProgressLine {
  private:
   bool terminal_;
   bool shown_ = false;
-  double last_ = 0;
+  std::function<Clock::time_point()> now_;
+  Clock::time_point last_;
 };
 
 }  // namespace stagecraft

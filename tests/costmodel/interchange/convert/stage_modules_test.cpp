@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -263,8 +262,8 @@ TEST(PackageOf, NamesTheLayerItCannotConvert) {
             "stage 1 computes no tensor; move its layers to an adjacent stage");
 }
 
-TEST(PackageOf, TakesNoTimeForLongResidualNetworks) {
-  // 300 blocks have 2^300 paths: enumerating them would never end.
+TEST(PackageOf, EndsForLongResidualNetworks) {
+  // 300 blocks have 2^300 paths: enumerating them would outlast the test's time limit.
   std::vector<std::string> descriptions{"Input"};
   Edges edges;
   std::vector<int> stages{-1};
@@ -277,9 +276,7 @@ TEST(PackageOf, TakesNoTimeForLongResidualNetworks) {
         {{last, last + 1}, {last + 1, last + 2}, {last + 2, last + 3}, {last + 3, last + 4}, {last, last + 4}});
     stages.insert(stages.end(), 4, block / 75);
   }
-  const auto begin = std::chrono::steady_clock::now();
   const PythonPackage package = convert(descriptions, edges, stages);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));  // 0.02 s on an idle machine
   EXPECT_EQ(package.stages.size(), 4U);
   EXPECT_THAT(package.stages[3].inputs, ElementsAre("node900"));
 }
