@@ -197,20 +197,6 @@ TEST(TextGantt, ShowsEachColumnsAction) {
   EXPECT_THAT(text_gantt({"predicted", &timeline, 0_s, 8_s}, 59, true), HasSubstr("\x1b[36mF0---\x1b[0m"));
 }
 
-TEST(Axes, HaveRoundTicks) {
-  const Axis times = time_axis(0.0123_s, 5);  // 12.3 ms in 5 parts are 2.46 each: 5, as 2 is too small
-  EXPECT_EQ(times.unit, "ms");
-  std::vector<std::string> labels;
-  for (const double tick : times.ticks) labels.push_back(times.label(tick));
-  EXPECT_THAT(labels, ElementsAre("0", "5", "10", "15"));
-  const Axis bytes = bytes_axis(Bytes(3 << 20), 3);
-  EXPECT_EQ(bytes.unit, "MiB");
-  EXPECT_EQ(bytes.label(bytes.end), "3");
-  EXPECT_EQ(time_axis(0_s, 5).ticks.front(), 0);
-  EXPECT_EQ(fitted("abcdefghij", 5 * 0.58 * 10, 10), "ab…ij");
-  EXPECT_EQ(fitted("äöü", 100, 10), "äöü");
-}
-
 TEST(Layout, SendsNoArrowThroughAStageThatItDoesNotTouch) {
   const Graph graph = row_graph(40);
   const Plan plan = row_plan(graph, 4);
