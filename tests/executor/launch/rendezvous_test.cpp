@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 TEST(Rendezvous, AKilledRankEndsTheOthersAndIsNamed) {
-  const Outcome outcome = run_ranks(3, {"kill"});
+  const EndedRun outcome = run_ranks(3, {"kill"});
   EXPECT_EQ(outcome.status, 128 + 9) << outcome.text;
   EXPECT_THAT(outcome.text, HasSubstr("lost rank 1 while waiting for a tensor under tag 3"));
   EXPECT_THAT(outcome.text, HasSubstr("stagecraft: rank 1 was killed by signal 9 (Killed)\n"));
@@ -27,29 +27,28 @@ TEST(Rendezvous, AKilledRankEndsTheOthersAndIsNamed) {
 }
 
 TEST(Rendezvous, AStoppedRankEndsTheOthersNamingItsLastAction) {
-  const Outcome outcome = run_ranks(3, {"stop"}, milliseconds(500));
+  const EndedRun outcome = run_ranks(3, {"stop"}, milliseconds(500));
   EXPECT_EQ(outcome.status, kHung) << outcome.text;
-  EXPECT_THAT(
-      outcome.text,
-      ContainsRegex(
-          "stagecraft: rank 1 has been silent for 2\\.[0-9] s\n"
-          "stagecraft:   rank 0: waiting for rank 1 under tag 3 for [23]\\.[0-9] s\n"
-          "stagecraft:   rank 1: forward of microbatch 3 of stage 1 for 0\\.[0-9] s \\(last heard 2\\.[0-9] s ago\\)\n"
-          "stagecraft:   rank 2: waiting for rank 1 under tag 3 for [23]\\.[0-9] s\n"));
+  EXPECT_THAT(outcome.text,
+              ContainsRegex("stagecraft: rank 1 has been silent for [0-9]+\\.[0-9] s\n"
+                            "stagecraft:   rank 0: waiting for rank 1 under tag 3 for [0-9]+\\.[0-9] s\n"
+                            "stagecraft:   rank 1: forward of microbatch 3 of stage 1 for [0-9]+\\.[0-9] s \\(last "
+                            "heard [0-9]+\\.[0-9] s ago\\)\n"
+                            "stagecraft:   rank 2: waiting for rank 1 under tag 3 for [0-9]+\\.[0-9] s\n"));
   EXPECT_EQ(count(outcome.text, "stagecraft:   rank 0:"), 1) << outcome.text;
   EXPECT_EQ(count(outcome.text, "stagecraft: rank 1 has been silent for "), 2) << "a line per survivor";
   EXPECT_THAT(outcome.text, HasSubstr("stagecraft: rank 1 did not end within 0.5 s and is killed\n"));
 }
 
 TEST(Rendezvous, AFailingRankTellsTheOthersWhy) {
-  const Outcome outcome = run_ranks(3, {"throw"});
+  const EndedRun outcome = run_ranks(3, {"throw"});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_THAT(outcome.text, HasSubstr("stagecraft: rank 1 failed: the plan has 3 stages, the model 2\n"));
   EXPECT_THAT(outcome.text, Not(HasSubstr("did not end within")));
 }
 
 TEST(Rendezvous, PrintsOfAHostileRankOneLineWithoutControlCharacters) {
-  const Outcome outcome = run_ranks(3, {"hostile"});
+  const EndedRun outcome = run_ranks(3, {"hostile"});
   EXPECT_EQ(outcome.status, kPeerFailed) << outcome.text;
   EXPECT_THAT(outcome.text, HasSubstr("stagecraft:  [2Jall is well stagecraft: rank 0 is to blame......"));
   EXPECT_EQ(outcome.text.find_first_of("\x1b\x07"), std::string::npos);
@@ -57,28 +56,28 @@ TEST(Rendezvous, PrintsOfAHostileRankOneLineWithoutControlCharacters) {
 }
 
 TEST(Rendezvous, NamesWhoDidNotBringAValue) {
-  const Outcome outcome = run_ranks(3, {"absent"});
+  const EndedRun outcome = run_ranks(3, {"absent"});
   EXPECT_EQ(outcome.status, kHung);
   EXPECT_THAT(outcome.text, HasSubstr("waited 2.0 s for rank 1 to send \"plan\""));
 }
 
 TEST(Rendezvous, TheRankThatServesTheMeetingPointStaysForTheOthers) {
   for (const char* name : {"exchange", "last"}) {
-    const Outcome outcome = run_ranks(3, {name, free_port()});
+    const EndedRun outcome = run_ranks(3, {name, free_port()});
     EXPECT_EQ(outcome.status, 0) << outcome.text;
     EXPECT_EQ(outcome.text, "");
   }
 }
 
 TEST(Rendezvous, TheRankThatServesTheMeetingPointTellsWhyBeforeItGoes) {
-  const Outcome outcome = run_ranks(3, {"throw", free_port()});
+  const EndedRun outcome = run_ranks(3, {"throw", free_port()});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_THAT(outcome.text, HasSubstr("stagecraft: rank 1 failed: the plan has 3 stages, the model 2\n"));
 }
 
 TEST(Rendezvous, ALostMeetingPointEndsTheRun) {
   const std::string port = free_port();
-  const Outcome outcome = run_ranks(3, {"host_killed", port});
+  const EndedRun outcome = run_ranks(3, {"host_killed", port});
   EXPECT_EQ(outcome.status, 128 + 9) << outcome.text;
   EXPECT_THAT(outcome.text,
               HasSubstr("stagecraft: the meeting point at 127.0.0.1:" + port + ", kept by rank 0, has disappeared\n"));
@@ -86,10 +85,10 @@ TEST(Rendezvous, ALostMeetingPointEndsTheRun) {
 
 TEST(Rendezvous, AStoppedMeetingPointEndsTheRun) {
   const std::string port = free_port();
-  const Outcome outcome = run_ranks(2, {"host_stopped", port}, milliseconds(500));
+  const EndedRun outcome = run_ranks(2, {"host_stopped", port}, milliseconds(500));
   EXPECT_EQ(outcome.status, kHung) << outcome.text;
   EXPECT_THAT(outcome.text, HasSubstr("stagecraft: the meeting point at 127.0.0.1:" + port +
-                                      ", kept by rank 0, has been silent for 2."));
+                                      ", kept by rank 0, has been silent for "));
   EXPECT_THAT(outcome.text, HasSubstr("\nstagecraft:   rank 1: forward of microbatch 3 of stage 1 for "));
 }
 

@@ -15,46 +15,46 @@ using ::testing::HasSubstr;
 
 TEST(Spawn, RanksExchangeAndEndWell) {
   for (const int ranks : {1, 2, 3}) {
-    const Outcome outcome = run_ranks(ranks, {"exchange"});
+    const EndedRun outcome = run_ranks(ranks, {"exchange"});
     EXPECT_EQ(outcome.status, 0) << outcome.text;
     EXPECT_EQ(outcome.text, "");
   }
 }
 
 TEST(Spawn, ReturnsTheStatusOfTheRankThatFailed) {
-  const Outcome outcome = run_ranks(3, {"status"});
+  const EndedRun outcome = run_ranks(3, {"status"});
   EXPECT_EQ(outcome.status, 7);
   EXPECT_THAT(outcome.text, HasSubstr("stagecraft: rank 2 ended with status 7\n"));
 }
 
 TEST(Spawn, ListensOnLoopbackOnly) {
-  const Outcome outcome = run_ranks(2, {"listen"});
+  const EndedRun outcome = run_ranks(2, {"listen"});
   EXPECT_EQ(outcome.status, 0) << outcome.text;
-  const Outcome served_by_rank_0 = run_ranks(2, {"listen_rank", free_port()});
+  const EndedRun served_by_rank_0 = run_ranks(2, {"listen_rank", free_port()});
   EXPECT_EQ(served_by_rank_0.status, 0) << served_by_rank_0.text;
 }
 
 TEST(Spawn, PassesTerminationOn) {
-  const Outcome outcome = run_ranks(2, {"terminate"});
+  const EndedRun outcome = run_ranks(2, {"terminate"});
   EXPECT_EQ(outcome.status, 128 + 15);
   EXPECT_THAT(outcome.text, HasSubstr("was killed by signal 15"));
 }
 
 /// What spawn returns and prints for ranks that are shell scripts in a temporary folder.
-Outcome spawn_scripts(int ranks, const std::string& first, int restarts = 0, const std::string& again = "") {
+EndedRun spawn_scripts(int ranks, const std::string& first, int restarts = 0, const std::string& again = "") {
   const testing::CommandFolder folder;
   const auto script = [&](const std::string& text) {
     return std::vector<std::string>{"/bin/sh", "-c", "cd '" + folder.path().string() + "'; " + text};
   };
   ::testing::internal::CaptureStderr();
-  Outcome outcome;
+  EndedRun outcome;
   outcome.status = spawn(ranks, script(first), milliseconds(300), {.restarts = restarts, .again = script(again)});
   outcome.text = ::testing::internal::GetCapturedStderr();
   return outcome;
 }
 
 TEST(Spawn, GivesTheStatusOfTheCauseThoughOneThatFollowedItEndedBefore) {
-  const Outcome outcome =
+  const EndedRun outcome =
       spawn_scripts(2, "if [ $RANK = 0 ]; then touch ended; exit 3; fi; until [ -e ended ]; do :; done; exit 1");
   EXPECT_EQ(outcome.status, 1) << outcome.text;
   EXPECT_THAT(outcome.text, HasSubstr("stagecraft: rank 1 ended with status 1\n"));
@@ -74,14 +74,14 @@ TEST(Spawn, PrefersARanksOwnFailureToAHangAndAHangToWhatFollowed) {
 }
 
 TEST(Spawn, KillsARankThatIsHaltedWhenAllOthersHaveEndedWell) {
-  const Outcome outcome = spawn_scripts(2, "if [ $RANK = 1 ]; then kill -STOP $$; fi");
+  const EndedRun outcome = spawn_scripts(2, "if [ $RANK = 1 ]; then kill -STOP $$; fi");
   EXPECT_EQ(outcome.status, 128 + 9);
   EXPECT_EQ(outcome.text, "stagecraft: rank 1 did not end within 0.3 s and is killed\n");
 }
 
 TEST(Spawn, StartsAllRanksAgainAtMostSoOften) {
   EXPECT_EQ(spawn_scripts(2, "exit $RANK", 1, "exit 0").status, 0);
-  const Outcome outcome = spawn_scripts(2, "exit $((4 * RANK))", 2, "exit $((5 * RANK))");
+  const EndedRun outcome = spawn_scripts(2, "exit $((4 * RANK))", 2, "exit $((5 * RANK))");
   EXPECT_EQ(outcome.status, 5);
   EXPECT_EQ(outcome.text,
             "stagecraft: rank 1 ended with status 4\n"
@@ -92,7 +92,7 @@ TEST(Spawn, StartsAllRanksAgainAtMostSoOften) {
 }
 
 TEST(Spawn, DoesNotTakeARankThatWasAskedToStopForAFailure) {
-  const Outcome outcome = spawn_scripts(2, "exit 75", 3, "exit 0");
+  const EndedRun outcome = spawn_scripts(2, "exit 75", 3, "exit 0");
   EXPECT_EQ(outcome.status, kStopped);
   EXPECT_EQ(outcome.text, "");
 }

@@ -16,21 +16,18 @@
 namespace stagecraft {
 
 /// How a run ended.
-struct Outcome {
+struct EndedRun {
   int status = 0;
   std::string text;
-  double seconds = 0;
 };
 
 /// Runs rank_program, whose deadline for a silent rank is 2 s.
-inline Outcome run_ranks(int ranks, std::vector<std::string> arguments,
-                         std::chrono::milliseconds grace = std::chrono::milliseconds(4000)) {
+inline EndedRun run_ranks(int ranks, std::vector<std::string> arguments,
+                          std::chrono::milliseconds grace = std::chrono::milliseconds(4000)) {
   arguments.insert(arguments.begin(), program_folder() + "/rank_program");
   ::testing::internal::CaptureStderr();  // includes the children's output
-  const auto start = std::chrono::steady_clock::now();
-  Outcome outcome;
+  EndedRun outcome;
   outcome.status = launch::spawn(ranks, arguments, grace);
-  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   outcome.text = ::testing::internal::GetCapturedStderr();
   return outcome;
 }
