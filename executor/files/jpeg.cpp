@@ -32,7 +32,7 @@ class JpegDecoder {
   JpegDecoder& operator=(const JpegDecoder&) = delete;
 
   bool read_header() {
-    if (setjmp(back_)) return false;  // NOLINT(bugprone-*,modernize-*): libjpeg's way
+    if (setjmp(back_)) return false;
     jpeg_create_decompress(&info_);
     jpeg_mem_src(&info_, reinterpret_cast<const unsigned char*>(bytes_.data()), bytes_.size());
     jpeg_read_header(&info_, TRUE);
@@ -40,14 +40,14 @@ class JpegDecoder {
   }
 
   bool begin(J_COLOR_SPACE colours) {
-    if (setjmp(back_)) return false;  // NOLINT(bugprone-*,modernize-*)
+    if (setjmp(back_)) return false;
     info_.out_color_space = colours;
     jpeg_start_decompress(&info_);
     return true;
   }
 
   bool read_row(std::uint8_t* row) {
-    if (setjmp(back_)) return false;  // NOLINT(bugprone-*,modernize-*)
+    if (setjmp(back_)) return false;
     return jpeg_read_scanlines(&info_, &row, 1) == 1;
   }
 
@@ -58,7 +58,7 @@ class JpegDecoder {
   [[noreturn]] static void leave(j_common_ptr info) {
     auto& self = *static_cast<JpegDecoder*>(info->client_data);
     info->err->format_message(info, self.message_.data());
-    longjmp(self.back_, 1);  // NOLINT(bugprone-*,modernize-*)
+    longjmp(self.back_, 1);
   }
 
   /// Warnings that pixels are missing or wrong count as errors; libjpeg would fill in grey.

@@ -28,7 +28,7 @@ class PngDecoder {
   PngDecoder& operator=(const PngDecoder&) = delete;
 
   bool read_header() {
-    if (setjmp(png_jmpbuf(png_))) return false;  // NOLINT(bugprone-*,modernize-*): libpng's way
+    if (setjmp(png_jmpbuf(png_))) return false;
     png_set_read_fn(png_, this, &PngDecoder::give);
     png_read_info(png_, info_);
     return true;
@@ -36,7 +36,7 @@ class PngDecoder {
 
   /// Asks for 8-bit RGB: palettes and grey values expanded, alpha dropped, the high byte of 16 bits.
   bool begin() {
-    if (setjmp(png_jmpbuf(png_))) return false;  // NOLINT(bugprone-*,modernize-*)
+    if (setjmp(png_jmpbuf(png_))) return false;
     png_set_expand(png_);
     png_set_strip_16(png_);
     png_set_strip_alpha(png_);
@@ -47,14 +47,14 @@ class PngDecoder {
   }
 
   bool read_row(std::uint8_t* row) {
-    if (setjmp(png_jmpbuf(png_))) return false;  // NOLINT(bugprone-*,modernize-*)
+    if (setjmp(png_jmpbuf(png_))) return false;
     png_read_row(png_, row, nullptr);
     return true;
   }
 
   /// Reads what follows the pixels, which checks their sums.
   bool end() {
-    if (setjmp(png_jmpbuf(png_))) return false;  // NOLINT(bugprone-*,modernize-*)
+    if (setjmp(png_jmpbuf(png_))) return false;
     png_read_end(png_, nullptr);
     return true;
   }

@@ -150,7 +150,7 @@ std::string inflated(const std::string& stored, std::uint64_t bytes) {
   if (stored.size() > std::numeric_limits<uInt>::max() || bytes > std::numeric_limits<uInt>::max() ||
       ::inflateInit2(&stream, -MAX_WBITS) != Z_OK)
     return {};
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(stored.data()));  // NOLINT: zlib only reads it
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(stored.data()));  // zlib only reads it
   stream.avail_in = static_cast<uInt>(stored.size());
   stream.next_out = reinterpret_cast<Bytef*>(out.data());
   stream.avail_out = static_cast<uInt>(bytes);

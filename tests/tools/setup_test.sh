@@ -111,6 +111,24 @@ status=0
 output=$(PATH=$folder/few bash "$source/scripts/lint" --tidy 2>&1) || status=$?
 [ "$status" = 1 ] || fail "status $status, wanted 1"
 case "$output" in *"clang-tidy-19 is missing"*"apt-get install -y --no-install-recommends clang-tidy-19"*) ;; *) fail "what lint needs is not told" ;; esac
+# A build with commands for two of three files; clang-tidy finds something in one and crashes on the other.
+stand_in clang-tidy-19 'echo "12 warnings generated." >&2
+case "$4" in
+  *found.cpp) echo "found.cpp:1:1: error: a finding"; exit 1 ;;
+  *) echo "Stack dump: of the crash" >&2; kill -SEGV $$ ;;
+esac'
+stand_in git 'printf "costmodel/%s.cpp\n" crashes found unknown'
+stand_in cmake 'mkdir -p "build/$2"; for name in crashes found; do
+  echo "  \"file\": \"'"$tree"'/costmodel/$name.cpp\"" >>"build/$2/compile_commands.json"
+done'
+run 1 env STAGECRAFT_JOBS=1 bash "$tree/scripts/lint" --tidy
+case "$output" in *"not checked, because preset lint-planner does not build them:"*"  costmodel/unknown.cpp"*"files for clang-tidy: 2"*) ;;
+  *) fail "what lint does not check is not told" ;; esac
+for said in "Stack dump: of the crash" "found.cpp:1:1: error: a finding" "clang-tidy found problems or failed"; do
+  case "$output" in *"$said"*) ;; *) fail "lint does not tell: $said" ;; esac
+done
+case "$output" in *"warnings generated"*) fail "lint counts what others' headers have" ;; esac
+
 run 2 bash "$source/scripts/sanitize" msan
 case "$output" in *'give a preset: asan-planner, asan or tsan, not "msan"'*) ;; *) fail "the wrong sanitizer is not told" ;; esac
 echo passed

@@ -19,7 +19,7 @@ struct SizeExpression {
   std::vector<SizeExpression> parts = {};  ///< of the others; two of FloorDivide, Modulo and Power
 
   SizeExpression() = default;
-  SizeExpression(std::int64_t value) : number(value) {}  // NOLINT: a number is an expression
+  SizeExpression(std::int64_t value) : number(value) {}  // implicit: a number is an expression
   friend bool operator==(const SizeExpression&, const SizeExpression&) = default;
 };
 

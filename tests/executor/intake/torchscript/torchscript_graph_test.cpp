@@ -304,7 +304,7 @@ TEST(TorchScript, SurvivesDamage) {
   text << in.rdbuf();
   const std::string whole = text.str();
   const std::string path = testing::TempDir() + "stagecraft_damaged.pt";
-  std::mt19937 random(1);  // NOLINT: the same damage each time
+  std::mt19937 random(1);  // the same damage each time
   int refused = 0;
   for (int round = 0; round < 200; ++round) {
     std::string damaged = whole;
