@@ -176,7 +176,7 @@ TEST(BoundPlan, RefusesAPlanThatIsNotValid) {
   Plan plan = row_plan("1f1b", {1, 1}, 2);
   plan.tied = {{"weight", {"l0", "l2"}}};
   try {
-    BoundPlan{plan};
+    static_cast<void>(BoundPlan(plan));
     FAIL();
   } catch (const std::invalid_argument& e) {
     EXPECT_STREQ(e.what(), "tied parameter \"weight\": layer \"l2\" is not in any stage");

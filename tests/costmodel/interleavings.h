@@ -217,7 +217,8 @@ class Interleavings {
   }
 
   Lists lists_;
-  std::vector<int> replicas_, first_;
+  std::vector<int> replicas_;
+  std::vector<int> first_;
   std::vector<std::pair<int, int>> edges_;
   std::vector<std::vector<Entry>> queues_;
   std::map<std::string, std::map<int, std::pair<int, int>>> ends_;  // message -> side (0 sends) -> queue, place

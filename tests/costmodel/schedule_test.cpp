@@ -28,7 +28,7 @@ std::string text(const std::vector<Action>& actions) {
   return out;
 }
 
-PipelineShape shape(int stages, int microbatches, std::vector<int> replicas = {}, int chunks = 1) {
+PipelineShape shape(int stages, int microbatches, const std::vector<int>& replicas = {}, int chunks = 1) {
   PipelineShape out;
   out.stages = stages;
   out.microbatches = microbatches;

@@ -216,7 +216,8 @@ TEST(SharedHost, HandlingIsPartOfAnIdleMessage) {
 
 /// A random pipeline on one or two hosts, with random costs.
 SimulationInput random_input(std::mt19937& random) {
-  std::uniform_real_distribution<double> time(0.1, 5), share(0, 0.6);
+  std::uniform_real_distribution<double> time(0.1, 5);
+  std::uniform_real_distribution<double> share(0, 0.6);
   const char* const schedules[] = {"gpipe", "1f1b", "zb-h1", "pipedream"};
   const std::string schedule = schedules[random() % 4];
   std::vector<int> replicas(2 + random() % 3, 1);
@@ -381,7 +382,7 @@ TEST(PredictSharedHost, RanksOfSeveralHostsHaveAThreadForMessages) {
 
 TEST(PredictSharedHost, SaysIfMessagesAreNotCharged) {
   const Graph graph = stages_of(3);
-  const auto text_of = [&](Topology topology) {
+  const auto text_of = [&](const Topology& topology) {
     return std::get<Prediction>(predict(graph, topology, plan_for(graph, topology, "gpipe", 2))).message_processing;
   };
   Topology topology = host_of(3, 2);

@@ -29,7 +29,7 @@ CostModel told_memory() {
     for (int s = 0; s < static_cast<int>(plan.stages.size()); ++s) {
       StagePrediction& stage = prediction.stages.emplace_back();
       stage.stage = s;
-      stage.memory.total = Bytes(100 * (s + 1));
+      stage.memory.total = Bytes(std::int64_t{100} * (s + 1));
     }
     return std::variant<Prediction, Infeasible>(prediction);
   };

@@ -167,7 +167,7 @@ TEST(ListStrategies, CutAlexnetAsDeepspeedDoes) {
 TEST(ListStrategies, TakeBytesOverFourWhereAParameterCountIsMissing) {
   Graph graph = list_graph({1, 1, 1, 1});
   graph.layers[1].parameters.reset();
-  graph.layers[1].parameter_bytes = Bytes(4 * 3);
+  graph.layers[1].parameter_bytes = 12_B;  // 3 parameters of 4 bytes
   EXPECT_THAT(bounds(partition("parameters", graph, levels_topology({2}, {}))), ElementsAre(0, 1, 4));  // 3 | 1 + 1 + 1
 }
 

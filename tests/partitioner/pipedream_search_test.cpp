@@ -92,7 +92,8 @@ struct Naive {
   double time(const std::vector<Level>& levels, const PipedreamOptions& o) {
     const std::size_t n_states = states.size();
     std::map<std::pair<std::size_t, std::size_t>, double> work;
-    std::map<std::pair<std::size_t, std::size_t>, double> parameters, kept;
+    std::map<std::pair<std::size_t, std::size_t>, double> parameters;
+    std::map<std::pair<std::size_t, std::size_t>, double> kept;
     std::vector<double> out;
     for (const Nodes& state : states) out.push_back(boundary(state));
     for (std::size_t i = 0; i < n_states; ++i) {

@@ -61,13 +61,14 @@ inline Graph branching_graph(std::mt19937& random, int layers) {
     Layer layer;
     layer.id = layer.name = i == 0 ? "data" : "l" + std::to_string(i);
     layer.kind = i == 0 ? kInputKind : "Linear";
-    layer.outputs = {{Bytes(1000 * (1 + up_to(50))), {}, "", i > 0}};
-    if (i > 0 && up_to(5) == 0) layer.outputs.push_back({Bytes(1000 * (1 + up_to(50))), {}, "", up_to(1) == 0});
+    layer.outputs = {{Bytes(std::int64_t{1000} * (1 + up_to(50))), {}, "", i > 0}};
+    if (i > 0 && up_to(5) == 0)
+      layer.outputs.push_back({Bytes(std::int64_t{1000} * (1 + up_to(50))), {}, "", up_to(1) == 0});
     if (i == 0 && up_to(1) == 0) layer.forward = {Seconds(0.001 * up_to(5)), {}, 9};
     if (i > 0) {
       layer.forward.median = Seconds(0.001 * up_to(20));
       layer.backward.median = Seconds(0.001 * up_to(40));
-      layer.parameter_bytes = Bytes(4000 * up_to(20));
+      layer.parameter_bytes = Bytes(std::int64_t{4000} * up_to(20));
       if (updates) layer.update = Timing{Seconds(0.0005 * up_to(10)), {}, 0};
       if (i == 1 || up_to(6) == 0) graph.edges.push_back({0, i, 0});
       std::set<int> sources;

@@ -107,7 +107,8 @@ TEST(Explain, AddsUpAndFindsTheBestOfAllMoves) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     const auto below = [&](unsigned count) { return static_cast<int>(random() % count); };
-    std::vector<double> forward, backward;
+    std::vector<double> forward;
+    std::vector<double> backward;
     std::vector<int> stages;
     const int layers = 3 + below(5);
     for (int i = 0; i < layers; ++i) {
@@ -116,7 +117,7 @@ TEST(Explain, AddsUpAndFindsTheBestOfAllMoves) {
       stages.push_back(i == 0 ? 0 : stages.back() + below(2));
     }
     const std::vector<std::string> schedules{"1f1b", "gpipe", "zb-h1", "pipedream", "forward"};
-    const std::string schedule = schedules[to_index(below(5))];
+    const std::string& schedule = schedules[to_index(below(5))];
     Graph graph = chain_graph(forward, backward, Bytes(100), Bytes(400));
     if (below(2) == 0) graph.slowdown = {1, 1.3, 1.9};
     const Topology topology = flat_topology(stages.back() + 1, 100);

@@ -32,7 +32,8 @@ Outcome sow(std::vector<std::string> words, const std::function<void(CLI::App&)>
   std::streambuf* const cout_before = std::cout.rdbuf(out.rdbuf());
   std::streambuf* const cerr_before = std::cerr.rdbuf(err.rdbuf());
   const ToolText text{"sow", "Sows.", "stagecraft sow seeds.json", ", of wheat"};
-  const int status = run_tool(text, static_cast<int>(argv.size()), argv.data(), configure, run);
+  const int status = run_tool(
+      text, static_cast<int>(argv.size()), argv.data(), [&](CLI::App& app) { configure(app); }, [&] { return run(); });
   std::cout.rdbuf(cout_before);
   std::cerr.rdbuf(cerr_before);
   return {status, out.str(), err.str()};

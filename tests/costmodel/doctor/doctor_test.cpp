@@ -122,7 +122,8 @@ TEST(Doctor, HasNoCaseWithoutACheck) {
 // Examples one by one, as they are used alone; the documents of a golden case together.
 TEST(Doctor, FindsInTheRepositoryOnlyWhatGoldenCasesSay) {
   const fs::path root = source_folder();
-  std::map<std::string, std::set<std::string>> found, expected;
+  std::map<std::string, std::set<std::string>> found;
+  std::map<std::string, std::set<std::string>> expected;
   int examined = 0;
   const auto examine = [&](const std::string& name, const std::vector<fs::path>& paths) {
     if (paths.empty()) return;

@@ -72,7 +72,7 @@ TEST(ActionsRow, BoundsStagesAndMicrobatches) {
 /// Actions of a few stages that have a cell; each microbatch of a stage has one full backward or two halves.
 std::vector<Action> random_list(std::mt19937& random) {
   std::vector<Action> out;
-  for (unsigned n = random() % 12; n > 0; --n) {
+  for (std::mt19937::result_type n = random() % 12; n > 0; --n) {
     const int stage = 1 + static_cast<int>(random() % 3);
     const int microbatch = static_cast<int>(100 * n + random() % 100);  // different each time
     switch (random() % 5) {

@@ -67,26 +67,26 @@ TEST(WithProfile, CountsTheMemoryOfEachTypeAgainstItsOwn) {
 }
 
 TEST(WithProfile, RefusesAnotherModel) {
-  const Graph graph = chain_graph({1, 1}, {2, 2});
+  const Graph one = chain_graph({1, 1}, {2, 2});
   const auto refusal = [&](const Graph& other) {
     try {
-      (void)with_profile(graph, "slow", other);
+      (void)with_profile(one, "slow", other);
     } catch (const std::invalid_argument& e) { return std::string(e.what()); }
     return std::string();
   };
   EXPECT_THAT(refusal(chain_graph({1}, {2})),
               HasSubstr("the graph for \"slow\" has 1 layers, the graph 2: it is of another model"));
-  Graph other = graph;
+  Graph other = one;
   other.layers[1].id = "x";
   EXPECT_THAT(refusal(other), HasSubstr("has layer \"x\" where the graph has \"l1\""));
-  other = graph;
+  other = one;
   other.layers[1].parameter_bytes = 4_B;
   EXPECT_THAT(refusal(other), HasSubstr("has other outputs or parameters in layer \"l1\""));
-  other = graph;
+  other = one;
   other.microbatch_samples = 8;
   EXPECT_THAT(refusal(other), HasSubstr("has microbatches of 8 samples, the graph of an unknown number of"));
-  const Graph both = with_profile(graph, "slow", graph);
-  EXPECT_THAT([&] { (void)with_profile(both, "slow", graph); },
+  const Graph both = with_profile(one, "slow", one);
+  EXPECT_THAT([&] { (void)with_profile(both, "slow", one); },
               ThrowsMessage<std::invalid_argument>("there are two graphs for \"slow\""));
 }
 

@@ -169,7 +169,7 @@ TEST(StageMemory, KeepsWhatCrossesBetweenSegmentsThatItRecomputes) {
   for (int i = 0; i < 5; ++i) {
     Layer& layer = graph.layers[static_cast<std::size_t>(i)];
     layer.outputs[0].bytes = Bytes(i + 1);
-    layer.saved_bytes = Bytes(10 * (i + 1));
+    layer.saved_bytes = Bytes(std::int64_t{10} * (i + 1));
   }
   Plan plan = make_plan(graph, flat_topology(2), {{0, 1, 1, 1, 1}, {1, 1}}, {});
   plan.stages[1].recompute = true;

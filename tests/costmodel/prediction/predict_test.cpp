@@ -363,7 +363,8 @@ TEST(PredictLongSteps, EqualAWholeReplayFor1f1bOfAnyStagesReplicasAndLinks) {
            {1}, {1, 1}, {2, 1}, {1, 2}, {3, 2}, {1, 1, 1}, {2, 1, 3}, {1, 1, 1, 1}, {4, 2, 1, 1}}) {
     for (const double bandwidth : {1e9, 4000.0, 900.0}) {  // messages of 1 us, 0.25 s and 1.1 s
       SCOPED_TRACE(::testing::PrintToString(replicas) + " at " + std::to_string(bandwidth));
-      std::vector<double> forward, backward;
+      std::vector<double> forward;
+      std::vector<double> backward;
       int devices = 0;
       for (const int r : replicas) {
         forward.push_back(time(random) * r);

@@ -107,7 +107,7 @@ Graph row_graph(int count, const std::string& name = "layer") {
     layer.name = layer.id;
     layer.forward = {Seconds(0.001 * (i + 1)), Seconds(0.0002), 5};
     layer.backward = {Seconds(0.002 * (i + 1)), Seconds(0.0002), 5};
-    layer.parameter_bytes = Bytes(1024 * (i + 1));
+    layer.parameter_bytes = Bytes(std::int64_t{1024} * (i + 1));
     layer.outputs = {{Bytes(2048), {}, "", true}};
     if (i > 0) graph.edges.push_back({i - 1, i, {}});
   }

@@ -14,7 +14,7 @@ Prediction four_stages(std::vector<int> first_stage_of_rank) {
     stage.stage = s;
     stage.compute = Seconds(s + 1);
     stage.update = 1_s;
-    stage.memory.total = Bytes(10 * (s + 1));
+    stage.memory.total = Bytes(std::int64_t{10} * (s + 1));
     stage.memory.parts = {{"parameters", stage.memory.total}};
     stage.fits = s != 3;
     out.stages.push_back(stage);

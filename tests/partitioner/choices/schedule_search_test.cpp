@@ -87,7 +87,8 @@ TEST(ScheduleSearch, IsAsGoodAsTheBestOfAllSchedules) {
   std::uniform_real_distribution<double> time(0.1, 3);
   const CostModel costs = simulated_costs();
   for (int i = 0; i < 20; ++i) {
-    std::vector<double> forward, backward;
+    std::vector<double> forward;
+    std::vector<double> backward;
     const std::size_t layers = 2 + random() % 4;
     for (std::size_t layer = 0; layer < layers; ++layer) {
       forward.push_back(time(random));

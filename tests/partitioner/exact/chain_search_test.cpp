@@ -87,7 +87,8 @@ TEST(ChainSearch, LeavesOutNoSplitWithinTheTime) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     const Graph graph = testing::branching_graph(random, 2 + static_cast<int>(random() % 4));
-    Topology topology = testing::flat_topology(1 + static_cast<int>(random() % 2), 1e6 * (1 + random() % 50), 0.0002);
+    Topology topology = testing::flat_topology(1 + static_cast<int>(random() % 2),
+                                               1e6 * (1 + static_cast<double>(random() % 50)), 0.0002);
     if (random() % 2 == 0) topology.levels.push_back({"rack", 2, {BytesPerSecond(1e6), Seconds(0.001), {}, {}}});
     const PipelineCosts costs(graph, topology, settings_of(random));
     const Lattice lattice = *Lattice::of(reversed(costs.dag()), 1000);

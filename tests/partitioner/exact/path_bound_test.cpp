@@ -110,7 +110,8 @@ TEST(PathBound, IsNotForStepsThatOverlap) {
 
 Topology random_topology(std::mt19937& random) {
   Topology out =
-      testing::flat_topology(2 + static_cast<int>(random() % 3), 1e5 * (1 + random() % 500), 0.0005 * (random() % 3));
+      testing::flat_topology(2 + static_cast<int>(random() % 3), 1e5 * (1 + static_cast<double>(random() % 500)),
+                             0.0005 * static_cast<double>(random() % 3));
   if (random() % 3 == 0) out.levels.push_back({"rack", 2, {BytesPerSecond(1e6), Seconds(0.001), {}, {}}});
   if (random() % 6 == 0) {
     for (const int ranks : {2, 3}) {  // not monotone
@@ -187,8 +188,10 @@ TEST(PathBound, NeverExceedsTheBestPlanWithManyReplicas) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     const Graph graph = testing::branching_graph(random, 2 + static_cast<int>(random() % 2));
-    Topology topology = testing::flat_topology(4, 1e6 * (1 + random() % 500), 0.0005 * (random() % 3));
-    topology.levels.push_back({"rack", 2, {BytesPerSecond(1e6 * (1 + random() % 50)), Seconds(0.0002), {}, {}}});
+    Topology topology = testing::flat_topology(4, 1e6 * (1 + static_cast<double>(random() % 500)),
+                                               0.0005 * static_cast<double>(random() % 3));
+    topology.levels.push_back(
+        {"rack", 2, {BytesPerSecond(1e6 * (1 + static_cast<double>(random() % 50))), Seconds(0.0002), {}, {}}});
     if (random() % 2 == 0) topology = testing::flat_topology(5 + static_cast<int>(random() % 5), 1e8);
     Constraints constraints;
     constraints.plan = settings_of("1f1b", 4 + static_cast<int>(random() % 24));
@@ -238,7 +241,8 @@ TEST(PathBound, NeverExceedsPlansOfLargerGraphs) {
     }
     const Graph graph = chain ? testing::chain_graph(forward, backward, Bytes(1000), Bytes(40'000))
                               : testing::branching_graph(random, 8 + static_cast<int>(random() % 12));
-    Topology topology = testing::flat_topology(4 + static_cast<int>(random() % 5), 1e6 * (1 + random() % 50));
+    Topology topology =
+        testing::flat_topology(4 + static_cast<int>(random() % 5), 1e6 * (1 + static_cast<double>(random() % 50)));
     if (random() % 2 == 0) topology.levels.push_back({"rack", 2, {BytesPerSecond(1e7), Seconds(0.0001), {}, {}}});
     Constraints constraints;
     constraints.plan = settings_of("1f1b", 4 + static_cast<int>(random() % 40));

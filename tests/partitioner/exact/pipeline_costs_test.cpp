@@ -69,11 +69,15 @@ TEST(PipelineCosts, NeverExceedTheSumOfGradientsOfAnyDevices) {
   for (unsigned seed = 1; seed <= 500; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
-    Topology topology = testing::flat_topology(1 + static_cast<int>(random() % 4), 1e6 * (1 + random() % 9));
+    Topology topology =
+        testing::flat_topology(1 + static_cast<int>(random() % 4), 1e6 * (1 + static_cast<double>(random() % 9)));
     for (unsigned level = 1 + random() % 2; level > 0; --level) {
       topology.levels.push_back({"group",
                                  1 + static_cast<int>(random() % 4),
-                                 {BytesPerSecond(1e5 * (1 + random() % 90)), Seconds(0.001 * (random() % 3)), {}, {}}});
+                                 {BytesPerSecond(1e5 * (1 + static_cast<double>(random() % 90))),
+                                  Seconds(0.001 * static_cast<double>(random() % 3)),
+                                  {},
+                                  {}}});
     }
     const int all = device_count(topology);
     const PipelineCosts costs(testing::chain_graph({1}, {2}), topology, settings_of("1f1b", 100));
@@ -99,7 +103,8 @@ TEST(PipelineCosts, HaveNoBoundForWhatTheScheduleCannotRun) {
 
 Topology random_topology(std::mt19937& random) {
   const double bandwidth = 1e5 * static_cast<double>(1 + random() % 500);
-  Topology out = testing::flat_topology(2 + static_cast<int>(random() % 3), bandwidth, 0.0005 * (random() % 4));
+  Topology out =
+      testing::flat_topology(2 + static_cast<int>(random() % 3), bandwidth, 0.0005 * static_cast<double>(random() % 4));
   if (random() % 2 == 0) out.levels.push_back({"rack", 2, {BytesPerSecond(bandwidth / 3), Seconds(0.001), {}, {}}});
   if (random() % 4 == 0) {
     for (const int ranks : {2, 3}) {  // not monotone

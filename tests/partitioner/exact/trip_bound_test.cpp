@@ -74,7 +74,8 @@ TEST(TripBound, NeverExceedsTheBestOfAllPlans) {
     Graph graph = testing::branching_graph(random, 2 + static_cast<int>(random() % 4));
     if (random() % 2 == 0) idle_some(graph, random);
     Topology topology =
-        testing::flat_topology(2 + static_cast<int>(random() % 3), 1e5 * (1 + random() % 500), 0.0005 * (random() % 3));
+        testing::flat_topology(2 + static_cast<int>(random() % 3), 1e5 * (1 + static_cast<double>(random() % 500)),
+                               0.0005 * static_cast<double>(random() % 3));
     if (random() % 4 == 0) topology.levels.push_back({"rack", 2, {BytesPerSecond(1e6), Seconds(0.001), {}, {}}});
     const char* const schedules[] = {"1f1b", "1f1b", "1f1b", "gpipe", "zb-h1", "forward"};
     Constraints constraints;

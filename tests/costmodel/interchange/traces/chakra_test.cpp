@@ -429,7 +429,8 @@ TEST(Chakra, KeepsItsPromisesOnRandomPlans) {
   const auto up_to = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)) + 1; };
   for (int round = 0; round < 60; ++round) {
     const int stages = up_to(4);
-    std::vector<double> forward, backward;
+    std::vector<double> forward;
+    std::vector<double> backward;
     std::vector<int> replicas;
     int devices = 0;
     for (int s = 0; s < stages; ++s) {
