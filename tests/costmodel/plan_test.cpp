@@ -7,7 +7,9 @@
 #include <stdexcept>
 
 #include "costmodel/bound_plan.h"
+#include "costmodel/schedule.h"
 #include "tests/support/chains.h"
+#include "tests/support/known_names.h"
 
 namespace stagecraft {
 namespace {
@@ -182,9 +184,7 @@ TEST(ValidatePlan, NamesWhatIsWrongWithThePlanAlone) {
   ASSERT_NO_THROW(validate(good));
   const std::vector<Fault> faults{
       {"the plan has no stages", [](Plan& p) { p.stages.clear(); }},
-      {"unknown schedule \"magic\", known are gpipe, 1f1b, interleaved-1f1b, zb-h1, pipedream, "
-       "pipedream-2bw, forward, listed",
-       [](Plan& p) { p.schedule = "magic"; }},
+      {"unknown schedule \"magic\", known are " + known_names(schedules()), [](Plan& p) { p.schedule = "magic"; }},
       {"stage 1 has no layers", [](Plan& p) { p.stages[1].layers.clear(); }},
       {"layer \"l0\" is in stage 0 and in stage 1", [](Plan& p) { p.stages[1].layers = {"l0"}; }},
       {"stage 1: device -1 does not exist", [](Plan& p) { p.stages[1].devices = {-1}; }},

@@ -139,13 +139,13 @@ TEST_F(ProfileTool, PutsTheGraphOnStandardOutput) {
   EXPECT_EQ(format::parse_graph(o.out, "out").name, "mlp");
 }
 
+// BuildModel.ListsTheKnownModels compares the list with the table.
 TEST_F(ProfileTool, ListsTheModels) {
   const Outcome o = profile("lenet");
   EXPECT_EQ(o.status, 2);
-  EXPECT_EQ(
-      o.err,
-      "stagecraft-profile: MODEL: unknown model \"lenet\", known are mlp, convnet, alexnet, vgg16, resnet18, "
-      "resnet50, gnmt, transformer, gpt, and files that end in .pt2 or .pt [SC1005]\nsee stagecraft profile --help\n");
+  EXPECT_THAT(o.err,
+              MatchesRegex("stagecraft-profile: MODEL: unknown model \"lenet\", known are mlp, .+, and files that "
+                           "end in .pt2 or .pt \\[SC1005\\]\nsee stagecraft profile --help\n"));
 }
 
 TEST_F(ProfileTool, ListsTheOptionsOfTheModel) {

@@ -6,6 +6,8 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/project/new_project.h"
+#include "costmodel/schedule.h"
+#include "tests/support/known_names.h"
 #include "tests/support/places.h"
 
 namespace stagecraft::project {
@@ -15,6 +17,13 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 const std::string kModel = "[model]\nname = \"mlp\"\n";
+
+/// The schedules that train and that a name alone gives: all but those of evaluation and of lists in a file.
+std::vector<ScheduleEntry> training_schedules() {
+  std::vector<ScheduleEntry> out = schedules();
+  std::erase_if(out, [](const ScheduleEntry& entry) { return !entry.trains || entry.name == "listed"; });
+  return out;
+}
 
 TEST(Project, IsReadAsWritten) {
   const Project project = parse_project(
@@ -74,8 +83,7 @@ TEST(Project, NamesLineAndColumnOfWhatIsWrong) {
   says(kModel + "inputs = \"a\"\n", "found 'a', expected a list of texts");
   says(kModel + "inputs = [\"a\", 1.5]\n", "p.toml: line 3 column 16: found 1.5, expected a text or an integer");
   says(kModel + "[plan]\nschedule = \"forward\"\n",
-       "unknown schedule \"forward\", known are gpipe, 1f1b, interleaved-1f1b, zb-h1, pipedream, pipedream-2bw, "
-       "csv:FILE");
+       "unknown schedule \"forward\", known are " + known_names(training_schedules()) + ", csv:FILE");
   says(kModel + "[plan]\nmemory_limit = \"much\"\n", "p.toml: line 4 column 16: ");
   says(kModel + "[plan]\nmemory_limit = 1.5\n", "expected bytes, such as 16000000000 or \"16GiB\"");
   says(kModel + "[training]\nlearning_rate = inf\n", "expected a number of 0 or more");

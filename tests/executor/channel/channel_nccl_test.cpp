@@ -20,6 +20,7 @@
 #include "tests/support/launch_at.h"
 #include "tests/support/planned_models.h"
 #include "tests/support/pretended_nccl.h"
+#include "tests/support/schedule_shapes.h"
 
 // The NCCL channel over a fake library: streams are threads, transfers follow NCCL's rules, nothing is buffered. Only a
 // machine with GPUs can test the real library with the same calls.
@@ -340,15 +341,15 @@ TEST(NcclRun, TrainsLikeTheLocalChannelAndMakesTheForetoldCalls) {
   run::RunOptions options;
   options.steps = 2;
   options.optimizer.learning_rate = 0.01;
-  for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "forward", "pipedream", "pipedream-2bw"}) {
+  for (const ScheduleEntry& schedule : schedules()) {
     for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{2, 1}, {1, 2}, {1, 1, 1}, {2, 3, 1}}) {
-      const bool alone = *std::ranges::max_element(replicas) == 1;
-      if (std::string(schedule) == "zb-h1" && !alone) continue;
-      const int microbatches = std::string(schedule) == "pipedream-2bw" ? 12 : 5;
+      // Odd where the schedule allows it, so that replicas have different numbers of microbatches.
+      const int microbatches = testing::runs_one_stage_per_rank(schedule, replicas, 5) ? 5 : 12;
+      if (!testing::runs_one_stage_per_rank(schedule, replicas, microbatches)) continue;
       const Plan plan =
-          cut_plan(mlp, even_cuts(layers, static_cast<int>(replicas.size())), replicas, schedule, microbatches);
-      options.check = std::string(schedule) == "1f1b";
-      std::string what = schedule + std::string(" replicas");
+          cut_plan(mlp, even_cuts(layers, static_cast<int>(replicas.size())), replicas, schedule.name, microbatches);
+      options.check = schedule.name == "1f1b";
+      std::string what = schedule.name + " replicas";
       for (const int r : replicas) what += " " + std::to_string(r);
       expect_trains_alike(mlp, plan, options, what);
     }

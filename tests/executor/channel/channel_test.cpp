@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <stdexcept>
 #include <thread>
 
 #include "tests/executor/channel/channel_suite.h"
+#include "tests/support/known_names.h"
 
 // The conformance suite of channels: every case runs on every channel with 2, 3 and 4 ranks.
 
@@ -254,6 +256,12 @@ TEST_P(ChannelSuite, NobodyLeavesABarrierBeforeAllHaveCome) {
       channel.barrier();
     }
   });
+}
+
+TEST(ChannelByName, ListsTheKnown) {
+  EXPECT_THAT([] { (void)channel_by_name("pigeons"); },
+              ::testing::ThrowsMessage<std::invalid_argument>("unknown channel \"pigeons\", known are " +
+                                                              known_names(channels())));
 }
 
 }  // namespace

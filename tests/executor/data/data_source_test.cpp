@@ -18,6 +18,7 @@
 #include "executor/data/sources.h"
 #include "executor/device/dtype.h"
 #include "executor/intake/layer_sources.h"
+#include "tests/support/known_names.h"
 
 namespace stagecraft::data {
 namespace {
@@ -359,9 +360,8 @@ TEST_F(SmallText, NamesWhatTheModelWantsAndWhatTheDataGive) {
 TEST(MakeDataSource, ListsTheKnown) {
   const model::Model model = intake::build_model("mlp", {});
   EXPECT_THAT([&] { (void)make_data_source("imagenet", model, 1); },
-              ThrowsMessage<std::invalid_argument>(
-                  "unknown data source \"imagenet\", known are synthetic, fashion-mnist, fashion-mnist-test, tensors, "
-                  "tensors-in-order, text, images"));
+              ThrowsMessage<std::invalid_argument>("unknown data source \"imagenet\", known are " +
+                                                   known_names(data_sources())));
   EXPECT_THAT([&] { (void)make_data_source("text", model, 1); },
               ThrowsMessage<std::invalid_argument>("data source \"text\": must name a file, as text:FILE"));
   EXPECT_THAT([&] { (void)make_data_source("synthetic:x", model, 1); },

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tests/support/planned_models.h"
+#include "tests/support/schedule_shapes.h"
 
 namespace stagecraft::run {
 namespace {
@@ -64,19 +65,16 @@ TEST(NcclProgram, MatchesForEveryScheduleReplicaVectorAndNumberOfMicrobatches) {
   int programs = 0;
   for (const PlannedModel* planned : {&mlp(), &gpt}) {
     const int layers = static_cast<int>(planned->model.layers.size());
-    for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "forward", "pipedream", "pipedream-2bw"}) {
+    for (const ScheduleEntry& schedule : schedules()) {
+      if (schedule.weights != Weights::Flushed && planned == &gpt) continue;  // it ties a parameter
       for (const std::vector<int>& replicas :
            std::vector<std::vector<int>>{{1}, {3}, {1, 1}, {2, 1}, {1, 2}, {3, 2}, {1, 1, 1}, {2, 3, 1}, {1, 2, 2}}) {
-        const bool alone = *std::ranges::max_element(replicas) == 1;
-        if (std::string(schedule) == "zb-h1" && !alone) continue;
-        const bool asynchronous = std::string(schedule).starts_with("pipedream");
-        if (asynchronous && planned == &gpt) continue;  // it ties a parameter
         for (const int microbatches : {1, 2, 5, 12}) {
-          if (std::string(schedule) == "pipedream-2bw" && microbatches < 12) continue;
-          const Plan plan = cut_plan(*planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, schedule,
-                                     microbatches);
+          if (!testing::runs_one_stage_per_rank(schedule, replicas, microbatches)) continue;
+          const Plan plan = cut_plan(*planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas,
+                                     schedule.name, microbatches);
           const channel::NcclProgram program = program_of(plan, planned->model, 4);
-          EXPECT_EQ(channel::find_mismatch(program), "") << schedule;
+          EXPECT_EQ(channel::find_mismatch(program), "") << schedule.name;
           ++programs;
           for (std::size_t a = 0; a < program.communicators.size(); ++a) {
             for (std::size_t b = 0; b < a; ++b) {
