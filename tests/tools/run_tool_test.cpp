@@ -6,7 +6,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <chrono>
 #include <sstream>
 
 #include "costmodel/format/json.h"
@@ -60,12 +59,6 @@ std::string free_port() {
   EXPECT_EQ(::getsockname(listener, generic, &length), 0);
   ::close(listener);
   return std::to_string(ntohs(address.sin_port));
-}
-
-double seconds_of(const std::function<void()>& call) {
-  const auto start = std::chrono::steady_clock::now();
-  call();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 // Its own version, LibTorch's, the allocator's and CUDA's come first.
@@ -289,20 +282,17 @@ TEST_F(RunTool, RefusesAnotherNumberOfRanksThanThePlans) {
 }
 
 TEST_F(RunTool, EndsBothRanksWhenOneHasAnotherPlan) {
-  Outcome o;
+  // A rank that waited for its deadline would outlast the test's time limit.
   const std::string start = "WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + free_port() + " ";
-  const double seconds = seconds_of([&] {
-    o = folder_.run("export " + start + "\n" +
-                    "RANK=0 LOCAL_RANK=0 stagecraft-run plan.json --timeout 4 2> zero.txt & zero=$!\n"
-                    "RANK=1 LOCAL_RANK=1 stagecraft-run other.json --timeout 4 2> one.txt & one=$!\n"
-                    "wait $zero; echo $?; wait $one; echo $?");
-  });
+  const Outcome o = folder_.run("export " + start + "\n" +
+                                "RANK=0 LOCAL_RANK=0 stagecraft-run plan.json --timeout 3600 2> zero.txt & zero=$!\n"
+                                "RANK=1 LOCAL_RANK=1 stagecraft-run other.json --timeout 3600 2> one.txt & one=$!\n"
+                                "wait $zero; echo $?; wait $one; echo $?");
   EXPECT_THAT(o.out, ::testing::MatchesRegex("[13]\n[13]\n"));
   for (const char* file : {"zero.txt", "one.txt"}) {
     EXPECT_THAT(folder_.read(file), HasSubstr("rank 1 has different options or files than rank 0: plan ")) << file;
   }
   EXPECT_THAT(folder_.read("zero.txt") + folder_.read("one.txt"), HasSubstr(" [SC4104]\n"));
-  EXPECT_LT(seconds, 10);
 }
 
 TEST_F(RunTool, RefusesARankWithAnotherLearningRateSchedule) {
@@ -348,19 +338,16 @@ TEST_F(RunTool, RefusesARankWhoseFilesHaveOtherContents) {
 }
 
 TEST_F(RunTool, EndsAllRanksWhenOneIsKilled) {
-  Outcome o;
-  const double seconds = seconds_of([&] {
-    o = folder_.run(
-        "stagecraft-run plan.json --steps 100000000 --spawn --timeout 3 2> run.txt & run=$!\n"
-        "until grep -q 'step 1/' run.txt; do kill -0 $run || exit 9; sleep 0.02; done\n"
-        "for child in $(cat /proc/$run/task/*/children); do\n"
-        "  if tr '\\0' '\\n' < /proc/$child/environ | grep -qx RANK=1; then kill -KILL $child; fi\n"
-        "done\n"
-        "wait $run");
-  });
+  // A rank that waited for its deadline would outlast the test's time limit.
+  const Outcome o = folder_.run(
+      "stagecraft-run plan.json --steps 100000000 --spawn --timeout 3600 2> run.txt & run=$!\n"
+      "until grep -q 'step 1/' run.txt; do kill -0 $run || exit 9; sleep 0.02; done\n"
+      "for child in $(cat /proc/$run/task/*/children); do\n"
+      "  if tr '\\0' '\\n' < /proc/$child/environ | grep -qx RANK=1; then kill -KILL $child; fi\n"
+      "done\n"
+      "wait $run");
   EXPECT_EQ(o.status, 128 + 9) << folder_.read("run.txt");
   EXPECT_THAT(folder_.read("run.txt"), HasSubstr("stagecraft: rank 1 was killed by signal 9 (Killed)"));
-  EXPECT_LT(seconds, 15);
 }
 
 TEST_F(RunTool, EndsWithFourAndALineARankWhenOneFallsSilent) {
@@ -375,9 +362,9 @@ TEST_F(RunTool, EndsWithFourAndALineARankWhenOneFallsSilent) {
   EXPECT_EQ(o.status, 4) << told;
   EXPECT_THAT(told,
               ::testing::ContainsRegex(
-                  "stagecraft: rank 1 has been silent for [2-4]\\.[0-9] s\n"
-                  "stagecraft:   rank 0: .+ of stage 0 in step [0-9]+, waiting for rank 1 .+ for [1-9]\\.[0-9] s\n"
-                  "stagecraft:   rank 1: .+ \\(last heard [2-4]\\.[0-9] s ago\\)\n"));
+                  "stagecraft: rank 1 has been silent for [0-9]+\\.[0-9] s\n"
+                  "stagecraft:   rank 0: .+ of stage 0 in step [0-9]+, waiting for rank 1 .+ for [0-9]+\\.[0-9] s\n"
+                  "stagecraft:   rank 1: .+ \\(last heard [0-9]+\\.[0-9] s ago\\)\n"));
 }
 
 /// Shell lines: wait until the run in the background has printed a step.

@@ -186,14 +186,20 @@ TEST(UcxWorker, CountsTheBytesOfAShorterMessage) {
 
 TEST(UcxWorker, AWaitEndsWhenItIsWoken) {
   const auto worker = std::make_shared<UcxWorker>(UcxSettings{.transports = "posix,cma", .one_sided = true}, 2);
+  std::atomic<bool> waits = false;
   std::atomic<bool> stop = false;
   std::thread waker([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    waits.wait(false);
     stop = true;
     worker->wake();
   });
-  const auto outcome =
-      worker->wait([] { return false; }, [&] { return stop.load(); }, Clock::now() + std::chrono::seconds(20), false);
+  const auto stopped = [&] {
+    const bool out = stop.load();
+    waits = true;
+    waits.notify_one();
+    return out;
+  };
+  const auto outcome = worker->wait([] { return false; }, stopped, Clock::now() + std::chrono::seconds(20), false);
   waker.join();
   EXPECT_EQ(outcome, UcxWorker::Outcome::Stopped);
 }
