@@ -18,8 +18,6 @@
 namespace stagecraft::profiler {
 namespace {
 
-constexpr std::size_t kEnoughSamples = 5;
-
 /// State shared by the threads.
 struct Together {
   Together(int count, double seconds) : limit(seconds), ready(count) {}
@@ -44,7 +42,10 @@ Seconds time_together(const std::vector<std::vector<double>>& samples, bool shar
   return Seconds(median(std::move(all)));
 }
 
-struct ConcurrentRanks::Rank {
+namespace {
+
+/// One rank, in a thread of its own while it runs.
+struct Rank {
   Rank(const model::Model& model, const ProfileOptions& options)
       : subject(model, options.optimizer, options.seed, options.placement, false), warmup(options.warmup) {}
   Subject subject;
@@ -73,34 +74,54 @@ struct ConcurrentRanks::Rank {
   }
 };
 
-ConcurrentRanks::ConcurrentRanks(const model::Model& model, const std::vector<at::Tensor>& batch,
-                                 const ProfileOptions& options)
-    : model_(model), batch_(batch), options_(options) {}
+class ThreadRanks : public ConcurrentRanks {
+ public:
+  ThreadRanks(const model::Model& model, const std::vector<at::Tensor>& batch, const ProfileOptions& options)
+      : model_(model), batch_(batch), options_(options) {}
 
-ConcurrentRanks::~ConcurrentRanks() = default;
+  Seconds time(int count, double seconds) override {
+    Together together(count, seconds);
+    while (to_int(ranks_.size()) < count) ranks_.push_back(std::make_unique<Rank>(model_, options_));
+    std::vector<std::vector<double>> samples(to_index(count));
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 0; i < samples.size(); ++i)
+      threads.emplace_back([&, i] { samples[i] = ranks_[i]->iterate(batch_, options_, i == 0, together); });
+    threads.clear();
+    return time_together(samples, share_processors(count, options_));
+  }
+  Seconds other_processes_time() const override { return {}; }
 
-Seconds ConcurrentRanks::time(int count, double seconds) {
-  Together together(count, seconds);
-  while (to_int(ranks_.size()) < count) ranks_.push_back(std::make_unique<Rank>(model_, options_));
-  std::vector<std::vector<double>> samples(to_index(count));
-  std::vector<std::jthread> threads;
-  for (std::size_t i = 0; i < samples.size(); ++i)
-    threads.emplace_back([&, i] { samples[i] = ranks_[i]->iterate(batch_, options_, i == 0, together); });
-  threads.clear();
+ private:
+  const model::Model& model_;
+  const std::vector<at::Tensor>& batch_;
+  const ProfileOptions& options_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
+}  // namespace
+
+bool share_processors(int count, const ProfileOptions& options) {
   const int processors = to_int(std::thread::hardware_concurrency());
-  return time_together(samples, processors > 0 && count * options_.threads > processors);
+  return processors > 0 && count * options.threads > processors;
 }
 
-std::vector<double> slowdown_of(const std::vector<std::vector<Seconds>>& rounds) {
+std::unique_ptr<ConcurrentRanks> ranks_as_threads(const model::Model& model, const std::vector<at::Tensor>& batch,
+                                                  const ProfileOptions& options) {
+  return std::make_unique<ThreadRanks>(model, batch, options);
+}
+
+std::vector<double> slowdown_of(const std::vector<RoundOfRanks>& rounds) {
+  const bool all_disturbed = std::ranges::all_of(rounds, &RoundOfRanks::is_disturbed);
   std::vector<double> out;
-  for (std::size_t k = 0; !rounds.empty() && k < rounds.front().size(); ++k) {
+  for (std::size_t k = 0;; ++k) {
     std::vector<double> ratios;
-    for (const std::vector<Seconds>& times : rounds) {
-      if (k < times.size()) ratios.push_back(times[k] / times.front());
+    for (const RoundOfRanks& round : rounds) {
+      if (k < round.times.size() && (all_disturbed || !round.is_disturbed))
+        ratios.push_back(round.times[k] / round.times.front());
     }
+    if (ratios.empty()) return out;
     out.push_back(std::max(k == 0 ? 1.0 : out.back(), median(std::move(ratios))));
   }
-  return out;
 }
 
 }  // namespace stagecraft::profiler

@@ -26,6 +26,7 @@
 #include "profiler/layers/layer_work.h"
 #include "profiler/layers/split_times.h"
 #include "profiler/memory/measured_memory.h"
+#include "profiler/rank_processes.h"
 #include "profiler/sampled_steps.h"
 #include "profiler/subject/model_graph.h"
 #include "profiler/subject/subject.h"
@@ -47,6 +48,10 @@ constexpr double kSampleShare = 0.85;
 constexpr double kSampleShareOfSeveral = 0.55;
 /// Rounds in which 1, 2, ... concurrent ranks take turns, so that a change of the machine's speed hits all alike.
 constexpr int kRoundsOfRanks = 5;
+/// Processors that other programs keep busy, above which they disturb a round.
+constexpr double kDisturbing = 0.1;
+/// Rounds at most, if other programs disturb some of them.
+constexpr int kMostRoundsOfRanks = 2 * kRoundsOfRanks;
 
 void check(const ProfileOptions& options) {
   const auto at_least = [](const char* what, std::int64_t value, std::int64_t low) {
@@ -91,6 +96,8 @@ class ProfileSession {
   void run_layers_alone();
   void run_ranks_at_once();
   [[nodiscard]] Profile take();
+  /// Processor time of the processes that were concurrent ranks.
+  [[nodiscard]] Seconds rank_processes_time() const { return rank_processes_time_; }
 
  private:
   void tell(const std::string& phase, std::size_t iteration, double error = 0) const {
@@ -128,6 +135,7 @@ class ProfileSession {
   std::vector<double> loading_;  ///< seconds of each load
   double iteration_ = 0;         ///< seconds of the last iteration of the warm-up
   std::unique_ptr<Watch> watch_;
+  Seconds rank_processes_time_;
   device::ProcessorReport sampling_;          ///< of all rows
   std::vector<double> plain_;                 ///< seconds of each unwatched step
   LayerSamples rough_{model_.layers.size()};  ///< watched steps as they were seen
@@ -347,27 +355,36 @@ void ProfileSession::run_layers_alone() {
 void ProfileSession::run_ranks_at_once() {
   if (!runs_ranks_at_once()) return;
   const Seconds iteration = graph().iteration->median;
-  const device::ProcessorMoment before = device::processor_moment();
-  ConcurrentRanks ranks(model_, batch_, options_);
-  std::vector<std::vector<Seconds>> rounds;
-  while (to_int(rounds.size()) < kRoundsOfRanks) {
-    std::vector<Seconds> times;
-    int turns = (kRoundsOfRanks - to_int(rounds.size())) * options_.concurrent;
+  const auto ranks = options_.rank_command.empty() ? ranks_as_threads(model_, batch_, options_)
+                                                   : ranks_as_processes(options_.rank_command, options_);
+  std::vector<RoundOfRanks> rounds;
+  device::ProcessorReport use;  // of the last round
+  const auto quiet = [&] { return to_int(std::ranges::count(rounds, false, &RoundOfRanks::is_disturbed)); };
+  while (quiet() < kRoundsOfRanks && to_int(rounds.size()) < kMostRoundsOfRanks) {
+    RoundOfRanks round;
+    const device::ProcessorMoment before = device::processor_moment();
+    const Seconds processes_before = ranks->other_processes_time();
+    int turns = (kRoundsOfRanks - quiet()) * options_.concurrent;
     // A turn is a warm-up and a sample at least, of ranks that at worst wait for each other.
     for (int count = 1; count <= options_.concurrent && limit_.left() >= 2 * count * iteration.value; ++count) {
       tell(std::to_string(count) + " at once", 0);
       yardstick_.read_if_due();
-      times.push_back(ranks.time(count, limit_.left() / turns--));
+      round.times.push_back(ranks->time(count, limit_.left() / turns--));
     }
-    if (times.empty()) break;
-    rounds.push_back(std::move(times));
+    if (round.times.empty()) break;
+    use = device::processor_report(before, device::processor_moment());
+    use.process_time += ranks->other_processes_time() - processes_before;
+    round.is_disturbed = std::ranges::any_of(device::processor_use({&use, 1}),
+                                             [](const ProcessorUse& host) { return host.others > kDisturbing; });
+    rounds.push_back(std::move(round));
   }
+  rank_processes_time_ = ranks->other_processes_time();
   std::vector<double>& slowdown = graph().slowdown;
   slowdown = slowdown_of(rounds);
   for (int count = std::max(2, to_int(slowdown.size()) + 1); count <= options_.concurrent; ++count)
     profile_.cut.push_back(fmt::format("slowdown of {} ranks", count));
   if (slowdown.size() == 1) slowdown.clear();  // does not apply to several
-  judge_others(device::processor_report(before, device::processor_moment()), "the ranks at once");
+  if (!rounds.empty() && quiet() == 0) judge_others(use, "the ranks at once");
 }
 
 Profile ProfileSession::take() {
@@ -397,7 +414,8 @@ Profile profile_model(const model::Model& model, const data::DataSource& data, c
   session.run_ranks_at_once();
   Profile out = session.take();
   yardstick.read();
-  const device::ProcessorReport use = device::processor_report(before, device::processor_moment());
+  device::ProcessorReport use = device::processor_report(before, device::processor_moment());
+  use.process_time += session.rank_processes_time();
   out.graph.conditions = {device::processor_use({&use, 1}), yardstick.result()};
   return out;
 }

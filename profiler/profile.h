@@ -30,9 +30,11 @@ struct ProfileOptions {
   /// Limit for the whole profile. Once it is reached, each remaining phase takes one sample or is skipped: see
   /// Profile::cut.
   double most_seconds = std::numeric_limits<double>::infinity();
-  int concurrent = 1;          ///< largest number of ranks on this host for which the slowdown is measured; CPUs only
-  double split_seconds = 0.1;  ///< at most, for the two parts of each layer's backward
-  bool isolated = false;       ///< whether each layer is run alone as well
+  int concurrent = 1;  ///< largest number of ranks on this host for which the slowdown is measured; CPUs only
+  /// Starts a process that is one of several concurrent ranks, see ranks_as_processes; empty: they are threads.
+  std::vector<std::string> rank_command = {};
+  double split_seconds = 0.1;     ///< at most, for the two parts of each layer's backward
+  bool isolated = false;          ///< whether each layer is run alone as well
   double isolated_seconds = 0.2;  ///< at most, for each layer alone
 };
 

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <thread>
@@ -18,6 +19,7 @@
 #include "profiler/layers/layer_work.h"
 #include "profiler/profile.h"
 #include "profiler/provenance.h"
+#include "profiler/rank_processes.h"
 #include "profiler/subject/model_graph.h"
 #include "profiler/subject/subject.h"
 
@@ -48,6 +50,8 @@ struct Options {
   std::string csv;
   std::string output;
   bool force = false;
+  std::int64_t as_rank = 0;  ///< samples of the microbatch over which it iterates as a concurrent rank; 0: profile
+  std::vector<std::string> words;  ///< of the command line
   stagecraft::profiler::ProfileOptions profile;
 };
 
@@ -227,6 +231,9 @@ stagecraft::profiler::Profile profile_microbatch(const Options& o, const stagecr
                                                  stagecraft::profiler::KernelTracer* tracer, std::int64_t samples) {
   stagecraft::profiler::ProfileOptions options = o.profile;
   options.microbatch_samples = samples;
+  options.rank_command = o.words;
+  options.rank_command.front() = "/proc/self/exe";
+  options.rank_command.insert(options.rank_command.end(), {"--as-rank", std::to_string(samples)});
   stagecraft::ProgressLine line;
   const auto show = [&](const stagecraft::profiler::ProfileProgress& p) {
     line.show(
@@ -252,15 +259,31 @@ void write_files(const Options& o, const stagecraft::model::Model& model, const 
   write(o.csv, [&] { return stagecraft::profiler::activities_csv(profile.trace, layer_names(model)); });
 }
 
+/// Iterates as one of several concurrent ranks, for the profile that started this process.
+int iterate_as_rank(const Options& o, const stagecraft::model::Model& model,
+                    const stagecraft::data::DataSource& source) {
+  stagecraft::profiler::ProfileOptions options = o.profile;
+  options.microbatch_samples = o.as_rank;
+  stagecraft::profiler::serve_iterations(model,
+                                         source.batch(0, 0, 1, o.as_rank, stagecraft::profiler::inputs_read(model)),
+                                         options, STDIN_FILENO, STDOUT_FILENO);
+  return 0;
+}
+
 int run(Options o) {
-  check(o);
+  if (o.as_rank == 0) check(o);
   stagecraft::device::prepare_device(o.device);  // reading a model may compute
   const stagecraft::model::Model model =
       stagecraft::build_model_at("MODEL", o.model, stagecraft::parse_settings(o.set));
   for (const std::int64_t samples : o.microbatches) stagecraft::model::check_samples(model, samples);
-  tell_merged(model);
+  if (o.as_rank == 0) tell_merged(model);
   const auto source = stagecraft::data::make_data_source(o.data, model, o.profile.seed);
   if (o.structure) return write_structure(o, model, *source);
+  if (o.as_rank > 0) {
+    o.profile.placement = {stagecraft::device::open_device(o.device, o.allow_tf32),
+                           stagecraft::device::dtype_of(o.type)};
+    return iterate_as_rank(o, model, *source);
+  }
   // CUPTI must be loaded before the first CUDA context is created.
   const std::unique_ptr<stagecraft::profiler::KernelTracer> tracer =
       o.clock == "cupti" ? stagecraft::profiler::make_cupti_tracer() : nullptr;
@@ -324,6 +347,7 @@ void add_measurement_options(CLI::App& app, Options& o) {
                  "measure the slowdown of up to this many concurrent ranks on this host (CPU)")
       ->capture_default_str()
       ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
+  app.add_option("--as-rank", o.as_rank)->group("");  // not shown: profile starts itself with it
   app.add_option("--warmup", o.profile.warmup, "warm-up iterations")
       ->capture_default_str()
       ->transform(stagecraft::integer<decltype(o.profile.warmup)>(0));
@@ -357,6 +381,7 @@ void add_output_options(CLI::App& app, Options& o) {
 
 int main(int argc, char** argv) {
   Options o;
+  o.words.assign(argv, argv + argc);
   o.profile.most_seconds = 30;
   // Ranks on one host slow each other down; measuring two lets a plan of two be predicted correctly.
   o.profile.concurrent = std::thread::hardware_concurrency() >= 2 ? 2 : 1;

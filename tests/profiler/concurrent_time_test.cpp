@@ -49,7 +49,7 @@ TEST(ConcurrentRanks, HaveACopyAndAThreadEach) {
   const model::Model model = told_model(runs);
   const auto batch = row_batch();
   const ProfileOptions one = options();
-  EXPECT_GT(ConcurrentRanks(model, batch, one).time(3, 60), Seconds(0));
+  EXPECT_GT(ranks_as_threads(model, batch, one)->time(3, 60), Seconds(0));
   EXPECT_EQ(runs.threads.size(), 3u);
   EXPECT_EQ(runs.parameters.size(), 3u);
   EXPECT_EQ(runs.intra_op, std::set<int>{1});
@@ -62,8 +62,8 @@ TEST(ConcurrentRanks, GiveASampleHoweverLittleTimeThereIs) {
   const auto batch = row_batch();
   ProfileOptions many = options();
   many.warmup = 1000;
-  ConcurrentRanks ranks(model, batch, many);
-  EXPECT_GT(ranks.time(1, 0), Seconds(0));
+  const auto ranks = ranks_as_threads(model, batch, many);
+  EXPECT_GT(ranks->time(1, 0), Seconds(0));
   // One warm-up iteration, after which its time is up, and one that counts.
   EXPECT_EQ(runs.forwards, 2);
 }
@@ -74,22 +74,29 @@ TEST(ConcurrentRanks, AreWarmAfterOneIterationTheSecondTime) {
   const auto batch = row_batch();
   ProfileOptions some = options();
   some.warmup = 20;
-  ConcurrentRanks ranks(model, batch, some);
-  EXPECT_GT(ranks.time(1, 60), Seconds(0));
+  const auto ranks = ranks_as_threads(model, batch, some);
+  EXPECT_GT(ranks->time(1, 60), Seconds(0));
   EXPECT_EQ(runs.forwards, 20 + 5);  // 5 samples are enough, as options() takes no longer
-  EXPECT_GT(ranks.time(1, 60), Seconds(0));
+  EXPECT_GT(ranks->time(1, 60), Seconds(0));
   EXPECT_EQ(runs.forwards, 20 + 5 + 1 + 5);
   EXPECT_EQ(runs.parameters.size(), 1u);
 }
 
 TEST(SlowdownOf, IsTheMedianRatioInsideRounds) {
   // The machine is twice as slow in the second round, which cancels: 1.5 and 2 in each of the two.
-  EXPECT_EQ(slowdown_of({{2_s, 3_s, 4_s}, {4_s, 6_s, 8_s}}), (std::vector<double>{1, 1.5, 2}));
+  EXPECT_EQ(slowdown_of({{{2_s, 3_s, 4_s}}, {{4_s, 6_s, 8_s}}}), (std::vector<double>{1, 1.5, 2}));
   // Ratios of two ranks 1.5, 4 and 1.75; the last round ended before three ranks: 3 and 2.
-  EXPECT_EQ(slowdown_of({{2_s, 3_s, 6_s}, {1_s, 4_s, 2_s}, {4_s, 7_s}}), (std::vector<double>{1, 1.75, 2.5}));
+  EXPECT_EQ(slowdown_of({{{2_s, 3_s, 6_s}}, {{1_s, 4_s, 2_s}}, {{4_s, 7_s}}}), (std::vector<double>{1, 1.75, 2.5}));
   // No less than one rank fewer.
-  EXPECT_EQ(slowdown_of({{2_s, 1_s, 3_s}, {2_s, 1_s, 1_s}}), (std::vector<double>{1, 1, 1}));
+  EXPECT_EQ(slowdown_of({{{2_s, 1_s, 3_s}}, {{2_s, 1_s, 1_s}}}), (std::vector<double>{1, 1, 1}));
   EXPECT_TRUE(slowdown_of({}).empty());
+}
+
+TEST(SlowdownOf, LeavesOutRoundsThatOthersDisturbed) {
+  const RoundOfRanks quiet{{2_s, 3_s}};
+  const RoundOfRanks disturbed{{2_s, 8_s}, true};
+  EXPECT_EQ(slowdown_of({disturbed, quiet, disturbed}), (std::vector<double>{1, 1.5}));
+  EXPECT_EQ(slowdown_of({disturbed, disturbed}), (std::vector<double>{1, 4})) << "there is no other";
 }
 
 TEST(TimeTogether, AddsRatesWhereProcessorsAreShared) {

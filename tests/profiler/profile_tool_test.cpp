@@ -113,6 +113,17 @@ TEST_F(ProfileTool, TakesTheModelAfterItsOptions) {
   EXPECT_EQ(format::parse_graph(o.out, "out").microbatch_samples, 2);
 }
 
+TEST_F(ProfileTool, MeasuresConcurrentRanksInProcesses) {
+  const Outcome o =
+      profile("--set width=8 --max-seconds 5 --microbatch 2 --concurrent 3 mlp --accept-untrusted -o graph.json");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_THAT(o.err, HasSubstr("slowdown by number of ranks on this host: 1: 1.00 2: "));
+  const Graph graph = format::parse_graph(read("graph.json"), "graph.json");
+  ASSERT_EQ(graph.slowdown.size(), 3U);
+  EXPECT_EQ(graph.slowdown[0], 1);
+  EXPECT_TRUE(std::is_sorted(graph.slowdown.begin(), graph.slowdown.end()));
+}
+
 TEST_F(ProfileTool, ComputesInBfloat16) {
   const Outcome o = profile(kTiny + "--dtype bfloat16 --concurrent 1 -o graph.json");
   EXPECT_EQ(o.status, 0) << o.err;
