@@ -13,6 +13,7 @@
 #include "executor/model/builtin_models.h"
 #include "tests/executor/model/model_runner.h"
 #include "tests/support/places.h"
+#include "tests/support/small_builtin_models.h"
 
 namespace stagecraft::intake {
 namespace {
@@ -27,22 +28,10 @@ struct Sample {
 };
 void PrintTo(const Sample& sample, std::ostream* out) { *out << sample.name; }
 
-/// Every built-in model at a size that takes a second, and files; other tests compare files with Python.
+/// Every built-in model, small, and files; other tests compare files with Python.
 std::vector<Sample> samples() {
-  const std::map<std::string, ModelSettings> small{
-      {"mlp", {{"width", "16"}}},
-      {"convnet", {{"channels", "4"}, {"width", "16"}}},
-      {"alexnet", {{"image", "63"}, {"width", "64"}}},
-      {"vgg16", {{"image", "32"}, {"channels", "8"}, {"width", "64"}, {"classes", "10"}}},
-      {"resnet18", {{"image", "64"}, {"channels", "8"}, {"classes", "10"}}},
-      {"resnet50", {{"image", "64"}, {"channels", "8"}, {"classes", "10"}}},
-      {"gnmt", {{"hidden", "16"}, {"vocabulary", "50"}, {"source_sequence", "5"}, {"target_sequence", "4"}}},
-      {"transformer",
-       {{"width", "16"}, {"heads", "2"}, {"feedforward", "32"}, {"vocabulary", "50"}, {"sequence", "6"}}},
-      {"gpt", {{"width", "16"}, {"heads", "2"}, {"layers", "3"}, {"vocabulary", "50"}, {"sequence", "6"}}},
-  };
   std::vector<Sample> out;
-  for (const std::string& name : model::builtin_model_names()) out.push_back({name, "built-in", name, small.at(name)});
+  for (const Small& small : small_models()) out.push_back({small.name, "built-in", small.name, small.set});
   const std::string golden = source_folder() + "/tests/golden/";
   out.push_back({"net_pt2", "pt2", golden + "pt2/net.pt2"});
   out.push_back({"tied_pt2", "pt2", golden + "pt2/tied.pt2"});
@@ -60,6 +49,12 @@ std::vector<Sample> samples() {
 
 model::Model model_of(const Sample& sample, model::ModelMode mode = model::ModelMode::Training) {
   return build_model(sample.model, sample.settings, mode);
+}
+
+TEST(SmallModels, AreAllBuiltInModels) {
+  std::vector<std::string> names;
+  for (const Small& small : small_models()) names.push_back(small.name);
+  EXPECT_EQ(names, model::builtin_model_names());
 }
 
 TEST(LayerSources, HaveASampleEachInThisSuite) {
