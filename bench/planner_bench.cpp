@@ -1,6 +1,8 @@
 #include <benchmark/benchmark.h>
 #include <sys/resource.h>
 
+#include <exception>
+#include <iostream>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -49,9 +51,7 @@ void search(benchmark::State& state, const Graph& graph, const stagecraft::Topol
   state.counters["peak_bytes"] = peak_bytes();
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   std::map<std::string, Graph> graphs;
   const std::vector<PipedreamCase> cases = stagecraft::read_pipedream_cases(kGolden);
   for (const PipedreamCase& one : cases) {
@@ -98,4 +98,15 @@ int main(int argc, char** argv) {
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "planner_bench: " << error.what() << "\n";
+    return 1;
+  }
 }
