@@ -27,8 +27,8 @@ SimulationInput input_of(const Graph& graph, const Topology& topology, BoundPlan
          {&StageCost::forward, &StageCost::backward, &StageCost::weight_gradient, &StageCost::update})
       cost.*part += options.host_per_action;
   }
-  const auto transfers = std::make_shared<const TransferCosts>(plan, topology, charges_messages(graph, plan, topology),
-                                                               options.free_transfers);
+  const bool charged = charges_messages(graph, plan, topology);
+  const auto transfers = std::make_shared<const TransferCosts>(plan, topology, charged, options.free_transfers);
   SimulationInput out{.plan = std::move(plan),
                       .lists = std::move(lists),
                       .stages = std::move(costs),
@@ -44,6 +44,7 @@ SimulationInput input_of(const Graph& graph, const Topology& topology, BoundPlan
   out.host_processors = processors;
   out.compute_processors = threads_of(graph);
   out.message_thread = message_thread(out.plan, topology);
+  if (charged && !options.free_transfers && topology.levels.front().link.processing) out.wake = kWakeOnCrowdedHost;
   return out;
 }
 

@@ -20,10 +20,29 @@ std::vector<double> memory_slowdowns(const SimulationInput& input, int compute_t
   return out;
 }
 
+/// Threads that compute, of one rank.
+int compute_threads(const SimulationInput& input) {
+  return input.host_processors > 0 ? std::min(input.compute_processors, input.host_processors) : 1;
+}
+
+int threads_of_rank(const SimulationInput& input) { return compute_threads(input) + (has_one_thread(input) ? 0 : 1); }
+
 }  // namespace
 
 bool has_one_thread(const SimulationInput& input) {
   return input.message_thread == MessageThread::Own && input.mode == TransferMode::Rendezvous;
+}
+
+std::vector<int> threads_of_hosts(const SimulationInput& input) {
+  if (input.host_of_rank.empty() || input.host_processors == 0) return {};
+  std::vector<int> out(to_index(*std::ranges::max_element(input.host_of_rank) + 1), 0);
+  for (const int host : input.host_of_rank) out[to_index(host)] += threads_of_rank(input);
+  return out;
+}
+
+bool is_crowded(const SimulationInput& input, int rank) {
+  const std::vector<int> threads = threads_of_hosts(input);
+  return !threads.empty() && threads[to_index(input.host_of_rank[to_index(rank)])] > input.host_processors;
 }
 
 HostSharing::HostSharing(const SimulationInput& input, Flows& flows)
@@ -33,7 +52,7 @@ HostSharing::HostSharing(const SimulationInput& input, Flows& flows)
       one_thread_(has_one_thread(input)) {
   if (!is_shared_) return;
   hosts_.resize(to_index(*std::ranges::max_element(input.host_of_rank) + 1));
-  if (input.host_processors > 0) compute_threads_ = std::min(input.compute_processors, input.host_processors);
+  compute_threads_ = compute_threads(input);
   memory_slowdown_ = memory_slowdowns(input, compute_threads_);
   if (input.host_processors > 0) number_threads();
   // Where each thread has a processor and memory does not slow down, all rates stay 1.
@@ -41,15 +60,14 @@ HostSharing::HostSharing(const SimulationInput& input, Flows& flows)
   is_shared_ = !memory_slowdown_.empty() || std::ranges::any_of(hosts_, has_queues);
 }
 
-/// Each rank of a host has the threads that compute and, unless they handle its messages, one for those.
 void HostSharing::number_threads() {
-  const int threads_of_rank = compute_threads_ + (one_thread_ ? 0 : 1);
-  std::vector<int> threads(hosts_.size(), 0);
+  std::vector<int> numbered(hosts_.size(), 0);
   for (const int host : input_.host_of_rank) {
-    int& count = threads[to_index(host)];
+    int& count = numbered[to_index(host)];
     first_thread_.push_back(count);
-    count += threads_of_rank;
+    count += threads_of_rank(input_);
   }
+  const std::vector<int> threads = threads_of_hosts(input_);
   for (std::size_t h = 0; h < hosts_.size(); ++h) {
     if (threads[h] <= input_.host_processors) continue;
     hosts_[h].queues.emplace(input_.host_processors, threads[h]);

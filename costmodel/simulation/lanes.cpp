@@ -15,6 +15,12 @@ MessageCost message_cost(const Transfer& transfer, bool one_thread) {
   return {transfer, latency, std::max(Seconds(0), transfer.latency + transfer.transmission - latency - outside)};
 }
 
+void Lanes::set_cost(Lane& lane) const {
+  MessageCost cost = message_cost(input_.transfer(lane.boundary, lane.gradient, lane.from, lane.to), one_thread_);
+  if (input_.wake > Seconds(0) && is_crowded(input_, lane.to)) cost.transfer.receiver.fixed += input_.wake;
+  lane.cost = cost;
+}
+
 Lanes::Lanes(const SimulationInput& input) : input_(input), one_thread_(has_one_thread(input)) {
   const BoundPlan& plan = input.plan;
   const int microbatches = plan.plan().microbatches * input.steps;

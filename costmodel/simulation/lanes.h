@@ -58,12 +58,13 @@ class Lanes {
   [[nodiscard]] int of(const Action& message) const;
   /// The cost of each message of the lane, which is asked for once.
   const MessageCost& cost(Lane& lane) const {
-    if (!lane.cost)
-      lane.cost = message_cost(input_.transfer(lane.boundary, lane.gradient, lane.from, lane.to), one_thread_);
+    if (!lane.cost) set_cost(lane);
     return *lane.cost;
   }
 
  private:
+  void set_cost(Lane& lane) const;
+
   struct Cycle {
     int first;   // lane of microbatch 0; each microbatch has two, activation and gradient
     int length;  // microbatches after which the same replicas meet again

@@ -66,6 +66,11 @@ struct Transfer {
 /// best with 4, with 8 to 12 and with 12 ms; moves at once left them 10 to 17 % too fast.
 inline constexpr Seconds kBalanceAfter{0.008};
 
+/// Processor time that a rank loses with each message it waited for on a host with more threads than processors: the
+/// switch between threads, and the caches that others have filled meanwhile. Of two runs of 186 plans, over UCX and
+/// Gloo, the order and the bias of three ranks on two processors were best with 0.3 to 0.8 ms.
+inline constexpr Seconds kWakeOnCrowdedHost{0.0005};
+
 /// All inputs of a simulation; predict() makes one from graph, topology and plan.
 struct SimulationInput {
   BoundPlan plan;                          ///< stages of ranks, boundaries, reduce groups
@@ -88,6 +93,9 @@ struct SimulationInput {
   int compute_processors = 1;
   /// Time for which a processor stays idle, while threads share another one, before it takes one of them.
   Seconds balance_after = kBalanceAfter;
+  /// Processor time added to the receiver's handling of a message where a host has fewer processors than its ranks have
+  /// threads; see kWakeOnCrowdedHost.
+  Seconds wake = {};
   MessageThread message_thread = MessageThread::Separate;  ///< that handles messages in TransferMode::Rendezvous
 };
 

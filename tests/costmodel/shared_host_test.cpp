@@ -311,6 +311,26 @@ TEST(SharedHost, ChangesNothingWhereThereAreEnoughProcessors) {
   }
 }
 
+// Rank 1 waits for the activation of rank 0, 1 s of computing, and then computes 1 s itself; waking costs it 0.25 s.
+TEST(SharedHost, WakingForAMessageTakesAProcessorOfACrowdedHost) {
+  const auto end = [](int processors, MessageThread thread) {
+    SimulationInput input{.plan = BoundPlan(row_plan("forward", {1, 1}, 1)), .lists = {}, .stages = {}};
+    input.lists = {{{ActionKind::Forward, 0, 0, -1}, {ActionKind::SendActivation, 0, 0, 1}},
+                   {{ActionKind::ReceiveActivation, 1, 0, 0}, {ActionKind::Forward, 1, 0, -1}}};
+    input.stages.assign(2, {.forward = Seconds(1)});
+    input.transfer = [](int, bool, int, int) { return Transfer{}; };
+    input.host_of_rank = {0, 0};
+    input.host_processors = processors;
+    input.message_thread = thread;
+    input.wake = Seconds(0.25);
+    return end_of(input);
+  };
+  EXPECT_DOUBLE_EQ(end(1, MessageThread::Own), 2.25);
+  EXPECT_DOUBLE_EQ(end(2, MessageThread::Own), 2);
+  EXPECT_DOUBLE_EQ(end(3, MessageThread::Separate), 2.25) << "four threads, two of them for messages";
+  EXPECT_DOUBLE_EQ(end(4, MessageThread::Separate), 2);
+}
+
 /// A host of devices that are processors. Messages take 1 s and 1 s per byte; of that a sender's thread needs 0.25 s
 /// and 0.5 s per byte, a receiver's 0.5 s per byte.
 Topology host_of(int ranks, int processors, MessageThread thread = MessageThread::Separate) {
@@ -346,6 +366,7 @@ TEST(PredictSharedHost, ChargesMessagesByTheMeasuredCurves) {
   EXPECT_EQ(input.compute_processors, 1);
   EXPECT_EQ(input.host_of_rank, (std::vector<int>{0, 0, 0}));
   const Transfer message = input.transfer(0, false, 0, 1);
+  EXPECT_EQ(input.wake, kWakeOnCrowdedHost);
   // The time of the curve's first point is fixed.
   EXPECT_DOUBLE_EQ(message.sender.fixed.value, 0.75);
   EXPECT_DOUBLE_EQ(message.sender.streaming.value, 1);
