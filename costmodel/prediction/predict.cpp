@@ -55,14 +55,21 @@ bool is_work(ActionKind kind) {
          kind == ActionKind::Reduce || kind == ActionKind::Update;
 }
 
-/// What a rank holds as it begins and ends each of its computations.
-MemoryCourse course_of(const MemoryReplay& replay, const std::vector<Action>& list, const Timeline& timeline) {
-  MemoryCourse out{replay.peak.rank, {}};
-  std::map<std::tuple<ActionKind, int, int>, std::vector<const Span*>> spans;  // of equal actions in order
+/// The computations of each rank.
+std::vector<std::vector<const Span*>> work_of_ranks(const Timeline& timeline) {
+  std::vector<std::vector<const Span*>> out(to_index(timeline.ranks));
   for (const Span& span : timeline.spans) {
-    if (span.rank == out.rank && is_work(span.action.kind))
-      spans[{span.action.kind, span.action.stage, span.action.microbatch}].push_back(&span);
+    if (is_work(span.action.kind)) out[to_index(span.rank)].push_back(&span);
   }
+  return out;
+}
+
+/// What a rank holds as it begins and ends each of its computations, which are `work`.
+MemoryOverTime memory_over_time_of(const MemoryReplay& replay, const std::vector<Action>& list,
+                                   const std::vector<const Span*>& work) {
+  MemoryOverTime out{replay.peak.rank, {}};
+  std::map<std::tuple<ActionKind, int, int>, std::vector<const Span*>> spans;  // of equal actions in order
+  for (const Span* span : work) spans[{span->action.kind, span->action.stage, span->action.microbatch}].push_back(span);
   std::map<std::tuple<ActionKind, int, int>, std::size_t> used;
   const auto add = [&out](Seconds from, Bytes bytes) {
     if (out.moments.empty() || out.moments.back().bytes != bytes) out.moments.push_back({from, bytes});
@@ -103,9 +110,12 @@ void add_memory(Prediction& out, const Graph& graph, const Topology& topology, c
       stage.fits = std::all_of(ranks.begin(), ranks.end(), fits);
     }
   }
-  for (int position = 0; position < plan.positions() && out.reckoned_microbatches == 0; ++position) {
-    const std::size_t rank = to_index(plan.first_rank(position));
-    out.memory_over_time.push_back(course_of(replays[rank], lists[rank], out.timeline));
+  if (out.reckoned_microbatches == 0) {
+    const std::vector<std::vector<const Span*>> work = work_of_ranks(out.timeline);
+    for (int position = 0; position < plan.positions(); ++position) {
+      const std::size_t rank = to_index(plan.first_rank(position));
+      out.memory_over_time.push_back(memory_over_time_of(replays[rank], lists[rank], work[rank]));
+    }
   }
   for (MemoryReplay& replay : replays) out.timeline.memory.push_back(std::move(replay.peak));
 }
