@@ -61,7 +61,7 @@ TEST(SharedHost, AProcessorThatTakesThreadsAtOnceIsNeverIdleBesideThem) {
   EXPECT_DOUBLE_EQ(end_of(input), 6);
 }
 
-TEST(SharedHost, AnIdleProcessorTakesNoThreadThatComesToAnEndBefore) {
+TEST(SharedHost, AnIdleProcessorTakesNoThreadThatEndsBefore) {
   // Rank 1 ends at 1 s; the others share until they end, 2 ms later.
   EXPECT_DOUBLE_EQ(end_of(updates({0.501, 1, 0.501}, 2)), 1.002);
 }
@@ -176,7 +176,7 @@ double start_of(const Timeline& timeline, int rank, ActionKind kind, int microba
   return -1;
 }
 
-TEST(SharedHost, AWaitReceivesAllMessagesThatHaveCome) {
+TEST(SharedHost, AWaitReceivesAllMessagesThatHaveArrived) {
   const auto timeline = std::get<Timeline>(simulate(two_senders(MessageThread::Own)));
   EXPECT_DOUBLE_EQ(start_of(timeline, 2, ActionKind::Forward, 0), 5 + 2);
   EXPECT_DOUBLE_EQ(timeline.steps.front().end.value, 5 + 2 + 2);
@@ -317,7 +317,7 @@ TEST(SharedHost, WakingForAMessageTakesAProcessorOfACrowdedHost) {
     SimulationInput input{.plan = BoundPlan(row_plan("forward", {1, 1}, 1)), .lists = {}, .stages = {}};
     input.lists = {{{ActionKind::Forward, 0, 0, -1}, {ActionKind::SendActivation, 0, 0, 1}},
                    {{ActionKind::ReceiveActivation, 1, 0, 0}, {ActionKind::Forward, 1, 0, -1}}};
-    input.stages.assign(2, {.forward = Seconds(1)});
+    input.stages.assign(2, {Seconds(1), {}, {}, {}, {}});
     input.transfer = [](int, bool, int, int) { return Transfer{}; };
     input.host_of_rank = {0, 0};
     input.host_processors = processors;
