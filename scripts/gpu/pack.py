@@ -14,7 +14,7 @@ from places import Missing
 
 MOST_BYTES = 64 << 20
 # Also some that the check does not run, to look closer at what it finds; not those that need no GPU.
-TOOLS = ("compare", "discover", "doctor", "errors", "explain", "export", "import", "links", "plan", "predict", "profile", "report", "run",
+TOOLS = ("compare", "discover", "doctor", "errors", "export", "import", "links", "plan", "predict", "profile", "report", "run",
          "verify")
 TESTS = ("gpu_test", "nccl_gpu_test", "nccl_rank_program", "links_nccl_test")
 BENCHMARKS = ("profiler_bench",)
@@ -34,15 +34,15 @@ UNUSED = re.compile(r"/unsupported/|libgloo|Gloo/|libtomlplusplus|libssl|libcryp
 README = """Checks stagecraft on a machine with an NVIDIA GPU, which needs a Python with torch 2.11, and no network.
 
   scripts/gpu_check --list            the steps, their parts and time limits
-  scripts/gpu_check --part 1/{parts}        the part that tells most; then 2/{parts}, ...
-  scripts/gpu_check                   all of it
+  scripts/gpu_check --part 1/{parts}        the most informative part; then 2/{parts}, ...
+  scripts/gpu_check                   all parts
   scripts/gpu_check --run COMMAND     a command with these programs in front of PATH, for example
                                       scripts/gpu_check --run stagecraft profile mlp --device cuda -o graph.json
 
 Results go to bench/results/ (--results FOLDER: elsewhere). STAGECRAFT_PYTHON names the Python, if python3 has no torch.
-If the programs in bin/ do not start, the message says what they lack. A source tree is built with the headers here by
-`scripts/gpu_check --build --deps THIS_FOLDER`, run in the tree; that takes CMake 3.25 and g++ 12, and torch's Python.
-docs/gpu.md says more.
+If the programs in bin/ do not start, the message says what is missing. To build a source tree with the headers in this
+folder, run `scripts/gpu_check --build --deps THIS_FOLDER` in that tree; this takes CMake 3.25 and g++ 12, and torch's
+Python. docs/gpu.md says more.
 """
 
 
@@ -62,7 +62,7 @@ def pack(root: str, folder: str, parts: int) -> str:
         if not shutil.which(tool):
             raise Missing(f"{tool} is missing, which packing needs")
     if os.path.isdir(folder) and os.listdir(folder) and not places.is_packed(folder):
-        raise Missing(f"{folder} holds something else; give a folder that is empty, new or packed before")
+        raise Missing(f"{folder} contains something else; give an empty or new folder, or one that was packed before")
     shutil.rmtree(folder, ignore_errors=True)
     for name in FILES:
         source, target = os.path.join(root, name), os.path.join(folder, name)
