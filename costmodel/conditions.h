@@ -52,8 +52,8 @@ struct Conditions {
 };
 
 /// One sentence for each crowded host: "other programs kept 0.8 of 2 processors busy, the ranks 1.2: measure on a quiet
-/// machine", where `measured` is "the ranks"; with several hosts, "host 1: " and so on first. Empty if others disturbed
-/// none.
+/// machine", where `measured` is "the ranks"; with several hosts, "host 1: " and so on first. Empty if no host was
+/// crowded.
 [[nodiscard]] std::vector<std::string> crowded_reasons(const Conditions& conditions, std::string_view measured);
 
 /// How much slower one piece of fixed work was in a second measurement.

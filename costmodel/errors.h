@@ -8,7 +8,8 @@
 
 namespace stagecraft {
 
-/// What went wrong, as far as the remedies differ. costmodel/errors/catalogue.h has each one's code and explanation.
+/// Kinds of errors. Errors with the same remedy share a kind. costmodel/errors/catalogue.h has each one's code and
+/// explanation.
 enum class ErrorKind {
   // The command line.
   WrongUsage,
@@ -57,7 +58,7 @@ enum class ErrorKind {
   OtherCheckpoint,
   CheckpointExists,
   // The machine.
-  MachineRefused,
+  MachineFailure,
   NoGpu,
   NotInBuild,
   OutOfMemory,
@@ -90,21 +91,22 @@ class FormatError : public std::runtime_error, public HasErrorKind {
   FormatError(ErrorKind kind, const std::string& text) : std::runtime_error(text), HasErrorKind(kind) {}
 };
 
-/// The machine refused: a driver, a device or one of their libraries. The message names the call, its result and a
+/// The machine failed: a driver, a device or one of their libraries. The message names the call, its result and a
 /// remedy.
 class DeviceError : public std::runtime_error, public HasErrorKind {
  public:
-  explicit DeviceError(const std::string& text) : DeviceError(ErrorKind::MachineRefused, text) {}
+  explicit DeviceError(const std::string& text) : DeviceError(ErrorKind::MachineFailure, text) {}
   DeviceError(ErrorKind kind, const std::string& text) : std::runtime_error(text), HasErrorKind(kind) {}
 };
 
-/// An input is wrong in a way that has a remedy of its own; a plain std::invalid_argument is ErrorKind::BadInput.
+/// An input is wrong in a way that has its own remedy; a plain std::invalid_argument is ErrorKind::BadInput.
 class InputError : public std::invalid_argument, public HasErrorKind {
  public:
   InputError(ErrorKind kind, const std::string& text) : std::invalid_argument(text), HasErrorKind(kind) {}
 };
 
-/// The answer "there is none", as when no plan fits in memory. A value, thrown only by tools, as NoAnswerError.
+/// There is no answer, for example because no plan fits in memory. A return value; only tools throw it, as
+/// NoAnswerError.
 struct Infeasible {
   std::string reason;
   ErrorKind kind = ErrorKind::NoPlan;
@@ -119,8 +121,8 @@ class NoAnswerError : public std::runtime_error, public HasErrorKind {
       : std::runtime_error(before + infeasible.reason), HasErrorKind(infeasible.kind) {}
 };
 
-/// The kind of any exception: that of one which HasErrorKind; BadInput for another std::invalid_argument, OutOfMemory
-/// for std::bad_alloc, else Unexpected.
+/// The kind of any exception: its own if it is a HasErrorKind; BadInput for any other std::invalid_argument,
+/// OutOfMemory for std::bad_alloc, else Unexpected.
 [[nodiscard]] ErrorKind kind_of(const std::exception& error);
 
 /// The text `unknown WHAT "NAME", known are A, B, C` for a name that is not in a table.

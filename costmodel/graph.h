@@ -18,7 +18,7 @@ struct Timing {
   Seconds median;
   std::optional<Seconds> spread;
   std::int64_t count = 0;
-  /// Of an estimated time: the standard deviation of its logarithm, common to all times of the graph.
+  /// For an estimated time: the standard deviation of its logarithm, common to all times of the graph.
   std::optional<double> log_spread = {};
   friend bool operator==(const Timing&, const Timing&) = default;
 };
@@ -44,14 +44,14 @@ struct TiedParameter {
   friend bool operator==(const TiedParameter&, const TiedParameter&) = default;
 };
 
-/// A layer's part of the watched steps in one direction, summed over all steps. In integer nanoseconds: with the
+/// A layer's share of the profiled steps in one direction, summed over all steps. In integer nanoseconds: with the
 /// residuals in ProfileQuality, the shares of all layers add up to the steps exactly. On a device `busy` is the union
 /// of its kernels and `share` the time for which the step waited on it, idle gaps before its kernels included; on a
 /// processor both are the time from the start of the layer to that of the next.
 struct LayerShare {
   std::int64_t busy_ns = 0;
   std::int64_t share_ns = 0;
-  std::int64_t activities = 0;     ///< kernels, copies and sets; intervals of time on a processor
+  std::int64_t activities = 0;     ///< kernels, copies and memsets; time intervals on a processor
   std::optional<Timing> isolated;  ///< of one execution of the layer alone, repeated, its work launched ahead
   friend bool operator==(const LayerShare&, const LayerShare&) = default;
 };
@@ -61,13 +61,13 @@ struct LayerShare {
 struct BackwardParts {
   Timing inputs;   ///< of one execution; 0 of a layer whose inputs need no gradient
   Timing weights;  ///< of one execution; 0 of a layer without trainable parameters
-  /// False if the executor cannot take the parts apart, because the layer uses a weight more than once: all of it is in
+  /// False if the executor cannot separate the parts because the layer uses a weight more than once: all of it is in
   /// `inputs`, and stages that hold the layer do not split their backward.
   bool separable = true;
   friend bool operator==(const BackwardParts&, const BackwardParts&) = default;
 };
 
-/// What the operators of a layer compute and move in one direction for one microbatch, whatever the device.
+/// What the operators of a layer compute and move in one direction for one microbatch, independent of the device.
 struct Work {
   Flops flops;                 ///< floating-point operations; a multiply-add counts as two
   Bytes moved;                 ///< read and written: each input and each result of an operator once
@@ -81,7 +81,7 @@ struct Work {
   friend bool operator==(const Work&, const Work&) = default;
 };
 
-/// One unit of computation, with its costs alone for one microbatch on one device.
+/// One unit of computation, with its own costs for one microbatch on one device.
 struct Layer {
   std::string id;    ///< unique in its graph; edges and plans use it
   std::string name;  ///< for display; any text
@@ -146,7 +146,7 @@ struct MeasuredDevice {
   friend bool operator==(const MeasuredDevice&, const MeasuredDevice&) = default;
 };
 
-/// How far a measured graph can be trusted. Work is that of the watched device: kernels, copies, sets.
+/// How far a measured graph can be trusted. "Work" is work on the profiled device: kernels, copies and memsets.
 struct ProfileQuality {
   std::string clock;  ///< "host", "cupti" or "events"
   bool trusted = true;
@@ -214,7 +214,7 @@ struct Graph {
   std::vector<Edge> edges;
   Conditions conditions;  ///< while the times were measured
   Provenance provenance;
-  std::vector<DeviceProfile> profiles = {};  ///< on other types of devices; from other files, and in none
+  std::vector<DeviceProfile> profiles = {};  ///< on other types of devices; read from other files, never written
 
   friend bool operator==(const Graph&, const Graph&) = default;
 };
@@ -237,7 +237,8 @@ void validate(const Graph& graph);
 /// Index of the layer called `id`. Throws std::invalid_argument listing the ids.
 [[nodiscard]] int layer_index(const Graph& graph, const std::string& id);
 
-/// False if no layer but inputs takes any time: such a graph has structure only and cannot predict time.
+/// False if no layer other than inputs takes time: such a graph only describes the structure, so no time can be
+/// predicted.
 [[nodiscard]] bool has_times(const Graph& graph);
 
 /// Throws std::invalid_argument, naming the command that measures the model, unless the graph has_times.

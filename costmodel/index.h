@@ -7,14 +7,14 @@
 
 namespace stagecraft {
 
-/// `i`, at least 0, as containers count.
+/// `i`, which must not be negative, as an index into a container.
 template <std::signed_integral Integer>
 [[nodiscard]] constexpr std::size_t to_index(Integer i) {
   assert(i >= 0);
   return static_cast<std::size_t>(i);
 }
 
-/// A count or an index as an int, which layers, stages, ranks and devices are numbered with. It must fit.
+/// A count or an index as an int, the type that numbers layers, stages, ranks and devices. It must fit.
 template <std::integral Integer>
 [[nodiscard]] constexpr int to_int(Integer n) {
   assert(std::in_range<int>(n));

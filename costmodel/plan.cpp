@@ -318,7 +318,8 @@ void validate(const Plan& plan) {
   for (int s = positions; s < stages; ++s) {
     const int first = position_of(s, positions);
     if (plan.stages[to_index(s)].devices != plan.stages[to_index(first)].devices) {
-      refuse(stage_text(s) + " must be on the devices of " + stage_text(first) + ", as chunks of one position do");
+      refuse(stage_text(s) + " must be on the devices of " + stage_text(first) +
+             ", because both are chunks of the same position");
     }
   }
   if (to_int(plan.warmups.size()) != stages) {

@@ -11,7 +11,7 @@
 
 namespace stagecraft {
 
-/// These layers, on these devices. Replica j of the stage runs on devices[j].
+/// A stage: its layers and its devices. Replica j of the stage runs on devices[j].
 struct Stage {
   std::vector<std::string> layers;  ///< layer ids in execution order
   std::vector<int> devices;         ///< topology device numbers, one per replica
@@ -63,7 +63,7 @@ struct Plan {
   int microbatches = 1;
   std::string schedule = "1f1b";
   int chunks = 1;        ///< stages per device, see PipelineShape
-  std::string strategy;  ///< who made it
+  std::string strategy;  ///< that made it
   std::vector<Stage> stages;
   std::vector<Boundary> boundaries;
   std::vector<TiedLayers> tied;             ///< every tied parameter, ascending by name, including those within one
@@ -76,7 +76,7 @@ struct Plan {
   /// The slowest stage's time per microbatch, by the strategy's own estimate; with chunks, the slowest device's.
   std::optional<Seconds> steady_state;
   std::optional<Seconds> iteration;  ///< predicted time of one step
-  /// Of the predicted step, over all plans that the strategy considered; absent: it did not say.
+  /// Of the predicted step, over all plans that the strategy considered; absent if it gives none.
   std::optional<Seconds> lower_bound;
   Provenance provenance;
   friend bool operator==(const Plan&, const Plan&) = default;
@@ -116,7 +116,7 @@ struct PlanSettings {
 /// warm-ups, a dtype or TF32 other than the graph's.
 void validate(const Plan& plan, const Graph& graph, const Topology& topology);
 
-/// Throws std::invalid_argument unless `stages` stages make `chunks` chunks for each of some devices: "5 stages cannot
+/// Throws std::invalid_argument unless `stages` stages can be divided into `chunks` chunks per device: "5 stages cannot
 /// be divided into 2 chunks per device, 4 or 6 can".
 void check_chunks(int stages, int chunks);
 

@@ -8,7 +8,7 @@
 
 namespace stagecraft {
 
-// A graph as a list of layers that is cut: the usual meaning of a split in other systems.
+// A graph as a list of layers that is cut into stages, which is what other systems mean by a split.
 
 /// Layers of stages, in topological order: the graph's without its inputs.
 [[nodiscard]] std::vector<int> layer_list(const Graph& graph);

@@ -68,7 +68,7 @@ struct Measurement {
   std::vector<double>
       losses;  ///< one per step, the mean over the step's samples; in files null, read as NaN, if not finite
   KeptSpans kept;
-  bool ended = true;  ///< false if written before the end of the run, which continues or died
+  bool ended = true;  ///< false if written before the end of the run, which is still running or has died
   Timeline timeline;
   std::string channel = {};  ///< between the ranks, "gloo"; empty: unknown
   Conditions conditions;     ///< from the first step to the last; empty until the run has ended

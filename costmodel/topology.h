@@ -26,7 +26,7 @@ struct Curve {
 /// Where a link's latency and bandwidth come from: a data sheet, a program's table or a person; or a measurement.
 enum class Origin { Declared, Measured };
 
-/// Which thread of a rank's process spends the processor time of a message.
+/// Which thread of a rank's process handles messages.
 enum class MessageThread {
   Separate,  ///< one for all messages, while the rank computes
   Own,       ///< the one that computes: it receives only while it waits for a message
@@ -98,8 +98,8 @@ struct Topology {
 
 /// Throws std::invalid_argument naming the level: no level, a count below 1, a bandwidth that is not positive, a
 /// negative latency, a number that is not finite, a curve that is not ascending in bytes or not positive in time, a
-/// collective's curve without points or of fewer than 2 ranks; devices of another type that do not exist, are in no
-/// ascending order or have the name of `device`.
+/// collective's curve without points or of fewer than 2 ranks; devices of another type that do not exist, are not in
+/// ascending order or have the same name as `device`.
 void validate(const Topology& topology);
 
 /// `declared` with the links of `measured` at the levels of the same name, and with its copies to and from the host if
@@ -121,8 +121,8 @@ void validate(const Topology& topology);
 [[nodiscard]] int group_below(const Topology& topology, int level, int device);
 
 /// Time of a point-to-point transfer of `data` on an otherwise idle `link`: the measured curve, piecewise linear,
-/// constant below its first point and rising at `bandwidth` above its last; without one latency + data / bandwidth.
-/// No bytes take no time.
+/// constant below its first point and rising at `bandwidth` above its last; without a curve, latency + data /
+/// bandwidth. No bytes take no time.
 [[nodiscard]] Seconds transfer_time(const Link& link, Bytes data);
 
 /// Piecewise linear value of a non-empty `curve` at `data`; below the first point the first time, above the last point

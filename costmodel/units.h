@@ -14,7 +14,7 @@ struct Quantity {
   constexpr Quantity() = default;
   constexpr explicit Quantity(Rep v) : value(v) {}
 
-  // One comparison each: of <=>, which numbers that are not finite make partial, g++ 12 compiles two.
+  // One comparison each. g++ 12 compiles <=> to two, because numbers that are not finite make the order partial.
   friend constexpr bool operator==(Quantity a, Quantity b) { return a.value == b.value; }
   friend constexpr bool operator<(Quantity a, Quantity b) { return a.value < b.value; }
   friend constexpr bool operator>(Quantity a, Quantity b) { return a.value > b.value; }

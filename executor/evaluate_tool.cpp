@@ -74,7 +74,7 @@ int run(const Options& o) {
   std::optional<FoundCheckpoint> found;
   if (o.model.empty() || std::filesystem::is_directory(o.weights, error)) {
     if (!std::filesystem::is_directory(o.weights, error) && std::filesystem::exists(o.weights, error))
-      throw CLI::ValidationError("--model", "is needed to evaluate a file of weights");
+      throw CLI::ValidationError("--model", "is needed to evaluate a weights file");
     found = stagecraft::checkpoint::checkpoint_at(o.weights, [](const std::string& text) { std::cerr << text + "\n"; });
   }
   stagecraft::device::prepare_device(o.device);
@@ -131,8 +131,9 @@ int main(int argc, char** argv) {
            stagecraft::models_text()},
       argc, argv,
       [&](CLI::App& app) {
-        app.add_option("WEIGHTS", o.weights,
-                       "folder of stagecraft run --checkpoint, one of its step-N, or with --model a file of weights")
+        app.add_option(
+               "WEIGHTS", o.weights,
+               "checkpoint folder of stagecraft run, one of its step-N folders, or, with --model, a weights file")
             ->required();
         app.add_option("--data", o.data, "data source; each sample is read once, in order")
             ->required()
@@ -141,10 +142,10 @@ int main(int argc, char** argv) {
         app.add_option("--set", o.set, "model option key=value; overrides the checkpoint's")->allow_extra_args(false);
         stagecraft::add_import_options(app, o.set);
         app.add_option("--microbatch", o.microbatch,
-                       "samples at once (default: as the checkpoint was trained, 32 for a file of weights)")
+                       "samples per microbatch (default: as in the checkpoint's training, or 32 for a weights file)")
             ->transform(stagecraft::integer<std::int64_t>(1));
         app.add_option("--samples", o.samples,
-                       "evaluate this many samples from the beginning; data without an end need it")
+                       "evaluate this many samples from the beginning; required for endless data")
             ->transform(stagecraft::integer<std::int64_t>(1));
         app.add_option("--threads", o.threads, "threads")
             ->capture_default_str()

@@ -36,7 +36,7 @@ CLI::Option* add_work(CLI::App& app, RunCommand& o) {
           ->capture_default_str()
           ->transform(integer<decltype(o.run.steps)>(1));
   app.add_option("--epochs", o.epochs,
-                 "train for this many passes over the data instead of a number of steps; needs data that end")
+                 "train for this many passes over the data instead of a number of steps; needs finite data")
       ->excludes(steps)
       ->transform(integer<decltype(o.epochs)>(1, kMostEpochs));
   return steps;
@@ -45,13 +45,13 @@ CLI::Option* add_work(CLI::App& app, RunCommand& o) {
 /// What is told of the steps.
 void add_report(CLI::App& app, RunCommand& o) {
   app.add_option("--log-every", o.report.every,
-                 "print a line, and write one of --metrics, every N steps (default: about ten lines in all and one "
-                 "after ten seconds without; metrics of every step)")
+                 "print a line, and write a line to --metrics, every N steps (default: about ten lines in all and at "
+                 "least one every ten seconds; metrics for every step)")
       ->type_name("N")
       ->transform(integer<decltype(o.report.every)>(1));
-  app.add_option("--metrics", o.report.metrics,
-                 "write loss, learning rate, times and gradient norm as JSON lines while the run goes on; --resume "
-                 "appends to the file");
+  app.add_option(
+      "--metrics", o.report.metrics,
+      "write loss, learning rate, times and gradient norm as JSON lines during the run; --resume appends to the file");
   app.add_option("--tensorboard", o.report.tensorboard,
                  "write the same numbers at the same steps to a TensorBoard event file in this folder");
 }
@@ -67,7 +67,7 @@ void add_validation(CLI::App& app, RunCommand& o) {
       ->type_name("N")
       ->transform(integer<decltype(o.run.validation.every)>(1));
   app.add_option("--validate-samples", o.run.validation.samples,
-                 "validate on this many samples from the beginning; data without an end need it")
+                 "validate on this many samples from the beginning; required for endless data")
       ->needs(validate)
       ->transform(integer<std::int64_t>(1));
 }

@@ -102,7 +102,7 @@ inline std::string models_text() {
   return out;
 }
 
-/// An option whose words are those of --set after `prefix`.
+/// An option whose values are --set words without `prefix`.
 inline void add_setting_option(CLI::App& app, std::vector<std::string>& set, const std::string& option,
                                const std::string& prefix, const std::string& help) {
   app.add_option_function<std::vector<std::string>>(
@@ -126,7 +126,7 @@ inline void add_import_options(CLI::App& app, std::vector<std::string>& set) {
     add_setting_option(app, set, option, prefix, help);
   };
   as_setting("--layers", "layers=",
-             "model files: how to cut into layers: auto (repeated blocks and the modules beside them; default), leaf "
+             "model files: how to cut into layers: auto (repeated blocks and the modules around them; default), leaf "
              "(innermost modules), depth=N (modules at depth N) or op (operators)");
   as_setting("--loss", "loss=", "model files without a loss: cross_entropy, mse and others; a wrong name lists them");
   as_setting("--loss-output",
@@ -137,7 +137,7 @@ inline void add_import_options(CLI::App& app, std::vector<std::string>& set) {
   add_input_range_option(app, set);
 }
 
-/// Every option of `app` with its value, given or default, by its long name, or its own for an argument.
+/// Every option of `app` with its value, given or default, by its long name, or by its name for a positional argument.
 [[nodiscard]] inline std::map<std::string, std::string> given_options(const CLI::App& app) {
   std::map<std::string, std::string> out;
   for (const CLI::Option* option : app.get_options()) {
@@ -246,7 +246,7 @@ inline void add_training_options(CLI::App& app, stage::OptimizerOptions& options
       ->transform(number_from(0, 1e30));
 }
 
-/// What --version adds of this program's build and of what it finds here: ", LibTorch 2.11.0, ...".
+/// What --version says about this program's build and the libraries that it finds: ", LibTorch 2.11.0, ...".
 inline std::string tool_versions() {
   const bool images = data::why_no_images().empty();
   return device::program_versions() + ", " + channel::channel_versions() +

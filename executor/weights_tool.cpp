@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
        "In Python: model.load_state_dict(safetensors.torch.load_file(\"model.safetensors\"))"},
       argc, argv,
       [&](CLI::App& app) {
-        app.add_option("CHECKPOINT", o.checkpoint, "folder of stagecraft run --checkpoint, or one of its step-N")
+        app.add_option("CHECKPOINT", o.checkpoint, "checkpoint folder of stagecraft run, or one of its step-N folders")
             ->required();
         app.add_option("--model", o.model, "path of the model file, if it has moved since the run");
         app.add_option("-o,--output", o.output, "output file, in the safetensors format")->required();

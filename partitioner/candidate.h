@@ -31,7 +31,7 @@ struct Candidate {
 [[nodiscard]] std::optional<int> microbatches_of_a_step(const PlanSettings& settings);
 
 /// The plan of one candidate, with its devices, warm-ups and steady state. Throws as make_plan does, and for tied
-/// parameters under an asynchronous schedule, which runs refuse.
+/// parameters under an asynchronous schedule, which runs do not support.
 [[nodiscard]] Plan plan_of_candidate(const Graph& graph, const Topology& topology, const Candidate& candidate,
                                      const PlanSettings& settings);
 
@@ -41,8 +41,8 @@ struct Candidate {
                                         const Candidate& candidate, const CostModel& costs,
                                         const Constraints& constraints);
 
-/// Memory that a plan may use on a device: the smaller of Constraints::memory_limit and the topology's own, of its
-/// types of devices the largest; absent: unlimited.
+/// Memory that a plan may use on a device: the smaller of Constraints::memory_limit and the topology's own (the largest
+/// over its device types); absent: unlimited.
 [[nodiscard]] std::optional<Bytes> memory_limit(const Topology& topology, const Constraints& constraints);
 
 /// The stage with the largest bound of its memory if that is above the limit, as text: "stage 1 needs up to 2.1 GiB on

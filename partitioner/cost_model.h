@@ -10,7 +10,7 @@
 
 namespace stagecraft::partitioner {
 
-/// The memory of one stage: the share of its replica with the largest bound in what that replica's rank needs.
+/// The memory of one stage: the share of its replica with the largest bound in the memory of that replica's rank.
 struct StageMemory {
   RankMemory memory;  ///< at the rank's peak, by part
   Bytes bound;        ///< that no run exceeds
@@ -29,7 +29,7 @@ struct CostModel {
   /// How long a step takes and what each stage needs; Infeasible if the plan's action lists deadlock. Throws
   /// std::invalid_argument for a plan that cannot be predicted.
   std::function<std::variant<Prediction, Infeasible>(const Graph&, const Topology&, const Plan&)> predict;
-  /// What each stage needs on the topology's devices, as `predict` says, found without predicting times.
+  /// What each stage needs on the topology's devices, as from `predict` but without predicting times.
   std::function<PlanMemory(const Graph&, const Topology&, const Plan&)> memory;
 };
 

@@ -195,7 +195,7 @@ PipedreamOptions pipedream_options(const OptionValues& values) {
 Strategy pipedream_strategy() {
   Strategy out;
   out.name = kPipedreamStrategy;
-  out.help = "PipeDream's dynamic programme: replication, network levels, its memory rule";
+  out.help = "PipeDream's dynamic programming: replication, network levels, its memory rule";
   out.plan = plan;
   out.objective = objective;
   out.exact = true;

@@ -48,8 +48,7 @@ struct SearchAnswer {
 /// bytes:
 ///   one stage       (C + 4 (r-1) P / (B r g)) / r,  g the machine count of the previous level, 1 at the innermost
 ///   a later stage   (C + 4 (r-1) P / (B r)) / r, and at least 2 boundary / (B r c) before it and, except for the last
-///   set,
-///                   after it; c the activation_compression_ratio, without which transfers are free
+///                   set, after it; c the activation_compression_ratio, without which transfers are free
 /// Straight pipelines have r = 1. Memory: ceil((n - used) / r) (activation + parameter) of a stage within the limit,
 /// `used` being the machines of this stage and those before it. Ranges begin and end at sets that contain one another.
 /// With use_fewer_machines a range that can be split may leave machines idle. Among equal answers: the fewest

@@ -16,7 +16,7 @@
 
 namespace stagecraft::partitioner {
 
-/// The value of a strategy's own option: true of a flag, a number above 0, bytes, or a text.
+/// The value of a strategy's own option: true for a flag, a number above 0, bytes, or a string.
 using OptionValue = std::variant<bool, double, Bytes, std::string>;
 
 /// Values by the first name of an option.
@@ -38,7 +38,7 @@ struct Constraints {
   std::optional<int> chunks;          ///< stages per device; absent: 1, or what a strategy that compares finds best
   std::vector<int> replicas;          ///< for each stage; empty: the strategy decides
   std::optional<Bytes> memory_limit;  ///< per device, besides the topology's own
-  PlanSettings plan;                  ///< schedule, microbatches and the like; strategy and chunks of it are not read
+  PlanSettings plan;                  ///< schedule, microbatches and the like; its strategy and chunks are ignored
   OptionValues options;               ///< options of the strategy itself, see Strategy::options
 };
 

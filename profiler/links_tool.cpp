@@ -230,7 +230,8 @@ int main(int argc, char** argv) {
             ->capture_default_str()
             ->transform(stagecraft::integer(1, 64));
         app.add_option("--seconds", o.links.most_time.value,
-                       "approximate time to measure; each curve gets an equal share of the rest and at least 5 rounds")
+                       "approximate measuring time; each curve gets an equal share of the remaining time, but at least "
+                       "5 rounds")
             ->capture_default_str()
             ->transform(stagecraft::number_above(0));
         app.add_option("--threads", o.threads, "threads per rank")

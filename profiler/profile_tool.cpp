@@ -66,14 +66,14 @@ double percent(std::int64_t part, std::int64_t whole) {
 std::string quality_text(const stagecraft::profiler::Profile& profile) {
   const stagecraft::ProfileQuality& quality = *profile.graph.quality;
   std::string out = fmt::format(
-      "watched with {}: iteration {}, {:+.1f} % compared with unwatched; shares of {} steps and {:.3f} % unattributed "
-      "add up to {} ns\n",
+      "profiled with {}: iteration {}, {:+.1f} % compared with an unprofiled one; shares of {} steps and {:.3f} % "
+      "unattributed add up to {} ns\n",
       quality.clock, times(quality.watched), profile.overhead() * 100, quality.steps,
       percent(quality.unattributed_ns, quality.watched_ns), quality.watched_ns);
   if (quality.work > 0) {
     out += fmt::format(
-        "coverage: {} of {} kernels, copies and sets, {:.4f} % of their time; the device waits for the host "
-        "{:.1f} % of a step\n",
+        "coverage: {} of {} kernels, copies and memsets, {:.4f} % of their time; the device waits for the host {:.1f} "
+        "% of a step\n",
         quality.work_attributed, quality.work, percent(quality.work_attributed_ns, quality.work_ns),
         percent(quality.host_wait_ns, quality.watched_ns));
     std::int64_t busy = 0;
@@ -171,7 +171,7 @@ std::vector<std::string> layer_names(const stagecraft::model::Model& model) {
 }
 
 /// Layers that had to be merged, in a few lines.
-void tell_merged(const stagecraft::model::Model& model) {
+void print_merged(const stagecraft::model::Model& model) {
   constexpr std::size_t kMost = 5;
   std::size_t told = 0;
   for (const auto& [name, reason] : model.merged) {
@@ -276,7 +276,7 @@ int run(Options o) {
   const stagecraft::model::Model model =
       stagecraft::build_model_at("MODEL", o.model, stagecraft::parse_settings(o.set));
   for (const std::int64_t samples : o.microbatches) stagecraft::model::check_samples(model, samples);
-  if (o.as_rank == 0) tell_merged(model);
+  if (o.as_rank == 0) print_merged(model);
   const auto source = stagecraft::data::make_data_source(o.data, model, o.profile.seed);
   if (o.structure) return write_structure(o, model, *source);
   if (o.as_rank > 0) {
@@ -370,7 +370,7 @@ void add_measurement_options(CLI::App& app, Options& o) {
 /// Options for where the results go.
 void add_output_options(CLI::App& app, Options& o) {
   app.add_option("--trace", o.trace,
-                 "write a Chrome trace of the last watched steps, for ui.perfetto.dev: kernels by stream and layer; "
+                 "write a Chrome trace of the last profiled steps, for ui.perfetto.dev: kernels by stream and layer; "
                  "on a CPU, layers");
   app.add_option("--csv", o.csv, "write the same as CSV");
   app.add_option("-o,--output", o.output, "output file for the graph; - is standard output");

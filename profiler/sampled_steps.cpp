@@ -98,7 +98,7 @@ void judge(ProfileQuality& quality, std::int64_t unmapped, double work_over_plai
     quality.reasons.push_back(std::to_string(unmapped) + " backward nodes could not be assigned to a layer");
   if (work_over_plain > kMostWorkOverPlain) {
     quality.reasons.push_back("the device is busy " + std::to_string(work_over_plain * 100) +
-                              " % longer in a watched step than an unwatched step lasts: tracing slows it down");
+                              " % longer in a profiled step than an unprofiled step lasts: tracing slows it down");
   }
   quality.trusted = quality.reasons.empty();
 }

@@ -8,10 +8,10 @@ import sys
 
 DESCRIPTION = """\
 Exports a PyTorch model with its loss by torch.export, in training mode (or with --evaluation in evaluation mode) and for any
-number of samples, proves on two batches that the result trains as the model does, bit for bit, and writes it.
+number of samples, proves on two batches that the result trains like the model, bit for bit, and writes it.
 
 MODEL is one of
-  module:callable          a function or class in the current folder or on sys.path that gives an nn.Module
+  module:callable          a function or class in the current folder or on sys.path that returns an nn.Module
   folder/file.py:callable  the same in a file
   torchvision:NAME         such as torchvision:resnet18, or only resnet18
   transformers:TYPE        such as transformers:gpt2 or bert, with random weights; --model-args sets its configuration
@@ -25,8 +25,8 @@ Inputs and outputs may be nested: --input batch.image=float32[3,32,32] is the it
 
 LOSSES = """\
 losses:
-  cross_entropy    class scores against the input "target" of class numbers. Classes are axis 1 of outputs with two axes or
-                   four and more, and the last axis of outputs with three (sequences); a target given by --input decides
+  cross_entropy    class scores against the input "target", which holds class indices. Classes are axis 1 of outputs with two axes
+                   or four and more, and the last axis of outputs with three (sequences); a target given by --input decides
   mse, bce         mse_loss and binary_cross_entropy_with_logits against the input "target" of the output's shape
   next_token       cross entropy of the scores at each token against the token after it; no target
   in-model         the model returns its loss (first, or as --loss-output says)
@@ -50,9 +50,9 @@ def parse(arguments):
     parser.add_argument("--model-args", nargs="+", default=[], metavar="KEY=VALUE", action="extend",
                         help="arguments of the callable, or fields of a transformers configuration")
     parser.add_argument("--input", action="append", default=[], metavar="NAME=TYPE[SHAPE]",
-                        help="an input: the shape of one sample, then :batch_axis=N|none and :range=LOW..HIGH if wanted, as in "
-                             "tokens=int64[128]:range=0..50257 (HIGH is excluded). Names are forward's parameters; if none is, "
-                             "inputs go by place")
+                        help="an input: the shape of one sample, optionally followed by :batch_axis=N|none and :range=LOW..HIGH, "
+                             "as in tokens=int64[128]:range=0..50257 (HIGH is excluded). Names are forward's parameters; if no "
+                             "name is a parameter, inputs are passed by position")
     parser.add_argument("--inputs", metavar="MODULE:CALLABLE",
                         help="a callable that returns a dict of forward's arguments instead: example tensors, or dicts, lists, "
                              "tuples and dataclasses of them")
@@ -72,23 +72,23 @@ def parse(arguments):
     parser.add_argument("--weights", metavar="FILE", help="a state dict: of torch.save, or FILE.safetensors")
     parser.add_argument("--static", type=int, metavar="N", help="export for exactly N samples")
     parser.add_argument("--evaluation", action="store_true",
-                        help="export the model as it is after model.eval(). Needed to evaluate (plan --schedule forward) a model that "
-                             "draws random numbers other than by dropout in training, or computes otherwise in evaluation; an archive "
-                             "without it evaluates too, with dropout off and running statistics in use")
+                        help="export the model as it is after model.eval(). Needed to evaluate (plan --schedule forward) a model "
+                             "that draws random numbers in training other than by dropout, or computes differently in evaluation; "
+                             "other archives can be evaluated too, with dropout off and running statistics in use")
     parser.add_argument("--allow-rounding", action="store_true",
-                        help="accept a program that differs from the model by rounding; some libraries compute otherwise when "
+                        help="accept a program that differs from the model by rounding; some libraries compute differently when "
                              "traced")
     parser.add_argument("--max-samples", type=int, default=65536, metavar="N", help="the most samples (default: 65536)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random weights and of the record (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of random weights and of the record (default: 0)")
     record = parser.add_argument_group("a record of training in Python, to compare with")
     record.add_argument("--record", metavar="FILE.safetensors", help="train the exported program by SGD and write inputs, losses, "
                                                                      "gradients, parameters and buffers")
     record.add_argument("--steps", type=int, default=3, metavar="N", help="optimizer steps (default: 3)")
-    record.add_argument("--microbatches", type=int, default=2, metavar="N", help="microbatches a step (default: 2)")
-    record.add_argument("--samples", type=int, metavar="N", help="samples a microbatch (default: 2, or those of --static)")
+    record.add_argument("--microbatches", type=int, default=2, metavar="N", help="microbatches per step (default: 2)")
+    record.add_argument("--samples", type=int, metavar="N", help="samples per microbatch (default: 2, or N of --static)")
     record.add_argument("--learning-rate", type=float, default=0.1, metavar="X", help="(default: 0.1)")
     parser.add_argument("--force", action="store_true",
-                        help="replace files that are read too, or that hold something else than this writes")
+                        help="replace files that are also inputs, or that are not outputs of export-model")
     parser.add_argument("--debug", action="store_true", help="show where in Python an error arose")
     parser.add_argument("--version", action="version", version=f"stagecraft-export-model {VERSION}")
     options = parser.parse_args(arguments)
@@ -105,7 +105,7 @@ def parse(arguments):
     if options.record and not options.record.endswith(".safetensors"):
         parser.error(f"--record is {options.record}, must end in .safetensors")
     if options.inputs and options.input:
-        parser.error("--input and --inputs exclude each other")
+        parser.error("--input and --inputs are mutually exclusive")
     if options.batch_axis and not options.inputs:
         parser.error("--batch-axis goes with --inputs; --input has :batch_axis=N")
     if options.range and not options.inputs:

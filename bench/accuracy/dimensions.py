@@ -2,7 +2,7 @@
 
 1F1B with full recomputation on nodes of eight A100: (microbatches + stages - 1) times the slowest stage, then the gradients.
 Each mechanism is a sum of seconds at a stated guess of its rate; `fit.factors` learns one factor for each. Formulas:
-Narayanan et al., SC 2021 (flops: 96 b q h^2 (1 + q / 6h) a layer with recomputation, 8 b q h V for the head without);
+Narayanan et al., SC 2021 (flops: 96 b q h^2 (1 + q / 6h) per layer with recomputation, 8 b q h V for the head without);
 Korthikanti et al., MLSys 2023 (bytes that tensor parallelism does not split).
 """
 
@@ -15,7 +15,7 @@ VOCABULARY = 51200
 FLOPS_PER_S = 312e12  # A100, half precision, its peak
 MEMORY_BYTES_PER_S = 2.0e12  # A100-80GB
 NVLINK_BYTES_PER_S = 235e9  # bus bandwidth of vTrain's all-reduce of eight A100
-NODE_BYTES_PER_S = 100e9  # 800 Gb/s a node, the source's own setting
+NODE_BYTES_PER_S = 100e9  # 800 Gb/s per node, the source's own setting
 REDUCE_S = 200e-6  # of one all-reduce besides its bytes, launch included, guess
 HOST_S = 400e-6  # for a layer's forward, recomputation and backward, guess
 MECHANISMS = ("compute", "memory", "host", "latency", "tensor parallel inside", "tensor parallel across", "stage transfers", "gradients",

@@ -1,5 +1,5 @@
 """Documents for `stagecraft predict` from the runs, layer profiles, link and collective measurements of the data folder's
-measured_runs/sailor and collectives. One device of the topology stands for one tensor-parallel group of GPUs.
+measured_runs/sailor and collectives. One device of the topology represents one tensor-parallel group of GPUs.
 
 How a run of that system (DeepSpeed's pipeline engine) differs from an ideal 1F1B:
 - Each stage receives a gradient before it sends the next activation. The later stage of a boundary therefore waits for both

@@ -63,7 +63,7 @@ def coverage(rows):
 
 def conformal(residuals, share=0.9):
     """Half-width on the log scale that covers a further residual with probability `share`: the ceil((n+1) share)-th
-    smallest |residual|. With too few residuals for that rank, the largest times sqrt(rank / n), a stated stretch.
+    smallest |residual|. With too few residuals for that rank, the largest times sqrt(rank / n), an extrapolation.
     Source: split conformal prediction, Lei et al., JASA 113, 2018."""
     size = sorted(abs(r) for r in residuals)
     rank = math.ceil((len(size) + 1) * share)

@@ -4,7 +4,7 @@
   inception BLOCKS WIDTH   blocks of WIDTH parallel chains of different lengths, joined by a concatenation
   training BLOCKS WIDTH    the same with a backward node for each forward node
   operators LAYERS         a transformer's operators: three projections, attention, feed-forward, residuals; weights as
-                           nodes of their own
+                           separate nodes
 """
 
 import argparse

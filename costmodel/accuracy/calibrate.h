@@ -13,20 +13,19 @@
 
 namespace stagecraft {
 
-/// One factor for each mechanism of a prediction, learned from measured runs; and how far predictions with them were
-/// off.
+/// One factor per mechanism of a prediction, learned from measured runs, and the error of predictions that use them.
 struct Calibration {
-  std::string model;   ///< of the graph it was learned with, for people
-  std::string device;  ///< of the graph; empty: unknown
-  double compute = 1;  ///< on forward, backward and update times
-  Seconds host;        ///< host time of each forward, backward, weight gradient and update, in addition
+  std::string model;                    ///< of the graph it was learned with, for display
+  std::string device;                   ///< of the graph; empty: unknown
+  double compute = 1;                   ///< on forward, backward and update times
+  Seconds host;                         ///< additional host time per forward, backward, weight gradient and update
   std::map<std::string, double> links;  ///< on the times of each level's link, by the level's name
   double memory = 1;                    ///< on every part of the peak memory
   /// Half-width of the 90 % interval of a step, on the scale of log(measured / predicted).
   double log_half_width = 0;
   bool width_is_declared = false;  ///< too few plans to learn it from
   int runs = 0;
-  int plans = 0;            ///< different ones
+  int plans = 0;            ///< number of distinct plans
   double error_before = 0;  ///< median error of the runs' steps without factors
   double error_after = 0;   ///< the same with factors learned from the other plans; one plan: with all factors
   Provenance provenance;
@@ -41,21 +40,22 @@ struct CalibrationRun {
 };
 
 struct CalibrateOptions {
-  std::size_t skip = 2;  ///< first measured steps that do not count, but never the last one
+  std::size_t skip = 2;  ///< measured steps to skip at the start; the last one is never skipped
 };
 
 /// Learns the factors from the steps of all runs, from their forwards and backwards where spans were kept, and from
-/// their peak memory, by robust_factors: a mechanism of which the runs say little stays near 1 (host time near 20 us).
-/// Runs of one plan are left out together to find error_after and the interval. The interval is at least 15 %
-/// (declared) below 5 plans. Throws std::invalid_argument without runs, for two levels of one name, and naming the run
-/// whose plan does not fit graph or topology, cannot be simulated or has other ranks than its measurement.
+/// their peak memory, by robust_factors: a mechanism that the runs hardly constrain stays near 1 (host time near 20
+/// us). Runs of the same plan are held out together to compute error_after and the interval. The interval is at least
+/// 15 % (declared) below 5 plans. Throws std::invalid_argument if there are no runs or two levels have the same name,
+/// and naming the run whose plan does not fit the graph or topology, cannot be simulated, or has different ranks from
+/// its measurement.
 [[nodiscard]] Calibration calibrate(const Graph& graph, const Topology& topology,
                                     const std::vector<CalibrationRun>& runs, const CalibrateOptions& options = {});
 
 /// Throws std::invalid_argument for a factor, host time, width or error that is not finite or out of range.
 void validate(const Calibration& calibration);
 
-/// The graph with scaled times: of the layers, and of its whole iteration.
+/// The graph with the times of its layers and of its whole iteration scaled.
 [[nodiscard]] Graph with_calibration(Graph graph, const Calibration& calibration);
 /// The topology with scaled links: their latency and bandwidth, all measured times, and the processor time of messages,
 /// which is a part of theirs. A level that the calibration does not name is unchanged. Throws

@@ -25,7 +25,8 @@ struct Compared {
   friend bool operator==(const Compared&, const Compared&) = default;
 };
 
-/// One action of one stage and kind: the mean over ranks and microbatches, then the median of the measured steps.
+/// The time of one kind of action on one stage: the mean over ranks and microbatches, then the median over the measured
+/// steps.
 struct ActionComparison {
   int stage = 0;
   ActionKind kind = ActionKind::Forward;
@@ -72,12 +73,12 @@ struct Comparison {
 [[nodiscard]] std::vector<double> idle_shares(const Timeline& timeline, std::size_t first = 0);
 
 /// Compares; the first `skip` measured steps are skipped as warm-up, but never the last one.
-/// Send spans are ignored: what a sender sees of a message differs between channels, its cost shows in the receiver's
-/// wait. Throws std::invalid_argument if the two have different ranks or stages, naming both.
+/// Send spans are ignored: they mean different things on different channels, and the cost of a message shows in the
+/// receiver's wait. Throws std::invalid_argument if the two have different ranks or stages, naming both.
 [[nodiscard]] Comparison compare(const Prediction& prediction, const Measurement& measurement, std::size_t skip = 2);
 
-/// The step with the prediction as it would be at the speed that the device had during the run: predicted time times
-/// the drift's factor. Absent if the drift is unknown.
+/// The step, with the prediction adjusted to the device's speed during the run: predicted time times the drift's
+/// factor. Absent if the drift is unknown.
 [[nodiscard]] std::optional<Compared<Seconds>> step_without_drift(const Comparison& comparison);
 
 /// Whether the measured step lies inside the prediction's interval; absent if it has none.

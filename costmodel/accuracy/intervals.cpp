@@ -151,9 +151,9 @@ void add_calibrated_ranges(Prediction& out, const Graph& graph, const BoundPlan&
     add_memory_range(ranges, graph, plan.plan().stages[to_index(stage.stage)], stage);
     ranges.memory.source = FigureSource::Calibrated;
   }
-  out.interval = fmt::format(
-      "half-width {:.1f} %, {}", (width - 1) * 100,
-      calibration.width_is_declared ? "declared, too few plans were calibrated with" : "residuals of the calibration");
+  out.interval = fmt::format("half-width {:.1f} %, {}", (width - 1) * 100,
+                             calibration.width_is_declared ? "declared, because the calibration used too few plans"
+                                                           : "residuals of the calibration");
 }
 
 }  // namespace

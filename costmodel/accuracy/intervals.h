@@ -21,23 +21,24 @@ struct Doubt {
   friend bool operator==(const Doubt&, const Doubt&) = default;
 };
 
-/// Of the layers' times. The standard error of a median of n samples is 1.2533 * 1.4826 * (median absolute deviation) /
-/// sqrt(n); a time without spread counts as 10 % of itself, an estimated one with its log_spread. The errors of layers
-/// add up linearly, as fully correlated ones do, because one machine in one state measured all of them; with a measured
-/// iteration, to which layers are scaled, its relative error if that is larger. The range of the yardstick during the
-/// profile, as a uniform distribution, adds in quadrature. Sources: Kenney & Keeping, Mathematics of Statistics, 1951
-/// (standard error of a median); JCGM 100:2008 (GUM), 4.3.7 (uniform), 5.2.2 note 1 (correlated errors).
+/// The uncertainty of the layers' times. The standard error of a median of n samples is 1.2533 * 1.4826 * (median
+/// absolute deviation) / sqrt(n); a time without spread counts as 10 % of itself, an estimated one with its log_spread.
+/// The errors of layers add up linearly, as fully correlated ones do, because one machine in one state measured all of
+/// them; with a measured iteration, to which layers are scaled, its relative error if that is larger. The range of the
+/// yardstick during the profile, as a uniform distribution, adds in quadrature. Sources: Kenney & Keeping, Mathematics
+/// of Statistics, 1951 (standard error of a median); JCGM 100:2008 (GUM), 4.3.7 (uniform), 5.2.2 note 1 (correlated
+/// errors).
 [[nodiscard]] Doubt compute_doubt(const Graph& graph, const BoundPlan& plan);
 
-/// Of the messages and all-reduces that the plan sends over links of `level`: 10 % inside the range of a measured curve
-/// and for a measured latency and bandwidth, a factor of 1.65 outside the range and for a declared link, as calibrate
-/// expects before any run; both are declared. The largest of all of them; 0 if there are none.
+/// The uncertainty of the messages and all-reduces that the plan sends over links of `level`: 10 % inside the range of
+/// a measured curve and for a measured latency and bandwidth, a factor of 1.65 outside the range and for a declared
+/// link, as calibrate expects before any run; both are declared. The largest of all of them; 0 if there are none.
 [[nodiscard]] Doubt link_doubt(const Topology& topology, const BoundPlan& plan, int level);
 
 /// predict, or predict_calibrated, with intervals: Prediction::low, high and interval, and the ranges of the stages.
 /// Each mechanism in turn is made slower by 1.645 standard deviations and predicted again; the changes and the model's
-/// own error, 15 % (declared), add in quadrature, on the scale of the logarithm and to both sides. With a calibration
-/// its residuals, which hold all of these, replace them. Memory: from 7 % below the estimate to
+/// own error, 15 % (declared), add in quadrature, on a logarithmic scale and on both sides. With a calibration, its
+/// residuals replace them, because they include all of these errors. Memory: from 7 % below the estimate to
 /// StagePrediction::memory_bound. Throws as predict.
 /// Source: JCGM 100:2008 (GUM), 5.1.2 (propagation of independent errors).
 [[nodiscard]] std::variant<Prediction, Infeasible> predict_with_intervals(const Graph& graph, const Topology& topology,
@@ -52,7 +53,7 @@ struct Scenario {
   Plan plan;
 };
 
-/// The time per microbatch (the step over its microbatches) of one scenario over that of another, with a 90 % interval.
+/// Ratio of one scenario's time per microbatch (step time / microbatches) to another's, with a 90 % interval.
 struct StepRatio {
   double ratio = 1;
   double low = 1;

@@ -25,8 +25,9 @@ struct RobustFitOptions {
 /// The factors, one for each prior, all above 0, that minimise
 ///   sum over rows of huber(log(measured / predicted) / noise) + sum over k of (log(factor[k]) / log_spread[k])^2 / 2.
 /// A factor that no row depends on stays 1. Gauss-Newton in log(factor) with reweighting.
-/// Throws std::invalid_argument for a row with another number of parts, with nothing predicted, a negative or infinite
-/// number, or a measured value that is not above 0; for a prior, noise or huber that is not above 0.
+/// Throws std::invalid_argument for a row whose number of parts differs from that of the priors, with a prediction of
+/// 0, a negative or infinite number, or a measured value that is not above 0; for a prior, noise or huber that is not
+/// above 0.
 /// Source: Huber, Robust Statistics, 1981, chapter 7.
 [[nodiscard]] std::vector<double> robust_factors(std::span<const FitRow> rows, std::span<const FactorPrior> priors,
                                                  const RobustFitOptions& options = {});

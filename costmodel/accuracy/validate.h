@@ -13,7 +13,7 @@ namespace stagecraft {
 
 /// A prediction and the measured run of the same plan.
 struct ValidatedRun {
-  std::string name;  ///< for people, the measurement's file
+  std::string name;  ///< for display: the measurement's file
   std::string model;
   std::string schedule;
   int ranks = 1;
@@ -37,7 +37,8 @@ struct Regime {
 struct Validation {
   std::vector<ValidatedRun> runs;
   std::vector<Regime> regimes;  ///< "all" first; then by model, schedule and ranks where the runs differ in them
-  /// The same of the runs with a known drift, their predictions and intervals multiplied by it; empty without any.
+  /// The same for the runs with a known drift, with predictions and intervals multiplied by it; empty if there are
+  /// none.
   std::vector<Regime> without_drift = {};
   /// Share by which measured times must differ for a pair to count in the order; absent: unknown.
   std::optional<double> noise = {};
@@ -49,9 +50,9 @@ struct Validation {
 [[nodiscard]] ValidatedRun validated_run(const std::string& name, const Prediction& prediction,
                                          const Measurement& measurement, std::size_t skip = 2);
 
-/// Scores runs. Those of one model with as many ranks and samples per step are alternatives of each other: their order
-/// counts where their measured times differ by more than the share `noise`. Throws std::invalid_argument without runs,
-/// or if `noise` is negative or not finite.
+/// Scores runs. Runs of the same model with the same number of ranks and samples per step are alternatives to each
+/// other: their order counts where their measured times differ by more than the share `noise`. Throws
+/// std::invalid_argument if there are no runs, or if `noise` is negative or not finite.
 [[nodiscard]] Validation validated(std::vector<ValidatedRun> runs, double noise = 0);
 
 /// Tables of regimes and of runs, at most `width` characters wide. The document is format/validation_json.h, the

@@ -13,7 +13,7 @@
 
 namespace stagecraft {
 
-/// A layer that two plans have in different stages.
+/// A layer whose stage differs between two plans.
 struct MovedLayer {
   std::string layer;
   int first = 0;   ///< its stage in the first plan
@@ -38,7 +38,7 @@ struct PlanComparison {
   StepRatio ratio;  ///< of the first plan's time per microbatch to the second's
 };
 
-/// What differs apart from layers: schedule, microbatches, chunks, number of stages; of each stage that both have
+/// What differs apart from layers: schedule, microbatches, chunks, number of stages; for each stage in both plans,
 /// replicas, devices and recomputation; gradient buckets, warm-ups, listed actions.
 [[nodiscard]] std::vector<PlanDifference> plan_differences(const Plan& first, const Plan& second);
 

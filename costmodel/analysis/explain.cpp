@@ -351,8 +351,9 @@ std::string move_text(const Explanation& e) {
 
 std::string memory_text(const Explanation& e) {
   if (e.memory.empty()) return "";
-  const auto tightest = std::max_element(e.memory.begin(), e.memory.end(),
-                                         [](const MemoryRoom& a, const MemoryRoom& b) { return a.peak < b.peak; });
+  const auto tightest =
+      std::max_element(e.memory.begin(), e.memory.end(),
+                       [](const MemoryHeadroom& a, const MemoryHeadroom& b) { return a.peak < b.peak; });
   std::string out =
       fmt::format("memory: rank {} has the largest peak, {}", tightest->rank, format_bytes(tightest->peak));
   if (!tightest->room) return out + "; the topology gives no limit\n";

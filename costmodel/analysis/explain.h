@@ -36,8 +36,8 @@ struct PositionParts {
   std::vector<int> stages;
   int ranks = 1;
   StepParts parts;
-  /// The least time by which a computation or update of it could be late alone without a longer step; 0: it is on the
-  /// critical path. Absent without a path.
+  /// The smallest slack of its computations and updates: by how much one of them alone can be late without lengthening
+  /// the step. 0 on the critical path, absent if there is no path.
   std::optional<Seconds> least_slack;
   friend bool operator==(const PositionParts&, const PositionParts&) = default;
 };
@@ -51,7 +51,7 @@ struct PathShare {
   friend bool operator==(const PathShare&, const PathShare&) = default;
 };
 
-/// One layer moved over a stage border.
+/// One layer moved across a stage boundary.
 struct LayerMove {
   std::string layer;
   int from = 0;
@@ -60,12 +60,12 @@ struct LayerMove {
   friend bool operator==(const LayerMove&, const LayerMove&) = default;
 };
 
-/// Peak memory of a rank beside the device's.
-struct MemoryRoom {
+/// Peak memory of a rank and the memory of its device.
+struct MemoryHeadroom {
   int rank = 0;
   Bytes peak;
   std::optional<Bytes> room;  ///< the device's memory minus the peak, negative if it does not fit; absent: no limit
-  friend bool operator==(const MemoryRoom&, const MemoryRoom&) = default;
+  friend bool operator==(const MemoryHeadroom&, const MemoryHeadroom&) = default;
 };
 
 /// Why a plan's step takes as long as predicted.
@@ -77,10 +77,10 @@ struct Explanation {
   std::vector<Span> path;                ///< CriticalPath::segments; empty for a step too long to be replayed in full
   std::vector<PathShare> path_shares;    ///< of the path, the largest first
   int bottleneck = 0;                    ///< position whose ranks compute, update and reduce longest
-  double imbalance = 0;                  ///< that time over its mean over all ranks, minus 1
+  double imbalance = 0;                  ///< that time divided by its mean over all ranks, minus 1
   int moves = 0;                         ///< single moves of a layer to an adjacent stage that are possible
   std::optional<LayerMove> best_move;    ///< the one with the shortest step; absent if none is possible or fits
-  std::vector<MemoryRoom> memory;        ///< by rank
+  std::vector<MemoryHeadroom> memory;    ///< by rank
 };
 
 struct ExplainOptions {
@@ -89,10 +89,10 @@ struct ExplainOptions {
   bool moves = true;  ///< look for the best move
 };
 
-/// The prediction of predict (of predict_calibrated with a calibration) taken apart. Every single move of a layer
-/// between adjacent stages that keeps the edges forward and a layer in each stage is evaluated by predict, except where
-/// a rank's own work alone takes longer than the best step found, which cannot be better. A move counts if the result
-/// fits in memory, or the plan itself does not fit. Throws std::invalid_argument as predict.
+/// Breaks down the prediction of predict (or predict_calibrated, given a calibration). predict evaluates every move of
+/// one layer between adjacent stages that keeps all edges forward and no stage empty, except moves after which a rank's
+/// own work alone takes longer than the best step found. A move counts if the result fits in memory, or the plan itself
+/// does not fit. Throws std::invalid_argument as predict.
 [[nodiscard]] std::variant<Explanation, Infeasible> explain(const Graph& graph, const Topology& topology,
                                                             const BoundPlan& plan, const ExplainOptions& options = {});
 

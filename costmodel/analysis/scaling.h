@@ -18,8 +18,8 @@ enum class ScaledWork {
 
 /// `one` on `copies` times as many of the topology's outermost groups: each stage has `copies` times its replicas, the
 /// new ones on the devices of the new groups. Throws std::invalid_argument if `copies` is below 1, if the schedule does
-/// not support replicas or the plan lists its actions, if a topology of one level says how many processors its one host
-/// has, or as validate.
+/// not support replicas or the plan lists its actions, if a topology with one level gives the number of processors of
+/// its only host, or as validate.
 [[nodiscard]] Scenario scaled(const Scenario& one, int copies, ScaledWork work);
 
 /// Predicts `one` on each number of copies. The efficiency is the throughput per device over that of one copy; its

@@ -11,14 +11,14 @@
 
 namespace stagecraft {
 
-/// A settable thing, for people: "link.LEVEL.bandwidth", "2x, 25GB/s", and what it changes.
+/// A quantity that can be set, described for people: "link.LEVEL.bandwidth", "2x, 25GB/s", and what it changes.
 struct SettingText {
   std::string name;
   std::string values;
   std::string meaning;
 };
 
-/// All settable things. `stage.S` and `link.LEVEL` name a stage of the plan and a level of the topology.
+/// All quantities that can be set. `stage.S` and `link.LEVEL` name a stage of the plan and a level of the topology.
 [[nodiscard]] const std::vector<SettingText>& settings_known();
 
 /// The scenario after `change`, "NAME=VALUE". A value with a trailing x is a factor ("0.8x"). A faster link divides the
@@ -28,7 +28,7 @@ struct SettingText {
 /// time of the smallest measured one), the bandwidth's the rest. Layer times, on every type of devices, are first
 /// scaled by closure_factor, whose iteration is then dropped, so that a change of one stage leaves the others alone. An
 /// absolute time of a stage is that on the slowest type of its devices. Throws std::invalid_argument: a change without
-/// "=", an unknown name (listing the known ones), level or stage, or a value that the thing does not take.
+/// "=", an unknown name (listing the known ones), level or stage, or a value that is not valid for it.
 [[nodiscard]] Scenario with_change(Scenario scenario, const std::string& change);
 
 /// Predictions before and after changes.

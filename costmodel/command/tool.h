@@ -21,7 +21,7 @@
 
 namespace stagecraft {
 
-/// The text of --help besides the options.
+/// The text of --help, apart from the options.
 struct ToolText {
   std::string verb;           ///< "plan"; the program is then stagecraft-plan, called as `stagecraft plan`
   std::string purpose;        ///< one or two sentences
@@ -29,9 +29,9 @@ struct ToolText {
   std::string versions = "";  ///< versions of libraries, which --version prints after the program's own
 };
 
-/// The known name that `name` is probably a slip of: the one the fewest edits away (a character added, dropped,
-/// replaced, or swapped with the next), the first of several; nothing if that is more than a third of its characters
-/// and more than one.
+/// The known name of which `name` is probably a misspelling: the one with the fewest edits (a character added, dropped,
+/// replaced, or swapped with the next), the first if several tie. Nothing if it takes more than one edit and more than
+/// a third of its characters.
 [[nodiscard]] inline std::optional<std::string> nearest_name(const std::string& name,
                                                              const std::vector<std::string>& known) {
   std::optional<std::string> nearest;
@@ -60,8 +60,7 @@ struct ToolText {
   return nearest;
 }
 
-/// ", did you mean --depth?" for the first argument that the app did not expect and that is a slip of an option's name,
-/// else nothing.
+/// ", did you mean --depth?" for the first unexpected argument that looks like a misspelt option, else nothing.
 [[nodiscard]] inline std::string suggested_option(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -92,10 +91,10 @@ template <class... Classes>
 }
 
 /// The exit status of a tool: `configure(CLI::App&)` declares its options, then `run()` does the work and returns 0 for
-/// done or 1 for "no answer". --help and --version end with 0. A command line that is wrong for any files ends with 2:
-/// one that cannot be parsed, and a CLI::ParseError of `run`. Any other exception of `run` (bad input, the machine
-/// refused) ends with 1. Messages go to standard error, begin with the program's name, and have the code of their kind
-/// at the end of the first line.
+/// done or 1 for "no answer". --help and --version end with 0. A command line that is wrong whatever the files contain
+/// ends with 2: one that cannot be parsed, and a CLI::ParseError from `run`. Any other exception from `run` (bad input,
+/// a failure of the machine) ends with 1. Messages go to standard error, begin with the program's name, and have the
+/// code of their kind at the end of the first line.
 template <class Configure, class Run>
 [[nodiscard]] int run_tool(const ToolText& text, int argc, char** argv, Configure configure, Run run) {
   const std::string program = "stagecraft-" + text.verb;

@@ -32,7 +32,7 @@ struct Acceptance {
   bool other_device = false;
 };
 
-/// Declares --accept-untrusted and --accept-other-device; `consequence` says what the latter does besides.
+/// Declares --accept-untrusted and --accept-other-device; `consequence` says what else the latter does.
 inline void add_acceptance_options(CLI::App& app, Acceptance& acceptance, const std::string& consequence = "") {
   add_accept_untrusted(app, acceptance.untrusted,
                        "use the graph's times even if the profile says that they cannot be trusted");
@@ -40,9 +40,9 @@ inline void add_acceptance_options(CLI::App& app, Acceptance& acceptance, const 
                "use the graph's times even if they were measured on another kind of device" + consequence);
 }
 
-/// Throws std::invalid_argument, beginning with `path`, if the graph has no times, or has times that cannot be trusted
-/// or are another device's and that was not accepted. Warns on stderr, as `program`, of accepted times that cannot be
-/// trusted. Returns how the device differs, as accepted_differences does.
+/// Throws std::invalid_argument, beginning with `path`, if the graph has no times, or times that cannot be trusted or
+/// come from another device, unless the user accepted that. Warns on stderr, as `program`, about accepted times that
+/// cannot be trusted. Returns how the device differs, like accepted_differences.
 inline std::string check_times(const std::string& program, const std::string& path, Graph& graph,
                                const Topology& topology, const Acceptance& acceptance) {
   const std::string distrust = distrust_text(graph);
@@ -146,7 +146,7 @@ inline ScenarioInputs read_scenario(const std::string& program, const ScenarioFi
 }
 
 /// Says on stderr, as `program`, how the device of the times differs, unless `other_device` is empty.
-inline void tell_other_device(const std::string& program, const std::string& other_device) {
+inline void warn_other_device(const std::string& program, const std::string& other_device) {
   if (!other_device.empty()) fmt::print(stderr, "{}: note: {}\n", program, other_device);
 }
 

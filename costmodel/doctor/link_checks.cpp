@@ -221,7 +221,7 @@ std::vector<Check> link_checks() {
       {"SC104", Warning, "a collective whose bus bandwidth is above the link's", find_bus_above_peak},
       {"SC105", Warning, "a larger message that takes less than half the time", find_falling_times},
       {"SC106", Warning, "a level that is faster than the one inside it", find_faster_outer_levels},
-      {"SC107", Warning, "a latency that looks like microseconds, or like converted twice", find_strange_latencies},
+      {"SC107", Warning, "a latency that looks like microseconds, or as if converted twice", find_strange_latencies},
       {"SC108", Warning, "device memory that looks like GB, not bytes", find_small_memory},
       {"SC109", Warning, "a bandwidth above that of any link", find_large_bandwidths},
   };

@@ -97,9 +97,11 @@ void find_other_predictions(const Documents& documents, const DoctorOptions&, co
       }
     }
     if (!nearest || distance(*nearest) <= kMostError) continue;
-    report(file, "/iteration_s",
-           fmt::format("the plan's step is {}, graph and topology give {}: it was made from others, plan again",
-                       format_seconds(*plan.iteration), format_seconds(*nearest)));
+    report(
+        file, "/iteration_s",
+        fmt::format(
+            "the plan's step is {}, but graph and topology give {}: the plan was made from other documents; plan again",
+            format_seconds(*plan.iteration), format_seconds(*nearest)));
   }
 }
 

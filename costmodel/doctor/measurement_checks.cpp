@@ -179,7 +179,7 @@ void find_wrong_bytes(const Documents& documents, const DoctorOptions&, const Re
 void find_unfinished_runs(const Documents& documents, const DoctorOptions&, const Report& report) {
   for (const auto& [file, measurement] : documents.measurements) {
     if (!measurement.ended)
-      report(file, "/ended", "the run had not ended when this was written; it may still run, or have died");
+      report(file, "/ended", "the run had not ended when this was written; it may still be running, or may have died");
   }
 }
 

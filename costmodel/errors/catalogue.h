@@ -11,10 +11,10 @@ namespace stagecraft {
 /// What people read about a kind of error.
 struct ErrorEntry {
   ErrorKind kind = ErrorKind::Unexpected;
-  std::string code;    ///< "SC2101"; never given to another kind, also after this one is gone
+  std::string code;    ///< "SC2101"; never reused for another kind, even after this one is removed
   std::string title;   ///< what happened, in a few words
   std::string cause;   ///< when it happens, in sentences
-  std::string remedy;  ///< what to do, in sentences; commands as one types them
+  std::string remedy;  ///< what to do, in sentences; commands as typed
 };
 
 /// Codes that begin with the same two digits.

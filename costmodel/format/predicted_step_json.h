@@ -5,7 +5,8 @@
 
 namespace stagecraft::format {
 
-/// Step, its interval if there is one, and throughput: what documents that set predictions side by side have of each.
+/// Step, its interval if there is one, and throughput: the fields of each prediction in documents that compare
+/// predictions.
 [[nodiscard]] Json predicted_step_json(const Prediction& prediction);
 
 }  // namespace stagecraft::format

@@ -194,9 +194,9 @@ ScalePoint read_scale_point(const Cursor& at) {
   return out;
 }
 
-MemoryCourse read_course(const Cursor& at) {
+MemoryOverTime read_memory_over_time(const Cursor& at) {
   Fields fields(at);
-  MemoryCourse out;
+  MemoryOverTime out;
   out.rank = whole(fields.required("rank"));
   out.moments = fields.required("moments").list([](const Cursor& each) {
     Fields moment(each);
@@ -262,7 +262,7 @@ std::string prediction_json(const Prediction& prediction) {
     each["fits"] = point.fits;
     out["scaling"].push_back(std::move(each));
   }
-  for (const MemoryCourse& course : prediction.memory_over_time) {
+  for (const MemoryOverTime& course : prediction.memory_over_time) {
     Json moments = Json::array();
     for (const MemoryMoment& moment : course.moments)
       moments.push_back(Json{{"from_s", moment.from.value}, {"bytes", moment.bytes.value}});
@@ -294,7 +294,7 @@ Prediction parse_prediction(const std::string& text, const std::string& file) {
   if (const auto v = fields.optional("channel")) out.channel = v->text();
   if (const auto v = fields.optional("message_processing")) out.message_processing = v->text();
   if (const auto v = fields.optional("scaling")) out.scaling = v->list(read_scale_point);
-  if (const auto v = fields.optional("memory_over_time")) out.memory_over_time = v->list(read_course);
+  if (const auto v = fields.optional("memory_over_time")) out.memory_over_time = v->list(read_memory_over_time);
   out.timeline = read_timeline(fields.required("timeline"));
   fields.done();
   return out;

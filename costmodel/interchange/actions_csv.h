@@ -19,9 +19,9 @@ namespace stagecraft::interchange {
 /// are not adjacent, and a WeightGradient without its Backward.
 [[nodiscard]] std::string actions_csv(const std::vector<std::vector<Action>>& lists);
 
-/// A plan for lists without one: stages in a row, a layer and a boundary each, as many replicas as there are lists with
-/// the stage, schedule "listed". Empty lists are replicas of the stage before. Throws std::invalid_argument if ranks
-/// are not in the order of ranks(), or stages are not placed as in a PipelineShape.
+/// A plan for lists that come without one: a chain of stages with one layer and one boundary each, as many replicas of
+/// a stage as lists that contain it, and schedule "listed". Empty lists are replicas of the stage before. Throws
+/// std::invalid_argument if ranks are not in the order of ranks(), or stages are not placed as in a PipelineShape.
 [[nodiscard]] Plan plan_of_lists(const std::vector<std::vector<Action>>& lists);
 
 }  // namespace stagecraft::interchange

@@ -166,7 +166,8 @@ class Reader {
     std::vector<std::string_view> lines = split(text, end);
     for (; number_ <= lines.size(); ++number_) {
       const std::string_view line = lines[number_ - 1];
-      if (line.find_first_of("\r\n") != line.npos) fail("has another kind of line end than line 1, expected one kind");
+      if (line.find_first_of("\r\n") != line.npos)
+        fail("has a different line ending from line 1, expected the same on every line");
     }
     number_ = 1;
     return lines;

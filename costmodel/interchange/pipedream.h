@@ -10,12 +10,12 @@ namespace stagecraft::interchange {
 // backward_compute_time=MS, activation_size=BYTES, parameter_size=BYTES", optionally " -- stage_id=N", then one line
 // "<tab>SOURCE -- DESTINATION" per edge. Source: github.com/msr-fiddle/pipedream, its profiles.
 //
-// What a Graph has no field for is in Graph::provenance.notes, so that a profile is written back byte for byte:
+// Whatever Graph has no field for is in Graph::provenance.notes, so that a profile is written back byte for byte:
 //   pipedream.activation_decimals   decimals of most activation sizes in the file; absent: 3
 //   pipedream.final_newlines        line ends after the last line; absent: 1
 //   pipedream.line_ends             "crlf" if lines end so; absent: "lf"
 //   pipedream.KEY.ID                the text of field KEY of layer ID where the usual form would differ ("[4.0]", "7",
-//                                   "0.12345"); ignored once the layer's value is another
+//                                   "0.12345"); ignored if the layer's value has changed
 
 /// The graph of a profile. Layer::id is ID, name is DESC, kind is DESC up to its first "(", or kInputKind if DESC
 /// begins with "Input"; a list of activation sizes gives one output per entry; edges name no output; times count 0

@@ -39,18 +39,18 @@ std::vector<format::Cursor> by_stage(const format::Cursor& at, std::size_t stage
 std::vector<int> read_modules(const format::Cursor& at) {
   const std::vector<int> out = at.list([](const format::Cursor& c) { return whole(c); });
   if (out.size() < 2)
-    at.fail("found " + std::to_string(out.size()) + " modules, expected at least a stage's and the loss");
+    at.fail("found " + std::to_string(out.size()) + " modules, expected at least one for a stage and one for the loss");
   const int last = *std::max_element(out.begin(), out.end());
   const std::set<int> used(out.begin(), out.end() - 1);
   for (int s = 0, n = to_int(used.size()); s < n; ++s) {
-    if (!used.contains(s)) at.fail("stage " + std::to_string(s) + " has no module, but a later one has");
+    if (!used.contains(s)) at.fail("stage " + std::to_string(s) + " has no module, but a later stage does");
   }
   if (out.back() != last) {
     at.at(out.size() - 1)
         .fail("found stage " + std::to_string(out.back()) + " for the loss, expected the last one, " +
               std::to_string(last));
   }
-  if (!used.contains(last)) at.fail("stage " + std::to_string(last) + " has no module but the loss");
+  if (!used.contains(last)) at.fail("stage " + std::to_string(last) + " has no module except the loss");
   return out;
 }
 

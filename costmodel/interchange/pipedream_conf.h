@@ -24,7 +24,7 @@ struct PipedreamConf {
 
 /// The configuration in `text`. Throws FormatError "FILE: POINTER: found, expected" for text that is not JSON, another
 /// key, fewer than two modules, stages other than 0, 1, .. each with modules and ranks, a loss outside the last stage,
-/// a rank that appears twice, ranks other than 0, 1, .., or depths that not every stage has.
+/// a rank that appears twice, ranks other than 0, 1, .., or depths that are missing for a stage.
 [[nodiscard]] PipedreamConf parse_pipedream_conf(const std::string& text, const std::string& file);
 /// The inverse, in the layout of PipeDream's own files.
 [[nodiscard]] std::string pipedream_conf_text(const PipedreamConf& conf);

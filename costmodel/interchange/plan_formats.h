@@ -18,7 +18,7 @@ struct PlanText {
   std::string text;
 };
 
-/// A plan in another program's format, and what is lost in it, one line each.
+/// A plan in another program's format, and what the conversion loses, one line each.
 struct PlanTexts {
   std::vector<PlanText> texts;
   std::vector<std::string> warnings;

@@ -14,8 +14,8 @@ struct HostSlots {
   friend bool operator==(const HostSlots&, const HostSlots&) = default;
 };
 
-/// The hosts in the text of a list, as stagecraft run --hosts takes it and Open MPI: one `NAME [slots=N]` per line; '#'
-/// starts a comment. Throws FormatError naming file and line for anything else, a host that is there twice, and a list
+/// The hosts in the text of a host file, as for stagecraft run --hosts and Open MPI: one `NAME [slots=N]` per line; '#'
+/// starts a comment. Throws FormatError naming file and line for anything else, a host that appears twice, and a file
 /// without hosts.
 [[nodiscard]] std::vector<HostSlots> parse_host_list(const std::string& text, const std::string& file);
 

@@ -22,14 +22,14 @@ struct SplitBackwardTimes {
   friend bool operator==(const SplitBackwardTimes&, const SplitBackwardTimes&) = default;
 };
 
-/// For each stage, its backward where the schedule splits it, as the executor does. Backward takes the layers through
-/// which gradients flow to what the stage receives, each without its weights; WeightGradient takes the weights of those
-/// layers, and all of every other layer's backward. A stage that sends no gradient back, or holds a layer that is not
-/// separable, has all of its backward in the first part. Where a stage recomputes in segments, all of this holds for
-/// each segment. Recomputation itself is not included. Precondition: the plan is valid for the graph.
+/// For each stage, its backward where the schedule splits it, as the executor does. Backward covers the layers through
+/// which gradients flow to the stage's inputs, without their weight gradients; WeightGradient covers the weight
+/// gradients of those layers and the whole backward of every other layer. If a stage sends no gradient back, or
+/// contains a layer that is not separable, its whole backward is in the first part. If a stage recomputes in segments,
+/// this applies to each segment. Recomputation itself is not included. Precondition: the plan is valid for the graph.
 [[nodiscard]] std::vector<SplitBackwardTimes> split_backward_times(const Graph& graph, const BoundPlan& plan);
 
-/// For each stage, whether its backward leaves work to the second part, as split_backward_times has it; false for all
+/// For each stage, whether its backward leaves work to the second part according to split_backward_times; false for all
 /// if the schedule does not split.
 [[nodiscard]] std::vector<bool> splits_backward(const Graph& graph, const BoundPlan& plan);
 

@@ -29,15 +29,15 @@ struct DeclaredGpu {
   friend bool operator==(const DeclaredGpu&, const DeclaredGpu&) = default;
 };
 
-/// A bus id normalised over its writers: without upper case, punctuation and leading zeros.
+/// A bus id in a normal form, whichever program wrote it: lower case, without punctuation or leading zeros.
 [[nodiscard]] std::string plain_bus(std::string_view bus);
 
-/// One way, one NVLink of a GPU; as NCCL counts it (ncclTopoNVLinkBw in src/graph/topo.h of NCCL 2.30): less than in
-/// the data sheet.
+/// Bandwidth of one NVLink of a GPU in one direction, as NCCL counts it (ncclTopoNVLinkBw in src/graph/topo.h of NCCL
+/// 2.30): less than in the data sheet.
 [[nodiscard]] BytesPerSecond nvlink_bandwidth(int compute_capability);
 
-/// One way, `lanes` PCI lanes of 2.5, 5, 8, 16, 32 or 64 GT/s; anything else counts as 8 GT/s. As NCCL counts it
-/// (kvDictPciGen in src/graph/topo.cc of NCCL 2.30): less than in the data sheet.
+/// Bandwidth in one direction of `lanes` PCI lanes of 2.5, 5, 8, 16, 32 or 64 GT/s; anything else counts as 8 GT/s. As
+/// NCCL counts it (kvDictPciGen in src/graph/topo.cc of NCCL 2.30): less than in the data sheet.
 [[nodiscard]] BytesPerSecond pci_bandwidth(double gigatransfers_per_s, int lanes);
 
 /// Levels that join `gpus`, which ascend by rank, up to "node", and in `notes`, by level, the links of each:

@@ -8,12 +8,12 @@
 
 namespace stagecraft {
 
-/// What `graph` was measured on: Graph::device; for older documents of stagecraft-profile, from their provenance.
-/// Unknown fields are empty.
+/// What `graph` was measured on: Graph::device or, for older documents of stagecraft-profile, their provenance. Unknown
+/// fields are empty.
 [[nodiscard]] MeasuredDevice measured_device(const Graph& graph);
 
-/// The device and the host's processors of `topology` in the same words: Topology::device, for older documents of
-/// stagecraft-links, from their provenance; an unstated kind follows from a name such as "CPU" or "H100-80GB".
+/// The device and the host's processors of `topology` in the same form: Topology::device or, for older documents of
+/// stagecraft-links, their provenance. A missing kind is inferred from a name such as "CPU" or "H100-80GB".
 [[nodiscard]] MeasuredDevice described_device(const Topology& topology);
 
 /// Why the times of `graph` are not valid on `topology`, one clause per reason, such as "the graph was measured on a

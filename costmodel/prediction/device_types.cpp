@@ -20,14 +20,14 @@ Graph with_profile(Graph graph, const std::string& type, const Graph& other) {
   }
   if (other.layers.size() != graph.layers.size()) {
     refuse("has " + std::to_string(other.layers.size()) + " layers, the graph " + std::to_string(graph.layers.size()) +
-           ": it is of another model");
+           ": it describes another model");
   }
   for (std::size_t i = 0; i < graph.layers.size(); ++i) {
     const Layer& one = graph.layers[i];
     const Layer& two = other.layers[i];
     if (two.id != one.id) refuse("has layer \"" + two.id + "\" where the graph has \"" + one.id + "\"");
     if (activation_bytes(two) != activation_bytes(one) || two.parameter_bytes != one.parameter_bytes)
-      refuse("has other outputs or parameters in layer \"" + one.id + "\"");
+      refuse("has different outputs or parameters in layer \"" + one.id + "\"");
   }
   graph.profiles.push_back({type, other.device, other.iteration, other.layers});
   return graph;

@@ -26,8 +26,7 @@ namespace stagecraft {
 /// Bytes of a rank of `stage` that holds `in_flight` microbatches at once, with all parts at their largest, by part:
 ///   parameters, gradients (as many bytes), optimizer (optimizer_state_values for each parameter value),
 ///   activations (in_flight * (saved bytes of its layers + what it receives, twice if no layer saves it: a layer's
-///   saved
-///     bytes are less by what it released while the model was whole, and a stage keeps what it receives); layers
+///     saved bytes are less by what it released while the model was whole, and a stage keeps what it receives); layers
 ///     without saved_bytes count their outputs; with recomputation in_flight * (what it receives + what crosses between
 ///     its segments), and the saved bytes of the largest segment once; if the schedule splits the backward, of all
 ///     segments in_flight times, since recomputed values stay until the weight gradient),

@@ -17,7 +17,7 @@ std::string samples_text(const Graph& graph) {
 void check_belong_together(const Graph& one, const Graph& two) {
   const auto refuse = [&](const std::string& why) { throw std::invalid_argument(samples_text(two) + " " + why); };
   const auto check = [&](const auto& found, const auto& expected, const std::string& what) {
-    if (found != expected) refuse("has another " + what + " than " + samples_text(one));
+    if (found != expected) refuse("has a different " + what + " from " + samples_text(one));
   };
   check(two.name, one.name, "model");
   check(two.options, one.options, "set of the model's options");
@@ -32,7 +32,7 @@ void check_belong_together(const Graph& one, const Graph& two) {
     const Layer& b = two.layers[i];
     if (b.id != a.id) refuse("has layer \"" + b.id + "\" where " + samples_text(one) + " has \"" + a.id + "\"");
     if (b.parameter_bytes != a.parameter_bytes || b.outputs.size() != a.outputs.size() || b.kind != a.kind)
-      refuse("has another kind, other outputs or parameters in layer \"" + a.id + "\"");
+      refuse("has a different kind, outputs or parameters in layer \"" + a.id + "\"");
   }
   check(two.edges, one.edges, "order of layers");
 }

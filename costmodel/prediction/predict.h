@@ -22,7 +22,7 @@ struct Range {
   friend bool operator==(const Range&, const Range&) = default;
 };
 
-/// The intervals of a stage's figures of the same names.
+/// The intervals of the fields of StagePrediction that have the same names.
 struct StageRanges {
   Range<Seconds> forward, backward, compute, update, reduce, exposed_transfer, bubble;
   Range<Bytes> memory;  ///< of the total
@@ -44,12 +44,12 @@ struct StagePrediction {
   Seconds bubble;            ///< idle otherwise, including before a reduce and without a microbatch
   int in_flight = 0;         ///< largest number of microbatches held at once
   RankMemory memory;         ///< of the replica that needs the most: its share in the peak of its rank
-  Bytes memory_bound;        ///< likewise of what no run exceeds, see replay_memory
+  Bytes memory_bound;        ///< likewise for the bound that no run exceeds, see replay_memory
   bool fits = true;  ///< by the bound, with the rank's other stages in the device's memory, if the topology gives one
   std::optional<StageRanges> ranges = {};  ///< absent: predicted without intervals
 };
 
-/// What several copies of a plan do together, see analysis/scaling.h.
+/// The prediction for several copies of a plan, see analysis/scaling.h.
 struct ScalePoint {
   int copies = 1;
   int devices = 1;       ///< of the topology
@@ -73,10 +73,10 @@ struct MemoryMoment {
 };
 
 /// The memory of one rank over the timeline.
-struct MemoryCourse {
+struct MemoryOverTime {
   int rank = 0;
   std::vector<MemoryMoment> moments;  ///< ascending in time
-  friend bool operator==(const MemoryCourse&, const MemoryCourse&) = default;
+  friend bool operator==(const MemoryOverTime&, const MemoryOverTime&) = default;
 };
 
 /// The predicted behaviour of a plan. With an asynchronous schedule, the timeline has the steps of step_window and the
@@ -110,8 +110,8 @@ struct Prediction {
   /// Microbatches in the middle of the step that were extrapolated, not replayed: the timeline has a gap for them, of
   /// the right length. 0: all were replayed.
   int reckoned_microbatches = 0;
-  /// Of the first replica of each pipeline position. Empty if microbatches were reckoned.
-  std::vector<MemoryCourse> memory_over_time = {};
+  /// Of the first replica of each pipeline position. Empty if microbatches were extrapolated.
+  std::vector<MemoryOverTime> memory_over_time = {};
   std::vector<ScalePoint> scaling = {};  ///< empty: not asked for
 };
 
@@ -124,8 +124,8 @@ struct Prediction {
 
 /// Replays the plan's action lists against the graph's times and the topology's links. Infeasible if the lists
 /// deadlock. For a step longer than PredictOptions::most_whole, replays a shorter one, with as many microbatches as it
-/// takes until all ranks, messages and lists are in the state of some microbatches ago (simulate_and_watch); the rest
-/// of the step repeats that period and is added. The result is that of a whole replay within 1e-9. Throws
+/// takes until all ranks, messages and lists are in the same state as some microbatches earlier (simulate_and_watch);
+/// the rest of the step repeats that period and is added. The result is that of a whole replay within 1e-9. Throws
 /// std::invalid_argument as simulation_input, and for a step longer than most_replayed that does not repeat itself: all
 /// forwards before all backwards (gpipe), updates inside the lists (pipedream), lists by hand.
 [[nodiscard]] std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology& topology,

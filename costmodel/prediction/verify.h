@@ -37,8 +37,7 @@ struct Verified {
 
 /// Proves for the lists, before anything is launched:
 ///   every forward, backward and (where the schedule splits it) weight gradient of every microbatch appears once, on
-///   the
-///     rank that runs it, and so do the transfers on every edge between them;
+///     the rank that runs it, and so do the transfers on every edge between them;
 ///   on a rank, the inputs of an action come before it;
 ///   every gradient belongs to its Update by update_of, after a Reduce if replicas or tied parameters need
 ///     one, and every microbatch uses the parameters of the schedule's Weights;

@@ -47,7 +47,7 @@ class Lock {
     if (descriptor_ < 0) throw FormatError(ErrorKind::CannotRead, folder + ": cannot open: " + std::strerror(errno));
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
     ::close(descriptor_);
-    throw FormatError(ErrorKind::CannotWrite, folder + ": another stagecraft auto works in it");
+    throw FormatError(ErrorKind::CannotWrite, folder + ": another stagecraft auto is using it");
   }
   ~Lock() { ::close(descriptor_); }
   Lock(const Lock&) = delete;
@@ -60,7 +60,7 @@ class Lock {
 void make_folder(const std::string& path) {
   std::error_code error;
   fs::create_directories(path, error);
-  if (error) throw FormatError(ErrorKind::CannotWrite, path + ": cannot make this folder: " + error.message());
+  if (error) throw FormatError(ErrorKind::CannotWrite, path + ": cannot create this folder: " + error.message());
 }
 
 class Doer {
@@ -81,14 +81,13 @@ class Doer {
       if (!options.dry_run && !options.program(step.name) && decide(step, record(step.name), again(i)).todo) {
         throw DeviceError(
             ErrorKind::MissingProgram,
-            fmt::format("step {} needs the program stagecraft-{}, which is not here{}", step.name, step.name,
-                        step.name == "profile"
-                            ? ": it was built without LibTorch. Build it with scripts/setup, or give "
-                              "[model] graph = \"graph.json\" instead of a name"
-                        : step.name == "plan"
-                            ? ""
-                            : ": it was built without LibTorch. Build it with scripts/setup, or end before it "
-                              "with --until"));
+            fmt::format(
+                "step {} needs the program stagecraft-{}, which was not found{}", step.name, step.name,
+                step.name == "profile" ? ": it was built without LibTorch. Build it with scripts/setup, or give "
+                                         "[model] graph = \"graph.json\" instead of a name"
+                : step.name == "plan"
+                    ? ""
+                    : ": it was built without LibTorch. Build it with scripts/setup, or stop before it with --until"));
       }
     }
   }
@@ -98,13 +97,13 @@ class Doer {
     for (std::size_t i = 0; i <= last_; ++i) {
       const Step& step = steps_[i];
       if (i < first_) {
-        fmt::print("# {}: as it is\n", step.name);
+        fmt::print("# {}: left unchanged\n", step.name);
         continue;
       }
       Decision decision = decide(step, record(step.name), again(i));
       const auto changes = [&](const std::string& path) { return changing.contains(path); };
       if (const auto input = std::ranges::find_if(step.inputs, changes); !decision.todo && input != step.inputs.end())
-        decision = {true, *input + " will be new", !step.training.empty()};
+        decision = {true, *input + " will change", !step.training.empty()};
       if (!decision.todo) {
         fmt::print("# {}: up to date\n", step.name);
         continue;
@@ -132,7 +131,7 @@ class Doer {
       const Step& step = steps_[i];
       position_ = fmt::format("[{}/{}] {}", i + 1, last_ + 1, step.name);
       if (i < first_) {
-        say(position_ + ": as it is, because of --from");
+        say(position_ + ": left unchanged because of --from");
         continue;
       }
       const Decision decision = decide(step, record(step.name), again(i));
@@ -189,7 +188,7 @@ class Doer {
     std::string answer;
     if (!std::getline(std::cin, answer)) answer = "n";
     if (answer.empty() || answer == "y" || answer == "Y" || answer == "yes") return true;
-    say("not run; to go on: " + options_.shown);
+    say("not run; to continue: " + options_.shown);
     return false;
   }
 
@@ -197,20 +196,20 @@ class Doer {
     for (const std::string& input : step.inputs) {
       if (!made_.contains(input) || exists(input)) continue;
       throw FormatError(ErrorKind::CannotRead,
-                        input + ": does not exist, but the steps before --from are not done; leave out --from");
+                        input + ": does not exist, and the steps before --from are not run; omit --from");
     }
     say(fmt::format("{}: {}", position_, decision.reason));
     if (!step.training.empty()) {
       if (decision.new_training && exists(files_.run_folder)) {
         const std::string name = free_name(files_.run_folder);
         fs::rename(files_.run_folder, name);
-        say(fmt::format("{}: the training that was in {} is now in {}", position_, files_.run_folder, name));
+        say(fmt::format("{}: moved the previous training from {} to {}", position_, files_.run_folder, name));
       }
       make_folder(files_.run_folder);
     }
     say(command(step));
     const auto start = std::chrono::steady_clock::now();
-    const HeldSignals held;
+    const DeferredSignals held;
     format::StepRecord record = record_of(step);
     keep(record);
     const Ended ended = run_process(*options_.program(step.name), step.arguments, log_of(step),
@@ -224,7 +223,7 @@ class Doer {
     say(fmt::format("{}: done in {}", position_, format_seconds(Seconds(took.count()))));
     const std::optional<int> signal = ended.signal ? ended.signal : held.taken();
     if (!signal) return 0;
-    say("interrupted; to go on: " + options_.shown);
+    say("interrupted; to continue: " + options_.shown);
     return 128 + *signal;
   }
 
@@ -234,11 +233,12 @@ class Doer {
                     saved          ? "was interrupted and saved a checkpoint"
                     : ended.signal ? "was interrupted"
                                    : fmt::format("failed with status {}", ended.status)));
-    fmt::print(stderr, "  command:  {}\n  log:      {}\n  to go on: {}{}\n", command(step), log_of(step),
-               ended.signal ? "" : "correct what it says, then ", options_.shown);
+    fmt::print(stderr, "  command:  {}\n  log:      {}\n  continue: {}{}\n", command(step), log_of(step),
+               ended.signal ? "" : "fix the cause, then ", options_.shown);
     const std::string log = format::read_text(log_of(step));
     if (!ended.signal && log.find("--accept-untrusted") != std::string::npos) {
-      fmt::print(stderr, "  or:       {} --accept-untrusted   (takes times of a busy machine)\n", options_.shown);
+      fmt::print(stderr, "  or:       {} --accept-untrusted   (accepts times measured on a busy machine)\n",
+                 options_.shown);
     }
     if (saved) return ended.status;
     if (ended.signal) return 128 + *ended.signal;

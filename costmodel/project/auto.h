@@ -10,23 +10,23 @@
 
 namespace stagecraft::project {
 
-/// How to do a project's steps.
+/// How to run a project's steps.
 struct AutoOptions {
-  std::string from = {};   ///< do this step and those after it, whatever is recorded, and none before; empty: as needed
-  std::string until = {};  ///< end after this step; empty: do all
+  std::string from = {};   ///< run this step and all later ones anyway, and no earlier one; empty: as needed
+  std::string until = {};  ///< stop after this step; empty: run all
   bool dry_run = false;    ///< print the commands on standard output
   bool yes = false;        ///< do not ask before `run`
   std::string shown = {};  ///< how to continue, "stagecraft auto project.toml"
-  /// The program of a verb; absent if it is not there.
+  /// The program of a verb; absent if it is not installed.
   std::function<std::optional<std::string>(const std::string& verb)> program = {};
-  /// The words that call a verb, as shown to the user.
+  /// The command that calls a verb, as shown to the user.
   std::function<std::string(const std::string& verb)> call = {};
   FindExample find_example = {};
 };
 
-/// Does the steps of a project in the current folder, or prints them. Returns the exit status: 0 if all were done; 75
-/// if a run was interrupted and can continue; 128 + signal if interrupted elsewhere; else the failed step's, and 1 if
-/// the user does not want to run. Messages go to standard error, the closing summary to standard output. Throws
+/// Runs the steps of a project in the current folder, or prints them. Returns the exit status: 0 if all succeeded; 75
+/// if a run was interrupted and can continue; 128 + signal if interrupted elsewhere; else that of the failed step, or 1
+/// if the user declines to run. Messages go to standard error, the closing summary to standard output. Throws
 /// std::invalid_argument for a wrong name of a step or an example, FormatError for a state that cannot be read or
 /// written, DeviceError if a program is missing.
 [[nodiscard]] int do_steps(const Project& project, const AutoOptions& options);

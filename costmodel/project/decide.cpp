@@ -26,8 +26,8 @@ bool exists(const std::string& path) {
 
 /// The first difference between what was recorded and what is now; empty if there is none.
 std::string difference(const format::StepRecord& then, const format::StepRecord& now) {
-  if (!then.ended) return "it did not end";
-  if (then.version != now.version) return "it was done by version " + then.version;
+  if (!then.ended) return "it did not finish";
+  if (then.version != now.version) return "it was run by version " + then.version;
   if (then.command != now.command) return "its command has changed";
   for (const auto& [path, hash] : now.inputs) {
     const auto before = then.inputs.find(path);
@@ -77,7 +77,7 @@ Decision decide(const Step& step, const format::StepRecord* recorded, bool again
     if (reason.empty()) {
       out = {};
       for (const auto& [path, hash] : recorded->outputs) {
-        if (file_hash(path) != hash) out.reason = path + " was changed since; it is kept";
+        if (file_hash(path) != hash) out.reason = path + " has changed since; it is kept";
       }
       return out;
     }

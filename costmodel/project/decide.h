@@ -8,23 +8,23 @@
 
 namespace stagecraft::project {
 
-/// What is done about a step.
+/// A decision about a step.
 struct Decision {
   bool todo = false;
-  std::string reason = {};    ///< why it is done, or what is odd about skipping it; may be empty if it is skipped
-  bool new_training = false;  ///< it trains from the beginning: a training that is there stays, under another name
+  std::string reason = {};    ///< why it runs, or a remark on skipping it; may be empty if it is skipped
+  bool new_training = false;  ///< it trains from the beginning; an existing training is kept under another name
 };
 
 /// The hash of a file's content; empty if it cannot be read.
 [[nodiscard]] std::string file_hash(const std::string& path);
 
-/// What is recorded of a step that begins now. A file that does not exist has the hash "". `run`: the program's path.
+/// The record of a step that begins now. A file that does not exist has the hash "". `run`: the program's path.
 [[nodiscard]] format::StepRecord record_of(const Step& step);
 
-/// What to do about a step, given what is recorded of it (null: nothing) and what lies in the folder. A step is skipped
-/// if its command, the version of the tools and its inputs are as recorded and its outputs are there; a changed output
-/// stays, and `reason` says so. `again`: it is done whatever is recorded. A training that was interrupted continues, as
-/// does one that only became longer.
+/// Decides about a step, given its record (null if there is none) and the files in the folder. A step is skipped if its
+/// command, the version of the tools and its inputs are as recorded and its outputs exist; a changed output is kept,
+/// and `reason` says so. `again`: run it even if it is up to date. An interrupted training continues, as does one that
+/// only became longer.
 [[nodiscard]] Decision decide(const Step& step, const format::StepRecord* recorded, bool again);
 
 }  // namespace stagecraft::project

@@ -18,9 +18,9 @@ struct NewProject {
   std::string folder = "stagecraft-out";
 };
 
-/// A project that `stagecraft auto` can do as it is. It trains on this machine unless the model is a graph or the
-/// topology is another one; then it ends with a prediction and a report. Throws std::invalid_argument for an option
-/// without "=", options of a file, and an estimate for a graph or for this machine.
+/// A project that `stagecraft auto` can run unchanged. It trains on this machine; if the model is a graph or the
+/// topology describes another machine, it ends with a prediction and a report instead. Throws std::invalid_argument for
+/// an option without "=", options of a file, and an estimate for a graph or for this machine.
 [[nodiscard]] Project new_project(const NewProject& wanted);
 
 }  // namespace stagecraft::project

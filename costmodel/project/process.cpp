@@ -159,17 +159,17 @@ bool is_ready(const pollfd& one) { return (one.revents & (POLLIN | POLLHUP | POL
 
 }  // namespace
 
-HeldSignals::HeldSignals() {
+DeferredSignals::DeferredSignals() {
   const sigset_t signals = held();
   ::sigprocmask(SIG_BLOCK, &signals, nullptr);
 }
 
-HeldSignals::~HeldSignals() {
+DeferredSignals::~DeferredSignals() {
   const sigset_t signals = held();
   ::sigprocmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
-std::optional<int> HeldSignals::taken() const {
+std::optional<int> DeferredSignals::taken() const {
   const sigset_t signals = held();
   const timespec now{};
   const int signal = ::sigtimedwait(&signals, nullptr, &now);

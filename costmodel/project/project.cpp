@@ -50,7 +50,7 @@ std::string shown(const toml::node& node) {
 
 /// A text that can be a word of a command line.
 std::string word(const Place& place, const std::string& text) {
-  if (text.empty()) place.fail("found \"\", expected a text that is not empty");
+  if (text.empty()) place.fail("found \"\", expected a non-empty string");
   const auto control = [](unsigned char c) { return c < 0x20 || c == 0x7F; };
   if (std::ranges::any_of(text, control)) place.fail("found a control character, expected text on one line");
   return text;
@@ -68,7 +68,7 @@ std::string option_value(const Place& place, const toml::node& node) {
   if (const auto* number = node.as_floating_point(); number && std::isfinite(number->get()))
     return fmt::format("{}", number->get());
   if (const auto text = text_or_integer(place, node)) return *text;
-  place.fail("found " + shown(node) + ", expected a text, a number, true or false");
+  place.fail("found " + shown(node) + ", expected a string, a number, true or false");
 }
 
 /// What `key` takes, for messages.
@@ -121,7 +121,8 @@ Value read_value(const std::string& file, const Key& key, const toml::node& node
       const auto* text = node.as_string();
       if (!text) return wrong();
       std::string value = word(place, text->get());
-      if (value.starts_with('-')) place.fail("found \"" + value + "\", expected a text that does not begin with \"-\"");
+      if (value.starts_with('-'))
+        place.fail("found \"" + value + "\", expected a string that does not begin with \"-\"");
       const bool known = key.one_of.empty() || std::ranges::find(key.one_of, value) != key.one_of.end() ||
                          (key.name == "schedule" && value.starts_with("csv:"));
       if (!known) place.fail(unknown_name(key.name, value, key.one_of));
@@ -142,7 +143,7 @@ Value read_value(const std::string& file, const Key& key, const toml::node& node
       for (const toml::node& element : *array) {
         const Place inside{file, element.source().begin};
         const auto text = text_or_integer(inside, element);
-        if (!text) inside.fail("found " + shown(element) + ", expected a text or an integer");
+        if (!text) inside.fail("found " + shown(element) + ", expected a string or an integer");
         out.push_back(*text);
       }
       return out;
@@ -184,7 +185,7 @@ std::vector<Clash> clashes(const Project& p) {
   const auto has = [&](const char* section, const char* key) { return p.find(section, key) != nullptr; };
   const auto exclude = [&](const char* section, const char* one, const char* other) {
     if (has(section, one) && has(section, other))
-      out.push_back({section, other, fmt::format("{} and {} exclude each other", one, other)});
+      out.push_back({section, other, fmt::format("{} and {} are mutually exclusive", one, other)});
   };
   exclude("model", "name", "graph");
   exclude("plan", "microbatches", "global_batch");
@@ -202,7 +203,7 @@ std::vector<Clash> clashes(const Project& p) {
   const auto entry = std::ranges::find(schedules(), schedule, &ScheduleEntry::name);
   if (has("run", "validate_every") && entry != schedules().end() && entry->weights != Weights::Flushed) {
     out.push_back({"run", "validate_every",
-                   "schedule " + schedule + " validates only after the last step, without validate_every"});
+                   "schedule " + schedule + " validates only after the last step; remove validate_every"});
   }
   for (const char* key : {"loss_scale", "loss_scale_growth_interval"}) {
     if (has("training", key) && has("model", "name") && p.text("model", "dtype", "float32") != "float16")
@@ -210,16 +211,19 @@ std::vector<Clash> clashes(const Project& p) {
   }
   const bool here = p.text("cluster", "topology", "this-machine") == "this-machine";
   if (!here && has("cluster", "devices"))
-    out.push_back({"cluster", "devices", "only a topology of this-machine takes devices; a file gives its own"});
+    out.push_back(
+        {"cluster", "devices", "devices is only valid with topology = \"this-machine\"; a topology file has its own"});
   const std::int64_t microbatch = p.integer("model", "microbatch", 1);
   if (!has("model", "graph") && p.integer("plan", "global_batch", microbatch) % microbatch != 0)
     out.push_back({"plan", "global_batch",
                    fmt::format("{} samples are not a multiple of the microbatch's {}",
                                p.integer("plan", "global_batch", 0), microbatch)});
   if (has("plan", "global_batch") && has("model", "graph") && !has("model", "microbatch"))
-    out.push_back({"plan", "global_batch", "with a graph of your own, [model] microbatch must say its samples too"});
+    out.push_back({"plan", "global_batch",
+                   "with a graph, global_batch also needs [model] microbatch, the graph's samples per microbatch"});
   if (p.has("run") && has("cluster", "estimate"))
-    out.push_back({"cluster", "estimate", "estimated times are for devices that are not here; remove it or [run]"});
+    out.push_back({"cluster", "estimate",
+                   "estimated times are for devices that this machine does not have; remove estimate or [run]"});
   if (p.has("evaluate") && !p.flag("run", "checkpoint", true))
     out.push_back({"run", "checkpoint", "[evaluate] needs checkpoints; remove one of them"});
   return out;
@@ -266,11 +270,11 @@ std::string to_string(Kind kind) {
     case Kind::Pair:
       return "two numbers";
     case Kind::Text:
-      return "a text";
+      return "a string";
     case Kind::Bytes:
       return "bytes, such as 16000000000 or \"16GiB\"";
     case Kind::Words:
-      return "a list of texts";
+      return "a list of strings";
     case Kind::Named:
       return "a table such as { layers = 4 }";
   }
@@ -342,8 +346,8 @@ Project parse_project(const std::string& text, const std::string& file) {
 
 std::string project_text(const Project& project) {
   std::string out =
-      "# A stagecraft project. `stagecraft auto` does what it says, and resumes where it stopped.\n"
-      "# Paths are relative to this file's folder. Lines that begin with # show what else there is.\n";
+      "# A stagecraft project. `stagecraft auto` carries it out, and resumes where it stopped.\n"
+      "# Paths are relative to this file's folder. Lines that begin with # show the other settings.\n";
   for (const Section& section : sections()) {
     const bool absent = !project.has(section.name);
     out += "\n# " + section.help + "\n" + (absent && may_be_absent(section) ? "# " : "") + "[" + section.name + "]\n";

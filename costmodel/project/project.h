@@ -10,7 +10,7 @@
 
 namespace stagecraft::project {
 
-/// The value of a key: true or false, an integer, a number, two numbers, a text, a list of texts, or named texts.
+/// The value of a key: true or false, an integer, a number, two numbers, a string, a list of strings, or named strings.
 using Value = std::variant<bool, std::int64_t, double, std::array<double, 2>, std::string, std::vector<std::string>,
                            std::map<std::string, std::string>>;
 
@@ -42,8 +42,8 @@ struct Section {
 /// All sections, in the order of the file.
 [[nodiscard]] const std::vector<Section>& sections();
 
-/// A project file: the sections that it has, and the keys that they give. Every section but `run` and `evaluate` is
-/// there with all defaults if it is absent.
+/// A project file: the sections that it has, and the keys that they give. An absent section has all its defaults,
+/// except for `run` and `evaluate`.
 struct Project {
   std::map<std::string, std::map<std::string, Value>> given;
   friend bool operator==(const Project&, const Project&) = default;
@@ -59,7 +59,7 @@ struct Project {
 
 /// Reads a project file; `file` names it in messages. Throws FormatError "FILE: line L column C: found, expected" for
 /// text that is not TOML, an unknown section or key (listing those that exist), a value of the wrong type or out of
-/// range, and keys that exclude each other or lack another.
+/// range, and keys that exclude each other or need a missing one.
 [[nodiscard]] Project parse_project(const std::string& text, const std::string& file);
 
 /// The file with every key: those given with their value, the others as comments with an example. parse_project gives

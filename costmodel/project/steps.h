@@ -25,13 +25,13 @@ struct Step {
   std::string name;  ///< "profile"; also the verb
   std::vector<std::string> arguments;
   std::vector<std::string> inputs;    ///< files whose content it depends on
-  std::vector<std::string> data;      ///< files of data: too large to be read for a hash
-  std::vector<std::string> outputs;   ///< files that it leaves
+  std::vector<std::string> data;      ///< data files, too large to hash
+  std::vector<std::string> outputs;   ///< files that it writes
   std::string standard_output;        ///< the file among `outputs` that takes its standard output; empty: none
-  std::vector<std::string> unhashed;  ///< arguments that change no result
-  /// For `run`: the arguments that make another training of it, without its length; empty for others.
+  std::vector<std::string> unhashed;  ///< arguments that do not affect the result
+  /// For `run`: the arguments that define the training, except its length; empty for others.
   std::vector<std::string> training;
-  std::vector<std::string> beside;  ///< those of `inputs` and `data` that do not change the training
+  std::vector<std::string> beside;  ///< the `inputs` and `data` that do not affect the training
   std::int64_t length = 0;          ///< for `run`: steps or epochs
 };
 
@@ -51,7 +51,7 @@ using FindExample = std::function<std::optional<std::string>(const std::string& 
 /// The names of all steps that a project can have, in their order.
 [[nodiscard]] const std::vector<std::string>& step_names();
 
-/// `words` as a line for a POSIX shell.
+/// `words` as a POSIX shell command line.
 [[nodiscard]] std::string shell_line(const std::vector<std::string>& words);
 
 }  // namespace stagecraft::project

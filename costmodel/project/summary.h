@@ -7,8 +7,8 @@
 
 namespace stagecraft::project {
 
-/// The closing table of a project: step, samples per second, time in which devices are idle and memory of the rank that
-/// needs the most, predicted, and measured beside it unless `measured` is null.
+/// The summary table of a project: step, samples per second, idle time of the devices and memory of the rank that needs
+/// the most, predicted and, unless `measured` is null, measured.
 [[nodiscard]] std::string summary_text(const Prediction& predicted, const Measurement* measured);
 
 }  // namespace stagecraft::project

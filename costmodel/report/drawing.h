@@ -10,7 +10,7 @@
 
 namespace stagecraft::report {
 
-/// A finished picture. `name` is its file's, without the suffix, and begins its ids.
+/// A finished picture. `name` is the file's name without the suffix, and the prefix of its ids.
 struct Picture {
   std::string name;
   std::string title;
@@ -21,10 +21,10 @@ struct Picture {
 
 /// The style sheet of all pictures: light, and dark on screens that prefer it.
 [[nodiscard]] std::string picture_style();
-/// The picture as a file of its own.
+/// The picture as a separate file.
 [[nodiscard]] std::string picture_file(const Picture& picture);
 
-/// What a filled area means. Each has a colour of Okabe and Ito's palette; all but the plain ones also a hatch.
+/// What a filled area means. Each has a colour of Okabe and Ito's palette and, except for the plain ones, a hatch.
 enum class Fill {
   Forward,
   Backward,
@@ -55,7 +55,8 @@ struct Axis {
   /// "0.5": the number of units
   [[nodiscard]] std::string label(double value) const;
 };
-/// Axis from 0 to at least `most`, with about `count` ticks. Nothing to show, or numbers that are not finite: to 1.
+/// Axis from 0 to at least `most`, with about `count` ticks. Up to 1 if there is nothing to show or a number is not
+/// finite.
 [[nodiscard]] Axis time_axis(Seconds most, int count);
 [[nodiscard]] Axis bytes_axis(Bytes most, int count);
 /// Likewise, of plain numbers.
@@ -79,7 +80,7 @@ class Drawing {
             double size = 11, const std::string& more = "");
   void open(const std::string& attributes) { body_ += "<g " + attributes + ">\n"; }
   void close() { body_ += "</g>\n"; }
-  /// Limits what refers to "NAME-clip" to a rectangle.
+  /// Clips elements that refer to "NAME-clip" to a rectangle.
   void clip(double x, double y, double width, double height);
   /// The attribute that paints an area.
   [[nodiscard]] std::string fill(Fill fill);

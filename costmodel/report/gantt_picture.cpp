@@ -147,7 +147,7 @@ Picture gantt_picture(const std::string& name, const std::vector<ShownStep>& ste
                                                            {Fill::WeightGradient, "weight gradient"},
                                                            {Fill::Reduce, "gradient all-reduce"},
                                                            {Fill::Update, "update"},
-                                                           {Fill::Wait, "waits for a message"}}) {
+                                                           {Fill::Wait, "waiting for a message"}}) {
     if (seen.contains(fill)) entries.emplace_back(out.fill(fill), words);
   }
   y += out.legend(kLeft, y, kWide, entries);

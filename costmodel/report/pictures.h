@@ -29,8 +29,9 @@ struct ShownStep {
 /// median. Absent if no step has spans.
 [[nodiscard]] std::optional<ShownStep> shown_step(const Measurement& measurement, std::size_t skip = 2);
 
-/// Steps below each other, rank by rank, on one time axis from each step's begin. At most 32 ranks: of more, the first
-/// of each stage. Bars that would be too narrow to see are joined with their neighbours of the same kind.
+/// Steps one below the other, rank by rank, on one time axis that starts with each step. At most 32 ranks; if there are
+/// more, the first of each stage. Bars that would be too narrow to see are joined with their neighbours of the same
+/// kind.
 [[nodiscard]] Picture gantt_picture(const std::string& name, const std::vector<ShownStep>& steps);
 
 /// A prediction and what to call it.
@@ -39,21 +40,21 @@ struct NamedPrediction {
   const Prediction* prediction = nullptr;
 };
 
-/// Where each stage's step goes, as one bar of parts per stage; one group per prediction.
+/// How each stage spends a step, as one stacked bar per stage; one group per prediction.
 [[nodiscard]] Picture breakdown_picture(const std::string& name, const std::vector<NamedPrediction>& predictions);
 /// Peak memory of each stage by part, with a line at `limit`.
 [[nodiscard]] Picture memory_picture(const std::string& name, const std::vector<NamedPrediction>& predictions,
                                      std::optional<Bytes> limit);
 
 /// What each rank of Prediction::memory_over_time holds over time, with a line at `limit`.
-[[nodiscard]] Picture memory_course_picture(const std::string& name, const Prediction& prediction,
-                                            std::optional<Bytes> limit);
-/// Throughput of several copies over that of one, with its interval, beside perfect scaling.
+[[nodiscard]] Picture memory_over_time_picture(const std::string& name, const Prediction& prediction,
+                                               std::optional<Bytes> limit);
+/// Throughput of several copies over that of one, with its interval and perfect scaling for comparison.
 [[nodiscard]] Picture scaling_picture(const std::string& name, const std::vector<ScalePoint>& points);
 
-/// The layers in the order of the model, in a frame per stage (one frame without a plan). Arrows run in the gaps beside
-/// and the channel above the frames: none crosses a stage that it does not touch. Throws std::invalid_argument as
-/// staged_graph for a plan of another graph.
+/// The layers in the order of the model, in a frame per stage (one frame without a plan). Arrows run in the gaps
+/// between the frames and in the channel above them, and cross only stages that they touch. Throws
+/// std::invalid_argument as staged_graph for a plan of another graph.
 [[nodiscard]] Picture layout_picture(const std::string& name, const Graph& graph, const Plan* plan);
 /// Forward, backward, activations and parameters of each layer, side by side. Of more than 250 layers, those with the
 /// longest times.
@@ -61,10 +62,10 @@ struct NamedPrediction {
 
 /// Time by message bytes of each level's link, measured and as latency + bytes / bandwidth, on logarithmic axes.
 [[nodiscard]] Picture link_picture(const std::string& name, const Topology& topology);
-/// Predicted against measured step times on logarithmic axes. Throws std::invalid_argument without runs or if a time is
-/// not above 0.
+/// Predicted against measured step times on logarithmic axes. Throws std::invalid_argument if there are no runs or a
+/// time is not above 0.
 [[nodiscard]] Picture validation_picture(const std::string& name, const Validation& validation);
-/// Predicted beside measured times of each stage's actions.
+/// Predicted and measured times of each stage's actions, side by side.
 [[nodiscard]] Picture actions_picture(const std::string& name, const Comparison& comparison);
 
 }  // namespace stagecraft::report

@@ -183,7 +183,7 @@ void add_comparison(std::vector<Section>& out, const Named<Comparison>& each, st
     add(fmt::format("rank {} peak memory", m.rank), format_bytes(m.peak.predicted), format_bytes(m.peak.measured),
         m.peak.error());
   markup += table({"", "predicted", "measured", "error"}, rows);
-  Section section{numbered("comparison", i), "Predicted beside measured: " + each.file, markup, {}};
+  Section section{numbered("comparison", i), "Predicted and measured: " + each.file, markup, {}};
   if (!c.actions.empty()) section.pictures.push_back(actions_picture(numbered("actions", i), c));
   out.push_back(std::move(section));
 }
@@ -347,7 +347,7 @@ std::vector<Section> sections(const Documents& d) {
       const Prediction& p = each.value;
       if (!p.memory_over_time.empty()) {
         memory.pictures.push_back(
-            memory_course_picture(numbered("memory-course", memory.pictures.size() - 1), p, limit));
+            memory_over_time_picture(numbered("memory-course", memory.pictures.size() - 1), p, limit));
       }
       if (!p.scaling.empty())
         scaling.pictures.push_back(scaling_picture(numbered("scaling-curve", scaling.pictures.size()), p.scaling));

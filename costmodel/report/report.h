@@ -22,7 +22,7 @@ struct Named {
   T value;
 };
 
-/// What a report may be made of; each may be missing.
+/// The documents that a report can include; all are optional.
 struct Documents {
   std::optional<Named<Graph>> graph;
   std::optional<Named<Topology>> topology;
@@ -40,13 +40,13 @@ struct Documents {
 /// be read), a wrong document, a second graph, topology or validation.
 void add_document(Documents& documents, const std::string& text, const std::string& file);
 
-/// For each run, the number of the prediction to show it beside: of those with its ranks and stages the one with the
-/// fewest runs before, the first of several. So runs and predictions given in the same order belong together, and
-/// repeated runs belong to a single prediction. Absent if no prediction has its ranks and stages.
+/// For each run, the index of the prediction to show it with: among those with the same ranks and stages, the one with
+/// the fewest runs so far, the first if several tie. So runs and predictions given in the same order belong together,
+/// and repeated runs belong to a single prediction. Absent if no prediction has its ranks and stages.
 [[nodiscard]] std::vector<std::optional<std::size_t>> prediction_of_run(const Documents& documents);
 
 /// Predicts each plan if there are a graph with times and a topology, but no prediction, and compares each run with its
-/// prediction_of_run if no comparison is there. Returns one sentence for each plan that cannot be predicted and each
+/// prediction_of_run if there is no comparison. Returns one sentence for each plan that cannot be predicted and each
 /// run that cannot be compared.
 std::vector<std::string> complete(Documents& documents);
 

@@ -124,7 +124,7 @@ std::string text_gantt(const ShownStep& step, int width, bool colour) {
                                                                                       {'W', "W weight gradient"},
                                                                                       {'R', "R all-reduce"},
                                                                                       {'U', "U update"},
-                                                                                      {'~', "~ waits for a message"},
+                                                                                      {'~', "~ waiting for a message"},
                                                                                       {'.', ". idle"}}) {
     if (!used.contains(sign)) continue;
     const bool fits = words.empty() || words.size() - (words.rfind('\n') + 1) + 2 + std::string(word).size() <=

@@ -37,7 +37,7 @@ struct Card {
 /// Whether that rate is one of tensor cores.
 [[nodiscard]] bool uses_tensor_cores(const Card& card, const std::string& dtype, bool allow_tf32);
 
-/// The table for people: names, peaks, bandwidth, memory and source.
+/// The table as text: names, peaks, bandwidth, memory and source.
 [[nodiscard]] std::string cards_text();
 
 }  // namespace stagecraft::roofline

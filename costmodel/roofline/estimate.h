@@ -30,8 +30,8 @@ struct Machine {
 
 /// Time that `work` takes on `machine` at declared efficiencies: 0.85 of the peak rate of ordinary cores, 0.45 of that
 /// of tensor cores, 0.8 of the memory's bandwidth. One operator computes while it moves data: the longer of the two.
-/// Several operators run one after the other, each bound by one of the two: both together. To which each operator's
-/// start is added.
+/// Several operators run one after the other, each bound by one of the two: the sum of both. The time to start each
+/// operator is added.
 /// Sources: Williams, Waterman & Patterson, CACM 52(4), 2009 (roofline); Narayanan et al., SC 2021, table 1 (44 to 52 %
 /// of the tensor cores' peak in whole training steps). The other two are declared.
 [[nodiscard]] Seconds roofline_time(const Work& work, const Machine& machine);
@@ -43,24 +43,24 @@ struct Reference {
 };
 
 /// `graph` with its times replaced by estimates for `target`. Each time is roofline_time on the target times a factor:
-/// - with times of its own in the reference (same layer id and kind): its measured time over its roofline_time on the
+/// - with its own times in the reference (same layer id and kind): its measured time over its roofline_time on the
 ///   reference's machine;
 /// - else the median of these factors over the reference's layers of this kind and direction, else over all layers;
-/// - without reference 1.
-/// The reference's measured times count as a prediction counts them, scaled to its whole iteration. Layers without
-/// counted work are scaled by the geometric mean of the ratios of effective peaks and bandwidths. A time that was
-/// measured as 0 stays 0. An update moves 3 + 2 * optimizer_state_values times the parameters; without a measured
-/// update there is none.
+/// - 1 without a reference.
+/// The reference's measured times are scaled to its whole iteration, as in a prediction. Layers without counted work
+/// are scaled by the geometric mean of the ratios of effective peaks and bandwidths. A time that was measured as 0
+/// stays 0. An update moves 3 + 2 * optimizer_state_values times the parameters; without a measured update there is
+/// none.
 ///
-/// Timing::log_spread, declared: 0.15 with a factor of its own from a machine with the same kind of cores, 0.3 from one
-/// with other cores or of another kind (processor, GPU), 0.5 without reference; in quadrature 0.3 more for a factor of
-/// the kind, and log 2 * w * (1 - w) * |r_c - r_m| / (w r_c + (1 - w) r_m), as if the ratio of compute to memory time
-/// might be wrong by a factor of two (w: share of compute in the reference's roofline; r: target over reference). A
-/// layer without counted work: half of |log(r_c / r_m)| instead.
+/// Timing::log_spread, declared: 0.15 with its own factor from a machine with the same kind of cores, 0.3 from one with
+/// other cores or of another kind (processor, GPU), 0.5 without a reference; in quadrature 0.3 more for a factor of the
+/// kind, and log 2 * w * (1 - w) * |r_c - r_m| / (w r_c + (1 - w) r_m), as if the ratio of compute to memory time might
+/// be wrong by a factor of two (w: share of compute in the reference's roofline; r: target over reference). A layer
+/// without counted work: half of |log(r_c / r_m)| instead.
 ///
-/// The graph says so in Graph::estimate and its provenance. Bytes and shapes stay. What belongs to the measurement
-/// goes: whole iteration, slowdown, loading times, quality, conditions, shares. Throws std::invalid_argument naming the
-/// layer if it has neither counted work nor a time in the reference.
+/// The graph says so in Graph::estimate and its provenance. Bytes and shapes are kept. Everything that belongs to the
+/// measurement is dropped: whole iteration, slowdown, loading times, quality, conditions, shares. Throws
+/// std::invalid_argument naming the layer if it has neither counted work nor a time in the reference.
 [[nodiscard]] Graph estimated(Graph graph, const Machine& target, const std::optional<Reference>& reference);
 
 /// Layers of `reference` whose rate exceeds its peak, one clause for the fastest: "layer "fc" reached 118 TFLOP/s in

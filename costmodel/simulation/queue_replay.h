@@ -9,7 +9,7 @@
 
 namespace stagecraft {
 
-/// How the transfers that a rank has begun queue up. The first of a queue is under way, the others wait behind it.
+/// How the transfers that a rank has begun queue up. The first in a queue is in progress, the others wait behind it.
 enum class Queues {
   Edge,      ///< one for each directed edge: boundary, direction and the two ranks
   Boundary,  ///< one for each boundary and direction

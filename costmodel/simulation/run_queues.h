@@ -13,13 +13,13 @@ class RunQueues {
   /// Threads 0 to `threads - 1`, all asleep. Throws std::invalid_argument if there is no processor.
   RunQueues(int processors, int threads);
 
-  /// The thread wants to run from the next `settle` on. One that runs already goes on, and does not leave.
+  /// The thread wants to run from the next `settle` on. One that is already running keeps running.
   void wake(int thread);
   /// The thread sleeps from the next `settle` on, unless it wakes before: one piece of work follows another.
   void leave(int thread);
-  /// Threads that leave go; then those that woke come, in the order of `wake`: each to the processor on which it ran
-  /// last if that is idle, else to an idle one, else to its last one all the same (before it has run, to the shortest
-  /// queue).
+  /// Removes the threads that went to sleep from their processors, then places those that woke, in the order of `wake`:
+  /// each on the processor on which it last ran if that is idle, else on an idle one, else on its last one anyway (if
+  /// it has not run, in the shortest queue).
   void settle();
 
   /// Whether a processor is idle while two threads share another.
@@ -27,9 +27,9 @@ class RunQueues {
   /// Each idle processor takes the thread that came last to the longest queue, while that has two or more.
   void balance();
 
-  /// The part of a processor's time that a thread which is awake gets, after `settle`.
+  /// The share of a processor's time that an awake thread gets, after `settle`.
   [[nodiscard]] double share(int thread) const { return 1 / static_cast<double>(queues_[where(thread)].size()); }
-  /// All that decides what comes next, after `settle`; equal in equal states.
+  /// Everything that determines what happens next, after `settle`; equal for equal states.
   void append_state(std::vector<std::int64_t>& out) const;
 
  private:
@@ -43,7 +43,7 @@ class RunQueues {
   std::vector<bool> awake_;               // by thread
   std::vector<bool> leaves_;              // by thread
   std::vector<int> leaving_;              // threads that may leave
-  std::vector<int> waking_;               // threads that are awake and have not come
+  std::vector<int> waking_;               // threads that are awake and not placed yet
   int idle_;                              // processors without threads
   int crowded_ = 0;                       // processors with several
 };

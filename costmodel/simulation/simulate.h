@@ -40,18 +40,18 @@ enum class TransferMode {
 
 /// Processor time of a message at one end.
 struct Handling {
-  Seconds fixed;      ///< before the message leaves, or after all of it has come
+  Seconds fixed;      ///< before the message leaves, or after all of it has arrived
   Seconds streaming;  ///< while it moves
 };
 
 /// A message between two ranks on otherwise idle links and processors: `latency` first, then `transmission` on the
 /// ports. Flows on one port share it equally; a flow moves at the smaller of its two ports' shares. Port -1 is never
-/// shared. Handling is part of that time and adds to it only what goes beyond it. With MessageThread::Separate a
-/// message takes the sender's fixed time, the rest of the latency, the longest of transmission and both ends'
-/// streaming, and the receiver's fixed time; the thread of a rank handles one thing at a time, in the order in which
-/// they come up. With MessageThread::Own, a Send takes the rank the sender's time; then comes the rest of the latency;
-/// the receiver takes its time while it waits for a message, after which transmission may go on. A wait receives all
-/// messages that have come, one after the other.
+/// shared. Handling overlaps with that time and adds only what exceeds it. With MessageThread::Separate a message takes
+/// the sender's fixed time, the rest of the latency, the longest of transmission and both ends' streaming, and the
+/// receiver's fixed time; the thread of a rank handles one message end at a time, in the order in which they arise.
+/// With MessageThread::Own, a Send occupies the rank for the sender's time; then the rest of the latency passes; the
+/// receiver spends its time while it waits for a message, and transmission may continue after that. A wait receives all
+/// messages that have arrived, one after the other.
 struct Transfer {
   Seconds latency;
   Seconds transmission;
@@ -87,8 +87,8 @@ struct SimulationInput {
   /// the handling of a message one. If a host has fewer than its ranks have threads, each processor has a queue of
   /// threads that share it equally (RunQueues); a computation is as fast as the slowest of its threads. A slowdown of
   /// ranks that need n > 1 times the processors contains this: it is divided by n, but not below that of one rank less.
-  /// Beyond the last slowdown, the last one holds. 0: unknown; processors are not shared, and beyond the last slowdown
-  /// times grow in proportion to k.
+  /// Beyond the last slowdown, the last one applies. 0: unknown; processors are not shared, and beyond the last
+  /// slowdown times grow in proportion to k.
   int host_processors = 0;
   int compute_processors = 1;
   /// Time for which a processor stays idle, while threads share another one, before it takes one of them.

@@ -59,27 +59,28 @@ int main(int argc, char** argv) {
   const auto step = stagecraft::one_of("step", stagecraft::project::step_names());
   return stagecraft::run_tool(
       {"auto",
-       "Does what a project file says: profile, links, plan, predict, run, compare, report. A step whose inputs have "
-       "not changed is skipped, so the command goes on where it stopped.",
+       "Carries out a project file: profile, links, plan, predict, run, compare, report. Steps whose inputs have not "
+       "changed are skipped, so the command resumes where it stopped.",
        "stagecraft auto stagecraft.toml\n"
        "  stagecraft auto gpt.toml --until predict\n"
        "  stagecraft auto --from plan\n"
        "  stagecraft auto --dry-run > commands.sh\n\n"
-       "Steps: profile, links, estimate, plan, predict, run, evaluate, compare, report; those that the project needs.\n"
+       "Steps: profile, links, estimate, plan, predict, run, evaluate, compare, report; only those that the project "
+       "needs.\n"
        "Exit status, besides the usual ones below: that of the step that failed; 75 after SIGINT or SIGTERM if the "
        "run\n"
        "saved a checkpoint, else 128 + signal"},
       argc, argv,
       [&](CLI::App& app) {
-        app.add_option("FILE", path, "the project file of stagecraft init")->capture_default_str();
-        app.add_option("--until", options.until, "end after this step")->check(step)->type_name("STEP");
-        app.add_option("--from", options.from, "do this step and those after it again, and none before it")
+        app.add_option("FILE", path, "project file, as written by stagecraft init")->capture_default_str();
+        app.add_option("--until", options.until, "stop after this step")->check(step)->type_name("STEP");
+        app.add_option("--from", options.from, "run this step and all later ones again, and no earlier ones")
             ->check(step)
             ->type_name("STEP");
-        app.add_flag("--dry-run", options.dry_run, "print the commands of the steps to do, for a shell, and end");
+        app.add_flag("--dry-run", options.dry_run, "print the commands that would be run, as a shell script, and exit");
         app.add_flag("-y,--yes", options.yes, "do not ask before the run");
         stagecraft::add_accept_untrusted(app, untrusted,
-                                         "go on with times of a machine that was busy, as [cluster] accept_untrusted");
+                                         "accept times measured on a busy machine, like [cluster] accept_untrusted");
       },
       [&] {
         auto project = stagecraft::project::parse_project(stagecraft::format::read_text(path), path);

@@ -58,7 +58,7 @@ int main(int argc, char** argv) {
         app.add_option("RUNS", run_paths, "plan.json, then one or more measured.json of it; then the next plan")
             ->required();
         app.add_option("-o,--output", output, "output file; - is standard output")->capture_default_str();
-        app.add_option("--skip", options.skip, "number of first measured steps of each run to skip")
+        app.add_option("--skip", options.skip, "number of measured steps to skip at the start of each run")
             ->capture_default_str()
             ->transform(stagecraft::integer<std::size_t>(0));
         stagecraft::add_force_option(app, force);
@@ -82,10 +82,11 @@ int main(int argc, char** argv) {
               "median error of a step: {:.1f} % without factors, {:.1f} % with those of the other plans\n",
               calibration.error_before * 100, calibration.error_after * 100);
         } else {
-          std::cerr << "note: one plan only, so the error is that of runs which the factors have seen\n";
+          std::cerr
+              << "note: there is only one plan, so the error is that of the runs from which the factors were learned\n";
         }
         if (calibration.width_is_declared)
-          std::cerr << "note: too few plans for an interval of their own; 15 % is declared\n";
+          std::cerr << "note: too few plans to learn the interval; it is declared as 15 %\n";
         return 0;
       });
 }

@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
       [&](CLI::App& app) {
         app.add_option("PREDICTION", prediction_path, "prediction.json of stagecraft predict")->required();
         app.add_option("MEASURED", measurement_path, "measured.json of stagecraft run")->required();
-        app.add_option("--skip", skip, "number of first measured steps to skip")
+        app.add_option("--skip", skip, "number of measured steps to skip at the start")
             ->capture_default_str()
             ->transform(stagecraft::integer<std::size_t>(0));
         app.add_flag("--json", json, "a stagecraft.comparison document instead of a table");

@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
       },
       [&] {
         const auto [graph, topology, calibration, other_device] = read_scenario("stagecraft-diff", files);
-        stagecraft::tell_other_device("stagecraft-diff", other_device);
+        stagecraft::warn_other_device("stagecraft-diff", other_device);
         const auto first = stagecraft::format::read_plan(first_path);
         const auto second = stagecraft::format::read_plan(second_path);
         for (const bool is_second : {false, true}) {

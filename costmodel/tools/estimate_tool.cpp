@@ -162,7 +162,7 @@ std::optional<Reference> reference_of(const Options& o, const Graph& graph, std:
   } catch (const std::invalid_argument& e) {
     if (!o.source.name.empty()) throw CLI::ValidationError("--from-device", e.what());
     unused = fmt::format(
-        "the times of {} are not used, because what their device can do is unknown ({}); give "
+        "the times of {} are not used, because the peak rates of their device are unknown ({}); give "
         "--from-peak-flops-per-s and --from-memory-bandwidth-bytes-per-s, or --from-device",
         path, source.name.empty() ? "it has no name" : "\"" + source.name + "\"");
     notes.push_back(unused);
@@ -293,8 +293,8 @@ int main(int argc, char** argv) {
   Options o;
   return stagecraft::run_tool(
       {"estimate",
-       "Estimates a graph's times on a device that is not there, from its times on another one or from operations and "
-       "bytes alone; or at a microbatch size that was not measured, from those that were.",
+       "Estimates a graph's times on a device that you do not have, from its times on another device or from "
+       "operations and bytes alone; or at a microbatch size that was not measured, from those that were.",
        "stagecraft estimate graph.json --device H200 --math tf32 -o h200.json\n"
        "  stagecraft estimate structure.json --from-profile graph.json --device A100-SXM-80GB -o a100.json\n"
        "  stagecraft estimate graph.json --device \"AMD EPYC 9654\" --peak-flops-per-s 5.4e12 "
@@ -304,27 +304,28 @@ int main(int argc, char** argv) {
       argc, argv,
       [&](CLI::App& app) {
         app.add_option("GRAPH", o.graph, "graph.json of stagecraft profile; - is standard input");
-        app.add_option("--device", o.target.name,
-                       "a card of the table (--list), or the name of another device, with its peak and bandwidth");
+        app.add_option(
+            "--device", o.target.name,
+            "a card from the table (--list), or the name of another device together with its peak and bandwidth");
         app.add_option("-o,--output", o.output, "output file; - is standard output");
-        app.add_option("--microbatch", o.microbatch,
-                       "instead of --device: times of microbatches of this many samples, from profiles with others")
+        app.add_option(
+               "--microbatch", o.microbatch,
+               "instead of --device: times for microbatches of this many samples, from profiles with other sizes")
             ->transform(stagecraft::integer(1))
             ->type_name("SAMPLES");
         app.add_option("--more-graphs", o.more_graphs, "profiles of the same model with microbatches of other sizes")
             ->type_name("GRAPH ...");
-        app.add_option(
-            "--from-profile", o.from_profile,
-            "profile whose layers say how far a device's peaks are reached; default: GRAPH, if it has times");
+        app.add_option("--from-profile", o.from_profile,
+                       "profile from which each layer's efficiency is learned; default: GRAPH, if it has times");
         app.add_option("--from-device", o.source.name,
-                       "device of those times, if the profile does not name it as the table does");
+                       "device of those times, if the profile's name for it is not in the table");
         add_device_options(app, "--", "on the device; default: as the times that it starts from", o.target);
         add_device_options(app, "--from-", "in those times; default: as the profile says, else float32", o.source);
         app.add_option("--operator-s", o.operator_s, "seconds to start an operator; default: 5e-6 on a GPU, else 2e-6")
             ->transform(stagecraft::number_from(0, 1));
         app.add_option("--host-processors", o.host_processors, "processors of the device's host, for a processor")
             ->transform(stagecraft::integer(1));
-        app.add_flag("--list", o.list, "print the table of cards, and end");
+        app.add_flag("--list", o.list, "print the table of cards and exit");
         stagecraft::add_force_option(app, o.force);
       },
       [&] { return run(o); });

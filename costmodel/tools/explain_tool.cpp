@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
       },
       [&] {
         const stagecraft::ScenarioInputs inputs = read_scenario("stagecraft-explain", files);
-        stagecraft::tell_other_device("stagecraft-explain", inputs.other_device);
+        stagecraft::warn_other_device("stagecraft-explain", inputs.other_device);
         const stagecraft::BoundPlan plan(stagecraft::format::read_plan(plan_path));
         stagecraft::ExplainOptions options;
         options.moves = !no_moves;

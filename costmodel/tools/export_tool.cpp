@@ -98,11 +98,11 @@ void check_usage(const Request& request) {
   std::string known;
   for (const std::string& kind : kinds) known += (known.empty() ? "" : ", ") + kind;
   if (!request.kind.empty() && std::find(kinds.begin(), kinds.end(), request.kind) == kinds.end()) {
-    throw CLI::ValidationError("--kind", known.empty() ? "format " + request.format + " has a single text"
+    throw CLI::ValidationError("--kind", known.empty() ? "format " + request.format + " has a single file"
                                                        : "found \"" + request.kind + "\", expected " + known);
   }
   if (request.kind.empty() && !kinds.empty() && request.output == "-") {
-    throw CLI::ValidationError("--kind", "format " + request.format + " has several texts: give one of " + known +
+    throw CLI::ValidationError("--kind", "format " + request.format + " has several files: give one of " + known +
                                              ", or -o FOLDER for all of them");
   }
   if (request.kind == "graph" && request.graph.empty()) {

@@ -35,9 +35,10 @@ int main(int argc, char** argv) {
         app.add_option("--measured", measured,
                        "measured topology; its links replace those of levels with the same "
                        "name");
-        app.add_option("--units", units,
-                       "of dnn-partitioning and piper: published reads all numbers as the format says, fixed also "
-                       "finds times that are in another unit; says which (default: published)")
+        app.add_option(
+               "--units", units,
+               "of dnn-partitioning and piper: published reads all numbers in the units that the format states; fixed "
+               "detects and corrects times in another unit, and reports them (default: published)")
             ->check(stagecraft::one_of("units", {"published", "fixed"}));
         app.add_option("-o,--output", output, "output file; - is standard output")->capture_default_str();
         stagecraft::add_force_option(app, force);

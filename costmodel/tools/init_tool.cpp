@@ -30,8 +30,7 @@ int main(int argc, char** argv) {
   bool force = false;
   return stagecraft::run_tool(
       {"init",
-       "Writes a project file with comments: model, data, cluster, limits, training. stagecraft auto does what it "
-       "says.",
+       "Writes a project file with comments: model, data, cluster, limits, training. stagecraft auto carries it out.",
        "stagecraft init --from gpt layers=4 width=256 heads=4 --devices 2\n"
        "  stagecraft init gpt.toml --from model.pt2 --data tensors:train.safetensors\n"
        "  stagecraft init --from resnet50 --topology example:dgx-h100 --estimate H100-SXM"},
@@ -43,12 +42,12 @@ int main(int argc, char** argv) {
             ->type_name("MODEL ...");
         app.add_option("--data", wanted.data, "data source (default: fashion-mnist for convnet, else synthetic)");
         app.add_option("--topology", wanted.topology,
-                       "this-machine (default), a topology file, or example:NAME; with the last two, nothing runs");
+                       "this-machine (default), a topology file, or example:NAME; with the last two, nothing is run");
         app.add_option("--devices", wanted.devices, "number of processes, or of GPUs, of this machine")
             ->capture_default_str()
             ->transform(stagecraft::integer<std::int64_t>(1));
         app.add_option("--estimate", wanted.estimate,
-                       "with --topology: its GPUs, a card of stagecraft estimate --list");
+                       "with --topology: the card of its GPUs, see stagecraft estimate --list");
         app.add_flag("--force", force, "replace the file if it exists");
       },
       [&] {
@@ -70,7 +69,7 @@ int main(int argc, char** argv) {
         check_model(wanted.model);
         stagecraft::format::write_text(output, text);
         if (output != "-") {
-          fmt::print(stderr, "wrote {}; look at it, then: stagecraft auto{}\n", output,
+          fmt::print(stderr, "wrote {}; review it, then run: stagecraft auto{}\n", output,
                      output == "stagecraft.toml" ? "" : " " + output);
         }
         return 0;

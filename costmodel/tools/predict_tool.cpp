@@ -148,8 +148,8 @@ int main(int argc, char** argv) {
         CLI::Option* const copies =
             app.add_option(
                    "--scale", scale,
-                   "also predict this many copies of the plan side by side, such as 1,2,4,8: the outermost level "
-                   "of the topology has as many times its groups, each stage as many times its replicas")
+                   "also predict this many copies of the plan side by side, such as 1,2,4,8: the number of groups in "
+                   "the topology's outermost level and the replicas of each stage are multiplied by it")
                 ->delimiter(',')
                 ->transform(stagecraft::integer(1))
                 ->type_name("COPIES,...");

@@ -12,12 +12,12 @@ namespace fs = std::filesystem;
 
 /// Draws the picture in the file `svg` as the file `png`, twice as large for sharp text, on white.
 void write_png(const std::string& svg, const std::string& png) {
-  const std::string beside = png + ".partial";
+  const std::string temporary = png + ".partial";
   const int status = stagecraft::project::run_program(
-      {"rsvg-convert", "--zoom", "2", "--background-color", "white", "--output", beside, svg},
+      {"rsvg-convert", "--zoom", "2", "--background-color", "white", "--output", temporary, svg},
       "cannot run rsvg-convert; install the package librsvg2-bin, or leave out --png");
-  if (status == 0) return fs::rename(beside, png);
-  fs::remove(beside);
+  if (status == 0) return fs::rename(temporary, png);
+  fs::remove(temporary);
   throw stagecraft::DeviceError(svg + ": rsvg-convert ended with status " + std::to_string(status));
 }
 

@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
       [&](CLI::App& app) {
         app.add_option("FILES", files, "pairs: prediction.json of stagecraft predict, measured.json of stagecraft run")
             ->required();
-        app.add_option("--skip", skip, "number of first measured steps to skip")
+        app.add_option("--skip", skip, "number of measured steps to skip at the start")
             ->capture_default_str()
             ->transform(stagecraft::integer<std::size_t>(0));
         app.add_option("--noise", noise,

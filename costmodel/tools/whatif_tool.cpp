@@ -41,7 +41,7 @@ int main(int argc, char** argv) {
       },
       [&] {
         stagecraft::ScenarioInputs inputs = read_scenario("stagecraft-whatif", files);
-        stagecraft::tell_other_device("stagecraft-whatif", inputs.other_device);
+        stagecraft::warn_other_device("stagecraft-whatif", inputs.other_device);
         stagecraft::Scenario scenario{std::move(inputs.graph), std::move(inputs.topology),
                                       stagecraft::format::read_plan(plan_path)};
         for (const std::string& change : changes) {

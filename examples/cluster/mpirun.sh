@@ -1,6 +1,6 @@
 #!/bin/bash
-# mpirun.sh HOSTFILE PLAN [options of stagecraft run]: one rank per slot of Open MPI's host file ("red slots=2" a line), which
-# must be as many as the plan has. The working folder is shared.
+# mpirun.sh HOSTFILE PLAN [options of stagecraft run]: one rank per slot of Open MPI's host file (one "red slots=2" per line); there
+# must be as many slots as the plan has ranks. The working folder is shared.
 set -euo pipefail
 [ $# -ge 2 ] || { echo "usage: mpirun.sh HOSTFILE PLAN [options of stagecraft run]" >&2; exit 2; }
 hosts=$1 plan=$2

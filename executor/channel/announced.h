@@ -7,7 +7,7 @@ namespace stagecraft::channel {
 /// One direction of an edge under one tag, on a transport that moves bytes and knows no shapes: the last announced spec
 /// and the number of announcements.
 ///
-/// A header in a message of its own announces the first message of each edge and tag, and each that differs from the
+/// A header in a separate message announces the first message of each edge and tag, and each that differs from the
 /// previous one. Both ends count the announcements, and the payload's address contains the count. If both ends agree,
 /// later messages cost nothing extra; if they do not, no message meets a receive of another shape.
 struct Announced {

@@ -32,8 +32,8 @@ struct NcclOptions {
                                                          std::chrono::milliseconds deadline,
                                                          const NcclOptions& options = {});
 
-/// Lets the ranks of one machine share GPU: NCCL refuses two ranks on one device of one host, so each pretends to be on
-/// a separate host, connected by the loopback interface. For testing: transfers go through the host. Call before the
+/// Lets the ranks of one machine share a GPU: NCCL refuses two ranks on the same device of a host, so each claims to be
+/// on a separate host, connected by the loopback interface. For testing: transfers go through the host. Call before the
 /// first communicator of the process is created.
 void share_gpu(int rank);
 

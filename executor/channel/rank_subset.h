@@ -6,7 +6,7 @@
 
 namespace stagecraft::channel {
 
-/// Some ranks of a channel as a channel of their own: its rank i is the i-th of them. Its ranks use it as any channel,
+/// Some ranks of a channel as a separate channel: its rank i is the i-th of them. Its ranks use it like any channel,
 /// but no other operation of the whole channel may be in progress between them under the same tags. Errors name the
 /// ranks of the whole channel.
 class RankSubset : public Channel {

@@ -66,7 +66,7 @@ void commit_checkpoint(const std::string& folder, const format::CheckpointManife
 /// that checkpoints cannot store. Other buffers of such types are not stored: they keep the model's values.
 void check_can_save(const model::Model& model);
 
-/// The optimizer of a checkpoint, as far as it decides which state there is.
+/// What determines which optimizer state a checkpoint has.
 [[nodiscard]] stage::OptimizerOptions saved_optimizer(const format::CheckpointManifest& manifest);
 
 /// Adds to `out` the stage's part of a checkpoint for the parameters and buffers that `wanted` names: values, and the

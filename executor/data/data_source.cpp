@@ -30,7 +30,7 @@ std::pair<const DataSourceKind*, std::string> kind_and_argument(const std::strin
     throw std::invalid_argument(fmt::format("data source \"{}\": {} takes no argument", name, word));
   if (!kind->needed.empty() && argument.empty()) {
     throw std::invalid_argument(
-        fmt::format("data source \"{0}\": must name {1}, as {0}:{2}", word, kind->needed, kind->argument));
+        fmt::format("data source \"{0}\" needs {1}, as in {0}:{2}", word, kind->needed, kind->argument));
   }
   return {&*kind, argument};
 }

@@ -24,7 +24,7 @@ struct Box {
 [[nodiscard]] files::Image with_shorter_side(const files::Image& image, int side);
 
 /// `image` resampled to `width` x `height` with a triangle filter as wide as two pixels of the coarser grid: Pillow's
-/// BILINEAR, bit by bit (columns first, weights in 22 bits, rounded to 8 bits between the passes).
+/// BILINEAR, bit for bit (columns first, weights in 22 bits, rounded to 8 bits between the passes).
 [[nodiscard]] files::Image resized(const files::Image& image, int width, int height);
 
 }  // namespace stagecraft::data

@@ -192,11 +192,11 @@ std::vector<float> per_channel(const std::string& option, const std::string& val
     const std::optional<float> one = number<float>(std::string_view(value).substr(at, slash - at));
     if (!one || !std::isfinite(*one) || (option == "std" && *one <= 0))
       refuse(option, value,
-             fmt::format("{} {}numbers with slashes between", channels, option == "std" ? "positive " : ""));
+             fmt::format("{} {}numbers separated by slashes", channels, option == "std" ? "positive " : ""));
     out.push_back(*one);
     at = slash + 1;
   }
-  if (out.size() != channels) refuse(option, value, fmt::format("{} numbers with slashes between", channels));
+  if (out.size() != channels) refuse(option, value, fmt::format("{} numbers separated by slashes", channels));
   return out;
 }
 

@@ -14,9 +14,9 @@
 
 namespace stagecraft::data {
 
-/// `batch` where copies to `device` can start from while the host continues: for a GPU dense and in pinned memory, for
-/// a CPU the same tensors. It may be released right after such a copy was enqueued: LibTorch gives pinned memory to
-/// others only when the copies that read it are done.
+/// `batch` in memory from which copies to `device` can run asynchronously: for a GPU, dense and pinned; for a CPU, the
+/// same tensors. It may be released right after such a copy was enqueued: LibTorch gives pinned memory to others only
+/// when the copies that read it are done.
 [[nodiscard]] std::vector<at::Tensor> ready_to_upload(std::vector<at::Tensor> batch, c10::Device device);
 
 /// Loads batches ahead on a separate thread, in the order in which they are needed.

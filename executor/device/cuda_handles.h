@@ -31,7 +31,7 @@ namespace stagecraft::device {
 inline void check(cudaError_t status, const char* call, std::source_location place = std::source_location::current()) {
   if (status == cudaSuccess) return;
   (void)cudaGetLastError();  // otherwise the next call would report this error
-  throw DeviceError(status == cudaErrorMemoryAllocation ? ErrorKind::OutOfMemory : ErrorKind::MachineRefused,
+  throw DeviceError(status == cudaErrorMemoryAllocation ? ErrorKind::OutOfMemory : ErrorKind::MachineFailure,
                     refusal(call, cudaGetErrorName(status), cudaGetErrorString(status), place));
 }
 inline void check(ncclResult_t status, const char* call, std::source_location place = std::source_location::current()) {

@@ -27,8 +27,8 @@ std::optional<std::string> load_cuda_libraries() {
            "; use the CUDA wheel of torch, or --device cpu";
   }
   if (!at::detail::getCUDAHooks().hasCUDART()) {
-    return "a mistake in this program: it computed on the CPU before it loaded LibTorch's CUDA libraries "
-           "(prepare_device), and LibTorch then uses no GPU until the program ends";
+    return "a bug in this program: it computed on the CPU before it loaded LibTorch's CUDA libraries (prepare_device), "
+           "and LibTorch then uses no GPU until the program ends";
   }
   return std::nullopt;
 }

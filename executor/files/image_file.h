@@ -17,7 +17,7 @@ struct Image {
 /// Most pixels that an image may have: where Pillow refuses one as a decompression bomb.
 inline constexpr std::int64_t kMostImagePixels = 178'956'970;
 
-/// The image in `bytes`, the contents of `file`: JPEG or PNG, told apart by their first bytes. Converted as Pillow's
+/// The image in `bytes`, the contents of `file`: JPEG or PNG, distinguished by the first bytes. Converted as Pillow's
 /// convert("RGB") does: grey values three times, palettes by their colours, alpha dropped, the high byte of 16 bits,
 /// CMYK as Adobe writes it. EXIF orientation and gamma are ignored. Throws FormatError that begins with `file` for
 /// other contents, for a damaged or truncated image, for 16-bit grey without alpha (which Pillow cuts off at 255) and

@@ -179,8 +179,8 @@ FileDigest write_safetensors(const std::string& path, const NamedTensors& tensor
   const std::string text = format::safetensors_header_text(header);
   const std::uint64_t length = text.size();
 
-  const std::string beside = fmt::format("{}.partial.{}", path, ::getpid());
-  Descriptor file(::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  const std::string temporary = fmt::format("{}.partial.{}", path, ::getpid());
+  Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (file.get() < 0) fail(path, "write");
   FileDigest digest{Bytes(static_cast<std::int64_t>(kLengthBytes + text.size()) + end), 0};
   try {
@@ -199,9 +199,9 @@ FileDigest write_safetensors(const std::string& path, const NamedTensors& tensor
     digest.crc32 = static_cast<std::uint32_t>(crc);
     if (::fsync(file.get()) != 0) fail(path, "write");
     if (::close(file.release()) != 0) fail(path, "write");
-    if (std::rename(beside.c_str(), path.c_str()) != 0) fail(path, "write");
+    if (std::rename(temporary.c_str(), path.c_str()) != 0) fail(path, "write");
   } catch (...) {
-    ::unlink(beside.c_str());
+    ::unlink(temporary.c_str());
     throw;
   }
   const std::string folder = std::filesystem::path(path).parent_path().string();

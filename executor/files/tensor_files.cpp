@@ -16,8 +16,7 @@ TensorFiles::TensorFiles(const std::vector<std::string>& paths) {
     files_.push_back(open_tensor_file(path));
     for (const std::string& name : files_.back()->names()) {
       const auto [it, fresh] = file_of_.emplace(name, files_.size() - 1);
-      if (!fresh)
-        throw FormatError(path + ": tensor \"" + name + "\" is also in " + files_[it->second]->path() + " too");
+      if (!fresh) throw FormatError(path + ": tensor \"" + name + "\" is also in " + files_[it->second]->path());
     }
   }
 }

@@ -41,7 +41,7 @@ class MappedRecord {
 class ZipArchive {
  public:
   enum class Deflated { Refused, Read };
-  /// Printable: the outermost folder may have any printable name, as torch.save calls it after the file.
+  /// Printable: the outermost folder may have any printable name, because torch.save names it after the file.
   enum class Folder { Plain, Printable };
   /// Reads the directory. Throws FormatError, naming the file and the record, for a file that is missing, truncated or
   /// not a ZIP archive; for records that are compressed (with Read: other than deflated), encrypted, duplicate,

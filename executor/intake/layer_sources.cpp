@@ -44,7 +44,8 @@ std::vector<std::string> of_sources(std::string LayerSource::* what, bool files)
   if (files::is_zip_file(path) &&
       files::has_record_in_folder(files::ZipArchive(path, files::ZipArchive::Deflated::Read), "data.pkl")) {
     throw FormatError(ErrorKind::NotAModel,
-                      path + ": holds tensors but no model, as torch.save(model.state_dict()) writes; pass it as " +
+                      path +
+                          ": contains tensors but no model, as written by torch.save(model.state_dict()); pass it as " +
                           "--weights, and as model " + known);
   }
   throw FormatError(ErrorKind::NotAModel, path + ": is not a model, expected " + known);

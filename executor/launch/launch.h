@@ -13,12 +13,12 @@ namespace stagecraft::launch {
 /// MASTER_PORT, TORCHELASTIC_USE_AGENT_STORE, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT), a task of Slurm's srun
 /// (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, SLURM_JOB_ID, SLURM_STEP_ID),
 /// Open MPI (OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK), in this order; MASTER_ADDR and MASTER_PORT override Slurm and
-/// Open MPI. Absent if none of them is there, and in sbatch's script and salloc's shell, which are not tasks.
+/// Open MPI. Absent if none of them is set, and in sbatch's script and salloc's shell, which are not tasks.
 /// STAGECRAFT_SECRET and STAGECRAFT_LISTEN are read with any of them. Throws std::invalid_argument naming a variable
 /// that is missing, not a number or out of range.
 [[nodiscard]] std::optional<meeting::LaunchInfo> launch_from_environment(
     const std::map<std::string, std::string>& environment);
-/// A port for the run of this number (of a job, of a process), one of 20000..31999: runs of different jobs rarely share
+/// A port in 20000..31999 for the run with this number (a job's or a process's): runs of different jobs rarely share
 /// it, no launcher uses it, and it is below the usual ephemeral ports.
 [[nodiscard]] std::uint16_t port_of_job(std::int64_t job);
 /// Index of the GPU on which a rank computes, of `gpus` visible ones: its local rank; the only one, if Slurm gives each

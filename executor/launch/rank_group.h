@@ -27,7 +27,8 @@ void run_as_process(const meeting::LaunchInfo& launch, std::chrono::milliseconds
 /// and the first line of both that does. Every rank calls it.
 void agree(Rendezvous& rendezvous, const std::vector<std::string>& lines);
 
-/// The channel for a run on which no rank insists, and if it is not the best of the table, which rank lacks that.
+/// The channel for a run in which no rank asks for a particular one. If it is not the best in the table, also the rank
+/// that lacks the best.
 struct AgreedChannel {
   std::string name;
   std::string note;  ///< a sentence, "" if there is nothing to say

@@ -160,7 +160,7 @@ class StoreRendezvous : public Rendezvous {
         if (store_->check({keys[to_index(rank)]})) continue;
         absent.push_back(rank);
         if (store_->check({meeting::refused_key(std::to_string(rank))}))
-          why += fmt::format("; rank {} has a different secret than the meeting point", rank);
+          why += fmt::format("; rank {} has a different secret from the rendezvous server", rank);
       }
     } catch (const std::exception&) { throw meeting::PeerError(gone(), meeting::PeerError::Cause::Peer); }
     if (absent.empty()) return;  // the last one has joined since
@@ -176,8 +176,8 @@ class StoreRendezvous : public Rendezvous {
   }
 
   [[nodiscard]] std::string gone() const {
-    return fmt::format("the meeting point at {}{} has disappeared", meeting::meeting_point(launch_),
-                       launch_.served ? "" : ", kept by rank 0,");
+    return fmt::format("the rendezvous server at {}{} has disappeared", meeting::meeting_point(launch_),
+                       launch_.served ? "" : ", served by rank 0,");
   }
 
   /// Publishes this rank's heartbeat and checks the others', until it leaves.
@@ -222,8 +222,8 @@ class StoreRendezvous : public Rendezvous {
       last = now;
       if (silent > deadline_) {
         lock.unlock();
-        say(fmt::format("the meeting point at {}{} has been silent for {}", meeting::meeting_point(launch_),
-                        launch_.served ? "" : ", kept by rank 0,", meeting::seconds_text(silent)) +
+        say(fmt::format("the rendezvous server at {}{} has been silent for {}", meeting::meeting_point(launch_),
+                        launch_.served ? "" : ", served by rank 0,", meeting::seconds_text(silent)) +
             report());
         ::_exit(kHung);
       }

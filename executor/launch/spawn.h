@@ -9,7 +9,7 @@
 
 namespace stagecraft::launch {
 
-/// How to start ranks, besides what they run.
+/// How to start ranks, apart from the command that they run.
 struct SpawnOptions {
   int restarts = 0;                     ///< largest number of restarts of all ranks after a failure
   std::vector<std::string> again = {};  ///< command line of a restart

@@ -56,7 +56,7 @@ Link open_link(const LaunchInfo& launch, milliseconds deadline) {
   Link link{connect_to(launch.host, launch.port, deadline), {}};
   const auto receive = [&] { return receive_message(link.socket, link.buffer, kMostGreetingBytes, deadline); };
   const Message greeting = receive();
-  if (greeting.size() != 2 || greeting[0] != kGreeting) throw PeerError("the server there is not a meeting point");
+  if (greeting.size() != 2 || greeting[0] != kGreeting) throw PeerError("the server there is not a rendezvous server");
   const std::string key = run_key(launch.secret, launch.run_id);
   const std::string rank = std::to_string(launch.rank);
   const std::string nonce = random_secret();
@@ -66,14 +66,15 @@ Link open_link(const LaunchInfo& launch, milliseconds deadline) {
   const bool welcome = verdict == kWelcome && answer.size() == 2;
   if (welcome && same_authenticator(answer[1], server_proof(key, greeting[1], nonce))) return link;
   if (verdict == kOtherRun) throw PeerError("it belongs to another run");
-  if (!welcome && verdict != kOtherSecret) throw PeerError("the server there is not a meeting point");
+  if (!welcome && verdict != kOtherSecret) throw PeerError("the server there is not a rendezvous server");
   throw OtherSecret(
       launch.secret.empty()
-          ? fmt::format("rank {} has no secret, unlike the meeting point at {}; start all ranks with the "
+          ? fmt::format("rank {} has no secret, unlike the rendezvous server at {}; start all ranks with the "
                         "same {}",
                         launch.rank, meeting_point(launch), kSecretVariable)
-          : fmt::format("rank {} has a different secret than the meeting point at {}; start all ranks with the same {}",
-                        launch.rank, meeting_point(launch), kSecretVariable));
+          : fmt::format(
+                "rank {} has a different secret from the rendezvous server at {}; start all ranks with the same {}",
+                launch.rank, meeting_point(launch), kSecretVariable));
 }
 
 /// A link, retried until the deadline: the meeting point may start later than this rank.
@@ -89,7 +90,7 @@ Link reach(const LaunchInfo& launch, milliseconds deadline) {
       why = error.what();
     }
     if (Clock::now() + kPause >= end) {
-      throw PeerError(fmt::format("rank {} did not reach the meeting point at {} within {}: {}", launch.rank,
+      throw PeerError(fmt::format("rank {} did not reach the rendezvous server at {} within {}: {}", launch.rank,
                                   meeting_point(launch), seconds_text(deadline), why),
                       PeerError::Cause::Deadline);
     }
@@ -127,7 +128,7 @@ class MeetingStore : public c10d::Store {
       wait(keys);
       answer = ask(request);
     }
-    if (answer.size() != keys.size() + 1) throw PeerError("the meeting point lost a key");
+    if (answer.size() != keys.size() + 1) throw PeerError("the rendezvous server lost a key");
     std::vector<Bytes> values;
     for (std::size_t i = 1; i < answer.size(); ++i) values.push_back(to_bytes(answer[i]));
     return values;
@@ -159,8 +160,9 @@ class MeetingStore : public c10d::Store {
  private:
   [[nodiscard]] std::string full(const std::string& key) const { return prefix_ + "/" + key; }
   [[nodiscard]] PeerError no_room(const std::string& key) const {
-    return PeerError(fmt::format("the meeting point at {} rejected the value of \"{}\": too long, or too many values",
-                                 meeting_point(launch_), key));
+    return PeerError(
+        fmt::format("the rendezvous server at {} rejected the value of \"{}\": too long, or too many values",
+                    meeting_point(launch_), key));
   }
 
   /// Sends one request and returns its answer, which has at least one text.
@@ -168,7 +170,7 @@ class MeetingStore : public c10d::Store {
     const std::lock_guard lock(mutex_);
     send_message(link_.socket, request, timeout_);
     Message answer = receive_message(link_.socket, link_.buffer, kMostAnswerBytes, timeout_ + longer);
-    if (answer.empty()) throw PeerError("the meeting point sent an empty answer");
+    if (answer.empty()) throw PeerError("the rendezvous server sent an empty answer");
     return answer;
   }
 
@@ -242,7 +244,7 @@ LaunchInfo find_meeting(const LaunchInfo& launch, milliseconds deadline) {
   try {
     text = to_text(connect_agent(launch, deadline)->get(agent_key(launch)));
   } catch (const PeerError&) { throw; } catch (const std::exception& error) {
-    throw PeerError(fmt::format("rank {} waited {} for rank 0 to publish the meeting point at torchrun's agent {}",
+    throw PeerError(fmt::format("rank {} waited {} for rank 0 to publish the rendezvous server at torchrun's agent {}",
                                 launch.rank, seconds_text(deadline), meeting_point(launch)),
                     PeerError::Cause::Deadline);
   }
@@ -253,7 +255,7 @@ LaunchInfo find_meeting(const LaunchInfo& launch, milliseconds deadline) {
   words >> host >> port >> proof;
   if (!same_authenticator(proof, place_proof(launch, host, port))) {
     throw PeerError(
-        fmt::format("rank {}: the meeting point's address in torchrun's store was written with a different secret; "
+        fmt::format("rank {}: the rendezvous server's address in torchrun's store was written with a different secret; "
                     "start all ranks with the same {}",
                     launch.rank, kSecretVariable));
   }

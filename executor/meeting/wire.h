@@ -39,10 +39,10 @@ struct Endpoint {
 /// Whether an address is loopback: 127.x.x.x, ::1 or the name "localhost".
 [[nodiscard]] bool is_loopback(const std::string& host);
 
-/// A message: a list of texts.
+/// A message: a list of strings.
 using Message = std::vector<std::string>;
 
-/// Four bytes with the length of the rest, then each text after four bytes with its length.
+/// Four bytes with the length of the rest, then each string after four bytes with its length.
 [[nodiscard]] std::string packed(const Message& message);
 /// The first message in `buffer`, which is removed from it; absent while it is incomplete. Throws PeerError if it
 /// declares more than `most` bytes, or its texts do not fill it.

@@ -32,8 +32,8 @@ struct LossOutput {
 /// classes [classes], [positions, classes] or [classes, height, ...] against int64 of the remaining shape; mse and bce
 /// take a target of the output's shape; next_token takes [positions, classes] against the tokens [positions], each
 /// position except the last against the next token. "none" appends nothing: the output is the loss itself.
-/// Throws std::invalid_argument for an unknown name (listing the known), an output that does not fit the loss, a model
-/// that already has an input "target" or a layer "loss", and tokens that it does not have.
+/// Throws std::invalid_argument for an unknown name (listing the known ones), an output that does not fit the loss, a
+/// model that already has an input "target" or a layer "loss", and tokens that it does not have.
 void append_loss(Model& model, const std::string& name, const LossOutput& output, const std::string& tokens = {});
 
 }  // namespace stagecraft::model

@@ -6,8 +6,8 @@
 
 namespace stagecraft::run {
 
-/// A file of lines as format::metrics_line writes them. Each one is with the system when `add` returns, so that it
-/// survives the end of the process.
+/// A file of lines as format::metrics_line writes them. Each line has been passed to the operating system when `add`
+/// returns, so it survives the end of the process.
 class MetricsFile {
  public:
   /// Creates or empties the file, or with `append` continues it: after a line that was cut off, on a new one. Throws

@@ -103,7 +103,7 @@ RunResult RankRun::run() {
     synchronous_ ? train() : replay();
     counting_.reset();
     reports_->send_until(done_);
-    reports_->tell_until(done_);
+    reports_->report_until(done_);
   } catch (const stage::NonfiniteError& e) {
     throw stage::NonfiniteError(fmt::format(
         "rank {}, {}{}; try a lower --learning-rate or --clip-norm, or continue with --on-nonfinite warn or skip",
@@ -167,7 +167,7 @@ void RankRun::train() {
     done_ = step + 1;
     if (done_ - first_step_ == kMemorySteps) counting_.reset();
     validate(step);
-    reports_->tell_until(step - lag_);
+    reports_->report_until(step - lag_);
     measurement_->add(worker_->take_spans());
     measurement_->after_step(step);
     if (rank_ == 0) measurement_->save_if_due();
@@ -182,14 +182,14 @@ void RankRun::replay() {
   asynchronous_->replay([&](std::int64_t step) {
     clock_.end_until(step + 1);
     reports_->send_until(step + 1 - lag_);
-    reports_->tell_until(step - lag_);
+    reports_->report_until(step - lag_);
     measurement_->add(worker_->take_spans());
     if (rank_ == 0) measurement_->save_if_due();
   });
   clock_.end_until(steps_);
   done_ = steps_;
   reports_->send_until(done_);
-  reports_->tell_until(done_ - 1);
+  reports_->report_until(done_ - 1);
   validate(done_ - 1);
   (void)checkpoints_.after_step(*worker_, done_, steps_);
 }

@@ -100,7 +100,7 @@ void verify_lists(const BoundPlan& plan, std::int64_t steps);
 /// Runs rank `rank` of a plan over `channel`, records in its activity what the rank is doing, and gathers the result on
 /// rank 0. `seconds_now` is a clock common to all ranks. `progress`, if set, is called on rank 0 after every
 /// step. Throws std::invalid_argument if the plan does not state its microbatch; PeerError naming rank and action, also
-/// if the rank measured actions in another order than its list, see OrderCheck.
+/// if the rank measured actions in a different order from its list, see OrderCheck.
 [[nodiscard]] RunResult run_rank(const BoundModel& bound, const data::DataSource& data, const RunOptions& options,
                                  int rank, channel::Channel& channel, const std::function<double()>& seconds_now,
                                  const std::function<void(const Progress&)>& progress = {});

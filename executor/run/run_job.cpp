@@ -49,7 +49,7 @@ std::int64_t steps_of_epochs(const RunJob& job, std::int64_t epochs) {
   const Plan& plan = job.plan.plan();
   if (!job.trains()) throw std::invalid_argument("schedule \"" + plan.schedule + "\" goes through the data once");
   const std::optional<std::int64_t> samples = job.data->samples();
-  if (!samples) throw std::invalid_argument(fmt::format("data source \"{}\" has no end; use --steps", job.data_name));
+  if (!samples) throw std::invalid_argument(fmt::format("data source \"{}\" is endless; use --steps", job.data_name));
   const std::int64_t step = plan.microbatch_samples.value_or(1) * plan.microbatches;
   return (epochs * *samples + step - 1) / step;
 }
@@ -60,7 +60,7 @@ void check_validation(const RunJob& job, std::optional<std::int64_t> samples) {
   if (!job.trains()) throw std::invalid_argument("schedule \"" + plan.schedule + "\" trains nothing");
   if (!job.validation->samples() && !samples) {
     throw std::invalid_argument(
-        fmt::format("data source \"{}\" has no end; use --validate-samples", job.validation_name));
+        fmt::format("data source \"{}\" is endless; use --validate-samples", job.validation_name));
   }
   (void)evaluation_pieces(*job.validation, plan.microbatch_samples.value_or(1), samples);
 }

@@ -75,18 +75,18 @@ std::string StepReporter::text(const Progress& progress, Seconds step_time) cons
   return out;
 }
 
-bool StepReporter::is_told(const Progress& progress) const {
+bool StepReporter::is_reported(const Progress& progress) const {
   constexpr Seconds kSilence{10};
   const std::int64_t done = progress.step + 1;
   if (steps_ == 1 || done == progress.steps || progress.validation) return true;
   if (options_.every > 0) return done % options_.every == 0;
-  return done % std::max<std::int64_t>(1, progress.steps / 10) == 0 || told_.total >= kSilence;
+  return done % std::max<std::int64_t>(1, progress.steps / 10) == 0 || reported_.total >= kSilence;
 }
 
 void StepReporter::operator()(const Progress& progress) {
   constexpr std::int64_t kWarmUp = 2;
   ++steps_;
-  for (MeanTime* const mean : {&told_, &written_, &all_}) {
+  for (MeanTime* const mean : {&reported_, &written_, &all_}) {
     if (mean == &all_ && steps_ <= kWarmUp) continue;
     mean->total += progress.step_time;
     ++mean->steps;
@@ -95,8 +95,8 @@ void StepReporter::operator()(const Progress& progress) {
   if (options_.every == 0 || done % options_.every == 0 || done == progress.steps || progress.validation)
     write(progress);
   line_.show(text(progress, progress.step_time));
-  if (!is_told(progress)) return;
-  const Seconds mean = told_.take();
+  if (!is_reported(progress)) return;
+  const Seconds mean = reported_.take();
   // On a terminal, lines stay only if they were asked for.
   if (line_.visible() && options_.every == 0 && !progress.validation) return;
   line_.clear();

@@ -17,12 +17,12 @@ namespace stagecraft::run {
 /// without parentheses if there is no prediction. The difference is measured / predicted - 1.
 [[nodiscard]] std::string speed_text(std::int64_t samples, Seconds measured, std::optional<Seconds> predicted);
 
-/// A duration to the next smaller unit: "45 s", "3 min 20 s", "2 h 5 min", "4 d 3 h".
+/// A duration in its two largest units: "45 s", "3 min 20 s", "2 h 5 min", "4 d 3 h".
 [[nodiscard]] std::string duration_text(Seconds duration);
 
-/// How a run tells what it does.
+/// How a run reports its progress.
 struct ReportOptions {
-  std::int64_t every = 0;  ///< steps between lines; 0: about ten in all, and one after ten seconds without
+  std::int64_t every = 0;  ///< steps between lines; 0: about ten in all, and at least one every ten seconds
   bool rate = false;       ///< whether lines have the learning rate
   std::optional<std::int64_t> epoch_samples = {};  ///< samples in the data
   std::string metrics = {};      ///< file of metrics, with a line every `every` steps, or for each; empty: none
@@ -30,10 +30,10 @@ struct ReportOptions {
   std::string tensorboard = {};  ///< folder for an event file with the same numbers at the same steps; empty: none
 };
 
-/// Tells of steps as they end, and writes files of metrics. On a terminal, the newest step is shown in a line that the
-/// next one replaces. Lines that stay, on standard error: "step 12/50 loss 2.1034 812 samples/s, ..., 3 min 20 s left";
+/// Reports steps as they end, and writes metrics files. On a terminal, the newest step is shown in a line that the next
+/// one replaces. Lines that stay, on standard error: "step 12/50 loss 2.1034 812 samples/s, ..., 3 min 20 s left";
 /// those and metrics give the loss of their step and the mean time of the steps since the last one. The time left
-/// assumes the mean of all steps but the first two. Steps with a validation are always told of.
+/// assumes the mean of all steps but the first two. Steps with a validation are always reported.
 class StepReporter {
  public:
   explicit StepReporter(const Plan& plan, const ReportOptions& options = {});
@@ -49,7 +49,7 @@ class StepReporter {
     std::int64_t steps = 0;
     Seconds take();
   };
-  [[nodiscard]] bool is_told(const Progress& progress) const;
+  [[nodiscard]] bool is_reported(const Progress& progress) const;
   void write(const Progress& progress);
 
   std::int64_t samples_;
@@ -57,8 +57,8 @@ class StepReporter {
   ReportOptions options_;
   std::optional<MetricsFile> metrics_;
   std::optional<TensorBoardFile> tensorboard_;
-  std::int64_t steps_ = 0;  // told of by now
-  MeanTime told_;
+  std::int64_t steps_ = 0;  // reported so far
+  MeanTime reported_;
   MeanTime written_;
   MeanTime all_;  // without the first two
   ProgressLine line_;

@@ -29,7 +29,7 @@ StepReports::StepReports(const Subject& subject, LossReport report, int rank, ch
       first_step_(first_step),
       last_step_(last_step),
       sent_(first_step),
-      told_(first_step),
+      reported_(first_step),
       progress_(progress) {}
 
 void StepReports::send(const stage::MicrobatchLosses& losses) {
@@ -41,11 +41,11 @@ void StepReports::send_until(std::int64_t end) {
   while (sent_ < end) send(of_.worker.take_losses(sent_));
 }
 
-void StepReports::tell_until(std::int64_t end) {
-  for (; rank_ == 0 && told_ < end; ++told_) tell(told_);
+void StepReports::report_until(std::int64_t end) {
+  for (; rank_ == 0 && reported_ < end; ++reported_) report(reported_);
 }
 
-void StepReports::tell(std::int64_t step) {
+void StepReports::report(std::int64_t step) {
   const Plan& plan = of_.bound.plan.plan();
   std::vector<double> losses;
   try {

@@ -56,7 +56,7 @@ class StepReports {
   /// Takes those of the steps before `end` from the worker and sends them.
   void send_until(std::int64_t end);
   /// On rank 0: tells of the steps before `end`, whose losses are in flight.
-  void tell_until(std::int64_t end);
+  void report_until(std::int64_t end);
   /// On rank 0: the result of a validation after `done` steps in all, to be told of with the last of them.
   void add_validation(std::int64_t done, const format::ModelEvaluation& found) { validations_[done] = found; }
   /// Waits for this rank's sends.
@@ -66,14 +66,14 @@ class StepReports {
   [[nodiscard]] std::optional<Evaluation> evaluation() const { return report_.evaluation(); }
 
  private:
-  void tell(std::int64_t step);
+  void report(std::int64_t step);
 
   Subject of_;
   LossReport report_;
   int rank_;
   LossGathering losses_;
   std::int64_t first_step_, last_step_;
-  std::int64_t sent_, told_;  // numbers of steps with losses sent, and told of
+  std::int64_t sent_, reported_;  // numbers of steps with losses sent, and told of
   const std::function<void(const Progress&)>& progress_;
   std::map<std::int64_t, format::ModelEvaluation> validations_;  // on rank 0, by the steps done before
 };

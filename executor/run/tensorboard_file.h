@@ -9,7 +9,7 @@
 
 namespace stagecraft::run {
 
-/// An event file for TensorBoard. Each record is with the system when `add` returns.
+/// An event file for TensorBoard. Each record has been passed to the operating system when `add` returns.
 class TensorBoardFile {
  public:
   /// Creates a file with a new name in `folder`, and the folder if there is none. If the run continues after step

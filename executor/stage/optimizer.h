@@ -20,9 +20,9 @@ struct OptimizerOptions {
   double learning_rate = 0.01;
   double momentum = 0;  ///< sgd, rmsprop
   double weight_decay = 0;
-  double beta1 = 0.9;                   ///< the adams, lion
-  std::optional<double> beta2 = {};     ///< the adams, lion; absent: see beta2_of
-  std::optional<double> epsilon = {};   ///< all but sgd and lion; absent: see epsilon_of
+  double beta1 = 0.9;                   ///< adam and its variants, lion
+  std::optional<double> beta2 = {};     ///< adam and its variants, lion; absent: see beta2_of
+  std::optional<double> epsilon = {};   ///< all except sgd and lion; absent: see epsilon_of
   RateSchedule rate = {};               ///< of the learning rate
   double clip_norm = 0;                 ///< largest norm of the whole model's gradient; 0: no clipping
   double dampening = 0;                 ///< sgd
@@ -40,16 +40,16 @@ struct OptimizerOptions {
 /// All optimizer names: sgd, adam, adamw, adamax, nadam, radam, adagrad, adadelta, rmsprop as in torch.optim; lion of
 /// Chen et al., NeurIPS 2023, algorithm 2, whose weight decay is that of adamw.
 [[nodiscard]] const std::vector<std::string>& optimizer_names();
-/// Throws std::invalid_argument for an unknown name (listing the known), a value out of range, and a setting that the
-/// optimizer does not have, naming those that have it.
+/// Throws std::invalid_argument for an unknown name (listing the known ones), a value out of range, and a setting that
+/// the optimizer does not have, naming those that have it.
 void validate(const OptimizerOptions& options);
 /// 0.99 for lion, otherwise 0.999, unless set.
 [[nodiscard]] double beta2_of(const OptimizerOptions& options);
 /// 1e-10 for adagrad, 1e-6 for adadelta, otherwise 1e-8, unless set.
 [[nodiscard]] double epsilon_of(const OptimizerOptions& options);
 
-/// The settings that have another value than their default, other than name, rate, momentum, weight decay, betas and
-/// epsilon: the text of the value by the name of its option without dashes before it.
+/// The settings that differ from their defaults, except name, rate, momentum, weight decay, betas and epsilon: option
+/// name without leading dashes -> value as text.
 [[nodiscard]] std::map<std::string, std::string> further_settings(const OptimizerOptions& options);
 
 /// What an optimizer keeps for each parameter.

@@ -66,8 +66,8 @@ void validate(const RateSchedule& schedule) {
     throw std::invalid_argument("schedule \"one-cycle\" begins with its own warm-up; use no other");
   if (has_end(schedule.name) && schedule.steps <= schedule.warmup) {
     throw std::invalid_argument(
-        fmt::format("a {} of {} steps with a warm-up of {}: there must be more steps than warm-up", schedule.name,
-                    schedule.steps, schedule.warmup));
+        fmt::format("schedule {} over {} steps with a warm-up of {}: the run must be longer than the warm-up",
+                    schedule.name, schedule.steps, schedule.warmup));
   }
 }
 

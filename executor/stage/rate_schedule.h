@@ -6,7 +6,7 @@
 
 namespace stagecraft::stage {
 
-/// The learning rate over the steps of a run. x is the part of the steps after the warm-up that have passed.
+/// The learning rate over the steps of a run. x is the fraction of the steps after the warm-up that has passed.
 struct RateSchedule {
   std::string name = "constant";
   std::int64_t warmup = 0;     ///< steps of linear warm-up from 0
@@ -23,8 +23,8 @@ struct RateSchedule {
 
 /// All names of rate schedules.
 [[nodiscard]] const std::vector<std::string>& rate_schedule_names();
-/// Throws std::invalid_argument for an unknown name (listing the known), a value out of range, a schedule with an end
-/// whose run is not longer than its warm-up, a one-cycle with a warm-up, and a step schedule without its steps.
+/// Throws std::invalid_argument for an unknown name (listing the known ones), a value out of range, a schedule with an
+/// end whose run is not longer than its warm-up, a one-cycle with a warm-up, and a step schedule without its steps.
 void validate(const RateSchedule& schedule);
 /// Factor on the learning rate in step `step`, counted from 0: (step + 1) / warmup while that is below 1; then, with
 /// n = step - warmup, x = n / (steps - warmup), at most 1:

@@ -24,7 +24,7 @@ class SplitBackward {
   SplitBackward(SplitBackward&&) noexcept;
   SplitBackward& operator=(SplitBackward&&) noexcept;
 
-  /// Whether of_inputs took the parts apart; false after of_weights.
+  /// Whether of_inputs separated the parts; false after of_weights.
   [[nodiscard]] bool is_split() const { return rest_ != nullptr; }
   /// Takes over the rest of a later backward, of the layers before it.
   void before(SplitBackward earlier);

@@ -54,10 +54,10 @@ Objective objective_by_name(const std::string& name) {
   throw InputError(ErrorKind::UnknownName, unknown_name("objective", name, known));
 }
 
-bool meets(const RankedPlan& ranked, const Wish& wish) {
+bool meets(const RankedPlan& ranked, const Goal& goal) {
   if (!ranked.fits) return false;
   const std::optional<double>& samples = ranked.prediction.samples_per_s;
-  return !wish.min_samples_per_s || (samples && *samples >= *wish.min_samples_per_s * (1 - 1e-9));
+  return !goal.min_samples_per_s || (samples && *samples >= *goal.min_samples_per_s * (1 - 1e-9));
 }
 
 std::vector<double> rank_key(const Merits& merits, Objective objective) {
@@ -74,16 +74,16 @@ std::vector<double> rank_key(const Merits& merits, Objective objective) {
   return {step, static_cast<double>(merits.devices), static_cast<double>(merits.stages), memory};
 }
 
-void sort_by_wish(std::vector<RankedPlan>& plans, const Wish& wish) {
+void sort_by_goal(std::vector<RankedPlan>& plans, const Goal& goal) {
   const auto key = [&](const RankedPlan& ranked) {
-    return std::pair(!meets(ranked, wish), rank_key(merits(ranked), wish.objective));
+    return std::pair(!meets(ranked, goal), rank_key(merits(ranked), goal.objective));
   };
   std::ranges::stable_sort(plans, {}, key);
 }
 
 std::vector<RankedPlan> front_of(std::vector<RankedPlan> plans) {
   std::erase_if(plans, [](const RankedPlan& ranked) { return !ranked.fits; });
-  sort_by_wish(plans, {});
+  sort_by_goal(plans, {});
   // By step, so that a plan can only be dominated by one before it.
   std::vector<RankedPlan> out;
   std::vector<Merits> kept;

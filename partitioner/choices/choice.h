@@ -11,7 +11,7 @@
 
 namespace stagecraft::partitioner {
 
-/// What a plan gives and takes.
+/// What a plan achieves and what it costs.
 struct Merits {
   Seconds step;
   std::optional<double> samples_per_s;  ///< absent if the graph does not give its microbatch
@@ -26,7 +26,7 @@ struct Merits {
 /// Devices times step: what a step costs, in seconds of one device.
 [[nodiscard]] Seconds device_time(const Merits& merits);
 
-/// What the best plan has least of.
+/// What to minimise.
 enum class Objective { Time, Cost, Memory };
 
 /// "time", "cost", "memory": devices times step is the cost; peak memory of a device the memory.
@@ -35,20 +35,20 @@ enum class Objective { Time, Cost, Memory };
 [[nodiscard]] Objective objective_by_name(const std::string& name);
 
 /// Which plan is the best.
-struct Wish {
+struct Goal {
   Objective objective = Objective::Time;
   std::optional<double> min_samples_per_s = {};  ///< plans with fewer do not count
 };
 
-/// Whether the plan fits in memory and has the wished throughput.
-[[nodiscard]] bool meets(const RankedPlan& ranked, const Wish& wish);
+/// Whether the plan fits in memory and reaches the required throughput.
+[[nodiscard]] bool meets(const RankedPlan& ranked, const Goal& goal);
 
-/// What `wish` makes small, equal within 1e-9: of equal steps the plan with fewer devices, then stages, then memory is
-/// better; of equal costs the one with the shorter step; of equal memory likewise.
+/// Sort key of a plan for `objective`; values within 1e-9 are equal. Ties in the step go to the plan with fewer
+/// devices, then fewer stages, then less memory; ties in cost or memory go to the shorter step.
 [[nodiscard]] std::vector<double> rank_key(const Merits& merits, Objective objective);
 
-/// Best first: plans that meet the wish before the others, then by rank_key. Equal ones keep their order.
-void sort_by_wish(std::vector<RankedPlan>& plans, const Wish& wish);
+/// Best first: plans that meet the goal before the others, then by rank_key. Equal ones keep their order.
+void sort_by_goal(std::vector<RankedPlan>& plans, const Goal& goal);
 
 /// Plans of which none is better in one of step, devices and memory without being worse in another, by step; all fit.
 /// Of plans equal in all three, the one with fewer stages, then the first.
@@ -59,8 +59,8 @@ void sort_by_wish(std::vector<RankedPlan>& plans, const Wish& wish);
 /// same.
 [[nodiscard]] bool is_same_choice(const Plan& a, const Plan& b, bool steps_differ);
 
-/// The topology's first devices alone, fewest first, without the whole: 1, 2, ... of a group, then 1, 2, ... whole
-/// groups; counts above 8 by doubling. A plan on them is a plan on the whole.
+/// Topologies of only the first devices, smallest first, without the whole: 1, 2, ... of a group, then 1, 2, ... whole
+/// groups; counts above 8 by doubling. A plan for one of them is a plan for the whole topology.
 [[nodiscard]] std::vector<Topology> parts_of(const Topology& topology);
 
 }  // namespace stagecraft::partitioner

@@ -18,11 +18,11 @@
 #include "costmodel/text/units_text.h"
 #include "costmodel/version.h"
 #include "partitioner/candidate.h"
-#include "partitioner/choices/by_hand.h"
 #include "partitioner/choices/front_picture.h"
 #include "partitioner/choices/improve.h"
 #include "partitioner/choices/listing.h"
 #include "partitioner/choices/reasons.h"
+#include "partitioner/choices/stage_constraints.h"
 #include "partitioner/given_split.h"
 #include "partitioner/proof.h"
 #include "partitioner/ranking.h"
@@ -34,7 +34,7 @@ constexpr int kMostPlans = 1000;
 constexpr int kLines = 10;
 /// Plans that --explain compares unless --top or --front says which.
 constexpr int kExplained = 3;
-/// Plans that are improved by a wish or with layers where the user wants them.
+/// Plans that are improved by a goal or with layers where the user wants them.
 constexpr int kStarts = 12;
 
 std::string file_name(std::size_t rank, std::size_t plans) {
@@ -65,11 +65,11 @@ Constraints constraints_like(Constraints constraints, const Plan& plan) {
   return constraints;
 }
 
-/// Improves the best plans by the question's wish, with layers where the user wants them: plans of `gathered` that have
+/// Improves the best plans by the question's goal, with layers where the user wants them: plans of `gathered` that have
 /// them elsewhere are left out, and their layers moved for a start.
-void improve_best(Gathered& gathered, const Question& question, const ByHand& hand) {
+void improve_best(Gathered& gathered, const Question& question, const StageConstraints& hand) {
   std::vector<RankedPlan> sources = std::move(gathered.plans);
-  sort_by_wish(sources, question.wish);
+  sort_by_goal(sources, question.goal);
   gathered.plans.clear();
   const auto add = [&](RankedPlan ranked) {
     const bool known = std::ranges::any_of(
@@ -84,7 +84,7 @@ void improve_best(Gathered& gathered, const Question& question, const ByHand& ha
   for (const RankedPlan& source : sources) {
     const Partition before = partition_of(question.graph, source.plan);
     if (honours(before, hand)) add(source);
-    const auto after = with_hand(question.graph, before, hand);
+    const auto after = with_stage_constraints(question.graph, before, hand);
     if (!after || to_int(starts.size()) >= kStarts) continue;
     starts.emplace_back(given_candidate(question.graph, *after, {}, {}, {},
                                         microbatches_of_a_step(question.constraints.plan), source.plan.chunks),
@@ -92,7 +92,7 @@ void improve_best(Gathered& gathered, const Question& question, const ByHand& ha
   }
   for (const auto& [start, source] : starts) {
     ImproveOptions options;
-    options.wish = question.wish;
+    options.goal = question.goal;
     options.hand = hand;
     options.time = time_limit(question.constraints.options) / static_cast<double>(starts.size());
     try {
@@ -103,13 +103,13 @@ void improve_best(Gathered& gathered, const Question& question, const ByHand& ha
     } catch (const std::runtime_error&) {     // its lists deadlock
     }
   }
-  sort_by_wish(gathered.plans, question.wish);
+  sort_by_goal(gathered.plans, question.goal);
 }
 
 /// Says with which changes a plan fits in memory.
-void tell_changes(const std::vector<std::string>& changes) {
+void print_changes(const std::vector<std::string>& changes) {
   if (changes.empty()) return;
-  std::string text = "the smallest changes with which a plan fits in memory, each tried:\n";
+  std::string text = "the smallest changes that make a plan fit in memory (each was tried):\n";
   for (const std::string& change : changes) text += "  " + change + "\n";
   fmt::print(stderr, "{}", text);
 }
@@ -120,7 +120,7 @@ std::string too_slow(const std::vector<RankedPlan>& plans, double wanted) {
   for (const RankedPlan& ranked : plans) {
     if (ranked.prediction.iteration < fastest->prediction.iteration) fastest = &ranked;
   }
-  return fmt::format("no plan has {:g} samples/s; the fastest ({}) has {:.4g}", wanted, fastest->origin,
+  return fmt::format("no plan reaches {:g} samples/s; the fastest ({}) reaches {:.4g}", wanted, fastest->origin,
                      fastest->prediction.samples_per_s.value_or(0));
 }
 
@@ -133,17 +133,18 @@ void declare_choices(CLI::App& app, ChoiceRequest& request) {
       ->type_name("K")
       ->group(group);
   app.add_flag("--front", request.front,
-               "list the plans of which none is better in one of step, devices and memory without being worse in "
-               "another; also on fewer devices and with recomputation")
+               "list the Pareto front: the plans that no other plan beats in step, devices and memory; also tries "
+               "fewer devices and recomputation")
       ->group(group);
-  app.add_flag("--all", request.all, "show the whole list; else its first 10 plans")->group(group);
+  app.add_flag("--all", request.all, "show the whole list instead of its first 10 plans")->group(group);
   app.add_flag("--json", request.json,
                "print the list as a stagecraft.plans document on standard output; the best plan is then written only "
                "with -o")
       ->group(group);
-  app.add_flag("--explain", request.explain,
-               "say where the steps of the listed plans go, why the first is better, and which constraints bind; if no "
-               "plan fits in memory, the smallest changes with which one does (without --top: of the 3 best plans)")
+  app.add_flag(
+         "--explain", request.explain,
+         "explain where the step time of the listed plans goes, why the first is better, and which constraints bind; "
+         "if no plan fits in memory, list the smallest changes that make one fit (without --top: for the 3 best plans)")
       ->group(group);
   app.add_option("--picture", request.picture, "with --front: draw throughput against memory as an SVG picture")
       ->type_name("FILE")
@@ -154,18 +155,19 @@ void declare_choices(CLI::App& app, ChoiceRequest& request) {
   app.add_option_function<std::string>(
          "--objective",
          [&request](const std::string& name) {
-           request.wish.objective = usage("--objective", [&] { return objective_by_name(name); });
+           request.goal.objective = usage("--objective", [&] { return objective_by_name(name); });
            request.objective_given = true;
          },
-         "the best plan has the shortest predicted step (time), the least devices times step (cost), or the least peak "
-         "memory of a device (memory); cost and memory also try fewer devices (default: time)")
+         "what to minimise: the predicted step (time), devices times step (cost), or the peak memory of a device "
+         "(memory); cost and memory also try fewer devices (default: time)")
       ->type_name("time|cost|memory")
       ->group(group);
-  app.add_option("--min-throughput", request.wish.min_samples_per_s, "only plans with at least this many samples/s")
+  app.add_option("--min-throughput", request.goal.min_samples_per_s,
+                 "only consider plans with at least this many samples/s")
       ->transform(number_above(0))
       ->type_name("SAMPLES_PER_S")
       ->group(group);
-  app.add_option("--price", request.price, "price of one device for an hour: the list shows what steps cost")
+  app.add_option("--price", request.price, "price of one device-hour; the list then shows the price of 1000 steps")
       ->transform(number_above(0))
       ->type_name("PER_DEVICE_HOUR")
       ->group(group);
@@ -188,7 +190,7 @@ void declare_choices(CLI::App& app, ChoiceRequest& request) {
   app.add_flag("--complete", request.complete, "find replicas and placement for the stages of --split-at or --from")
       ->group(hand);
   app.add_option("--global-batch", request.global_batch,
-                 "samples of a step; the number of microbatches follows from the graph's microbatch")
+                 "samples per step; the number of microbatches follows from the graph's microbatch")
       ->transform(integer(1))
       ->excludes("--microbatches")
       ->type_name("SAMPLES");
@@ -216,14 +218,14 @@ void check_choices(const ChoiceRequest& request, bool given, const std::string& 
     refuse_with(request.front, "--front", what);
     refuse_with(request.explain, "--explain", what);
     refuse_with(request.objective_given && !improves, "--objective", what);
-    refuse_with(request.wish.min_samples_per_s && !improves, "--min-throughput", what);
+    refuse_with(request.goal.min_samples_per_s && !improves, "--min-throughput", what);
     const std::string fixed = "the stages are given; remove --split-at and --from";
     refuse_with(!request.pins.empty() && given, "--pin", fixed);
     refuse_with(!request.no_cuts.empty() && given, "--no-cut-in", fixed);
   }
-  refuse_with(request.explain && request.by_hand(), "--explain",
+  refuse_with(request.explain && request.constrains_stages(), "--explain",
               "does not try plans without --pin and --no-cut-in; compare two runs of plan instead");
-  if (!request.by_hand() || strategy.empty()) return;
+  if (!request.constrains_stages() || strategy.empty()) return;
   if (!usage("--strategy", [&] { return strategy_by_name(strategy).takes_hand; })) {
     throw CLI::ValidationError(
         request.pins.empty() ? "--no-cut-in" : "--pin",
@@ -261,23 +263,23 @@ void check_choice_outputs(const ChoiceRequest& request, const ChoiceContext& con
 
 RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& context, const Graph& graph,
                        const Topology& topology, const CostModel& costs, const Constraints& constraints) {
-  if (request.wish.min_samples_per_s && !graph.microbatch_samples) {
+  if (request.goal.min_samples_per_s && !graph.microbatch_samples) {
     throw std::invalid_argument(context.graph +
                                 ": does not say how many samples a microbatch has, which --min-throughput needs");
   }
-  const ByHand hand = by_hand(graph, request.pins, request.no_cuts);
+  const StageConstraints hand = stage_constraints(graph, request.pins, request.no_cuts);
   GatherOptions options;
   if (hand.is_empty()) options.strategy = context.strategy;  // else its candidates are few
-  options.fewer_devices = request.front || request.wish.objective != Objective::Time;
+  options.fewer_devices = request.front || request.goal.objective != Objective::Time;
   options.recomputation = request.front;
   Gathered gathered = gather(graph, topology, costs, constraints, options);
-  const Question question{graph, topology, costs, constraints, options, request.wish};
+  const Question question{graph, topology, costs, constraints, options, request.goal};
   if (gathered.plans.empty()) {
-    if (request.explain && memory_limit(topology, constraints)) tell_changes(smallest_changes(question));
+    if (request.explain && memory_limit(topology, constraints)) print_changes(smallest_changes(question));
     throw NoAnswerError(context.graph + ": ", gathered.reason);
   }
   // For short steps there is the strategy optimal.
-  if (!hand.is_empty() || (request.wish.objective != Objective::Time && context.strategy.empty()))
+  if (!hand.is_empty() || (request.goal.objective != Objective::Time && context.strategy.empty()))
     improve_best(gathered, question, hand);
   if (gathered.plans.empty()) {
     throw NoAnswerError(context.graph + ": ",
@@ -286,11 +288,11 @@ RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& contex
                          std::to_string(device_count(topology)) + " stages per chunk"});
   }
   const int most = request.explain && !request.front ? request.top.value_or(kExplained) : request.top.value_or(0);
-  const ListRequest wanted{request.front, most, request.wish, request.price};
+  const ListRequest wanted{request.front, most, request.goal, request.price};
   const std::vector<RankedPlan> plans = chosen(gathered.plans, wanted);
   if (plans.empty())
     throw NoAnswerError(context.graph + ": ",
-                        {too_slow(gathered.plans, *request.wish.min_samples_per_s), ErrorKind::TooSlow});
+                        {too_slow(gathered.plans, *request.goal.min_samples_per_s), ErrorKind::TooSlow});
   if (request.lists()) {
     for (const RankedPlan& ranked : plans) check_proved(ranked, graph, topology, context.graph);
     format::PlanList list = plan_list(plans, gathered, wanted);
@@ -313,7 +315,7 @@ RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& contex
     if (request.json) format::write_text("-", format::plan_list_json(list));
   }
   RankedPlan best = plans.front();
-  if (request.wish.objective != Objective::Time) best.plan.lower_bound.reset();  // of the step, which is not the aim
+  if (request.goal.objective != Objective::Time) best.plan.lower_bound.reset();  // of the step, which is not the aim
   return best;
 }
 
@@ -322,13 +324,13 @@ RankedPlan improved_choice(const ChoiceRequest& request, const ChoiceContext& co
                            const Candidate& start) {
   const std::string origin = context.strategy.empty() ? "improved" : context.strategy;
   ImproveOptions options;
-  options.wish = request.wish;
-  options.hand = by_hand(graph, request.pins, request.no_cuts);
+  options.goal = request.goal;
+  options.hand = stage_constraints(graph, request.pins, request.no_cuts);
   options.layers = !request.complete;
   options.time = time_limit(constraints.options);
   Candidate first = start;
   if (!honours(first.partition, options.hand)) {
-    const auto moved = with_hand(graph, first.partition, options.hand);
+    const auto moved = with_stage_constraints(graph, first.partition, options.hand);
     if (!moved) {
       throw NoAnswerError(request.improve,
                           {": its stages cannot have their layers where --pin and --no-cut-in put them"});
@@ -337,12 +339,12 @@ RankedPlan improved_choice(const ChoiceRequest& request, const ChoiceContext& co
   }
   const RankedPlan before = predicted_plan(origin, graph, topology, first, costs, constraints);
   RankedPlan out = improved_plan(origin, graph, topology, costs, constraints, first, options);
-  fmt::print(stderr, "step {0}{1} before, {0}{2} improved\n", context.mark, format_seconds(before.prediction.iteration),
+  fmt::print(stderr, "step improved from {0}{1} to {0}{2}\n", context.mark, format_seconds(before.prediction.iteration),
              format_seconds(out.prediction.iteration));
   if (!out.fits)
     throw NoAnswerError(context.graph + ": ", {memory_excess(out, topology, constraints), ErrorKind::DoesNotFit});
-  if (!meets(out, request.wish))
-    throw NoAnswerError(context.graph + ": ", {too_slow({out}, *request.wish.min_samples_per_s), ErrorKind::TooSlow});
+  if (!meets(out, request.goal))
+    throw NoAnswerError(context.graph + ": ", {too_slow({out}, *request.goal.min_samples_per_s), ErrorKind::TooSlow});
   return out;
 }
 

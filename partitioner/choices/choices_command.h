@@ -24,7 +24,7 @@ struct ChoiceRequest {
   bool explain = false;
   std::string picture;  ///< file; empty: none
   std::string folder;   ///< --top-to
-  Wish wish;
+  Goal goal;
   bool objective_given = false;
   std::optional<double> price;
   std::optional<std::int64_t> global_batch;
@@ -33,9 +33,11 @@ struct ChoiceRequest {
   bool complete = false;  ///< stages given by hand get replicas and placement
 
   /// Whether plans are compared here and not by the strategy alone.
-  [[nodiscard]] bool is_asked() const { return lists() || objective_given || wish.min_samples_per_s || by_hand(); }
+  [[nodiscard]] bool is_asked() const {
+    return lists() || objective_given || goal.min_samples_per_s || constrains_stages();
+  }
   /// Whether the user says where layers are.
-  [[nodiscard]] bool by_hand() const { return !pins.empty() || !no_cuts.empty(); }
+  [[nodiscard]] bool constrains_stages() const { return !pins.empty() || !no_cuts.empty(); }
   /// Whether a list is printed.
   [[nodiscard]] bool lists() const { return top || front || explain; }
 };
@@ -65,12 +67,13 @@ struct ChoiceContext {
 void check_choice_outputs(const ChoiceRequest& request, const ChoiceContext& context);
 
 /// The best plan of those that the request chooses from. Prints the list on stderr, its document on stdout if asked,
-/// and writes the plans. Throws std::runtime_error if no plan is possible or has the throughput.
+/// and writes the plans. Throws std::runtime_error if no plan is possible or reaches the throughput.
 [[nodiscard]] RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& context, const Graph& graph,
                                      const Topology& topology, const CostModel& costs, const Constraints& constraints);
 
-/// The plan of `start` improved: by --improve in all ways, by --complete in its replicas and placement. Says on stderr
-/// what the step was before. Throws std::runtime_error if it does not fit in memory or has not the throughput.
+/// The plan of `start` improved: by --improve in all ways, by --complete in its replicas and placement. Prints the
+/// previous step time on stderr. Throws std::runtime_error if it does not fit in memory or does not reach the
+/// throughput.
 [[nodiscard]] RankedPlan improved_choice(const ChoiceRequest& request, const ChoiceContext& context, const Graph& graph,
                                          const Topology& topology, const CostModel& costs,
                                          const Constraints& constraints, const Candidate& start);

@@ -32,7 +32,7 @@ void dot(report::Drawing& out, double x, double y, const char* colour, const std
 }  // namespace
 
 report::Picture front_picture(const std::string& name, const format::PlanList& list) {
-  report::Drawing out(name, "Plans between which step, devices and memory must be weighed");
+  report::Drawing out(name, "Trade-off between step, devices and memory");
   Bytes most_memory;
   double most_rate = 0;
   std::map<int, std::vector<const format::ListedPlan*>> by_devices;

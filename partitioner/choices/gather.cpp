@@ -57,7 +57,7 @@ class Gathering {
     if (out_.plans.empty() && out_.reason.reason.empty())
       out_.reason.reason = "no plan is possible; " + skipped_text(out_.skipped);
     if (!out_.plans.empty()) out_.reason = {};
-    if (options_.strategy.empty() || !parts.empty() || variants.size() > 1) sort_by_wish(out_.plans, {});
+    if (options_.strategy.empty() || !parts.empty() || variants.size() > 1) sort_by_goal(out_.plans, {});
     return std::move(out_);
   }
 

@@ -26,10 +26,10 @@ struct Gathered {
   Infeasible reason;  ///< why `plans` is empty; no text otherwise
 };
 
-/// The plans that the strategies consider, without those that do not fit in memory. Of all strategies: each one's plans
-/// besides those of the strategies that need an argument, and the candidates of `auto`, which are then all predicted as
-/// long as `optimal`'s time limit allows. The limit is shared by the parts of the topology. Throws
-/// std::invalid_argument as plan_with for a named strategy.
+/// The plans that the strategies consider, without those that do not fit in memory. Without a named strategy: the plans
+/// of all strategies except those that need an argument, and the candidates of `auto`, as many of which are predicted
+/// as `optimal`'s time limit allows. The limit is shared by the parts of the topology. Throws std::invalid_argument as
+/// plan_with for a named strategy.
 [[nodiscard]] Gathered gather(const Graph& graph, const Topology& topology, const CostModel& costs,
                               const Constraints& constraints, const GatherOptions& options);
 

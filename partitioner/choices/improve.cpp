@@ -65,8 +65,8 @@ class Improvement {
 
   [[nodiscard]] Key key_of(const RankedPlan& ranked) const {
     // What does not fit is as good as it is small.
-    const Objective objective = ranked.fits ? options_.wish.objective : Objective::Memory;
-    return {!ranked.fits, !meets(ranked, options_.wish), rank_key(merits(ranked), objective)};
+    const Objective objective = ranked.fits ? options_.goal.objective : Objective::Memory;
+    return {!ranked.fits, !meets(ranked, options_.goal), rank_key(merits(ranked), objective)};
   }
   [[nodiscard]] bool is_late() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count() > options_.time.value;

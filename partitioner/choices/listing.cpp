@@ -50,8 +50,8 @@ std::string name_of(const format::ListedPlan& plan) {
 
 std::vector<RankedPlan> chosen(std::vector<RankedPlan> plans, const ListRequest& request) {
   if (request.front) plans = front_of(std::move(plans));
-  std::erase_if(plans, [&](const RankedPlan& ranked) { return !meets(ranked, request.wish); });
-  if (request.front || request.wish.objective != Objective::Time) sort_by_wish(plans, request.wish);
+  std::erase_if(plans, [&](const RankedPlan& ranked) { return !meets(ranked, request.goal); });
+  if (request.front || request.goal.objective != Objective::Time) sort_by_goal(plans, request.goal);
   if (request.most > 0 && to_int(plans.size()) > request.most) plans.resize(to_index(request.most));
   return plans;
 }
@@ -61,8 +61,8 @@ format::PlanList plan_list(const std::vector<RankedPlan>& plans, const Gathered&
   const Plan& first = plans.front().plan;
   out.model = first.model;
   out.list = request.front ? "front" : "top";
-  out.objective = to_string(request.wish.objective);
-  out.min_samples_per_s = request.wish.min_samples_per_s;
+  out.objective = to_string(request.goal.objective);
+  out.min_samples_per_s = request.goal.min_samples_per_s;
   out.price_per_device_hour = request.price;
   out.schedule = first.schedule;
   out.microbatches = first.microbatches;

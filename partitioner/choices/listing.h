@@ -15,19 +15,19 @@ namespace stagecraft::partitioner {
 struct ListRequest {
   bool front = false;  ///< front_of the plans; else the best ones
   int most = 0;        ///< 0: all
-  Wish wish = {};
+  Goal goal = {};
   std::optional<double> price = {};  ///< per device-hour
 };
 
-/// The plans for a list, best first; of the front, those that meet the wish. Empty if none meets it.
+/// The plans for a list, best first; of the front, those that meet the goal. Empty if none meets it.
 [[nodiscard]] std::vector<RankedPlan> chosen(std::vector<RankedPlan> plans, const ListRequest& request);
 
 /// The document of a list. `plans` are not empty, all of one schedule and number of microbatches.
 [[nodiscard]] format::PlanList plan_list(const std::vector<RankedPlan>& plans, const Gathered& gathered,
                                          const ListRequest& request);
 
-/// The list for people: a table with lines of at most `width`, of at most `lines` plans (0: all), and how many more
-/// there are. `mark` goes before each figure.
+/// The list as text: a table with lines of at most `width`, of at most `lines` plans (0: all), and how many more there
+/// are. `mark` goes before each figure.
 [[nodiscard]] std::string list_text(const format::PlanList& list, int lines, const std::string& mark, int width);
 
 }  // namespace stagecraft::partitioner

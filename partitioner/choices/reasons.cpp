@@ -31,7 +31,7 @@ std::optional<RankedPlan> best_of(const Question& question) {
   try {
     Gathered gathered =
         gather(question.graph, question.topology, question.costs, question.constraints, question.options);
-    std::vector<RankedPlan> plans = chosen(std::move(gathered.plans), {false, 1, question.wish, {}});
+    std::vector<RankedPlan> plans = chosen(std::move(gathered.plans), {false, 1, question.goal, {}});
     if (plans.empty()) return std::nullopt;
     return std::move(plans.front());
   } catch (const std::invalid_argument&) {  // the strategy cannot do without
@@ -113,7 +113,7 @@ std::optional<std::string> more_devices(const Question& question, Bytes limit) {
   for (int groups = before + 1; groups <= before * kMostTimes && groups * each <= kMostDevices;
        groups += std::max(1, groups / 16)) {
     const Topology larger = with_groups(question.topology, groups);
-    if (fits({question.graph, larger, question.costs, question.constraints, question.options, question.wish}, limit))
+    if (fits({question.graph, larger, question.costs, question.constraints, question.options, question.goal}, limit))
       return fmt::format("{} devices instead of {}", groups * each, before * each);
   }
   return std::nullopt;
@@ -158,12 +158,12 @@ std::optional<StepParts> step_parts(const Graph& graph, const Topology& topology
 
 std::vector<format::Relaxation> relaxations(const Question& question, const RankedPlan& best) {
   std::vector<format::Relaxation> out;
-  const double own = rank_key(merits(best), question.wish.objective).front();
+  const double own = rank_key(merits(best), question.goal.objective).front();
   const auto ask = [&](const std::string& name, const Question& without) {
     format::Relaxation each{name, {}, false};
     if (const std::optional<RankedPlan> other = best_of(without)) {
       each.step = other->prediction.iteration;
-      each.better = rank_key(merits(*other), question.wish.objective).front() < own * (1 - kEqual);
+      each.better = rank_key(merits(*other), question.goal.objective).front() < own * (1 - kEqual);
     }
     out.push_back(std::move(each));
   };
@@ -174,7 +174,7 @@ std::vector<format::Relaxation> relaxations(const Question& question, const Rank
     Constraints wanted = constraints;
     wanted.memory_limit.reset();
     ask("without the limit of " + format_bytes(*limit) + " per device",
-        {question.graph, unlimited, question.costs, wanted, question.options, question.wish});
+        {question.graph, unlimited, question.costs, wanted, question.options, question.goal});
   }
   const auto without = [&](const std::string& name, const auto& change) {
     Question changed = question;
@@ -187,14 +187,14 @@ std::vector<format::Relaxation> relaxations(const Question& question, const Rank
     without("without --replicas " + numbers(constraints.replicas), [](Question& q) { q.constraints.replicas.clear(); });
   if (constraints.chunks)
     without(fmt::format("without --chunks {}", *constraints.chunks), [](Question& q) { q.constraints.chunks.reset(); });
-  if (question.wish.min_samples_per_s)
-    without(fmt::format("without --min-throughput {:g}", *question.wish.min_samples_per_s),
-            [](Question& q) { q.wish.min_samples_per_s.reset(); });
+  if (question.goal.min_samples_per_s)
+    without(fmt::format("without --min-throughput {:g}", *question.goal.min_samples_per_s),
+            [](Question& q) { q.goal.min_samples_per_s.reset(); });
   const int groups = question.topology.levels.back().count;
   if (device_count(question.topology) <= kMostDevices / 2) {
     const Topology larger = with_groups(question.topology, groups * 2);
     ask(fmt::format("with {} devices instead of {}", device_count(larger), device_count(question.topology)),
-        {question.graph, larger, question.costs, constraints, question.options, question.wish});
+        {question.graph, larger, question.costs, constraints, question.options, question.goal});
   }
   return out;
 }

@@ -23,18 +23,18 @@ struct Question {
   const CostModel& costs;
   Constraints constraints;
   GatherOptions options;
-  Wish wish;
+  Goal goal;
 };
 
 /// What each constraint of a question costs: it is planned without the memory limit, --stages, --replicas, --chunks and
-/// the wished throughput, one at a time, and with twice the groups of the outermost level. `best` is the best plan of
+/// the required throughput, one at a time, and with twice the groups of the outermost level. `best` is the best plan of
 /// the question itself.
 [[nodiscard]] std::vector<format::Relaxation> relaxations(const Question& question, const RankedPlan& best);
 
-/// The smallest changes that would make a plan fit in memory, as far as the strategies' candidates go; each one was
-/// tried, and the last figure says what it gives. At most one of each kind: more memory per device, recomputation (the
-/// way with the shortest step), more stages than --stages, more groups of the outermost level. Empty if none helps.
-/// Precondition: the question has a memory limit and no plan that fits.
+/// The smallest changes that would make a plan fit in memory, among the strategies' candidates. Each one was tried; the
+/// last figure is the result. At most one of each kind: more memory per device, recomputation (the way with the
+/// shortest step), more stages than --stages, more groups of the outermost level. Empty if none helps. Precondition:
+/// the question has a memory limit and no plan that fits.
 [[nodiscard]] std::vector<std::string> smallest_changes(const Question& question);
 
 /// Why the first plan is better than the others, and which constraints bind: a table of the parts of their steps, and

@@ -87,7 +87,7 @@ void declare_plan(CLI::App& app, PlanRequest& request) {
   std::string formats;
   for (const interchange::PlanFormat& format : interchange::plan_formats()) formats += "\n  " + format.name;
   app.add_option("--split-at", request.split_at,
-                 "cut by hand: the first layer of every stage but the first; layer ids or module paths")
+                 "cut by hand: the first layer of every stage except the first; layer ids or module paths")
       ->delimiter(',')
       ->type_name("LAYER ...");
   app.add_option("--from", request.from,
@@ -96,15 +96,16 @@ void declare_plan(CLI::App& app, PlanRequest& request) {
                      formats)
       ->expected(2)
       ->type_name("FORMAT FILE");
-  app.add_option("--stages", request.constraints.stages,
-                 "number of stages, for all strategies but pipedream (default: one per device, or --chunks per device)")
+  app.add_option(
+         "--stages", request.constraints.stages,
+         "number of stages, for all strategies except pipedream (default: one per device, or --chunks per device)")
       ->transform(integer(1));
   app.add_option("--chunks", request.constraints.chunks,
                  "stages per device, for schedule " + chunked_schedule().name +
                      ": device d of p has the stages d, d + p, d + 2p, ...; not for strategy pipedream (default: 1; " +
                      strategies_with(&Strategy::compares) + " try 1, 2, 4 and 8)")
       ->transform(integer(1));
-  app.add_option("--replicas", request.constraints.replicas, "replicas per stage, for all strategies but pipedream")
+  app.add_option("--replicas", request.constraints.replicas, "replicas per stage, for all strategies except pipedream")
       ->delimiter(',')
       ->transform(integer(1))
       ->type_name("COUNT ...");
@@ -112,11 +113,9 @@ void declare_plan(CLI::App& app, PlanRequest& request) {
       ->transform(integer(1, kMostMicrobatches, "the maximum of a plan file"))
       ->capture_default_str();
   app.add_option("--schedule", request.constraints.plan.schedule,
-                 "schedule; or several with commas, or best for all synchronous ones, to take the one whose plan is "
-                 "fastest; or "
-                 "csv:FILE for action lists in the CSV format of torch.distributed.pipelining, which also give stages, "
-                 "replicas "
-                 "and microbatches")
+                 "schedule; several, separated by commas, or best (all synchronous ones) to use the one with the "
+                 "fastest plan; or csv:FILE for action lists in the CSV format of torch.distributed.pipelining, which "
+                 "also give stages, replicas and microbatches")
       ->capture_default_str();
   add_bytes_option(app, "--memory-limit", request.constraints.memory_limit,
                    "memory limit per device, such as 16e9 or 16GiB; pipedream applies PipeDream's own rule");

@@ -25,11 +25,11 @@ struct SearchSpace {
 class ChainSearch {
  public:
   /// `lattice` is that of the reversed costs.dag(), or of a reversed order of its nodes; both must outlive the search.
-  /// `stop` is asked now and then whether to give up.
+  /// `stop` is called from time to time; true ends the search.
   ChainSearch(const PipelineCosts& costs, const Lattice& lattice, SearchSpace space, std::function<bool()> stop);
 
-  /// Whether no split of the space has a bound of at most `time`, for all that the search can tell without going
-  /// through them. Absent if it was stopped.
+  /// Whether no split of the space has a bound of at most `time`, as far as the search can tell without enumerating
+  /// them. Absent if it was stopped.
   [[nodiscard]] std::optional<bool> refutes(Seconds time);
 
   /// Calls `visit` with every split whose bound is at most `time`, each once; `visit` may return a smaller time from
@@ -37,19 +37,19 @@ class ChainSearch {
   bool each(Seconds time, const std::function<Seconds(const Split&)>& visit);
 
  private:
-  /// What a stage adds up to.
+  /// Sums over the nodes of a stage.
   struct Sums {
     Seconds forward, back, least, update;
     Bytes untied, kept;
   };
-  /// When a value can be read at the earliest, and what its reader's backward is followed by at least; forward below 0:
-  /// it does not exist yet.
+  /// The earliest time at which a value can be read, and the least time that follows its reader's backward; `forward`
+  /// is below 0 if the value does not exist yet.
   struct Arrival {
     Seconds forward, back;
   };
   /// A stage that a split may continue with.
   struct Next {
-    std::uint32_t left = 0;  ///< nodes that no stage has after it
+    std::uint32_t left = 0;  ///< nodes that are not in a stage yet after it
     Seconds before, after;   ///< the forward before it, the return after it
     Sums sums;
   };
@@ -77,8 +77,8 @@ class ChainSearch {
   DownWalk walk_;
   int devices_ = 0;
   int most_replicas_ = 1;
-  std::vector<Arrival> begin_;  ///< by set: the least way to any stage that begins in it, and there and back, less that
-  std::vector<Seconds> work_;   ///< by set, where chunks are searched: computation of its nodes
+  std::vector<Arrival> begin_;       ///< by set: least time to a stage that begins in it; round trip minus that
+  std::vector<Seconds> work_;        ///< by set, where chunks are searched: computation of its nodes
   std::vector<std::int32_t> table_;  ///< least devices for the stages that are left, by number of stages and set
   int counts_ = 0;                   ///< numbers of stages in the table
   std::uint64_t asked_ = 0;

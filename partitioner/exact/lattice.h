@@ -23,7 +23,7 @@ struct Dag {
   friend bool operator==(const Dag&, const Dag&) = default;
 };
 
-/// The same nodes with every edge turned round: its down-sets are the complements of the graph's.
+/// The same nodes with every edge reversed: its down-sets are the complements of the graph's.
 [[nodiscard]] Dag reversed(Dag graph);
 
 /// A graph whose nodes were joined into classes.
@@ -33,8 +33,8 @@ struct Contraction {
             ///< repeats
 };
 
-/// Joins nodes that must stay together: the pairs `together`, what lies on one cycle then, and nothing else. No stage
-/// that keeps these together is lost. Throws std::invalid_argument for a node out of range.
+/// Joins nodes that must stay together: the pairs `together` and all nodes on a cycle that this creates, and no others.
+/// No stage that keeps these together is lost. Throws std::invalid_argument for a node out of range.
 [[nodiscard]] Contraction contract(const Dag& graph, const std::vector<std::pair<int, int>>& together = {});
 
 /// Pairs for `contract` that cost nothing where a stage costs the work of its nodes and the tensors that cross its
@@ -54,7 +54,7 @@ class Lattice {
     friend bool operator==(const Cover&, const Cover&) = default;
   };
 
-  /// The down-sets of `graph`; absent if there are more than `most`, or if it has a cycle. Sets are told apart by
+  /// The down-sets of `graph`; absent if there are more than `most`, or if it has a cycle. Sets are identified by
   /// 128-bit sums of random numbers for their nodes: two of n sets are confused with a probability of n^2 / 2^129.
   [[nodiscard]] static std::optional<Lattice> of(const Dag& graph, std::size_t most);
 
@@ -84,8 +84,8 @@ class DownWalk {
 
   /// Visits each proper subset J of `set` once, unless all ways to it lead through sets that the visitor does not
   /// descend from. Before a visit, the nodes of `set` without J were added, one by one, by `add(node)`; `remove(node)`
-  /// takes back the latest. `visit(J)` returns Descend. To prune, the visitor declines by something that only grows
-  /// with the nodes: then all subsets of a declined set would be declined too.
+  /// takes back the latest. `visit(J)` returns Descend. A visitor that prunes must decide by a quantity that only grows
+  /// with the nodes, so that it would decline every subset of a declined set too.
   template <class Add, class Remove, class Visit>
   void each_subset(std::uint32_t set, Add&& add, Remove&& remove, Visit&& visit) {
     if (++now_ == 0) {

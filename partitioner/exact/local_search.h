@@ -9,7 +9,7 @@
 
 namespace stagecraft::partitioner {
 
-/// The value of a split that is to be small, where it is below `than`; absent if it is not, or cannot be had.
+/// The value of a split, which is to be minimised, if it is below `than`; absent if it is not or cannot be computed.
 using SplitValue = std::function<std::optional<Seconds>(const Split& split, Seconds than)>;
 
 /// Which moves are allowed.
@@ -17,7 +17,7 @@ struct Movable {
   bool stages = true;          ///< stages may be joined and divided
   bool replicas = true;        ///< the numbers of replicas may change
   int devices = 0;             ///< no more than these are used
-  std::optional<Bytes> limit;  ///< no stage grows beyond this memory by what is sure of it
+  std::optional<Bytes> limit;  ///< no stage grows beyond this memory according to its lower bound
 };
 
 /// `split` after moves that each lower its `value`: a node to the stage before or after its own, a replica more, less,

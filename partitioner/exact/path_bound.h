@@ -29,8 +29,7 @@ namespace stagecraft::partitioner {
 ///     its replica of a later stage u, from 0. Its backward there comes after the first one, which ends a trip after
 ///     its forward, and after k t_u more;
 ///   - late_s: on its replica of an earlier stage v the last of them has k forwards before it, and the first of the
-///   last
-///     w microbatches has k backwards after it, so that before_s or after_s is k f_v or k b_v longer.
+///     last w microbatches has k backwards after it, so that before_s or after_s is k f_v or k b_v longer.
 /// The replicas with the last of the first w and the first of the last w microbatches run n of them too, if w is the
 /// remainder of m by r_s, or r_s if there is none.
 ///
@@ -39,13 +38,13 @@ namespace stagecraft::partitioner {
 /// joined, each quantity is the best of all of them. So what is refuted here is refuted for all splits.
 class PathBound {
  public:
-  /// `costs` must outlive it. Null if nothing waits (see PipelineCosts::waits) or no layer is left. About
-  /// `most_cuts` cuts are told apart.
+  /// `costs` must outlive it. Null if nothing waits (see PipelineCosts::waits) or no layer is left. About `most_cuts`
+  /// cuts are distinguished.
   [[nodiscard]] static std::unique_ptr<PathBound> of(const PipelineCosts& costs, std::optional<Bytes> limit,
                                                      int most_cuts);
 
-  /// Whether no split over at most `devices` can take at most `time`, for all that this bound can tell. Absent if
-  /// `stop` said so.
+  /// Whether no split over at most `devices` can take at most `time`, as far as this bound can tell. Absent if it was
+  /// stopped.
   [[nodiscard]] std::optional<bool> refutes(Seconds time, int devices, const std::function<bool()>& stop);
 
  private:
@@ -81,8 +80,8 @@ class PathBound {
     std::int64_t flight = 0;
     Waves queue = {};  ///< by place in kWaves: see queue_of
   };
-  /// Numbers of replicas with equal shares. Of the microbatches of the first (and last) round, so many have replicas
-  /// with that share.
+  /// Numbers of replicas with equal shares. `wave` is the least number of microbatches of the first (and last) round
+  /// that run on replicas with that share.
   struct Replicas {
     int first = 1, last = 1;
     std::int64_t share = 0;
@@ -90,7 +89,7 @@ class PathBound {
     int queue = -1;         ///< the place in kWaves of the largest number up to it; -1: none
   };
 
-  /// A stage between two cuts, with what it has at least.
+  /// A stage between two cuts, with lower bounds of its costs.
   struct Stage {
     Sums sums;
     bool on_path = false;

@@ -18,7 +18,7 @@
 
 namespace stagecraft::partitioner {
 
-/// Stages as the exact search has them: layers that are inputs are left out.
+/// Stages in the exact search, without layers that are inputs.
 struct Split {
   std::vector<int> stage_of_node;  ///< node: see PipelineCosts
   std::vector<int> replicas;       ///< one number per stage
@@ -26,14 +26,14 @@ struct Split {
   friend bool operator==(const Split&, const Split&) = default;
 };
 
-/// What a layer costs at least, wherever it is.
+/// Lower bounds of a layer's costs, whichever stage it is in.
 struct NodeCosts {
   Seconds forward;
   Seconds backward;         ///< with recomputation; 0 where nothing is trained
   Seconds inputs, weights;  ///< parts of `backward` where the schedule splits it, without recomputation
   bool separable = true;    ///< see BackwardParts::separable
   Seconds least;            ///< a microbatch's computation, all of it
-  Seconds least_return;     ///< the part of the backward that no gradient passes without
+  Seconds least_return;     ///< the part of the backward that every gradient must pass through
   Seconds update;
   Bytes parameters;
   Bytes untied;  ///< parameters that no other layer shares
@@ -51,7 +51,7 @@ struct CrossingValue {
   std::vector<Seconds> back;     ///< by level; 0 without gradient
   Seconds least_forward;         ///< over all levels
   Seconds least_back;
-  Seconds port, port_back;  ///< for how long it takes a device's port for itself; 0 where that depends on more
+  Seconds port, port_back;  ///< time for which it alone occupies a device's port; 0 if that depends on others
 };
 
 /// The arithmetic of the exact search: lower bounds of the predicted step. Nodes are the layers besides inputs, in
@@ -64,7 +64,7 @@ class PipelineCosts {
   [[nodiscard]] int layer_of_node(int node) const { return layer_of_node_[to_index(node)]; }
   [[nodiscard]] const NodeCosts& node(int node) const { return nodes_[to_index(node)]; }
   [[nodiscard]] const std::vector<CrossingValue>& values() const { return values_; }
-  /// Values that the node reads; of others than inputs.
+  /// Values that the node reads, except those of inputs.
   [[nodiscard]] const std::vector<int>& read_by(int node) const { return read_[to_index(node)]; }
   [[nodiscard]] const std::vector<int>& made_by(int node) const { return made_[to_index(node)]; }
   [[nodiscard]] const ScheduleEntry& schedule() const { return schedule_; }

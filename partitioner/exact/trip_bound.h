@@ -19,7 +19,7 @@ namespace stagecraft::partitioner {
 ///   - under 1f1b the round trips from a stage to the end of the path and back: a replica holds W microbatches at once,
 ///     so n of them take two round trips or more, with the work of those between them, see trips_of;
 ///   - all messages on the path that pass through the port of one device.
-/// Nodes without work are left out; they may form stages of their own, which the number in flight allows for.
+/// Nodes without work are left out; they may form separate stages, for which the number in flight allows.
 class TripBound {
  public:
   /// `costs` must outlive it. Null if there are more than `most_sets` down-sets, or if nothing waits (see
@@ -29,15 +29,15 @@ class TripBound {
   TripBound(const TripBound&) = delete;
   TripBound& operator=(const TripBound&) = delete;
 
-  /// Whether no split over at most `devices` can take at most `time`, for all that this bound can tell. Absent if
-  /// `stop` said so.
+  /// Whether no split over at most `devices` can take at most `time`, as far as this bound can tell. Absent if it was
+  /// stopped.
   [[nodiscard]] std::optional<bool> refutes(Seconds time, int devices, const std::function<bool()>& stop);
 
   /// Whether no node was left out: then each() has every split whose bound is within the time.
   [[nodiscard]] bool is_whole() const { return to_int(kept_.size()) == costs_.dag().nodes; }
 
-  /// Calls `visit` with splits whose stages keep within `time` by this bound, each once; nodes that were left out are
-  /// where one of their producers or readers is. `visit` may return a smaller time from then on. False if it was
+  /// Calls `visit` with splits whose stages keep within `time` by this bound, each once; nodes that were left out go to
+  /// the stage of one of their producers or readers. `visit` may return a smaller time from then on. False if it was
   /// stopped. Precondition: refutes(time, ...) was the last call and gave false.
   bool each(Seconds time, const std::function<Seconds(const Split&)>& visit, const std::function<bool()>& stop);
 
@@ -51,7 +51,7 @@ class TripBound {
     int from = 0, to = 0;
     Seconds forward, back;  ///< of the message if they are in different stages
     bool returns = false;   ///< a gradient comes back
-    Seconds port;           ///< each of its messages takes a port for so long
+    Seconds port;           ///< for how long each of its messages occupies a port
   };
   struct Sums {
     Seconds forward, back, least, update;

@@ -12,8 +12,8 @@
 
 namespace stagecraft::partitioner {
 
-/// Nodes to divide into contiguous stages, each on a device of its own. On an accelerator a stage takes the work of its
-/// nodes and the cost of each tensor that crosses its border, once; on a CPU only the work.
+/// Nodes to divide into contiguous stages, each on a separate device. On an accelerator a stage takes the work of its
+/// nodes and the cost of each tensor that crosses its boundary, once; on a CPU only the work.
 struct LoadProblem {
   struct Node {
     Seconds accelerator;
@@ -45,7 +45,7 @@ struct LoadObjective {
 };
 
 /// The problem of an input of dnn-partitioning: groups of colocation() as nodes, one for each device at most. Leaves
-/// that cost nothing are joined to their neighbour; with bytes only where bytes cannot decide.
+/// that cost nothing are joined to their neighbour, those with bytes only if bytes cannot affect the result.
 [[nodiscard]] LoadProblem load_problem(const interchange::DnnPartitioning& input, interchange::Units units);
 
 /// The problem of a graph on equal devices: a layer takes its forward and backward; an output takes its bytes over

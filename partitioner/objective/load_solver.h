@@ -22,8 +22,8 @@ struct SearchLimits {
 struct SearchEffort {
   int nodes = 0;             ///< after joining those that stay together
   std::size_t downsets = 0;  ///< 0 if there are more than SearchLimits::downsets
-  std::uint64_t pairs = 0;   ///< pairs of a down-set and a smaller one: stages that were weighed
-  std::string stopped;       ///< why the answer may not be exact; empty if the search ended by itself
+  std::uint64_t pairs = 0;   ///< pairs of a down-set and a smaller one: stages that were evaluated
+  std::string stopped;       ///< why the answer may not be exact; empty if the search ran to completion
 };
 
 /// A stage of a plan; on a CPU, or on one or more accelerators that divide its time.
@@ -46,10 +46,10 @@ struct LoadAnswer {
 /// The time of the stage with `nodes` on `devices` accelerators, or on a CPU.
 [[nodiscard]] Seconds stage_time(const LoadProblem& problem, const std::vector<int>& nodes, bool on_cpu, int devices);
 
-/// What `stages` are worth.
+/// The value of `stages` under the objective.
 [[nodiscard]] Seconds value_of(const LoadObjective& objective, const std::vector<LoadStage>& stages);
 
-/// The plan of contiguous stages with the smallest value, each stage on devices of its own within the memory limit;
+/// The plan of contiguous stages with the smallest value, each stage on separate devices within the memory limit;
 /// Infeasible if there is none. Dynamic programming over all down-sets, pruned by thresholds that rise from a lower
 /// bound: if no plan stays below a threshold, that threshold is the next lower bound. The best cuts of two depth-first
 /// orders give the first upper bound, and the answer if there are too many down-sets. Replicated stages and CPUs do not

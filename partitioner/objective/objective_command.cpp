@@ -84,12 +84,12 @@ void declare(CLI::App& app, Request& request) {
   }
   app.add_option("GRAPH", request.graph, "graph.json; - is standard input; or use --from-problem");
   app.add_option("TOPOLOGY", request.topology.file, "topology.json; or use --devices");
-  app.add_option(kOption, request.profile, "whose arithmetic:" + names)->required();
+  app.add_option(kOption, request.profile, "planner whose arithmetic to use:" + names)->required();
   app.add_option("--from-problem", request.problem, "an input of that planner; replaces GRAPH and TOPOLOGY")
       ->type_name("FILE");
   app.add_option("--units", request.units,
-                 "of --from-problem: published reads all numbers as the format says, fixed also finds times that are "
-                 "in another unit; says which")
+                 "of --from-problem: published reads all numbers in the units that the format states; fixed detects "
+                 "and corrects times in another unit, and reports them")
       ->check(one_of("units", {"published", "fixed"}))
       ->capture_default_str();
   declare_devices(app, request.topology, ". With --from-problem: of the file's accelerators");
@@ -100,11 +100,11 @@ void declare(CLI::App& app, Request& request) {
                    "memory limit per device, such as 16e9 or 16GiB, by the profile's own rule");
   declare_options(app, pipedream_strategy(), "pipedream-parity", request.pipedream);
   app.add_option("--time-limit", request.time_limit,
-                 "stop the search after so long, with the best plan so far and its bound (default: none)")
+                 "time limit; returns the best plan so far and its bound (default: none)")
       ->transform(number_above(0))
       ->type_name("SECONDS");
   app.add_option("--most-downsets", request.downsets,
-                 "down-sets of the graph to enumerate; above, it is cut as a list, with a bound")
+                 "maximum number of down-sets to enumerate; graphs with more are cut as a list, with a bound")
       ->transform(number_above(0))
       ->capture_default_str();
   add_acceptance_options(app, request.acceptance);
@@ -158,8 +158,8 @@ std::string answer_text(const ObjectiveAnswer& answer) {
   }
   out += table_text(columns, rows, line_width());
   if (answer.downsets > 0)
-    out +=
-        fmt::format("{} nodes, {} down-sets, {} pairs of them weighed\n", answer.nodes, answer.downsets, answer.pairs);
+    out += fmt::format("{} nodes, {} down-sets, {} pairs of them evaluated\n", answer.nodes, answer.downsets,
+                       answer.pairs);
   if (!answer.stopped.empty()) out += answer.stopped + "\n";
   for (const std::string& note : answer.notes) out += "note: " + note + "\n";
   return out;

@@ -99,8 +99,7 @@ std::variant<ObjectiveAnswer, Infeasible> pipedream_answer(const Graph& graph, c
     answer.stages[to_index(stage)].time += graph.layers[i].forward.median + graph.layers[i].backward.median;
   }
   answer.notes.emplace_back("times of stages are their layers' alone, on one device");
-  answer.notes.emplace_back(
-      "exact among the down-sets that grow from the first source, as PipeDream's planner has them");
+  answer.notes.emplace_back("exact among the down-sets that grow from the first source, as in PipeDream's planner");
   if (!pipedream.activation_compression_ratio)
     answer.notes.emplace_back("transfers are free without --activation-compression-ratio, as in PipeDream's planner");
   return answer;
@@ -111,9 +110,9 @@ std::variant<ObjectiveAnswer, Infeasible> pipedream_answer(const Graph& graph, c
 const std::vector<ObjectiveProfile>& objective_profiles() {
   static const std::vector<ObjectiveProfile> table{
       {kFlush,
-       "sum of the stages' times + (microbatches - 1) slowest stage, as Alpa; one device per stage, transfers free",
+       "sum of the stages' times + (microbatches - 1) slowest stage, as in Alpa; one device per stage, transfers free",
        ""},
-      {kGpipe, "(microbatches + stages - 1) slowest stage, as GPipe; one device per stage, transfers free", "",
+      {kGpipe, "(microbatches + stages - 1) slowest stage, as in GPipe; one device per stage, transfers free", "",
        "gpipe"},
       {kMaxLoad, "slowest device of dnn-partitioning: work, and each tensor that crosses its border once",
        "dnn-partitioning"},

@@ -31,7 +31,7 @@ struct ObjectiveProfile {
 /// The profile of that name. Throws std::invalid_argument with the known names.
 [[nodiscard]] const ObjectiveProfile& objective_profile(const std::string& name);
 
-/// What the profiles ask besides the problem.
+/// Parameters of the profiles in addition to the problem.
 struct ObjectiveOptions {
   int microbatches = 4;               ///< of a step, for flush, gpipe and piper on a graph
   std::optional<Bytes> memory_limit;  ///< of a device, on a graph
@@ -46,10 +46,10 @@ struct ObjectiveOptions {
                                                                                  const Graph& graph,
                                                                                  const Topology& topology,
                                                                                  const ObjectiveOptions& options);
-/// The same of an input of dnn-partitioning, for max-load.
+/// The same for an input of dnn-partitioning, for max-load.
 [[nodiscard]] std::variant<format::ObjectiveAnswer, Infeasible> answer_objective(
     const interchange::DnnPartitioning& problem, interchange::Units units, const ObjectiveOptions& options);
-/// The same of an input of Piper.
+/// The same for an input of Piper.
 [[nodiscard]] std::variant<format::ObjectiveAnswer, Infeasible> answer_objective(const interchange::Piper& problem,
                                                                                  interchange::Units units,
                                                                                  const ObjectiveOptions& options);

@@ -259,8 +259,8 @@ Strategy optimal_strategy() {
   Strategy out;
   out.name = kName;
   out.help =
-      "the shortest predicted step of all contiguous stages with any replicas, on devices in order; says how far from "
-      "the best it can be at most";
+      "the shortest predicted step of all contiguous stages with any replicas, on devices in order; reports a bound on "
+      "its gap to the best plan";
   out.plan = [](const Graph& graph, const Topology& topology, const CostModel& costs,
                 const Constraints& constraints) -> StrategyResult {
     check(constraints);
@@ -274,8 +274,9 @@ Strategy optimal_strategy() {
   out.options = {
       {{kTimeLimit},
        OptionKind::Positive,
-       fmt::format("seconds to search; then the best plan so far, and how far from the best it can be (default: {:g})",
-                   kDefaultTimeLimit.value)}};
+       fmt::format(
+           "time limit of the search in seconds; returns the best plan so far and a bound on its gap (default: {:g})",
+           kDefaultTimeLimit.value)}};
   return out;
 }
 

@@ -13,7 +13,7 @@ namespace stagecraft::profiler {
 struct Attributed {
   DeviceActivity activity;
   Tag tag;                       ///< phase None if the owner is unknown
-  std::int64_t launched_ns = 0;  ///< begin of the call that launched it; 0 if no such call was recorded
+  std::int64_t launched_ns = 0;  ///< start of the call that launched it; 0 if no such call was recorded
   friend bool operator==(const Attributed&, const Attributed&) = default;
 };
 
@@ -46,7 +46,7 @@ TraceQuality& operator+=(TraceQuality& quality, const TraceQuality& other);
 /// trusted.
 [[nodiscard]] std::vector<std::string> distrust(const TraceQuality& quality);
 
-/// Attributed work of one device, sorted by begin, then end, then stream.
+/// Attributed work of one device, sorted by start, then end, then stream.
 struct AttributedTrace {
   std::vector<Attributed> activities;
   std::vector<std::string> names;  ///< indexed by DeviceActivity::name
@@ -56,7 +56,7 @@ struct AttributedTrace {
 
 /// Assigns a tag to each activity: to work of a CUDA graph by its node, to other work by the external id with the same
 /// correlation. The order of records does not matter. If `trace.changes` is not empty, each launch gets a tag by its
-/// thread and time as well, and differences are counted. Activities with bad times are kept, with their begin as end,
+/// thread and time as well, and differences are counted. Activities with bad times are kept, with their start as end,
 /// and counted.
 [[nodiscard]] AttributedTrace attribute(const KernelTrace& trace);
 

@@ -23,7 +23,7 @@ struct PartTime {
   std::int64_t busy_ns = 0;    ///< length of the union of its activities
   std::int64_t active_ns = 0;  ///< its share of the device's busy time: while k parts work, each gets 1/k
   std::int64_t gap_ns = 0;     ///< idle time right before its activities
-  std::int64_t span_ns = 0;    ///< from its first begin to its last end
+  std::int64_t span_ns = 0;    ///< from its first start to its last end
   std::int64_t activities = 0;
   [[nodiscard]] std::int64_t share_ns() const { return active_ns + gap_ns; }
   friend bool operator==(const PartTime&, const PartTime&) = default;

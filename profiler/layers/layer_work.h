@@ -44,7 +44,7 @@ struct WorkByLayer {
 };
 
 /// Runs forward and backward of a model with `layers` layers over `batch`, and counts. Gradients are added to existing
-/// ones, as for all but the first microbatch of a step: the first time, an iteration before it makes them.
+/// ones, as for every microbatch of a step except the first: the first time, an iteration before it makes them.
 [[nodiscard]] WorkByLayer count_work(Subject& subject, std::size_t layers, const std::vector<at::Tensor>& batch);
 
 }  // namespace stagecraft::profiler

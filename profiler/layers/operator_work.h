@@ -38,13 +38,13 @@ struct OperatorCall {
 
 /// The work of one call. Matrix products, convolutions and attention are counted as torch.utils.flop_counter does:
 /// m*n*k multiply-adds, a bias not; causal attention in full; the backward of fused attention computes the scores
-/// again. Batch, layer and group norm take 7 operations a value forward (mean 1, variance 3, scaling 1, weight and bias
-/// 2) and 13 backward (normalised value 2, its gradient 1, two sums 3, result 4, gradients of weight and bias 3);
-/// softmax 5 (maximum, difference, exponential, sum, quotient) and 4; reductions 1 a value read; pooling 1 for each
-/// value of a window; recurrent layers the products of their weights. An operator without a formula takes 1 a value of
-/// its floating-point results, whichever function it computes. Copies, fills, look-ups and comparisons take none.
-/// Bytes: inputs and results once each, which assumes that a cache keeps what one operator reads twice and nothing
-/// between operators; a look-up reads the rows that it returns.
+/// again. Batch, layer and group norm take 7 operations per value forward (mean 1, variance 3, scaling 1, weight and
+/// bias 2) and 13 backward (normalised value 2, its gradient 1, two sums 3, result 4, gradients of weight and bias 3);
+/// softmax 5 (maximum, difference, exponential, sum, quotient) and 4; reductions 1 per value read; pooling 1 per value
+/// of a window; recurrent layers the products of their weights. An operator without a formula takes 1 per value of its
+/// floating-point results, whichever function it computes. Copies, fills, look-ups and comparisons take none. Bytes:
+/// inputs and results once each, which assumes that a cache keeps what one operator reads twice and nothing between
+/// operators; a look-up reads the rows that it returns.
 [[nodiscard]] Work work_of(const OperatorCall& call);
 
 }  // namespace stagecraft::profiler

@@ -56,8 +56,8 @@ class LinkMeter {
 struct LinksOptions {
   Bytes most_bytes{std::int64_t{64} << 20};  ///< largest message
   int sizes_per_octave = 1;                  ///< message bytes grow by a factor of 2^(1/sizes_per_octave)
-  /// Approximate limit for all points together. Each curve may take the share of the time left that its points are of
-  /// those left, but takes at least five rounds.
+  /// Approximate limit for all points together. Each curve may take a share of the remaining time in proportion to its
+  /// share of the remaining points, but takes at least five rounds.
   Seconds most_time{20};
   /// relative_error at which a point is precise enough; a curve ends when all its points are, and the time that it
   /// leaves goes to later ones.
@@ -116,12 +116,12 @@ struct LinkMeasurement {
 [[nodiscard]] std::vector<LinkTask> link_tasks(int ranks, bool copies, const LinksOptions& options);
 
 /// Measures all link_tasks with `meter`, curve by curve, then, if there are three ranks or more, each pair with the
-/// largest message. All messages of a curve are first run twice, which does not count. Then rounds follow, up and down
-/// in bytes by turns, until all points are precise or the curve's time is up. A message's turn takes about 2 ms, but at
-/// least one sample; with several, one more is taken before them, which does not count. Points that are not precise get
-/// equal time: messages that take long skip rounds. All points have five rounds or more, spread over the time.
-/// `progress` is called before each round with a line about it; `now` returns the time in seconds. Throws as link_tasks
-/// and as the meter, and std::invalid_argument if an option is out of range.
+/// largest message. All messages of a curve are first run twice, which does not count. Then rounds follow, alternately
+/// with growing and shrinking messages, until all points are precise or the curve's time is up. A message's turn takes
+/// about 2 ms, but at least one sample; with several, one more is taken before them, which does not count. Points that
+/// are not precise get equal time: messages that take long skip rounds. All points have five rounds or more, spread
+/// over the time. `progress` is called before each round with a line about it; `now` returns the time in seconds.
+/// Throws as link_tasks and as the meter, and std::invalid_argument if an option is out of range.
 [[nodiscard]] LinkMeasurement measure_links(LinkMeter& meter, const LinksOptions& options,
                                             const std::function<void(const std::string&)>& progress = {},
                                             const std::function<double()>& now = steady_seconds);

@@ -19,7 +19,7 @@ struct MachineLinks {
 
 /// Measures both, one after the other, as measure_links does. `machines`: the machine of each rank, counted from 0 in
 /// the order of ranks. Every rank must call it; rank 0 gets the result. Throws std::invalid_argument unless there are
-/// several machines, each with the same number of ranks that follow each other.
+/// several machines, each with the same number of consecutive ranks.
 [[nodiscard]] MachineLinks measure_machines(channel::Channel& channel, const std::vector<int>& machines,
                                             const LinksOptions& options, int threads,
                                             const std::function<void(const std::string&)>& progress = {});

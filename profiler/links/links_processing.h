@@ -29,13 +29,12 @@ void receive_for_processing(channel::Channel& channel, const ProcessingTask& tas
 /// The part of a rank from 2 on: it computes for about as long.
 void compute_beside(const ProcessingTask& task);
 
-/// Processor time of a message between ranks 0 and 1, which both must be processes of their own; absent if they are
-/// threads of one process. `one_way` has the times of transfers, `tell` gives the other ranks a task, which they
-/// must carry out. A
-/// rank's own thread handles messages if it takes more than half of what the largest message takes its receiver.
-/// All ranks compute meanwhile, as in a run; what they compute does not count. The end of a send is asked for, and a
-/// message waited for, only when it should have come, so that nobody polls. Without falls: chance makes a
-/// few messages of any size dear. Takes about two seconds. Call on rank 0.
+/// Processor time of a message between ranks 0 and 1, which must both be separate processes; absent if they are threads
+/// of one process. `one_way` has the times of transfers, `tell` gives the other ranks a task, which they must carry
+/// out. A rank's own thread handles messages if it takes more than half of what the largest message takes its receiver.
+/// All ranks compute meanwhile, as in a run; what they compute does not count. A rank asks whether a send has ended, or
+/// waits for a message, only when that should be the case, so that nobody polls. The curves never fall, because by
+/// chance a few messages of any size are slow. Takes about two seconds. Call on rank 0.
 [[nodiscard]] std::optional<MessageProcessing> measure_processing(
     channel::Channel& channel, const LinkCurve& one_way, const std::function<void(const ProcessingTask&)>& tell);
 

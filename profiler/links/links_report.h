@@ -8,8 +8,8 @@
 
 namespace stagecraft::profiler {
 
-/// A table for people, with one row per message and one column per curve. Each cell has the median, half the width of
-/// its 95 % confidence interval, and a star if the point's time was up before it was precise.
+/// A human-readable table, with one row per message and one column per curve. Each cell has the median, half the width
+/// of its 95 % confidence interval, and a star if the point's time was up before it was precise.
 [[nodiscard]] std::string links_table(const LinkMeasurement& measured);
 
 /// Reasons not to trust the measurement, one sentence each; empty if it can be trusted. A reason is that other programs
@@ -30,10 +30,10 @@ namespace stagecraft::profiler {
 /// Latency is the median over small messages of their times without their bytes; a byte takes the median slope between
 /// points, and a message is small if its bytes take at most half of its time. If none is small, it is the smallest
 /// message's time. Bandwidth is the largest message's bytes / its time. For a single rank, both are of a message to
-/// itself. Copies
-/// become curves of the device. Duplex, pairs and collectives of one rank are only in the notes of `provenance`, to
-/// which the channel, the reasons of distrust and, for each curve, rounds, samples, confidence, what ended the points,
-/// and fit_text are added. Throws std::invalid_argument as validate does, and if no point of send_receive was measured.
+/// itself. Copies become curves of the device. Duplex, pairs and collectives of one rank are only in the notes of
+/// `provenance`, to which the channel, the reasons of distrust and, for each curve, rounds, samples, confidence, what
+/// ended the points, and fit_text are added. Throws std::invalid_argument as validate does, and if no point of
+/// send_receive was measured.
 [[nodiscard]] Topology topology_of(const LinkMeasurement& measured, const std::string& channel, Device device,
                                    Provenance provenance);
 

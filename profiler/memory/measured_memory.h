@@ -23,7 +23,8 @@ struct PeakBytes {
 /// what it starts with. growth[i] is what the forward of layer i left allocated, negative if it released more;
 /// transient[i] is the most that layer i needed on top of that. What a layer releases beyond its own growth is
 /// subtracted from the growth of the layers after it, so that no layer has negative saved_bytes. During the backward of
-/// every layer but the last, the loss and its gradient, each as large as the last layer's output, stay allocated too.
+/// every layer except the last, the loss and its gradient, each as large as the last layer's output, stay allocated
+/// too.
 [[nodiscard]] Bytes fill_layer_bytes(std::span<Layer> layers, const std::vector<std::int64_t>& growth,
                                      const std::vector<std::int64_t>& transient);
 

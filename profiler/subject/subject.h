@@ -25,7 +25,7 @@ class StepTimer {
 };
 
 /// A model as one stage, with its optimizer at learning rate 0: the work is that of training, but the parameters do not
-/// diverge. Gradients accumulate into existing buffers, as they do for all but the first microbatch of a step.
+/// diverge. Gradients accumulate into existing buffers, as they do for every microbatch of a step except the first.
 class Subject {
  public:
   /// If `update_by_layer`, a watched update runs layer by layer. Otherwise one update covers all parameters, as in a

@@ -63,7 +63,7 @@ class Marks {
                                                         std::vector<device::RangeName> ranges = {});
 
 /// A watch that tells `tracer` which layer runs and computes shares from what the tracer recorded. It launches a small
-/// piece of work on the current stream of `device` at the begin and at the end of each step, to bound the step.
+/// piece of work on the current stream of `device` at the start and at the end of each step, to bound the step.
 /// `tracer` must outlive it.
 [[nodiscard]] std::unique_ptr<Watch> make_tracing_watch(const std::vector<stage::Parameter>& parameters,
                                                         KernelTracer& tracer, c10::Device device, int last_layer,

@@ -122,7 +122,7 @@ void bind_prediction(nb::module_& module) {
           "Whether all stages fit in their devices' memory.")
       .def_ro("channel", &Prediction::channel, "Over which the links were measured; empty if unknown.")
       .def_ro("other_device", &Prediction::other_device,
-              "Why the times are another device's than the topology's; empty if they are not.")
+              "Why the times are for a device other than the topology's; empty if they are not.")
       .def_ro("calibration", &Prediction::calibration, "The factors in the figures; empty if there are none.")
       .def(
           "gantt",
@@ -152,8 +152,8 @@ void bind_comparison(nb::module_& module) {
   nb::class_<BubbleComparison>(module, "BubbleComparison", "Share of a step, 0 to 1, in which one rank is idle.")
       .def_ro("rank", &BubbleComparison::rank)
       .def_prop_ro("share", [](const BubbleComparison& self) { return pair(self.share); });
-  nb::class_<Comparison> comparison(module, "Comparison",
-                                    "A prediction beside a measured run (stagecraft.comparison); str() is a table.");
+  nb::class_<Comparison> comparison(
+      module, "Comparison", "A prediction compared with a measured run (stagecraft.comparison); str() is a table.");
   comparison.def_prop_ro(
                 "step_s", [](const Comparison& self) { return pair(self.step); }, "Seconds of a step.")
       .def_prop_ro(
@@ -228,7 +228,7 @@ void bind_analyses(nb::module_& module) {
         return fmt::format("PathShare(stage {} {}: {} in {})", self.stage, to_string(self.kind), self.count,
                            format_seconds(self.time));
       });
-  nb::class_<LayerMove>(module, "LayerMove", "One layer moved over a stage border.")
+  nb::class_<LayerMove>(module, "LayerMove", "One layer moved across a stage boundary.")
       .def_ro("layer", &LayerMove::layer)
       .def_ro("source", &LayerMove::from, "Its stage.")
       .def_ro("destination", &LayerMove::to, "Its stage after the move.")
@@ -255,7 +255,7 @@ void bind_analyses(nb::module_& module) {
       });
   add_html(explanation, "text");
 
-  nb::class_<MovedLayer>(module, "MovedLayer", "A layer that two plans have in different stages.")
+  nb::class_<MovedLayer>(module, "MovedLayer", "A layer whose stage differs between two plans.")
       .def_ro("layer", &MovedLayer::layer)
       .def_ro("first", &MovedLayer::first, "Its stage in the first plan.")
       .def_ro("second", &MovedLayer::second, "Its stage in the second.")
@@ -292,7 +292,7 @@ void bind_ranking(nb::module_& module) {
   using partitioner::Ranking;
   using partitioner::Skipped;
   nb::class_<RankedPlan>(module, "RankedPlan", "A plan and its prediction.")
-      .def_ro("origin", &RankedPlan::origin, "The strategy and what was asked of it.")
+      .def_ro("origin", &RankedPlan::origin, "The strategy and the request.")
       .def_ro("plan", &RankedPlan::plan)
       .def_ro("prediction", &RankedPlan::prediction)
       .def_ro("fits", &RankedPlan::fits, "Within the memory limit.")

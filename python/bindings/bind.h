@@ -26,7 +26,7 @@
 
 // What the files of the Python module share.
 
-/// Quantities are plain numbers in Python: float, of bytes int. The property's name says the unit.
+/// Quantities are plain numbers in Python: float, or int for bytes. The property's name says the unit.
 template <class Tag, class Rep>
 struct nanobind::detail::type_caster<stagecraft::Quantity<Tag, Rep>> {
   using Quantity = stagecraft::Quantity<Tag, Rep>;

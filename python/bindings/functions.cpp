@@ -93,7 +93,7 @@ partitioner::OptionValue value_of_option(const Option& option, const OptionInPyt
   }
   if (const double* number = std::get_if<double>(&given)) return Bytes(static_cast<std::int64_t>(*number));
   if (const std::string* text = std::get_if<std::string>(&given)) return parse_bytes(*text);
-  throw std::invalid_argument(name + ": must be a number of bytes or a text such as \"16GiB\"");
+  throw std::invalid_argument(name + ": must be a number of bytes or a string such as \"16GiB\"");
 }
 
 /// What the programs note in a plan.
@@ -154,7 +154,7 @@ void bind_functions(nb::module_& module) {
           [](Acceptance& self, bool untrusted, bool other_device) { new (&self) Acceptance{untrusted, other_device}; },
           nb::arg("untrusted"), nb::arg("other_device"));
   module.def("parse_bytes", &parse_bytes, nb::arg("text"),
-             "Bytes of a text such as \"16e9\", \"512MB\" or \"1.5 GiB\".");
+             "Bytes in a string such as \"16e9\", \"512MB\" or \"1.5 GiB\".");
   module.def("format_bytes", &format_bytes, nb::arg("bytes"), "For display: \"1.50 GiB\".");
   module.def("format_seconds", &format_seconds, nb::arg("seconds"), "For display: \"12.3 ms\".");
   module.def(

@@ -184,7 +184,7 @@ void bind_graph(nb::module_& module) {
       .def_ro("dtype", &Graph::dtype, "Of the computation; empty if unknown.")
       .def_ro("optimizer", &Graph::optimizer, "Of the update times; empty if none were measured.")
       .def_ro("layers", &Graph::layers, "All layers.")
-      .def_ro("edges", &Graph::edges, "Who reads whose output.")
+      .def_ro("edges", &Graph::edges, "Which layer reads which output.")
       .def_ro("iteration", &Graph::iteration, "Time of a whole forward, backward and update; None if not measured.")
       .def_ro("device", &Graph::device, "Of the times.")
       .def_ro("slowdown", &Graph::slowdown, "Factors on compute times while 1, 2, ... ranks share the host.")
@@ -278,7 +278,7 @@ void bind_topology(nb::module_& module) {
 }
 
 void bind_plan(nb::module_& module) {
-  nb::class_<Stage>(module, "Stage", "These layers, on these devices.")
+  nb::class_<Stage>(module, "Stage", "A stage: its layers and devices.")
       .def_ro("layers", &Stage::layers, "Ids in the order of execution.")
       .def_ro("devices", &Stage::devices, "Device numbers, one per replica.")
       .def_prop_ro("replicas", [](const Stage& self) { return self.devices.size(); })
@@ -305,7 +305,7 @@ void bind_plan(nb::module_& module) {
       .def_ro("schedule", &Plan::schedule)
       .def_ro("chunks", &Plan::chunks, "Stages per device.")
       .def_ro("dtype", &Plan::dtype, "Of the computation; empty if unknown.")
-      .def_ro("strategy", &Plan::strategy, "Who made it.")
+      .def_ro("strategy", &Plan::strategy, "The strategy that made it.")
       .def_ro("iteration_s", &Plan::iteration, "Predicted seconds of a step; None if not predicted.")
       .def_ro("lower_bound_s", &Plan::lower_bound,
               "No plan that the strategy considers has a shorter predicted step; None if unknown.")
@@ -327,14 +327,14 @@ void bind_measurement(nb::module_& module) {
       .def("__repr__", [](const RankMemory& self) {
         return fmt::format("RankMemory(rank {}: {})", self.rank, format_bytes(self.total));
       });
-  nb::class_<StepTime>(module, "StepTime", "Begin and end of a step, in seconds from the timeline's begin.")
+  nb::class_<StepTime>(module, "StepTime", "Start and end of a step, in seconds from the start of the timeline.")
       .def_ro("step", &StepTime::step)
       .def_ro("start_s", &StepTime::start)
       .def_ro("end_s", &StepTime::end)
       .def("__repr__", [](const StepTime& self) {
         return fmt::format("StepTime({}: {})", self.step, format_seconds(self.end - self.start));
       });
-  nb::class_<Span>(module, "Span", "Work or waiting on one rank, in seconds from the timeline's begin.")
+  nb::class_<Span>(module, "Span", "Work or waiting on one rank, in seconds from the start of the timeline.")
       .def_ro("rank", &Span::rank)
       .def_ro("step", &Span::step)
       .def_prop_ro(
@@ -347,7 +347,7 @@ void bind_measurement(nb::module_& module) {
             if (self.action.microbatch < 0) return std::nullopt;
             return self.action.microbatch;
           },
-          "None of a reduce and an update.")
+          "None for a reduce or an update.")
       .def_ro("start_s", &Span::start)
       .def_ro("end_s", &Span::end)
       .def("__repr__", [](const Span& self) {

@@ -94,6 +94,6 @@ def ranking(value: _core.Ranking) -> str:
 
 
 def report(value: _core.Report) -> str:
-    """The page in a frame of its own, so that its styles stay there."""
+    """The page in a separate frame, so that its styles do not leak."""
     return (f'<iframe srcdoc="{html.escape(value.html)}" sandbox="allow-scripts" '
             f'style="width:100%;height:40em;border:1px solid #8888"></iframe>')

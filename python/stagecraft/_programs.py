@@ -24,7 +24,7 @@ def _places() -> list[str]:
 
 
 def find(verb: str) -> str:
-    """The path of stagecraft-VERB: in STAGECRAFT_BIN, beside this package or Python, or on PATH."""
+    """The path of stagecraft-VERB: in STAGECRAFT_BIN, next to this package or Python, or on PATH."""
     name = f"stagecraft-{verb}"
     for place in _places():
         path = os.path.join(place, name)
@@ -48,9 +48,9 @@ def _show(stream: IO[str], lines: list[str], shown: TextIO | None) -> None:
 
 def run(verb: str, arguments: Sequence[str], *, folder: str | None = None, log: bool = False,
         watch: Callable[[], None] = lambda: None) -> tuple[str, str]:
-    """What stagecraft-VERB writes to standard output and to standard error; with `log`, the latter appears on sys.stderr as it
-    comes. `watch` is called now and then while the program runs, and once at its end. Raises ProgramError for any exit status
-    but 0. An exception here, such as Ctrl-C, ends the program first."""
+    """What stagecraft-VERB writes to standard output and to standard error; with `log`, the latter is also copied to sys.stderr
+    immediately. `watch` is called from time to time while the program runs, and once at its end. Raises ProgramError for any exit
+    status other than 0. An exception here, such as Ctrl-C, ends the program first."""
     program = find(verb)
     errors: list[str] = []
     outputs: list[str] = []

@@ -36,10 +36,10 @@ class NpyFile:
         self.rows = 0
 
     def append(self, tensor: torch.Tensor) -> None:
-        """Adds the samples on the first axis. Raises InputError for another type or shape than before."""
+        """Adds the samples on the first axis. Raises InputError if the type or shape differs from earlier batches."""
         if self._dtype is None:
             if tensor.dtype not in _NPY:
-                raise InputError(f"{self._name}: tensors of type {tensor.dtype} cannot be given by a DataLoader, known are "
+                raise InputError(f"{self._name}: a DataLoader cannot provide tensors of type {tensor.dtype}, known are "
                                  f"{', '.join(str(each) for each in _NPY)}")
             self._dtype, self._shape = tensor.dtype, tuple(tensor.shape[1:])
         if (tensor.dtype, tuple(tensor.shape[1:])) != (self._dtype, self._shape):

@@ -27,7 +27,7 @@ class NoPlanError(Error):
 
 
 class MissingProgramError(Error):
-    """A program of stagecraft was not found. The text says where it was looked for and what to do."""
+    """A program of stagecraft was not found. The text says where stagecraft looked for it and what to do."""
 
     code = "SC4005"
 

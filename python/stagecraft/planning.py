@@ -33,7 +33,7 @@ def _positive(name: str, value: int | None, most: int | None = None) -> None:
 def _microbatches(graph: Graph, microbatches: int | None, global_batch: int | None) -> int:
     if global_batch is not None:
         if microbatches is not None:
-            raise InputError("microbatches and global_batch exclude each other")
+            raise InputError("microbatches and global_batch are mutually exclusive")
         _positive("global_batch", global_batch)
         samples = graph.microbatch_samples
         if samples is None:
@@ -86,12 +86,13 @@ def plan(graph: Graph, topology: Topology, *, strategy: str | None = None, stage
          accept_other_device: bool = False) -> Plan:
     """The best plan for a graph on a topology, as the program plan finds it.
 
-    strategy -- see strategies(); the default finds the shortest predicted step and proves it, or bounds what remains
+    strategy -- see strategies(); the default finds the shortest predicted step and proves it, or bounds the gap to it
     stages, replicas, chunks -- numbers of stages, of replicas of each stage, of stages per device; the strategy decides
         those that are not given
-    microbatches, schedule -- of a step (default: 4, "1f1b"); global_batch -- the samples of a step instead of microbatches
-    split_at -- the first layer of every stage but the first: the stages by hand
-    memory_limit, gradient_bucket_bytes -- bytes, as a number or as a text such as "16GiB"
+    microbatches, schedule -- microbatches per step and schedule (default: 4, "1f1b"); global_batch -- the samples of a step instead
+        of microbatches
+    split_at -- stages set by hand: the first layer of every stage except the first
+    memory_limit, gradient_bucket_bytes -- bytes, as a number or as a string such as "16GiB"
     recompute, recompute_every -- drop activations and compute them again, the whole stage or this many layers at once
     options -- the strategy's own, such as {"time_limit": 10}
     accept_untrusted -- plan with times that the profile says cannot be trusted; default: STAGECRAFT_ACCEPT_UNTRUSTED
@@ -148,7 +149,7 @@ def diff(graph: Graph, topology: Topology, first: Plan, second: Plan, *, calibra
 
 
 def compare(prediction: Prediction, measurement: Measurement, *, skip: int = 2) -> Comparison:
-    """A prediction beside a measured run, whose first `skip` steps do not count."""
+    """Compares a prediction with a measured run, skipping its first `skip` steps."""
     if skip < 0:
         raise InputError(f"skip: {skip} is not an integer of 0 or more")
     return _core.compare(prediction, measurement, skip)

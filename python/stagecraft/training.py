@@ -1,7 +1,7 @@
 """Training: profile, run and evaluate take a torch.nn.Module and a DataLoader as they are.
 
 The module goes through torch.export to an archive, the batches to files, both in a temporary folder; then the programs of
-stagecraft do the work as processes of their own. torch is imported when a module is given."""
+stagecraft do the work as separate processes. torch is imported when a module is given."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ _ARGUMENTS = {"--inputs": "data", "--input": "data", "--range": "ranges", "--los
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a run gives back.
+    """The result of a run.
 
     `state_dict` holds the trained weights under the module's own names, `metrics` a dict for each step (see docs/run.md),
-    `measurement` all times, and `comparison` the prediction beside them, if one was given. After a resume, metrics, measurement
-    and comparison are of the steps since; measurement and comparison are None if all steps had been done before.
+    `measurement` all times, and `comparison` compares them with the prediction, if one was given. After a resume, metrics,
+    measurement and comparison cover only the steps since then; measurement and comparison are None if all steps had been done
+    before.
     """
 
     state_dict: dict[str, torch.Tensor] = dataclasses.field(repr=False)
@@ -298,7 +299,7 @@ def profile(model: Model, data: Any = None, *, microbatch: int | None = None, lo
         profile's steps. Otherwise a data source of the programs, such as "fashion-mnist"
     microbatch -- samples of a microbatch; default: of a module, those of the batch; otherwise 1
     loss, loss_output, ranges, static -- of a module, see export
-    accept_untrusted -- return a profile of which the program says that it cannot be trusted; default:
+    accept_untrusted -- return a profile even if the program says that it cannot be trusted; default:
         STAGECRAFT_ACCEPT_UNTRUSTED
     log -- show the program's messages on sys.stderr
     options -- those of the program: device="cuda", optimizer="adam", max_seconds=10, ...; stagecraft help profile lists them
@@ -378,19 +379,19 @@ def run(plan: Plan, model: Model | None, data: Any, *, steps: int | None = None,
         loss_output: int = 0, ranges: Mapping[str, tuple[int, int]] = {}, static: int | None = None,
         prediction: Prediction | None = None, checkpoint: str | os.PathLike[str] | None = None, resume: bool = False,
         on_metrics: Callable[[dict[str, Any]], None] | None = None, log: bool = False, **options: Any) -> Run:
-    """Trains a model as a plan says, in one process per rank on this machine, and gives back its weights.
+    """Trains a model as a plan says, in one process per rank on this machine, and returns its weights.
 
     model -- the torch.nn.Module that was profiled, whose weights are the initial ones and stay as they are; or a built-in model
         by name, a model file, or None for the plan's
     data -- of a module, a DataLoader: each batch is a step, in its order, and must have plan.step_samples samples; the last one
         of a pass is left out if it is smaller. Otherwise a data source of the programs
-    steps, epochs -- how long: so many steps, or passes over the data (default: one pass)
+    steps, epochs -- how long: number of steps, or of passes over the data (default: one pass)
     loss, loss_output, ranges, static -- of a module, see export
     prediction -- to compare with: then the result has a comparison
-    checkpoint -- a folder for checkpoints that remain; default: a temporary one
+    checkpoint -- a folder in which checkpoints are kept; default: a temporary one
     resume -- continue from the newest complete checkpoint, if there is one. steps and epochs count from the very first step; the
-        data must be the same and come in the same order, those of the steps that are done included
-    on_metrics -- called with a dict for each step, while the run goes on
+        data must be the same and in the same order, including that of completed steps
+    on_metrics -- called with a dict for each step during the run
     log -- show the program's messages on sys.stderr
     options -- those of the program: optimizer="adamw", learning_rate=1e-3, clip_norm=1, device="cuda", ...; stagecraft help run
         lists them
@@ -398,7 +399,7 @@ def run(plan: Plan, model: Model | None, data: Any, *, steps: int | None = None,
     The batches of a DataLoader are written to a temporary folder first (TMPDIR says where), so they need space there.
     """
     if steps is not None and epochs is not None:
-        raise InputError("steps and epochs exclude each other")
+        raise InputError("steps and epochs are mutually exclusive")
     for name, value in (("steps", steps), ("epochs", epochs)):
         if value is not None and value < 1:
             raise InputError(f"{name}: {value} is not an integer of 1 or more")
@@ -457,10 +458,10 @@ def evaluate(model: Model, data: Any, *, loss: Loss = None, loss_output: int = 0
              static: int | None = None, microbatch: int | None = None, log: bool = False, **options: Any) -> Evaluation:
     """Loss, accuracy and perplexity of a model on data, in evaluation mode and in one process; nothing is changed.
 
-    model -- a torch.nn.Module with its weights; or a folder of checkpoints, or a file of weights with the option model=FILE
+    model -- a torch.nn.Module with its weights; or a checkpoint folder, or a weights file with the option model=FILE
     data -- of a module, a DataLoader, of which each sample is read once; otherwise a data source of the programs
     loss, loss_output, ranges, static -- of a module, see export
-    microbatch -- samples at once; default: those of the first batch
+    microbatch -- samples per microbatch; default: those of the first batch
     options -- those of the program; stagecraft help evaluate lists them
     """
     with tempfile.TemporaryDirectory(prefix="stagecraft-") as folder:

@@ -14,7 +14,7 @@ DTYPES = {
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
                   torch.int8, torch.uint8, torch.bool)
 }
-FORM = "NAME=dtype[extent,...], then :batch_axis=N or :range=LOW..HIGH if wanted, as in tokens=int64[128]:range=0..50257"
+FORM = "NAME=dtype[extent,...], optionally followed by :batch_axis=N or :range=LOW..HIGH, as in tokens=int64[128]:range=0..50257"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ def path_of(text, where):
         raise ExportError(f'{where}: "{first}" cannot be the name of an input, it must be a Python name')
     wrong = [key for key in rest if not key.isidentifier() and not key.isdecimal()]
     if wrong:
-        raise ExportError(f'{where}: "{wrong[0]}" in "{text}" must be a key of a dict, a field, or a place in a list')
+        raise ExportError(f'{where}: "{wrong[0]}" in "{text}" must be a dict key, a field, or a list index')
     return (first, *rest)
 
 
@@ -153,7 +153,7 @@ def _from_example(path, tensor, batch_axis, bounds):
     name = ".".join(path)
     tensor = tensor.detach().cpu()
     if tensor.dtype not in DTYPES.values():
-        more = "; give real and imaginary part as a last axis of 2 (torch.view_as_real)" if tensor.is_complex() else ""
+        more = "; give real and imaginary parts as a last axis of size 2 (torch.view_as_real)" if tensor.is_complex() else ""
         raise ExportError(f"--inputs: {name}: {unknown_name('type', str(tensor.dtype).removeprefix('torch.'), DTYPES)}{more}")
     if batch_axis is not None and tensor.dim() <= batch_axis:
         raise ExportError(f"--inputs: {name} has shape {list(tensor.shape)}, it lacks the batch axis {batch_axis}")

@@ -39,9 +39,9 @@ def choose_loss(name, result, inputs, arguments, batch, loss_output):
     output = found[loss_output]
     if name == "in-model":
         if output.dim() != 0 or not output.dtype.is_floating_point:
-            raise ExportError(f"--loss in-model: output {loss_output} of the model has shape {list(output.shape)}, a loss "
-                              f"is one number; use --loss-output to pick another output, or --input to give forward the labels from which it "
-                              f"computes its loss")
+            raise ExportError(f"--loss in-model: output {loss_output} of the model has shape {list(output.shape)}, but a loss is "
+                              f"one number; use --loss-output to pick another output, or --input to give forward the labels from "
+                              f"which it computes its loss")
         return Loss(lambda result, inputs: tensors_of(result)[loss_output])
     axis = _batch_axis(output, inputs, batch)
     return {"cross_entropy": _cross_entropy, "next_token": _next_token, "mse": _mse, "bce": _bce}[name](
@@ -70,7 +70,7 @@ def _target(inputs, dtype, shape, batch_axis, bounds):
 
 def _cross_entropy(output, inputs, batch_axis, index):
     if output.dim() < 2:
-        raise ExportError(f"--loss cross_entropy: the output has shape {list(output.shape)}, it lacks an axis of classes")
+        raise ExportError(f"--loss cross_entropy: the output has shape {list(output.shape)}, it has no class axis")
     classes = output.dim() - 1 if output.dim() <= 3 else 1
     if "target" in inputs:
         wanted = inputs["target"].full_shape(output.shape[batch_axis])
@@ -94,9 +94,9 @@ def _next_token(output, inputs, batch_axis, index):
     tokens = [each for each in inputs.values() if each.dtype in (torch.int64, torch.int32) and len(each.shape) == 1]
     named = [each for each in tokens if each.path[-1] in ("input_ids", "tokens")] or tokens
     if output.dim() != 3 or len(named) != 1:
-        raise ExportError(f"--loss next_token: needs scores of three axes and one input of token numbers, found an output of "
-                          f"shape {list(output.shape)} and {', '.join(each.given for each in named) or 'no such input'}; an "
-                          f"input called tokens is taken before others")
+        raise ExportError(f"--loss next_token: needs scores of three axes and one input of token numbers, found an output of shape "
+                          f"{list(output.shape)} and {', '.join(each.given for each in named) or 'no such input'}; an input called "
+                          f"tokens takes precedence")
     name, time = named[0].name, 1 - batch_axis
 
     def function(result, tensors):

@@ -58,7 +58,7 @@ def load_callable(text, option):
     except ModuleNotFoundError as error:
         raise ExportError(f'{option} "{text}": there is no module {error.name}{places.at(error)}') from error
     except Exception as error:
-        raise ExportError(f"{option} {place}: importing it fails{places.at(error)}, {first_line(error)}") from error
+        raise ExportError(f"{option} {place}: it cannot be imported{places.at(error)}, {first_line(error)}") from error
     found = module
     for part in name.split("."):
         if not hasattr(found, part):
@@ -117,7 +117,7 @@ def find_model(text, arguments, pretrained, head=None, loss=None):
     """The model called `text`, with the head of that name or one that suits `loss`, where transformers has several. Random weights
     come from torch's generator, which the caller seeds."""
     if head is not None and not text.startswith("transformers:"):
-        raise ExportError(f"--head {head}: only models of transformers have heads to choose from, as transformers:bert has")
+        raise ExportError(f"--head {head}: only models of transformers, such as transformers:bert, have heads to choose from")
     if text.startswith("torchvision:"):
         return _torchvision(text.removeprefix("torchvision:"), arguments, pretrained)
     if text.startswith("transformers:"):

@@ -184,7 +184,7 @@ def _caller(model, request):
     if own and not positional or open_ended and not places:
         missing = [name for name in wanted if name not in own]
         if missing:
-            raise ExportError(f"--input: forward needs {missing[0]} too, given are {', '.join(names)}")
+            raise ExportError(f"--input: forward also needs {missing[0]}; given are {', '.join(names)}")
         return _Call(templates, own + positional, [], request.constants)
     if not varied and not len([n for n in wanted]) <= len(positional) <= len(places):
         raise ExportError(f"--input: forward takes {', '.join(parameters) or 'nothing'}; given are {', '.join(names)}")
@@ -253,7 +253,7 @@ def _export(model, inputs, request, leasts):
                         raise ExportError(refuse.why_not(error)) from error
                     if reason is None:
                         reason, fits = refuse.why_static(error), refuse.is_about_samples(error)
-            notice(f"the number of samples cannot be left open: {reason}; trying a fixed batch of {samples}, --static N takes "
+            notice(f"the number of samples cannot be dynamic: {reason}; trying a fixed batch of {samples}, --static N takes "
                    f"another")
             if fits and samples != SAMPLES:
                 more = f"; --record has {samples} samples per microbatch, but the model runs with {SAMPLES}: use --samples {SAMPLES}"
@@ -344,11 +344,11 @@ def save(program, path):
     folder = os.path.dirname(os.path.abspath(path))
     try:
         # A temporary folder, not a temporary name: the archive's root is named after its file, in plain letters.
-        beside = tempfile.mkdtemp(prefix=f".{os.path.basename(path)}.", dir=folder)
+        temporary = tempfile.mkdtemp(prefix=f".{os.path.basename(path)}.", dir=folder)
     except OSError as error:
         raise ExportError(f"{path}: cannot be written, {error.strerror}") from error
     try:
-        file = os.path.join(beside, re.sub("[^A-Za-z0-9._-]", "_", os.path.basename(path)))
+        file = os.path.join(temporary, re.sub("[^A-Za-z0-9._-]", "_", os.path.basename(path)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.export.save(program.exported, file,
@@ -359,4 +359,4 @@ def save(program, path):
     except (OSError, RuntimeError) as error:
         raise ExportError(f"{path}: cannot be written, {first_line(error)}") from error
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)

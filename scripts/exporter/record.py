@@ -214,18 +214,18 @@ def save_record(path, tensors, training):
         place += len(blocks[-1])
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    beside = f"{path}.{os.getpid()}.partial"
+    temporary = f"{path}.{os.getpid()}.partial"
     try:
-        with open(beside, "wb") as file:
+        with open(temporary, "wb") as file:
             file.write(struct.pack("<Q", len(text)) + text)
             for block in blocks:
                 file.write(block)
-        os.replace(beside, path)
+        os.replace(temporary, path)
     except OSError as error:
         raise ExportError(f"{path}: cannot be written, {error.strerror}") from error
     finally:
-        if os.path.exists(beside):
-            os.unlink(beside)
+        if os.path.exists(temporary):
+            os.unlink(temporary)
 
 
 def _bytes(tensor):

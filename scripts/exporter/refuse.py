@@ -28,15 +28,15 @@ def check_model(model):
         raise ExportError("the model is a TorchScript module, which torch.export does not take; give the nn.Module it came from")
     if "forward" in vars(model) or model._forward_hooks or model._backward_hooks:
         what = "a separate forward" if "forward" in vars(model) else "hooks"
-        raise ExportError(f"the model, {type(model).__name__}, has {what} on the outermost module, which the loss would lose; "
-                          f"put it inside another nn.Module")
+        raise ExportError(f"the model, {type(model).__name__}, has {what} on the outermost module, which would be lost when the "
+                          f"loss is added; put it inside another nn.Module")
     for name, parameter in model.named_parameters():
         if parameter.is_complex():
             raise ExportError(f"parameter {name} is {_type(parameter)}, trainable parameters must be float32; store "
                               f"torch.view_as_real({name}) and call torch.view_as_complex in forward")
         if parameter.requires_grad and parameter.dtype != torch.float32:
-            raise ExportError(f"parameter {name} is {_type(parameter)}, trainable parameters must be float32; call "
-                              f"model.float(), lower precision is chosen when training")
+            raise ExportError(f"parameter {name} is {_type(parameter)}, trainable parameters must be float32; call model.float(); "
+                              f"lower precision is chosen for training")
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.layout != torch.strided:
             raise ExportError(f"{name} is sparse ({tensor.layout}), must be an ordinary tensor; call to_dense()")
@@ -79,7 +79,7 @@ def check_program(exported, names):
     given = [spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
     if given != names:
         wrong = next((name for name in names if name not in given), names[0])
-        raise ExportError(f"input {wrong}: torch.export calls the inputs {', '.join(given)}; give it another name")
+        raise ExportError(f"input {wrong}: torch.export names the inputs {', '.join(given)}; rename this one")
     for module in exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.nodes:
@@ -96,7 +96,7 @@ def _check_node(node):
                 raise ExportError(f"{where}: {target.name()} is the model's own torch.autograd.Function, whose backward is Python; "
                                   f"{OF_OPERATORS}")
             if target.name() not in HIGHER_ORDER:
-                raise ExportError(f"{where}: {target.name()} cannot run without Python; of its kind, only "
+                raise ExportError(f"{where}: {target.name()} cannot run without Python; of the higher-order operators, only "
                                   f"{', '.join(HIGHER_ORDER)} can; write it with ordinary operators")
         elif isinstance(target, torch._ops.OpOverload):
             if target.namespace != "aten":

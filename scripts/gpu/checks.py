@@ -1,4 +1,4 @@
-"""What the check runs, in the order in which it tells most."""
+"""What the check runs, the most informative steps first."""
 from __future__ import annotations
 
 import functools
@@ -55,7 +55,7 @@ def differences(folder: str, expected: str, found: str) -> list[float]:
 
 
 def training(bin_folder: str):
-    """Trains a small model on the CPU and on the GPU; MISSED if the losses differ by more than they may."""
+    """Trains a small model on the CPU and on the GPU; MISSED if the losses differ by more than the tolerance."""
     def run(place: Workplace) -> Verdict:
         with tempfile.TemporaryDirectory() as folder:
             at = functools.partial(os.path.join, folder)
@@ -94,7 +94,7 @@ def gpu_training(root: str, options: list[str]):
 
 
 def trained(ended: Ended, _: Workplace) -> Verdict:
-    """Of bench/gpu_training, which prints an object per run. MISSED if each run came to its end, but not all hold."""
+    """Of bench/gpu_training, which prints an object per run. MISSED if every run finished but not all are within tolerance."""
     runs = [json.loads(text) for text in ended.output.splitlines() if text.startswith("{")]
     hold = sum(run["holds"] for run in runs)
     complete = all(run["holds"] or run.get("first_difference") is not None for run in runs)

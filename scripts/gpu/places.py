@@ -30,7 +30,7 @@ def no_gpu_reason() -> str | None:
     if status == 0:
         status = cuda.cuDeviceGetCount(ctypes.byref(count))
     if status != 0 and status != 100:  # CUDA_ERROR_NO_DEVICE
-        return f"the NVIDIA driver reports error {status}"
+        return f"the NVIDIA driver reported error {status}"
     return None if count.value > 0 else "the NVIDIA driver finds no GPU; check CUDA_VISIBLE_DEVICES"
 
 
@@ -96,7 +96,7 @@ def find_torch(root: str) -> dict:
         tried.append((python, f"has torch {torch['version']}"))
     installs = "" if is_packed(root) else ", or run scripts/setup, which installs it"
     raise Missing(f"no Python here has torch {TORCH} (" + "; ".join(f"{python}: {why}" for python, why in tried)
-                  + f"); set STAGECRAFT_PYTHON to one that has{installs}")
+                  + f"); set STAGECRAFT_PYTHON to one that does{installs}")
 
 
 def commit(root: str) -> str:

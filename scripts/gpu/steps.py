@@ -18,7 +18,7 @@ PART_SECONDS = 530  # the limits of a part's steps add up to at most this: under
 
 @dataclasses.dataclass
 class Verdict:
-    """What became of a step. MISSED: it ran as it should, but its number missed its goal."""
+    """The result of a step. MISSED: it ran correctly, but its number missed its goal."""
     status: str
     text: str
     number: float | None = None
@@ -139,7 +139,7 @@ def tests(program: str, silence_s: float = 60) -> Callable[[Workplace], Verdict]
 
 
 def fewest_parts(steps: list[Step], most_s: float = PART_SECONDS) -> list[list[Step]]:
-    """The steps in consecutive parts whose limits add up to at most `most_s`, each as full as it may be."""
+    """The steps in consecutive parts whose limits add up to at most `most_s`, each as full as possible."""
     parts: list[list[Step]] = [[]]
     for step in steps:
         if parts[-1] and sum(s.limit_s for s in parts[-1]) + step.limit_s > most_s:
@@ -170,8 +170,8 @@ def line(result: dict, width: int) -> str:
 
 def run(steps: list[Step], *, folder: str, path: str, environment: dict[str, str], facts: dict, out=sys.stdout) -> int:
     """Runs the steps in `folder`, prints a line each and a table at the end, and writes `path` after each step, so that
-    nothing is lost if the whole is stopped. Each step's output goes to logs/ beside that file. Returns the exit status:
-    0 if all passed."""
+    nothing is lost if the whole is stopped. Each step's output goes to logs/ next to that file. Returns the exit
+    status: 0 if all passed."""
     logs = os.path.join(os.path.dirname(os.path.abspath(path)), "logs")
     os.makedirs(logs, exist_ok=True)
     results: list[dict] = []

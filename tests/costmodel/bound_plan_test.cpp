@@ -183,7 +183,7 @@ TEST(BoundPlan, RefusesAPlanThatIsNotValid) {
   }
 }
 
-TEST(BoundPlan, IsWholeAfterACopyAndAMove) {
+TEST(BoundPlan, SurvivesCopyAndMove) {
   Plan plan = row_plan("listed", {1, 1}, 1);
   plan.listed = {{{ActionKind::Forward, 0, 0, -1}, {ActionKind::Backward, 0, 0, -1}},
                  {{ActionKind::Forward, 1, 0, -1}, {ActionKind::Backward, 1, 0, -1}}};

@@ -109,9 +109,9 @@ TEST_F(ExportPlan, NamesThePlanThatAFormatCannotExpress) {
 TEST_F(ExportPlan, EndsWithTwoOnWrongUsage) {
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
            {"torch-pipelining plan.json",
-            "--kind: format torch-pipelining has several texts: give one of script, csv, or -o FOLDER for all of them"},
+            "--kind: format torch-pipelining has several files: give one of script, csv, or -o FOLDER for all of them"},
            {"pipedream-conf plan.json --kind magic", "--kind: found \"magic\", expected dp, mp, hybrid, graph"},
-           {"megatron plan.json --kind dp", "--kind: format megatron has a single text"},
+           {"megatron plan.json --kind dp", "--kind: format megatron has a single file"},
            {"pipedream-conf plan.json --kind graph", "--graph: is required for --kind graph"},
            {"megatron plan.json --graph graph.json", "--graph: only valid with pipedream-conf"},
            {"megatron plan.json --depths", "--depths: only valid with pipedream-conf"}}) {

@@ -65,7 +65,7 @@ TEST(MakePlan, PutsReplicasOnConsecutiveDevices) {
   EXPECT_THAT(plan.warmups, ElementsAre(3, 0));  // ceil((0 + 1) * 3 / 1) at stage 0
 }
 
-TEST(MakePlan, GivesASkippingTensorABoundaryOfItsOwn) {
+TEST(MakePlan, GivesASkippingTensorASeparateBoundary) {
   Graph graph = chain_graph({1, 1, 1, 1}, {1, 1, 1, 1}, 10_B);
   graph.edges.push_back({0, 3, 0});
   graph.edges.erase(graph.edges.begin());  // now only layer 3 reads layer 0
@@ -230,7 +230,7 @@ TEST(ValidatePlan, HoldsChunksToTheDevicesOfTheirPosition) {
   plan.chunks = 2;
   plan.stages[2].devices = {0};
   EXPECT_EQ(message([&] { validate(plan); }),
-            "stage 3 must be on the devices of stage 1, as chunks of one position do");
+            "stage 3 must be on the devices of stage 1, because both are chunks of the same position");
   plan.stages[3].devices = {1};
   EXPECT_EQ(message([&] { validate(plan); }), "");
   plan.stages[3].devices = {0};

@@ -63,7 +63,7 @@ TEST(PartitionOfBounds, LeavesInputsOut) {
   EXPECT_THAT(partition.replicas, ElementsAre(1, 1));
 }
 
-TEST(PartitionOfBounds, RefusesBoundsThatDoNotRise) {
+TEST(PartitionOfBounds, RefusesBoundsThatDoNotIncrease) {
   const Graph graph = graph_of({"a", "b", "c"});
   for (const std::vector<int>& bounds :
        std::vector<std::vector<int>>{{}, {0}, {1, 3}, {0, 2}, {0, 4}, {0, 1, 1, 3}, {0, 9, 3}, {0, -1, 3}}) {

@@ -83,7 +83,7 @@ TEST(OrderCheck, NamesWhatIsMissing) {
   EXPECT_EQ(found(timeline), "rank 0, step 6, entry 1: measured nothing, the list has \"0F0\"");
 }
 
-TEST(OrderCheck, NamesWhatIsTooMuch) {
+TEST(OrderCheck, NamesWhatIsExtra) {
   Timeline timeline = measured();
   timeline.spans.push_back(timeline.spans.front());
   EXPECT_EQ(found(timeline), "rank 0, step 7, entry 1: measured \"0F0\" in step 5");

@@ -36,7 +36,7 @@ TEST(Units, ScaleTimesByRatios) {
   EXPECT_EQ(6_s / 3_s, 2.0);
 }
 
-TEST(Units, ScaleBytesByWholeNumbersExactly) {
+TEST(Units, ScaleBytesByIntegersExactly) {
   EXPECT_EQ(3_B * 4, 12_B);
   EXPECT_EQ(4 * 3_B, 12_B);
   EXPECT_EQ(Bytes((std::int64_t{1} << 53) + 1) * 3, Bytes((std::int64_t{3} << 53) + 3));  // a double would lose the 3

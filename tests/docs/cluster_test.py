@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """cluster_test.py SOURCE BIN: runs examples/cluster with stand-ins for the launchers, and checks the Kubeflow manifest."""
 import json, os, re, shutil, subprocess, sys, tempfile
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "stand_ins"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "fake_launchers"))
 from commands_test import Shell
 from ranks import free_port
 

@@ -6,7 +6,7 @@ Blocks without a language, or of language sh, are commands; others are not run u
 
 A page of docs/ starts with small files under the names that the pages use (graph.json, plan.json, saved and so on); those of
 docs/howto and the tutorial start with nothing. `scripts/stagecraft` and `stagecraft` measure briefly, with
-small models and messages, and train a tenth of the steps; ssh, srun, sbatch, mpirun and torchrun are those of stand_ins, which start processes here with the environment
+small models and messages, and train a tenth of the steps; ssh, srun, sbatch, mpirun and torchrun are those of fake_launchers, which start processes here with the environment
 that the real ones set (scripts/trials runs the real ones). Comments of a page, which a reader doesn't see, direct the test:
 
   <!-- test: prepare COMMANDS -->         run before the next block
@@ -83,7 +83,7 @@ class Shell:
         self.source, self.work = source, work
         here = os.path.dirname(os.path.realpath(__file__))
         self.bin = os.path.join(work, "bin")
-        shutil.copytree(os.path.join(here, "stand_ins"), self.bin)
+        shutil.copytree(os.path.join(here, "fake_launchers"), self.bin)
         write_program(os.path.join(self.bin, "stagecraft"), SHIM.replace("SOURCE", source))
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "OMPI_", "MASTER_"))}
         self.environment |= {"STAGECRAFT_BIN": programs, "STAGECRAFT_ACCEPT_UNTRUSTED": "1", "COLUMNS": "120",

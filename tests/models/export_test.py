@@ -404,8 +404,8 @@ class Refused(InFolder):
         self.assertIn("operator stagecraft_test::twice is not torch's but belongs to stagecraft_test, whose library needs "
                       "Python", self.refused("OwnOperator"))
         self.assertRegex(self.refused("Scan", inputs=["--input", "x=float32[8]"]),
-                         "node scan.*: scan cannot run without Python; of its kind, only wrap_with_set_grad_enabled, "
-                         "wrap_with_autocast, cond can")
+                         "node scan.*: scan cannot run without Python; of the higher-order operators, only "
+                         "wrap_with_set_grad_enabled, wrap_with_autocast, cond can")
 
     def test_sparse_gradients(self):
         error = self.refused("SparseEmbedding", inputs=["--input", "x=int64[3]:range=0..10"])
@@ -422,7 +422,7 @@ class Refused(InFolder):
 class Options(InFolder):
     def test_static_is_chosen_with_the_reason_where_the_batch_cannot_be_open(self):
         extra, said = self.exported(f"{HARD}:FixedShape", *VECTOR, "--loss", "cross_entropy")
-        self.assertIn("the number of samples cannot be left open: the model uses the number of samples as a plain number", said)
+        self.assertIn("the number of samples cannot be dynamic: the model uses the number of samples as a plain number", said)
         self.assertEqual((extra["batch_symbol"], extra["samples"]), (None, {"least": 3, "most": 3}))
         self.assertEqual(extra["inputs"][0], {"name": "x", "batch_axis": 0, "range": None})
         self.assertEqual(extra["inputs"][1], {"name": "target", "batch_axis": 0, "range": [0, 4]})
@@ -702,7 +702,8 @@ class Heads(InFolder):
     def test_unknown_heads_and_fields_are_told(self):
         self.says("--head: transformers:vit has no head causal-lm, known are image-classification, masked-image-modeling, none",
                   "transformers:vit", "--model-args", *self.VIT, "--head", "causal-lm")
-        self.says("--head causal-lm: only models of transformers have heads", "resnet18", "--head", "causal-lm")
+        self.says("--head causal-lm: only models of transformers, such as transformers:bert, have "
+                  "heads", "resnet18", "--head", "causal-lm")
         self.says("transformers:segformer: has no default head; --head selects one of image-classification, "
                   "semantic-segmentation, none", "transformers:segformer")
         self.says('transformers:qwen3_moe: unknown field "haed_dim", known are', "transformers:qwen3_moe", "--model-args", "haed_dim=8")
@@ -737,7 +738,7 @@ class Messages(InFolder):
         for rate in ("nan", "inf", "-1"):
             self.says(2, f"--learning-rate is {float(rate)}, must be a number of 0 or more", "resnet18", "-o", self.file,
                       "--learning-rate", rate)
-        self.says(2, "--input and --inputs exclude each other", "a:b", "-o", self.file, *VECTOR, "--inputs", "a:b")
+        self.says(2, "--input and --inputs are mutually exclusive", "a:b", "-o", self.file, *VECTOR, "--inputs", "a:b")
         self.says(2, "unrecognized arguments: --inpt", "a:b", "-o", self.file, "--inpt", "x")
         self.says(2, "--range goes with --inputs; --input has :range=LOW..HIGH", "a:b", "-o", self.file, *VECTOR, "--range", "x=0..4")
 
@@ -764,7 +765,7 @@ class Messages(InFolder):
         says('range is "5..5", must be LOW..HIGH', "x=int64[8]:range=5..5")
         says('batch_axis is "2", must be none or a number from 0 to 1', "x=float32[8]:batch_axis=2")
         says('"x-y" cannot be the name of an input, it must be a Python name', "x-y=float32[8]")
-        says('"" in "x..y" must be a key of a dict, a field, or a place in a list', "x..y=float32[8]")
+        says('"" in "x..y" must be a dict key, a field, or a list index', "x..y=float32[8]")
         says("--input: x.1 is missing, the keys of a list count from 0 without a gap", "x.0=float32[8]", "x.2=float32[8]")
         says("--input: x appears twice", "x.0=float32[8]", "x=float32[8]")
         says('unknown option "axis", known are batch_axis, range', "x=float32[8]:axis=1")
@@ -790,7 +791,7 @@ class Messages(InFolder):
 
         says('unknown loss "hinge", known are cross_entropy, mse, next_token, bce, in-model, none, module:callable', "hinge")
         says("--loss-output 2: the model returns 1 tensors", "mse", "--loss-output", "2")
-        says("output 0 of the model has shape [3, 4], a loss is one number", "in-model")
+        says("output 0 of the model has shape [3, 4], but a loss is one number", "in-model")
         says("next_token: needs scores of three axes and one input of token numbers", "next_token")
         says('the loss needs an input "target", there are x', f"{HARD}:halved")
         says("the loss is [3, 4], must be one number", f"{HARD}:whole")

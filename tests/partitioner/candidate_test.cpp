@@ -138,7 +138,7 @@ TEST(RankOne, GivesTheOnePlanThatFits) {
 }
 
 // One stage needs 100 bytes, two need 200: on more devices the same request becomes one stage, which would fit.
-TEST(RankOne, TellsWhatWouldFitAmongOtherCandidates) {
+TEST(RankOne, SuggestsOtherCandidatesThatFit) {
   Constraints constraints;
   constraints.memory_limit = 150_B;
   const auto more = [](const Graph&, const Topology& topology) -> std::optional<Candidate> {

@@ -72,7 +72,7 @@ TEST(Downsets, AreAllSubsetsOfParallelBranchesBetweenSourceAndJoin) {
   EXPECT_EQ(std::get<Downsets>(grown).count(), 1 + 32 + 1);
 }
 
-TEST(Downsets, StandBehindAllThatTheyContain) {
+TEST(Downsets, ComeAfterTheirSubsets) {
   const auto grown = pipedream_downsets(fan(6), 1000);
   const Downsets& sets = std::get<Downsets>(grown);
   for (int i = 0; i < sets.count(); ++i) {

@@ -84,7 +84,7 @@ TEST_F(GivenPlan, ListsTheLayersForAnUnknownName) {
             "h.2.attn, h.2.mlp, h.3.attn, h.3.mlp, norm, head [SC2002]\n");
 }
 
-TEST_F(GivenPlan, ComesBackFromEveryFormat) {
+TEST_F(GivenPlan, RoundTripsThroughEveryFormat) {
   ASSERT_EQ(plan("--split-at h.1,h.3 -o p.json").status, 0);
   const Plan wanted = read("p.json");
   for (const auto& [format, text] :
@@ -103,7 +103,7 @@ TEST_F(GivenPlan, ComesBackFromEveryFormat) {
   EXPECT_EQ(read("again.json").microbatches, 4);
 }
 
-TEST_F(GivenPlan, ComesBackFromPipeDreamsConfigurationWithReplicasDevicesAndWarmUps) {
+TEST_F(GivenPlan, RoundTripsThroughPipeDreamsConfigurationWithReplicasDevicesAndWarmUps) {
   ASSERT_EQ(plan("--split-at h.2 --replicas 3,1 -o p.json").status, 0);
   Plan wanted = read("p.json");
   wanted.stages[0].devices = {3, 0, 2};

@@ -194,7 +194,7 @@ TEST(ListStrategies, NameTheKindsWhereNoTypeMatches) {
       ThrowsMessage<std::invalid_argument>("strategy type:REGEX: \"LSTM\" matches no layer, kinds are Conv2d, ReLU"));
 }
 
-TEST(ListStrategies, RefuseWhatIsNoRegularExpression) {
+TEST(ListStrategies, RefuseAnInvalidRegularExpression) {
   EXPECT_THAT([&] { (void)partition("type:(", list_graph({0, 5}), levels_topology({2}, {})); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("\"(\" is not a regular expression")));
 }

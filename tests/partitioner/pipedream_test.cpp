@@ -121,7 +121,7 @@ TEST(PipedreamStrategy, CutsAChainOfThreeWhereByHandItIsBest) {
 }
 
 // Without parameters, and with 1000 bytes between layers, replication beats every cut: 8 s / 2.
-TEST(PipedreamStrategy, ReplicatesWhatIsDearToCut) {
+TEST(PipedreamStrategy, ReplicatesStagesThatAreExpensiveToCut) {
   const Graph graph = chain({layer("a", 4, 1000, 0), layer("b", 1, 1000, 0), layer("c", 3, 0, 0)});
   const Candidate candidate = best(pipedream_candidate(graph, levels_topology({2}, {10}), priced()));
   EXPECT_DOUBLE_EQ(candidate.steady_state->value, 4);

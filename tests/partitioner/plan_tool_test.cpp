@@ -243,7 +243,7 @@ TEST_F(PlanTool, RefusesAGraphWithoutTimes) {
   }
 }
 
-TEST_F(PlanTool, TellsWhichDevicesDoNothing) {
+TEST_F(PlanTool, NamesUnusedDevices) {
   write("chain.json", format::graph_json(testing::chain_graph({1}, {2})));
   const Outcome o = run("chain.json -n 20 --strategy profile --replicas 16 --microbatches 8");
   EXPECT_EQ(o.status, 0) << o.err;

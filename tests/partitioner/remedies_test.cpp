@@ -82,7 +82,7 @@ TEST(RemediesText, SaysNothingWhereNoRequestHasAPlan) {
   EXPECT_EQ(remedies_text(five_layers(), kTwo, {}, 10_B, refused), "");
 }
 
-TEST(RemediesText, OffersNoRecomputationThatIsThereOrHasNoSense) {
+TEST(RemediesText, OffersNoUselessRecomputation) {
   const NeedOf need = [](const Graph&, const Topology&, const PlanSettings& settings) {
     return std::optional<Bytes>(Bytes(settings.recompute ? 1 : 1000));
   };

@@ -65,7 +65,7 @@ TEST_F(GpuProfile, GivesEveryKernelOfEveryModelToALayer) {
   }
 }
 
-TEST_F(GpuProfile, AddsUpToAnUnwatchedStep) {
+TEST_F(GpuProfile, AddsUpToAnUnprofiledStep) {
   ProfileOptions o = options(5);
   o.microbatch_samples = 64;
   EXPECT_LT(std::abs(profile(intake::build_model("resnet18", {}), o).closure()), 0.03);

@@ -62,7 +62,7 @@ TEST_F(LinksTool, MeasuresTheLocalChannelToStandardOutput) {
   EXPECT_FALSE(topology.levels.front().link.processing) << "its ranks are threads of one process";
 }
 
-TEST_F(LinksTool, EndsWithOneWhereOtherProgramsAreInTheWay) {
+TEST_F(LinksTool, ExitsWithOneIfOtherProgramsDisturb) {
   // To the tool, a thread of this test on each processor is another program.
   std::atomic<bool> stop = false;
   std::vector<std::jthread> busy;

@@ -98,7 +98,7 @@ FakeMachine bridged() {
   return out;
 }
 
-TEST(Discover, TellsDevicesAndPairs) {
+TEST(Discover, ReportsDevicesAndPairs) {
   FakeMachine machine = bridged();
   const Discovery found = discover(machine.nvml());
   EXPECT_EQ(machine.initialised, 0);

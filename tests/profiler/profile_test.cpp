@@ -52,7 +52,7 @@ const std::map<std::string, std::string> kTiny{{"inputs", "4"}, {"width", "8"}, 
 
 // ---- independent of time: a tiny mlp by hand, two samples
 
-TEST(ProfileModel, TellsLayersAndEdges) {
+TEST(ProfileModel, ReportsLayersAndEdges) {
   const Graph graph = profile("mlp", kTiny).graph;
   EXPECT_EQ(graph.name, "mlp");
   EXPECT_EQ(graph.options, kTiny);
@@ -69,7 +69,7 @@ TEST(ProfileModel, TellsLayersAndEdges) {
   EXPECT_THAT(sources_of(graph, "loss"), ElementsAre("fc2", "input:target"));
 }
 
-TEST(ProfileModel, TellsInputsAsSuch) {
+TEST(ProfileModel, MarksInputs) {
   const Graph graph = profile("mlp", kTiny).graph;
   EXPECT_TRUE(is_input(find(graph, "input:image")));
   EXPECT_TRUE(is_input(find(graph, "input:target")));
@@ -78,7 +78,7 @@ TEST(ProfileModel, TellsInputsAsSuch) {
   EXPECT_THAT(find(graph, "input:target").outputs, ElementsAre(Output{Bytes(2 * 8), {2}, "int64", false}));
 }
 
-TEST(ProfileModel, TellsActivationAndParameterBytes) {
+TEST(ProfileModel, ReportsActivationAndParameterBytes) {
   const Graph graph = profile("mlp", kTiny).graph;
   // Two samples times 4 x 8 multiply-adds; the backward's gradient of the weight is as many, the input needs none. It
   // adds 32 + 8 gradients to those of the microbatch before and sums 2 x 8 values for the bias.
@@ -95,7 +95,7 @@ TEST(ProfileModel, TellsActivationAndParameterBytes) {
   EXPECT_EQ(find(graph, "fc2").parameters, 8 * 3 + 3);
 }
 
-TEST(ProfileModel, TellsWhatStaysForTheBackward) {
+TEST(ProfileModel, ReportsSavedBytes) {
   const Graph graph = profile("mlp", kTiny).graph;
   const auto saved = [&](const char* id) { return find(graph, id).saved_bytes->value; };
   constexpr std::int64_t hidden = 2 * 8 * 4, logits = 2 * 3 * 4, scalar = 4;
@@ -109,7 +109,7 @@ TEST(ProfileModel, TellsWhatStaysForTheBackward) {
   EXPECT_EQ(saved("loss"), logits + scalar + scalar - logits);
 }
 
-TEST(ProfileModel, TellsTheLargestTransientBytes) {
+TEST(ProfileModel, ReportsTheLargestTransientBytes) {
   const Graph graph = profile("mlp", kTiny).graph;
   const auto workspace = [&](const char* id) { return find(graph, id).workspace_bytes->value; };
   // The forward of relu1 holds both fc1's output and its own until the end.
@@ -119,7 +119,7 @@ TEST(ProfileModel, TellsTheLargestTransientBytes) {
   for (const char* id : {"fc1", "relu1", "fc2", "loss"}) EXPECT_LE(workspace(id), 1024) << id;  // an upper bound
 }
 
-TEST(ProfileModel, TellsTheTwoPartsOfEachBackward) {
+TEST(ProfileModel, ReportsTheTwoPartsOfEachBackward) {
   const Graph graph = profile("mlp", kTiny).graph;
   const auto parts = [&](const char* id) { return *find(graph, id).backward_parts; };
   // The image needs no gradient; relu1 and the loss have no weights.
@@ -138,7 +138,7 @@ TEST(ProfileModel, TellsTheTwoPartsOfEachBackward) {
   EXPECT_FALSE(find(graph, "input:image").backward_parts);
 }
 
-TEST(ProfileModel, TellsTheOptimizersState) {
+TEST(ProfileModel, ReportsTheOptimizersState) {
   ProfileOptions options = hasty();
   options.optimizer.name = "adam";
   const Graph graph = profile("mlp", kTiny, options).graph;
@@ -146,7 +146,7 @@ TEST(ProfileModel, TellsTheOptimizersState) {
   EXPECT_EQ(graph.optimizer_state_values, 2);
 }
 
-TEST(ProfileModel, TellsBothWaysAroundAResidualBlock) {
+TEST(ProfileModel, ReportsBothPathsAroundAResidualBlock) {
   const Graph graph = profile("resnet18", {{"image", "32"}, {"channels", "4"}, {"classes", "10"}}).graph;
   validate(graph);
   EXPECT_THAT(sources_of(graph, "layer1.0.add"), ElementsAre("layer1.0.bn2", "maxpool"));
@@ -154,7 +154,7 @@ TEST(ProfileModel, TellsBothWaysAroundAResidualBlock) {
   EXPECT_THAT(sources_of(graph, "layer2.0.add"), ElementsAre("layer2.0.bn2", "layer2.0.downsample.1"));
 }
 
-TEST(ProfileModel, TellsTiedParameters) {
+TEST(ProfileModel, ReportsTiedParameters) {
   const Graph graph =
       profile("gpt", {{"layers", "1"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "4"}}).graph;
   int holders = 0;
@@ -242,7 +242,7 @@ TEST(ProfileModel, AddsMemoryUpToTheAllocatorsPeak) {
   EXPECT_EQ(graph.quality->summed_peak_bytes, graph.quality->allocator_peak_bytes);
 }
 
-TEST(Profile, TellsHowMuchOfAnIterationTheMediansLeaveOut) {
+TEST(Profile, ReportsHowMuchOfAnIterationTheMediansOmit) {
   // Layers with medians of 3 s and 6 s, 10 s together in the median watched iteration, 8 s unwatched.
   Profile profiled;
   profiled.sum = Seconds(9);
@@ -311,7 +311,7 @@ TEST(ProfileModel, SaysWhatItIsAt) {
 }
 
 // Long enough for the counters of processor time; nothing else is assumed of the machine.
-TEST(ProfileModel, KeepsWhatTheMachineWasLike) {
+TEST(ProfileModel, RecordsTheMachinesConditions) {
   ProfileOptions options = hasty();
   options.rule.fewest = 1'000'000;
   options.rule.most_seconds = 0.7;

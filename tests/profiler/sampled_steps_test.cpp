@@ -153,7 +153,7 @@ TEST(CopyTraceQuality, AddsUpBadTimeStamps) {
   EXPECT_EQ(quality.reasons, distrust(trace));
 }
 
-TEST(Judge, TrustsWhatNothingSpeaksAgainst) {
+TEST(Judge, TrustsWithoutAReasonNotTo) {
   ProfileQuality quality;
   quality.trusted = false;
   judge(quality, 0, 0.01);
@@ -168,7 +168,7 @@ TEST(Judge, NamesEachReason) {
   EXPECT_FALSE(quality.trusted);
   EXPECT_THAT(quality.reasons,
               ElementsAre("3 records were dropped", "2 backward nodes could not be assigned to a layer",
-                          "the device is busy 25.000000 % longer in a watched step than an unwatched step lasts: "
+                          "the device is busy 25.000000 % longer in a profiled step than an unprofiled step lasts: "
                           "tracing slows it down"));
 }
 

@@ -18,8 +18,8 @@ struct RandomPlan {
 };
 
 /// A random plan of `planned`: one to four stages, each with one to three replicas, 1 to 12 microbatches, two chunks
-/// where the schedule has them. Every schedule of the table comes up but "listed", whose lists are those of another
-/// one.
+/// where the schedule has them. Every schedule in the table occurs except "listed", whose lists would be those of
+/// another one.
 inline RandomPlan random_plan(const PlannedModel& planned, std::mt19937& random) {
   const auto below = [&](int count) { return static_cast<int>(random() % static_cast<unsigned>(count)); };
   const int layers = to_int(planned.model.layers.size());

@@ -31,7 +31,7 @@ inline std::string little_endian(std::uint64_t value, int bytes) {
   return out;
 }
 
-/// An archive whose data are aligned to 64 bytes, as by PyTorch; `wide` adds zip64's end records.
+/// An archive whose data is aligned to 64 bytes, as by PyTorch; `wide` adds zip64's end records.
 inline std::string zip_text(const std::vector<ZipPart>& parts, bool wide = false, const std::string& comment = "") {
   std::string out;
   std::string directory;

@@ -183,7 +183,7 @@ TEST(Architecture, IsKeptByEveryInclude) {
   EXPECT_THAT(found, ::testing::IsEmpty());
 }
 
-TEST(Architecture, HasNoFolderWithoutArrowsAndNoCircle) {
+TEST(Architecture, HasNoFolderWithoutArrowsAndNoCycle) {
   const fs::path root = source_folder();
   std::set<std::string> found;
   for (const char* room : {"costmodel", "partitioner", "executor", "profiler", "python"}) {

@@ -42,7 +42,7 @@ TEST_F(CalibrateTool, LearnsThenPredictsAndValidates) {
   const Outcome learned = run("calibrate graph.json topology.json plan.json measured.json -o calibration.json");
   ASSERT_EQ(learned.status, 0) << learned.err;
   EXPECT_THAT(learned.err, HasSubstr("from 1 run of 1 plan"));
-  EXPECT_THAT(learned.err, HasSubstr("one plan only"));
+  EXPECT_THAT(learned.err, HasSubstr("there is only one plan"));
   const Calibration calibration = format::parse_calibration(folder_.read("calibration.json"), "calibration.json");
   EXPECT_GT(calibration.compute, 1.08);
   EXPECT_THAT(calibration.provenance.tool, HasSubstr("stagecraft-calibrate "));

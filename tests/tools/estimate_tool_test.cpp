@@ -84,7 +84,8 @@ TEST_F(EstimateTool, DoesWithoutTimesOfAnUnknownDevice) {
   write(graph_);
   const Outcome o = estimate("graph.json --device H200 -o out.json");
   EXPECT_EQ(o.status, 0) << o.err;
-  EXPECT_THAT(o.err, HasSubstr("the times of graph.json are not used, because what their device can do is unknown"));
+  EXPECT_THAT(o.err,
+              HasSubstr("the times of graph.json are not used, because the peak rates of their device are unknown"));
   EXPECT_THAT(folder_.read("out.json"), AllOf(Not(HasSubstr("from_device")), HasSubstr("\"log_spread\": 0.5")));
   const Outcome known = estimate(
       "graph.json --device H200 --from-peak-flops-per-s 1e11 --from-memory-bandwidth-bytes-per-s 2e10 -o out2.json");
@@ -197,8 +198,8 @@ TEST_F(EstimateTool, SaysWhyMeasuredTimesDoNotReplaceCountedWork) {
   write(graph_);
   EXPECT_THAT(
       estimate("bare.json --device H200 --from-profile graph.json").err,
-      AllOf(HasSubstr("no measured time of it can be used: the times of graph.json are not used, because what their "
-                      "device can do is unknown (\"AMD EPYC\"); give --from-peak-flops-per-s and "
+      AllOf(HasSubstr("no measured time of it can be used: the times of graph.json are not used, because the peak "
+                      "rates of their device are unknown (\"AMD EPYC\"); give --from-peak-flops-per-s and "
                       "--from-memory-bandwidth-bytes-per-s, or --from-device; or count them with stagecraft profile"),
             Not(HasSubstr("as --from-profile"))));
   // What is proposed does not replace measured times.

@@ -82,7 +82,7 @@ TEST_F(Front, ListsTheVerbsForOneThatIsUnknown) {
           "stagecraft: unknown verb \"magic\", known are auto calibrate compare .*export export-model graph import"));
 }
 
-TEST_F(Front, SuggestsTheVerbThatASlipIsNearest) {
+TEST_F(Front, SuggestsTheVerbNearestToAMisspelling) {
   for (const auto& [slip, verb] : {std::pair{"paln", "plan"}, {"perdict", "predict"}, {"what-if", "whatif"}}) {
     const Outcome o = front(slip);
     EXPECT_EQ(o.status, 2);

@@ -85,7 +85,7 @@ std::vector<std::string> case_names() {
 
 class GoldenCase : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(GoldenCase, ComesOutAsExpected) {
+TEST_P(GoldenCase, MatchesTheExpectedOutput) {
   const fs::path source = kCases / GetParam();
   const testing::CommandFolder folder;
   for (const auto& entry : fs::directory_iterator(source)) fs::copy(entry.path(), folder.path());

@@ -20,7 +20,7 @@ expect() {
 mkdir "$folder/other"
 touch "$folder/other/file"
 expect 1 STAGECRAFT_BIN="$bin" "$source/scripts/gpu_check" --pack "$folder/other"
-case "$output" in "gpu_check: $folder/other holds something else"*) ;; *) fail "the wrong folder is not told" ;; esac
+case "$output" in "gpu_check: $folder/other contains something else"*) ;; *) fail "the wrong folder is not told" ;; esac
 expect 1 STAGECRAFT_BIN="$folder/other" "$source/scripts/gpu_check" --pack "$folder/packed"
 case "$output" in "gpu_check: STAGECRAFT_BIN=$folder/other has no stagecraft-run, "*) ;; *) fail "missing programs are not told" ;; esac
 expect 0 STAGECRAFT_BIN="$bin" "$source/scripts/gpu_check" --pack "$folder/packed"
@@ -62,7 +62,7 @@ printf '#!/bin/sh\necho "ModuleNotFoundError: No module named torch" >&2; exit 1
 printf '#!/bin/sh\necho '\''{"version": "2.9.1", "folder": "/nowhere/torch", "cuda": "12.8", "libraries": []}'\''\n' >"$folder/pythons/python3"
 chmod +x "$folder"/pythons/*
 expect 1 PATH="$folder/pythons:/usr/bin:/bin" STAGECRAFT_PYTHON="$folder/pythons/without" /usr/bin/python3 "$check" --run true
-case "$output" in *"no Python here has torch 2.11 ($folder/pythons/without: ModuleNotFoundError"*"$folder/pythons/python3: has torch 2.9.1); set STAGECRAFT_PYTHON to one that has") ;;
+case "$output" in *"no Python here has torch 2.11 ($folder/pythons/without: ModuleNotFoundError"*"$folder/pythons/python3: has torch 2.9.1); set STAGECRAFT_PYTHON to one that does") ;;
   *) fail "the Pythons that were tried are not told" ;; esac
 
 # Programs run, and take every library from torch, from the folder or from the system.

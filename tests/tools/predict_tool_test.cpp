@@ -95,7 +95,7 @@ TEST_F(PredictTool, PutsThePredictionOnStandardOutput) {
   EXPECT_GT(format::parse_prediction(o.out, "out").iteration, 15_s);  // with transfers
 }
 
-TEST_F(PredictTool, WritesAChakraTraceARank) {
+TEST_F(PredictTool, WritesOneChakraTracePerRank) {
   const Outcome o = predict("graph.json topology.json plan.json --chakra traces");
   EXPECT_EQ(o.status, 0) << o.err;
   // After the length of the metadata: field 1, the version.
@@ -171,7 +171,7 @@ TEST_F(PredictTool, RefusesAGraphWithoutTimes) {
 }
 
 // Three devices, two replicas and one microbatch.
-TEST_F(PredictTool, TellsWhichDevicesDoNothing) {
+TEST_F(PredictTool, NamesUnusedDevices) {
   const Graph graph = testing::chain_graph({1}, {2});
   const Topology topology = testing::flat_topology(3);
   folder_.write("one.json", format::graph_json(graph));

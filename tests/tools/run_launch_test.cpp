@@ -65,7 +65,7 @@ constexpr const char* kRanks =
     "  done\n"
     "}\n";
 
-TEST_F(RunLaunch, GivesEachRankALogOfItsOwn) {
+TEST_F(RunLaunch, GivesEachRankASeparateLog) {
   const Outcome o = folder_.run("stagecraft-run replicated.json --spawn --steps 3 --logs logs/run -o -");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_EQ(folder_.run("ls logs/run").out, "rank-0.log\nrank-1.log\nrank-2.log\n");
@@ -114,7 +114,7 @@ TEST_F(RunLaunch, SaysWhyThereCanBeNoLogs) {
   }
 }
 
-TEST_F(RunLaunch, SetsThePredictionBesideEachStep) {
+TEST_F(RunLaunch, PrintsThePredictionWithEachStep) {
   const Outcome o = folder_.run("stagecraft-run predicted.json --steps 2");
   EXPECT_EQ(o.status, 0) << o.err;
   const std::string speed = "[0-9.]+ samples/s, [0-9.]+ [num]?s per step \\(predicted 2\\.00 s, -[0-9]+ %\\)\n";

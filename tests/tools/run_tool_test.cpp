@@ -89,7 +89,7 @@ TEST_F(RunTool, LooksForUcxOnlyToSayItsVersion) {
   EXPECT_THAT(o.out, HasSubstr(", UCX not found, "));
 }
 
-TEST_F(RunTool, TellsTheLossScaleOfAPlanInFloat16AndRefusesOneForOthers) {
+TEST_F(RunTool, PrintsTheLossScaleOfAPlanInFloat16AndRefusesOneForOthers) {
   const auto half = testing::planned_model("mlp", {{"inputs", "12"}, {"width", "16"}}, 3, at::kHalf);
   folder_.write("half.json", format::plan_json(cut_plan(half, {3}, {1, 1}, "1f1b", 4)));
   const Outcome trained = run("half.json --loss-scale 1024 --check");
@@ -203,11 +203,11 @@ TEST_F(RunTool, SaysWhatAnOptionTakes) {
            {"--clip-norm nan", "--clip-norm: \"nan\" is not a number from 0 to 1e+30"},
            {"--lr-schedule magic", "--lr-schedule: unknown rate schedule \"magic\", known are "},
            {"--rate-schedule cosine --steps 3 --warmup-steps 5",
-            "--lr-schedule: a cosine of 3 steps with a warm-up of 5: there must be more steps than warm-up"},
+            "--lr-schedule: schedule cosine over 3 steps with a warm-up of 5: the run must be longer than the warm-up"},
            {"--validate-every 2", "--validate-every requires --validate-data"},
            {"--validate-data magic", "--validate-data: unknown data source \"magic\", known are "},
            {"--validate-data synthetic",
-            "--validate-data: data source \"synthetic\" has no end; use --validate-samples"},
+            "--validate-data: data source \"synthetic\" is endless; use --validate-samples"},
            {"--validate-data synthetic --validate-samples 1",
             "--validate-data: 1 samples do not fill one microbatch of "},
            {"--loss-scale-growth-interval 0", "--loss-scale-growth-interval: 0 is not an integer of 1 or more"},
@@ -241,7 +241,7 @@ TEST_F(RunTool, EndsWithTwoOnWrongUsage) {
   }
 }
 
-TEST_F(RunTool, TellsWhoDoesWhatAndRunsNothing) {
+TEST_F(RunTool, DryRunPrintsWhatEachRankDoes) {
   const Outcome o = run("replicated.json --dry-run");
   EXPECT_EQ(o.status, 0) << o.err;
   // Of 5 microbatches, replica 0 runs three and replica 1 two: forward, send, receive and backward for each, then
@@ -350,7 +350,7 @@ TEST_F(RunTool, EndsAllRanksWhenOneIsKilled) {
   EXPECT_THAT(folder_.read("run.txt"), HasSubstr("stagecraft: rank 1 was killed by signal 9 (Killed)"));
 }
 
-TEST_F(RunTool, EndsWithFourAndALineARankWhenOneFallsSilent) {
+TEST_F(RunTool, ExitsWithFourAndOneLinePerRankWhenOneFallsSilent) {
   const Outcome o = folder_.run(
       "stagecraft-run plan.json --steps 100000000 --spawn --timeout 2 2> run.txt & run=$!\n"
       "until grep -q 'step 1/' run.txt; do kill -0 $run || exit 9; sleep 0.02; done\n"
@@ -471,7 +471,7 @@ TEST_F(RunTool, TrainsForEpochs) {
   EXPECT_THAT(folder_.read("m.jsonl"), HasSubstr("\"epoch\":"));
   const Outcome endless = folder_.run("stagecraft-run plan.json --epochs 3");
   EXPECT_EQ(endless.status, 2);
-  EXPECT_THAT(endless.err, HasSubstr("--epochs: data source \"synthetic\" has no end; use --steps"));
+  EXPECT_THAT(endless.err, HasSubstr("--epochs: data source \"synthetic\" is endless; use --steps"));
   EXPECT_EQ(folder_.run("stagecraft-run plan.json --epochs 3 --steps 2").status, 2);
 }
 
@@ -528,7 +528,7 @@ TEST_F(RunTool, EndsWithTheReasonWhenACheckpointCannotBeWritten) {
   EXPECT_THAT(after.err, HasSubstr("resuming from saved/step-2\n"));
 }
 
-TEST_F(RunTool, WantsAFolderForWhatConcernsCheckpoints) {
+TEST_F(RunTool, CheckpointOptionsNeedAFolder) {
   for (const char* option : {"--resume", "--checkpoint-every 3", "--restart 1"}) {
     const Outcome o = run("plan.json " + std::string(option));
     EXPECT_EQ(o.status, 2) << option;

@@ -51,7 +51,7 @@ TEST_F(VerifyTool, ComparesMemoryWhereGraphAndTopologyAreGiven) {
   EXPECT_EQ(o.err, "stagecraft-verify: plan.json: rank 0 needs up to 8.18 KiB, its device has 2.93 KiB [SC2102]\n");
 }
 
-TEST_F(VerifyTool, PrintsTheCircleOfADeadlock) {
+TEST_F(VerifyTool, PrintsTheCycleOfADeadlock) {
   const Outcome o = verify("plan.json --queues pair --prefetch 1");
   EXPECT_EQ(o.status, 1);
   EXPECT_THAT(o.err, HasSubstr("plan.json: deadlock: 0SEND_F1 of rank 0 waits for 1RECV_F1 of rank 1, which is queued "

@@ -77,11 +77,12 @@ TEST_F(WeightsTool, EvaluationNamesWhatIsWrong) {
   EXPECT_EQ(folder_.run("stagecraft-evaluate saved").status, 2) << "no data";
   const Outcome endless = folder_.run("stagecraft-evaluate saved --data synthetic");
   EXPECT_EQ(endless.status, 1);
-  EXPECT_EQ(endless.err, "stagecraft-evaluate: the data have no end; say how many with --samples [SC2001]\n");
+  EXPECT_EQ(endless.err,
+            "stagecraft-evaluate: the data is endless; give the number of samples with --samples [SC2001]\n");
   EXPECT_EQ(folder_.run("stagecraft-weights saved -o model.safetensors").status, 0);
   const Outcome file = folder_.run("stagecraft-evaluate model.safetensors --data synthetic --samples 3");
   EXPECT_EQ(file.status, 2);
-  EXPECT_THAT(file.err, HasSubstr("--model: is needed to evaluate a file of weights"));
+  EXPECT_THAT(file.err, HasSubstr("--model: is needed to evaluate a weights file"));
 }
 
 TEST_F(WeightsTool, ReplacesNeitherItsInputNorAnotherKindOfFile) {

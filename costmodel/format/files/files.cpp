@@ -55,8 +55,8 @@ void write_text(const std::string& path, const std::string& text) {
       return;
     }
   }
-  const std::string beside = path + ".partial." + std::to_string(::getpid());
-  const int descriptor = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const std::string temporary = path + ".partial." + std::to_string(::getpid());
+  const int descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (descriptor < 0) fail_writing(path);
   std::size_t done = 0;
   while (done < text.size()) {
@@ -65,7 +65,7 @@ void write_text(const std::string& path, const std::string& text) {
     if (n < 0) {
       const int reason = errno;
       ::close(descriptor);
-      ::unlink(beside.c_str());
+      ::unlink(temporary.c_str());
       errno = reason;
       fail_writing(path);
     }
@@ -73,9 +73,9 @@ void write_text(const std::string& path, const std::string& text) {
   }
   const int synced = ::fsync(descriptor) == 0 ? 0 : errno;
   const int closed = ::close(descriptor) == 0 ? synced : errno;
-  if (closed != 0 || std::rename(beside.c_str(), path.c_str()) != 0) {
+  if (closed != 0 || std::rename(temporary.c_str(), path.c_str()) != 0) {
     const int reason = closed != 0 ? closed : errno;
-    ::unlink(beside.c_str());
+    ::unlink(temporary.c_str());
     errno = reason;
     fail_writing(path);
   }
@@ -88,11 +88,11 @@ void check_can_write(const std::string& path) {
   if (exists && S_ISDIR(status.st_mode))
     throw FormatError(ErrorKind::CannotWrite, path + ": is a directory, expected a file");
   if (exists && !S_ISREG(status.st_mode)) return;  // a pipe or device reports errors when it is written
-  const std::string beside = path + ".partial." + std::to_string(::getpid());
-  const int descriptor = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  const std::string temporary = path + ".partial." + std::to_string(::getpid());
+  const int descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   if (descriptor < 0) fail_writing(path);
   ::close(descriptor);
-  ::unlink(beside.c_str());
+  ::unlink(temporary.c_str());
 }
 
 }  // namespace stagecraft::format

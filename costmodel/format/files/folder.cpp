@@ -58,18 +58,18 @@ void write_folder(const std::string& path, const std::map<std::string, std::stri
                   const std::map<std::string, WriteFile>& large) {
   const fs::path target = target_of(path);
   const std::string process = std::to_string(::getpid());
-  const fs::path beside = target.string() + ".partial." + process;
+  const fs::path temporary = target.string() + ".partial." + process;
   const fs::path old = target.string() + ".old." + process;
   try {
     check_replaceable(target, may_delete);
     if (target.has_parent_path()) fs::create_directories(target.parent_path());
-    fs::create_directory(beside);
-    for (const auto& [name, text] : files) write_text((beside / name).string(), text);
-    for (const auto& [name, write] : large) write((beside / name).string());
+    fs::create_directory(temporary);
+    for (const auto& [name, text] : files) write_text((temporary / name).string(), text);
+    for (const auto& [name, write] : large) write((temporary / name).string());
     const bool replaces = fs::exists(target);
     if (replaces) fs::rename(target, old);
     std::error_code error;
-    fs::rename(beside, target, error);
+    fs::rename(temporary, target, error);
     if (error) {
       if (replaces) fs::rename(old, target);
       throw fs::filesystem_error("rename", target, error);
@@ -77,11 +77,11 @@ void write_folder(const std::string& path, const std::map<std::string, std::stri
     fs::remove_all(old);
   } catch (const fs::filesystem_error& e) {
     std::error_code ignored;
-    fs::remove_all(beside, ignored);
+    fs::remove_all(temporary, ignored);
     throw FormatError(ErrorKind::CannotWrite, path + ": cannot write: " + e.code().message());
   } catch (...) {
     std::error_code ignored;
-    fs::remove_all(beside, ignored);
+    fs::remove_all(temporary, ignored);
     throw;
   }
 }

@@ -13,12 +13,12 @@ struct ModelEvaluation {
   double loss = 0;  ///< mean over the microbatches of the model's loss
   std::int64_t samples = 0;
   std::int64_t samples_left = 0;
-  /// Of a model whose forward computes one cross entropy of class scores against class numbers: how many predictions
-  /// there are (one for each label that is not ignored), and in how many the right class has the highest score.
+  /// For a model whose forward computes one cross entropy of class scores and class indices: the number of predictions
+  /// (one per label that is not ignored), and how many of them give the right class the highest score.
   std::optional<std::int64_t> predictions = {};
   std::int64_t correct = 0;
   /// exp of the mean cross entropy per prediction, if a sample has several and the cross entropy is a plain mean (no
-  /// class weights, no label smoothing): that of a model of tokens.
+  /// class weights, no label smoothing): the perplexity of a language model.
   std::optional<double> perplexity = {};
   Seconds time;  ///< of the whole pass
 };

@@ -58,7 +58,7 @@ std::string explanation_json(const Explanation& explanation) {
         Json{{"layer", move.layer}, {"from", move.from}, {"to", move.to}, {"iteration_s", move.step.value}};
   }
   out["memory"] = Json::array();
-  for (const MemoryRoom& memory : explanation.memory) {
+  for (const MemoryHeadroom& memory : explanation.memory) {
     Json rank{{"rank", memory.rank}, {"peak_bytes", memory.peak.value}};
     if (memory.room) rank["room_bytes"] = memory.room->value;
     out["memory"].push_back(rank);

@@ -31,12 +31,12 @@ struct ObjectiveAnswer {
   std::vector<ObjectiveStage> stages;  ///< first to last
   std::int64_t nodes = 0;              ///< after joining those that stay together
   std::int64_t downsets = 0;           ///< 0: not enumerated
-  std::int64_t pairs = 0;              ///< of down-sets, weighed as stages
-  std::string stopped;                 ///< why it may not be exact; empty if the search ended by itself
+  std::int64_t pairs = 0;              ///< of down-sets evaluated as stages
+  std::string stopped;                 ///< why it may not be exact; empty if the search ran to completion
   std::vector<std::string> notes;
 };
 
-/// value / lower_bound - 1; 0 for an exact answer, infinite for a bound of 0 below a value above it.
+/// value / lower_bound - 1; 0 for an exact answer, infinite if the bound is 0 and the value is not.
 [[nodiscard]] double gap(const ObjectiveAnswer& answer);
 
 /// Whether the value equals its bound.

@@ -12,8 +12,8 @@ namespace stagecraft::format {
 
 /// One plan of a list.
 struct ListedPlan {
-  std::string origin;                ///< who found it
-  std::string file;                  ///< where it was written; empty: nowhere
+  std::string origin;                ///< strategy that found it
+  std::string file;                  ///< where it was written; empty if it was not
   std::vector<std::string> first;    ///< the first layer of each stage
   std::vector<std::string> devices;  ///< of each stage: "0-3,8"
   std::vector<int> replicas;         ///< of each stage

@@ -68,7 +68,7 @@ std::vector<StepRecord> parse_steps(const std::string& text, const std::string& 
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const auto same = [&](const StepRecord& other) { return other.name == steps[i].name; };
     if (std::any_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(i), same))
-      root.fail("step \"" + steps[i].name + "\" is there twice");
+      root.fail("step \"" + steps[i].name + "\" appears twice");
   }
   return steps;
 }

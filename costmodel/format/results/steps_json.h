@@ -10,15 +10,15 @@ namespace stagecraft::format {
 
 /// The training that a step began, which it may continue.
 struct TrainingRecord {
-  std::string hash;         ///< of everything that makes it another training
+  std::string hash;         ///< of everything that would make it a different training run
   std::int64_t length = 1;  ///< steps or epochs
   friend bool operator==(const TrainingRecord&, const TrainingRecord&) = default;
 };
 
-/// A step of a project: what it was done with, and what it left. Hashes are text_hash.
+/// A step of a project: its command, inputs and outputs. Hashes are text_hash.
 struct StepRecord {
   std::string name;
-  std::string command;                         ///< as typed in a shell, without what changes no result
+  std::string command;                         ///< as typed in a shell, without options that do not affect the result
   std::string version;                         ///< of the tools
   bool ended = true;                           ///< false: it began, and failed or was interrupted
   std::map<std::string, std::string> inputs;   ///< path -> hash

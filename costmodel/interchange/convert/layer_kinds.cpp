@@ -295,7 +295,7 @@ PythonCall own_call(const Description& description, const std::string& where) {
   }
   if (!good) refuse(fmt::format("found \"{}\", expected MODULE:CLASS", where));
   if (module == "layers" || module.starts_with("layers.")) {
-    refuse(fmt::format("found \"{}\", expected another module than \"layers\", which is a file of the package", where));
+    refuse(fmt::format("found \"{}\", expected a module other than \"layers\", which is a file of the package", where));
   }
   PythonCall call;
   call.constructor = module + "." + name;

@@ -42,7 +42,7 @@ struct PythonCall {
   friend bool operator==(const PythonCall&, const PythonCall&) = default;
 };
 
-/// User's classes, kind -> "MODULE:CLASS", both of Python names and dots.
+/// The user's classes, kind -> "MODULE:CLASS", both consisting of Python names and dots.
 using OwnKinds = std::map<std::string, std::string>;
 
 /// The call of a described layer: kinds of `own`, then PipeDream's operations, then torch.nn's modules that known_kinds
@@ -52,7 +52,7 @@ using OwnKinds = std::map<std::string, std::string>;
 /// (listing those it takes) or that is missing, or the invalid name in `own`.
 [[nodiscard]] PythonCall layer_call(const Description& description, const OwnKinds& own);
 
-/// Names of all kinds that need no user's class, sorted.
+/// Names of all kinds that need no class from the user, sorted.
 [[nodiscard]] std::vector<std::string> known_kinds();
 
 /// Python definitions of GNMT's modules: EmuBidirLSTM, BahdanauAttention, RecurrentAttention and Classifier. Their

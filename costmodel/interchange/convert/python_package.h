@@ -44,8 +44,7 @@ inline constexpr const char* kPackageHeader = "# Written by stagecraft convert, 
 ///   fused.py     class Fused, the complete model: it calls the stages and passes values by name. Its state_dict has no
 ///                stages in its keys, so that the state of one split loads into any other
 ///   __init__.py  arch(), model(criterion) and full_model() as PipeDream's runtime expects them: model returns a list
-///   of
-///                (module, names of inputs, names of outputs), `criterion` last, which reads the model's outputs
+///                of (module, names of inputs, names of outputs), `criterion` last, which reads the model's outputs
 ///   and more_files.
 /// Throws std::invalid_argument naming the stage and the value: a name that is not a Python name, an input that nothing
 /// before the stage produces, an output that two stages produce, an output of the model that no stage produces; no

@@ -184,9 +184,9 @@ std::vector<int> stages_of(const Graph& graph) {
     out[i] = *layer.stage;
     stages.insert(*layer.stage);
   }
-  if (stages.empty()) refuse("there are no layers but inputs");
+  if (stages.empty()) refuse("there are no layers other than inputs");
   for (int s = 0; s < to_int(stages.size()); ++s) {
-    if (!stages.contains(s)) refuse(fmt::format("stage {} has no layers, but a later stage has", s));
+    if (!stages.contains(s)) refuse(fmt::format("stage {} has no layers, but a later stage does", s));
   }
   return out;
 }

@@ -23,7 +23,7 @@ namespace stagecraft::interchange {
 /// of a tuple "itemK_of_NAME". The model returns what no layer reads, in the graph's order; unread items are omitted if
 /// another item is read. `hidden` is None and `Size` the axis' length, both made where they are read.
 ///
-/// Defaults where a description is silent: View keeps the batch first, followed by the numbers it gives, or -1;
+/// Defaults where a description does not say: View keeps the batch first, followed by the numbers it gives, or -1;
 /// "inplace" applies where nothing else can see it. Weights are torch's defaults.
 /// Throws std::invalid_argument naming the layer: a description that cannot be read, an unknown kind, inputs of a
 /// number or form that the kind does not take, an item that does not exist, data from a later stage; a stage that

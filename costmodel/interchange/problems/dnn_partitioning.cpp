@@ -167,7 +167,7 @@ TransferUnit transfer_unit(const DnnPartitioning& input, Units units) {
   const std::string counts = std::to_string(seconds) + " of " + std::to_string(seconds + milliseconds) +
                              " transfer costs are their bytes at 2 GiB/s in seconds";
   if (seconds > milliseconds)
-    return {1000, "fixed: " + counts + ", so all are read as seconds beside latencies in milliseconds"};
+    return {1000, "fixed: " + counts + ", so all are read as seconds, and latencies as milliseconds"};
   if (seconds + milliseconds == 0)
     return {1, "nothing to fix: no transfer cost can be checked against its bytes; read as published, in milliseconds"};
   return {1, "nothing to fix: " + counts + "; read as published, in milliseconds"};

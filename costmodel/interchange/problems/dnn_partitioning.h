@@ -59,11 +59,11 @@ struct DnnPartitioning {
 /// Milliseconds in one unit of PlacementNode::transfer, and why.
 struct TransferUnit {
   double ms = 1;
-  std::string reason;  ///< one line for people
+  std::string reason;  ///< one line, human-readable
 };
 
 /// The published unit is 1 ms. The fixed one is 1000 ms if most outputs of known size took as many seconds at 2 GiB/s
-/// as their cost says: published layer graphs have their costs in seconds beside latencies in milliseconds.
+/// as their cost says: published layer graphs have costs in seconds but latencies in milliseconds.
 [[nodiscard]] TransferUnit transfer_unit(const DnnPartitioning& input, Units units);
 
 /// Nodes that no contiguous placement separates.
@@ -79,8 +79,9 @@ struct Colocation {
 
 /// A graph with a layer for each group of colocation(). Accelerator times only; forward and backward are those of the
 /// group's nodes. A layer has an output for each forward node that another group reads, of the size in the file, or of
-/// what 2 GiB/s carries in the cost. Node sizes are in saved_bytes, as the file does not tell parameters apart. What a
-/// graph has no place for (devices, memory limit, times on a CPU) is in the provenance's notes.
+/// the bytes that 2 GiB/s transfers in the time that it costs. Node sizes are in saved_bytes, because the file does not
+/// distinguish parameters. Whatever a graph has no field for (devices, memory limit, times on a CPU) is in the
+/// provenance's notes.
 [[nodiscard]] Graph dnn_partitioning_graph(const DnnPartitioning& input, Units units);
 
 }  // namespace stagecraft::interchange

@@ -55,17 +55,17 @@ struct Piper {
 /// Seconds in one unit of PiperMode::time, and why.
 struct PiperTimeUnit {
   double s = 1;
-  std::string reason;  ///< one line for people
+  std::string reason;  ///< one line, human-readable
 };
 
 /// The published unit is 1 s. The fixed one is 1 ms if the fastest modes of all layers on one device add up to more
 /// than 20: published inputs made from PipeDream's profiles have milliseconds there.
 [[nodiscard]] PiperTimeUnit piper_time_unit(const Piper& input, Units units);
 
-/// A graph with a layer for each node, run on one device in its first mode. The forward is what the mode "activation
-/// recomp" takes longer, or a third of the time without one; notes say which. Sizes in flight are in saved_bytes. What
-/// a graph has no place for (devices, other modes) is in the provenance's notes. Throws std::invalid_argument for a
-/// node without a mode for one device.
+/// A graph with a layer for each node, run on one device in its first mode. The forward is the extra time of the mode
+/// "activation recomp", or a third of the time if there is no such mode; notes say which. Sizes in flight are in
+/// saved_bytes. Whatever a graph has no field for (devices, other modes) is in the provenance's notes. Throws
+/// std::invalid_argument for a node without a mode for one device.
 [[nodiscard]] Graph piper_graph(const Piper& input, Units units);
 
 }  // namespace stagecraft::interchange

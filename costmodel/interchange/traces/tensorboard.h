@@ -13,8 +13,8 @@ struct TensorBoardScalar {
   double value = 0;
 };
 
-// An event file is a row of records, as TFRecord has them: the length, its checksum, an Event of TensorFlow's
-// event.proto, its checksum. `wall_time` is in seconds since 1970.
+// An event file is a sequence of TFRecord records: the length, its checksum, an Event from TensorFlow's event.proto,
+// its checksum. `wall_time` is in seconds since 1970.
 
 /// The first record of every event file.
 [[nodiscard]] std::string tensorboard_header(double wall_time);

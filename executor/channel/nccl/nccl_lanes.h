@@ -27,7 +27,7 @@ namespace stagecraft::channel {
 class NcclLanes {
  public:
   using Clock = std::chrono::steady_clock;
-  /// Received tensors of one tag that a step holds at a time, as schedules post receives at most so far ahead.
+  /// Received tensors per tag that a step holds at a time: schedules post receives at most this far ahead.
   static constexpr int kSlotsAtStart = 2;
 
   NcclLanes(std::shared_ptr<NcclLine> line, std::chrono::milliseconds deadline, const NcclOptions& options)
@@ -37,7 +37,7 @@ class NcclLanes {
   NcclLanes& operator=(const NcclLanes&) = delete;
 
   /// Creates the communicator `plan` of this rank, and exchanges `messages` on it. Collective among its ranks. Throws
-  /// PeerError after the deadline, DeviceError if NCCL or CUDA refuses.
+  /// PeerError after the deadline, DeviceError if NCCL or CUDA fails.
   NcclLane& create(const CommunicatorPlan& plan, const ncclUniqueId& id,
                    const std::vector<std::vector<NcclCall>>& messages) {
     lanes_.push_back(std::make_unique<NcclLane>());
@@ -55,8 +55,8 @@ class NcclLanes {
     return lane;
   }
 
-  /// Enqueues one group on the lane: what `order(operation)` lets it wait for, then the NCCL calls of `calls()`, which
-  /// use the memory that `hold(tensors)` names.
+  /// Enqueues one group on the lane: first the waits of `order(operation)`, then the NCCL calls of `calls()`, which use
+  /// the memory that `hold(tensors)` names.
   template <typename Hold, typename Order, typename Calls>
   std::shared_ptr<NcclOperation> enqueue(NcclLane& lane, const char* kind, int tag, const Hold& hold,
                                          const Order& order, const Calls& calls) {
@@ -108,7 +108,7 @@ class NcclLanes {
         ncclSend(tensor.const_data_ptr(), tensor.nbytes(), ncclUint8, 1, lane.communicator.get(), lane.stream.get()),
         "ncclSend");
   }
-  /// The other end of send, into `memory`.
+  /// The receiving end of send, into `memory`.
   static void receive(NcclLane& lane, const at::Tensor& memory) {
     if (memory.numel() == 0) return;
     device::check(
@@ -187,7 +187,7 @@ class NcclLanes {
     }
   }
 
-  /// Why the run cannot continue, as far as this rank's transfers tell; empty if it can. Throws DeviceError.
+  /// Why the run cannot continue, according to this rank's transfers; empty if it can. Throws DeviceError.
   std::string trouble() {
     const CurrentGpu guard(line_->device);
     // Only one thread at a time may be inside a communicator, and the thread that is checks for errors itself.

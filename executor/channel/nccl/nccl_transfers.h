@@ -76,7 +76,7 @@ struct NcclPool {
   }
 };
 
-/// A slot that a receive has taken. If nobody gives it back, its memory stays until the pool ends.
+/// A slot that a receive has taken. If it is never returned, its memory stays allocated until the pool is destroyed.
 struct AbandonSlot {
   std::shared_ptr<NcclPool> pool;
   void operator()(NcclPool::Slot* slot) const {

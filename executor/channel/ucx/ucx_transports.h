@@ -21,7 +21,7 @@ namespace stagecraft::channel {
 /// The active InfiniBand and RoCE ports of this machine, "mlx5_0:1". `folder` is Linux's list of such devices.
 [[nodiscard]] std::vector<std::string> active_rdma_ports(const std::string& folder = "/sys/class/infiniband");
 
-/// What a choice of transports rests on.
+/// What the choice of transports is based on.
 struct UcxSurroundings {
   std::vector<std::string> domains{};          ///< memory_domain of every rank
   std::string interface{};                     ///< towards the meeting point
@@ -31,7 +31,7 @@ struct UcxSurroundings {
 };
 
 /// Shared memory only, and no port, if all ranks can share memory; else also TCP on the interface towards the meeting
-/// point and what RDMA ports there are. The environment's choice is kept.
+/// point and any RDMA ports. Choices made in the environment are kept.
 [[nodiscard]] UcxSettings choose_transports(const UcxSurroundings& surroundings);
 
 }  // namespace stagecraft::channel

@@ -33,13 +33,13 @@ struct UcxSettings {
 
 class UcxWorker;
 
-/// A message on its way, in or out. Holds its memory until UCX is done with it. Moved, not copied.
+/// A message in transit, sent or received. Holds its memory until UCX is done with it. Moved, not copied.
 class UcxTransfer {
  public:
   UcxTransfer() = default;
   UcxTransfer(UcxTransfer&& other) noexcept { *this = std::move(other); }
   UcxTransfer& operator=(UcxTransfer&& other) noexcept;
-  /// Cancels a receive that has not ended, and leaves the memory of either to the worker.
+  /// Cancels an unfinished receive; the worker keeps the memory of an unfinished send or receive.
   ~UcxTransfer();
 
   /// Whether it has ended, well or not. Makes no progress.
@@ -79,7 +79,7 @@ class UcxWorker : public std::enable_shared_from_this<UcxWorker> {
   [[nodiscard]] const std::string& address() const { return address_; }
   /// Creates the endpoint to `peer`. Throws PeerError if `address` cannot be reached over the transports.
   void connect(int peer, const std::string& address);
-  /// Notices when the process of `peer`, on this machine, ends: shared memory does not tell.
+  /// Detects when the process of `peer`, on this machine, ends, which shared memory does not report.
   void watch(int peer, int process);
   /// Returns when all endpoints have sent what they were given, or `end` has passed.
   void flush(Clock::time_point end);

@@ -17,11 +17,11 @@ struct Choice {
 [[nodiscard]] Choice read_choice(const format::Cursor& at);
 
 [[nodiscard]] c10::ScalarType read_dtype(const format::Cursor& at);
-/// Refuses all but strided ones.
+/// Rejects all except strided ones.
 [[nodiscard]] c10::Layout read_layout(const format::Cursor& at);
 [[nodiscard]] c10::MemoryFormat read_memory_format(const format::Cursor& at);
 [[nodiscard]] c10::Device read_device(const format::Cursor& at);
-/// A number, or a text for a number that JSON cannot represent.
+/// A number, or a string for a number that JSON cannot represent.
 [[nodiscard]] double read_float(const format::Cursor& at);
 [[nodiscard]] std::int64_t read_int(const format::Cursor& at);
 /// A number or an expression.

@@ -13,7 +13,7 @@
 namespace stagecraft::intake {
 
 /// Adds to `node`, a call of `schema`, what it does to memory and whether it is random, from operator_facts and from
-/// the dry runs.  `where` begins errors. Throws FormatError as operator_facts.
+/// the dry runs. `where` begins errors. Throws FormatError as operator_facts.
 void add_facts(const OperatorGraph& graph, GraphNode& node, const c10::FunctionSchema& schema,
                const std::vector<ScriptValue>& arguments, const std::vector<ScriptValue>& results,
                const std::string& where);

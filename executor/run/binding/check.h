@@ -37,7 +37,7 @@ struct Check {
 
 /// A computed tensor and the expected one, of the same shape.
 struct ComparedTensor {
-  std::string what;  ///< for people: "gradient of \"fc.weight\" in step 2"
+  std::string what;  ///< for display: "gradient of \"fc.weight\" in step 2"
   int layer = 0;     ///< tensors of one layer share a scale
   at::Tensor found;
   at::Tensor expected;
@@ -60,8 +60,8 @@ void add(Check& sum, const Check& part);
 /// The verdict: "compared with a single process: 12 gradient values and 3 losses, all bit-equal".
 [[nodiscard]] std::string check_text(const Check& check);
 
-/// Reasons why a run of this plan sums gradients in another order than one process without stages; empty if the bits
-/// are the same.
+/// Reasons why a run of this plan sums gradients in a different order from a single process without stages; empty if
+/// the bits are the same.
 [[nodiscard]] std::vector<std::string> other_orders(const BoundModel& bound);
 
 }  // namespace stagecraft::run

@@ -10,9 +10,9 @@ namespace stagecraft::run {
 EvaluationPieces evaluation_pieces(const data::DataSource& data, std::int64_t microbatch,
                                    std::optional<std::int64_t> samples) {
   const std::optional<std::int64_t> all = data.samples();
-  if (!all && !samples) throw std::invalid_argument("the data have no end; say how many with --samples");
+  if (!all && !samples) throw std::invalid_argument("the data is endless; give the number of samples with --samples");
   if (all && samples && *samples > *all)
-    throw std::invalid_argument(fmt::format("the data have {} samples, fewer than {}", *all, *samples));
+    throw std::invalid_argument(fmt::format("the data has {} samples, fewer than {}", *all, *samples));
   const std::int64_t wanted = samples ? *samples : *all;
   if (wanted < microbatch)
     throw std::invalid_argument(fmt::format("{} samples do not fill one microbatch of {}", wanted, microbatch));

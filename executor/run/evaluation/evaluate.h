@@ -19,12 +19,12 @@ struct EvaluationPieces {
   std::int64_t samples_left = 0;  ///< of the data, too few for a microbatch
 };
 
-/// Pieces of `microbatch` samples that cover the data, or its first `samples`. Throws std::invalid_argument for data
-/// without an end if `samples` is absent, if the data has fewer, and if they do not fill one microbatch.
+/// Pieces of `microbatch` samples that cover the data, or its first `samples`. Throws std::invalid_argument for endless
+/// data if `samples` is absent, if the data has fewer, and if they do not fill one microbatch.
 [[nodiscard]] EvaluationPieces evaluation_pieces(const data::DataSource& data, std::int64_t microbatch,
                                                  std::optional<std::int64_t> samples);
 
-/// Sets what is known of an evaluation's predictions; `samples` must be set. No effect if there are none.
+/// Sets the fields of an evaluation that describe its predictions; `samples` must be set. No effect if there are none.
 void set_predictions(format::ModelEvaluation& evaluation, const std::optional<Predictions>& found);
 
 /// Runs `program`, which has all layers of a model, in evaluation mode over `pieces` of `data`. Changes no parameter

@@ -33,7 +33,7 @@ class PredictionWatcher {
   PredictionWatcher& operator=(const PredictionWatcher&) = delete;
 
   /// The predictions of the last `forwards` forwards, in order: all that ran since the last call. Absent if they did
-  /// not compute one cross entropy each, with class numbers as targets: with several, no one of them is the model's.
+  /// not compute one cross entropy each, with class numbers as targets: with several, none of them is the model's.
   [[nodiscard]] std::optional<std::vector<Predictions>> take(std::size_t forwards);
 
  private:

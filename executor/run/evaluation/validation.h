@@ -23,15 +23,15 @@ struct ValidationOptions {
   const data::DataSource* data = nullptr;    ///< samples in order, each once per pass; absent: no validation
   const model::Model* model = nullptr;       ///< the trained model, which can compute in evaluation mode
   std::int64_t every = 0;                    ///< steps between validations; 0: only after the last step
-  std::optional<std::int64_t> samples = {};  ///< from the beginning of the data; data without an end need it
+  std::optional<std::int64_t> samples = {};  ///< from the beginning of the data; required for endless data
 };
 
 /// The plan that runs only the forwards of `plan`, each on the same rank and in the same order.
 [[nodiscard]] Plan forward_plan(const BoundPlan& plan);
 
 /// Evaluates a model during its training, in evaluation mode and with the training's own ranks. Shares the trained
-/// parameters, works on copies of buffers, and draws no random numbers of the training: nothing of the training
-/// changes.
+/// parameters, works on copies of buffers, and draws none of the training's random numbers, so the training is
+/// unaffected.
 class Validation {
  public:
   /// For a training of `bound` on `rank`. Arguments except `options` must outlive it. Throws std::invalid_argument as

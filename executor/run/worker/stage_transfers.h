@@ -52,7 +52,7 @@ class StageTransfers {
   std::vector<std::vector<std::vector<std::unique_ptr<channel::Receiving>>>> posted_[2];
   std::vector<std::vector<std::vector<at::Tensor>>> handed_[2];
   std::vector<std::unique_ptr<channel::Sending>> sending_;
-  std::vector<std::size_t> sending_bytes_;  // one per send; those of a message stand with its last
+  std::vector<std::size_t> sending_bytes_;  // one per send; a message's bytes are stored with its last send
   std::size_t sent_bytes_ = 0;              // their sum
   std::vector<at::Tensor> outgoing_;        // of the message being sent
 };

@@ -195,7 +195,7 @@ TEST(IdleShares, AreTheStepLessComputationUpdateAndReductionWhenTheyWere) {
   EXPECT_EQ(idle_shares(timeline, 3), (std::vector<double>{0, 0}));
 }
 
-TEST(Compare, PutsEachRanksPredictedBubbleBesideTheMeasuredOne) {
+TEST(Compare, ComparesEachRanksPredictedAndMeasuredBubble) {
   Prediction predicted = prediction();
   predicted.timeline.spans.pop_back();  // the send
   predicted.timeline.spans.pop_back();  // one of two forwards: idle for 2 of 4 s

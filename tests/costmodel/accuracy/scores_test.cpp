@@ -69,7 +69,7 @@ TEST(OrderScores, LeavesOutPairsWithinTheNoise) {
   EXPECT_FALSE(order_scores(runs, 1).tau.has_value());
 }
 
-TEST(OrderScores, RefusesNoiseThatIsNoShare) {
+TEST(OrderScores, RefusesNoiseOutsideZeroToOne) {
   EXPECT_THROW((void)order_scores({}, -0.1), std::invalid_argument);
   EXPECT_THROW((void)order_scores({}, std::numeric_limits<double>::quiet_NaN()), std::invalid_argument);
   EXPECT_THROW((void)order_scores({}, std::numeric_limits<double>::infinity()), std::invalid_argument);

@@ -44,7 +44,7 @@ TEST(Explain, SplitsTheStepIntoParts) {
 
 // Host time of 0.5 s per action: four computations and two updates. Rank 0 runs F, B and an update of nothing: 1.5 s of
 // host time beside 6 s.
-TEST(Explain, CountsHostTimeApart) {
+TEST(Explain, CountsHostTimeSeparately) {
   const Graph graph = chain_graph({1, 1, 1}, {2, 2, 2});
   const Topology topology = flat_topology(2);
   ExplainOptions options;

@@ -23,7 +23,7 @@ Scenario two_stages() {
   return out;
 }
 
-TEST(Scaled, PutsEachCopyOnDevicesOfItsOwn) {
+TEST(Scaled, PutsEachCopyOnSeparateDevices) {
   const Scenario three = scaled(two_stages(), 3, ScaledWork::PerCopy);
   EXPECT_EQ(device_count(three.topology), 6);
   EXPECT_THAT(three.plan.stages[0].devices, ElementsAre(0, 2, 4));

@@ -47,7 +47,7 @@ TEST(ShownNumber, QuotesWhatDoesNotLookLikeANumber) {
   EXPECT_EQ(shown_number("1 2"), "\"1 2\"");
 }
 
-TEST(NumberText, LeavesOutZerosThatSayNothing) {
+TEST(NumberText, OmitsTrailingZeros) {
   EXPECT_EQ(number_text(0.001), "0.001");
   EXPECT_EQ(number_text(1'000'000), "1000000");
   EXPECT_EQ(number_text(1e30), "1e+30");
@@ -86,7 +86,7 @@ TEST(Integer, TakesWhatIsInItsRangeAndNamesWhatIsNot) {
   }
 }
 
-TEST(Integer, NamesTheMostOnlyWhereItIsInTheWay) {
+TEST(Integer, NamesTheMaximumOnlyIfItIsExceeded) {
   EXPECT_THAT(verdict(integer(1), "0").refusal, AllOf(StartsWith("0 "), HasSubstr("1 or more")));
   EXPECT_THAT(verdict(integer(1), "2147483648").refusal, AllOf(StartsWith("2147483648 "), HasSubstr("2147483647")));
   EXPECT_THAT(verdict(integer(1), "-2147483649").refusal, HasSubstr("1 or more"));
@@ -94,14 +94,14 @@ TEST(Integer, NamesTheMostOnlyWhereItIsInTheWay) {
   EXPECT_THAT(verdict(integer<std::uint64_t>(0), "-1").refusal, StartsWith("-1 "));
 }
 
-TEST(NumberFrom, HoldsBothEnds) {
+TEST(NumberFrom, IncludesBothEnds) {
   const CLI::Validator range = number_from(0.5, 2);
   for (const char* text : {"0.5", "2", "1e0"}) EXPECT_EQ(verdict(range, text).refusal, "") << text;
   for (const char* text : {"0.49", "2.01", "nan", "inf", "1e999"})
     EXPECT_THAT(verdict(range, text).refusal, AllOf(HasSubstr(text), HasSubstr("0.5"), HasSubstr("2"))) << text;
 }
 
-TEST(NumberAbove, LeavesOutItsBoundAndInfinity) {
+TEST(NumberAbove, ExcludesItsBoundAndInfinity) {
   const CLI::Validator above = number_above(0);
   EXPECT_EQ(verdict(above, "1e-300").refusal, "");
   for (const char* text : {"0", "-1", "inf", "nan", "", "x"})

@@ -61,7 +61,7 @@ TEST(RunTool, HelpsWithAnExampleAndDoesNoWork) {
   EXPECT_EQ(o.err, "");
 }
 
-TEST(RunTool, TellsItsVersionAndThoseOfItsLibraries) {
+TEST(RunTool, PrintsItsVersionAndThoseOfItsLibraries) {
   const Outcome o = sow({"--version"});
   EXPECT_EQ(o.status, 0);
   EXPECT_EQ(o.out, std::string("stagecraft-sow ") + version() + ", of wheat\n");
@@ -75,7 +75,7 @@ TEST(RunTool, EndsWithTwoOnACommandLineItCannotRead) {
               AllOf(StartsWith("stagecraft-sow: "), HasSubstr("--depth"), HasSubstr("\nsee stagecraft sow --help\n")));
 }
 
-TEST(RunTool, SuggestsTheOptionThatASlipIsNearest) {
+TEST(RunTool, SuggestsTheOptionNearestToAMisspelling) {
   int depth = 0;
   int width = 0;
   const auto declare = [&](CLI::App& app) {
@@ -121,7 +121,7 @@ TEST(RunTool, GivesEachWrongCommandLineItsCode) {
             "stagecraft-sow: seeds in winter [SC1001]\nsee stagecraft sow --help\n");
 }
 
-TEST(RunTool, EndsWithOneOnBadInputAndOnAMachineThatRefuses) {
+TEST(RunTool, ExitsWithOneOnBadInputAndMachineFailure) {
   const Outcome bad = sow({}, []() -> int { throw FormatError("seeds.json: /: is empty"); });
   EXPECT_EQ(bad.status, 1);
   EXPECT_EQ(bad.err, "stagecraft-sow: seeds.json: /: is empty [SC1201]\n");

@@ -76,7 +76,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return out;
 }
 
-TEST(Checks, HaveCodesInOrderAndStandInTheManual) {
+TEST(Checks, HaveCodesInOrderAndAreInTheManual) {
   const std::string manual = format::read_text(source_folder() + "/docs/doctor.md");
   std::string last;
   for (const Check& check : checks()) {

@@ -55,7 +55,7 @@ TEST(ActionsRow, RefusesToWriteWhatItHasNoCellFor) {
               ThrowsMessage<std::invalid_argument>("0W3 has no backward in the list"));
 }
 
-TEST(ActionsRow, CountsCellsFromOneIdleOnesToo) {
+TEST(ActionsRow, CountsCellsFromOneIncludingIdleOnes) {
   EXPECT_THAT(refused("0X0"), StartsWith("cell 1: "));
   EXPECT_THAT(refused(",0F0,,0X0"), AllOf(StartsWith("cell 4: "), HasSubstr("\"0X0\"")));
   EXPECT_THAT(refused("0F0,(1F2;1X0)OVERLAP_F_B"), AllOf(StartsWith("cell 2: "), HasSubstr("\"1X0\"")));

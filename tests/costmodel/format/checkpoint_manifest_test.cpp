@@ -19,7 +19,7 @@ std::string changed(const std::string& from, const std::string& to) {
   return text.replace(at, from.size(), to);
 }
 
-TEST(CheckpointManifest, ComesBackAsWritten) {
+TEST(CheckpointManifest, RoundTrips) {
   EXPECT_EQ(parse_checkpoint(checkpoint_json(full_checkpoint()), "manifest.json"), full_checkpoint());
   EXPECT_THAT(checkpoint_json(full_checkpoint()), HasSubstr(R"("crc32": "00c0ffee")"));
 }

@@ -109,7 +109,7 @@ TEST(Cursor, CanShowWhatIsNotUtf8) {
   EXPECT_THAT([&] { (void)Cursor(document, "f.json").number(); }, refuses("f.json: /: ", "found \"\\ufffd\""));
 }
 
-TEST(Cursor, TakesEachTypeForWhatItIsAlone) {
+TEST(Cursor, AcceptsEachTypeOnlyAsItself) {
   const Json document = Json::parse(R"(["1", 1, 1.0, true, null, [], {}])");
   const Cursor root(document, "f.json");
   for (std::size_t i = 0; i < document.size(); ++i) {
@@ -214,7 +214,7 @@ TEST(Fields, TakeNullForAbsentOnlyWhereAKeyIsOptional) {
   EXPECT_THAT([&] { (void)fields.required("a").text(); }, refuses("f.json: /a: ", "found null"));
 }
 
-TEST(Fields, RefuseTheKeyThatNobodyAskedFor) {
+TEST(Fields, RefuseAnUnreadKey) {
   const Json document = Json::parse(R"({"a": 1, "b": 2, "z": 3})");
   Fields fields(Cursor(document, "f.json"));
   (void)fields.required("b");
@@ -376,7 +376,7 @@ TEST(ProvenanceJson, LeavesOutWhatIsNotKnown) {
   EXPECT_EQ(read_provenance(Cursor(json, "f.json")), some);
 }
 
-TEST(ReadTextMap, NamesTheKeyWhoseValueIsNoText) {
+TEST(ReadTextMap, NamesTheKeyWhoseValueIsNotAString) {
   const Json document = Json::parse(R"({"a": "1", "b/c": 2})");
   EXPECT_THAT([&] { (void)read_text_map(Cursor(document, "f.json")); }, refuses("f.json: /b~1c: ", "found 2"));
   const Json list = Json::array();

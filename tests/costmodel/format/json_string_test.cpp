@@ -18,7 +18,7 @@ TEST(JsonString, EscapesWhatWouldEndItsString) {
 
 TEST(JsonString, PutsTheReplacementCharacterForABrokenByte) { EXPECT_EQ(json_string("a\xff"), "\"a\xef\xbf\xbd\""); }
 
-TEST(JsonString, ComesBackFromAnyBytes) {
+TEST(JsonString, RoundTripsAnyBytes) {
   const std::uint32_t seed = 7;
   std::mt19937 random(seed);
   for (int i = 0; i < 500; ++i) {

@@ -60,13 +60,13 @@ class Documents : public ::testing::TestWithParam<std::string> {
   }
 };
 
-TEST_P(Documents, ComeBackAsTheSameBytes) {
+TEST_P(Documents, RoundTripByteForByte) {
   EXPECT_EQ(kind().parse(kind().document), kind().document);
   EXPECT_TRUE(kind().document.ends_with("}\n"));
   EXPECT_THAT(kind().document, StartsWith("{\n  \"format\": \"stagecraft." + GetParam() + "\",\n  \"version\": "));
 }
 
-TEST_P(Documents, AreNoOtherKindOfDocument) {
+TEST_P(Documents, AreNotReadAsAnotherKind) {
   for (const Kind& other : kinds()) {
     if (other.name == GetParam()) continue;
     EXPECT_THAT([&] { (void)kind().parse(other.document); },
@@ -109,7 +109,7 @@ TEST_P(Documents, NameTheFileThatCannotBeRead) {
 INSTANTIATE_TEST_SUITE_P(Kinds, Documents, ::testing::Values("graph", "topology", "plan", "prediction", "timeline"),
                          [](const auto& tested) { return tested.param; });
 
-TEST(DocumentProvenance, IsTextAlone) {
+TEST(DocumentProvenance, ContainsOnlyText) {
   for (const Kind& kind : kinds()) {
     if (kind.name == "prediction") continue;  // predictions have no provenance
     std::string text = kind.document;

@@ -35,7 +35,7 @@ TEST(PlanHash, IsFnv1aOfThePlansDocumentAndItsActions) {
             fnv1a(plan_json(plan) + "0F0,0SEND_F0,0RECV_B0,0B0,0UPDATE,\n" + "1RECV_F0,1F0,1B0,1SEND_B0,1UPDATE,\n"));
 }
 
-TEST(PlanHash, WhatIsRunAndNotWhoMadeIt) {
+TEST(PlanHash, CoversWhatIsRunNotWhoMadeIt) {
   const Plan plan = row_plan("1f1b", {1, 1}, 2);
   const auto hash_with = [&](const std::function<void(Plan&)>& change) {
     Plan other = plan;
@@ -49,7 +49,7 @@ TEST(PlanHash, WhatIsRunAndNotWhoMadeIt) {
   EXPECT_NE(hash_with([](Plan& p) { p.schedule = "gpipe"; }), hash);
 }
 
-TEST(PlanHash, TheOrderOfItsActions) {
+TEST(PlanHash, CoversTheOrderOfActions) {
   Plan plan = row_plan("listed", {1}, 2);
   plan.listed = {{{ActionKind::Forward, 0, 0, -1}, {ActionKind::Forward, 0, 1, -1}}};
   const std::uint64_t hash = plan_hash(BoundPlan(plan));
@@ -57,7 +57,7 @@ TEST(PlanHash, TheOrderOfItsActions) {
   EXPECT_NE(plan_hash(BoundPlan(plan)), hash);
 }
 
-TEST(PlanHash, TellsPlansApart) {
+TEST(PlanHash, DistinguishesPlans) {
   std::map<std::uint64_t, std::string> seen;
   for (const char* schedule : {"gpipe", "1f1b", "forward", "pipedream"}) {
     for (int replicas = 1; replicas <= 3; ++replicas) {

@@ -51,7 +51,7 @@ TEST(PlanJson, LeavesOutWhatIsNotSet) {
     EXPECT_EQ(text.find(key), std::string::npos) << key;
 }
 
-TEST(PlanJson, RefusesARecomputeEveryThatSaysNothing) {
+TEST(PlanJson, RefusesARecomputeEveryWithoutEffect) {
   Plan plan = row_plan("1f1b", {1, 1}, 2);
   plan.stages[1].recompute = true;
   plan.stages[1].recompute_every = 3;

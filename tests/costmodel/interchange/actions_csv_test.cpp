@@ -162,7 +162,7 @@ TEST(PlanOfLists, FindsStagesReplicasAndChunks) {
   EXPECT_THAT(chunked.stages[3].devices, ElementsAre(1));
 }
 
-TEST(PlanOfLists, RefusesStagesThatLieOtherwise) {
+TEST(PlanOfLists, RefusesStagesPlacedDifferently) {
   const auto message = [](const std::string& text) {
     try {
       (void)plan_of_lists(parse_actions_csv(text, "s.csv"));

@@ -32,7 +32,7 @@ SourceFile example(const std::string& format) {
   return {format::read_text(paths.at(format)), paths.at(format)};
 }
 
-TEST(ForeignFormats, StandUnderTheirNamesInOrder) {
+TEST(ForeignFormats, AreSortedByName) {
   std::vector<std::string> names;
   for (const ForeignFormat& format : foreign_formats()) {
     names.push_back(format.name);

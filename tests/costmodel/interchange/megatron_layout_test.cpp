@@ -40,7 +40,7 @@ TEST(MegatronLayout, ReadsAndWritesMegatronsExample) {
 }
 
 // From the comments of parse_str_to_list: xy(ab|cd|ef)*2,pq is xyab|cd|efab|cd|efpq, (ab)*3 is ababab.
-TEST(MegatronLayout, RepeatsWhatStandsInParentheses) {
+TEST(MegatronLayout, RepeatsTheContentOfParentheses) {
   EXPECT_THAT(stages_of("E(tt|t)*2,L"), ElementsAre("Ett", "ttt", "tL"));
   EXPECT_THAT(stages_of("E(t*2|t)*2,L\n"), ElementsAre("Ett", "ttt", "tL"));
   EXPECT_THAT(stages_of("E(|t)*2,L"), ElementsAre("E", "t", "tL"));
@@ -68,7 +68,7 @@ TEST(MegatronLayout, NamesTheCharacterThatIsWrong) {
   EXPECT_EQ(refusal("Et|m|tL"), "layout: found an m before a t, decoder layers come before prediction layers");
 }
 
-TEST(MegatronLayout, ComesBackForRandomStages) {
+TEST(MegatronLayout, RoundTripsForRandomStages) {
   std::mt19937 random(20260307);
   std::cout << "seed 20260307\n";
   for (int round = 0; round < 300; ++round) {

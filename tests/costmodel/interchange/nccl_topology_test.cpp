@@ -109,7 +109,7 @@ TEST(ParseNcclTopology, CountsNoNvlinksThatJoinUnequalOrScatteredGroups) {
   EXPECT_THAT(topology.provenance.notes.at("node"), HasSubstr("are not counted"));
 }
 
-TEST(ParseNcclTopology, TellsHostsByTheirHash) {
+TEST(ParseNcclTopology, DistinguishesHostsByHash) {
   std::string text = with_nvlinks({});
   text.replace(text.rfind("host_hash=\"0x1\""), 15, "host_hash=\"0x2\"");
   const Topology topology = parse_nccl_topology(text, "dump.xml");

@@ -76,7 +76,7 @@ TEST(PipedreamConfs, RefuseInterleavedStages) {
   }
 }
 
-TEST(PipedreamConfWarnings, TellWhatTheRuntimeDoesOtherwise) {
+TEST(PipedreamConfWarnings, SayWhatTheRuntimeDoesDifferently) {
   Plan plan = testing::row_plan("pipedream", {1, 1, 1}, 4);
   EXPECT_THAT(pipedream_conf_warnings(plan), IsEmpty());
   plan.schedule = "1f1b";
@@ -107,12 +107,12 @@ TEST(ParsePipedreamConf, NamesThePointerAndWhatWouldBeRight) {
   EXPECT_EQ(refusal("{}"), "conf.json: /: key \"module_to_stage_map\" is missing");
   EXPECT_THAT(refusal(conf("[0, 0]", "{\"0\": [0]}", ", \"colour\": 1")), HasSubstr("unknown key \"colour\""));
   EXPECT_EQ(refusal(conf("[0]", "{}")),
-            "conf.json: /module_to_stage_map: found 1 modules, expected at least a stage's and the loss");
+            "conf.json: /module_to_stage_map: found 1 modules, expected at least one for a stage and one for the loss");
   EXPECT_EQ(refusal(conf("[0, 2, 2]", "{}")),
-            "conf.json: /module_to_stage_map: stage 1 has no module, but a later one has");
+            "conf.json: /module_to_stage_map: stage 1 has no module, but a later stage does");
   EXPECT_EQ(refusal(conf("[0, 1, 0]", "{}")),
             "conf.json: /module_to_stage_map/2: found stage 0 for the loss, expected the last one, 1");
-  EXPECT_EQ(refusal(conf("[0, 1]", "{}")), "conf.json: /module_to_stage_map: stage 1 has no module but the loss");
+  EXPECT_EQ(refusal(conf("[0, 1]", "{}")), "conf.json: /module_to_stage_map: stage 1 has no module except the loss");
   EXPECT_EQ(refusal(conf("[0, 1, 1]", "{\"0\": [0]}")), "conf.json: /stage_to_rank_map: stage \"1\" is missing");
   EXPECT_EQ(refusal(conf("[0, 0]", "{\"0\": [0], \"x\": [1]}")),
             "conf.json: /stage_to_rank_map: found stage \"x\", expected 0..0");

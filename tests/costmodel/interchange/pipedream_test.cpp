@@ -39,12 +39,12 @@ auto refuses(const std::string& message) {
 
 class PublishedProfile : public testing::TestWithParam<const char*> {};
 
-TEST_P(PublishedProfile, ComesBackByteForByte) {
+TEST_P(PublishedProfile, RoundTripsByteForByte) {
   const std::string text = format::read_text(source_folder() + "/tests/golden/pipedream/" + GetParam() + ".txt");
   EXPECT_EQ(round_trip(text), text);
 }
 
-TEST_P(PublishedProfile, ComesBackByteForByteWithStages) {
+TEST_P(PublishedProfile, RoundTripsByteForByteWithStages) {
   std::string text = format::read_text(source_folder() + "/tests/golden/pipedream/" + GetParam() + ".txt");
   std::string staged;
   int count = 0;
@@ -185,9 +185,9 @@ TEST(ParsePipedream, NamesLineAndFault) {
       {node("a", "Add") + " -- stage_id=x", "stage_id: found \"x\""},
       {node("a", "Add") + " -- stage=1", "line 1: found \"stage=1\", expected \"stage_id=...\""},
       {node("a", "caf\xE9"), "line 1: is not UTF-8"},
-      {a + node("b", "Add") + "\r\n", "line 2: has another kind of line end than line 1"},
-      {node("a", "Add\rMul"), "line 1: has another kind of line end"},
-      {node("a", "Add") + "\r\n" + b, "line 2: has another kind of line end than line 1"},
+      {a + node("b", "Add") + "\r\n", "line 2: has a different line ending from line 1"},
+      {node("a", "Add\rMul"), "line 1: has a different line ending"},
+      {node("a", "Add") + "\r\n" + b, "line 2: has a different line ending from line 1"},
   };
   for (const Case& c : cases) {
     EXPECT_THAT([&] { (void)parse_pipedream(c.text, "graph.txt"); }, refuses(c.message)) << c.text;

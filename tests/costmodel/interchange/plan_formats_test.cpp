@@ -150,7 +150,7 @@ TEST(PlanFormatActions, CarryTransfersWhereAsked) {
   EXPECT_THAT(actions.write(BoundPlan(one.plan), options).texts[0].text, HasSubstr("0F0,0SEND_F0,"));
 }
 
-TEST(PlanFormatPipedreamConf, TellsReplicasDevicesAndWarmUps) {
+TEST(PlanFormatPipedreamConf, StatesReplicasDevicesAndWarmUps) {
   Plan plan = testing::row_plan("pipedream", {2, 1}, 4);
   const Graph graph = staged_graph(testing::graph_of_layers({"l0", "l1"}), plan);
   PlanTextOptions options;

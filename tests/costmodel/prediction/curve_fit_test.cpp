@@ -133,7 +133,7 @@ TEST(FitCurve, TakesTheGeometricMeanOfFallingTimes) {
   EXPECT_NEAR(fit.segments[0].latency.value, std::cbrt(6.0), 1e-3);
 }
 
-TEST(FitCurve, IsNotBetteredByNeighbouringLines) {
+TEST(FitCurve, IsNotWorseThanNeighbouringLines) {
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     std::mt19937_64 random(seed);
     const auto points = sampled([](double b) { return truth(3, b); }, 0.1, random);
@@ -157,7 +157,7 @@ TEST(FitCurve, IsNotBetteredByNeighbouringLines) {
   }
 }
 
-TEST(FitCurve, ListensLittleToAPointOfLargeSpread) {
+TEST(FitCurve, GivesLittleWeightToAPointWithALargeSpread) {
   // The line t = b; the point at 4 bytes is off by a factor of 3 and has a large spread.
   const std::vector<FitPoint> said{{1_B, 1_s, 0.01_s}, {2_B, 2_s, 0.02_s}, {4_B, 12_s, 12_s}, {8_B, 8_s, 0.08_s}};
   EXPECT_NEAR(time(fit_curve(said), 4_B).value, 4, 0.02);

@@ -75,13 +75,13 @@ TEST(WithProfile, RefusesAnotherModel) {
     return std::string();
   };
   EXPECT_THAT(refusal(chain_graph({1}, {2})),
-              HasSubstr("the graph for \"slow\" has 1 layers, the graph 2: it is of another model"));
+              HasSubstr("the graph for \"slow\" has 1 layers, the graph 2: it describes another model"));
   Graph other = one;
   other.layers[1].id = "x";
   EXPECT_THAT(refusal(other), HasSubstr("has layer \"x\" where the graph has \"l1\""));
   other = one;
   other.layers[1].parameter_bytes = 4_B;
-  EXPECT_THAT(refusal(other), HasSubstr("has other outputs or parameters in layer \"l1\""));
+  EXPECT_THAT(refusal(other), HasSubstr("has different outputs or parameters in layer \"l1\""));
   other = one;
   other.microbatch_samples = 8;
   EXPECT_THAT(refusal(other), HasSubstr("has microbatches of 8 samples, the graph of an unknown number of"));

@@ -39,7 +39,7 @@ Graph layers(int count, Bytes parameters) {
   return graph;
 }
 
-TEST(ReplayMemory, HasNoGradientsBesideAllActivationsOfGpipe) {
+TEST(ReplayMemory, HasNoGradientsWhileGpipeHoldsAllActivations) {
   const Graph graph = layers(1, 100_B);
   const Plan plan = one_layer_a_stage(graph, flat_topology(1), {1}, "gpipe", 3);
   const MemoryReplay replay = replayed(graph, plan)[0];
@@ -52,7 +52,7 @@ TEST(ReplayMemory, HasNoGradientsBesideAllActivationsOfGpipe) {
   EXPECT_EQ(part(replay.peak, "workspace"), 3_B);
 }
 
-TEST(ReplayMemory, CountsTheWorkspaceBesideWhatEarlierLayersSaved) {
+TEST(ReplayMemory, CountsTheWorkspaceOnTopOfWhatEarlierLayersSaved) {
   // Layer 0 saves 10 and needs 50, layer 1 saves 30 and needs 25: in layer 0 the stage holds 10 + 50, in layer 1 10 +
   // 30
   // + 25.
@@ -131,7 +131,7 @@ TEST(ReplayMemory, SumsSharedParametersInOneBufferAfterTheOther) {
   }
 }
 
-TEST(MemoryBound, AddsWhatEachPartMayBeOff) {
+TEST(MemoryBound, AddsTheErrorOfEachPart) {
   RankMemory memory;
   memory.parts = {{"activations", 600_B}, {"kept gradients", 100_B}, {"parameters", 200_B}, {"workspace", 100_B}};
   memory.total = 1000_B;

@@ -35,7 +35,7 @@ TEST(InFlight, HoldsUntilTheWeightGradientWhereThereIsOne) {
   EXPECT_EQ(in_flight(list, 0, false), 1);  // all of the backward runs in B
 }
 
-TEST(InFlight, TellsMicrobatchesWithAndWithoutAWeightGradientApart) {
+TEST(InFlight, DistinguishesMicrobatchesWithAndWithoutAWeightGradient) {
   constexpr auto F = ActionKind::Forward;
   constexpr auto B = ActionKind::Backward;
   constexpr auto W = ActionKind::WeightGradient;
@@ -190,7 +190,7 @@ TEST(StageMemory, KeepsWhatCrossesBetweenSegmentsThatItRecomputes) {
   EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 3).parts.at("activations"), 438_B);
 }
 
-TEST(StageMemory, ExpectsNoGradientWhereNoneComesBack) {
+TEST(StageMemory, ExpectsNoGradientWhereNoneIsReturned) {
   Graph graph = two_layers();
   graph.layers[0].outputs[0].requires_grad = false;
   const Plan plan = two_stages(graph);

@@ -95,10 +95,10 @@ TEST(MicrobatchSize, RefusesProfilesThatDoNotBelongTogether) {
   refused({measured(4), other}, "does not give the samples");
   other = measured(16);
   other.name = "resnet";
-  refused({measured(4), other}, "the profile with microbatches of 16 has another model than the profile with");
+  refused({measured(4), other}, "the profile with microbatches of 16 has a different model from the profile with");
   other = measured(16);
   other.device.name = "H200";
-  refused({measured(4), other}, "another device");
+  refused({measured(4), other}, "a different device");
   other = measured(16);
   other.layers[1].id = "conv";
   refused({measured(4), other}, "has layer \"conv\" where the profile with microbatches of 4 has \"l1\"");

@@ -46,7 +46,7 @@ TEST(Predict, PutsTheOneWayTimeOnTheCriticalPath) {
   EXPECT_DOUBLE_EQ(free.iteration.value, 9);
 }
 
-TEST(Predict, TellsExposedTransfersFromTheBubble) {
+TEST(Predict, DistinguishesExposedTransfersFromTheBubble) {
   const TwoStages two;
   const std::vector<StagePrediction> stages = predicted(two.graph, two.topology, two.plan).stages;
   EXPECT_DOUBLE_EQ(stages[0].compute.value, 3);
@@ -80,7 +80,7 @@ TEST(Predict, AddsUpdateAndReduceAfterTheLastBackward) {
   EXPECT_NEAR(p.bubble, 0, 1e-12);
 }
 
-TEST(Predict, BooksTheTimeOfIdleReplicasAsBubble) {
+TEST(Predict, CountsIdleReplicasAsBubble) {
   const Graph graph = chain_graph({1}, {2}, 0_B, 400_B);
   const Topology topology = flat_topology(20, 100, 1);
   // Eight of sixteen replicas run a microbatch of 3 s; the ring of sixteen takes 30 * (1 + 400 / (16 * 100)) = 37.5 s.

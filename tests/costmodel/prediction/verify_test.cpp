@@ -100,7 +100,7 @@ TEST(Verify, SaysInOneLineWhatItProved) {
   EXPECT_EQ(proof.ranks[1].in_flight, 1);
 }
 
-TEST(Verify, PrintsTheCircleOfTheSmallestDeadlock) {
+TEST(Verify, PrintsTheCycleOfTheSmallestDeadlock) {
   // Rank 0 has F0 SEND_F0 F1 SEND_F1 RECV_B0 B0, rank 1 RECV_F0 F0 B0 SEND_B0 RECV_F1 F1: SEND_F1 and SEND_B0 block
   // each other.
   const Plan plan = row_plan("1f1b", {1, 1}, 2);

@@ -95,7 +95,7 @@ class Auto : public ::testing::Test {
   testing::CommandFolder folder_;
 };
 
-TEST_F(Auto, DoesEveryStepOnce) {
+TEST_F(Auto, RunsEveryStepOnce) {
   const Outcome first = auto_();
   EXPECT_EQ(first.status, 0) << first.err;
   EXPECT_THAT(calls(), ElementsAre("profile", "links", "plan", "predict", "run", "compare", "report"));
@@ -114,7 +114,7 @@ TEST_F(Auto, DoesEveryStepOnce) {
   EXPECT_EQ(second.out.substr(second.out.find("report: ")), "report: out/report.html\n");
 }
 
-TEST_F(Auto, DoesAgainWhatChanged) {
+TEST_F(Auto, RepeatsChangedSteps) {
   ASSERT_EQ(auto_().status, 0);
   (void)calls();
   change("stages = 2", "stages = 2\noptions = [\"--accept-untrusted\"]");  // the same plan comes out
@@ -132,7 +132,7 @@ TEST_F(Auto, DoesAgainWhatChanged) {
   EXPECT_THAT(calls(), ElementsAre("predict"));
 
   change("\"version\": \"0.", "\"version\": \"x0.", "out/steps.json");  // of profile, which is the first there
-  EXPECT_THAT(auto_().err, ContainsRegex("it was done by version x0\\."));
+  EXPECT_THAT(auto_().err, ContainsRegex("it was run by version x0\\."));
   EXPECT_EQ(calls().size(), 1u);
 }
 
@@ -142,7 +142,7 @@ TEST_F(Auto, KeepsWhatTheUserChangedByHand) {
   change("\"microbatches\": 4", "\"microbatches\": 2", "out/plan.json");
   const Outcome o = auto_("--until predict");
   EXPECT_EQ(o.status, 0) << o.err;
-  EXPECT_THAT(o.err, AllOf(HasSubstr("[3/4] plan: up to date; out/plan.json was changed since; it is kept"),
+  EXPECT_THAT(o.err, AllOf(HasSubstr("[3/4] plan: up to date; out/plan.json has changed since; it is kept"),
                            HasSubstr("[4/4] predict: out/plan.json has changed")));
   EXPECT_THAT(calls(), ElementsAre("predict"));
   EXPECT_EQ(auto_("--from plan --until plan").status, 0);
@@ -153,27 +153,28 @@ TEST_F(Auto, ContinuesATrainingOrKeepsItUnderAnotherName) {
   ASSERT_EQ(auto_().status, 0);
   change("steps = 4", "steps = 6");
   const Outcome longer = auto_();
-  EXPECT_THAT(longer.err, AllOf(HasSubstr("[5/7] run: its command has changed"), Not(HasSubstr("is now in"))));
+  EXPECT_THAT(longer.err,
+              AllOf(HasSubstr("[5/7] run: its command has changed"), Not(HasSubstr("moved the previous training"))));
   EXPECT_FALSE(there("out/run.1"));
   change("learning_rate = 0.1", "learning_rate = 0.2");
   const Outcome other = auto_();
   EXPECT_EQ(other.status, 0) << other.err;
-  EXPECT_THAT(other.err, HasSubstr("the training that was in out/run is now in out/run.1"));
+  EXPECT_THAT(other.err, HasSubstr("moved the previous training from out/run to out/run.1"));
   EXPECT_TRUE(there("out/run.1/checkpoints"));
-  EXPECT_THAT(auto_("--from run").err, HasSubstr("is now in out/run.2"));
+  EXPECT_THAT(auto_("--from run").err, HasSubstr("to out/run.2"));
   change("steps = 6", "steps = 5");  // a shorter one cannot continue
-  EXPECT_THAT(auto_().err, HasSubstr("is now in out/run.3"));
+  EXPECT_THAT(auto_().err, HasSubstr("to out/run.3"));
   // One that failed continues.
   (void)calls();
   folder_.write("do-run", "exit 3\n");
   change("steps = 5", "steps = 7");
   EXPECT_EQ(auto_().status, 3);
   std::filesystem::remove(folder_.path() / "do-run");
-  EXPECT_THAT(auto_().err, HasSubstr("[5/7] run: it did not end"));
+  EXPECT_THAT(auto_().err, HasSubstr("[5/7] run: it did not finish"));
   EXPECT_FALSE(there("out/run.4"));
 }
 
-TEST_F(Auto, SaysWhichStepFailedAndHowToGoOn) {
+TEST_F(Auto, SaysWhichStepFailedAndHowToContinue) {
   folder_.write("do-plan", "echo 'no such strategy' >&2\nexit 2\n");
   const Outcome o = auto_();
   EXPECT_EQ(o.status, 1);  // the project is wrong, not the command line
@@ -181,7 +182,7 @@ TEST_F(Auto, SaysWhichStepFailedAndHowToGoOn) {
               AllOf(HasSubstr("stagecraft-auto: step plan failed with status 2\n"),
                     HasSubstr("\n  command:  stagecraft-plan out/graph.json out/topology.json --strategy uniform "),
                     HasSubstr("\n  log:      out/logs/plan.log\n"),
-                    HasSubstr("\n  to go on: correct what it says, then stagecraft-auto\n")));
+                    HasSubstr("\n  continue: fix the cause, then stagecraft-auto\n")));
   EXPECT_THAT(folder_.read("out/logs/plan.log"), HasSubstr("no such strategy"));
   EXPECT_THAT(calls(), ElementsAre("profile", "links", "plan"));
   std::filesystem::remove(folder_.path() / "do-plan");
@@ -200,7 +201,7 @@ TEST_F(Auto, SaysWhichStepFailedAndHowToGoOn) {
   EXPECT_THAT(calls(), IsEmpty());
 }
 
-TEST_F(Auto, HandsAnInterruptOnAndResumes) {
+TEST_F(Auto, ForwardsAnInterruptAndResumes) {
   folder_.write("do-run", "trap 'exit 75' TERM\ntouch hangs\nsleep 600 &\nwait $!\n");
   const std::string interrupt =
       "STAGECRAFT_BIN=bin stagecraft-auto & pid=$!\nwhile [ ! -e hangs ]; do sleep 0.05; done\nkill -TERM $pid\nwait "
@@ -208,7 +209,7 @@ TEST_F(Auto, HandsAnInterruptOnAndResumes) {
   const Outcome o = folder_.run(interrupt);
   EXPECT_EQ(o.status, 75) << o.err;
   EXPECT_THAT(o.err, AllOf(HasSubstr("step run was interrupted and saved a checkpoint"),
-                           HasSubstr("\n  to go on: stagecraft-auto\n")));
+                           HasSubstr("\n  continue: stagecraft-auto\n")));
   EXPECT_THAT(folder_.read("out/steps.json"), HasSubstr("\"ended\": false"));
   std::filesystem::remove(folder_.path() / "do-run");
   std::filesystem::remove(folder_.path() / "hangs");
@@ -244,18 +245,19 @@ TEST_F(Auto, PrintsCommandsThatAShellRuns) {
   change("learning_rate = 0.1", "learning_rate = 0.2");
   const Outcome later = auto_("--dry-run");
   EXPECT_THAT(later.out, AllOf(HasSubstr("# profile: its command has changed\n"), HasSubstr("# links: up to date\n"),
-                               HasSubstr("# plan: out/graph.json will be new\n"), HasSubstr("\nmv out/run out/run.1\n"),
+                               HasSubstr("# plan: out/graph.json will change\n"), HasSubstr("\nmv out/run out/run.1\n"),
                                HasSubstr("\nmkdir -p out/run\n")));
 }
 
 TEST_F(Auto, StartsWhereItIsTold) {
   const Outcome early = auto_("--from plan");
   EXPECT_EQ(early.status, 1);
-  EXPECT_THAT(early.err, HasSubstr("out/graph.json: does not exist, but the steps before --from are not done"));
+  EXPECT_THAT(early.err, HasSubstr("out/graph.json: does not exist, and the steps before --from are not run"));
   ASSERT_EQ(auto_().status, 0);
   (void)calls();
   change("learning_rate = 0.1", "learning_rate = 0.2");  // profile would be done again
-  EXPECT_THAT(auto_("--from predict --until predict").err, HasSubstr("[1/4] profile: as it is, because of --from"));
+  EXPECT_THAT(auto_("--from predict --until predict").err,
+              HasSubstr("[1/4] profile: left unchanged because of --from"));
   EXPECT_THAT(calls(), ElementsAre("predict"));
   EXPECT_EQ(auto_("--from sing").status, 2);
   const Outcome none = auto_("--until evaluate");
@@ -298,8 +300,8 @@ TEST_F(Auto, NamesTheProgramThatThisBuildLacks) {
   std::filesystem::remove(folder_.path() / "bin/stagecraft-profile");
   const Outcome none = auto_();
   EXPECT_EQ(none.status, 1);
-  EXPECT_THAT(none.err, HasSubstr("step profile needs the program stagecraft-profile, which is not here: it was built "
-                                  "without LibTorch. Build it with scripts/setup, or give [model] graph"));
+  EXPECT_THAT(none.err, HasSubstr("step profile needs the program stagecraft-profile, which was not found: it was "
+                                  "built without LibTorch. Build it with scripts/setup, or give [model] graph"));
   EXPECT_FALSE(there("out"));
 }
 
@@ -307,7 +309,7 @@ TEST_F(Auto, WorksAloneInAFolder) {
   std::filesystem::create_directory(folder_.path() / "out");
   const Outcome o = folder_.run("STAGECRAFT_BIN=bin flock out stagecraft-auto");
   EXPECT_EQ(o.status, 1);
-  EXPECT_THAT(o.err, HasSubstr("out: another stagecraft auto works in it"));
+  EXPECT_THAT(o.err, HasSubstr("out: another stagecraft auto is using it"));
 }
 
 TEST_F(Auto, AsksOnATerminalBeforeItTrains) {
@@ -334,7 +336,7 @@ TEST_F(Auto, BeginsWithWhatInitWrites) {
   EXPECT_EQ(folder_.read("stagecraft.toml"), kProject);
   const Outcome o = folder_.run("stagecraft-init --force --from g.json --topology t.json");
   EXPECT_EQ(o.status, 0) << o.err;
-  EXPECT_THAT(o.err, HasSubstr("wrote stagecraft.toml; look at it, then: stagecraft auto\n"));
+  EXPECT_THAT(o.err, HasSubstr("wrote stagecraft.toml; review it, then run: stagecraft auto\n"));
   EXPECT_EQ(auto_().status, 0);
   EXPECT_THAT(calls(), ElementsAre("plan", "predict", "report"));
   EXPECT_THAT(

@@ -73,15 +73,15 @@ TEST(Project, NamesLineAndColumnOfWhatIsWrong) {
   says(kModel + "microbatch = 9007199254740993\n", "expected an integer of 1 or more");
   says(kModel + "allow_tf32 = 1\n", "found 1, expected true or false");
   says(kModel + "dtype = \"int8\"\n", "unknown dtype \"int8\", known are float32, bfloat16, float16");
-  says(kModel + "dtype = 4\n", "found 4, expected a text");
-  says(kModel + "layers = \"\"\n", "expected a text that is not empty");
-  says(kModel + "layers = \"--force\"\n", "expected a text that does not begin with \"-\"");
+  says(kModel + "dtype = 4\n", "found 4, expected a string");
+  says(kModel + "layers = \"\"\n", "expected a non-empty string");
+  says(kModel + "layers = \"--force\"\n", "expected a string that does not begin with \"-\"");
   says(kModel + "layers = \"a\\nb\"\n", "found a control character");
   says(kModel + "options = { \"a=b\" = 1 }\n", "\"a=b\" is not the name of an option");
-  says(kModel + "options = { a = [1] }\n", "p.toml: line 3 column 17: found [ 1 ], expected a text, a number");
-  says(kModel + "options = { a = nan }\n", "expected a text, a number, true or false");
-  says(kModel + "inputs = \"a\"\n", "found 'a', expected a list of texts");
-  says(kModel + "inputs = [\"a\", 1.5]\n", "p.toml: line 3 column 16: found 1.5, expected a text or an integer");
+  says(kModel + "options = { a = [1] }\n", "p.toml: line 3 column 17: found [ 1 ], expected a string, a number");
+  says(kModel + "options = { a = nan }\n", "expected a string, a number, true or false");
+  says(kModel + "inputs = \"a\"\n", "found 'a', expected a list of strings");
+  says(kModel + "inputs = [\"a\", 1.5]\n", "p.toml: line 3 column 16: found 1.5, expected a string or an integer");
   says(kModel + "[plan]\nschedule = \"forward\"\n",
        "unknown schedule \"forward\", known are " + known_names(training_schedules()) + ", csv:FILE");
   says(kModel + "[plan]\nmemory_limit = \"much\"\n", "p.toml: line 4 column 16: ");
@@ -103,18 +103,21 @@ TEST(Project, RefusesKeysThatExcludeEachOther) {
   const auto says = [](const std::string& text, const std::string& message) {
     EXPECT_THAT([&] { (void)parse_project(text, "p.toml"); }, ThrowsMessage<FormatError>(HasSubstr(message))) << text;
   };
-  says(kModel + "graph = \"g.json\"\n", "p.toml: line 3 column 9: name and graph exclude each other");
-  says(kModel + "[plan]\nmicrobatches = 2\nglobal_batch = 8\n", "microbatches and global_batch exclude each other");
-  says(kModel + "[run]\nsteps = 2\nepochs = 8\n", "steps and epochs exclude each other");
+  says(kModel + "graph = \"g.json\"\n", "p.toml: line 3 column 9: name and graph are mutually exclusive");
+  says(kModel + "[plan]\nmicrobatches = 2\nglobal_batch = 8\n", "microbatches and global_batch are mutually exclusive");
+  says(kModel + "[run]\nsteps = 2\nepochs = 8\n", "steps and epochs are mutually exclusive");
   says(kModel + "microbatch = 3\n[plan]\nglobal_batch = 8\n", "8 samples are not a multiple of the microbatch's 3");
-  says("[model]\ngraph = \"g.json\"\n[plan]\nglobal_batch = 8\n", "[model] microbatch must say its samples");
-  says(kModel + "[cluster]\ntopology = \"t.json\"\ndevices = 2\n", "only a topology of this-machine takes devices");
-  says(kModel + "[cluster]\nestimate = \"H200\"\n[run]\n", "estimated times are for devices that are not here");
+  says("[model]\ngraph = \"g.json\"\n[plan]\nglobal_batch = 8\n",
+       "with a graph, global_batch also needs [model] microbatch");
+  says(kModel + "[cluster]\ntopology = \"t.json\"\ndevices = 2\n",
+       "devices is only valid with topology = \"this-machine\"");
+  says(kModel + "[cluster]\nestimate = \"H200\"\n[run]\n",
+       "estimated times are for devices that this machine does not have");
   says(kModel + "[evaluate]\nsource = \"synthetic\"\n", "[evaluate] needs a section [run]");
   says(kModel + "[run]\nvalidate_every = 2\n", "p.toml: line 4 column 18: validate_every needs validate_data");
   says(kModel + "[run]\nvalidate_samples = 2\n", "validate_samples needs validate_data");
   says(kModel + "[plan]\nschedule = \"pipedream\"\n[run]\nvalidate_data = \"synthetic\"\nvalidate_every = 2\n",
-       "schedule pipedream validates only after the last step, without validate_every");
+       "schedule pipedream validates only after the last step; remove validate_every");
   says(kModel + "[training]\nloss_scale = 8\n", "loss_scale needs [model] dtype = \"float16\"");
   says(kModel + "dtype = \"bfloat16\"\n[training]\nloss_scale_growth_interval = 8\n",
        "loss_scale_growth_interval needs [model] dtype = \"float16\"");

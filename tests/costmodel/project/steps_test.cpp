@@ -69,7 +69,7 @@ TEST(Steps, TrainOnThisMachine) {
           "report o/graph.json o/topology.json o/plan.json o/prediction.json o/run/measured.json -o o/report.html"));
 }
 
-TEST(Steps, PlanForGpusThatAreNotHere) {
+TEST(Steps, PlanForAbsentGpus) {
   EXPECT_THAT(
       lines("[model]\nname = \"m.pt2\"\ninputs = [\"a=f\", \"b=g\"]\n[data]\nsource = \"tensors:a=x.npy,b=y.npy\"\n"
             "[cluster]\ntopology = \"example:dgx-h100\"\nestimate = \"H100-SXM\"\naccept_untrusted = true\n"),

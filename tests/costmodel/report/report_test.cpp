@@ -193,7 +193,7 @@ TEST(TextGantt, ShowsEachColumnsAction) {
             "rank 0 (stage 0) |F0---F1---..........B0========..........|\n"
             "rank 1 (stage 1) |~~~~~F0---B0========....................|\n"
             "                  0                4.00 s           8.00 s\n"
-            "F forward, B backward, ~ waits for a message, . idle\n");
+            "F forward, B backward, ~ waiting for a message, . idle\n");
   EXPECT_THAT(text_gantt({"predicted", &timeline, 0_s, 8_s}, 59, true), HasSubstr("\x1b[36mF0---\x1b[0m"));
 }
 
@@ -242,7 +242,7 @@ TEST(Layout, SendsNoArrowThroughAStageThatItDoesNotTouch) {
   EXPECT_TRUE(found);
 }
 
-TEST(Pictures, KeepTheirLabelsApartAndInside) {
+TEST(Pictures, HaveLabelsThatDoNotOverlap) {
   const Documents d = full_documents();
   std::size_t pictures = 0;
   std::set<std::string> names;
@@ -268,16 +268,16 @@ std::string path_of(const Picture& picture, const std::string& fill) {
   return "";
 }
 
-TEST(MemoryCourse, StepsAtEachMoment) {
+TEST(MemoryOverTime, StepsAtEachMoment) {
   Prediction prediction;
   prediction.memory_over_time = {{3, {{0_s, 4_B}, {1_s, 8_B}, {2_s, 0_B}}}};
-  const Picture picture = memory_course_picture("memory-course", prediction, 10_B);
+  const Picture picture = memory_over_time_picture("memory-course", prediction, 10_B);
   check_picture(picture);
   EXPECT_THAT(picture.inner, HasSubstr("rank 3, at most 8 B"));
   EXPECT_THAT(picture.inner, HasSubstr("limit 10 B"));
   // 2 s are all of the 620 pixels from 86 on, and 10 B all of the 260 below 20.
   EXPECT_EQ(path_of(picture, "none"), "M86.00,176.00 H86.00 V176.00 H396.00 V72.00 H706.00 V280.00");
-  const Picture far = memory_course_picture("memory-course", prediction, Bytes(1 << 20));
+  const Picture far = memory_over_time_picture("memory-course", prediction, Bytes(1 << 20));
   check_picture(far);
   EXPECT_THAT(far.inner, Not(HasSubstr("limit")));
   EXPECT_THAT(far.caption, HasSubstr("The device has 1.00 MiB."));

@@ -67,7 +67,7 @@ TEST(FindCard, IgnoresCaseAndTheOrderOfWords) {
   EXPECT_EQ(find_card("GeForce RTX 3090").short_name, "RTX-3090");
 }
 
-TEST(FindCard, TakesAWordAsAWhole) { EXPECT_EQ(find_card("L4").name, "NVIDIA L4"); }
+TEST(FindCard, MatchesWholeWords) { EXPECT_EQ(find_card("L4").name, "NVIDIA L4"); }
 
 TEST(FindCard, ListsTheCandidatesOfAnIncompleteName) {
   EXPECT_THAT(message_of("H100"),

@@ -81,7 +81,7 @@ TEST(FindDeadlock, LetsListsEndInWhichEverySendMeetsItsReceive) {
 
 // Rank 0 sends its second activation before it asks for the first gradient; rank 1 sends the gradient before it asks
 // for the second activation. Both continue if each direction has its own queue, and block each other in a shared queue.
-TEST(FindDeadlock, NamesTheCircleWhereBothDirectionsShareAQueue) {
+TEST(FindDeadlock, NamesTheCycleWhereBothDirectionsShareAQueue) {
   const std::string lists =
       "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
       "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n";

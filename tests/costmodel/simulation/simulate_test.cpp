@@ -227,7 +227,7 @@ TEST(Simulate, ReplicasWaitForEachOtherInReduce) {
   EXPECT_DOUBLE_EQ(prediction.iteration.value, 2 * 3 + 0.5);
 }
 
-TEST(Simulate, BucketsAreReducedWhileTheLastBackwardGoesOn) {
+TEST(Simulate, BucketsAreReducedDuringTheLastBackward) {
   // A backward of 8 s ends at 10 on both replicas. The first bucket is ready at 4 and takes 3: until 7. The second is
   // ready at 6, waits for the first, and takes 2: until 9. The third is ready at the end and takes 1.
   const std::vector<Action> list{

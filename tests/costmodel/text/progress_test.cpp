@@ -68,7 +68,7 @@ class ProgressOnATerminal : public ::testing::Test {
 // Returns to the start of the line and clears it.
 const std::string kClear = "\r\033[K";
 
-TEST_F(ProgressOnATerminal, IsWrittenOverAndTakenAway) {
+TEST_F(ProgressOnATerminal, IsOverwrittenAndRemoved) {
   EXPECT_EQ(written_by([] {
               ProgressLine line;
               EXPECT_TRUE(line.visible());

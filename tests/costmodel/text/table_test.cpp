@@ -39,7 +39,7 @@ TEST(TableText, CutsTheMiddleOfWhatCanBeCutAndSaysSo) {
             "(... is cut to 20 columns, COLUMNS=30 shows all)\n");
 }
 
-TEST(TableText, GoesOnBelowBehindTheFirstColumn) {
+TEST(TableText, ContinuesBelowWithTheFirstColumnRepeated) {
   EXPECT_EQ(table_text({{.title = "stage"}, {.title = "forward"}, {.title = "backward"}, {.title = "fits"}},
                        {{"0", "1 ms", "2 ms", "yes"}, {"1", "3 ms", "4 ms", "no"}}, 20),
             "stage forward\n"

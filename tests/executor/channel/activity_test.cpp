@@ -27,7 +27,7 @@ TEST(Activity, NamesActionMicrobatchStageAndStepFromOneOn) {
   EXPECT_EQ(activity.text(Activity::Clock::now() + seconds(1)), "update of stage 0 for 1.0 s");
 }
 
-TEST(Activity, NamesWhomItWaitsForUntilItGoesOn) {
+TEST(Activity, NamesThePeerItWaitsForUntilItContinues) {
   Activity activity;
   const auto text = [&] { return activity.text(Activity::Clock::now() + seconds(3)); };
   activity.wait_for(2, 5);

@@ -29,7 +29,7 @@ TEST(SpecOf, IsTheSpecThatTheTensorHas) {
   EXPECT_FALSE(same_spec({{6}, at::kHalf}, tensor));
 }
 
-TEST(EdgeKey, TellsPeersAndTagsApart) {
+TEST(EdgeKey, DistinguishesPeersAndTags) {
   EXPECT_NE(edge_key(1, 2), edge_key(2, 1));
   EXPECT_NE(edge_key(0, Channel::kMostTags - 1), edge_key(1, 0));
   EXPECT_EQ(edge_key(3, 5) >> 32, 3U);

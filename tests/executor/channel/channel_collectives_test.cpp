@@ -93,7 +93,7 @@ TEST_P(AllReduceSuite, TheOrderedAllReduceHasTheSameBits) {
   });
 }
 
-TEST_P(AllReduceSuite, SeveralAllReducesCanBeUnderWay) {
+TEST_P(AllReduceSuite, SeveralAllReducesCanBeInProgress) {
   on_ranks([](Channel& channel) {
     const std::vector<int> members = all_of(channel);
     const std::vector<std::int64_t> counts{3, 20000, 64};
@@ -134,8 +134,8 @@ TEST_P(AllReduceSuite, AllReduceOfDifferentCountsFails) {
   });
 }
 
-TEST_P(AllReduceSuite, AnAllReduceNamesTheMemberThatDoesNotCome) {
-  if (is_of_gpus()) GTEST_SKIP() << "the watching thread tells, see NcclChannel.TellsWhichTransferIsLate";
+TEST_P(AllReduceSuite, AnAllReduceNamesTheMissingMember) {
+  if (is_of_gpus()) GTEST_SKIP() << "the watching thread tells, see NcclChannel.NamesTheLateTransfer";
   on_ranks(
       [](Channel& channel) {
         if (channel.rank() != 0) return;

@@ -17,9 +17,9 @@
 #include "executor/run/run.h"
 #include "tests/executor/channel/nccl_ranks.h"
 #include "tests/executor/channel/nccl_suite.h"
+#include "tests/support/fake_nccl.h"
 #include "tests/support/launch_at.h"
 #include "tests/support/planned_models.h"
-#include "tests/support/pretended_nccl.h"
 #include "tests/support/schedule_shapes.h"
 
 // The NCCL channel over a fake library: streams are threads, transfers follow NCCL's rules, nothing is buffered. Only a
@@ -28,15 +28,15 @@
 namespace stagecraft::channel {
 namespace {
 
-using stagecraft::testing::break_pretended;
+using stagecraft::testing::break_fake;
 using stagecraft::testing::cut_plan;
 using stagecraft::testing::even_cuts;
+using stagecraft::testing::FakeCall;
+using stagecraft::testing::FakeCompute;
 using stagecraft::testing::planned_model;
 using stagecraft::testing::PlannedModel;
-using stagecraft::testing::PretendedCall;
-using stagecraft::testing::PretendedCompute;
-using stagecraft::testing::stall_pretended;
-using stagecraft::testing::take_pretended_calls;
+using stagecraft::testing::stall_fake;
+using stagecraft::testing::take_fake_calls;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -57,19 +57,19 @@ TEST_P(NcclChannelOf, OrdersItsStreams) {
 TEST_P(NcclChannelOf, SumsOverItsMembersAndSendsTheRestOverTheControlChannel) {
   const int ranks = GetParam();
   for (const bool deterministic : {false, true}) {
-    (void)take_pretended_calls();
+    (void)take_fake_calls();
     run_on_nccl(ranks, all_to_all(ranks), kLong,
                 [&](int, Channel& channel) { expect_sums_of_all(channel, c10::Device(c10::kCPU)); },
                 {.deterministic = deterministic});
-    const auto calls = take_pretended_calls();
+    const auto calls = take_fake_calls();
     EXPECT_EQ(calls.size(), 2U * static_cast<std::size_t>(ranks));
-    for (const PretendedCall& call : calls) {
+    for (const FakeCall& call : calls) {
       EXPECT_EQ(call.kind, deterministic && ranks > 2 ? "all-gather" : "all-reduce");
     }
   }
 }
 
-TEST(NcclChannel, UsesTheMemoryOfReceivedTensorsAgainOnceNobodyHoldsThem) {
+TEST(NcclChannel, ReusesReceivedMemoryAfterTheLastReference) {
   run_on_nccl(2, all_to_all(2), kLong, [](int rank, Channel& channel) {
     const TensorSpec spec{{16}, at::kFloat};
     std::set<const void*> places;
@@ -92,12 +92,12 @@ TEST(NcclChannel, UsesTheMemoryOfReceivedTensorsAgainOnceNobodyHoldsThem) {
   });
 }
 
-TEST(NcclChannel, TellsWhichTransferIsLate) {
+TEST(NcclChannel, NamesTheLateTransfer) {
   std::vector<std::string> errors(2);
   try {
     run_on_nccl(2, all_to_all(2), kShort, [&](int rank, Channel& channel) {
       channel.barrier();
-      if (rank == 0) stall_pretended("edge 0 1");
+      if (rank == 0) stall_fake("edge 0 1");
       channel.barrier();
       const TensorSpec spec{{4}, at::kFloat};
       const at::Tensor values = numbered(spec, 0, 0, 0);
@@ -108,7 +108,7 @@ TEST(NcclChannel, TellsWhichTransferIsLate) {
       });
     });
   } catch (const meeting::PeerError&) {}
-  stall_pretended("");
+  stall_fake("");
   // The first rank to notice reports for both.
   for (const std::string& error : errors) {
     EXPECT_THAT(error, HasSubstr(" waited 0.3 s for ")) << error;
@@ -116,19 +116,19 @@ TEST(NcclChannel, TellsWhichTransferIsLate) {
   }
 }
 
-TEST(NcclChannel, TellsAnErrorOfTheLibrary) {
+TEST(NcclChannel, ReportsAnErrorOfTheLibrary) {
   std::vector<std::string> errors(2);
   try {
     run_on_nccl(2, all_to_all(2), kLong, [&](int rank, Channel& channel) {
       channel.barrier();
-      if (rank == 0) break_pretended("edge 1 0");
+      if (rank == 0) break_fake("edge 1 0");
       errors[static_cast<std::size_t>(rank)] = error_of([&] {
         const auto end = std::chrono::steady_clock::now() + kLong;
         while (std::chrono::steady_clock::now() < end) channel.barrier();
       });
     });
   } catch (const meeting::PeerError&) {}
-  break_pretended("");
+  break_fake("");
   for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("edge 1 0: ncclResult_t 6 (remote error)"));
 }
 
@@ -148,7 +148,7 @@ TEST(NcclChannel, AbortReachesAllCommunicatorsBeforeItWaitsForOne) {
   // Rank 0's send waits for compute, which waits for a message that rank 1 never sends.
   std::vector<std::string> errors(2);
   run_on_nccl(2, all_to_all(2), kShort, [&](int rank, Channel& channel) {
-    PretendedCompute compute;
+    FakeCompute compute;
     errors[static_cast<std::size_t>(rank)] = error_of([&] {
       const TensorSpec spec{{4}, at::kFloat};
       const at::Tensor values = numbered(spec, 0, 1, 0);
@@ -190,10 +190,10 @@ NcclProgram pairs_of_tensors(const TensorSpec& first, const TensorSpec& second) 
 
 TEST(NcclChannel, CarriesTheTensorsOfAMessageTogether) {
   const std::vector<TensorSpec> specs{{{3, 5}, at::kFloat}, {{7}, at::kLong}};
-  (void)take_pretended_calls();
+  (void)take_fake_calls();
   run_on_nccl(2, pairs_of_tensors(specs[0], specs[1]), kLong, [&](int rank, Channel& channel) {
-    // The pretended library refuses two ends that group otherwise, and a size that was not exchanged at the start.
-    testing::require_connected_pretended();
+    // The fake library refuses two ends that group otherwise, and a size that was not exchanged at the start.
+    testing::require_connected_fake();
     for (int message = 0; message < 3; ++message) {
       const std::vector<at::Tensor> values{numbered(specs[0], 0, 0, message), numbered(specs[1], 0, 1, message)};
       if (rank == 0) {
@@ -210,7 +210,7 @@ TEST(NcclChannel, CarriesTheTensorsOfAMessageTogether) {
     }
     channel.barrier();
   });
-  EXPECT_EQ(take_pretended_calls().size(), 12U);
+  EXPECT_EQ(take_fake_calls().size(), 12U);
 }
 
 TEST(NcclChannel, RefusesAMessageOverTwoCommunicators) {
@@ -229,7 +229,7 @@ TEST(NcclChannel, ReceivesFirstMessagesWhileTheDeviceComputes) {
   std::latch received(1);
   run_on_nccl(2, pairs_of_tensors(spec, spec), kLong, [&](int rank, Channel& channel) {
     const std::vector<at::Tensor> values{numbered(spec, 0, 0, 0), numbered(spec, 0, 1, 0)};
-    PretendedCompute compute;
+    FakeCompute compute;
     if (rank == 0) {
       std::vector<std::unique_ptr<Sending>> sends;
       channel.send_message(values, 1, std::vector{0, 1}, sends);
@@ -253,22 +253,22 @@ TEST(NcclChannel, FinishesTransfersBeforeItIsDestroyed) {
   const at::Tensor values = numbered(spec, 0, 0, 0);
   std::unique_ptr<Sending> sending;  // keeps its tensor
   at::Tensor got;                    // outlives the computation, which reads it
-  std::unique_ptr<PretendedCompute> compute;
+  std::unique_ptr<FakeCompute> compute;
   std::atomic<bool> arrived = false;
   std::jthread later;
   run_on_nccl(2, all_to_all(2), kLong, [&](int rank, Channel& channel) {
     channel.barrier();
     if (rank == 0) {
-      stall_pretended("edge 0 1");
+      stall_fake("edge 0 1");
       channel.barrier();
       sending = channel.send(values, 1, 0);
       later = std::jthread([] {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
-        stall_pretended("");
+        stall_fake("");
       });
     } else {
       channel.barrier();
-      compute = std::make_unique<PretendedCompute>();
+      compute = std::make_unique<FakeCompute>();
       got = channel.receive(spec, 0, 0)->wait();
       compute->launch([&arrived, &values, begin = got.const_data_ptr<float>()] {
         arrived = std::equal(begin, begin + 4, values.const_data_ptr<float>());
@@ -279,7 +279,7 @@ TEST(NcclChannel, FinishesTransfersBeforeItIsDestroyed) {
   EXPECT_TRUE(arrived);
 }
 
-TEST(NcclChannel, TellsWhoDidNotComeToACommunicator) {
+TEST(NcclChannel, NamesTheRankMissingFromACommunicator) {
   const meeting::StoreServer server;
   auto controls = make_local_channels(2, kLong);
   const auto error_at = [&](int rank) {
@@ -300,7 +300,7 @@ void expect_trains_alike(const PlannedModel& planned, const Plan& plan, const ru
   const bool asynchronous = bound_plan.asynchronous();
   const NcclProgram program = run::nccl_program(bound, static_cast<int>(options.steps));
   const int count = static_cast<int>(bound_plan.ranks().size());
-  (void)take_pretended_calls();
+  (void)take_fake_calls();
   const auto begin = std::chrono::steady_clock::now();
   const auto now = [begin] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
   run::RunResult result;
@@ -316,7 +316,7 @@ void expect_trains_alike(const PlannedModel& planned, const Plan& plan, const ru
   }
   // Per communicator and rank, as threads run in any order.
   std::map<std::pair<std::string, int>, std::vector<std::pair<std::string, std::size_t>>> made, foretold;
-  for (const PretendedCall& call : take_pretended_calls())
+  for (const FakeCall& call : take_fake_calls())
     made[{call.communicator, call.rank}].emplace_back(call.kind, call.bytes);
   for (std::size_t rank = 0; rank < program.calls.size(); ++rank) {
     for (std::int64_t step = 0; step < (asynchronous ? 1 : options.steps); ++step) {
@@ -335,7 +335,7 @@ void expect_trains_alike(const PlannedModel& planned, const Plan& plan, const ru
   EXPECT_EQ(made, foretold) << what;
 }
 
-TEST(NcclRun, TrainsLikeTheLocalChannelAndMakesTheForetoldCalls) {
+TEST(NcclRun, TrainsLikeTheLocalChannelAndMakesThePredictedCalls) {
   const PlannedModel mlp = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "4"}}, 3);
   const int layers = static_cast<int>(mlp.model.layers.size());
   run::RunOptions options;

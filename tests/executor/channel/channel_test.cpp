@@ -194,7 +194,7 @@ TEST_P(ChannelSuite, ReceivesNothingWrongWhenOnlyTheSenderChangesItsShape) {
 }
 
 TEST_P(ChannelSuite, NamesWhoWaitedForWhomWhenTheDeadlinePasses) {
-  if (is_of_gpus()) GTEST_SKIP() << "the watching thread tells, see NcclChannel.TellsWhichTransferIsLate";
+  if (is_of_gpus()) GTEST_SKIP() << "the watching thread tells, see NcclChannel.NamesTheLateTransfer";
   on_ranks(
       [](Channel& channel) {
         if (channel.rank() != 1) return;
@@ -206,7 +206,7 @@ TEST_P(ChannelSuite, NamesWhoWaitedForWhomWhenTheDeadlinePasses) {
       kShort);
 }
 
-TEST_P(ChannelSuite, AWaitThatWasNotInVainIsForgotten) {
+TEST_P(ChannelSuite, ASuccessfulWaitIsForgotten) {
   on_ranks([](Channel& channel) {
     const TensorSpec spec{{4}, at::kFloat};
     channel.activity().begin({.action = "update"});
@@ -246,7 +246,7 @@ TEST_P(ChannelSuite, RefusesWhatCannotBeSent) {
   });
 }
 
-TEST_P(ChannelSuite, NobodyLeavesABarrierBeforeAllHaveCome) {
+TEST_P(ChannelSuite, NobodyLeavesABarrierBeforeAllHaveArrived) {
   std::atomic<int> came = 0;
   on_ranks([&](Channel& channel) {
     for (int round = 1; round <= 20; ++round) {

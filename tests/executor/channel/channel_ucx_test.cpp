@@ -78,7 +78,7 @@ TEST_P(UcxChannelOver, SumsTensorsOfManySegments) {
   }
 }
 
-TEST_P(UcxChannelOver, AnAllReduceGoesOnWhileItsRankWaitsForSomethingElse) {
+TEST_P(UcxChannelOver, AnAllReduceContinuesWhileItsRankWaitsForSomethingElse) {
   run_on_ranks(GetParam(), 2, kLong, [](Channel& channel) {
     at::Tensor values = at::full({1 << 20}, 1.0F);
     const auto reducing = channel.start_all_reduce(values, {0, 1}, 3);

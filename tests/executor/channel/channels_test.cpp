@@ -61,7 +61,7 @@ TEST(Channels, AreThoseThatProjectFilesName) {
   for (const std::string& name : channel_names()) quoted += (quoted.empty() ? "\"" : ", \"") + name + "\"";
   const auto text_of = [](const std::string& file) { return format::read_text(source_folder() + file); };
   EXPECT_THAT(text_of("/costmodel/project/project.schema.json"), HasSubstr("\"enum\": [" + quoted + "]"));
-  EXPECT_THAT(text_of("/docs/project.md"), HasSubstr("over which ranks talk: " + names_text()));
+  EXPECT_THAT(text_of("/docs/project.md"), HasSubstr("channel between ranks: " + names_text()));
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 #include "executor/channel/channel_local.h"
 #include "executor/channel/channel_nccl.h"
 #include "executor/meeting/meeting_store.h"
+#include "tests/support/fake_nccl.h"
 #include "tests/support/launch_at.h"
-#include "tests/support/pretended_nccl.h"
 #include "tests/support/ranks.h"
 
 // The suite's channels, for a program that is linked with the fake NCCL library.
@@ -71,7 +71,7 @@ void run_on_nccl(int ranks, const channel::NcclProgram& program, std::chrono::mi
           channel = channel::make_nccl_channel(testing::launch_at(server, rank, ranks), program,
                                                std::move(controls[static_cast<std::size_t>(rank)]),
                                                c10::Device(c10::kCPU), deadline, options);
-          testing::record_pretended_calls();
+          testing::record_fake_calls();
           body(rank, *channel);
         } catch (const std::exception& error) {
           const std::lock_guard lock(mutex);
@@ -82,8 +82,8 @@ void run_on_nccl(int ranks, const channel::NcclProgram& program, std::chrono::mi
       });
     }
   }
-  EXPECT_THAT(testing::pretended_offences(), ::testing::IsEmpty());
-  EXPECT_EQ(testing::pretended_communicators(), 0);
+  EXPECT_THAT(testing::fake_violations(), ::testing::IsEmpty());
+  EXPECT_EQ(testing::fake_communicators(), 0);
   if (first) std::rethrow_exception(first);
 }
 

@@ -17,8 +17,8 @@
 #include "executor/run/binding/nccl_calls.h"
 #include "tests/executor/channel/channel_suite.h"
 #include "tests/executor/channel/nccl_ranks.h"
+#include "tests/support/fake_nccl.h"
 #include "tests/support/planned_models.h"
-#include "tests/support/pretended_nccl.h"
 #include "tests/support/random_plans.h"
 
 // Plans replayed over the NCCL channel as on GPUs: the host thread only enqueues; kernels run later, on the compute
@@ -27,9 +27,9 @@
 namespace stagecraft::channel {
 namespace {
 
+using stagecraft::testing::FakeCompute;
 using stagecraft::testing::planned_model;
 using stagecraft::testing::PlannedModel;
-using stagecraft::testing::PretendedCompute;
 using ::testing::IsEmpty;
 
 /// What goes wrong in a run, once `rank` reaches its action number `action`.
@@ -84,8 +84,8 @@ class RankReplay {
         if (fault.kind != Fault::None && fault.rank == rank_ && fault.action == i && step == 0) {
           if (fault.kind == Fault::Stops) return false;
           if (fault.kind == Fault::Aborts) throw meeting::PeerError("rank " + std::to_string(rank_) + " gives up");
-          if (fault.kind == Fault::Stalls) testing::stall_pretended(fault.communicator);
-          if (fault.kind == Fault::Breaks) testing::break_pretended(fault.communicator);
+          if (fault.kind == Fault::Stalls) testing::stall_fake(fault.communicator);
+          if (fault.kind == Fault::Breaks) testing::break_fake(fault.communicator);
         }
         perform(actions[i]);
       }
@@ -221,7 +221,7 @@ class RankReplay {
   Channel& channel_;
   std::mt19937 random_;
   std::shared_ptr<std::atomic<int>> wrong_ = std::make_shared<std::atomic<int>>(0);
-  PretendedCompute compute_;                             // before the tensors, which return their memory to it
+  FakeCompute compute_;                                  // before the tensors, which return their memory to it
   std::size_t next_ = 0;                                 // call
   std::map<std::pair<int, int>, int> numbers_;           // of messages, by communicator and tag
   std::map<std::tuple<bool, int, int>, Posted> posted_;  // by gradient, stage and microbatch
@@ -276,7 +276,7 @@ void replay(unsigned seed) {
       ranks, program, faulty ? std::chrono::milliseconds(150) : kLong,
       [&](int rank, Channel& channel) {
         const std::size_t r = to_index(rank);
-        testing::require_connected_pretended();
+        testing::require_connected_fake();
         replays[r] = std::make_unique<RankReplay>(plan, program, rank, channel, seed);
         try {
           stopped[r] = !replays[r]->run(lists[r], own.fault, plan.asynchronous() ? 1 : 2);
@@ -290,8 +290,8 @@ void replay(unsigned seed) {
         replays[r]->synchronize();  // its kernels read the channel's memory
       },
       {}, faulty ? std::chrono::milliseconds(500) : kLong);
-  testing::stall_pretended("");
-  testing::break_pretended("");
+  testing::stall_fake("");
+  testing::break_fake("");
   int failed = 0;
   int running = 0;
   for (std::size_t r = 0; r < lists.size(); ++r) {
@@ -311,7 +311,7 @@ void replay(unsigned seed) {
 class NcclReplay : public ::testing::TestWithParam<unsigned> {};
 INSTANTIATE_TEST_SUITE_P(Seeds, NcclReplay, ::testing::Range(0U, 10U));
 
-TEST_P(NcclReplay, EndsWithoutHangOrOffenceUnderEveryScheduleAndFault) {
+TEST_P(NcclReplay, EndsWithoutHangOrViolationUnderEveryScheduleAndFault) {
   for (unsigned seed = 100 * GetParam(); seed < 100 * (GetParam() + 1) && !HasFailure(); ++seed) replay(seed);
 }
 

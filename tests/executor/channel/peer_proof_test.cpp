@@ -9,7 +9,7 @@
 namespace stagecraft::channel {
 namespace {
 
-TEST(PeerProof, LetsPassWhoKnowsTheKey) {
+TEST(PeerProof, AcceptsPeersThatKnowTheKey) {
   run_on_ranks("local", 3, kLong, [](Channel& channel) { prove_to_each_other(channel, "key"); });
 }
 
@@ -39,14 +39,14 @@ TEST(PeerProof, IsNotFooledByItsOwnWords) {
   });
 }
 
-TEST(PeerProof, TellsTheStrangerTooThatItKnowsAnotherKey) {
+TEST(PeerProof, AlsoTellsTheStrangerThatItsKeyIsWrong) {
   run_on_ranks("local", 2, kLong, [](Channel& channel) {
     const std::string error = error_of([&] { prove_to_each_other(channel, channel.rank() == 1 ? "guess" : "key"); });
     EXPECT_THAT(error, testing::HasSubstr("connected as rank " + std::to_string(1 - channel.rank())));
   });
 }
 
-TEST(PeerProof, NeedsNobodyAlone) {
+TEST(PeerProof, NeedsNoPeerForOneRank) {
   run_on_ranks("local", 1, kLong, [](Channel& channel) { prove_to_each_other(channel, "key"); });
 }
 

@@ -29,7 +29,7 @@ TEST(RankSubset, IsAChannelOfItsOwnRanks) {
   });
 }
 
-TEST(RankSubset, NobodyLeavesItsBarrierBeforeAllHaveCome) {
+TEST(RankSubset, NobodyLeavesItsBarrierBeforeAllHaveArrived) {
   std::atomic<int> came = 0;
   run_on_ranks("local", 4, kLong, [&](Channel& whole) {
     if (whole.rank() == 0) return;

@@ -54,8 +54,8 @@ class Checkpoint : public ::testing::Test {
   }
   /// The step of the newest complete checkpoint; -1 if there is none.
   std::int64_t latest() {
-    told_.clear();
-    const auto found = latest_checkpoint(folder(), [&](const std::string& text) { told_ += text + "\n"; });
+    reported_.clear();
+    const auto found = latest_checkpoint(folder(), [&](const std::string& text) { reported_ += text + "\n"; });
     return found ? found->manifest.step : -1;
   }
   [[nodiscard]] std::vector<std::string> names() const {
@@ -66,7 +66,7 @@ class Checkpoint : public ::testing::Test {
   }
 
   testing::CommandFolder files_;
-  std::string told_;
+  std::string reported_;
 };
 
 TEST_F(Checkpoint, ExistsOnceCommittedAndReplacesAllButTheOneToKeep) {
@@ -94,18 +94,18 @@ TEST_F(Checkpoint, IsNotThereWhicheverWriteOfTheCommitIsTheLast) {
     end(begin_checkpoint(folder(), 6));
     EXPECT_THAT(names(), ElementsAre("step-3", "step-6.partial"));
     EXPECT_EQ(latest(), 3);
-    EXPECT_EQ(told_, "");
+    EXPECT_EQ(reported_, "");
   }
   // Killed while removing older checkpoints: the manifest is removed first.
   save(6, {3});
   fs::remove(folder() + "/step-3/manifest.json");
   EXPECT_EQ(latest(), 6);
-  EXPECT_EQ(told_, "");
+  EXPECT_EQ(reported_, "");
   (void)begin_checkpoint(folder(), 9);
   EXPECT_THAT(names(), ElementsAre("step-6", "step-9.partial"));
 }
 
-TEST_F(Checkpoint, ThatIsDamagedIsToldAndTheOneBeforeTaken) {
+TEST_F(Checkpoint, ReportsADamagedCheckpointAndTakesTheOneBefore) {
   const std::string file = folder() + "/step-6/part-0.safetensors";
   const auto damage = [&](const std::function<void()>& how, const std::string& message) {
     save(3);
@@ -113,7 +113,7 @@ TEST_F(Checkpoint, ThatIsDamagedIsToldAndTheOneBeforeTaken) {
     ASSERT_EQ(latest(), 6);
     how();
     EXPECT_EQ(latest(), 3) << message;
-    EXPECT_THAT(told_, HasSubstr("skipping damaged checkpoint " + folder() + "/step-6: " + message));
+    EXPECT_THAT(reported_, HasSubstr("skipping damaged checkpoint " + folder() + "/step-6: " + message));
   };
   damage([&] { fs::resize_file(file, 70); }, file + ": found 70 bytes, the manifest says ");
   damage(
@@ -149,17 +149,17 @@ TEST_F(Checkpoint, OfAnOlderVersionKeepsItsChecksum) {
   text.replace(text.find("\"00000000\""), 10, fmt::format("\"{:08x}\"", crc));
   format::write_text(partial_path(folder(), 3) + "/manifest.json", text);
   fs::rename(partial_path(folder(), 3), checkpoint_path(folder(), 3));
-  EXPECT_EQ(latest(), 3) << told_;
+  EXPECT_EQ(latest(), 3) << reported_;
   EXPECT_TRUE(check_checkpoint(checkpoint_path(folder(), 3)).finite);
 }
 
-TEST_F(Checkpoint, ThatIsNotFiniteIsToldAndTheOneBeforeTaken) {
+TEST_F(Checkpoint, ReportsANonfiniteCheckpointAndTakesTheOneBefore) {
   save(3);
   format::CheckpointManifest spoilt = written(begin_checkpoint(folder(), 6), 6);
   spoilt.finite = false;
   commit_checkpoint(folder(), spoilt, {3});
   EXPECT_EQ(latest(), 3);
-  EXPECT_EQ(told_, folder() + "/step-6 is skipped: it contains infinities or NaNs\n");
+  EXPECT_EQ(reported_, folder() + "/step-6 is skipped: it contains infinities or NaNs\n");
   EXPECT_THAT(finite_checkpoints(folder(), 6), ElementsAre(3));
   EXPECT_THAT(finite_checkpoints(folder(), 2), IsEmpty());
 }
@@ -236,7 +236,7 @@ class CheckpointedRun : public Checkpoint {
   static PlannedModel mlp() { return planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "3"}}, 3); }
 };
 
-TEST_F(CheckpointedRun, GoesOnBitForBitUnderAnotherCutAndSchedule) {
+TEST_F(CheckpointedRun, ContinuesBitForBitUnderAnotherCutAndSchedule) {
   const PlannedModel small = mlp();
   const PlannedModel convnet = planned_model("convnet", {}, 2);
   const PlannedModel gpt = planned_model(
@@ -250,12 +250,12 @@ TEST_F(CheckpointedRun, GoesOnBitForBitUnderAnotherCutAndSchedule) {
   }
 }
 
-TEST_F(CheckpointedRun, GoesOnBitForBitWithReplicasThatSumInTheSameOrder) {
+TEST_F(CheckpointedRun, ContinuesBitForBitWithReplicasThatSumInTheSameOrder) {
   const PlannedModel small = mlp();
   expect_same(small, cut_plan(small, {3}, {2, 1}, "1f1b", 4), cut_plan(small, {3}, {2, 1}, "gpipe", 4), "sgd");
 }
 
-TEST_F(CheckpointedRun, GoesOnBitForBitWithParametersOfOtherLayouts) {
+TEST_F(CheckpointedRun, ContinuesBitForBitWithParametersOfOtherLayouts) {
   const PlannedModel convnet =
       planned_model(testing::laid_out_model(intake::build_model("convnet", {{"channels", "4"}})), 2);
   const int n = static_cast<int>(convnet.model.layers.size());
@@ -265,7 +265,7 @@ TEST_F(CheckpointedRun, GoesOnBitForBitWithParametersOfOtherLayouts) {
   }
 }
 
-TEST_F(CheckpointedRun, GoesOnBitForBitWithEveryOptimizer) {
+TEST_F(CheckpointedRun, ContinuesBitForBitWithEveryOptimizer) {
   const PlannedModel small = mlp();
   const Plan plan = cut_plan(small, {3}, {1, 1}, "1f1b", 2);
   for (const std::string& optimizer : stage::optimizer_names()) expect_same(small, plan, plan, optimizer);
@@ -448,7 +448,7 @@ TEST_F(CheckpointedRun, LeavesOutWhatNoFileHoldsUnlessItChanges) {
   EXPECT_NO_THROW((void)run(small, plan, options("sgd", "", 1)));
 }
 
-TEST_F(CheckpointedRun, GoesOnWithoutConstantsWhichItLeavesOut) {
+TEST_F(CheckpointedRun, ContinuesWithoutConstantsWhichItOmits) {
   PlannedModel small = mlp();
   small.model.layers[0].parameters.push_back(
       {.name = "fc1.places", .shape = {2}, .trainable = false, .constant = true});
@@ -505,8 +505,8 @@ TEST_F(CheckpointedRun, BeginsWithWeightsThatHaveTiedTensorsUnderAllNames) {
 
 TEST_F(Checkpoint, IsFoundByItsFolderOrByItsOwn) {
   const auto found = [&](const std::string& path) {
-    told_.clear();
-    return checkpoint_at(path, [&](const std::string& text) { told_ += text; }).path;
+    reported_.clear();
+    return checkpoint_at(path, [&](const std::string& text) { reported_ += text; }).path;
   };
   EXPECT_THAT([&] { (void)found(folder()); },
               ThrowsMessage<FormatError>(folder() + ": is not a folder of checkpoints, nor a checkpoint in one"));
@@ -517,7 +517,7 @@ TEST_F(Checkpoint, IsFoundByItsFolderOrByItsOwn) {
   EXPECT_EQ(found(folder() + "/step-3/"), folder() + "/step-3");
   files_.write("saved/step-5/part-0.safetensors", "short");
   EXPECT_EQ(found(folder()), folder() + "/step-3");
-  EXPECT_THAT(told_, HasSubstr("skipping damaged checkpoint " + folder() + "/step-5"));
+  EXPECT_THAT(reported_, HasSubstr("skipping damaged checkpoint " + folder() + "/step-5"));
   EXPECT_THAT([&] { (void)found(folder() + "/step-5"); }, ThrowsMessage<FormatError>(HasSubstr("found 5 bytes")));
   fs::create_directories(folder("empty"));
   EXPECT_THAT([&] { (void)found(folder("empty")); },

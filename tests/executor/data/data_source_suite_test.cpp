@@ -223,7 +223,7 @@ TEST_P(DataSourceSuite, SaysWhetherItTakesAnArgument) {
   } else if (!kind->needed.empty()) {
     EXPECT_THAT([&] { (void)make_data_source(GetParam(), model_, 1); },
                 Throws<std::invalid_argument>(::testing::Property(
-                    &std::invalid_argument::what, HasSubstr("as " + GetParam() + ":" + kind->argument))));
+                    &std::invalid_argument::what, HasSubstr("as in " + GetParam() + ":" + kind->argument))));
   }
 }
 

@@ -147,7 +147,7 @@ std::vector<int> image_numbers(const at::Tensor& batch) {
   return out;
 }
 
-TEST_F(SmallFashionMnist, ShowsEveryImageOnceAnEpochWithItsLabel) {
+TEST_F(SmallFashionMnist, ShowsEveryImageOncePerEpochWithItsLabel) {
   const auto source = open();
   std::vector<std::vector<int>> epochs;
   for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
@@ -192,7 +192,7 @@ TEST_F(SmallFashionMnist, GivesEverySampleOnceAndInOrderForEvaluation) {
   EXPECT_THAT(values(source->batch(7, 0, 1, 4, std::array{1})[0]), ElementsAre(8, 9, 0, 1));
 }
 
-TEST_F(SmallFashionMnist, ReadsTheImagesForTestsBesideThoseForTraining) {
+TEST_F(SmallFashionMnist, ReadsTheTestImages) {
   const model::Model model = intake::build_model("mlp", {});
   EXPECT_THAT([&] { (void)make_data_source("fashion-mnist-test:" + folder_.path(), model, 1); },
               ThrowsMessage<FormatError>(HasSubstr("/t10k-images-idx3-ubyte.gz: cannot be opened")));
@@ -363,7 +363,7 @@ TEST(MakeDataSource, ListsTheKnown) {
               ThrowsMessage<std::invalid_argument>("unknown data source \"imagenet\", known are " +
                                                    known_names(data_sources())));
   EXPECT_THAT([&] { (void)make_data_source("text", model, 1); },
-              ThrowsMessage<std::invalid_argument>("data source \"text\": must name a file, as text:FILE"));
+              ThrowsMessage<std::invalid_argument>("data source \"text\" needs a file, as in text:FILE"));
   EXPECT_THAT([&] { (void)make_data_source("synthetic:x", model, 1); },
               ThrowsMessage<std::invalid_argument>("data source \"synthetic:x\": synthetic takes no argument"));
 }
@@ -427,7 +427,7 @@ TEST(Synthetic, GivesEveryType) {
   }
 }
 
-TEST(Synthetic, RefusesWholeNumbersThatNothingBounds) {
+TEST(Synthetic, RefusesUnboundedIntegers) {
   model::Model model;
   model.name = "gpt2.pt2";
   model.inputs = {{.name = "tokens", .dtype = "int64", .shape = {4}}};

@@ -196,8 +196,8 @@ TEST_F(ImagesTest, RefuseOptionsThatDoNotFit) {
   expect_refused(",resize=3", "option resize: \"3\", must be 4, the image's longer side in the model, to 16384 pixels");
   expect_refused(",resize=4x", "option resize: \"4x\"");
   expect_refused(",augment=maybe", "option augment: \"maybe\", must be yes or no");
-  expect_refused(",mean=0.5", "option mean: \"0.5\", must be 3 numbers with slashes between");
-  expect_refused(",std=1/0/1", "option std: \"1/0/1\", must be 3 positive numbers with slashes between");
+  expect_refused(",mean=0.5", "option mean: \"0.5\", must be 3 numbers separated by slashes");
+  expect_refused(",std=1/0/1", "option std: \"1/0/1\", must be 3 positive numbers separated by slashes");
   expect_refused(",resize=4,yes", "\"yes\" after the folder, must be OPTION=VALUE");
   EXPECT_THAT([&] { (void)open(reader({784})); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("model reader needs image float32[784], target int64[]")));

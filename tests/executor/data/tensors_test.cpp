@@ -84,7 +84,7 @@ TEST_F(TensorsSource, GivesSamplesInOrderAndBeginsAgain) {
   }
 }
 
-TEST_F(TensorsSource, TakesEachSampleOnceAnEpochInAnOrderOfItsOwn) {
+TEST_F(TensorsSource, ReadsEachSampleOncePerEpochInANewOrder) {
   files::write_safetensors(path("d.safetensors"), seven());
   const auto source = open("tensors:" + path("d.safetensors"));
   std::set<std::vector<std::int64_t>> orders;
@@ -113,7 +113,7 @@ TEST_F(TensorsSource, GivesTheSameTensorWhereThereIsNoBatchAxis) {
   for (const int step : {0, 9}) EXPECT_TRUE(source->batch(step, 0, 1, 3, std::array{2})[0].equal(tensors.at("table")));
 }
 
-TEST_F(TensorsSource, ReadsValuesWhereverTheyStandInTheFile) {
+TEST_F(TensorsSource, ReadsUnalignedValues) {
   // The length of this safetensors header is not a multiple of 8, so the values are not aligned.
   const std::string header = R"({"y":{"dtype":"I64","shape":[2],"data_offsets":[0,16]}})";
   std::string out(8, '\0');
@@ -139,7 +139,7 @@ TEST_F(TensorsSource, NamesWhatIsMissing) {
   EXPECT_THAT([&] { (void)open("tensors:x=a.npy,b.npy"); },
               ThrowsMessage<std::invalid_argument>("data source tensors: found \"b.npy\", expected NAME=FILE.npy"));
   EXPECT_THAT([&] { (void)open("tensors-in-order"); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("must name files, as tensors-in-order:PATH")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("needs files, as in tensors-in-order:PATH")));
   refuses("tensors:/nowhere", "/nowhere: cannot read: No such file or directory");
 }
 
@@ -181,7 +181,7 @@ TEST_F(TensorsSource, NamesTheFirstValueOutOfRange) {
   EXPECT_NO_THROW((void)open("tensors:" + path("d.safetensors")));
 }
 
-TEST_F(TensorsSource, RefusesABoolThatIsNone) {
+TEST_F(TensorsSource, RefusesAnInvalidBool) {
   write_npy("x.npy", "<f4", "(2, 7)", seven().at("x"));
   write_npy("y.npy", "|b1", "(7,)", at::arange(7, at::TensorOptions().dtype(at::kByte)));
   model_.inputs[1] = {.name = "y", .dtype = "bool", .shape = {}};

@@ -7,7 +7,7 @@
 #include "tests/support/run_command.h"
 
 // LibTorch looks for its CUDA libraries once in a process, so each case is a process of its own. The libraries are the
-// real ones, which load without a GPU; tests/support/pretended_gpus.cpp counts one where a case needs it.
+// real ones, which load without a GPU; tests/support/fake_gpus.cpp counts one where a case needs it.
 
 namespace stagecraft::device {
 namespace {
@@ -16,7 +16,7 @@ using testing::CommandFolder;
 using ::testing::HasSubstr;
 using testing::Outcome;
 
-const std::string kOneGpu = "PRETENDED_GPUS=1 LD_PRELOAD='" PRETENDED_GPUS_LIBRARY "' ";
+const std::string kOneGpu = "FAKE_GPUS=1 LD_PRELOAD='" FAKE_GPUS_LIBRARY "' ";
 
 class DeviceOrder : public ::testing::Test {
  protected:

@@ -25,7 +25,7 @@ TEST(OpenDevice, ListsTheNamesItKnows) {
               ThrowsMessage<std::invalid_argument>("unknown device \"tpu\", known are cpu, cuda"));
 }
 
-TEST(OpenDevice, RefusesANumberThatIsNone) {
+TEST(OpenDevice, RefusesAnInvalidNumber) {
   for (const char* name : {"cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999999999"}) {
     EXPECT_THAT([&] { (void)open_device(name); },
                 ThrowsMessage<std::invalid_argument>(HasSubstr("expected cuda or cuda:N with N from 0")))

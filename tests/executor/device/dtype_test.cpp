@@ -12,7 +12,7 @@ using stagecraft::testing::refused;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TEST(Dtype, NamesComeBack) {
+TEST(Dtype, NamesRoundTrip) {
   for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kShort,
                                     at::kChar, at::kByte, at::kBool}) {
     EXPECT_EQ(dtype_of(dtype_name(type)), type) << dtype_name(type);

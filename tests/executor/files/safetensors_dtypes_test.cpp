@@ -14,7 +14,7 @@ using stagecraft::testing::refused;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TEST(SafetensorsDtypes, EveryWordThatHeadersAllowHasATypeAndComesBack) {
+TEST(SafetensorsDtypes, EveryAllowedNameHasATypeAndRoundTrips) {
   for (const std::string& word : format::safetensors_dtypes())
     EXPECT_EQ(safetensors_word(safetensors_type(word)), word);
 }

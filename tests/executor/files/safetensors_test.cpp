@@ -44,7 +44,7 @@ TEST_F(Safetensors, AreTheBytesThatTheFormatDescribes) {
   EXPECT_TRUE(at::equal(file.read("a"), at::tensor({1.0F, -2.0F})));
 }
 
-TEST_F(Safetensors, ComeBackInEveryDtype) {
+TEST_F(Safetensors, RoundTripInEveryDtype) {
   NamedTensors tensors;
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kShort,
                                      at::kChar, at::kByte, at::kBool}) {
@@ -97,7 +97,7 @@ TEST_F(Safetensors, NameFileFoundAndWanted) {
   EXPECT_THAT([&] { (void)SafetensorsFile(folder_.path().string()); }, ThrowsMessage<FormatError>(HasSubstr(": ")));
 }
 
-TEST_F(Safetensors, NoticeAFileThatBecomesShorter) {
+TEST_F(Safetensors, DetectATruncatedFile) {
   folder_.write("a", file_by_hand());
   const SafetensorsFile file(path("a"));
   std::filesystem::resize_file(path("a"), 68);
@@ -128,7 +128,7 @@ TEST_F(Safetensors, AreNeverReadOutsideTheirFileWhateverItHolds) {
   EXPECT_LT(taken, kRounds);
 }
 
-TEST_F(Safetensors, StandInOneOfSeveralFiles) {
+TEST_F(Safetensors, MayBeInAnyOfSeveralFiles) {
   write_safetensors(path("one"), {{"a", at::tensor({1.0F})}});
   write_safetensors(path("two"), {{"b", at::tensor({2.0F})}});
   const TensorFiles files({path("one"), path("two")});
@@ -139,7 +139,7 @@ TEST_F(Safetensors, StandInOneOfSeveralFiles) {
               ThrowsMessage<FormatError>(HasSubstr("unknown tensor \"c\", known are a, b")));
   write_safetensors(path("three"), {{"a", at::tensor({1.0F})}});
   EXPECT_THAT([&] { (void)TensorFiles({path("one"), path("three")}); },
-              ThrowsMessage<FormatError>(path("three") + ": tensor \"a\" is also in " + path("one") + " too"));
+              ThrowsMessage<FormatError>(path("three") + ": tensor \"a\" is also in " + path("one")));
 }
 
 TEST_F(Safetensors, LeaveTheOldFileWhenTheDiskIsFull) {

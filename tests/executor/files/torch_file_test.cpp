@@ -67,7 +67,7 @@ TEST_F(TorchFiles, HoldWhatPythonSaved) {
               ThrowsMessage<FormatError>(HasSubstr("unknown tensor \"bias\", known are bfloat16, double")));
 }
 
-TEST_F(TorchFiles, AreToldFromSafetensorsByTheirFirstBytes) {
+TEST_F(TorchFiles, AreDistinguishedFromSafetensorsByTheirFirstBytes) {
   write_safetensors(path("a"), {{"a", at::tensor({1.0F})}});
   const TensorFiles both({path("a"), kByPython});
   EXPECT_TRUE(both.holds("a"));

@@ -109,7 +109,7 @@ TEST_F(ZipArchives, ReadNoMoreThanTheyMay) {
               ThrowsMessage<FormatError>(path() + ": record \"r/first\": found 7 bytes, expected at most 6"));
 }
 
-TEST_F(ZipArchives, RefuseWhatIsNoWholeArchive) {
+TEST_F(ZipArchives, RefuseAnIncompleteArchive) {
   EXPECT_THAT([] { (void)ZipArchive("no/such.zip"); },
               ThrowsMessage<FormatError>("no/such.zip: cannot read: No such file or directory"));
   EXPECT_THAT([&] { (void)ZipArchive(folder_.path().string()); },

@@ -67,7 +67,7 @@ TEST(ImportModel, HasTheNamesOfTheModules) {
   EXPECT_EQ(model.least_samples, 1);
 }
 
-TEST(ImportModel, TellsHowBuffersMove) {
+TEST(ImportModel, ReportsHowBuffersChange) {
   const model::Model model = build_model(kNet, {});
   EXPECT_EQ(parameter(model, "bn.running_mean").decay, 0.9);
   EXPECT_EQ(parameter(model, "bn.num_batches_tracked").decay, 1);
@@ -132,7 +132,7 @@ TEST(ImportModel, MovesBuffersWhereItTrains) {
   EXPECT_EQ(model::initial_value(parameter(model, "bn.num_batches_tracked"), 1).item<std::int64_t>(), 0);
 }
 
-TEST(ModelDigest, TellsFilesApartByWhatTheyHold) {
+TEST(ModelDigest, DistinguishesFilesByContent) {
   const std::filesystem::path copy =
       std::filesystem::temp_directory_path() / ("copy_" + std::to_string(::getpid()) + ".pt2");
   std::filesystem::copy_file(kNet, copy, std::filesystem::copy_options::overwrite_existing);

@@ -5,7 +5,7 @@
 namespace stagecraft::launch {
 namespace {
 
-TEST(ExitStatus, TellsACauseOfItsOwnFromAPeersAndADeadline) {
+TEST(ExitStatus, DistinguishesOwnFailuresFromPeersAndDeadlines) {
   using Cause = meeting::PeerError::Cause;
   EXPECT_EQ(exit_status(meeting::PeerError("a shape", Cause::Found)), 1);
   EXPECT_EQ(exit_status(meeting::PeerError("lost rank 1", Cause::Peer)), 3);

@@ -78,7 +78,7 @@ TEST(RemoteCommand, ReachesTheProgramWordByWord) {
   EXPECT_EQ(o.out, (folder.path() / "it's here").string() + "\n1 '2'|from input|a b|'\"$HOME`x`\\||*|");
 }
 
-TEST(RemoteCommand, TellsOfASignalAsAShellDoes) {
+TEST(RemoteCommand, ReportsASignalLikeAShell) {
   const testing::CommandFolder folder;
   folder.write("far.sh", "exec " + remote_command({"/bin/sh", "-c", "kill -KILL $$"}, {}, "/") + "\n");
   EXPECT_EQ(folder.run("exec sh far.sh").status, 128 + 9);

@@ -74,7 +74,7 @@ TEST(RunAsThreads, AddsNothingToOtherErrors) {
 }
 
 /// A meeting in which the test supplies the other ranks' values.
-class PretendedMeeting : public Rendezvous {
+class FakeMeeting : public Rendezvous {
  public:
   std::vector<std::string> exchange(const std::string& key, const std::string& value) override {
     std::vector<std::string> out{value};
@@ -91,13 +91,13 @@ class PretendedMeeting : public Rendezvous {
 };
 
 TEST(Agree, LetsEqualLinesPass) {
-  PretendedMeeting meeting;
+  FakeMeeting meeting;
   meeting.others["plan"] = {true, "plan 1\nsteps 4\n"};
   EXPECT_NO_THROW(agree(meeting, {"plan 1", "steps 4"}));
 }
 
 TEST(Agree, NamesTheFirstLineThatDiffers) {
-  PretendedMeeting meeting;
+  FakeMeeting meeting;
   meeting.others["plan"] = {true, "plan 1\nsteps 5\nseed 2\n"};
   EXPECT_THAT(
       [&] { agree(meeting, {"plan 1", "steps 4", "seed 1"}); },
@@ -108,7 +108,7 @@ TEST(Agree, NamesTheFirstLineThatDiffers) {
 }
 
 TEST(Agree, PrintsWhatAStrangerSaysWithoutControlCharacters) {
-  PretendedMeeting meeting;
+  FakeMeeting meeting;
   meeting.others["plan"] = {true, "\x1b[2J\n"};
   try {
     agree(meeting, {"plan 1"});
@@ -128,7 +128,7 @@ std::string boot_id() {
 
 /// What agree_on_channel makes of another rank's lines: why it has no ucx, why it has no gloo.
 AgreedChannel agreed_with(const std::string& lines) {
-  PretendedMeeting meeting;
+  FakeMeeting meeting;
   meeting.others["channels"] = {true, lines};
   return agree_on_channel(meeting, "cpu");
 }
@@ -150,7 +150,7 @@ TEST(AgreeOnChannel, NamesWhoLacksWhatIfNoneIsLeft) {
 }
 
 TEST(MachinesOf, CountsThemInTheOrderOfRanks) {
-  PretendedMeeting meeting;
+  FakeMeeting meeting;
   meeting.others["machine"] = {true, "another"};
   EXPECT_EQ(machines_of(meeting), (std::vector<int>{0, 1}));
   meeting.others.clear();
@@ -158,7 +158,7 @@ TEST(MachinesOf, CountsThemInTheOrderOfRanks) {
 }
 
 TEST(CommonClock, CountsFromRankZerosStartOnOneMachine) {
-  PretendedMeeting meeting;
+  FakeMeeting meeting;
   meeting.others["boot"] = {false, boot_id()};
   meeting.others["clock"] = {false, "5.5"};  // rank 0's
   const auto clock = common_clock(meeting);
@@ -169,7 +169,7 @@ TEST(CommonClock, CountsFromRankZerosStartOnOneMachine) {
 }
 
 TEST(CommonClock, StartsAtThisCallOnSeveralMachines) {
-  PretendedMeeting meeting;
+  FakeMeeting meeting;
   meeting.others["boot"] = {false, "another machine"};
   meeting.others["clock"] = {false, "5.5"};
   const double before = raw_clock();
@@ -180,7 +180,7 @@ TEST(CommonClock, StartsAtThisCallOnSeveralMachines) {
 }
 
 TEST(CommonClock, RefusesWhatIsNotATime) {
-  PretendedMeeting meeting;
+  FakeMeeting meeting;
   meeting.others["clock"] = {false, "noon"};
   EXPECT_THAT([&] { (void)common_clock(meeting); },
               ThrowsMessage<meeting::PeerError>(AllOf(HasSubstr("rank 0"), HasSubstr("\"noon\""))));

@@ -79,16 +79,16 @@ TEST(Rendezvous, ALostMeetingPointEndsTheRun) {
   const std::string port = free_port();
   const EndedRun outcome = run_ranks(3, {"host_killed", port});
   EXPECT_EQ(outcome.status, 128 + 9) << outcome.text;
-  EXPECT_THAT(outcome.text,
-              HasSubstr("stagecraft: the meeting point at 127.0.0.1:" + port + ", kept by rank 0, has disappeared\n"));
+  EXPECT_THAT(outcome.text, HasSubstr("stagecraft: the rendezvous server at 127.0.0.1:" + port +
+                                      ", served by rank 0, has disappeared\n"));
 }
 
 TEST(Rendezvous, AStoppedMeetingPointEndsTheRun) {
   const std::string port = free_port();
   const EndedRun outcome = run_ranks(2, {"host_stopped", port}, milliseconds(500));
   EXPECT_EQ(outcome.status, kHung) << outcome.text;
-  EXPECT_THAT(outcome.text, HasSubstr("stagecraft: the meeting point at 127.0.0.1:" + port +
-                                      ", kept by rank 0, has been silent for "));
+  EXPECT_THAT(outcome.text, HasSubstr("stagecraft: the rendezvous server at 127.0.0.1:" + port +
+                                      ", served by rank 0, has been silent for "));
   EXPECT_THAT(outcome.text, HasSubstr("\nstagecraft:   rank 1: forward of microbatch 3 of stage 1 for "));
 }
 
@@ -101,7 +101,7 @@ TEST(Rendezvous, SaysThatTheMeetingPointWasNotReached) {
     (void)join(launch, milliseconds(1000));
     FAIL() << "nobody serves that port";
   } catch (const meeting::PeerError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("rank 1 did not reach the meeting point at 127.0.0.1:" +
+    EXPECT_THAT(error.what(), HasSubstr("rank 1 did not reach the rendezvous server at 127.0.0.1:" +
                                         std::to_string(launch.port) + " within 1.0 s"));
   }
 }
@@ -114,11 +114,11 @@ TEST(Rendezvous, NamesTheRankThatHasAnotherSecretToBothSides) {
     } catch (const meeting::PeerError& error) { return error.what(); }
     return "no error";
   };
-  const std::string place = "the meeting point at 127.0.0.1:" + std::to_string(server.port());
+  const std::string place = "the rendezvous server at 127.0.0.1:" + std::to_string(server.port());
   EXPECT_EQ(error_of_joining(1, "theirs"),
-            "rank 1 has a different secret than " + place + "; start all ranks with the same STAGECRAFT_SECRET");
+            "rank 1 has a different secret from " + place + "; start all ranks with the same STAGECRAFT_SECRET");
   EXPECT_EQ(error_of_joining(0, "ours"),
-            "rank 0 waited 0.3 s for rank 1 to join the run; rank 1 has a different secret than the meeting point");
+            "rank 0 waited 0.3 s for rank 1 to join the run; rank 1 has a different secret from the rendezvous server");
 }
 
 TEST(Rendezvous, TakesNoLongValueInAnExchange) {

@@ -79,7 +79,7 @@ TEST(Spawn, KillsARankThatIsHaltedWhenAllOthersHaveEndedWell) {
   EXPECT_EQ(outcome.text, "stagecraft: rank 1 did not end within 0.3 s and is killed\n");
 }
 
-TEST(Spawn, StartsAllRanksAgainAtMostSoOften) {
+TEST(Spawn, RestartsAllRanksAtMostNTimes) {
   EXPECT_EQ(spawn_scripts(2, "exit $RANK", 1, "exit 0").status, 0);
   const EndedRun outcome = spawn_scripts(2, "exit $((4 * RANK))", 2, "exit $((5 * RANK))");
   EXPECT_EQ(outcome.status, 5);

@@ -137,26 +137,27 @@ TEST(MeetingStore, DoesNotGoWhereAStrangerSentItThroughTheAgent) {
 TEST(MeetingStore, SaysThatTheAgentWasToldNothing) {
   const Agent agent;
   EXPECT_EQ(error_of([&] { (void)find_meeting(agent.launch, kShort); }),
-            "rank 0 waited 0.3 s for rank 0 to publish the meeting point at torchrun's agent 127.0.0.1:" +
+            "rank 0 waited 0.3 s for rank 0 to publish the rendezvous server at torchrun's agent 127.0.0.1:" +
                 std::to_string(agent.launch.port));
 }
 
-TEST(MeetingStore, TellsARankAtOnceThatItHasAnotherSecretOrNone) {
+TEST(MeetingStore, RejectsARankWithAWrongOrMissingSecretImmediately) {
   const StoreServer server({.secret = "ours"});
   constexpr std::chrono::hours kNever{24};  // a rank that waited for it would outlast the test's time limit
   EXPECT_EQ(error_of_connecting(launch_to(server, "theirs", 1), kNever),
-            "rank 1 has a different secret than the meeting point at " + place(server) +
+            "rank 1 has a different secret from the rendezvous server at " + place(server) +
                 "; start all ranks with the same STAGECRAFT_SECRET");
   EXPECT_EQ(error_of_connecting(launch_to(server, "", 1), kNever),
-            "rank 1 has no secret, unlike the meeting point at " + place(server) +
+            "rank 1 has no secret, unlike the rendezvous server at " + place(server) +
                 "; start all ranks with the same STAGECRAFT_SECRET");
   EXPECT_EQ(error_of_connecting(launch_to(server, "ours", 1)), "no error");
 }
 
 TEST(MeetingStore, SaysThatTheMeetingPointIsAnotherRuns) {
   const StoreServer server({.run_id = "another"});
-  EXPECT_EQ(error_of_connecting(launch_to(server), kShort),
-            "rank 0 did not reach the meeting point at " + place(server) + " within 0.3 s: it belongs to another run");
+  EXPECT_EQ(
+      error_of_connecting(launch_to(server), kShort),
+      "rank 0 did not reach the rendezvous server at " + place(server) + " within 0.3 s: it belongs to another run");
 }
 
 TEST(MeetingStore, DoesNotTalkToAServerThatDoesNotKnowTheSecret) {
@@ -176,7 +177,7 @@ TEST(MeetingStore, DoesNotTalkToAServerThatDoesNotKnowTheSecret) {
   LaunchInfo launch;
   launch.port = own_end(listener).port;
   launch.secret = "ours";
-  EXPECT_THAT(error_of_connecting(launch), HasSubstr("rank 0 has a different secret than the meeting point at "));
+  EXPECT_THAT(error_of_connecting(launch), HasSubstr("rank 0 has a different secret from the rendezvous server at "));
   impostor.join();
   EXPECT_EQ(told, "the connection was closed");
 }

@@ -5,7 +5,7 @@
 namespace stagecraft::meeting {
 namespace {
 
-TEST(PeerErrorText, StandsBetweenTheWordsAndKeepsItsCause) {
+TEST(PeerErrorText, IsWrappedAndKeepsItsCause) {
   using Cause = PeerError::Cause;
   for (const Cause cause : {Cause::Found, Cause::Deadline, Cause::Peer}) {
     const PeerError error = PeerError("no route", cause).within("rank 1: ", ", at a barrier");

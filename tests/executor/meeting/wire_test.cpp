@@ -20,7 +20,7 @@ std::string error_of_taking(std::string buffer, std::size_t most) {
   return "no error";
 }
 
-TEST(Wire, TakesMessagesOneByOneAndLeavesWhatIsNotWhole) {
+TEST(Wire, ReadsMessagesOneByOneAndKeepsIncompleteOnes) {
   const std::string first = packed({"set", "", std::string("a\0b", 3)});
   std::string buffer = first + packed({}) + "\0\0";
   EXPECT_EQ(first.size(), 4U + 4 + 3 + 4 + 0 + 4 + 3);
@@ -77,7 +77,7 @@ TEST(Wire, SaysWhatCannotBeListenedOnOrReached) {
   EXPECT_THROW((void)connect_to("no such host", 1, std::chrono::milliseconds(100)), PeerError);
 }
 
-TEST(Wire, KnowsTheAddressOnTheWayToAHost) {
+TEST(Wire, KnowsTheAddressOnTheRouteToAHost) {
   EXPECT_EQ(address_towards("127.0.0.1"), "127.0.0.1");
   EXPECT_TRUE(is_loopback(address_towards("localhost")));
 }

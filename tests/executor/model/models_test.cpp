@@ -81,7 +81,7 @@ TEST(Gpt, CountsTheTiedEmbeddingOnce) {
 
 std::int64_t lstm_count(std::int64_t in, std::int64_t hidden) { return 4 * hidden * (in + hidden) + 8 * hidden; }
 
-TEST(Gnmt, HasTheParametersOfEightLayersASide) {
+TEST(Gnmt, HasTheParametersOfEightLayersPerSide) {
   constexpr std::int64_t h = 1024, v = 32320;
   const std::int64_t encoder = 2 * lstm_count(h, h) + lstm_count(2 * h, h) + 6 * lstm_count(h, h);
   const std::int64_t decoder = lstm_count(h, h) + 7 * lstm_count(2 * h, h);
@@ -104,7 +104,7 @@ TEST(Gnmt, HasTheParameterBytesOfPipeDreamsProfile) {
   EXPECT_EQ(bytes("classifier"), 132512000);
 }
 
-TEST(Gnmt, GivesTheContextToEveryDecoderLayerBehindTheFirst) {
+TEST(Gnmt, GivesTheContextToEveryDecoderLayerAfterTheFirst) {
   const Model model = intake::build_model("gnmt", {});
   int readers = 0;
   for (const LayerSpec& layer : model.layers)
@@ -128,7 +128,7 @@ TEST(BuildModel, ListsTheKnownOptions) {
       ThrowsMessage<std::invalid_argument>("mlp: unknown option \"depth\", known are inputs, width, layers, classes"));
 }
 
-TEST(BuildModel, RefusesWhatIsNotAWholeNumberInRange) {
+TEST(BuildModel, RefusesWhatIsNotAnIntegerInRange) {
   for (const char* text : {"", "x", "3x", "2.5", "0", "-1", "1048577", "99999999999999999999"})
     EXPECT_THAT([&] { (void)intake::build_model("mlp", {{"width", text}}); },
                 ThrowsMessage<std::invalid_argument>("mlp: option width is \"" + std::string(text) +
@@ -166,7 +166,7 @@ TEST(MixSeed, IsFnv1aUnderSplitmix64) {
   EXPECT_EQ(mix_seed(0, "a"), want);
 }
 
-TEST(MixSeed, TellsItsArgumentsApart) {
+TEST(MixSeed, DistinguishesItsArguments) {
   std::set<std::uint64_t> seen;
   for (std::uint64_t seed = 0; seed < 10; ++seed)
     for (const char* word : {"", "a", "b", "ab"})

@@ -34,7 +34,7 @@ TEST(CheckSamples, KeepsAProfileFromStarting) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("exported for a microbatch of 1, found 2")));
 }
 
-TEST(LayersOfStages, SaysWhatBecameOfALayerThatCouldNotStandAlone) {
+TEST(LayersOfStages, ExplainsAMergedLayer) {
   PlannedModel planned = planned_model("mlp", kTiny, 2);
   Plan plan = cut_plan(planned, {2}, {1, 1}, "1f1b", 2);
   plan.stages[1].layers.push_back("norm");

@@ -111,7 +111,7 @@ TEST(Evaluation, TakesEverySampleOnceAndSaysWhatFillsNoMicrobatch) {
               ThrowsMessage<std::invalid_argument>("the data has 1 samples, fewer than one microbatch of 2"));
 }
 
-TEST(Evaluation, OfDataWithoutAnEndTakesTheStepsThatWereAsked) {
+TEST(Evaluation, OfEndlessDataRunsTheRequestedSteps) {
   const PlannedModel planned = planned_model("mlp", {{"inputs", "4"}, {"width", "8"}, {"layers", "2"}}, 2);
   const Plan plan = cut_plan(planned, {2}, {1, 1}, "forward", 3);
   EXPECT_FALSE(whole_pass(plan, *planned.data));

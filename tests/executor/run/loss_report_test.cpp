@@ -29,7 +29,7 @@ TEST(LossReport, LeavesOutMicrobatchesPastTheEndOfTheData) {
   EXPECT_EQ(report.evaluation()->loss, 15.0 / 5);
 }
 
-TEST(LossReport, TrainingGoesOnPastTheEndOfTheData) {
+TEST(LossReport, TrainingContinuesPastTheEndOfTheData) {
   LossReport report(/*evaluates=*/false, WholePass{.microbatches = 2, .steps = 1});
   EXPECT_EQ(report.add({1, 2, 6}), 3);
 }

@@ -58,7 +58,7 @@ class Nonfinite : public ::testing::Test {
     out.checkpoint.data = "synthetic";
     out.checkpoint.tell = [this](const std::string& text) {
       const std::lock_guard lock(mutex_);
-      told_ += text + "\n";
+      reported_ += text + "\n";
     };
     return out;
   }
@@ -77,7 +77,7 @@ class Nonfinite : public ::testing::Test {
   int half_ = static_cast<int>(planned_.model.layers.size()) / 2;
   testing::CommandFolder files_;
   std::mutex mutex_;
-  std::string told_;
+  std::string reported_;
 };
 
 TEST_F(Nonfinite, LossEndsTheRunWithStepRankAndCheckpoint) {
@@ -121,19 +121,19 @@ TEST_F(Nonfinite, GradientEndsTheRunBeforeTheUpdate) {
   EXPECT_THAT(names(), ElementsAre("step-1"));
 }
 
-TEST_F(Nonfinite, StepIsLeftOutOnAllRanksAsIfItHadNotBeen) {
+TEST_F(Nonfinite, StepIsSkippedOnAllRanks) {
   const BadData bad(*planned_.data, 1);
   for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{1, 1}, {2, 1}, {1}}) {
     fs::remove_all(folder());
     const Plan plan =
         cut_plan(planned_, replicas.size() > 1 ? std::vector<int>{half_} : std::vector<int>{}, replicas, "1f1b", 2);
-    told_.clear();
+    reported_.clear();
     RunOptions wanted = options(2, stage::OnNonfinite::Skip);
     wanted.optimizer.name = "adam";
     const RunResult result = run(plan, bad, wanted);
     EXPECT_EQ(result.nonfinite_steps, 1);
     EXPECT_TRUE(std::isnan(result.measurement.losses[1]) || std::isinf(result.measurement.losses[1]));
-    EXPECT_THAT(told_, HasSubstr("step 2: the loss of microbatch 1 is not finite"));
+    EXPECT_THAT(reported_, HasSubstr("step 2: the loss of microbatch 1 is not finite"));
     // Parameters, optimizer state and statistics after step 2 are those after step 1.
     const auto file = [&](int step) {
       std::vector<std::string> paths;
@@ -156,12 +156,12 @@ TEST_F(Nonfinite, ValuesEvictNoCheckpointThatIsFinite) {
   EXPECT_THAT(names(), ElementsAre("step-1", "step-2", "step-6"));
   EXPECT_TRUE(checkpoint::check_checkpoint(folder() + "/step-2").finite);
   EXPECT_FALSE(checkpoint::check_checkpoint(folder() + "/step-6").finite);
-  EXPECT_THAT(told_, HasSubstr(folder() + "/step-3 contains infinities or NaNs; earlier checkpoints are kept"));
-  told_.clear();
+  EXPECT_THAT(reported_, HasSubstr(folder() + "/step-3 contains infinities or NaNs; earlier checkpoints are kept"));
+  reported_.clear();
   const RunResult again = run(plan, *planned_.data, options(4));
   EXPECT_EQ(again.first_step, 2);
-  EXPECT_THAT(told_, HasSubstr(folder() + "/step-6 is skipped: it contains infinities or NaNs\n"));
-  EXPECT_THAT(told_, HasSubstr("resuming from " + folder() + "/step-2"));
+  EXPECT_THAT(reported_, HasSubstr(folder() + "/step-6 is skipped: it contains infinities or NaNs\n"));
+  EXPECT_THAT(reported_, HasSubstr("resuming from " + folder() + "/step-2"));
   EXPECT_THAT(names(), ElementsAre("step-3", "step-4"));
 }
 

@@ -60,7 +60,7 @@ TEST_F(RunJobs, CountTheStepsOfEpochsRoundedUp) {
   EXPECT_EQ(steps_of_epochs(job, 2), 5);
   EXPECT_EQ(steps_of_epochs(job, 12), 25);
   EXPECT_THAT([&] { (void)steps_of_epochs(RunJob(request("1f1b", "synthetic")), 1); },
-              ThrowsMessage<std::invalid_argument>("data source \"synthetic\" has no end; use --steps"));
+              ThrowsMessage<std::invalid_argument>("data source \"synthetic\" is endless; use --steps"));
   EXPECT_THAT([&] { (void)steps_of_epochs(RunJob(request("forward", data())), 1); },
               ThrowsMessage<std::invalid_argument>("schedule \"forward\" goes through the data once"));
 }
@@ -92,7 +92,7 @@ TEST_F(RunJobs, ValidateOnDataThatEndAndFillAMicrobatch) {
   };
   refuses(validating("forward", data()), std::nullopt, "schedule \"forward\" trains nothing");
   refuses(validating("1f1b", "synthetic"), std::nullopt,
-          "data source \"synthetic\" has no end; use --validate-samples");
+          "data source \"synthetic\" is endless; use --validate-samples");
   refuses(validating("1f1b", "synthetic"), 2, "2 samples do not fill one microbatch of 3");
 }
 

@@ -120,7 +120,7 @@ TEST(RunMeasurement, LeavesPausesOut) {
   EXPECT_EQ(end.timeline.steps[2].start, Seconds(8.25));
 }
 
-TEST(RunMeasurement, SavesWhatThereIsAsTheRunGoesOn) {
+TEST(RunMeasurement, SavesDuringTheRun) {
   const std::vector<Measurement> saved = run(100);
   // Saved after each of the first eight steps, then after 9, 10, ..., 16, then after 18, 20, ... (an eighth more each
   // time).

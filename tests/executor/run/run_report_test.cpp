@@ -15,7 +15,7 @@
 namespace stagecraft::run {
 namespace {
 
-TEST(SpeedText, SetsThePredictionBesideTheMeasurement) {
+TEST(SpeedText, ShowsPredictionAndMeasurement) {
   // 16 / 0.0197 = 812.2; 19.7 / 18.9 = 1.042.
   EXPECT_EQ(speed_text(16, Seconds(19.7e-3), Seconds(18.9e-3)),
             "812 samples/s, 19.7 ms per step (predicted 18.9 ms, +4 %)");
@@ -94,7 +94,7 @@ TEST(StepReporter, PrintsRateNormAndLossScale) {
       "step 1/1 loss 2.0000 8.0 samples/s, 1.00 s per step, learning rate 0.0125, gradient norm 3.25, loss scale 1024");
 }
 
-TEST(StepReporter, TellsOfEveryValidation) {
+TEST(StepReporter, ReportsEveryValidation) {
   ::testing::internal::CaptureStderr();
   StepReporter reporter(small_plan(), {.every = 100});
   for (std::int64_t step = 0; step < 3; ++step) {
@@ -140,7 +140,7 @@ TEST(StepReporter, WritesEventFilesForTensorBoard) {
   (void)::testing::internal::GetCapturedStderr();
 }
 
-TEST(ClosingText, TakesTheStepsBehindTheFirstTwo) {
+TEST(ClosingText, TakesTheStepsAfterTheFirstTwo) {
   Measurement measurement;
   measurement.losses = {3, 2.5, 2, 1.75};
   measurement.microbatches = 4;

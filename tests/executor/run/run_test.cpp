@@ -345,7 +345,7 @@ class LateData : public data::DataSource {
   const data::DataSource& data_;
 };
 
-TEST(Run, TellsOfAMissedDeadlineWhatEachRankDoesAndWhomItWaitsFor) {
+TEST(Run, ReportsWhatEachRankDoesAfterAMissedDeadline) {
   const PlannedModel planned = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}}, 3);
   try {
     (void)run_local(cut_plan(planned, {3}, {1, 1}, "gpipe", 2), planned.model, LateData(*planned.data), RunOptions{},
@@ -401,7 +401,7 @@ TEST(Run, TakesNoResultThatIsLongerThanThePlanCanGive) {
   }
 }
 
-TEST(Run, KeepsWhatTheMachineWasLike) {
+TEST(Run, RecordsTheMachinesConditions) {
   const PlannedModel planned = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "3"}}, 2);
   RunOptions options;
   options.steps = 2;

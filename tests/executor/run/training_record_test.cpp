@@ -103,7 +103,7 @@ TEST_F(TrainingRecordFile, NamesTheMetadataThatAreMissingOrWrong) {
   }
 }
 
-TEST_F(TrainingRecordFile, SaysWhichKernelsWereOthers) {
+TEST_F(TrainingRecordFile, SaysWhichKernelsDiffer) {
   for (const auto& [key, value] : device::cpu_kernels()) metadata_[key] = value;
   metadata_["threads"] = "4";
   EXPECT_EQ(record().other_kernels(4), "");

@@ -52,7 +52,7 @@ TEST(Optimizer, AdamsFirstStepIsTheLearningRateInTheGradientsDirection) {
   }
 }
 
-TEST(Optimizer, AdamwShrinksTheWeightApartFromTheGradient) {
+TEST(Optimizer, AdamwDecaysTheWeightIndependentlyOfTheGradient) {
   // w * (1 - lr * decay) - lr * 1 = 2 * (1 - 0.1 * 0.5) - 0.1 = 1.8.
   at::Tensor w = parameter(2, 5);
   Optimizer optimizer({.name = "adamw", .learning_rate = 0.1, .weight_decay = 0.5}, {w});

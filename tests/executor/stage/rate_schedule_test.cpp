@@ -39,7 +39,7 @@ TEST(RateSchedule, IsRefusedWithWhatWouldBeRight) {
   EXPECT_EQ(refusal({.warmup = -1}), "the warm-up is -1 steps, must be at least 0");
   EXPECT_EQ(refusal({.last = 1.5}), "the last rate is 1.500000 of the full one, must be 0 to 1");
   EXPECT_EQ(refusal({.name = "cosine", .warmup = 5, .steps = 5}),
-            "a cosine of 5 steps with a warm-up of 5: there must be more steps than warm-up");
+            "schedule cosine over 5 steps with a warm-up of 5: the run must be longer than the warm-up");
   EXPECT_EQ(refusal({.name = "cosine", .steps = 1}), "");
 }
 
@@ -60,7 +60,7 @@ TEST(RateFactor, FallsWithAPower) {
   EXPECT_EQ(rate_factor(schedule, 10), 0.5);
 }
 
-TEST(RateFactor, DropsEverySoManySteps) {
+TEST(RateFactor, DropsEveryNSteps) {
   const RateSchedule schedule{.name = "step", .warmup = 1, .every = 3, .gamma = 0.5};
   EXPECT_EQ(rate_factor(schedule, 3), 1);
   EXPECT_EQ(rate_factor(schedule, 4), 0.5);

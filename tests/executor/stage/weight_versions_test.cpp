@@ -136,7 +136,7 @@ TEST(WeightVersions, MomentumStaysFromVersionToVersion) {
   EXPECT_EQ(v.a(), 2 - 0.5 * 1 - 0.5 * 1.5);
 }
 
-TEST(WeightVersions, VersionThatNobodyUsesIsLetGo) {
+TEST(WeightVersions, UnusedVersionIsReleased) {
   for (const Weights weights : {Weights::Newest, Weights::StepBefore}) {
     Versioned v(weights);
     const c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> first(

@@ -45,13 +45,13 @@ TEST(Merits, CountADeviceOnceAndTakeTheLargestRank) {
   EXPECT_EQ(device_time(found), 12_s);
 }
 
-TEST(SortByWish, PutsTheWishedFirst) {
+TEST(SortByGoal, PutsPlansThatMeetTheGoalFirst) {
   // Devices times step: a 24, b 30, c 24, d 20.
   const std::vector<RankedPlan> plans{plan_with_merits("a", 24, 1, 800), plan_with_merits("b", 15, 2, 400),
                                       plan_with_merits("c", 12, 2, 500), plan_with_merits("d", 10, 2, 900)};
-  const auto sorted = [&](const Wish& wish) {
+  const auto sorted = [&](const Goal& goal) {
     std::vector<RankedPlan> out = plans;
-    sort_by_wish(out, wish);
+    sort_by_goal(out, goal);
     return origins(out);
   };
   EXPECT_THAT(sorted({}), ElementsAre("d", "c", "b", "a"));
@@ -61,17 +61,17 @@ TEST(SortByWish, PutsTheWishedFirst) {
   EXPECT_THAT(sorted({Objective::Memory, 0.6}), ElementsAre("c", "d", "b", "a"));
   std::vector<RankedPlan> full = plans;
   full[3].fits = false;
-  sort_by_wish(full, {});
+  sort_by_goal(full, {});
   EXPECT_THAT(origins(full), ElementsAre("c", "b", "a", "d"));
 }
 
-TEST(SortByWish, TakesFewerDevicesOfEqualSteps) {
+TEST(SortByGoal, TakesFewerDevicesOfEqualSteps) {
   std::vector<RankedPlan> plans{plan_with_merits("many", 12 * (1 - 1e-12), 4, 1), plan_with_merits("few", 12, 2, 9)};
-  sort_by_wish(plans, {});
+  sort_by_goal(plans, {});
   EXPECT_THAT(origins(plans), ElementsAre("few", "many"));
 }
 
-TEST(FrontOf, DropsWhatIsNowhereBetter) {
+TEST(FrontOf, DropsDominatedPlans) {
   RankedPlan full = plan_with_merits("does not fit", 1, 1, 1);
   full.fits = false;
   EXPECT_THAT(origins(front_of({plan_with_merits("slow", 15, 2, 400), plan_with_merits("least", 24, 1, 300),

@@ -113,7 +113,7 @@ TEST_F(ChoicesTool, ExplainsTheBestPlanOrWhatWouldFit) {
                                      "binds\n")));
   const Outcome none = plan("graph.json topology.json --memory-limit 150 --schedule gpipe --explain");
   EXPECT_EQ(none.status, 1);
-  EXPECT_THAT(none.err, AllOf(HasSubstr("the smallest changes with which a plan fits in memory, each tried:\n  "),
+  EXPECT_THAT(none.err, AllOf(HasSubstr("the smallest changes that make a plan fit in memory (each was tried):\n  "),
                               HasSubstr(" of memory per device instead of 150 B\n"),
                               HasSubstr("stagecraft-plan: graph.json: no plan fits in memory")));
 }
@@ -123,7 +123,7 @@ TEST_F(ChoicesTool, ImprovesAGivenPlan) {
   EXPECT_EQ(plan("graph.json topology.json --strategy uniform --schedule gpipe -o slow.json").status, 0);
   const Outcome o = plan("graph.json topology.json --improve slow.json -o fast.json");
   EXPECT_EQ(o.status, 0) << o.err;
-  EXPECT_THAT(o.err, HasSubstr("step 21.0 s before, 12.0 s improved\n"));
+  EXPECT_THAT(o.err, HasSubstr("step improved from 21.0 s to 12.0 s\n"));
   const Plan fast = format::parse_plan(folder_.read("fast.json"), "fast.json");
   EXPECT_EQ(fast.strategy, "uniform, improved");
   EXPECT_EQ(fast.schedule, "gpipe");
@@ -146,7 +146,7 @@ TEST_F(ChoicesTool, CompletesAGivenSplit) {
   ASSERT_EQ(found.stages.size(), 2U);
   EXPECT_EQ(found.stages[0].layers.size(), 1U);
   EXPECT_GE(found.stages[1].devices.size(), 2U);
-  EXPECT_THAT(o.err, HasSubstr("step 39.0 s before, "));
+  EXPECT_THAT(o.err, HasSubstr("step improved from 39.0 s to "));
 }
 
 TEST_F(ChoicesTool, PutsLayersWhereTheUserWantsThem) {

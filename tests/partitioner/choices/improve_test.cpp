@@ -71,10 +71,10 @@ TEST(ImprovedPlan, KeepsLayersWhereTheUserWantsThem) {
   two.stages = 2;
   two.replicas = {1, 1};
   ImproveOptions options;
-  options.hand = by_hand(graph, {}, {"l1..l3"});
+  options.hand = stage_constraints(graph, {}, {"l1..l3"});
   EXPECT_THAT(layers_of(improve(graph, testing::flat_topology(2), {{0, 1, 1, 1}, {1, 1}}, two, options).plan),
               ElementsAre(1, 3));
-  options.hand = by_hand(graph, {"l1=1"}, {});
+  options.hand = stage_constraints(graph, {"l1=1"}, {});
   EXPECT_THAT(layers_of(improve(graph, testing::flat_topology(2), {{0, 1, 1, 1}, {1, 1}}, two, options).plan),
               ElementsAre(1, 3));
 }
@@ -96,10 +96,10 @@ TEST(ImprovedPlan, MakesAPlanFit) {
   EXPECT_THAT(layers_of(found.plan), ElementsAre(2, 2));
 }
 
-TEST(ImprovedPlan, ImprovesWhatIsWished) {
+TEST(ImprovedPlan, ImprovesTheRequestedObjective) {
   const Graph graph = testing::chain_graph({1, 1, 1, 1}, {2, 2, 2, 2});
   ImproveOptions cost;
-  cost.wish.objective = Objective::Cost;
+  cost.goal.objective = Objective::Cost;
   // Two stages: 2 * 30 s of devices; one device or two replicas: 48 s, of which the replicas' step is shorter.
   const RankedPlan found = improve(graph, testing::flat_topology(2), {{0, 0, 1, 1}, {1, 1}}, of_microbatches(4), cost);
   EXPECT_DOUBLE_EQ(device_time(merits(found)).value, 48);

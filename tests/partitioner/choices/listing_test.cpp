@@ -33,15 +33,15 @@ format::PlanList list_of(const std::vector<RankedPlan>& plans, const ListRequest
   return plan_list(plans, gathered, request);
 }
 
-TEST(Chosen, TakesTheFirstOfThoseThatMeetTheWish) {
+TEST(Chosen, TakesTheFirstOfThoseThatMeetTheGoal) {
   std::vector<RankedPlan> plans = replicated(4);
   EXPECT_EQ(chosen(plans, {.most = 3}).size(), 3U);
   EXPECT_EQ(chosen(plans, {}).size(), 4U);
   for (RankedPlan& ranked : plans) ranked.prediction.samples_per_s = 60 / ranked.prediction.iteration.value;
   // 4, 3, 2, 1 samples/s; devices times step is 60 for each.
-  EXPECT_EQ(chosen(plans, {.wish = {Objective::Time, 2.5}}).size(), 2U);
-  EXPECT_TRUE(chosen(plans, {.wish = {Objective::Time, 5}}).empty());
-  EXPECT_EQ(chosen(plans, {.most = 1, .wish = {Objective::Cost, {}}})[0].plan.stages[0].devices.size(), 4U);
+  EXPECT_EQ(chosen(plans, {.goal = {Objective::Time, 2.5}}).size(), 2U);
+  EXPECT_TRUE(chosen(plans, {.goal = {Objective::Time, 5}}).empty());
+  EXPECT_EQ(chosen(plans, {.most = 1, .goal = {Objective::Cost, {}}})[0].plan.stages[0].devices.size(), 4U);
   EXPECT_EQ(chosen(plans, {.front = true}).size(), 4U);
 }
 
@@ -57,7 +57,7 @@ TEST(ListText, ShowsWhatStepsCost) {
   // 60 s of one device a step: at 6 for an hour 0.1 each, 100 for a thousand.
   EXPECT_THAT(list_text(list_of(replicated(2), {.price = 6}), 10, "", 80),
               AllOf(HasSubstr("1000 steps\n"), HasSubstr(" 100\n")));
-  EXPECT_THAT(list_text(list_of(replicated(2), {.wish = {Objective::Cost, {}}}), 10, "", 80),
+  EXPECT_THAT(list_text(list_of(replicated(2), {.goal = {Objective::Cost, {}}}), 10, "", 80),
               AllOf(HasSubstr("device time\n"), HasSubstr("60.0 s\n")));
   EXPECT_THAT(list_text(list_of(replicated(2), {}), 10, "", 80), Not(HasSubstr("device time")));
 }

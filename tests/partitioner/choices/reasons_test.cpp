@@ -82,9 +82,9 @@ TEST_F(Reasons, TheMemoryLimitAndTheThroughputCanBind) {
   Question fast = question({});
   fast.options.fewer_devices = true;
   fast.options.recomputation = true;
-  fast.wish = {Objective::Memory, 0.6};  // 8 samples in 12 s are 0.67, in 15 s 0.53
+  fast.goal = {Objective::Memory, 0.6};  // 8 samples in 12 s are 0.67, in 15 s 0.53
   RankedPlan first =
-      chosen(gather(graph_, topology_, costs_, fast.constraints, fast.options).plans, {false, 1, fast.wish, {}})
+      chosen(gather(graph_, topology_, costs_, fast.constraints, fast.options).plans, {false, 1, fast.goal, {}})
           .front();
   EXPECT_EQ(merits(first).memory, 400_B);
   const auto found = relaxations(fast, first);

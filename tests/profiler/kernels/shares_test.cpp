@@ -66,7 +66,7 @@ TEST(Shares, CutWorkAtTheStepsEndsAndLeaveOutTheRest) {
   EXPECT_EQ(step.parts.at(forward(1)).share_ns(), 5);  // 3 idle, 2 active
 }
 
-TEST(Shares, TellDataAndNobodyApart) {
+TEST(Shares, DistinguishDataFromUnattributedWork) {
   const StepShares step =
       shares({work(0, 5, 10, 1, Phase::Data), work(3, 12, 20, 1, Phase::None), work(0, 20, 30)}, 0, 30);
   EXPECT_EQ(step.data_wait_ns(), 10);

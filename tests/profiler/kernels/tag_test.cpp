@@ -12,7 +12,7 @@ TEST(TagId, HasStepMicrobatchPhaseAndLayerFromTheTop) {
   EXPECT_EQ(encode({.layer = 5, .phase = Phase::Backward, .microbatch = 3, .step = 2}), 0x002'003'2'000000005U);
 }
 
-TEST(TagId, ComesBackForTheExtremesOfEachField) {
+TEST(TagId, RoundTripsTheExtremesOfEachField) {
   for (const std::int64_t layer : {std::int64_t{0}, (std::int64_t{1} << 36) - 1}) {
     for (const Phase phase : {Phase::Forward, Phase::Loss}) {
       for (const int count : {0, 4095}) {

@@ -59,7 +59,7 @@ std::vector<json> on_track(const json& trace, const std::string& track) {
   return out;
 }
 
-TEST(ChromeTraceOfKernels, HasATrackAStreamWithExactTimes) {
+TEST(ChromeTraceOfKernels, HasOneTrackPerStreamWithExactTimes) {
   const std::string text = chrome_trace(small(), {"conv", "fc"}, "run");
   const json trace = json::parse(text);
   EXPECT_EQ(trace["otherData"]["title"], "run");
@@ -128,7 +128,7 @@ TEST(ChromeTraceOfKernels, EndsALaunchWhereTheNextBeginsAndDrawsAGraphsLaunchOnc
   EXPECT_EQ(events(parsed, "s").size(), 3U);
 }
 
-TEST(ChromeTraceOfKernels, HasAProcessADevice) {
+TEST(ChromeTraceOfKernels, HasOneProcessPerDevice) {
   AttributedTrace trace = small();
   trace.activities[2].activity.device = 3;
   const json parsed = json::parse(chrome_trace(trace, {}, ""));

@@ -58,7 +58,7 @@ TEST(MeasureLinksOf, AChannelGivesRank0AloneTheMeasurementAndTheReports) {
 }
 
 // Long enough for the counters of processor time; nothing else is assumed of the machine.
-TEST(MeasureLinksOf, AChannelKeepsWhatTheMachineWasLike) {
+TEST(MeasureLinksOf, AChannelRecordsTheMachinesConditions) {
   std::vector<LinkMeasurement> out(2);
   run_on_ranks("local", 2, std::chrono::seconds(20), [&](channel::Channel& c) {
     out[static_cast<std::size_t>(c.rank())] =

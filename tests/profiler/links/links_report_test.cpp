@@ -195,7 +195,7 @@ TEST(TopologyOf, RefusesPointsThatMakeNoCurve) {
 }
 
 // 2^20 bytes in 2^-10 s is 1 GiB/s.
-TEST(FitText, TellsTheLineAndTheErrorAtPointsThatWereHeldOut) {
+TEST(FitText, PrintsTheLineAndItsErrorAtHeldOutPoints) {
   LinkCurve curve{SendReceive, 2, {}};
   for (std::int64_t bytes = 4; bytes <= 1 << 20; bytes *= 4)
     curve.points.push_back(point(Bytes(bytes), 0x1p-14 + 0x1p-30 * static_cast<double>(bytes)));

@@ -136,7 +136,7 @@ TEST(MeasureLinks, StopsACurveOnceItIsPrecise) {
   EXPECT_LT(meter.time, 25 * (2 * 1.0064e-5 + 10 * (0.002 + 1.0064e-5)));
 }
 
-TEST(MeasureLinks, VisitsEverySizeInEveryRoundUpAndDownByTurns) {
+TEST(MeasureLinks, VisitsEverySizeInEveryRoundInAlternatingOrder) {
   FakeMeter meter(2, 0, line);
   (void)meter.measure({.most_bytes = Bytes(16), .most_time = Seconds(100)});
   std::vector<std::int64_t> order;
@@ -325,7 +325,7 @@ TEST(MeasureLinks, CopiesWhereThereIsADevice) {
   EXPECT_EQ(measured.slowest_pair, std::nullopt);
 }
 
-TEST(MeasureLinks, TellsWhatComesNext) {
+TEST(MeasureLinks, ReportsWhatComesNext) {
   FakeMeter meter(2, 0, line);
   std::vector<std::string> told;
   (void)meter.measure({.most_bytes = Bytes(4)}, [&](const std::string& text) { told.push_back(text); });

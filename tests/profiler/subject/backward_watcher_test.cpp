@@ -124,7 +124,7 @@ TEST(BackwardWatcher, LeavesForeignHooksAlone) {
   EXPECT_EQ(accumulator->pre_hooks().size(), 1U);
 }
 
-TEST(BackwardWatcher, HearsNothingOfOtherBackwards) {
+TEST(BackwardWatcher, IgnoresOtherBackwards) {
   Whole whole(tiny_mlp());
   int heard = 0;
   BackwardWatcher watcher(whole.program.parameters(), [&](int, Phase) { ++heard; });
@@ -132,7 +132,7 @@ TEST(BackwardWatcher, HearsNothingOfOtherBackwards) {
   EXPECT_EQ(heard, 0);
 }
 
-TEST(BackwardWatcher, TellsAccumulationsFromTheRest) {
+TEST(BackwardWatcher, DistinguishesAccumulationsFromTheRest) {
   Whole whole(tiny_mlp());
   int accumulations = 0;
   BackwardWatcher watcher(whole.program.parameters(),

@@ -30,7 +30,7 @@ TEST(Summarize, TakesTheMeanOfTheMiddleTwo) {
   EXPECT_EQ(timing.spread, Seconds(1.5));
 }
 
-TEST(Summarize, TellsNoSpreadOfFewSamples) {
+TEST(Summarize, OmitsTheSpreadOfFewSamples) {
   EXPECT_EQ(summarize({1, 2, 3, 4}).spread, std::nullopt);
   EXPECT_EQ(summarize({7}).median, Seconds(7));
 }
@@ -89,9 +89,9 @@ TEST(ShouldStop, StopsWhenTimeIsUp) {
   EXPECT_EQ(should_stop({.most_seconds = 20}, kNoisy, {}, 20), Stop::Time);
 }
 
-TEST(ShouldStop, GoesOnForANoisyIteration) { EXPECT_EQ(should_stop({}, kNoisy, {kSteady}, 1), Stop::No); }
+TEST(ShouldStop, ContinuesForANoisyIteration) { EXPECT_EQ(should_stop({}, kNoisy, {kSteady}, 1), Stop::No); }
 
-TEST(ShouldStop, GoesOnForANoisyLayerAboveItsShare) {
+TEST(ShouldStop, ContinuesForANoisyLayerAboveItsShare) {
   EXPECT_EQ(should_stop({.layer_share = 0.01}, kSteady, {kSteady, scaled(kNoisy, 0.011)}, 1), Stop::No);
 }
 

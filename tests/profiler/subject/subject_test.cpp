@@ -85,7 +85,7 @@ TEST(Subject, HasTheGradientsOfItsLastIterationAlone) {
   for (const at::Tensor& gradient : gradients(subject)) EXPECT_EQ(gradient.count_nonzero().item<std::int64_t>(), 0);
 }
 
-TEST(Subject, ComputesWatchedWhatItComputesUnwatched) {
+TEST(Subject, ComputesTheSameWhileProfiled) {
   const model::Model model = tiny_mlp();
   Subject subject(model, {}, 1, {}, true);
   StepTimer timer(c10::kCPU);
@@ -96,7 +96,7 @@ TEST(Subject, ComputesWatchedWhatItComputesUnwatched) {
   EXPECT_TRUE(same(gradients(subject), unwatched));
 }
 
-TEST(Subject, TellsAWatchTheOrderOfAStep) {
+TEST(Subject, ReportsTheOrderOfAStepToAWatch) {
   const model::Model model = scale_exp_sum();
   Subject subject(model, {}, 1, {}, false);
   Diary diary;

@@ -169,7 +169,7 @@ TEST(ProfileByTracer, IsTrustedWhenEveryKernelHasItsLayer) {
   EXPECT_EQ(quality.work_attributed_ns, quality.work_ns);
 }
 
-TEST(ProfileByTracer, AddsUpToTheUnwatchedStepsToTheNanosecond) {
+TEST(ProfileByTracer, AddsUpToTheUnprofiledStepsToTheNanosecond) {
   FakeTracer tracer;
   const Graph graph = profile_with(tracer).graph;
   const ProfileQuality& quality = *graph.quality;

@@ -34,7 +34,7 @@ std::string failure(const std::string& path, const MayDelete& may_delete = {}) {
 
 const MayDelete kAll = [](const std::string&, const std::string&) { return true; };
 
-TEST(WriteFolder, WritesAllFilesAndLeavesNothingBeside) {
+TEST(WriteFolder, WritesAllFilesAndNothingElse) {
   const testing::CommandFolder place;
   write_folder((place.path() / "a/b/package/").string(), {{"one", "1"}, {"two", "2"}});
   EXPECT_THAT(names_in(place.path() / "a/b"), UnorderedElementsAre("package"));
@@ -59,7 +59,7 @@ TEST(WriteFolder, ReplacesAnEmptyFolder) {
   EXPECT_EQ(place.read("package/one"), "1");
 }
 
-TEST(WriteFolder, KeepsAFolderThatHoldsSomethingUnlessAllMayGo) {
+TEST(WriteFolder, KeepsANonEmptyFolderUnlessEveryFileMayBeDeleted) {
   const testing::CommandFolder place;
   const std::string path = (place.path() / "package").string();
   write_folder(path, {{"one", "1"}, {"two", "2"}});
@@ -86,7 +86,7 @@ TEST(WriteFolder, DeletesNoFolderOrLinkInside) {
   EXPECT_THAT(failure(path, kAll), HasSubstr("holds \"__pycache__\""));
 }
 
-TEST(WriteFolder, NamesWhatStandsInItsPlace) {
+TEST(WriteFolder, NamesWhatIsInItsPlace) {
   const testing::CommandFolder place;
   place.write("file", "");
   const std::string path = (place.path() / "file").string();

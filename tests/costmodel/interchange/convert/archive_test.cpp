@@ -21,7 +21,7 @@ TEST(IsArchive, GoesByTheFirstFourBytes) {
   EXPECT_FALSE(is("node1 -- Input0"));
 }
 
-TEST(IsArchive, IsFalseForWhatIsNoFile) {
+TEST(IsArchive, IsFalseForAFolderOrAMissingFile) {
   const testing::CommandFolder folder;
   EXPECT_FALSE(is_archive((folder.path() / "none").string()));
   EXPECT_FALSE(is_archive(folder.path().string()));

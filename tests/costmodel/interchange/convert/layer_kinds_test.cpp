@@ -106,7 +106,7 @@ TEST(LayerCall, ListsTheKnownKindsAndTheOptionForAnotherOne) {
                                            HasSubstr("--layer Sundial=MODULE:CLASS")));
 }
 
-TEST(LayerCall, ConstructsAKindOfOnesOwnFromItsArguments) {
+TEST(LayerCall, ConstructsAUsersKindFromItsArguments) {
   const OwnKinds own{{"BatchRNN", "my.layers:BatchRNN"}};
   const PythonCall found = call("BatchRNN(3, hidden=(4, 5))", own);
   EXPECT_EQ(found.constructor, "my.layers.BatchRNN");
@@ -118,12 +118,12 @@ TEST(LayerCall, ConstructsAKindOfOnesOwnFromItsArguments) {
   EXPECT_THAT(call("BatchRNN(  (rnn): LSTM(3, 4))", own).arguments, ElementsAre("\"BatchRNN((rnn): LSTM(3, 4))\""));
 }
 
-TEST(LayerCall, PrefersAKindOfOnesOwn) {
+TEST(LayerCall, PrefersAUsersKind) {
   EXPECT_EQ(call("ReLU()", {{"ReLU", "mine:Rectifier"}}).constructor, "mine.Rectifier");
   EXPECT_EQ(call("Add", {{"Add", "mine:Sum"}}).operation, Operation::Module);
 }
 
-TEST(LayerCall, RefusesAClassThatIsNoneOfPython) {
+TEST(LayerCall, RefusesAnInvalidClassName) {
   for (const char* where : {"", "mine", ":Class", "mine:", "mine:Class:More", "my layers:Class", "mine..x:Class",
                             ".mine:Class", "mine.:Class", "mine:a.b", "import:Class", "mine:None", "os;evil:Class"}) {
     EXPECT_THAT(refused("Kind()", {{"Kind", where}}),
@@ -140,7 +140,7 @@ const std::string kAttention =
     "out_features=8, bias=False)    (linear_k): Linear(in_features=24, out_features=8, bias=False)    (dropout): "
     "Dropout(p=0.25)  )  (dropout): Dropout(p=0.5))";
 
-TEST(LayerCall, TakesGnmtsAttentionApart) {
+TEST(LayerCall, ParsesGnmtsAttention) {
   const PythonCall found = call(kAttention);
   EXPECT_EQ(found.constructor, "layers.RecurrentAttention");
   EXPECT_THAT(found.arguments, ElementsAre("input_size=32", "hidden_size=16", "context_size=24", "units=8",

@@ -31,7 +31,7 @@ std::string failure(const PythonPackage& package) {
   return "nothing was refused";
 }
 
-TEST(PackageFiles, HoldAModuleAStageTheWholeModelAndTheList) {
+TEST(PackageFiles, HaveOneModulePerStageTheWholeModelAndTheList) {
   const auto files = package_files(skipping());
   EXPECT_THAT(files, ElementsAre(Key("__init__.py"), Key("fused.py"), Key("layers.py"), Key("notes.txt"),
                                  Key("stage0.py"), Key("stage1.py"), Key("stage2.py")));

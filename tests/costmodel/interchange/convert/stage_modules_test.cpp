@@ -99,7 +99,7 @@ TEST(PackageOf, GivesAValueToEveryLaterStageThatReadsIt) {
             "    def forward(self, node1, node2):\n        node3 = node2 + node1\n        return node3\n");
 }
 
-TEST(PackageOf, LetsSourcesAndSinksStandInAnyStage) {
+TEST(PackageOf, AllowsSourcesAndSinksInAnyStage) {
   // Input1 enters and node3 leaves in the middle of the model; the model returns both unread values, in the graph's
   // order.
   const PythonPackage package = convert({"Input0", "Tanh", "Input1", "Sigmoid", "Mul", "Tanh"},
@@ -117,7 +117,7 @@ TEST(PackageOf, NumbersInputsAsTheyAreNamed) {
   EXPECT_THAT(package.inputs, ElementsAre("input0", "input1"));
 }
 
-TEST(PackageOf, OverwritesOnlyWhatNobodyElseSees) {
+TEST(PackageOf, OverwritesOnlyValuesWithoutOtherReaders) {
   const auto relu = [](const Edges& edges, const std::vector<int>& stages) {
     const PythonPackage package = convert({"Input", "BatchNorm2d(8)", "ReLU(inplace)", "Add(inplace)"}, edges, stages);
     return package.stages.size() > 1 ? package.stages[1].text : package.stages[0].text;
@@ -178,7 +178,7 @@ TEST(PackageOf, KeepsTheBatchWhereAViewSaysLittle) {
   EXPECT_THAT(forward(sizes.stages[0]), HasSubstr("node3 = input0.view(input0.size(0), input0.size(2))"));
 }
 
-TEST(PackageOf, ConstructsAKindOfOnesOwn) {
+TEST(PackageOf, ConstructsAUsersKind) {
   const PythonPackage package = convert({"Input", "Odd(3, mode='x')", "Nest(  (a): Tanh())", "__getitem__(1)", "Tanh"},
                                         {{0, 1}, {1, 2}, {2, 3}, {3, 4}}, {-1, 0, 0, 0, 0},
                                         {{"Odd", "my.modules:Strange"}, {"Nest", "other:Nest"}});
@@ -188,7 +188,7 @@ TEST(PackageOf, ConstructsAKindOfOnesOwn) {
   EXPECT_EQ(failure({"Input", "Odd"}, {{0, 1}}, {-1, 0}, {{"Odd", "os;x:y"}}),
             "layer \"node1\": Odd: found \"os;x:y\", expected MODULE:CLASS");
   EXPECT_THAT(failure({"Input", "Odd"}, {{0, 1}}, {-1, 0}, {{"Odd", "layers:A"}}),
-              HasSubstr("expected another module"));
+              HasSubstr("expected a module other than"));
 }
 
 TEST(PackageOf, WritesGnmtsModules) {
@@ -304,7 +304,7 @@ TEST(StagesOf, AreThePlansOrTheGraphs) {
   EXPECT_EQ(refusal(), "layer \"node1\" has no stage_id, expected one for each layer");
   graph.layers[1].stage = 0;
   graph.layers[2].stage = 2;
-  EXPECT_EQ(refusal(), "stage 1 has no layers, but a later stage has");
+  EXPECT_EQ(refusal(), "stage 1 has no layers, but a later stage does");
   graph.layers[2].stage = 1;
   EXPECT_THAT(stages_of(graph), ElementsAre(-1, 0, 1));
 }

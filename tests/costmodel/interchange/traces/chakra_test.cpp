@@ -515,7 +515,7 @@ TEST(Chakra, NamesWhatTheTimelineAndThePlanDoNotShare) {
             "the steps have more messages than 31-bit ids; export fewer steps");
 }
 
-TEST(Chakra, WritesAFileARankAndTheGroups) {
+TEST(Chakra, WritesOneFilePerRankAndTheGroups) {
   const testing::CommandFolder folder;
   const TwoStages two;
   const ChakraTrace trace = chakra_trace(predicted(two.graph, two.topology, two.plan), BoundPlan(two.plan), two.graph);

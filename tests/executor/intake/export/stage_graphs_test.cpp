@@ -152,7 +152,7 @@ TEST(StageGraphs, TakeAnInputIfNothingElseTellsTheBatch) {
   EXPECT_THAT(found[1].sizes, ElementsAre(SizeSource{s.value("batch"), s.value("x"), 1}));
 }
 
-TEST(StageGraphs, HoldWhatNothingReadsBesideItsTwinOrAtTheEnd) {
+TEST(StageGraphs, KeepUnreadTensorsWithTheirTiedOneOrInTheLastStage) {
   Sketch s;
   s.value("x", Origin::Input);
   for (const char* name : {"weight", "twin", "unused"}) s.value(name, Origin::Parameter);

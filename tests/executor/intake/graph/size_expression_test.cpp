@@ -110,7 +110,7 @@ TEST(SizeExpressions, TellTheirSymbolsAndWhetherTheyAreNumbers) {
   EXPECT_EQ(constant_value(parse_size_expression("Mod(Integer(2), Integer(0))")), std::nullopt);
 }
 
-TEST(SizeExpressions, ReadWellToPeople) {
+TEST(SizeExpressions, AreReadable) {
   const auto shown = [](const std::string& text) { return to_string(parse_size_expression(text)); };
   EXPECT_EQ(shown("Mul(Integer(8), " + kBatch + ")"), "8*s77");
   EXPECT_EQ(shown("Mul(Integer(8), Add(One, " + kBatch + "))"), "8*(1 + s77)");

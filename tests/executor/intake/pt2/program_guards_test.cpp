@@ -35,7 +35,7 @@ TEST(ReadRanges, AreOpenWhereTheFileSaysNothing) {
   EXPECT_TRUE(ranges("{}").empty());
 }
 
-TEST(ReadRanges, OfAMultipleHoldTheWholeNumbersWithinIt) {
+TEST(ReadRanges, OfAMultipleContainTheIntegersWithinIt) {
   constexpr unsigned kSeed = 9;
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   std::mt19937 random(kSeed);

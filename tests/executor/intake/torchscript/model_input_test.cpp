@@ -23,13 +23,13 @@ TEST(ParseModelInput, ReadsTypeAndShapeOfOneSample) {
   EXPECT_THAT(parse_model_input("y", "int64[]").shape, IsEmpty());
 }
 
-TEST(ParseModelInput, ReadsWhereTheSamplesStand) {
+TEST(ParseModelInput, ReadsTheBatchAxis) {
   EXPECT_EQ(parse_model_input("x", "float32[3,5]:batch_axis=1").batch_axis, 1);
   EXPECT_EQ(parse_model_input("x", "float32[3,5]:batch_axis=2").batch_axis, 2) << "behind the last";
   EXPECT_EQ(parse_model_input("x", "bool[4]:batch_axis=none").batch_axis, std::nullopt);
 }
 
-TEST(ParseModelInput, QuotesWhatIsNoInput) {
+TEST(ParseModelInput, QuotesAnInvalidInput) {
   for (const auto& [text, found] :
        std::vector<std::pair<std::string, std::string>>{{"", "sizes"},
                                                         {"float32", "sizes"},

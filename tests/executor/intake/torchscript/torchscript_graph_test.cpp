@@ -267,8 +267,9 @@ TEST(TorchScript, AsksForInputsThatTheFileDoesNotTell) {
 }
 
 TEST(TorchScript, SaysWhatAStateDictIs) {
-  EXPECT_THAT(message_of([] { (void)build_model(source_folder() + "/tests/golden/torch/weights.pt", {}); }),
-              HasSubstr("holds tensors but no model, as torch.save(model.state_dict()) writes; pass it as --weights"));
+  EXPECT_THAT(
+      message_of([] { (void)build_model(source_folder() + "/tests/golden/torch/weights.pt", {}); }),
+      HasSubstr("contains tensors but no model, as written by torch.save(model.state_dict()); pass it as --weights"));
 }
 
 /// An archive whose only code is `code`.

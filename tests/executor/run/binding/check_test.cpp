@@ -61,7 +61,7 @@ TEST(CompareTensors, TakesTheLargestValueOfAllForScaleBesideOtherKernels) {
   EXPECT_TRUE(is_close(check));
 }
 
-TEST(CompareTensors, NeverTakesNotANumberForClose) {
+TEST(CompareTensors, NeverTreatsNaNAsClose) {
   Check check;
   compare_tensors({{"a", 0, values({NAN}), values({1})}, {"b", 0, values({3}), values({1})}}, check);
   EXPECT_TRUE(std::isnan(check.largest_error));

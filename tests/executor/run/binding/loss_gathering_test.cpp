@@ -4,14 +4,14 @@
 #include <gtest/gtest.h>
 
 #include "executor/channel/channel_local.h"
-#include "tests/support/noting_channel.h"
+#include "tests/support/recording_channel.h"
 #include "tests/support/scaling_model.h"
 
 namespace stagecraft::run {
 namespace {
 
 using stagecraft::testing::ForwardingChannel;
-using stagecraft::testing::NotingChannel;
+using stagecraft::testing::RecordingChannel;
 using stagecraft::testing::scaling_model;
 using stagecraft::testing::scaling_plan;
 using ::testing::AllOf;
@@ -72,7 +72,7 @@ TEST(LossGathering, NeedsNothingOfAReplicaWithoutMicrobatches) {
 
 TEST(LossGathering, StageWithoutTheLossSendsNothing) {
   Ranks ranks("1f1b", 2, {2, 1});
-  NotingChannel channel(*ranks.channels[1]);
+  RecordingChannel channel(*ranks.channels[1]);
   LossGathering first(ranks.bound, 1, channel);
   first.send({});
   first.finish();

@@ -137,9 +137,9 @@ TEST(EvaluationPieces, CoverTheDataOrSomeOfIt) {
   EXPECT_EQ(pieces(7, 2, 4), (std::vector<std::int64_t>{2, 2, 0}));
   EXPECT_EQ(pieces(std::nullopt, 2, 4), (std::vector<std::int64_t>{2, 2, 0}));
   EXPECT_THAT([&] { (void)pieces(std::nullopt, 2, std::nullopt); },
-              ThrowsMessage<std::invalid_argument>("the data have no end; say how many with --samples"));
+              ThrowsMessage<std::invalid_argument>("the data is endless; give the number of samples with --samples"));
   EXPECT_THAT([&] { (void)pieces(7, 2, 8); },
-              ThrowsMessage<std::invalid_argument>("the data have 7 samples, fewer than 8"));
+              ThrowsMessage<std::invalid_argument>("the data has 7 samples, fewer than 8"));
   EXPECT_THAT([&] { (void)pieces(7, 8, std::nullopt); },
               ThrowsMessage<std::invalid_argument>("7 samples do not fill one microbatch of 8"));
 }

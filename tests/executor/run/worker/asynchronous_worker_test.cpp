@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "executor/channel/channel_local.h"
-#include "tests/support/noting_channel.h"
+#include "tests/support/recording_channel.h"
 #include "tests/support/scaling_model.h"
 
 // Tests the first of two ranks, whose stage is h = a x; the test acts as the second. The gradient that it sends for h
@@ -18,7 +18,7 @@ namespace {
 
 using stagecraft::testing::CountedData;
 using stagecraft::testing::crossing;
-using stagecraft::testing::NotingChannel;
+using stagecraft::testing::RecordingChannel;
 using stagecraft::testing::scaling_model;
 using stagecraft::testing::scaling_plan;
 using ::testing::ElementsAre;
@@ -64,7 +64,7 @@ struct First {
   BoundPlan plan;
   BoundModel bound;
   std::vector<std::unique_ptr<channel::Channel>> channels = channel::make_local_channels(2, std::chrono::seconds(20));
-  NotingChannel channel;
+  RecordingChannel channel;
   std::vector<std::int64_t> done;
   AsynchronousWorker worker;
 };
@@ -97,7 +97,7 @@ TEST(AsynchronousWorker, LaterStepSeesTheUpdateBeforeLast) {
   EXPECT_EQ(first.a(), 2 - 4 * 0.5) << "every update is applied in the end";
 }
 
-TEST(AsynchronousWorker, TellsEachStepOnceItsLastBackwardIsDone) {
+TEST(AsynchronousWorker, ReportsEachStepAfterItsLastBackward) {
   const Ones data;
   WorkerOptions options = settings(3);
   options.first_step = 10;
@@ -158,7 +158,7 @@ TEST(AsynchronousWorker, ReplicasApplyTheMeanOfTheirRound) {
   }
 }
 
-TEST(AsynchronousWorker, RefusesToSkipStepsThatNoMomentParts) {
+TEST(AsynchronousWorker, RefusesToSkipOverlappingSteps) {
   const Ones data;
   First first("pipedream", 2, settings(1), data);
   EXPECT_THAT([&] { first.worker.on_nonfinite(stage::OnNonfinite::Skip, nullptr); },

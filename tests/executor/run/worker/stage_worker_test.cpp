@@ -8,7 +8,7 @@
 
 #include "costmodel/errors.h"
 #include "executor/channel/channel_local.h"
-#include "tests/support/noting_channel.h"
+#include "tests/support/recording_channel.h"
 #include "tests/support/scaling_model.h"
 
 // Tests one rank of two; the test acts as the other. Local sends never block, so everything that the rank needs is sent
@@ -19,7 +19,7 @@ namespace {
 
 using stagecraft::testing::CountedData;
 using stagecraft::testing::crossing;
-using stagecraft::testing::NotingChannel;
+using stagecraft::testing::RecordingChannel;
 using stagecraft::testing::scaling_model;
 using stagecraft::testing::scaling_plan;
 using ::testing::AllOf;
@@ -83,7 +83,7 @@ struct Half {
   BoundModel bound;
   CountedData data;
   std::vector<std::unique_ptr<channel::Channel>> channels = channel::make_local_channels(2, std::chrono::seconds(20));
-  NotingChannel channel;
+  RecordingChannel channel;
   channel::Channel& other;
   NotingWorker worker;
 };
@@ -201,7 +201,7 @@ TEST(StageWorker, NamesWhereMemoryRanOut) {
                                                    "\"loss\", forward: out of memory, 64.0 TiB more")));
 }
 
-TEST(StageWorker, TellsItsActivityWhatItIsAboutToDo) {
+TEST(StageWorker, ReportsWhatItIsAboutToDo) {
   model::Model model = scaling_model();
   channel::Activity* activity = nullptr;
   std::vector<std::string> seen;
@@ -229,7 +229,7 @@ TEST(StageWorker, StopsAtALossThatIsNotFinite) {
               ThrowsMessage<stage::NonfiniteError>(AllOf(HasSubstr("step 3"), HasSubstr("loss of microbatch 1"))));
 }
 
-TEST(StageWorker, GoesOnAfterALossThatIsNotFiniteIfToldTo) {
+TEST(StageWorker, ContinuesAfterANonfiniteLossIfAskedTo) {
   Half half(1, 2);
   std::vector<std::string> told;
   half.worker.on_nonfinite(stage::OnNonfinite::Warn, [&](const std::string& text) { told.push_back(text); });
@@ -251,7 +251,7 @@ TEST(StageWorker, HandsValuesBetweenItsStagesWithoutTheChannel) {
   const BoundModel bound = bind_model(bound_plan, model);
   const CountedData data;
   const auto channels = channel::make_local_channels(1, std::chrono::seconds(20));
-  NotingChannel channel(*channels.front());
+  RecordingChannel channel(*channels.front());
   NotingWorker worker(bound, 0, channel, data, {});
   worker.compute(0);
   EXPECT_THAT(channel.notes, ElementsAre());

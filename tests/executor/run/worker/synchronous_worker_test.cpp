@@ -10,7 +10,7 @@
 
 #include "executor/channel/channel_local.h"
 #include "tests/support/forwarding_channel.h"
-#include "tests/support/noting_channel.h"
+#include "tests/support/recording_channel.h"
 #include "tests/support/scaling_model.h"
 
 // One rank with the whole model: x is 10 step + microbatch + 1, the gradients are b x for a and a x for b. All numbers
@@ -20,7 +20,7 @@ namespace stagecraft::run {
 namespace {
 
 using stagecraft::testing::CountedData;
-using stagecraft::testing::NotingChannel;
+using stagecraft::testing::RecordingChannel;
 using stagecraft::testing::scaling_model;
 using stagecraft::testing::scaling_plan;
 using ::testing::AllOf;
@@ -62,7 +62,7 @@ struct Alone {
   BoundModel bound;
   CountedData data;
   std::vector<std::unique_ptr<channel::Channel>> channels = channel::make_local_channels(1, std::chrono::seconds(20));
-  NotingChannel channel;
+  RecordingChannel channel;
   SynchronousWorker worker;
 };
 

@@ -91,7 +91,7 @@ TEST(LossScaler, NamesAWrongOption) {
               ThrowsMessage<std::invalid_argument>("the loss scale grows every 0 steps, must be at least 1"));
 }
 
-TEST(Overflows, FindsInfinitiesAndWhatIsNoNumberAndChangesNothing) {
+TEST(Overflows, FindsInfinitiesAndNaNsAndChangesNothing) {
   std::vector<Parameter> parameters(2);
   for (Parameter& parameter : parameters) parameter.value = at::zeros({3}).requires_grad_(true);
   EXPECT_FALSE(overflows(parameters));
@@ -120,7 +120,7 @@ TEST(RunInLowPrecision, EqualsASingleProcessBitForBitForEveryReplicaVector) {
   }
 }
 
-TEST(RunInLowPrecision, LosesStepsThatOverflowOnEveryRankAndGoesOn) {
+TEST(RunInLowPrecision, SkipsStepsThatOverflowOnEveryRankAndContinues) {
   const PlannedModel planned = mlp_in(at::kHalf);
   const int layers = static_cast<int>(planned.model.layers.size());
   for (const double clip : {0.0, 0.05}) {
@@ -157,7 +157,7 @@ TEST(RunInLowPrecision, LosesStepsThatOverflowOnEveryRankAndGoesOn) {
   }
 }
 
-TEST(RunInLowPrecision, GoesOnWithTheScaleOfACheckpoint) {
+TEST(RunInLowPrecision, ContinuesWithTheScaleOfACheckpoint) {
   const PlannedModel planned = mlp_in(at::kHalf);
   const Plan plan = cut_plan(planned, {4}, {2, 1}, "1f1b", 4);
   testing::CommandFolder folder;

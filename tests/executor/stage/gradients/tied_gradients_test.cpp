@@ -8,7 +8,7 @@
 
 #include "executor/channel/channel_local.h"
 #include "executor/channel/control_tags.h"
-#include "tests/support/noting_channel.h"
+#include "tests/support/recording_channel.h"
 #include "tests/support/scaling_model.h"
 
 // Both layers of scaling_model hold "a" = 2: h = a x, loss = a h. The gradients of a are a x in the first layer and h
@@ -18,7 +18,7 @@ namespace stagecraft::stage {
 namespace {
 
 using stagecraft::testing::crossing;
-using stagecraft::testing::NotingChannel;
+using stagecraft::testing::RecordingChannel;
 using stagecraft::testing::scaling_model;
 using ::testing::ElementsAre;
 
@@ -40,7 +40,7 @@ struct OneStage {
   model::Model model = tied_model();
   StageProgram program{model, {0, 1}, {}, {}, 1};
   std::vector<std::unique_ptr<channel::Channel>> channels = channel::make_local_channels(1, std::chrono::seconds(20));
-  NotingChannel channel;
+  RecordingChannel channel;
   TiedGradients tied;
 };
 
@@ -54,7 +54,7 @@ TEST(TiedGradients, SumOverTheLayersAndMicrobatchesOfAStage) {
   EXPECT_THAT(stage.channel.notes, ElementsAre()) << "no other rank holds it";
 }
 
-TEST(TiedGradients, CopiesHaveGradientsOfTheirOwn) {
+TEST(TiedGradients, CopiesHaveSeparateGradients) {
   OneStage stage;
   stage.run(0, 1);
   stage.tied.reduce();
@@ -113,7 +113,7 @@ TEST(TiedGradients, SumOverTwoStagesOfARank) {
   StageProgram first(model, {0}, {}, {{.layer = 0}}, 1);
   StageProgram second(model, {1}, {{.value = {.layer = 0}}}, {}, 1);
   const auto channels = channel::make_local_channels(1, std::chrono::seconds(20));
-  NotingChannel channel(*channels[0]);
+  RecordingChannel channel(*channels[0]);
   TiedGradients tied(channel, {{"a", {1}, {0}, channel::kTiesTag}}, {&first, &second});
   Flight flight = first.forward({}, {crossing(3)}, 0, 0);
   const at::Tensor h = flight.sent.front().detach();
@@ -135,7 +135,7 @@ TEST(TiedGradients, SumOverTheRanksThatHoldThem) {
   std::vector<std::jthread> ranks;
   for (std::size_t rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank] {
-      NotingChannel channel(*channels[rank]);
+      RecordingChannel channel(*channels[rank]);
       const bool is_first = rank == 0;
       StageProgram program = is_first ? StageProgram(model, {0}, {}, {{.layer = 0}}, 1)
                                       : StageProgram(model, {1}, {{.value = {.layer = 0}}}, {}, 1);

@@ -76,7 +76,7 @@ TEST_F(ArgumentPushes, ValuesComeFromTheirSlots) {
   EXPECT_EQ(pushed(kNumberType, kFloat).toDouble(), 1.5);
 }
 
-TEST_F(ArgumentPushes, WholeNumberIsAFloatWhereOneIsWanted) {
+TEST_F(ArgumentPushes, IntegerBecomesAFloatWhereOneIsExpected) {
   const c10::IValue value = pushed(kFloatType, kInt);
   ASSERT_TRUE(value.isDouble());
   EXPECT_EQ(value.toDouble(), 6);
@@ -92,7 +92,7 @@ TEST_F(ArgumentPushes, NumberWhereATensorIsWantedYieldsToTheOtherOperandsType) {
   }
 }
 
-TEST_F(ArgumentPushes, ListOfWholeNumbersMixesGivenOnesAndValues) {
+TEST_F(ArgumentPushes, ListOfIntegersMixesConstantsAndValues) {
   const c10::IValue value = pushed(kInts, std::vector<IntItem>{std::int64_t{2}, kInt, std::int64_t{-1}});
   EXPECT_EQ(value.toIntVector(), (std::vector<std::int64_t>{2, 6, -1}));
   frame_.slots[11] = std::int64_t{9};  // the value in the next call

@@ -44,7 +44,7 @@ std::int64_t whole(const std::string& target, std::int64_t a, std::int64_t b) {
 }
 double real(const std::string& target, double a, double b) { return result("_operator." + target, {a, b}).toDouble(); }
 
-TEST(NumberCall, WholeNumbersStayWhole) {
+TEST(NumberCall, IntegersStayIntegers) {
   EXPECT_EQ(whole("add", 7, -9), -2);
   EXPECT_EQ(whole("sub", 7, -9), 16);
   EXPECT_EQ(whole("mul", 7, -9), -63);
@@ -55,7 +55,7 @@ TEST(NumberCall, WholeNumbersStayWhole) {
   EXPECT_EQ(result("_operator.pos", {std::int64_t{7}}).toInt(), 7);
 }
 
-TEST(NumberCall, OneRealNumberMakesTheResultReal) {
+TEST(NumberCall, OneFloatMakesTheResultFloat) {
   EXPECT_EQ(result("_operator.add", {std::int64_t{7}, 0.5}).toDouble(), 7.5);
   EXPECT_EQ(result("_operator.mul", {0.5, std::int64_t{7}}).toDouble(), 3.5);
   EXPECT_EQ(result("_operator.truediv", {std::int64_t{1}, std::int64_t{4}}).toDouble(), 0.25);
@@ -114,7 +114,7 @@ TEST(NumberCall, RefusesADivisionByZero) {
   }
 }
 
-TEST(NumberCall, RoundsToWholeNumbers) {
+TEST(NumberCall, RoundsToIntegers) {
   const auto rounded = [](const std::string& target, double x) { return result(target, {x}).toInt(); };
   EXPECT_EQ(rounded("math.trunc", -2.5), -2);
   EXPECT_EQ(rounded("math.floor", -2.5), -3);

@@ -44,7 +44,7 @@ TEST(ParseGranularity, ListsTheKindsForAnythingElse) {
   }
 }
 
-TEST(LabelOf, AutoTakesTheOutermostNumberedModuleThatIsNoSequential) {
+TEST(LabelOf, AutoTakesTheOutermostNumberedModuleThatIsNotASequential) {
   const LayerLabel found = label(deep_node(), "auto");
   EXPECT_EQ(found.name, "0.blocks.1");
   EXPECT_EQ(found.path, "0.blocks.1");

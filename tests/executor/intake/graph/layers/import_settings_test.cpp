@@ -50,7 +50,7 @@ TEST(InputRanges, AreReadByInput) {
   EXPECT_TRUE(input_ranges({{"layers", "auto"}}).empty());
 }
 
-TEST(InputRanges, NameTheSettingThatIsNoRange) {
+TEST(InputRanges, NameAnInvalidRange) {
   for (const char* text : {"", "5", "0..", "..5", "5..5", "6..5", "0..5x", "x0..5", " 0..5", "0...5", "0..1.5",
                            "0..9223372036854775808"}) {
     EXPECT_THAT(refused([&] { return input_ranges({{"range.tokens", text}}); }),

@@ -85,7 +85,7 @@ TEST(LayerGroups, AModelWithoutModulesIsOneLayer) {
   EXPECT_THAT(names(s.groups("loss")), ElementsAre("Net"));
 }
 
-TEST(LayerGroups, ASecondCallOfAModuleIsALayerOfItsOwn) {
+TEST(LayerGroups, ASecondCallOfAModuleIsASeparateLayer) {
   Sketch s;
   s.value("x", Origin::Input);
   s.node("first", "block", {"x"});
@@ -329,7 +329,7 @@ TEST(LayerGroups, AMaskThatIsWrittenAfterALayerReadsItIsNotMadeBeforehand) {
   EXPECT_THAT(found.groups[0].nodes, ElementsAre(0, 1, 2));
 }
 
-TEST(LayerGroups, SomethingElseThanATensorStaysInside) {
+TEST(LayerGroups, NonTensorsStayInside) {
   Sketch s;
   s.value("x", Origin::Input);
   s.node("list", "a", {"x"});

@@ -65,7 +65,7 @@ TEST(OnItems, AppendChangesTheListThatOtherNamesStandFor) {
   EXPECT_THAT(numbers(other), ElementsAre(5, 6));
 }
 
-TEST(OnItems, CopiesAndSumsAreListsOfTheirOwn) {
+TEST(OnItems, CopiesAndSumsAreNewLists) {
   const ScriptValue items = list({5});
   const ScriptValue copy = call("aten::list", {items})->front();
   const ScriptValue sum = call("aten::add", {items, list({8})})->front();

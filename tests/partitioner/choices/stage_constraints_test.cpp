@@ -1,4 +1,4 @@
-#include "partitioner/choices/by_hand.h"
+#include "partitioner/choices/stage_constraints.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,31 +22,32 @@ Graph chain(int layers) {
   return testing::chain_graph(times, times);
 }
 
-TEST(ByHand, ReadsPinsAndRangesOfLayersAndModules) {
+TEST(StageConstraints, ReadsPinsAndRangesOfLayersAndModules) {
   Graph graph = chain(5);
   graph.layers[1].id = "h.0.attn";
   graph.layers[2].id = "h.0.mlp";
   graph.layers[3].id = "h.01";
-  const ByHand hand = by_hand(graph, {"h.0=1", "l4=2"}, {"l0..h.0"});
+  const StageConstraints hand = stage_constraints(graph, {"h.0=1", "l4=2"}, {"l0..h.0"});
   EXPECT_THAT(hand.pins, ElementsAre(Pair(1, 1), Pair(2, 1), Pair(4, 2)));
   EXPECT_THAT(hand.together, ElementsAre(ElementsAre(0, 1, 2)));
   EXPECT_FALSE(hand.is_empty());
-  EXPECT_TRUE(by_hand(graph, {}, {}).is_empty());
+  EXPECT_TRUE(stage_constraints(graph, {}, {}).is_empty());
 }
 
 // l0 feeds l1 and l2, both feed l3: between l0 and l3 are both.
-TEST(ByHand, RangesHoldEveryLayerOnPathsBetween) {
+TEST(StageConstraints, RangesHoldEveryLayerOnPathsBetween) {
   Graph graph = chain(4);
   graph.edges = {{0, 1, 0}, {0, 2, 0}, {1, 3, 0}, {2, 3, 0}};
-  EXPECT_THAT(by_hand(graph, {}, {"l0..l3"}).together, ElementsAre(ElementsAre(0, 1, 2, 3)));
-  EXPECT_THAT(by_hand(graph, {}, {"l1..l1"}).together, ElementsAre(ElementsAre(1)));
+  EXPECT_THAT(stage_constraints(graph, {}, {"l0..l3"}).together, ElementsAre(ElementsAre(0, 1, 2, 3)));
+  EXPECT_THAT(stage_constraints(graph, {}, {"l1..l1"}).together, ElementsAre(ElementsAre(1)));
 }
 
-TEST(ByHand, NamesTheOptionAndWhatIsWrong) {
+TEST(StageConstraints, NamesTheOptionAndWhatIsWrong) {
   const Graph graph = chain(4);
   const auto refuses = [&](const std::vector<std::string>& pins, const std::vector<std::string>& ranges,
                            const std::string& message) {
-    EXPECT_THAT([&] { (void)by_hand(graph, pins, ranges); }, ThrowsMessage<std::invalid_argument>(HasSubstr(message)));
+    EXPECT_THAT([&] { (void)stage_constraints(graph, pins, ranges); },
+                ThrowsMessage<std::invalid_argument>(HasSubstr(message)));
   };
   for (const char* pin : {"l1", "l1=", "=1", "l1=x", "l1=-1", "l1=1.5", "l1=99999999999"})
     refuses({pin}, {}, "--pin: found \"" + std::string(pin) + "\", expected LAYER=STAGE with stages from 0");
@@ -60,21 +61,24 @@ TEST(ByHand, NamesTheOptionAndWhatIsWrong) {
   refuses({"l1=0", "l2=1"}, {"l1..l2"}, "--pin: l1=0 and l2=1 contradict --no-cut-in");
 }
 
-TEST(WithHand, MovesWhatHasToMove) {
+TEST(WithStageConstraints, MovesWhatHasToMove) {
   const Graph graph = chain(6);
   const Partition halves{{0, 0, 0, 1, 1, 1}, {1, 1}};
   // l4 in stage 0 takes l3 with it.
-  EXPECT_THAT(with_hand(graph, halves, by_hand(graph, {"l4=0"}, {}))->stage_of_layer, ElementsAre(0, 0, 0, 0, 0, 1));
+  EXPECT_THAT(with_stage_constraints(graph, halves, stage_constraints(graph, {"l4=0"}, {}))->stage_of_layer,
+              ElementsAre(0, 0, 0, 0, 0, 1));
   // Two of l1..l3 are in stage 0.
-  EXPECT_THAT(with_hand(graph, halves, by_hand(graph, {}, {"l1..l3"}))->stage_of_layer, ElementsAre(0, 0, 0, 0, 1, 1));
-  EXPECT_THAT(with_hand(graph, halves, by_hand(graph, {"l1=1"}, {"l1..l2"}))->stage_of_layer,
+  EXPECT_THAT(with_stage_constraints(graph, halves, stage_constraints(graph, {}, {"l1..l3"}))->stage_of_layer,
+              ElementsAre(0, 0, 0, 0, 1, 1));
+  EXPECT_THAT(with_stage_constraints(graph, halves, stage_constraints(graph, {"l1=1"}, {"l1..l2"}))->stage_of_layer,
               ElementsAre(0, 1, 1, 1, 1, 1));
-  EXPECT_EQ(with_hand(graph, halves, by_hand(graph, {"l4=2"}, {})), std::nullopt);
-  EXPECT_EQ(with_hand(graph, halves, by_hand(graph, {"l5=0"}, {})), std::nullopt);  // stage 1 is empty
+  EXPECT_EQ(with_stage_constraints(graph, halves, stage_constraints(graph, {"l4=2"}, {})), std::nullopt);
+  EXPECT_EQ(with_stage_constraints(graph, halves, stage_constraints(graph, {"l5=0"}, {})),
+            std::nullopt);  // stage 1 is empty
 }
 
 // On random graphs: what comes out has the layers where they must be, no empty stage and no edge backwards.
-TEST(WithHand, GivesValidStages) {
+TEST(WithStageConstraints, GivesValidStages) {
   int found = 0;
   for (unsigned seed = 1; seed <= 500; ++seed) {
     std::mt19937 random(seed);
@@ -90,14 +94,14 @@ TEST(WithHand, GivesValidStages) {
     Partition partition;
     partition.replicas.assign(static_cast<std::size_t>(stages), 1);
     for (int i = 0; i < layers; ++i) partition.stage_of_layer.push_back(i * stages / layers);
-    ByHand hand;
+    StageConstraints hand;
     try {
-      hand = by_hand(graph,
-                     {"l" + std::to_string(random() % static_cast<unsigned>(layers)) + "=" +
-                      std::to_string(random() % static_cast<unsigned>(stages))},
-                     {"l1..l2"});
+      hand = stage_constraints(graph,
+                               {"l" + std::to_string(random() % static_cast<unsigned>(layers)) + "=" +
+                                std::to_string(random() % static_cast<unsigned>(stages))},
+                               {"l1..l2"});
     } catch (const std::invalid_argument&) { continue; }
-    const auto out = with_hand(graph, partition, hand);
+    const auto out = with_stage_constraints(graph, partition, hand);
     if (!out) continue;
     ++found;
     EXPECT_TRUE(honours(*out, hand)) << "seed " << seed;

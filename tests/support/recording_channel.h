@@ -9,9 +9,9 @@ namespace stagecraft::testing {
 
 /// Records the calls to another channel, in order: "receive from 0 under 2", "send 12 to 1 under 0" (a tensor of one
 /// value) or "all-reduce under 7".
-class NotingChannel : public ForwardingChannel {
+class RecordingChannel : public ForwardingChannel {
  public:
-  explicit NotingChannel(channel::Channel& channel) : ForwardingChannel(channel) {}
+  explicit RecordingChannel(channel::Channel& channel) : ForwardingChannel(channel) {}
   std::unique_ptr<channel::Sending> send(const at::Tensor& tensor, int to, int tag) override {
     notes.push_back("send " + std::to_string(tensor.item<int>()) + " to " + std::to_string(to) + " under " +
                     std::to_string(tag));

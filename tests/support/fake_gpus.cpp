@@ -4,9 +4,9 @@
 // match. It therefore checks our calls; it cannot show that the real libraries accept them.
 // The address sanitizer refuses to start after another library unless ASAN_OPTIONS has verify_asan_link_order=0, as in
 // the test presets. Nothing here replaces what the sanitizer does.
-//   PRETENDED_GPUS    number of GPUs (default: 1)
-//   PRETENDED_MEMORY  largest allocation in bytes (default: no limit)
-//   PRETENDED_FAILURE rank whose all-reduces fail (default: none)
+//   FAKE_GPUS    number of GPUs (default: 1)
+//   FAKE_MEMORY  largest allocation in bytes (default: no limit)
+//   FAKE_FAILURE rank whose all-reduces fail (default: none)
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -75,7 +75,7 @@ long setting(const char* name, long otherwise) {
 
 void expect(bool holds, const std::string& what) {
   if (holds) return;
-  std::fprintf(stderr, "pretended GPUs: %s\n", what.c_str());
+  std::fprintf(stderr, "fake GPUs: %s\n", what.c_str());
   std::_Exit(70);
 }
 
@@ -155,7 +155,7 @@ ncclResult_t message(bool out, const void* values, std::size_t count, int peer, 
 }
 
 cudaError_t allocate(void** out, std::size_t bytes) {
-  if (static_cast<long>(bytes) > setting("PRETENDED_MEMORY", 1L << 40)) return cudaErrorMemoryAllocation;
+  if (static_cast<long>(bytes) > setting("FAKE_MEMORY", 1L << 40)) return cudaErrorMemoryAllocation;
   *out = std::malloc(bytes);
   const std::lock_guard lock(mutex);
   blocks[static_cast<const char*>(*out)] = bytes;
@@ -175,7 +175,7 @@ extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
   expect(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS") != nullptr, "CUDA starts with its default number of queues");
-  *count = static_cast<int>(setting("PRETENDED_GPUS", 1));
+  *count = static_cast<int>(setting("FAKE_GPUS", 1));
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* out) {
@@ -183,12 +183,12 @@ cudaError_t cudaGetDevice(int* out) {
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int wanted) {
-  if (wanted < 0 || wanted >= setting("PRETENDED_GPUS", 1)) return cudaErrorInvalidDevice;
+  if (wanted < 0 || wanted >= setting("FAKE_GPUS", 1)) return cudaErrorInvalidDevice;
   device = wanted;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int) {
-  std::snprintf(out->name, sizeof out->name, "pretended GPU");
+  std::snprintf(out->name, sizeof out->name, "fake GPU");
   out->totalGlobalMem = std::size_t{16} << 30;
   return cudaSuccess;
 }
@@ -303,7 +303,7 @@ ncclResult_t ncclRecv(void* values, std::size_t count, ncclDataType_t, int peer,
 }
 ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDataType_t, ncclRedOp_t,
                            ncclComm_t communicator, cudaStream_t stream) {
-  if (reinterpret_cast<Communicator*>(communicator)->rank == setting("PRETENDED_FAILURE", -1)) {
+  if (reinterpret_cast<Communicator*>(communicator)->rank == setting("FAKE_FAILURE", -1)) {
     failed = true;
     changed.notify_all();
     return ncclSystemError;

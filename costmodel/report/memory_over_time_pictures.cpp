@@ -31,11 +31,11 @@ void grid(Drawing& out, const Axis& axis, const std::string& what) {
 
 }  // namespace
 
-Picture memory_course_picture(const std::string& name, const Prediction& prediction, std::optional<Bytes> limit) {
+Picture memory_over_time_picture(const std::string& name, const Prediction& prediction, std::optional<Bytes> limit) {
   Drawing out(name, "Memory over time");
   Seconds until;
   Bytes highest;
-  for (const MemoryCourse& course : prediction.memory_over_time) {
+  for (const MemoryOverTime& course : prediction.memory_over_time) {
     for (const MemoryMoment& moment : course.moments) {
       until = std::max(until, moment.from);
       highest = std::max(highest, moment.bytes);
@@ -56,7 +56,7 @@ Picture memory_course_picture(const std::string& name, const Prediction& predict
   out.text(kLeft + kWide, kTop + kHigh + 32, "end", times.unit);
   std::vector<std::pair<std::string, std::string>> entries;
   for (std::size_t i = 0; i < prediction.memory_over_time.size(); ++i) {
-    const MemoryCourse& course = prediction.memory_over_time[i];
+    const MemoryOverTime& course = prediction.memory_over_time[i];
     if (course.moments.empty()) continue;
     std::string line = fmt::format("M{:.2f},{:.2f}", x(course.moments.front().from), y(course.moments.front().bytes));
     Bytes most;
@@ -70,9 +70,8 @@ Picture memory_course_picture(const std::string& name, const Prediction& predict
                          fmt::format("{}, at most {}", who, format_bytes(most)));
   }
   std::string caption =
-      "What the first replica of each stage holds while it computes and after; the activations of a microbatch stay "
-      "from "
-      "its forward to its backward.";
+      "Memory of the first replica of each stage during and after its computations; the activations of a microbatch "
+      "are kept from its forward to its backward.";
   if (limit) caption += " The device has " + format_bytes(*limit) + ".";
   if (draws_limit) {
     out.line(kLeft, y(*limit), kLeft + kWide, y(*limit), "limit");
@@ -117,7 +116,7 @@ Picture scaling_picture(const std::string& name, const std::vector<ScalePoint>& 
   }
   for (const ScalePoint* point : sorted) {
     const double n = point->copies;
-    const std::string words = fmt::format("{} devices: {} a step, {:.1f} % efficient ({:.1f} to {:.1f} %)",
+    const std::string words = fmt::format("{} devices: {} per step, {:.1f} % efficient ({:.1f} to {:.1f} %)",
                                           point->devices, format_seconds(point->iteration), point->efficiency * 100,
                                           point->efficiency_low * 100, point->efficiency_high * 100);
     out.rect(x(n) - 3.5, y(n * point->efficiency) - 3.5, 7, 7, fmt::format("fill=\"{}\"", series_colour(0)), words);
@@ -134,11 +133,10 @@ Picture scaling_picture(const std::string& name, const std::vector<ScalePoint>& 
   const double legend =
       out.legend(kLeft, kTop + kHigh + 46, kWide,
                  {{fmt::format("fill=\"{}\"", series_colour(0)), "predicted throughput, with its 90 % interval"},
-                  {"fill=\"none\"", "dashed: as many times the throughput"}});
-  return out.finish(
-      kLeft + kWide + 20, kTop + kHigh + 52 + legend,
-      "Throughput of several copies of the plan over that of one. The difference to the dashed line is what "
-      "gradient sums between the copies cost.");
+                  {"fill=\"none\"", "dashed: perfect scaling"}});
+  return out.finish(kLeft + kWide + 20, kTop + kHigh + 52 + legend,
+                    "Throughput of several copies of the plan over that of one. The difference from the dashed line is "
+                    "the cost of summing gradients across the copies.");
 }
 
 }  // namespace stagecraft::report

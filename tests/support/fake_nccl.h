@@ -6,46 +6,46 @@
 #include <string>
 #include <vector>
 
-// What a test asks of the library that pretends to be the CUDA runtime and NCCL, see pretended_nccl.cpp.
+// How a test controls the fake CUDA runtime and NCCL, see fake_nccl.cpp.
 
 namespace stagecraft::testing {
 
 /// A call on a communicator.
-struct PretendedCall {
+struct FakeCall {
   std::string communicator;  ///< its name
   int rank = 0;              ///< in it
   std::string kind;          ///< "send", "receive", "all-reduce", "all-gather"
   std::size_t bytes = 0;     ///< of what this rank sends or receives
-  friend bool operator==(const PretendedCall&, const PretendedCall&) = default;
+  friend bool operator==(const FakeCall&, const FakeCall&) = default;
 };
 
 /// From now on, calls of this thread are recorded.
-void record_pretended_calls();
+void record_fake_calls();
 /// All recorded calls since the last time, those of each thread in its order.
-[[nodiscard]] std::vector<PretendedCall> take_pretended_calls();
+[[nodiscard]] std::vector<FakeCall> take_fake_calls();
 
 /// From now on, it breaks a rule if this thread calls an operation with bytes that its communicator has not seen: NCCL
 /// may have to connect for it.
-void require_connected_pretended();
+void require_connected_fake();
 
 /// From now on, transfers on the communicator `name` never end; an empty name ends that.
-void stall_pretended(const std::string& name);
+void stall_fake(const std::string& name);
 /// From now on, the communicator `name` reports a network error; an empty name ends that.
-void break_pretended(const std::string& name);
+void break_fake(const std::string& name);
 
 /// Communicators that exist, and the rules broken so far, one line each.
-[[nodiscard]] int pretended_communicators();
-[[nodiscard]] std::vector<std::string> pretended_offences();
+[[nodiscard]] int fake_communicators();
+[[nodiscard]] std::vector<std::string> fake_violations();
 
-/// While it exists, the calling thread's default stream is a stream of its own, as a GPU's is: work enqueued there runs
+/// While it exists, the calling thread's default stream is a separate stream, as on a GPU: work enqueued there runs
 /// later, on another thread. Without one, the default stream is the calling thread itself.
-class PretendedCompute {
+class FakeCompute {
  public:
-  PretendedCompute();
+  FakeCompute();
   /// Returns when all work is done.
-  ~PretendedCompute();
-  PretendedCompute(const PretendedCompute&) = delete;
-  PretendedCompute& operator=(const PretendedCompute&) = delete;
+  ~FakeCompute();
+  FakeCompute(const FakeCompute&) = delete;
+  FakeCompute& operator=(const FakeCompute&) = delete;
   /// Returns when all work is done.
   void synchronize();
   /// Enqueues `kernel`.

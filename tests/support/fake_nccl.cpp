@@ -1,6 +1,6 @@
 // To be linked before the CUDA runtime and NCCL: streams, events and communicators of a machine without a GPU. Memory
 // is the host's. A stream is a thread that does what was enqueued, one piece of work after the other; the default
-// stream is the calling thread, or the stream of its PretendedCompute. A thread that creates communicators stands for a
+// stream is the calling thread, or the stream of its FakeCompute. A thread that creates communicators stands for a
 // process. NCCL's rules are kept at their strictest:
 //   - Communicators don't block: every call returns "in progress", and a thread of its own enqueues the work a little
 //     later, as in NCCL. The next poll joins that thread without a lock, so two threads inside one communicator break a
@@ -15,7 +15,7 @@
 // What breaks a rule is noted as an offence. A wait that nothing will end is one, too: after kPatience everything is
 // let go. The library shows what our calls say, in which order and on which streams; it cannot show that the real
 // libraries accept them.
-#include "tests/support/pretended_nccl.h"
+#include "tests/support/fake_nccl.h"
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -34,7 +34,7 @@
 
 namespace {
 
-using stagecraft::testing::PretendedCall;
+using stagecraft::testing::FakeCall;
 
 constexpr std::chrono::seconds kPatience{20};
 /// How long a thread stays inside a poll, so that a second one meets it there.
@@ -43,7 +43,7 @@ constexpr std::chrono::microseconds kInsidePoll{10};
 // One lock for everything: this is about rules, not about speed.
 std::mutex mutex;
 std::condition_variable changed;
-std::vector<PretendedCall> calls;
+std::vector<FakeCall> calls;
 std::vector<std::string> offences;
 std::string stalled;
 std::string broken;
@@ -104,12 +104,12 @@ struct Event {
 };
 using EventHandle = std::shared_ptr<Event>;
 
-/// Memory of a PretendedCompute.
+/// Memory of a FakeCompute.
 struct Block {
   std::size_t bytes = 0;
   bool freed = false;
 };
-std::map<const char*, Block> blocks;  // by address; freed ones stay until their PretendedCompute ends
+std::map<const char*, Block> blocks;  // by address; freed ones stay until their FakeCompute ends
 
 struct Message {
   const void* from = nullptr;
@@ -398,37 +398,37 @@ void reclaim(ncclComm_t handle) {
 
 namespace stagecraft::testing {
 
-void record_pretended_calls() { recording = true; }
-void require_connected_pretended() { connected_only = true; }
-std::vector<PretendedCall> take_pretended_calls() {
+void record_fake_calls() { recording = true; }
+void require_connected_fake() { connected_only = true; }
+std::vector<FakeCall> take_fake_calls() {
   const std::lock_guard lock(mutex);
   return std::exchange(calls, {});
 }
-void stall_pretended(const std::string& name) {
+void stall_fake(const std::string& name) {
   const std::lock_guard lock(mutex);
   stalled = name;
   changed.notify_all();
 }
-void break_pretended(const std::string& name) {
+void break_fake(const std::string& name) {
   const std::lock_guard lock(mutex);
   broken = name;
 }
-int pretended_communicators() {
+int fake_communicators() {
   const std::lock_guard lock(mutex);
   return communicators;
 }
-std::vector<std::string> pretended_offences() {
+std::vector<std::string> fake_violations() {
   const std::lock_guard lock(mutex);
   let_go = false;
   return std::exchange(offences, {});
 }
 
-struct PretendedCompute::State {
+struct FakeCompute::State {
   Stream stream;
   std::map<void*, std::unique_ptr<char[]>> memory;
 };
-PretendedCompute::PretendedCompute() : state_(std::make_unique<State>()) { compute = &state_->stream; }
-PretendedCompute::~PretendedCompute() {
+FakeCompute::FakeCompute() : state_(std::make_unique<State>()) { compute = &state_->stream; }
+FakeCompute::~FakeCompute() {
   synchronize();
   compute = nullptr;
   {
@@ -436,12 +436,12 @@ PretendedCompute::~PretendedCompute() {
     for (const auto& [place, bytes] : state_->memory) blocks.erase(static_cast<const char*>(place));
   }
 }
-void PretendedCompute::synchronize() {
+void FakeCompute::synchronize() {
   std::unique_lock lock(mutex);
   (void)wait(lock, "compute", [&] { return state_->stream.idle(); });
 }
-void PretendedCompute::launch(std::function<void()> kernel) { run_or_enqueue(nullptr, std::move(kernel)); }
-void* PretendedCompute::allocate(std::size_t bytes) {
+void FakeCompute::launch(std::function<void()> kernel) { run_or_enqueue(nullptr, std::move(kernel)); }
+void* FakeCompute::allocate(std::size_t bytes) {
   auto memory = std::make_unique<char[]>(std::max<std::size_t>(bytes, 1));
   void* const place = memory.get();
   state_->memory.emplace(place, std::move(memory));
@@ -449,7 +449,7 @@ void* PretendedCompute::allocate(std::size_t bytes) {
   blocks[static_cast<const char*>(place)] = {bytes, false};
   return place;
 }
-void PretendedCompute::free_memory(void* memory) {
+void FakeCompute::free_memory(void* memory) {
   launch([place = static_cast<const char*>(memory)] {
     const std::lock_guard lock(mutex);
     if (const auto it = blocks.find(place); it != blocks.end()) it->second.freed = true;

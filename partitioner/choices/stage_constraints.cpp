@@ -1,4 +1,4 @@
-#include "partitioner/choices/by_hand.h"
+#include "partitioner/choices/stage_constraints.h"
 
 #include <fmt/format.h>
 
@@ -64,7 +64,8 @@ int stage_number(const std::string& text, const std::string& pin) {
   return stage;
 }
 
-void read_pin(const std::vector<int>& list, const std::vector<std::string>& ids, const std::string& pin, ByHand& out) {
+void read_pin(const std::vector<int>& list, const std::vector<std::string>& ids, const std::string& pin,
+              StageConstraints& out) {
   const std::size_t sign = pin.rfind('=');
   if (sign == std::string::npos || sign == 0)
     throw std::invalid_argument("--pin: found \"" + pin + "\", expected LAYER=STAGE with stages from 0");
@@ -74,7 +75,7 @@ void read_pin(const std::vector<int>& list, const std::vector<std::string>& ids,
 }
 
 void read_range(const Graph& graph, const Reach& reach, const std::vector<int>& list,
-                const std::vector<std::string>& ids, const std::string& range, ByHand& out) {
+                const std::vector<std::string>& ids, const std::string& range, StageConstraints& out) {
   const std::size_t dots = range.find("..");
   if (dots == std::string::npos || dots == 0 || dots + 2 == range.size())
     throw std::invalid_argument("--no-cut-in: found \"" + range + "\", expected FIRST..LAST");
@@ -96,7 +97,7 @@ void read_range(const Graph& graph, const Reach& reach, const std::vector<int>& 
   out.together.push_back(std::move(closed));
 }
 
-void check_pins(const Graph& graph, const Reach& reach, const ByHand& hand) {
+void check_pins(const Graph& graph, const Reach& reach, const StageConstraints& hand) {
   const auto text = [&](const std::pair<int, int>& pin) {
     return fmt::format("{}={}", graph.layers[to_index(pin.first)].id, pin.second);
   };
@@ -124,8 +125,9 @@ void check_pins(const Graph& graph, const Reach& reach, const ByHand& hand) {
 
 }  // namespace
 
-ByHand by_hand(const Graph& graph, const std::vector<std::string>& pins, const std::vector<std::string>& no_cuts) {
-  ByHand out;
+StageConstraints stage_constraints(const Graph& graph, const std::vector<std::string>& pins,
+                                   const std::vector<std::string>& no_cuts) {
+  StageConstraints out;
   const std::vector<int> list = layer_list(graph);
   const std::vector<std::string> ids = layer_ids(graph);
   const Reach reach(graph);
@@ -135,7 +137,7 @@ ByHand by_hand(const Graph& graph, const std::vector<std::string>& pins, const s
   return out;
 }
 
-bool honours(const Partition& partition, const ByHand& hand) {
+bool honours(const Partition& partition, const StageConstraints& hand) {
   const auto stage = [&](int layer) { return partition.stage_of_layer[to_index(layer)]; };
   return std::ranges::all_of(hand.pins, [&](const auto& pin) { return stage(pin.first) == pin.second; }) &&
          std::ranges::all_of(hand.together, [&](const std::vector<int>& group) {
@@ -143,7 +145,7 @@ bool honours(const Partition& partition, const ByHand& hand) {
          });
 }
 
-std::optional<Partition> with_hand(const Graph& graph, Partition partition, const ByHand& hand) {
+std::optional<Partition> with_stage_constraints(const Graph& graph, Partition partition, const StageConstraints& hand) {
   const Reach reach(graph);
   std::vector<int>& stages = partition.stage_of_layer;
   const int count = to_int(partition.replicas.size());
