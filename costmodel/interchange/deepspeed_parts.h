@@ -27,9 +27,9 @@ struct DeepspeedParts {
 [[nodiscard]] DeepspeedParts parse_deepspeed_parts(const std::string& text, const std::string& file);
 [[nodiscard]] std::string deepspeed_parts_json(const DeepspeedParts& parts);
 
-/// The bounds of `plan`. Throws std::invalid_argument for plans that no PipelineModule can run: several stages on a
+/// The bounds of the plan. Throws std::invalid_argument for plans that no PipelineModule can run: several stages on a
 /// device, unequal numbers of replicas, a tensor that skips a stage, a last stage with only the loss.
-[[nodiscard]] DeepspeedParts deepspeed_parts(const BoundPlan& plan);
+[[nodiscard]] DeepspeedParts deepspeed_parts(const BoundPlan& bound);
 
 /// A Python module with the class PlannedPipelineModule, a PipelineModule with these bounds.
 [[nodiscard]] std::string deepspeed_module(const DeepspeedParts& parts);

@@ -41,7 +41,7 @@ struct LayoutUnit {
 
 /// The letters of the plan's stages. Throws std::invalid_argument as layout_units does, and for a unit that two stages
 /// share or unequal numbers of replicas.
-[[nodiscard]] std::vector<std::string> megatron_layout(const BoundPlan& plan);
+[[nodiscard]] std::vector<std::string> megatron_layout(const BoundPlan& bound);
 
 /// Partition of `graph` by the letters of each stage, one replica each. Throws std::invalid_argument if the number of a
 /// letter differs from the graph's.
