@@ -355,18 +355,22 @@ void ProfileSession::run_layers_alone() {
 void ProfileSession::run_ranks_at_once() {
   if (!runs_ranks_at_once()) return;
   const Seconds iteration = graph().iteration->median;
-  const auto ranks = options_.rank_command.empty() ? ranks_as_threads(model_, batch_, options_)
-                                                   : ranks_as_processes(options_.rank_command, options_);
+  // A turn is a warm-up and a sample at least, of ranks that at worst wait for each other.
+  const auto has_time = [&](int count) { return limit_.left() >= 2 * count * iteration.value; };
+  std::unique_ptr<ConcurrentRanks> ranks;  // which take time to start
+  if (has_time(1)) {
+    ranks = options_.rank_command.empty() ? ranks_as_threads(model_, batch_, options_)
+                                          : ranks_as_processes(options_.rank_command, options_);
+  }
   std::vector<RoundOfRanks> rounds;
   device::ProcessorReport use;  // of the last round
   const auto quiet = [&] { return to_int(std::ranges::count(rounds, false, &RoundOfRanks::is_disturbed)); };
-  while (quiet() < kRoundsOfRanks && to_int(rounds.size()) < kMostRoundsOfRanks) {
+  while (ranks && quiet() < kRoundsOfRanks && to_int(rounds.size()) < kMostRoundsOfRanks) {
     RoundOfRanks round;
     const device::ProcessorMoment before = device::processor_moment();
     const Seconds processes_before = ranks->other_processes_time();
     int turns = (kRoundsOfRanks - quiet()) * options_.concurrent;
-    // A turn is a warm-up and a sample at least, of ranks that at worst wait for each other.
-    for (int count = 1; count <= options_.concurrent && limit_.left() >= 2 * count * iteration.value; ++count) {
+    for (int count = 1; count <= options_.concurrent && has_time(count); ++count) {
       tell(std::to_string(count) + " at once", 0);
       yardstick_.read_if_due();
       round.times.push_back(ranks->time(count, limit_.left() / turns--));
@@ -378,7 +382,7 @@ void ProfileSession::run_ranks_at_once() {
                                              [](const ProcessorUse& host) { return host.others > kDisturbing; });
     rounds.push_back(std::move(round));
   }
-  rank_processes_time_ = ranks->other_processes_time();
+  if (ranks) rank_processes_time_ = ranks->other_processes_time();
   std::vector<double>& slowdown = graph().slowdown;
   slowdown = slowdown_of(rounds);
   for (int count = std::max(2, to_int(slowdown.size()) + 1); count <= options_.concurrent; ++count)

@@ -40,11 +40,6 @@ std::vector<int> threads_of_hosts(const SimulationInput& input) {
   return out;
 }
 
-bool is_crowded(const SimulationInput& input, int rank) {
-  const std::vector<int> threads = threads_of_hosts(input);
-  return !threads.empty() && threads[to_index(input.host_of_rank[to_index(rank)])] > input.host_processors;
-}
-
 HostSharing::HostSharing(const SimulationInput& input, Flows& flows)
     : input_(input),
       flows_(flows),

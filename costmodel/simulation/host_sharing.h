@@ -18,9 +18,6 @@ namespace stagecraft::simulation {
 /// for those. Empty if ranks have separate hosts, or the number of processors is unknown.
 [[nodiscard]] std::vector<int> threads_of_hosts(const SimulationInput& input);
 
-/// Whether the host of `rank` has fewer processors than its ranks have threads.
-[[nodiscard]] bool is_crowded(const SimulationInput& input, int rank);
-
 /// Sets the rates of flows that need processors (Compute and Handling) by what else runs on their host: the model of
 /// processors and memory that SimulationInput describes. Which processor a thread runs on is decided by RunQueues; this
 /// class numbers the threads, keeps the timer after which an idle processor takes a waiting thread, and turns shares of

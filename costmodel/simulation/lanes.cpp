@@ -17,11 +17,15 @@ MessageCost message_cost(const Transfer& transfer, bool one_thread) {
 
 void Lanes::set_cost(Lane& lane) const {
   MessageCost cost = message_cost(input_.transfer(lane.boundary, lane.gradient, lane.from, lane.to), one_thread_);
-  if (input_.wake > Seconds(0) && is_crowded(input_, lane.to)) cost.transfer.receiver.fixed += input_.wake;
+  if (!threads_.empty() && threads_[to_index(input_.host_of_rank[to_index(lane.to)])] > input_.host_processors)
+    cost.transfer.receiver.fixed += input_.wake;
   lane.cost = cost;
 }
 
-Lanes::Lanes(const SimulationInput& input) : input_(input), one_thread_(has_one_thread(input)) {
+Lanes::Lanes(const SimulationInput& input)
+    : input_(input),
+      one_thread_(has_one_thread(input)),
+      threads_(input.wake > Seconds(0) ? threads_of_hosts(input) : std::vector<int>()) {
   const BoundPlan& plan = input.plan;
   const int microbatches = plan.plan().microbatches * input.steps;
   for (int b = 0; b < to_int(plan.plan().boundaries.size()); ++b) {

@@ -72,7 +72,8 @@ class Lanes {
 
   const SimulationInput& input_;
   const bool one_thread_;
-  std::vector<Cycle> cycles_;  // by boundary
+  const std::vector<int> threads_;  // by host, see threads_of_hosts; empty if waking up costs nothing
+  std::vector<Cycle> cycles_;       // by boundary
   std::vector<Lane> lanes_;
 };
 

@@ -35,7 +35,7 @@ class StepClock {
   std::map<std::int64_t, Seconds> pauses_;
 };
 
-/// Sends the losses of one rank to rank 0, which tells of each step when all its losses are there.
+/// Sends the losses of one rank to rank 0, which reports each step once it has all its losses.
 class StepReports {
  public:
   /// What is told of; all must outlive the reports.
