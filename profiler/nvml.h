@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/prediction/declared_links.h"
+#include "costmodel/links/declared_links.h"
 #include "costmodel/topology.h"
 
 namespace stagecraft::profiler {

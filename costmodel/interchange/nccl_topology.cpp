@@ -9,7 +9,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files/utf8.h"
 #include "costmodel/index.h"
-#include "costmodel/prediction/declared_links.h"
+#include "costmodel/links/declared_links.h"
 
 namespace stagecraft::interchange {
 namespace {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "costmodel/index.h"
+#include "costmodel/links/collectives.h"
 #include "costmodel/prediction/backward_parts.h"
-#include "costmodel/prediction/collectives.h"
 #include "costmodel/prediction/device_types.h"
 #include "costmodel/prediction/memory.h"
 

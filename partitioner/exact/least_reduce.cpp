@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "costmodel/prediction/collectives.h"
+#include "costmodel/links/collectives.h"
 
 namespace stagecraft::partitioner {
 

@@ -7,8 +7,8 @@
 #include <stdexcept>
 
 #include "costmodel/index.h"
+#include "costmodel/links/collectives.h"
 #include "costmodel/prediction/backward_parts.h"
-#include "costmodel/prediction/collectives.h"
 #include "costmodel/prediction/stage_costs.h"
 #include "partitioner/exact/action_replay.h"
 

@@ -8,7 +8,7 @@
 #include <stdexcept>
 
 #include "costmodel/index.h"
-#include "costmodel/prediction/curve_fit.h"
+#include "costmodel/links/curve_fit.h"
 #include "costmodel/text/units_text.h"
 #include "costmodel/timeline.h"
 

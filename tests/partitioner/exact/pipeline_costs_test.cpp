@@ -6,7 +6,7 @@
 #include <numeric>
 #include <random>
 
-#include "costmodel/prediction/collectives.h"
+#include "costmodel/links/collectives.h"
 #include "partitioner/candidate.h"
 #include "partitioner/cost_model.h"
 #include "tests/support/chains.h"

@@ -1,4 +1,4 @@
-#include "costmodel/prediction/declared_links.h"
+#include "costmodel/links/declared_links.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "costmodel/prediction/declared_links.h"
+#include "costmodel/links/declared_links.h"
 
 #include <algorithm>
 #include <set>

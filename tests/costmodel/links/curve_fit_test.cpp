@@ -1,4 +1,4 @@
-#include "costmodel/prediction/curve_fit.h"
+#include "costmodel/links/curve_fit.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "costmodel/prediction/collectives.h"
+#include "costmodel/links/collectives.h"
 
 #include <algorithm>
 #include <map>
