@@ -58,6 +58,7 @@ struct GraphNode {
   bool random = false;                  ///< draws random numbers
   bool number = false;                  ///< computes numbers only from numbers or sizes
   bool repeatable = false;              ///< cheap and deterministic: may be computed wherever it is needed
+  bool holds_graphs = false;            ///< contains graphs, which may need the value of any symbol
 };
 
 /// A parameter, buffer or constant.

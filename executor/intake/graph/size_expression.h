@@ -5,7 +5,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace stagecraft::intake {
@@ -25,12 +24,6 @@ struct SizeExpression {
 
 /// Values of symbols by name.
 using Symbols = std::map<std::string, std::int64_t>;
-
-/// Reads what torch.export writes: `Mul(Integer(8), Symbol('s77', positive=True, integer=True))`, nested at most 64
-/// deep, with at most 10000 parts. Supports Integer, Symbol, Add, Mul, FloorDiv, Mod, PythonMod, Min, Max, Pow, and the
-/// constants that SymPy writes by name (Zero, One, NegativeOne). Throws std::invalid_argument with the text, the
-/// position of the error and the known names.
-[[nodiscard]] SizeExpression parse_size_expression(std::string_view text);
 
 /// The value under `symbols`; division and remainder round as in Python. Throws std::invalid_argument naming a symbol
 /// without a value, an overflow of 64 bits, a division by zero or a negative power.

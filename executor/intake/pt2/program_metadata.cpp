@@ -6,6 +6,8 @@
 #include <limits>
 #include <stdexcept>
 
+#include "executor/intake/pt2/size_text.h"
+
 namespace stagecraft::intake {
 namespace {
 

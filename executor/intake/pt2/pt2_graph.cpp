@@ -11,9 +11,9 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "executor/device/dtype.h"
-#include "executor/intake/graph/calls/evaluation.h"
-#include "executor/intake/graph/calls/higher_order.h"
-#include "executor/intake/graph/calls/operator_call.h"
+#include "executor/intake/pt2/calls/evaluating.h"
+#include "executor/intake/pt2/calls/higher_order.h"
+#include "executor/intake/pt2/calls/operator_call.h"
 
 namespace stagecraft::intake {
 namespace {
@@ -100,6 +100,7 @@ class GraphBuilder {
       for (const ProgramResult& result : node.results) {
         for (const ValueIndex value : result.values) own.gives.push_back(value.index);
       }
+      own.holds_graphs = is_higher_order(node);
       own.number = computes_numbers(node);
       if (!own.number) {
         NodeFacts facts = facts_of(program_->graph, node, place);

@@ -18,6 +18,7 @@
 #include "executor/intake/graph/calls/evaluation.h"
 #include "executor/intake/graph/observed_values.h"
 #include "executor/intake/layer_sources.h"
+#include "executor/intake/pt2/calls/evaluating.h"
 #include "executor/intake/torchscript/torchscript_graph.h"
 #include "executor/stage/stage_program.h"
 #include "tests/executor/model/model_runner.h"

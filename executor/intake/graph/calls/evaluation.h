@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "executor/intake/graph/operator_graph.h"
-#include "executor/intake/graph/program_graph.h"
 
 namespace stagecraft::intake {
 
@@ -15,9 +14,6 @@ namespace stagecraft::intake {
 /// training: dropout is off, and a normalisation that has running statistics (`statistics`) uses them.
 [[nodiscard]] std::optional<c10::IValue> evaluation_value(const c10::FunctionSchema& schema, std::size_t index,
                                                           const c10::IValue& given, bool statistics);
-
-/// `graph` with evaluation_value for every argument that has one, including inner graphs.
-[[nodiscard]] ProgramGraph evaluating(ProgramGraph graph);
 
 /// Throws FormatError with place_of the node and advice if value `root` of `graph` depends, in evaluation, on a buffer
 /// or constant that a node writes, or, unless graph.exact_evaluation, on random numbers.

@@ -12,7 +12,7 @@
 #include <stdexcept>
 
 #include "costmodel/index.h"
-#include "executor/intake/graph/calls/higher_order.h"
+#include "executor/intake/graph/calls/block_scope.h"
 #include "executor/model/model.h"
 
 namespace stagecraft::intake {
@@ -93,7 +93,7 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
   while (!pending.empty()) {
     const GraphNode& node = graph.nodes[to_index(pending.back())];
     pending.pop_back();
-    holds_graphs = holds_graphs || node.target.starts_with("torch.ops.higher_order.");
+    holds_graphs = holds_graphs || node.holds_graphs;
     for (const int value : node.reads) {
       const GraphValue& read = graph.values[to_index(value)];
       if (read.kind != GraphValue::Kind::Number) continue;

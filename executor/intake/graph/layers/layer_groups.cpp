@@ -9,7 +9,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "executor/intake/graph/calls/higher_order.h"
+#include "executor/intake/graph/calls/block_scope.h"
 #include "executor/intake/graph/layers/node_needs.h"
 
 namespace stagecraft::intake {

@@ -5,6 +5,7 @@
 
 #include <stdexcept>
 
+#include "executor/intake/pt2/size_text.h"
 #include "tests/support/graph_sketch.h"
 
 namespace stagecraft::intake {

@@ -5,6 +5,8 @@
 
 #include <map>
 
+#include "executor/intake/pt2/size_text.h"
+
 namespace stagecraft::intake {
 namespace {
 

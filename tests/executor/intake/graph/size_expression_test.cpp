@@ -7,6 +7,8 @@
 #include <random>
 #include <stdexcept>
 
+#include "executor/intake/pt2/size_text.h"
+
 namespace stagecraft::intake {
 namespace {
 

@@ -1,12 +1,11 @@
-#include "executor/intake/graph/calls/higher_order.h"
+#include "executor/intake/pt2/calls/higher_order.h"
 
-#include <ATen/core/grad_mode.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <iterator>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -171,17 +170,6 @@ Inner make_inner(const ProgramGraph& graph, const std::string& place) {
   return out;
 }
 
-class GradMode {
- public:
-  explicit GradMode(bool enabled) : before_(at::GradMode::is_enabled()) { at::GradMode::set_enabled(enabled); }
-  ~GradMode() { at::GradMode::set_enabled(before_); }
-  GradMode(const GradMode&) = delete;
-  GradMode& operator=(const GradMode&) = delete;
-
- private:
-  bool before_;
-};
-
 /// Values of its graph that `node` reads.
 std::vector<int> values_read(const ProgramNode& node) {
   std::vector<int> out;
@@ -209,60 +197,6 @@ std::vector<int> result_values(const ProgramNode& node) {
 
 }  // namespace
 
-struct BlockScope::Parts {
-  Parts(const GraphBlock& block, c10::DeviceType device) {
-    if (!block.autocast) {
-      grad.emplace(block.enabled);
-    } else if (block.enabled && block.cache.value_or(at::autocast::is_autocast_cache_enabled())) {
-      turn = std::unique_lock(turns());
-      cached.emplace(device, block.enabled, block.dtype, block.cache);
-    } else {
-      plain.emplace(device, block);
-    }
-  }
-
-  static std::recursive_mutex& turns() {
-    static std::recursive_mutex all;
-    return all;
-  }
-
-  /// Autocast without cached casts: these end with the outermost AutocastScope.
-  class Plain {
-   public:
-    Plain(c10::DeviceType device, const GraphBlock& block)
-        : device_(device),
-          enabled_(at::autocast::is_autocast_enabled(device)),
-          type_(at::autocast::get_autocast_dtype(device)),
-          cache_(at::autocast::is_autocast_cache_enabled()) {
-      at::autocast::set_autocast_enabled(device, block.enabled);
-      if (block.dtype) at::autocast::set_autocast_dtype(device, *block.dtype);
-      if (block.cache) at::autocast::set_autocast_cache_enabled(*block.cache);
-    }
-    ~Plain() {
-      at::autocast::set_autocast_enabled(device_, enabled_);
-      at::autocast::set_autocast_dtype(device_, type_);
-      at::autocast::set_autocast_cache_enabled(cache_);
-    }
-    Plain(const Plain&) = delete;
-    Plain& operator=(const Plain&) = delete;
-
-   private:
-    c10::DeviceType device_;
-    bool enabled_;
-    at::ScalarType type_;
-    bool cache_;
-  };
-
-  std::unique_lock<std::recursive_mutex> turn;
-  std::optional<GradMode> grad;
-  std::optional<device::AutocastScope> cached;
-  std::optional<Plain> plain;
-};
-
-BlockScope::BlockScope(const GraphBlock& block, c10::DeviceType device)
-    : parts_(std::make_unique<Parts>(block, device)) {}
-BlockScope::~BlockScope() = default;
-
 GraphBlock graph_block(const ProgramBlock& block, const std::string& place) {
   ProgramNode node;
   node.target = block.target;
@@ -275,11 +209,6 @@ GraphBlock graph_block(const ProgramBlock& block, const std::string& place) {
           .enabled = parts.enabled,
           .dtype = parts.dtype,
           .cache = parts.cache};
-}
-
-bool keeps_casts(const GraphNode& node) {
-  const auto inner = std::ranges::find_if(node.blocks.rbegin(), node.blocks.rend(), &GraphBlock::autocast);
-  return inner != node.blocks.rend() && inner->enabled && inner->cache.value_or(true);
 }
 
 NodeFacts higher_order_facts(const ProgramGraph& graph, const ProgramNode& node, const std::string& place) {
@@ -383,7 +312,7 @@ NodeCall higher_order_call(const ProgramGraph& graph, const ProgramNode& node, c
     for (const Operand& each : operands) given.push_back(value_of(each));
     std::vector<c10::IValue> out;
     if (how.form == Form::Grad) {
-      const GradMode mode(how.enabled);
+      const c10::AutoGradMode mode(how.enabled);
       out = inner.front()->run(std::move(given), frame);
     } else if (how.form == Form::Autocast) {
       const device::AutocastScope scope(frame.device.type(), how.enabled, how.dtype, how.cache);

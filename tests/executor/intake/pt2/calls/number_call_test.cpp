@@ -1,4 +1,4 @@
-#include "executor/intake/graph/calls/number_call.h"
+#include "executor/intake/pt2/calls/number_call.h"
 
 #include <ATen/ops/empty.h>
 #include <gmock/gmock.h>

@@ -9,7 +9,7 @@
 
 #include "executor/intake/graph/calls/operator_facts.h"
 #include "executor/intake/graph/operator_graph.h"
-#include "executor/intake/graph/program_graph.h"
+#include "executor/intake/pt2/calls/program_graph.h"
 
 namespace stagecraft::intake {
 
@@ -27,6 +27,9 @@ namespace stagecraft::intake {
 
 /// Whether the node only computes numbers: sizes, Python's arithmetic.
 [[nodiscard]] bool computes_numbers(const ProgramNode& node);
+
+/// Whether the node contains graphs, see higher_order.h.
+[[nodiscard]] bool is_higher_order(const ProgramNode& node);
 
 /// "aten::relu_" and "" of torch.ops.aten.relu_.default; throws FormatError for another kind of target.
 [[nodiscard]] c10::OperatorName operator_name(const std::string& target, const std::string& place);

@@ -1,4 +1,4 @@
-#include "executor/intake/graph/calls/operator_call.h"
+#include "executor/intake/pt2/calls/operator_call.h"
 
 #include <ATen/core/List.h>
 #include <ATen/core/jit_type.h>
@@ -8,14 +8,12 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "executor/intake/graph/calls/argument_push.h"
-#include "executor/intake/graph/calls/higher_order.h"
-#include "executor/intake/graph/calls/number_call.h"
+#include "executor/intake/pt2/calls/argument_push.h"
+#include "executor/intake/pt2/calls/higher_order.h"
+#include "executor/intake/pt2/calls/number_call.h"
 
 namespace stagecraft::intake {
 namespace {
-
-bool is_higher_order(const ProgramNode& node) { return node.target.starts_with("torch.ops.higher_order."); }
 
 c10::OperatorHandle find_operator(const ProgramNode& node, const std::string& place) {
   const c10::OperatorName name = operator_name(node.target, place);
@@ -98,6 +96,8 @@ std::vector<int> tensors_of(const ProgramGraph& graph, const ArgumentValue& valu
 }
 
 }  // namespace
+
+bool is_higher_order(const ProgramNode& node) { return node.target.starts_with("torch.ops.higher_order."); }
 
 c10::OperatorName operator_name(const std::string& target, const std::string& place) {
   const std::string prefix = "torch.ops.";
