@@ -18,7 +18,7 @@
 #include "executor/device/ranges.h"
 #include "executor/run/run.h"
 #include "executor/stage/stage_program.h"
-#include "tests/support/planned_models.h"
+#include "tests/support/models/planned_models.h"
 
 namespace stagecraft {
 namespace {

@@ -9,7 +9,7 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "tests/costmodel/interleavings.h"
-#include "tests/support/nccl_tests_text.h"
+#include "tests/support/files/nccl_tests_text.h"
 #include "tests/support/places.h"
 #include "tests/support/run_command.h"
 

@@ -26,8 +26,8 @@
 #include "costmodel/interchange/rank_file.h"
 #include "costmodel/project/new_project.h"
 #include "tests/costmodel/documents.h"
-#include "tests/support/nccl_tests_text.h"
-#include "tests/support/planner_problems.h"
+#include "tests/support/files/nccl_tests_text.h"
+#include "tests/support/files/planner_problems.h"
 
 namespace stagecraft::testing {
 namespace {

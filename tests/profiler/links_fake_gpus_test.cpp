@@ -3,7 +3,7 @@
 #include "costmodel/format/json.h"
 #include "tests/profiler/tool_runner.h"
 
-// links --channel nccl over tests/support/fake_gpus.cpp: tests our side of the calls, without a GPU.
+// links --channel nccl over tests/support/fakes/fake_gpus.cpp: tests our side of the calls, without a GPU.
 
 namespace stagecraft::profiler {
 namespace {

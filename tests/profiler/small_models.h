@@ -9,7 +9,7 @@
 #include "executor/intake/layer_sources.h"
 #include "executor/stage/stage_program.h"
 #include "profiler/subject/watch.h"
-#include "tests/support/small_builtin_models.h"
+#include "tests/support/models/small_builtin_models.h"
 
 namespace stagecraft {
 

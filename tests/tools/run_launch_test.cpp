@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "costmodel/format/json.h"
-#include "tests/support/planned_models.h"
+#include "tests/support/models/planned_models.h"
 #include "tests/support/run_command.h"
 
 // stagecraft-run with logs, hosts and a prediction, as a user starts it. A script replaces ssh: it runs its command on

@@ -14,7 +14,7 @@
 #include "executor/device/device.h"
 #include "executor/device/machine/program.h"
 #include "executor/files/safetensors.h"
-#include "tests/support/planned_models.h"
+#include "tests/support/models/planned_models.h"
 #include "tests/support/run_command.h"
 
 // stagecraft-run as a user runs it.

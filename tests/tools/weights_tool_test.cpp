@@ -6,7 +6,7 @@
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "executor/files/tensor_files.h"
-#include "tests/support/planned_models.h"
+#include "tests/support/models/planned_models.h"
 #include "tests/support/run_command.h"
 
 // stagecraft-weights as a user runs it; tests/models/weights_test.py loads its files in Python.

@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
-#include "tests/support/nccl_tests_text.h"
+#include "tests/support/files/nccl_tests_text.h"
 
 namespace stagecraft::interchange {
 namespace {

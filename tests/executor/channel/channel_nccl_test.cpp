@@ -17,9 +17,9 @@
 #include "executor/run/run.h"
 #include "tests/executor/channel/nccl_ranks.h"
 #include "tests/executor/channel/nccl_suite.h"
-#include "tests/support/fake_nccl.h"
-#include "tests/support/launch_at.h"
-#include "tests/support/planned_models.h"
+#include "tests/support/channels/launch_at.h"
+#include "tests/support/fakes/fake_nccl.h"
+#include "tests/support/models/planned_models.h"
 #include "tests/support/schedule_shapes.h"
 
 // The NCCL channel over a fake library: streams are threads, transfers follow NCCL's rules, nothing is buffered. Only a

@@ -11,7 +11,7 @@
 
 #include "executor/channel/channel.h"
 #include "executor/channel/channels.h"
-#include "tests/support/ranks.h"
+#include "tests/support/channels/ranks.h"
 
 // Shared by the conformance tests of channels.
 

@@ -11,9 +11,9 @@
 #include "executor/channel/channel_local.h"
 #include "executor/channel/channel_nccl.h"
 #include "executor/meeting/meeting_store.h"
-#include "tests/support/fake_nccl.h"
-#include "tests/support/launch_at.h"
-#include "tests/support/ranks.h"
+#include "tests/support/channels/launch_at.h"
+#include "tests/support/channels/ranks.h"
+#include "tests/support/fakes/fake_nccl.h"
 
 // The suite's channels, for a program that is linked with the fake NCCL library.
 

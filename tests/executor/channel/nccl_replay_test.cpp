@@ -17,9 +17,9 @@
 #include "executor/run/binding/nccl_calls.h"
 #include "tests/executor/channel/channel_suite.h"
 #include "tests/executor/channel/nccl_ranks.h"
-#include "tests/support/fake_nccl.h"
-#include "tests/support/planned_models.h"
-#include "tests/support/random_plans.h"
+#include "tests/support/fakes/fake_nccl.h"
+#include "tests/support/models/planned_models.h"
+#include "tests/support/models/random_plans.h"
 
 // Plans replayed over the NCCL channel as on GPUs: the host thread only enqueues; kernels run later, on the compute
 // stream's thread, and check every byte that they read.

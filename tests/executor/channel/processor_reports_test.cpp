@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "executor/channel/control_tags.h"
-#include "tests/support/ranks.h"
+#include "tests/support/channels/ranks.h"
 
 namespace stagecraft::channel {
 namespace {

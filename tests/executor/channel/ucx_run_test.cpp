@@ -7,8 +7,8 @@
 #include "executor/run/binding/bound_model.h"
 #include "executor/run/run.h"
 #include "tests/executor/channel/channel_suite.h"
-#include "tests/support/planned_models.h"
-#include "tests/support/random_plans.h"
+#include "tests/support/models/planned_models.h"
+#include "tests/support/models/random_plans.h"
 
 // Training over UCX has the bits of training over the local channel, for random plans.
 

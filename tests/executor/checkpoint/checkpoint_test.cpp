@@ -17,9 +17,9 @@
 #include "costmodel/format/files/files.h"
 #include "executor/run/run.h"
 #include "tests/costmodel/documents.h"
-#include "tests/support/counting_model.h"
-#include "tests/support/laid_out_model.h"
-#include "tests/support/planned_models.h"
+#include "tests/support/models/counting_model.h"
+#include "tests/support/models/laid_out_model.h"
+#include "tests/support/models/planned_models.h"
 #include "tests/support/run_command.h"
 
 namespace stagecraft::checkpoint {

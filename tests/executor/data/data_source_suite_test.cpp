@@ -14,7 +14,7 @@
 #include "executor/device/dtype.h"
 #include "executor/files/safetensors.h"
 #include "executor/intake/layer_sources.h"
-#include "tests/support/png_bytes.h"
+#include "tests/support/files/png_bytes.h"
 #include "tests/support/run_command.h"
 
 // The conformance suite of data sources: every case runs on every entry of the table.

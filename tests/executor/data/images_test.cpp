@@ -12,8 +12,8 @@
 #include "costmodel/format/files/files.h"
 #include "executor/data/data_source.h"
 #include "executor/files/npy.h"
+#include "tests/support/files/png_bytes.h"
 #include "tests/support/places.h"
-#include "tests/support/png_bytes.h"
 #include "tests/support/run_command.h"
 
 namespace stagecraft::data {

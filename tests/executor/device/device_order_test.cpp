@@ -7,7 +7,7 @@
 #include "tests/support/run_command.h"
 
 // LibTorch looks for its CUDA libraries once in a process, so each case is a process of its own. The libraries are the
-// real ones, which load without a GPU; tests/support/fake_gpus.cpp counts one where a case needs it.
+// real ones, which load without a GPU; tests/support/fakes/fake_gpus.cpp counts one where a case needs it.
 
 namespace stagecraft::device {
 namespace {

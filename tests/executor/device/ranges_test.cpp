@@ -10,7 +10,8 @@
 
 #include "tests/support/run_command.h"
 
-// The ranges that an NVTX tool receives, without a GPU: tests/support/nvtx_listener.cpp is loaded into a child process.
+// The ranges that an NVTX tool receives, without a GPU: tests/support/programs/nvtx_listener.cpp is loaded into a child
+// process.
 
 namespace stagecraft::device {
 namespace {

@@ -15,9 +15,9 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
-#include "tests/support/mutated.h"
+#include "tests/support/files/mutated.h"
+#include "tests/support/files/png_bytes.h"
 #include "tests/support/places.h"
-#include "tests/support/png_bytes.h"
 
 namespace stagecraft::files {
 namespace {

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "costmodel/errors.h"
-#include "tests/support/mutated.h"
+#include "tests/support/files/mutated.h"
 
 namespace stagecraft::files {
 namespace {

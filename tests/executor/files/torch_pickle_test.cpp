@@ -8,7 +8,7 @@
 
 #include "costmodel/errors.h"
 #include "tests/executor/files/pickle_text.h"
-#include "tests/support/mutated.h"
+#include "tests/support/files/mutated.h"
 
 namespace stagecraft::files {
 namespace {

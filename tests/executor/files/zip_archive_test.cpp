@@ -8,9 +8,9 @@
 #include <random>
 
 #include "costmodel/errors.h"
+#include "tests/support/files/zip_text.h"
 #include "tests/support/places.h"
 #include "tests/support/run_command.h"
-#include "tests/support/zip_text.h"
 
 namespace stagecraft::files {
 namespace {

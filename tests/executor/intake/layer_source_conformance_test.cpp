@@ -12,8 +12,8 @@
 #include "executor/intake/layer_sources.h"
 #include "executor/model/builtin_models.h"
 #include "tests/executor/model/model_runner.h"
+#include "tests/support/models/small_builtin_models.h"
 #include "tests/support/places.h"
-#include "tests/support/small_builtin_models.h"
 
 namespace stagecraft::intake {
 namespace {

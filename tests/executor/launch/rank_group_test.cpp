@@ -11,7 +11,7 @@
 #include "executor/channel/channel_local.h"
 #include "executor/channel/channels.h"
 #include "executor/meeting/meeting_store.h"
-#include "tests/support/launch_at.h"
+#include "tests/support/channels/launch_at.h"
 
 namespace stagecraft::launch {
 namespace {

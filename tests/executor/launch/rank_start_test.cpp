@@ -8,7 +8,7 @@
 
 #include "costmodel/errors.h"
 #include "executor/meeting/meeting_store.h"
-#include "tests/support/launch_at.h"
+#include "tests/support/channels/launch_at.h"
 
 namespace stagecraft::launch {
 namespace {

@@ -7,7 +7,7 @@
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 #include "tests/executor/launch/spawned_ranks.h"
-#include "tests/support/launch_at.h"
+#include "tests/support/channels/launch_at.h"
 
 namespace stagecraft::launch {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_protocol.h"
-#include "tests/support/launch_at.h"
+#include "tests/support/channels/launch_at.h"
 
 // The store at which ranks meet, and who may not use it. "Strangers" do not know the secret.
 

@@ -5,7 +5,7 @@
 
 #include <stdexcept>
 
-#include "tests/support/planned_models.h"
+#include "tests/support/models/planned_models.h"
 
 namespace stagecraft::model {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "executor/channel/channel_local.h"
 #include "executor/run/worker/synchronous_worker.h"
-#include "tests/support/planned_models.h"
+#include "tests/support/models/planned_models.h"
 
 // Counts the allocations of this program's own code in a step. An allocation belongs to the first function up the stack
 // that is neither part of the C++ library nor instantiated from it; allocations inside a call into LibTorch belong to

@@ -7,8 +7,8 @@
 #include "executor/model/stage_layers.h"
 #include "executor/run/run.h"
 #include "executor/stage/stage_program.h"
-#include "tests/support/laid_out_model.h"
-#include "tests/support/planned_models.h"
+#include "tests/support/models/laid_out_model.h"
+#include "tests/support/models/planned_models.h"
 
 // Compares asynchronous schedules with a single process that computes each microbatch, stage by stage, with the
 // parameters that the schedule prescribes, and applies each update when the last of its microbatches is done.

@@ -9,8 +9,8 @@
 #include "costmodel/format/files/files.h"
 #include "executor/run/run.h"
 #include "executor/run/run_report.h"
-#include "tests/support/finite_data.h"
-#include "tests/support/planned_models.h"
+#include "tests/support/models/finite_data.h"
+#include "tests/support/models/planned_models.h"
 #include "tests/support/run_command.h"
 
 // Plans with the schedule "forward".

@@ -4,7 +4,7 @@
 
 #include "costmodel/bound_plan.h"
 #include "executor/run/run.h"
-#include "tests/support/planned_models.h"
+#include "tests/support/models/planned_models.h"
 
 // Every entry of the table of schedules runs, trains like a single process, and keeps the order of its lists.
 

@@ -9,7 +9,7 @@
 #include "executor/checkpoint/checkpoint.h"
 #include "executor/run/run.h"
 #include "executor/stage/gradients/finite.h"
-#include "tests/support/planned_models.h"
+#include "tests/support/models/planned_models.h"
 #include "tests/support/run_command.h"
 
 namespace stagecraft::run {

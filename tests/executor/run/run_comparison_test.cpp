@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/planned_models.h"
+#include "tests/support/models/planned_models.h"
 
 namespace stagecraft::run {
 namespace {

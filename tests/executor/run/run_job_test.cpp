@@ -8,7 +8,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/json.h"
 #include "executor/files/safetensors.h"
-#include "tests/support/planned_models.h"
+#include "tests/support/models/planned_models.h"
 #include "tests/support/run_command.h"
 
 namespace stagecraft::run {

@@ -11,7 +11,7 @@
 #include "executor/channel/channel_local.h"
 #include "executor/run/run.h"
 #include "tests/support/chains.h"
-#include "tests/support/planned_models.h"
+#include "tests/support/models/planned_models.h"
 
 namespace stagecraft::run {
 namespace {

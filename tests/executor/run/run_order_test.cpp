@@ -8,7 +8,7 @@
 
 #include "costmodel/bound_plan.h"
 #include "executor/run/run.h"
-#include "tests/support/planned_models.h"
+#include "tests/support/models/planned_models.h"
 
 // A run follows its schedule. On local channels all ranks read one clock, so times can be compared too.
 

@@ -12,9 +12,9 @@
 #include "executor/channel/channel_local.h"
 #include "executor/channel/control_tags.h"
 #include "executor/device/machine/processor_use.h"
-#include "tests/support/forwarding_channel.h"
-#include "tests/support/laid_out_model.h"
-#include "tests/support/planned_models.h"
+#include "tests/support/channels/forwarding_channel.h"
+#include "tests/support/models/laid_out_model.h"
+#include "tests/support/models/planned_models.h"
 
 namespace stagecraft::run {
 namespace {

@@ -11,8 +11,8 @@
 #include "executor/channel/channel_local.h"
 #include "executor/run/reference.h"
 #include "executor/run/worker/synchronous_worker.h"
-#include "tests/support/counting_model.h"
-#include "tests/support/planned_models.h"
+#include "tests/support/models/counting_model.h"
+#include "tests/support/models/planned_models.h"
 
 namespace stagecraft::stage {
 namespace {

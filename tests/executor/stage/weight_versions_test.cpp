@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "tests/support/scaling_model.h"
+#include "tests/support/models/scaling_model.h"
 
 // Tests with the stage h = a x, where a begins at 2. If the gradient of h is 1, that of a is x.
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "executor/device/machine/processor_use.h"
-#include "tests/support/ranks.h"
+#include "tests/support/channels/ranks.h"
 
 namespace stagecraft::profiler {
 namespace {

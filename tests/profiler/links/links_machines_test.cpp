@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/ranks.h"
+#include "tests/support/channels/ranks.h"
 
 namespace stagecraft::profiler {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
+#include "tests/support/files/planner_problems.h"
 #include "tests/support/places.h"
-#include "tests/support/planner_problems.h"
 
 namespace stagecraft::interchange {
 namespace {

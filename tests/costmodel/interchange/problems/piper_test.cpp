@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "costmodel/errors.h"
-#include "tests/support/planner_problems.h"
+#include "tests/support/files/planner_problems.h"
 
 namespace stagecraft::interchange {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "costmodel/errors.h"
 #include "executor/intake/pt2/pt2_archive.h"
-#include "tests/support/pt2_text.h"
+#include "tests/support/files/pt2_text.h"
 
 namespace stagecraft::intake {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "executor/intake/pt2/pt2_archive.h"
-#include "tests/support/pt2_text.h"
+#include "tests/support/files/pt2_text.h"
 
 namespace stagecraft::intake {
 namespace {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/support/pt2_text.h"
+#include "tests/support/files/pt2_text.h"
 
 namespace stagecraft::intake {
 namespace {

@@ -8,8 +8,8 @@
 #include <random>
 
 #include "costmodel/errors.h"
+#include "tests/support/files/pt2_text.h"
 #include "tests/support/places.h"
-#include "tests/support/pt2_text.h"
 #include "tests/support/run_command.h"
 
 namespace stagecraft::intake {

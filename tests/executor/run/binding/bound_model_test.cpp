@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "executor/run/run.h"
-#include "tests/support/planned_models.h"
+#include "tests/support/models/planned_models.h"
 
 namespace stagecraft::run {
 namespace {

@@ -9,7 +9,7 @@
 #include <cmath>
 
 #include "executor/run/binding/bound_model.h"
-#include "tests/support/planned_models.h"
+#include "tests/support/models/planned_models.h"
 
 namespace stagecraft::run {
 namespace {

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "executor/channel/channel_local.h"
-#include "tests/support/recording_channel.h"
-#include "tests/support/scaling_model.h"
+#include "tests/support/channels/recording_channel.h"
+#include "tests/support/models/scaling_model.h"
 
 namespace stagecraft::run {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "tests/support/planned_models.h"
+#include "tests/support/models/planned_models.h"
 #include "tests/support/schedule_shapes.h"
 
 namespace stagecraft::run {

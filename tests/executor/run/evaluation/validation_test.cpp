@@ -11,8 +11,8 @@
 #include "executor/checkpoint/checkpoint.h"
 #include "executor/run/evaluation/evaluate.h"
 #include "executor/run/run.h"
-#include "tests/support/finite_data.h"
-#include "tests/support/planned_models.h"
+#include "tests/support/models/finite_data.h"
+#include "tests/support/models/planned_models.h"
 #include "tests/support/run_command.h"
 
 namespace stagecraft::run {

@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "executor/channel/channel_local.h"
-#include "tests/support/recording_channel.h"
-#include "tests/support/scaling_model.h"
+#include "tests/support/channels/recording_channel.h"
+#include "tests/support/models/scaling_model.h"
 
 // Tests the first of two ranks, whose stage is h = a x; the test acts as the second. The gradient that it sends for h
 // is always 1, so a's gradient is x.

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "executor/channel/channel_local.h"
-#include "tests/support/forwarding_channel.h"
+#include "tests/support/channels/forwarding_channel.h"
 
 namespace stagecraft::run {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "costmodel/errors.h"
 #include "executor/channel/channel_local.h"
-#include "tests/support/recording_channel.h"
-#include "tests/support/scaling_model.h"
+#include "tests/support/channels/recording_channel.h"
+#include "tests/support/models/scaling_model.h"
 
 // Tests one rank of two; the test acts as the other. Local sends never block, so everything that the rank needs is sent
 // before it runs.

@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "executor/channel/channel_local.h"
-#include "tests/support/forwarding_channel.h"
-#include "tests/support/recording_channel.h"
-#include "tests/support/scaling_model.h"
+#include "tests/support/channels/forwarding_channel.h"
+#include "tests/support/channels/recording_channel.h"
+#include "tests/support/models/scaling_model.h"
 
 // One rank with the whole model: x is 10 step + microbatch + 1, the gradients are b x for a and a x for b. All numbers
 // are exact in float32.

@@ -11,7 +11,7 @@
 
 #include "executor/checkpoint/checkpoint.h"
 #include "executor/run/run.h"
-#include "tests/support/planned_models.h"
+#include "tests/support/models/planned_models.h"
 #include "tests/support/run_command.h"
 
 namespace stagecraft::stage {

@@ -8,8 +8,8 @@
 
 #include "executor/channel/channel_local.h"
 #include "executor/channel/control_tags.h"
-#include "tests/support/recording_channel.h"
-#include "tests/support/scaling_model.h"
+#include "tests/support/channels/recording_channel.h"
+#include "tests/support/models/scaling_model.h"
 
 // Both layers of scaling_model hold "a" = 2: h = a x, loss = a h. The gradients of a are a x in the first layer and h
 // in the second, 2 a x = 4 x in total.

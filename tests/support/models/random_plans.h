@@ -8,7 +8,7 @@
 #include "costmodel/bound_plan.h"
 #include "costmodel/index.h"
 #include "costmodel/schedule.h"
-#include "tests/support/planned_models.h"
+#include "tests/support/models/planned_models.h"
 
 namespace stagecraft::testing {
 

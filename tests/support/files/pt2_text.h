@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/zip_text.h"
+#include "tests/support/files/zip_text.h"
 
 // A small archive as written by torch.export.save, for tests that change single words of it.
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/forwarding_channel.h"
+#include "tests/support/channels/forwarding_channel.h"
 
 namespace stagecraft::testing {
 

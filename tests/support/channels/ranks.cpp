@@ -1,4 +1,4 @@
-#include "tests/support/ranks.h"
+#include "tests/support/channels/ranks.h"
 
 #include <exception>
 #include <latch>
@@ -10,7 +10,7 @@
 #include "executor/channel/channels.h"
 #include "executor/launch/rendezvous.h"
 #include "executor/meeting/meeting_store.h"
-#include "tests/support/launch_at.h"
+#include "tests/support/channels/launch_at.h"
 
 namespace stagecraft {
 namespace {

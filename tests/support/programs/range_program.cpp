@@ -4,7 +4,7 @@
 
 #include "executor/run/run.h"
 #include "profiler/profile.h"
-#include "tests/support/planned_models.h"
+#include "tests/support/models/planned_models.h"
 
 // range_program run|profile: two steps of a small mlp on one rank, or one watched iteration of it.
 

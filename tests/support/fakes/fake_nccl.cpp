@@ -15,7 +15,7 @@
 // What breaks a rule is noted as an offence. A wait that nothing will end is one, too: after kPatience everything is
 // let go. The library shows what our calls say, in which order and on which streams; it cannot show that the real
 // libraries accept them.
-#include "tests/support/fake_nccl.h"
+#include "tests/support/fakes/fake_nccl.h"
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
