@@ -5,7 +5,7 @@
 
 #include "tests/costmodel/interleavings.h"
 
-// tests/tools/torch_pipelining_test.sh runs the exported program.
+// tests/scripts/torch_pipelining_test.sh runs the exported program.
 
 namespace stagecraft::interchange {
 namespace {

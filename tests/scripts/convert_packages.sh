@@ -3,4 +3,4 @@
 set -euo pipefail
 python=$1/.venv/bin/python
 [ -x "$python" ] || { echo "skipped: there is no .venv/bin/python with PyTorch, scripts/setup makes it"; exit 77; }
-exec "$python" -W ignore "$1/tests/tools/convert_packages.py" "$2" "$1/tests/golden/pipedream" "${@:3}"
+exec "$python" -W ignore "$1/tests/scripts/convert_packages.py" "$2" "$1/tests/golden/pipedream" "${@:3}"
