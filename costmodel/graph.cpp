@@ -47,6 +47,7 @@ void check_layer(const Layer& layer, Bytes& sum) {
   }
   if (layer.update) check_timing(*layer.update, where + "update time");
   add_bytes(sum, layer.parameter_bytes, where + "parameter bytes");
+  add_bytes(sum, layer.frozen_bytes, where + "frozen bytes");
   for (const Output& output : layer.outputs) add_bytes(sum, output.bytes, where + "output bytes");
   if (layer.saved_bytes) add_bytes(sum, *layer.saved_bytes, where + "saved bytes");
   if (layer.workspace_bytes) add_bytes(sum, *layer.workspace_bytes, where + "workspace bytes");

@@ -91,7 +91,8 @@ struct Layer {
   std::optional<BackwardParts> backward_parts;
   std::optional<Timing> update;  ///< the optimizer's step on this layer's parameters
   std::vector<Output> outputs;
-  Bytes parameter_bytes;  ///< trainable parameters, tied ones included
+  Bytes parameter_bytes;    ///< trainable parameters, tied ones included
+  Bytes frozen_bytes = {};  ///< frozen parameters and buffers, which have no gradients and no optimizer state
   std::vector<TiedParameter> tied;
   std::optional<Bytes> saved_bytes;      ///< memory that stays allocated from forward to backward, including outputs
                                          ///< that stay

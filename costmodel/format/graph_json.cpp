@@ -7,7 +7,7 @@ namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.graph";
-constexpr int kVersion = 7;
+constexpr int kVersion = 8;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 
 Timing read_timing(const Cursor& at) {
@@ -192,6 +192,7 @@ Layer read_layer(const Cursor& at) {
   if (const auto v = fields.optional("update")) out.update = read_timing(*v);
   out.outputs = fields.required("outputs").list(read_output);
   out.parameter_bytes = fields.required("parameter_bytes").bytes();
+  if (const auto v = fields.optional("frozen_bytes")) out.frozen_bytes = v->bytes();
   if (const auto v = fields.optional("parameters")) out.parameters = v->integer(0, kMany);
   if (const auto v = fields.optional("tied")) {
     out.tied = v->list([](const Cursor& c) {
@@ -227,6 +228,7 @@ Json layer_json(const Layer& layer) {
   out["outputs"] = Json::array();
   for (const Output& output : layer.outputs) out["outputs"].push_back(output_json(output));
   out["parameter_bytes"] = layer.parameter_bytes.value;
+  if (layer.frozen_bytes > Bytes(0)) out["frozen_bytes"] = layer.frozen_bytes.value;
   if (layer.parameters) out["parameters"] = *layer.parameters;
   for (const TiedParameter& tied : layer.tied) {
     out["tied"].push_back(Json{{"name", tied.name}, {"parameter_bytes", tied.bytes.value}});

@@ -99,6 +99,7 @@ RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, in
   for (std::size_t i = 0; i < graph.layers.size(); ++i) mine[i] = plan.stage_of(graph.layers[i].id) == stage;
 
   Bytes parameters;
+  Bytes frozen;
   Bytes saved;
   Bytes largest;
   Bytes workspace;
@@ -106,6 +107,7 @@ RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, in
     if (!mine[i]) continue;
     const Layer& layer = graph.layers[i];
     parameters += layer.parameter_bytes;
+    frozen += layer.frozen_bytes;
     saved += layer.saved_bytes.value_or(activation_bytes(layer));
     largest = std::max(largest, activation_bytes(layer));
     workspace = std::max(workspace, layer.workspace_bytes.value_or(activation_bytes(layer)));
@@ -143,6 +145,7 @@ RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, in
 
   RankMemory out;
   out.parts["parameters"] = parameters;
+  if (frozen > Bytes(0)) out.parts["frozen"] = frozen;
   if (schedule.trains) {
     out.parts["gradients"] = parameters;
     out.parts["optimizer"] = parameters * graph.optimizer_state_values;

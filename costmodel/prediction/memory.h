@@ -24,7 +24,8 @@ namespace stagecraft {
 [[nodiscard]] std::vector<Bytes> tied_bytes(const Graph& graph, const BoundPlan& plan);
 
 /// Bytes of a rank of `stage` that holds `in_flight` microbatches at once, with all parts at their largest, by part:
-///   parameters, gradients (as many bytes), optimizer (optimizer_state_values for each parameter value),
+///   parameters, frozen (frozen parameters and buffers),
+///   gradients (as many bytes as the parameters), optimizer (optimizer_state_values for each parameter value),
 ///   activations (in_flight * (saved bytes of its layers + what it receives, twice if no layer saves it: a layer's
 ///     saved bytes are less by what it released while the model was whole, and a stage keeps what it receives); layers
 ///     without saved_bytes count their outputs; with recomputation in_flight * (what it receives + what crosses between

@@ -18,6 +18,7 @@ namespace {
 struct StageNeeds {
   RankMemory none;       ///< stage_memory without a microbatch
   Bytes parameters;      ///< of one version
+  Bytes frozen;          ///< frozen parameters and buffers
   Bytes gradients;       ///< 0 without training
   Bytes per_microbatch;  ///< activations
   Bytes once;            ///< activations of what is run again, or of a forward that keeps nothing
@@ -48,6 +49,7 @@ StageNeeds needs_of(const Graph& graph, const BoundPlan& plan, int stage, const 
     return it == memory.parts.end() ? Bytes(0) : it->second;
   };
   out.parameters = part(one, "parameters");
+  out.frozen = part(one, "frozen");
   out.gradients = part(one, "gradients");
   out.once = part(out.none, "activations");
   out.per_microbatch = part(one, "activations") - out.once;
@@ -99,8 +101,9 @@ struct StageState {
   Bytes reduction;
 
   [[nodiscard]] Bytes total() const {
-    return needs->parameters * versions + all_gradients() + optimizer() + activations() + needs->inputs * held +
-           needs->kept * waiting + receiving + unsent + sending + workspace + reduction + needs->communication;
+    return needs->parameters * versions + needs->frozen + all_gradients() + optimizer() + activations() +
+           needs->inputs * held + needs->kept * waiting + receiving + unsent + sending + workspace + reduction +
+           needs->communication;
   }
   [[nodiscard]] Bytes all_gradients() const { return (gradients ? needs->gradients : Bytes(0)) + growing; }
   [[nodiscard]] Bytes optimizer() const {

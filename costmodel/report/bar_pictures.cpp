@@ -127,7 +127,7 @@ Picture memory_picture(const std::string& name, const std::vector<NamedPredictio
   // Parts by what a reader can do about them.
   const auto kind_of = [](const std::string& part) {
     if (part == "activations" || part == "inputs") return 2;
-    if (part == "parameters" || part == "older versions") return 0;
+    if (part == "parameters" || part == "frozen" || part == "older versions") return 0;
     if (part == "gradients" || part == "optimizer" || part == "reduction") return 1;
     return 3;
   };

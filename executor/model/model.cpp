@@ -2,6 +2,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
 #include <set>
@@ -62,6 +63,15 @@ std::int64_t parameter_count(const LayerSpec& layer) {
   for (const ParameterSpec& parameter : layer.parameters)
     if (parameter.trainable) count += product(parameter.shape);
   return count;
+}
+
+Bytes frozen_bytes(const LayerSpec& layer) {
+  Bytes out;
+  for (const ParameterSpec& parameter : layer.parameters) {
+    if (parameter.trainable) continue;
+    out += Bytes(product(parameter.shape) * static_cast<std::int64_t>(c10::elementSize(parameter.dtype)));
+  }
+  return out;
 }
 
 std::int64_t parameter_count(const Model& model) {

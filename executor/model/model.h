@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/units.h"
+
 namespace stagecraft::model {
 
 /// Initial value of a parameter or buffer. It only depends on the run's seed and the parameter's name, not on the plan.
@@ -112,5 +114,7 @@ struct Model {
 /// Number of trainable values in a layer, and in a model with shared names counted once.
 [[nodiscard]] std::int64_t parameter_count(const LayerSpec& layer);
 [[nodiscard]] std::int64_t parameter_count(const Model& model);
+/// Bytes of a layer's other tensors: frozen parameters and buffers.
+[[nodiscard]] Bytes frozen_bytes(const LayerSpec& layer);
 
 }  // namespace stagecraft::model

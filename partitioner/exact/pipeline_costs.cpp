@@ -40,7 +40,7 @@ NodeCosts costs_of(const Layer& layer, const ScheduleEntry& schedule, const Plan
   out.parameters = layer.parameter_bytes;
   out.untied = layer.parameter_bytes;
   for (const TiedParameter& tied : layer.tied) out.untied -= tied.bytes;
-  out.kept = layer.parameter_bytes;
+  out.kept = layer.parameter_bytes + layer.frozen_bytes;
   if (!schedule.trains) return out;
   const bool listed = !settings.listed.empty();  // its lists may leave a backward out
   const BackwardParts parts = backward_parts(layer);

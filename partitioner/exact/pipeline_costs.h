@@ -37,8 +37,8 @@ struct NodeCosts {
   Seconds update;
   Bytes parameters;
   Bytes untied;  ///< parameters that no other layer shares
-  Bytes kept;    ///< what a stage holds for it whatever the schedule: parameters, gradients, optimizer state, and what
-                 ///< one microbatch saves
+  Bytes kept;    ///< what a stage holds for it whatever the schedule: parameters and frozen ones, gradients, optimizer
+                 ///< state, and what one microbatch saves
   Bytes saved;   ///< of `kept`, what a microbatch saves; 0 with recomputation and where nothing is trained
 };
 

@@ -103,6 +103,7 @@ Graph model_graph(const model::Model& model, const std::vector<at::Tensor>& batc
     for (const at::Tensor& output : outputs[i]) layer.outputs.push_back(output_of(output));
     layer.parameters = model::parameter_count(spec);
     layer.parameter_bytes = Bytes(*layer.parameters * static_cast<std::int64_t>(sizeof(float)));
+    layer.frozen_bytes = model::frozen_bytes(spec);
     for (const model::ParameterSpec& parameter : spec.parameters) {
       if (!parameter.trainable || holders[parameter.name] < 2) continue;
       std::int64_t values = 1;

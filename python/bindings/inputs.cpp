@@ -154,6 +154,7 @@ void bind_graph(nb::module_& module) {
       .def_prop_ro(
           "activation_bytes", [](const Layer& self) { return activation_bytes(self); }, "Bytes of all outputs.")
       .def_ro("parameter_bytes", &Layer::parameter_bytes, "Bytes of trainable parameters, tied ones included.")
+      .def_ro("frozen_bytes", &Layer::frozen_bytes, "Bytes of frozen parameters and buffers.")
       .def_ro("parameters", &Layer::parameters, "Number of trainable parameters; None if unknown.")
       .def_ro("saved_bytes", &Layer::saved_bytes, "Bytes that stay from forward to backward; None if unknown.")
       .def_ro("workspace_bytes", &Layer::workspace_bytes, "Bytes of the largest transient allocation; None if unknown.")

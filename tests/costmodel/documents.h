@@ -41,6 +41,7 @@ inline Layer full_layer(const std::string& id) {
   layer.update = Timing{0.125_s, 0.0625_s, 7, 0.5};
   layer.outputs = {{16_B, {2, 2}, "float32", true, true}, {8_B, {2}, "int32", false, false}};
   layer.parameter_bytes = 64_B;
+  layer.frozen_bytes = 12_B;
   layer.parameters = 16;
   layer.tied = {{"embedding.weight", 32_B}};
   layer.saved_bytes = 24_B;

@@ -65,12 +65,13 @@ TEST(GraphJson, RefusesToWriteWhatIsNotUtf8) {
   EXPECT_THAT([&] { (void)graph_json(graph); }, ThrowsMessage<std::invalid_argument>(HasSubstr("is not UTF-8")));
 }
 
-/// Takes away what version 7 added.
+/// Takes away what versions 7 and 8 added.
 void forget_estimate(Graph& graph) {
   graph.estimate.reset();
   if (graph.iteration) graph.iteration->log_spread.reset();
   if (graph.quality) graph.quality->watched.log_spread.reset();
   for (Layer& layer : graph.layers) {
+    layer.frozen_bytes = 0_B;
     for (Timing* timing : {&layer.forward, &layer.backward, &*layer.update, &layer.backward_parts->inputs,
                            &layer.backward_parts->weights, &*layer.forward_share->isolated})
       timing->log_spread.reset();
@@ -92,7 +93,7 @@ TEST(ReadGraph, ReadsVersion1) {
     layer.forward_work = layer.backward_work = {};
   }
   std::string text = graph_json(graph);
-  text.replace(text.find("\"version\": 7"), 12, "\"version\": 1");
+  text.replace(text.find("\"version\": 8"), 12, "\"version\": 1");
   EXPECT_EQ(parse_graph(text, "graph.json"), graph);
 }
 
@@ -105,7 +106,7 @@ TEST(ReadGraph, ReadsVersion4) {
     layer.forward_work = layer.backward_work = {};
   }
   std::string text = graph_json(graph);
-  text.replace(text.find("\"version\": 7"), 12, "\"version\": 4");
+  text.replace(text.find("\"version\": 8"), 12, "\"version\": 4");
   EXPECT_EQ(parse_graph(text, "graph.json"), graph);
 }
 
@@ -145,8 +146,8 @@ TEST(ReadGraph, NamesAnotherFormatAndVersion) {
   expect_refused("{}", "/: key \"format\" is missing");
   expect_refused("stagecraft.graph", "stagecraft.plan",
                  "/format: found \"stagecraft.plan\", expected \"stagecraft.graph\"");
-  expect_refused("\"version\": 7", "\"version\": 8", "/version: found version 8, this program reads version 1 to 7");
-  expect_refused("\"version\": 7", "\"version\": \"1\"", "/version: found \"1\", expected an integer");
+  expect_refused("\"version\": 8", "\"version\": 9", "/version: found version 9, this program reads version 1 to 8");
+  expect_refused("\"version\": 8", "\"version\": \"1\"", "/version: found \"1\", expected an integer");
 }
 
 TEST(ReadGraph, ListsTheKnownKeysForAnUnknownOne) {

@@ -198,6 +198,17 @@ TEST(StageMemory, ExpectsNoGradientWhereNoneIsReturned) {
   EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 1).parts.at("receiving"), 8_B);
 }
 
+TEST(StageMemory, HoldsFrozenParametersWithoutGradientsAndOptimizerState) {
+  Graph graph = two_layers();
+  const RankMemory before = stage_memory(graph, BoundPlan(two_stages(graph)), 0, 3);
+  EXPECT_FALSE(before.parts.contains("frozen"));
+  graph.layers[0].frozen_bytes = 1000_B;
+  const RankMemory after = stage_memory(graph, BoundPlan(two_stages(graph)), 0, 3);
+  EXPECT_EQ(after.parts.at("frozen"), 1000_B);
+  EXPECT_EQ(after.parts.at("optimizer"), before.parts.at("optimizer"));
+  EXPECT_EQ(after.total, before.total + 1000_B);
+}
+
 TEST(StageMemory, KeepsOlderVersionsForAnAsynchronousSchedule) {
   const Graph graph = two_layers();
   Plan plan = two_stages(graph);  // warm-ups: ceil(2 / 1) = 2 for the second stage's two replicas, and 0

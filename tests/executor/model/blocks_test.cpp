@@ -44,6 +44,16 @@ TEST(Append, NumbersLayersAndInputs) {
   EXPECT_EQ(model.layers[1].inputs[1].input, 1);
 }
 
+TEST(FrozenBytes, CountBuffersAndFrozenParametersByTheirTypes) {
+  LayerSpec layer;
+  layer.parameters = {zeros("a", {2, 3}), zeros("b", {5}), zeros("c", {7})};
+  EXPECT_EQ(frozen_bytes(layer), Bytes(0));
+  layer.parameters[1].trainable = layer.parameters[2].trainable = false;
+  layer.parameters[2].dtype = at::kLong;
+  EXPECT_EQ(frozen_bytes(layer), Bytes(5 * 4 + 7 * 8));
+  EXPECT_EQ(parameter_count(layer), 6);
+}
+
 TEST(FanInScale, IsOneOverTheRoot) {
   EXPECT_EQ(fan_in_scale(4), 0.5);
   EXPECT_EQ(fan_in_scale(1), 1);

@@ -53,6 +53,16 @@ TEST(ModelGraph, TakesInputsAsTheyCome) {
   EXPECT_THAT(graph.edges, ElementsAre(Edge{0, 4, 0}, Edge{2, 4, 0}));
 }
 
+TEST(ModelGraph, CountsFrozenParametersApart) {
+  model::Model model = masked();
+  model.layers[0].parameters = {model::zeros("trained", {2}), model::zeros("frozen", {5})};
+  model.layers[0].parameters[1].trainable = false;
+  const auto batch = data::make_data_source("synthetic", model, 1)->batch(0, 0, 1, 4, inputs_read(model));
+  const Graph graph = model_graph(model, batch, layer_outputs(model, batch, 1, {}), 4);
+  EXPECT_EQ(graph.layers.back().parameter_bytes, Bytes(2 * 4));
+  EXPECT_EQ(graph.layers.back().frozen_bytes, Bytes(5 * 4));
+}
+
 TEST(ModelGraph, AnnouncesLayersInTheOrderInWhichTheyRun) {
   model::Model model = masked();
   const model::ValueRef loss{0, 0};
