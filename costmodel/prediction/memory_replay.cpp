@@ -159,6 +159,10 @@ class Versions {
     for (const auto& [version, users] : users_) out += version < oldest ? 1 : 0;
     return out + (bound_ < oldest && !users_.contains(bound_) ? 1 : 0);
   }
+  /// An update copies the newest version if it is still needed, otherwise it works in place.
+  [[nodiscard]] int count_during_update() const {
+    return count() + (weights_ == Weights::StepBefore || users_.contains(updates_) ? 1 : 0);
+  }
 
  private:
   Weights weights_;
@@ -274,7 +278,7 @@ class RankReplay {
         break;
       case ActionKind::Update:
         if (asynchronous) {
-          state.versions = versions_[place].count() + 1;
+          state.versions = versions_[place].count_during_update();
           state.gradients = true;
         }
         break;

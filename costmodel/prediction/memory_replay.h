@@ -38,8 +38,8 @@ struct MemoryReplay {
 ///   kept gradients: between the two parts of a split backward, see kept_gradient_bytes;
 ///   receiving: messages from the post of the receive to their use; sending: gradients from their backward on, and sent
 ///     messages until there are 32 of them or 256 KiB, when a rank checks which are complete;
-///   older versions: those that microbatches in flight and the last backward use, and during an update the one that it
-///     creates;
+///   older versions: those that microbatches in flight and the last backward use, and during an update the copy that it
+///     makes, unless it works in place;
 ///   reduction: under an asynchronous schedule, a copy of the gradients while replicas sum them;
 ///   communication: the buffers of all-reduces, see reduce_buffer_bytes.
 /// `lists` cover one step, or several of an asynchronous schedule. A synchronous step

@@ -74,6 +74,16 @@ StageCost compute_cost(const std::vector<const Layer*>& layers, bool recompute, 
   return out;
 }
 
+/// Time of the copy of its parameters that an asynchronous stage makes in an update, if older versions are in use. It
+/// reads and writes each value. The update itself, whose time is known, reads the gradient, and reads and writes the
+/// parameter and the optimizer's state; both are bound by memory.
+Seconds copy_time(const Graph& graph, const BoundPlan& plan, int stage, Seconds update) {
+  if (!plan.asynchronous() || weight_versions_bound(plan.schedule(), plan.shape(), plan.position_of(stage)) < 2) {
+    return Seconds(0);
+  }
+  return update * (2.0 / (3.0 + 2.0 * static_cast<double>(graph.optimizer_state_values)));
+}
+
 /// Sets the costs of summing a stage's gradients: over its replicas, and those of each parameter that it shares over
 /// its holders, one parameter after the other. `tied`: bytes_of_tied.
 void add_reduce(StageCost& cost, const std::vector<const Layer*>& layers, const Topology& topology,
@@ -108,6 +118,7 @@ std::vector<StageCost> costs_of_one_type(const Graph& graph, const Topology& top
     StageCost cost = compute_cost(layers[to_index(s)], plan.plan().stages[to_index(s)].recompute,
                                   parts.empty() ? nullptr : &parts[to_index(s)], closure);
     cost.forward += loading[to_index(s)];
+    cost.update += copy_time(graph, plan, s, cost.update);
     add_reduce(cost, layers[to_index(s)], topology, plan, s, tied, closure);
     out.push_back(std::move(cost));
   }

@@ -6,6 +6,18 @@
 #include <utility>
 
 namespace stagecraft::stage {
+namespace {
+
+std::shared_ptr<std::vector<at::Tensor>> copy_of(const std::vector<at::Tensor>& version) {
+  auto out = std::make_shared<std::vector<at::Tensor>>();
+  for (const at::Tensor& value : version) {
+    out->push_back(value.detach().clone());
+    out->back().requires_grad_(true);
+  }
+  return out;
+}
+
+}  // namespace
 
 WeightVersions::WeightVersions(Weights weights, StageProgram& program, Optimizer& optimizer)
     : weights_(weights), program_(program), optimizer_(optimizer) {
@@ -36,21 +48,21 @@ void WeightVersions::collect(int microbatch) {
 
 void WeightVersions::update(double divisor, double rate_factor) {
   const at::NoGradGuard no_graph;
-  auto next = std::make_shared<std::vector<at::Tensor>>();
+  // With no microbatch in flight on it, the newest version is updated in place: the last stage never copies.
+  const auto newest = versions_.extract(updates_);
+  const bool needed = weights_ == Weights::StepBefore || newest.mapped().use_count() > 1;
+  const Version next = needed ? copy_of(*newest.mapped()) : newest.mapped();
   for (std::size_t i = 0; i < waiting_.size(); ++i) {
-    at::Tensor value = (*versions_.at(updates_))[i].detach().clone();
-    value.requires_grad_(true);
-    value.mutable_grad() = std::exchange(waiting_[i], at::Tensor());
-    next->push_back(std::move(value));
+    (*next)[i].mutable_grad() = std::exchange(waiting_[i], at::Tensor());
   }
   optimizer_.rebind(*next);
   optimizer_.step(divisor, rate_factor);
   for (at::Tensor& value : *next) value.mutable_grad() = at::Tensor();
   program_.bind(*next);
-  versions_[++updates_] = std::move(next);
   // A step that is one late uses the version before the newest.
-  const int kept = weights_ == Weights::StepBefore ? updates_ - 1 : updates_;
-  std::erase_if(versions_, [&](const auto& entry) { return entry.first < kept; });
+  versions_.clear();
+  if (weights_ == Weights::StepBefore) versions_[updates_] = newest.mapped();
+  versions_[++updates_] = next;
 }
 
 }  // namespace stagecraft::stage

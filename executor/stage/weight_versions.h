@@ -28,7 +28,8 @@ class WeightVersions {
   void collect(int microbatch);
   /// The gradients that wait, one per parameter; undefined where there is none.
   [[nodiscard]] std::vector<at::Tensor>& waiting() { return waiting_; }
-  /// Applies the waiting gradients, divided by `divisor`, to the newest version, creating another one.
+  /// Applies the waiting gradients, divided by `divisor`, to the newest version: to a copy of it if a microbatch in
+  /// flight or the next step still needs it, otherwise in place.
   void update(double divisor, double rate_factor);
   /// Number of updates so far.
   [[nodiscard]] int updates() const { return updates_; }

@@ -405,6 +405,9 @@ Bytes PipelineCosts::least_memory(const Split& split) const {
   const std::vector<StageSums> sums = sums_of(split);
   const std::size_t positions = sums.size() / to_index(split.chunks);
   const PipelineShape shape = shape_of(split);
+  // Gradients of an earlier microbatch, beside which all those in flight have their activations, exist only if a step
+  // accumulates them; otherwise a backward has released its activations when its gradients are complete.
+  const int complete = schedule_.weights == Weights::Flushed && shape.microbatches > 1 ? 0 : 1;
   Bytes most;
   for (std::size_t p = 0; p < positions; ++p) {
     Bytes bytes;
@@ -412,7 +415,7 @@ Bytes PipelineCosts::least_memory(const Split& split) const {
       // The schedules' bound is what a stage without chunks reaches.
       const bool is_reached = waits_ && split.chunks == 1 && !schedule_.splits_backward;
       const int held = is_reached ? schedule_.in_flight_bound(shape, to_int(s)) : 1;
-      bytes += sums[s].kept + (held - 1) * sums[s].saved;
+      bytes += sums[s].kept + (held - 1 - complete) * sums[s].saved;
     }
     most = std::max(most, bytes);
   }

@@ -271,12 +271,15 @@ TEST(Predict, GivesAnAsynchronousStepThePeriodOfItsSlowestStage) {
   }
   EXPECT_DOUBLE_EQ(predicted(graph, topology, one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 4)).iteration.value,
                    15);
-  // An update of 0.5 s on each stage: after every microbatch, or after every step.
-  for (Layer& layer : graph.layers) layer.update = Timing{0.5_s, 0_s, 1};
+  // An update of 0.75 s on the first stage, with the copy of its parameters 5 / 3 of that, 1.25 s, and as long in place
+  // on the last one: after every microbatch, 4 * 4.25 s. After every step, with a copy on both: 12 s + 5 / 3 * 1.25 s.
+  graph.layers[0].update = Timing{0.75_s, 0_s, 1};
+  graph.layers[1].update = Timing{1.25_s, 0_s, 1};
   EXPECT_DOUBLE_EQ(
-      predicted(graph, topology, one_layer_a_stage(graph, topology, {1, 1}, "pipedream", 4)).iteration.value, 14);
+      predicted(graph, topology, one_layer_a_stage(graph, topology, {1, 1}, "pipedream", 4)).iteration.value, 17);
   EXPECT_DOUBLE_EQ(
-      predicted(graph, topology, one_layer_a_stage(graph, topology, {1, 1}, "pipedream-2bw", 4)).iteration.value, 12.5);
+      predicted(graph, topology, one_layer_a_stage(graph, topology, {1, 1}, "pipedream-2bw", 4)).iteration.value,
+      12 + 1.25 * 5 / 3);
   // The first stage takes 6 s per microbatch: 24 s without replicas; 12 s, as much as the last stage, with two.
   graph = chain_graph({2, 1}, {4, 2});
   for (const char* schedule : {"pipedream", "pipedream-2bw"}) {

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 #include "costmodel/prediction/predict.h"
 #include "tests/support/chains.h"
 
@@ -63,6 +66,24 @@ TEST(StageCosts, SumTheOtherParametersOverTheReplicas) {
   EXPECT_NEAR(costs[0].tied.value, 10.0 / 3, 1e-12);
   EXPECT_DOUBLE_EQ(costs[1].reduce.value, 0);
   EXPECT_NEAR(costs[1].tied.value, 10.0 / 3, 1e-12);
+}
+
+TEST(StageCosts, AddTheCopyOfAnUpdateThatKeepsOlderVersions) {
+  // Three stages of pipedream: the last updates in place. The optimizer keeps one value per parameter, so an update
+  // passes over the parameters five times (2 parameter, 1 gradient, 2 state), a copy twice: 10 s + 4 s.
+  Graph graph = chain_graph({1, 1, 1}, {1, 1, 1});
+  graph.optimizer_state_values = 1;
+  for (Layer& layer : graph.layers) layer.update = Timing{10_s, {}, 1};
+  const Topology topology = flat_topology(3);
+  const auto updates = [&](const std::string& schedule) {
+    std::vector<double> out;
+    const BoundPlan plan(one_layer_a_stage(graph, topology, {1, 1, 1}, schedule, 4));
+    for (const StageCost& cost : stage_costs(graph, topology, plan)) out.push_back(cost.update.value);
+    return out;
+  };
+  EXPECT_EQ(updates("1f1b"), (std::vector<double>{10, 10, 10}));
+  EXPECT_EQ(updates("pipedream"), (std::vector<double>{14, 14, 10}));
+  EXPECT_EQ(updates("pipedream-2bw"), (std::vector<double>{14, 14, 14})) << "the step before is always needed";
 }
 
 }  // namespace

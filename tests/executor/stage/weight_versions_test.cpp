@@ -141,9 +141,35 @@ TEST(WeightVersions, UnusedVersionIsReleased) {
     Versioned v(weights);
     const c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> first(
         v.program.parameters().front().value.getIntrusivePtr());
+    (void)v.forward(0, 0, 1);
     for (int update = 0; update < 2; ++update) v.versions.update(1, 1);
+    EXPECT_FALSE(first.expired()) << "in use by a microbatch";
+    v.backward(0);  // leaves the program bound to its version until the next update or microbatch
+    v.versions.update(1, 1);
     EXPECT_TRUE(first.expired());
   }
+}
+
+TEST(WeightVersions, CopiesOnlyAVersionThatIsStillNeeded) {
+  Versioned v(Weights::Newest);
+  const auto memory = [&] { return v.program.parameters().front().value.const_data_ptr(); };
+  const void* const first = memory();
+  (void)v.forward(0, 0, 3);
+  v.backward(0);
+  v.versions.update(1, 1);
+  EXPECT_EQ(memory(), first) << "nothing in flight";
+  (void)v.forward(1, 0, 3);
+  (void)v.forward(2, 0, 3);
+  v.backward(1);
+  v.versions.update(1, 1);
+  EXPECT_NE(memory(), first) << "microbatch 2 is in flight";
+  v.versions.resume(2);
+  EXPECT_EQ(memory(), first);
+
+  Versioned late(Weights::StepBefore);
+  const void* const before = late.program.parameters().front().value.const_data_ptr();
+  late.versions.update(1, 1);
+  EXPECT_NE(late.program.parameters().front().value.const_data_ptr(), before) << "the next step uses it";
 }
 
 TEST(WeightVersions, RandomPipelineOfDelaysEqualsItsDefinition) {
