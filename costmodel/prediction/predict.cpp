@@ -1,5 +1,7 @@
 #include "costmodel/prediction/predict.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -147,6 +149,14 @@ std::vector<std::vector<int>> stages_of_positions(const Prediction& prediction) 
   const int positions = first.empty() ? stages : std::min(stages, *std::ranges::max_element(first) + 1);
   std::vector<std::vector<int>> out(to_index(positions));
   for (int s = 0; s < stages; ++s) out[to_index(position_of(s, positions))].push_back(s);
+  return out;
+}
+
+std::string throughput_text(const Prediction& prediction, const std::string& mark) {
+  if (!prediction.samples_per_s) return "";
+  std::string out = fmt::format("{}{:.1f} samples per second", mark, *prediction.samples_per_s);
+  const int used = prediction.devices - to_int(prediction.unused_devices.size());
+  if (used > 1) out += fmt::format(" ({}{:.1f} per device)", mark, *prediction.samples_per_s / used);
   return out;
 }
 

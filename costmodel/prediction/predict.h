@@ -96,6 +96,7 @@ struct Prediction {
   /// What is assumed about the two parts of the backward, from backward_parts_assumption; empty if nothing is.
   std::string backward_parts = {};
   std::string channel = {};  ///< over which the links were measured, "gloo"; empty: unknown, or there is one rank
+  std::vector<std::string> changes = {};  ///< to the graph, topology and plan before they were used, "compute=0.8x"
   /// What is assumed about the processor time of messages, from message_processing_assumption; empty if nothing is.
   std::string message_processing = {};
   std::optional<Yardstick> yardstick = {};  ///< of the graph's measurement
@@ -121,6 +122,9 @@ struct Prediction {
 
 /// "8 of 16 devices are idle: 8-15 have no microbatch, ..."; empty if all work.
 [[nodiscard]] std::string idle_text(const Prediction& prediction);
+/// "1.3 samples per second (0.7 per device)", where devices that the plan does not use do not count, without the
+/// parenthesis if it uses one; `mark` precedes each figure. Empty if the samples of a microbatch are unknown.
+[[nodiscard]] std::string throughput_text(const Prediction& prediction, const std::string& mark);
 
 /// Replays the plan's action lists against the graph's times and the topology's links. Infeasible if the lists
 /// deadlock. For a step longer than PredictOptions::most_whole, replays a shorter one, with as many microbatches as it

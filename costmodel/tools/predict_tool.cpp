@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -7,6 +8,7 @@
 #include "costmodel/analysis/scaling.h"
 #include "costmodel/command/tool.h"
 #include "costmodel/command/tool_inputs.h"
+#include "costmodel/command/tool_settings.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
@@ -49,7 +51,7 @@ void print(const stagecraft::Prediction& p, const std::vector<std::string>& fits
   const std::string mark = p.other_device.empty() ? "" : "~";
   const auto time = [&](stagecraft::Seconds t) { return mark + format_seconds(t); };
   std::string out = "step " + time(p.iteration);
-  if (p.samples_per_s) out += fmt::format(", {}{:.1f} samples per second", mark, *p.samples_per_s);
+  if (p.samples_per_s) out += ", " + throughput_text(p, mark);
   out += fmt::format(", bubble {}{:.1f} %\n", mark, p.bubble * 100);
   if (p.low && p.high)
     out += fmt::format("90 % interval of the step: {} to {}\n{}", time(*p.low), time(*p.high),
@@ -75,6 +77,9 @@ void print(const stagecraft::Prediction& p, const std::vector<std::string>& fits
                                  {.title = "", .left = true}},
                                 rows, stagecraft::line_width());
   out += "forward and backward are per microbatch, the rest per step; means over replicas\n";
+  if (!p.changes.empty()) out += fmt::format("with {}\n", fmt::join(p.changes, ", "));
+  if (!p.channel.empty())
+    out += "links measured over " + p.channel + "; over another channel the step takes another time\n";
   if (!p.calibration.empty()) out += "calibrated: " + p.calibration + "\n";
   if (const std::string text = idle_text(p); !text.empty()) out += "note: " + text + "\n";
   if (!p.other_device.empty())
@@ -131,17 +136,21 @@ int main(int argc, char** argv) {
   bool force = false;
   bool gantt = false;
   std::vector<int> scale;
+  std::vector<std::string> changes;
   bool same_batch = false;
   stagecraft::PredictOptions options;
   return stagecraft::run_tool(
       {"predict",
        "Predicts time, throughput and memory of a plan by replaying its action lists against measured costs.",
        "stagecraft predict graph.json topology.json plan.json -o prediction.json --trace trace.json\n"
-       "  stagecraft predict graph.json topology.json plan.json --scale 1,2,4,8 -o prediction.json"},
+       "  stagecraft predict graph.json topology.json plan.json --scale 1,2,4,8 -o prediction.json\n"
+       "  stagecraft predict graph.json topology.json plan.json --set link.node.bandwidth=2x\n\n" +
+           stagecraft::settings_text()},
       argc, argv,
       [&](CLI::App& app) {
         add_scenario_files(app, files);
         app.add_option("PLAN", plan_path, "plan.json")->required();
+        stagecraft::add_set_option(app, changes);
         app.add_option("-o,--output", output, "output file; - is standard output");
         app.add_option("--trace", trace, "a Chrome trace (also for ui.perfetto.dev) of the predicted step");
         app.add_flag("--gantt", gantt, "print the predicted step as a timeline in text, as wide as the terminal");
@@ -166,27 +175,30 @@ int main(int argc, char** argv) {
         inputs.push_back(plan_path);
         stagecraft::format::check_outputs(inputs, {{output, "stagecraft.prediction"}, {trace, "Chrome trace"}}, force);
         if (!chakra.empty()) stagecraft::format::check_can_write_in(chakra);
-        const auto [graph, topology, calibration, other_device] = read_scenario("stagecraft-predict", files);
-        const stagecraft::BoundPlan plan(stagecraft::format::read_plan(plan_path));
+        stagecraft::ScenarioInputs scenario = read_scenario("stagecraft-predict", files);
+        const auto [graph, topology, given] = stagecraft::with_settings(
+            {std::move(scenario.graph), std::move(scenario.topology), stagecraft::format::read_plan(plan_path)},
+            changes);
+        const stagecraft::BoundPlan plan(given);
         if (!chakra.empty()) stagecraft::format::check_outputs_in(chakra, inputs, chakra_files(plan), force);
-        auto result =
-            stagecraft::within(plan_path, [&, &graph = graph, &topology = topology, &calibration = calibration] {
-              stagecraft::ProgressLine line;
-              options.progress = [&line](double done) { line.show(fmt::format("simulated {:.0f} %", done * 100)); };
-              return stagecraft::predict_with_intervals(graph, topology, plan, calibration, options);
-            });
+        auto result = stagecraft::within(plan_path, [&, &graph = graph, &topology = topology] {
+          stagecraft::ProgressLine line;
+          options.progress = [&line](double done) { line.show(fmt::format("simulated {:.0f} %", done * 100)); };
+          return stagecraft::predict_with_intervals(graph, topology, plan, scenario.calibration, options);
+        });
         auto prediction = stagecraft::answer_of(std::move(result), plan_path + ": ");
-        prediction.other_device = other_device;
+        prediction.other_device = scenario.other_device;
+        prediction.changes = changes;
         print(prediction, fit_texts(prediction, topology.device.memory, plan.positions()),
               stagecraft::slowdown_assumption(graph, topology));
         if (!scale.empty()) {
           options.progress = {};
-          auto points =
-              stagecraft::within("--scale", [&, &graph = graph, &topology = topology, &calibration = calibration] {
-                return stagecraft::predict_scaling(
-                    {graph, topology, plan.plan()}, scale,
-                    same_batch ? stagecraft::ScaledWork::Fixed : stagecraft::ScaledWork::PerCopy, calibration, options);
-              });
+          auto points = stagecraft::within("--scale", [&, &graph = graph, &topology = topology] {
+            return stagecraft::predict_scaling(
+                {graph, topology, plan.plan()}, scale,
+                same_batch ? stagecraft::ScaledWork::Fixed : stagecraft::ScaledWork::PerCopy, scenario.calibration,
+                options);
+          });
           prediction.scaling = stagecraft::answer_of(std::move(points), "--scale: ");
           print(prediction.scaling);
         }

@@ -1,25 +1,11 @@
 #include "costmodel/analysis/whatif.h"
-#include "costmodel/errors.h"
-
 #include "costmodel/command/tool.h"
 #include "costmodel/command/tool_inputs.h"
+#include "costmodel/command/tool_settings.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/whatif_json.h"
 #include "costmodel/text/table.h"
-
-namespace {
-
-std::string settings_text() {
-  std::vector<std::vector<std::string>> rows;
-  for (const stagecraft::SettingText& text : stagecraft::settings_known())
-    rows.push_back({"  " + text.name, text.values, text.meaning});
-  return stagecraft::table_text(
-      {{.title = "  setting", .left = true}, {.title = "values", .left = true}, {.title = "", .left = true}}, rows,
-      120);
-}
-
-}  // namespace
 
 int main(int argc, char** argv) {
   stagecraft::ScenarioFiles files;
@@ -30,12 +16,12 @@ int main(int argc, char** argv) {
       {"whatif", "Predicts a plan before and after changes to the model's times, the links, the devices or the plan.",
        "stagecraft whatif graph.json topology.json plan.json --set link.node.bandwidth=2x --set schedule=zb-h1\n  "
        "stagecraft whatif graph.json topology.json plan.json --set stage.1.compute=0.8x --json\n\n" +
-           settings_text()},
+           stagecraft::settings_text()},
       argc, argv,
       [&](CLI::App& app) {
         add_scenario_files(app, files);
         app.add_option("PLAN", plan_path, "plan.json")->required();
-        app.add_option("--set", changes, "a change, NAME=VALUE; see below")->required()->allow_extra_args(false);
+        stagecraft::add_set_option(app, changes)->required();
         app.add_flag("--json", json, "a stagecraft.whatif document instead of a table");
         add_scenario_options(app, files);
       },
@@ -44,13 +30,7 @@ int main(int argc, char** argv) {
         stagecraft::warn_other_device("stagecraft-whatif", inputs.other_device);
         stagecraft::Scenario scenario{std::move(inputs.graph), std::move(inputs.topology),
                                       stagecraft::format::read_plan(plan_path)};
-        for (const std::string& change : changes) {
-          try {
-            static_cast<void>(with_change(scenario, change));
-          } catch (const std::invalid_argument& e) {
-            throw stagecraft::InputError(stagecraft::kind_of(e), std::string("--set ") + e.what());
-          }
-        }
+        static_cast<void>(stagecraft::with_settings(scenario, changes));
         const auto whatif = stagecraft::answer_of(
             stagecraft::within(plan_path, [&] { return stagecraft::what_if(scenario, changes, inputs.calibration); }),
             plan_path + ": ");

@@ -55,6 +55,7 @@ std::string stages_text(const Graph& graph, const RankedPlan& ranked, const std:
                        format_seconds(*plan.steady_state), plan.strategy, endless ? " in steady state" : "");
   }
   if (plan.iteration) out += fmt::format("; predicted step {}{}", mark, format_seconds(*plan.iteration));
+  if (plan.iteration && prediction.samples_per_s) out += ", " + throughput_text(prediction, mark);
   if (plan.iteration && plan.lower_bound)
     out += fmt::format(": {} on these devices", gap_text(*plan.iteration, *plan.lower_bound));
   if (!mark.empty()) out += "\n~ marks figures that were not measured on this topology's devices: " + other_device;

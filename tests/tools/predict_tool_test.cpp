@@ -40,10 +40,34 @@ TEST_F(PredictTool, PrintsTheStepAndWritesPredictionAndTrace) {
   const Outcome o = predict("graph.json topology.json plan.json --free-transfers -o p.json --trace t.json");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_EQ(o.out, "");
-  EXPECT_THAT(o.err, HasSubstr("step 15.0 s, 1.3 samples per second, bubble 20.0 %"));
+  EXPECT_THAT(o.err, HasSubstr("step 15.0 s, 1.3 samples per second (0.7 per device), bubble 20.0 %"));
   EXPECT_DOUBLE_EQ(format::parse_prediction(folder_.read("p.json"), "p.json").iteration.value, 15);
   const auto trace = nlohmann::json::parse(folder_.read("t.json"));
   EXPECT_EQ(trace["otherData"]["title"], "chain, predicted");
+}
+
+TEST_F(PredictTool, PredictsAfterChanges) {
+  // Without transfers all times are layers'; twice as fast layers halve the 15 s.
+  const Outcome o =
+      predict("graph.json topology.json plan.json --free-transfers --set compute=0.5x --set memory=1GiB -o p.json");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_THAT(o.err, HasSubstr("with compute=0.5x, memory=1GiB\n"));
+  const Prediction prediction = format::parse_prediction(folder_.read("p.json"), "p.json");
+  EXPECT_DOUBLE_EQ(prediction.iteration.value, 7.5);
+  EXPECT_EQ(prediction.changes, (std::vector<std::string>{"compute=0.5x", "memory=1GiB"}));
+  const Outcome unknown = predict("graph.json topology.json plan.json --set speed=2x");
+  EXPECT_EQ(unknown.status, 1);
+  EXPECT_THAT(unknown.err, HasSubstr("--set unknown setting \"speed\", known are compute, stage.S.compute"));
+  EXPECT_THAT(predict("--help").out, HasSubstr("link.LEVEL.bandwidth"));
+}
+
+TEST_F(PredictTool, SaysOverWhichChannelTheLinksWereMeasured) {
+  const std::string said = "links measured over gloo";
+  EXPECT_THAT(predict("graph.json topology.json plan.json -o p.json").err, Not(HasSubstr(said)));
+  Topology topology = testing::flat_topology(2, 1000);
+  topology.levels.front().link.channel = "gloo";
+  folder_.write("gloo.json", format::topology_json(topology));
+  EXPECT_THAT(predict("graph.json gloo.json plan.json -o p2.json").err, HasSubstr(said));
 }
 
 TEST_F(PredictTool, RefusesAProfileThatIsNotTrusted) {
@@ -126,7 +150,7 @@ TEST_F(PredictTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
                 "times without the slowdown of shared hosts"));
   const Outcome o = predict("graph.json gpus.json plan.json --free-transfers --accept-other-device -o p.json");
   EXPECT_EQ(o.status, 0) << o.err;
-  EXPECT_THAT(o.err, HasSubstr("step ~15.0 s, ~1.3 samples per second, bubble ~20.0 %"));
+  EXPECT_THAT(o.err, HasSubstr("step ~15.0 s, ~1.3 samples per second (~0.7 per device), bubble ~20.0 %"));
   EXPECT_THAT(o.err, ::testing::ContainsRegex("\n +0 +1 +~1.00 s +~2.00 s +~12.0 s "));
   EXPECT_THAT(o.err, HasSubstr("~ marks figures that were not measured on this topology's devices: the graph was "
                                "measured on a processor (AMD EPYC)"));
