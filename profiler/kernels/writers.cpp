@@ -9,6 +9,7 @@
 #include "costmodel/format/files/utf8.h"
 #include "costmodel/format/json_string.h"
 #include "costmodel/index.h"
+#include "costmodel/interchange/traces/trace_events.h"
 
 namespace stagecraft::profiler {
 namespace {
@@ -64,7 +65,7 @@ std::string span_name(const Tag& tag, const std::vector<std::string>& layers) {
 class DeviceEvents {
  public:
   DeviceEvents(const AttributedTrace& trace, const std::vector<std::string>& layers, std::uint32_t device,
-               std::int64_t origin, std::string& out)
+               std::int64_t origin, interchange::TraceEvents& out)
       : trace_(trace), layers_(layers), device_(device), origin_(origin), out_(out) {
     for (std::size_t i = 0; i < trace.activities.size(); ++i) {
       if (trace.activities[i].activity.device == device) own_.push_back(i);
@@ -73,15 +74,15 @@ class DeviceEvents {
   }
 
   void write() {
-    metadata("process_name", kHostTrack, fmt::format("device {}", device_));
-    metadata("thread_name", kHostTrack, "launches");
-    metadata("thread_name", kLayerTrack, "layers");
+    out_.name_process(device_, fmt::format("device {}", device_));
+    out_.name_track(device_, kHostTrack, "launches");
+    out_.name_track(device_, kLayerTrack, "layers");
     std::map<std::uint32_t, int> tracks;
     for (const std::size_t i : own_) tracks.emplace(trace_.activities[i].activity.stream, 0);
     int track = kFirstStreamTrack;
     for (auto& [stream, number] : tracks) {
       number = track++;
-      metadata("thread_name", number, fmt::format("stream {}", stream));
+      out_.name_track(device_, number, fmt::format("stream {}", stream));
     }
     launches();
     layers();
@@ -89,21 +90,11 @@ class DeviceEvents {
   }
 
  private:
+  /// `format` makes the members of its args.
   template <class... Args>
-  void put(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(out_), format, std::forward<Args>(args)...);
-  }
-  void metadata(const char* what, int track, const std::string& name) {
-    put("{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"{}\",\"args\":{{\"name\":{}}}}},\n", device_, track, what,
-        format::json_string(name));
-  }
-  /// Nanoseconds as exact microseconds after `key`.
-  void time(const char* key, std::int64_t ns) { put(",\"{}\":{}.{:03}", key, ns / 1000, ns % 1000); }
-  void slice(int track, std::int64_t begin, std::int64_t end, const std::string& name, const char* colour) {
-    put("{{\"ph\":\"X\",\"pid\":{},\"tid\":{}", device_, track);
-    time("ts", begin - origin_);
-    time("dur", end - begin);
-    put(",\"name\":{},\"cname\":\"{}\"", name, colour);
+  void slice(int track, std::int64_t begin, std::int64_t end, const std::string& name, const char* colour,
+             fmt::format_string<Args...> format, Args&&... args) {
+    out_.slice(device_, track, begin - origin_, end - begin, name, colour, format, std::forward<Args>(args)...);
   }
 
   void launches() {
@@ -115,8 +106,7 @@ class DeviceEvents {
     times.erase(std::unique(times.begin(), times.end()), times.end());
     for (std::size_t i = 0; i < times.size(); ++i) {
       const std::int64_t next = i + 1 < times.size() ? times[i + 1] : std::numeric_limits<std::int64_t>::max();
-      slice(kHostTrack, times[i], std::min(times[i] + 1000, next), "\"launch\"", "grey");
-      out_ += "},\n";
+      slice(kHostTrack, times[i], std::min(times[i] + 1000, next), "\"launch\"", "grey", "");
     }
   }
 
@@ -128,8 +118,8 @@ class DeviceEvents {
       for (; i < own_.size() && trace_.activities[own_[i]].tag == tag; ++i)
         end = std::max(end, trace_.activities[own_[i]].activity.end_ns);
       if (i < own_.size()) end = std::min(end, trace_.activities[own_[i]].activity.begin_ns);
-      slice(kLayerTrack, begin, end, format::json_string(span_name(tag, layers_)), colour_of(tag));
-      put(",\"args\":{{\"step\":{},\"microbatch\":{}}}}},\n", tag.step, tag.microbatch);
+      slice(kLayerTrack, begin, end, format::json_string(span_name(tag, layers_)), colour_of(tag),
+            R"("step":{},"microbatch":{})", tag.step, tag.microbatch);
     }
   }
 
@@ -138,18 +128,11 @@ class DeviceEvents {
     const auto name = to_index(work.name);
     slice(track, work.begin_ns, work.end_ns,
           work.name >= 0 && name < names_.size() ? names_[name] : format::json_string(kind_name(work.kind)),
-          colour_of(tag));
-    put(",\"args\":{{{},\"step\":{},\"microbatch\":{},\"bytes\":{}}}}},\n", owner(tag), tag.step, tag.microbatch,
-        work.bytes);
+          colour_of(tag), R"({},"step":{},"microbatch":{},"bytes":{})", owner(tag), tag.step, tag.microbatch,
+          work.bytes);
     if (launched <= 0) return;
-    // The arrow's ends are bound to the slices that lie at these times on these tracks.
-    arrow("\"ph\":\"s\"", index, kHostTrack, launched);
-    arrow("\"ph\":\"f\",\"bp\":\"e\"", index, track, work.begin_ns);
-  }
-  void arrow(const char* end, std::size_t id, int track, std::int64_t at) {
-    put("{{{},\"pid\":{},\"tid\":{},\"id\":{},\"cat\":\"launch\",\"name\":\"launch\"", end, device_, track, id);
-    time("ts", at - origin_);
-    out_ += "},\n";
+    out_.arrow_begin(device_, kHostTrack, launched - origin_, index, "launch");
+    out_.arrow_end(device_, track, work.begin_ns - origin_, index, "launch");
   }
   /// Layer and phase as JSON members.
   const std::string& owner(const Tag& tag) {
@@ -165,7 +148,7 @@ class DeviceEvents {
   const std::vector<std::string>& layers_;
   std::uint32_t device_;
   std::int64_t origin_;
-  std::string& out_;
+  interchange::TraceEvents& out_;
   std::vector<std::size_t> own_;
   std::vector<std::string> names_;  ///< as JSON
   std::map<Part, std::string> owners_;
@@ -192,12 +175,10 @@ std::string chrome_trace(const AttributedTrace& trace, const std::vector<std::st
       devices.push_back(a.activity.device);
   }
   if (trace.activities.empty()) origin = 0;
-  std::string out = "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"title\":" + format::json_string(title) +
-                    ",\"begin_ns\":\"" + std::to_string(origin) + "\"},\"traceEvents\":[\n";
+  interchange::TraceEvents out(title, "ns", "begin_ns", std::to_string(origin));
   std::sort(devices.begin(), devices.end());
   for (const std::uint32_t device : devices) DeviceEvents(trace, layers, device, origin, out).write();
-  if (out.ends_with(",\n")) out.erase(out.size() - 2, 1);
-  return out + "]}\n";
+  return out.take();
 }
 
 std::string activities_csv(const AttributedTrace& trace, const std::vector<std::string>& layers) {

@@ -85,7 +85,7 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"executor/run/evaluation", {"executor/run/worker", "costmodel/format/results"}},
     {"executor/run", {"executor/run/evaluation", "costmodel/interchange/traces"}},
     {"executor", {"executor/run", "executor/intake/export"}},
-    {"profiler/kernels", {"executor/device"}},
+    {"profiler/kernels", {"executor/device", "costmodel/interchange/traces"}},
     {"profiler/subject", {"profiler/kernels", "executor/run"}},
     {"profiler/memory", {"profiler/subject"}},
     {"profiler/layers", {"profiler/subject"}},

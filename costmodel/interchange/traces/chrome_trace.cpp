@@ -2,10 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
-
-#include "costmodel/format/json_string.h"
 #include "costmodel/index.h"
+#include "costmodel/interchange/traces/trace_events.h"
 
 namespace stagecraft::interchange {
 namespace {
@@ -46,37 +44,22 @@ const char* colour_of(ActionKind kind) {
 }  // namespace
 
 std::string chrome_trace(const Timeline& timeline, const std::string& title) {
-  std::string out = "{\"displayTimeUnit\": \"ms\", \"otherData\": {\"title\": " + format::json_string(title) +
-                    "}, \"traceEvents\": [\n";
-  static constexpr const char* kTracks[] = {"compute", "wait", "send"};
-  const auto back = std::back_inserter(out);
+  TraceEvents events(title, "ms");
   for (int rank = 0; rank < timeline.ranks; ++rank) {
     const int stage = rank < to_int(timeline.stage_of_rank.size()) ? timeline.stage_of_rank[to_index(rank)] : -1;
-    fmt::format_to(
-        back,
-        R"j({{"ph": "M", "pid": {0}, "tid": 0, "name": "process_name", "args": {{"name": "rank {0} (stage {1})"}}}},)j"
-        "\n",
-        rank, stage);
-    for (const int track : {kComputing, kWaiting, kSending}) {
-      fmt::format_to(back,
-                     R"j({{"ph": "M", "pid": {}, "tid": {}, "name": "thread_name", "args": {{"name": "{}"}}}},)j"
-                     "\n",
-                     rank, track, kTracks[track]);
-    }
+    events.name_process(rank, fmt::format("rank {} (stage {})", rank, stage));
+    events.name_track(rank, kComputing, "compute");
+    events.name_track(rank, kWaiting, "wait");
+    events.name_track(rank, kSending, "send");
   }
   for (const Span& span : timeline.spans) {
     const Action& a = span.action;
-    std::string name = to_string(a.kind);
-    if (a.microbatch >= 0) name += " " + std::to_string(a.microbatch);
-    fmt::format_to(
-        back,
-        R"j({{"ph": "X", "pid": {}, "tid": {}, "ts": {:.3f}, "dur": {:.3f}, "name": "{}", "cname": "{}", "args": {{"step": {}, "stage": {}, "microbatch": {}, "peer": {}}}}},)j"
-        "\n",
-        span.rank, static_cast<int>(track_of(a.kind)), span.start.value * 1e6, (span.end - span.start).value * 1e6,
-        name, colour_of(a.kind), span.step, a.stage, a.microbatch, a.peer);
+    const std::string name = a.microbatch >= 0 ? fmt::format("\"{} {}\"", to_string(a.kind), a.microbatch)
+                                               : fmt::format("\"{}\"", to_string(a.kind));
+    events.slice(span.rank, track_of(a.kind), span.start, span.end - span.start, name, colour_of(a.kind),
+                 R"("step":{},"stage":{},"microbatch":{},"peer":{})", span.step, a.stage, a.microbatch, a.peer);
   }
-  if (out.ends_with(",\n")) out.erase(out.size() - 2, 1);
-  return out + "]}\n";
+  return events.take();
 }
 
 }  // namespace stagecraft::interchange
