@@ -1,5 +1,8 @@
 #pragma once
 
+#include <deque>
+#include <memory>
+
 #include "executor/channel/channel.h"
 
 namespace stagecraft::channel {
@@ -21,6 +24,13 @@ struct Announced {
     ++count;
     return true;
   }
+};
+
+/// One edge and tag at its receiving end, on a channel whose expected messages are `Incoming`.
+template <class Incoming>
+struct Inlet {
+  Announced announced;
+  std::deque<std::shared_ptr<Incoming>> unposted;  ///< whose payload waits for its header or an earlier one
 };
 
 }  // namespace stagecraft::channel

@@ -224,7 +224,7 @@ WorkPtr post(Line& line, const at::Tensor& tensor, int peer, int slot, bool out)
 at::Tensor payload_of(const at::Tensor& tensor) { return tensor.numel() == 0 ? at::empty({1}, at::kByte) : tensor; }
 
 /// An expected message. Its payload is only posted to gloo after the header, if any, has been checked.
-struct Incoming {
+struct GlooIncoming {
   TensorSpec spec;
   at::Tensor header;
   WorkPtr header_work;
@@ -233,26 +233,18 @@ struct Incoming {
   int slot = 0;
 };
 
-/// One edge and tag at its receiving end.
-struct Inlet {
-  Announced announced;
-  std::deque<std::shared_ptr<Incoming>> unposted;  ///< whose payload waits for its header or an earlier one
-};
-
 class GlooReceiving : public Receiving {
  public:
-  GlooReceiving(std::shared_ptr<Line> line, Inlet& inlet, std::shared_ptr<Incoming> incoming, int from, int tag)
+  GlooReceiving(std::shared_ptr<Line> line, Inlet<GlooIncoming>& inlet, std::shared_ptr<GlooIncoming> incoming,
+                int from, int tag)
       : line_(std::move(line)), inlet_(inlet), incoming_(std::move(incoming)), from_(from), tag_(tag) {}
 
   at::Tensor wait() override {
     while (!incoming_->payload_work) {
-      Incoming& next = *inlet_.unposted.front();
+      GlooIncoming& next = *inlet_.unposted.front();
       if (next.header_work) {
         wait_for(*next.header_work);
-        const TensorSpec got = read_header(next.header, fmt::format("rank {} under tag {}", from_, tag_));
-        if (got.dtype != next.spec.dtype || got.shape != next.spec.shape) {
-          throw wrong_spec(line_->rank, next.spec, from_, tag_, got);
-        }
+        check_header(next.header, line_->rank, next.spec, from_, tag_);
       }
       next.payload_work = post(*line_, next.payload, from_, next.slot, false);
       inlet_.unposted.pop_front();
@@ -278,8 +270,8 @@ class GlooReceiving : public Receiving {
   }
 
   std::shared_ptr<Line> line_;
-  Inlet& inlet_;
-  std::shared_ptr<Incoming> incoming_;
+  Inlet<GlooIncoming>& inlet_;
+  std::shared_ptr<GlooIncoming> incoming_;
   int from_;
   int tag_;
 };
@@ -321,8 +313,8 @@ class GlooChannel : public Channel {
     check_edge(*this, from, tag);
     check_dimensions(spec);
     line_->throw_if_aborted();
-    Inlet& inlet = in_[edge_key(from, tag)];
-    auto incoming = std::make_shared<Incoming>();
+    Inlet<GlooIncoming>& inlet = in_[edge_key(from, tag)];
+    auto incoming = std::make_shared<GlooIncoming>();
     incoming->spec = spec;
     incoming->tensor = at::empty(spec.shape, spec.dtype);
     incoming->payload = payload_of(incoming->tensor);
@@ -382,7 +374,7 @@ class GlooChannel : public Channel {
   int ranks_;
   std::unique_ptr<Reaper> reaper_;
   std::unordered_map<std::uint64_t, Announced> out_;
-  std::unordered_map<std::uint64_t, Inlet> in_;
+  std::unordered_map<std::uint64_t, Inlet<GlooIncoming>> in_;
 };
 
 /// The interface that GLOO_SOCKET_IFNAME names, else the given address or the one on the route to the meeting point.

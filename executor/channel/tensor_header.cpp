@@ -44,4 +44,9 @@ TensorSpec read_header(const at::Tensor& header, const std::string& sender) {
   return spec;
 }
 
+void check_header(const at::Tensor& header, int rank, const TensorSpec& expected, int from, int tag) {
+  const TensorSpec got = read_header(header, fmt::format("rank {} under tag {}", from, tag));
+  if (got.dtype != expected.dtype || got.shape != expected.shape) throw wrong_spec(rank, expected, from, tag, got);
+}
+
 }  // namespace stagecraft::channel

@@ -20,4 +20,8 @@ void check_dimensions(const TensorSpec& spec);
 /// ("rank 1 under tag 7").
 [[nodiscard]] TensorSpec read_header(const at::Tensor& header, const std::string& sender);
 
+/// Reads the header that `rank` received from `from` under `tag`. Throws PeerError as read_header does, or wrong_spec
+/// unless it announces `expected`.
+void check_header(const at::Tensor& header, int rank, const TensorSpec& expected, int from, int tag);
+
 }  // namespace stagecraft::channel

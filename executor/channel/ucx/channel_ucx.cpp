@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <sstream>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -84,7 +83,7 @@ class UcxSending : public Sending {
 };
 
 /// An expected message. Its payload is only posted to UCX after the header, if any, has been checked.
-struct Incoming {
+struct UcxIncoming {
   TensorSpec spec;
   at::Tensor header;
   UcxTransfer header_transfer;
@@ -94,25 +93,18 @@ struct Incoming {
   bool posted = false;
 };
 
-/// One edge and tag at its receiving end.
-struct Inlet {
-  Announced announced;
-  std::deque<std::shared_ptr<Incoming>> unposted;  ///< whose payload waits for its header or an earlier one
-};
-
 class UcxReceiving : public Receiving {
  public:
-  UcxReceiving(std::shared_ptr<UcxLine> line, Inlet& inlet, std::shared_ptr<Incoming> incoming, int from, int tag)
+  UcxReceiving(std::shared_ptr<UcxLine> line, Inlet<UcxIncoming>& inlet, std::shared_ptr<UcxIncoming> incoming,
+               int from, int tag)
       : line_(std::move(line)), inlet_(inlet), incoming_(std::move(incoming)), from_(from), tag_(tag) {}
 
   at::Tensor wait() override {
     while (!incoming_->posted) {
-      Incoming& next = *inlet_.unposted.front();
+      UcxIncoming& next = *inlet_.unposted.front();
       if (next.header.defined()) {
         wait_for(next.header_transfer);
-        const TensorSpec got = read_header(next.header, fmt::format("rank {} under tag {}", from_, tag_));
-        if (got.dtype != next.spec.dtype || got.shape != next.spec.shape)
-          throw wrong_spec(line_->rank(), next.spec, from_, tag_, got);
+        check_header(next.header, line_->rank(), next.spec, from_, tag_);
       }
       post(*line_, next, from_, tag_);
       inlet_.unposted.pop_front();
@@ -125,7 +117,7 @@ class UcxReceiving : public Receiving {
     return std::move(incoming_->tensor);
   }
 
-  static void post(UcxLine& line, Incoming& incoming, int from, int tag) {
+  static void post(UcxLine& line, UcxIncoming& incoming, int from, int tag) {
     incoming.transfer =
         line.receive(incoming.tensor, from, tag, UcxKind::Payload, static_cast<std::uint64_t>(incoming.count));
     incoming.posted = true;
@@ -138,8 +130,8 @@ class UcxReceiving : public Receiving {
   }
 
   std::shared_ptr<UcxLine> line_;
-  Inlet& inlet_;
-  std::shared_ptr<Incoming> incoming_;
+  Inlet<UcxIncoming>& inlet_;
+  std::shared_ptr<UcxIncoming> incoming_;
   int from_;
   int tag_;
 };
@@ -175,8 +167,8 @@ class UcxChannel : public Channel {
     check_edge(*this, from, tag);
     check_dimensions(spec);
     line_->throw_if_aborted();
-    Inlet& inlet = in_[edge_key(from, tag)];
-    auto incoming = std::make_shared<Incoming>();
+    Inlet<UcxIncoming>& inlet = in_[edge_key(from, tag)];
+    auto incoming = std::make_shared<UcxIncoming>();
     incoming->spec = spec;
     incoming->tensor = at::empty(spec.shape, spec.dtype);
     if (inlet.announced.changes_to(spec)) {
@@ -235,7 +227,7 @@ class UcxChannel : public Channel {
   c10::intrusive_ptr<c10d::Store> store_;
   std::shared_ptr<UcxScratch> scratch_ = std::make_shared<UcxScratch>();
   std::unordered_map<std::uint64_t, Announced> out_;
-  std::unordered_map<std::uint64_t, Inlet> in_;
+  std::unordered_map<std::uint64_t, Inlet<UcxIncoming>> in_;
 };
 
 std::optional<std::string> environment(const char* name) {

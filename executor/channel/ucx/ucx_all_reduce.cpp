@@ -1,7 +1,6 @@
 #include "executor/channel/ucx/ucx_all_reduce.h"
 
 #include <ATen/ops/empty.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -103,8 +102,7 @@ bool UcxAllReduce::headers_are_right() {
     if (!peer.header.defined()) continue;
     if (!peer.header_in.over()) return false;
     line_->check(peer.header_in, peer.edge.rank, tag_, kDoing);
-    const TensorSpec got = read_header(peer.header, fmt::format("rank {} under tag {}", peer.edge.rank, tag_));
-    if (!same_spec(got, values_)) throw wrong_spec(line_->rank(), spec_of(values_), peer.edge.rank, tag_, got);
+    check_header(peer.header, line_->rank(), spec_of(values_), peer.edge.rank, tag_);
     peer.header.reset();
   }
   return true;

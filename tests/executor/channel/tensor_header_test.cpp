@@ -42,6 +42,18 @@ TEST(TensorHeader, RefusesWhatNoTensorHas) {
   EXPECT_EQ(error_of_header({6, 2, 4, -8}), begin + "a size of -8, must be 0 to 281474976710656");
 }
 
+TEST(TensorHeader, AnnouncesWhatIsExpectedOrIsRefusedWithBothSpecs) {
+  const at::Tensor header = make_header({{4, 8}, at::kFloat});
+  EXPECT_NO_THROW(check_header(header, 2, {{4, 8}, at::kFloat}, 1, 7));
+  const auto error_for = [&](const TensorSpec& expected) {
+    return error_of([&] { check_header(header, 2, expected, 1, 7); });
+  };
+  EXPECT_EQ(error_for({{4, 9}, at::kFloat}),
+            "rank 2 expected float32 [4, 9] from rank 1 under tag 7, got float32 [4, 8]");
+  EXPECT_EQ(error_for({{4, 8}, at::kHalf}),
+            "rank 2 expected float16 [4, 8] from rank 1 under tag 7, got float32 [4, 8]");
+}
+
 TEST(TensorHeader, TakesAtMostFourteenDimensions) {
   EXPECT_NO_THROW(check_dimensions({std::vector<std::int64_t>(14, 1), at::kFloat}));
   EXPECT_THAT([] { check_dimensions({std::vector<std::int64_t>(15, 1), at::kFloat}); },
