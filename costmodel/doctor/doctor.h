@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/from_file.h"
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
 #include "costmodel/timeline.h"
@@ -28,13 +29,6 @@ struct Finding {
   std::string place;    ///< JSON pointer into the file; empty: the whole file
   std::string message;  ///< what was found, and what would be right or what to do
   friend bool operator==(const Finding&, const Finding&) = default;
-};
-
-/// A document and the file that it is from.
-template <class T>
-struct FromFile {
-  std::string file;
-  T value;
 };
 
 /// Documents to examine together.

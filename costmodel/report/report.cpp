@@ -25,9 +25,9 @@ namespace {
 using interchange::markup_text;
 
 template <class T>
-void add_only(std::optional<Named<T>>& place, const std::string& file, T value) {
+void add_only(std::optional<FromFile<T>>& place, const std::string& file, T value) {
   if (place) throw FormatError(file + ": a second document of this kind, the first is " + place->file);
-  place = Named<T>{file, std::move(value)};
+  place = FromFile<T>{file, std::move(value)};
 }
 
 std::string paragraph(const std::string& words) { return "<p>" + words + "</p>\n"; }
@@ -36,7 +36,7 @@ std::string percent(double share) { return fmt::format("{:.1f} %", share * 100);
 
 const Topology* topology_of(const Documents& d) { return d.topology ? &d.topology->value : nullptr; }
 
-std::vector<NamedPrediction> named(const std::vector<Named<Prediction>>& predictions) {
+std::vector<NamedPrediction> named(const std::vector<FromFile<Prediction>>& predictions) {
   std::vector<NamedPrediction> out;
   for (const auto& each : predictions) out.push_back({each.file, &each.value});
   return out;
@@ -61,7 +61,7 @@ std::string card(const std::string& figure, const std::string& what, const std::
          (more.empty() ? "" : "<small>" + markup_text(more) + "</small>") + "</div>\n";
 }
 
-std::string prediction_summary(const Documents& d, const Named<Prediction>& each) {
+std::string prediction_summary(const Documents& d, const FromFile<Prediction>& each) {
   const Prediction& p = each.value;
   std::string out = "<h3>" + markup_text(each.file) + "</h3>\n<div class=\"cards\">\n";
   out += card(format_seconds(p.iteration), "predicted step",
@@ -99,7 +99,7 @@ std::string prediction_summary(const Documents& d, const Named<Prediction>& each
   return out;
 }
 
-std::string run_summary(const Named<Measurement>& each) {
+std::string run_summary(const FromFile<Measurement>& each) {
   const Measurement& m = each.value;
   const std::size_t steps = m.timeline.steps.size();
   if (steps == 0) return "";
@@ -160,7 +160,7 @@ Section summary(const Documents& d) {
   return out;
 }
 
-void add_comparison(std::vector<Section>& out, const Named<Comparison>& each, std::size_t i) {
+void add_comparison(std::vector<Section>& out, const FromFile<Comparison>& each, std::size_t i) {
   const Comparison& c = each.value;
   const auto error = c.step.error();
   std::string words =
@@ -360,7 +360,7 @@ std::vector<Section> sections(const Documents& d) {
     const Graph& graph = d.graph->value;
     Section layers{"layers", "Costs of the layers", "", {}};
     Section layout{"model", "Model", "", {}};
-    std::vector<const Named<Plan>*> plans;
+    std::vector<const FromFile<Plan>*> plans;
     for (const auto& plan : d.plans) plans.push_back(&plan);
     if (plans.empty()) plans.push_back(nullptr);
     for (std::size_t i = 0; i < plans.size(); ++i) {

@@ -6,6 +6,7 @@
 
 #include "costmodel/accuracy/compare.h"
 #include "costmodel/accuracy/validate.h"
+#include "costmodel/from_file.h"
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
 #include "costmodel/prediction/predict.h"
@@ -15,22 +16,15 @@
 
 namespace stagecraft::report {
 
-/// A document and the file it came from.
-template <class T>
-struct Named {
-  std::string file;
-  T value;
-};
-
 /// The documents that a report can include; all are optional.
 struct Documents {
-  std::optional<Named<Graph>> graph;
-  std::optional<Named<Topology>> topology;
-  std::vector<Named<Plan>> plans;
-  std::vector<Named<Prediction>> predictions;
-  std::vector<Named<Measurement>> runs;
-  std::vector<Named<Comparison>> comparisons;
-  std::optional<Named<Validation>> validation;
+  std::optional<FromFile<Graph>> graph;
+  std::optional<FromFile<Topology>> topology;
+  std::vector<FromFile<Plan>> plans;
+  std::vector<FromFile<Prediction>> predictions;
+  std::vector<FromFile<Measurement>> runs;
+  std::vector<FromFile<Comparison>> comparisons;
+  std::optional<FromFile<Validation>> validation;
 };
 
 /// Formats that add_document reads, in the order of Documents.

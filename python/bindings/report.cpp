@@ -38,10 +38,10 @@ bool added(List& list, const std::string& name, nb::handle value) {
 }
 
 template <class T>
-bool set(std::optional<report::Named<T>>& place, const std::string& name, nb::handle value) {
+bool set(std::optional<FromFile<T>>& place, const std::string& name, nb::handle value) {
   if (!nb::isinstance<T>(value)) return false;
   if (place) throw std::invalid_argument(name + ": a report has one of these");
-  place = report::Named<T>{name, nb::cast<const T&>(value)};
+  place = FromFile<T>{name, nb::cast<const T&>(value)};
   return true;
 }
 
