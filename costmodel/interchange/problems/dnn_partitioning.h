@@ -11,7 +11,7 @@ namespace stagecraft::interchange {
 
 // The inputs of msr-fiddle/dnn-partitioning (Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph
 // Operators, NeurIPS 2020): a graph of layers or operators, and the devices to place them on. Times are milliseconds,
-// sizes are bytes.
+// sizes are bytes. Those are double, not Bytes, because the format has floating-point numbers, which need not be whole.
 
 /// How to read numbers whose unit is not the one that their format states.
 enum class Units {

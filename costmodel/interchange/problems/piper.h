@@ -11,7 +11,8 @@
 namespace stagecraft::interchange {
 
 // The inputs of msr-fiddle/piper (Tarnawski et al., Piper: Multidimensional Planner for DNN Parallelization, NeurIPS
-// 2021): a graph of layers, each with the ways to run it on 1, 2, ... tensor-parallel devices.
+// 2021): a graph of layers, each with the ways to run it on 1, 2, ... tensor-parallel devices. Bytes are double, not
+// Bytes: published inputs hold fractions of a byte, as 18496880.64 in inputs/resnet.json.
 
 /// A way to run a layer, Piper's TMPC (tensor-model-parallel configuration).
 struct PiperMode {
