@@ -198,7 +198,7 @@ BENCHMARK(one_action)->Iterations(1)->Unit(benchmark::kMillisecond);
 void range_without_a_tool(benchmark::State& state) {
   const device::RangeName name = device::range_name("forward");
   for (auto _ : state) {
-    const device::Range range(name, 3);
+    const device::ScopedRange range(name, 3);
     benchmark::ClobberMemory();
   }
 }

@@ -24,7 +24,7 @@ struct Curve {
 };
 
 /// Where a link's latency and bandwidth come from: a data sheet, a program's table or a person; or a measurement.
-enum class Origin { Declared, Measured };
+enum class LinkOrigin { Declared, Measured };
 
 /// Which thread of a rank's process handles messages.
 enum class MessageThread {
@@ -50,7 +50,7 @@ struct Link {
   std::map<int, Curve> all_reduce;           ///< by number of ranks; missing: the ring formula
   std::map<int, Curve> all_gather = {};      ///< by number of ranks
   std::map<int, Curve> reduce_scatter = {};  ///< by number of ranks
-  Origin origin = Origin::Declared;
+  LinkOrigin origin = LinkOrigin::Declared;
   std::string channel = {};                          ///< over which it was measured, "gloo"; empty: unknown
   std::optional<MessageProcessing> processing = {};  ///< absent: not measured
   friend bool operator==(const Link&, const Link&) = default;

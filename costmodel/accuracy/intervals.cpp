@@ -41,10 +41,10 @@ Seconds error_of(const Timing& timing) {
   return *timing.spread * (kMedianError / std::sqrt(static_cast<double>(timing.count)));
 }
 
-Doubt curve_doubt(const Curve& curve, Bytes bytes, Origin origin) {
+Doubt curve_doubt(const Curve& curve, Bytes bytes, LinkOrigin origin) {
   if (curve.points.empty()) {
-    return origin == Origin::Measured ? Doubt{kMeasuredLink, FigureSource::Fitted}
-                                      : Doubt{kDeclaredLink, FigureSource::Analytic};
+    return origin == LinkOrigin::Measured ? Doubt{kMeasuredLink, FigureSource::Fitted}
+                                          : Doubt{kDeclaredLink, FigureSource::Analytic};
   }
   const bool inside = bytes >= curve.points.front().bytes && bytes <= curve.points.back().bytes;
   return inside ? Doubt{kMeasuredLink, FigureSource::Measured} : Doubt{kDeclaredLink, FigureSource::Extrapolated};

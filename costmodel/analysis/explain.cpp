@@ -23,14 +23,14 @@ constexpr std::size_t kShownShares = 6;
 constexpr std::size_t kShownSegments = 5;
 
 /// What is predicted with: calibrated, if there is a calibration.
-struct Model {
+struct PredictionInputs {
   Graph graph;
   Topology topology;
   PredictOptions options;
 };
 
-Model model_of(const Graph& graph, const Topology& topology, const ExplainOptions& options) {
-  Model out{graph, topology, options.predict};
+PredictionInputs model_of(const Graph& graph, const Topology& topology, const ExplainOptions& options) {
+  PredictionInputs out{graph, topology, options.predict};
   if (options.calibration) {
     out.graph = with_calibration(graph, *options.calibration);
     out.topology = with_calibration(topology, *options.calibration);
@@ -174,13 +174,13 @@ void add_path(Explanation& out, const BoundPlan& plan, const SimulationInput& in
 }
 
 /// A single move, and what makes it.
-struct Candidate {
+struct MoveCandidate {
   LayerMove move;
   Partition partition;
 };
 
 /// The moves of one layer to an adjacent stage that keep the edges forward and a layer in each stage.
-std::vector<Candidate> candidates(const Graph& graph, const BoundPlan& bound) {
+std::vector<MoveCandidate> candidates(const Graph& graph, const BoundPlan& bound) {
   std::vector<int> layers;
   Partition now;
   for (int s = 0; s < bound.stages(); ++s) {
@@ -198,13 +198,13 @@ std::vector<Candidate> candidates(const Graph& graph, const BoundPlan& bound) {
     low = std::max(low, now.stage_of_layer[to_index(edge.source)]);
     high = std::min(high, now.stage_of_layer[to_index(edge.destination)]);
   }
-  std::vector<Candidate> out;
+  std::vector<MoveCandidate> out;
   for (std::size_t i = 0; i < graph.layers.size(); ++i) {
     const int from = now.stage_of_layer[i];
     if (from < 0 || layers[to_index(from)] == 1) continue;
     for (const int to : {from - 1, from + 1}) {
       if (to < lowest[i] || to > highest[i]) continue;
-      Candidate& candidate = out.emplace_back();
+      MoveCandidate& candidate = out.emplace_back();
       candidate.move.layer = graph.layers[i].id;
       candidate.move.from = from;
       candidate.move.to = to;
@@ -262,7 +262,7 @@ bool fits(const Prediction& prediction) {
 }
 
 void add_best_move(Explanation& out, const Graph& graph, const Topology& topology, const BoundPlan& plan,
-                   const ExplainOptions& options, const Model& model) {
+                   const ExplainOptions& options, const PredictionInputs& model) {
   const bool must_fit = fits(out.prediction);
   PredictOptions how = options.predict;
   how.progress = {};
@@ -270,7 +270,7 @@ void add_best_move(Explanation& out, const Graph& graph, const Topology& topolog
   out.moves = to_int(all.size());
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (options.predict.progress) options.predict.progress(static_cast<double>(i) / static_cast<double>(all.size()));
-    Candidate& candidate = all[i];
+    MoveCandidate& candidate = all[i];
     std::optional<BoundPlan> moved;
     try {
       moved.emplace(with_partition(graph, topology, plan.plan(), candidate.partition));
@@ -369,7 +369,7 @@ Seconds total(const StepParts& parts) {
 
 std::variant<Explanation, Infeasible> explain(const Graph& graph, const Topology& topology, const BoundPlan& plan,
                                               const ExplainOptions& options) {
-  const Model model = model_of(graph, topology, options);
+  const PredictionInputs model = model_of(graph, topology, options);
   ExplainOptions whole = options;  // a path has no gap, so the step is replayed in full where that takes seconds
   whole.predict.most_whole = options.predict.most_replayed;
   auto result = predict_with_intervals(graph, topology, plan, options.calibration, whole.predict);

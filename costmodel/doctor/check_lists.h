@@ -9,10 +9,10 @@
 namespace stagecraft::doctor {
 
 /// Numbers of links and devices that no machine has, or that contradict each other.
-[[nodiscard]] std::vector<Check> link_checks();
+[[nodiscard]] std::vector<DoctorCheck> link_checks();
 /// Measurements that cannot be believed.
-[[nodiscard]] std::vector<Check> measurement_checks();
+[[nodiscard]] std::vector<DoctorCheck> measurement_checks();
 /// Documents that do not belong together.
-[[nodiscard]] std::vector<Check> match_checks();
+[[nodiscard]] std::vector<DoctorCheck> match_checks();
 
 }  // namespace stagecraft::doctor

@@ -10,9 +10,9 @@ namespace stagecraft::doctor {
 
 const char* to_string(Severity severity) { return severity == Severity::Error ? "error" : "warning"; }
 
-const std::vector<Check>& checks() {
-  static const std::vector<Check> all = [] {
-    std::vector<Check> out;
+const std::vector<DoctorCheck>& checks() {
+  static const std::vector<DoctorCheck> all = [] {
+    std::vector<DoctorCheck> out;
     for (const auto& part : {link_checks(), measurement_checks(), match_checks()})
       out.insert(out.end(), part.begin(), part.end());
     return out;
@@ -20,9 +20,9 @@ const std::vector<Check>& checks() {
   return all;
 }
 
-std::vector<Finding> diagnose(const Documents& documents, const DoctorOptions& options) {
+std::vector<Finding> diagnose(const ExaminedDocuments& documents, const DoctorOptions& options) {
   std::vector<Finding> out;
-  for (const Check& check : checks()) {
+  for (const DoctorCheck& check : checks()) {
     check.find(documents, options, [&](const std::string& file, const std::string& place, const std::string& message) {
       out.push_back({check.code, check.severity, file, place, message});
     });
@@ -50,7 +50,7 @@ std::string diagnosis_text(const Diagnosis& diagnosis) {
 
 std::string checks_text() {
   std::string out;
-  for (const Check& check : checks())
+  for (const DoctorCheck& check : checks())
     out += fmt::format("{} {:<7} {}\n", check.code, to_string(check.severity), check.summary);
   return out;
 }

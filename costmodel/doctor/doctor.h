@@ -32,7 +32,7 @@ struct Finding {
 };
 
 /// Documents to examine together.
-struct Documents {
+struct ExaminedDocuments {
   std::vector<FromFile<Graph>> graphs;
   std::vector<FromFile<Topology>> topologies;
   std::vector<FromFile<Plan>> plans;
@@ -48,19 +48,19 @@ struct DoctorOptions {
 using Report = std::function<void(const std::string& file, const std::string& place, const std::string& message)>;
 
 /// One check. Its code never changes its meaning, and is not used again if the check is dropped.
-struct Check {
+struct DoctorCheck {
   std::string code;
   Severity severity = Severity::Warning;
   std::string summary;  ///< what it finds, one line
-  std::function<void(const Documents&, const DoctorOptions&, const Report&)> find;
+  std::function<void(const ExaminedDocuments&, const DoctorOptions&, const Report&)> find;
 };
 
 /// All checks, ascending by code: SC1.. of links and devices, SC2.. of measurements, SC3.. of documents together.
-[[nodiscard]] const std::vector<Check>& checks();
+[[nodiscard]] const std::vector<DoctorCheck>& checks();
 
 /// What the checks find, ascending by code. A plan is compared with the given graphs and topologies, and is wrong only
 /// if it fits none of them.
-[[nodiscard]] std::vector<Finding> diagnose(const Documents& documents, const DoctorOptions& options);
+[[nodiscard]] std::vector<Finding> diagnose(const ExaminedDocuments& documents, const DoctorOptions& options);
 
 /// Files that were examined and what was found in them.
 struct Diagnosis {

@@ -43,7 +43,7 @@ std::optional<double> rate_at_end(const Curve& curve) {
 
 /// Visits every link: visit(file, index of its level, level).
 template <class Visit>
-void for_each_level(const Documents& documents, Visit visit) {
+void for_each_level(const ExaminedDocuments& documents, Visit visit) {
   for (const auto& [file, topology] : documents.topologies) {
     for (std::size_t i = 0; i < topology.levels.size(); ++i) visit(file, i, topology.levels[i]);
   }
@@ -67,7 +67,7 @@ void for_each_curve(const Topology& topology, Visit visit) {
   }
 }
 
-void find_small_bandwidths(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_small_bandwidths(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for_each_level(documents, [&](const std::string& file, std::size_t i, const Level& level) {
     const double found = level.link.bandwidth.value;
     if (found >= kLeastBandwidth) return;
@@ -77,7 +77,7 @@ void find_small_bandwidths(const Documents& documents, const DoctorOptions&, con
   });
 }
 
-void find_bit_rates(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_bit_rates(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for_each_level(documents, [&](const std::string& file, std::size_t i, const Level& level) {
     const double found = level.link.bandwidth.value;
     const std::optional<double> measured = rate_at_end(level.link.send_receive);
@@ -93,7 +93,7 @@ void find_bit_rates(const Documents& documents, const DoctorOptions&, const Repo
   });
 }
 
-void find_curves_of_another_link(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_curves_of_another_link(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for_each_level(documents, [&](const std::string& file, std::size_t i, const Level& level) {
     const std::optional<double> measured = rate_at_end(level.link.send_receive);
     if (!measured) return;
@@ -107,10 +107,10 @@ void find_curves_of_another_link(const Documents& documents, const DoctorOptions
   });
 }
 
-void find_bus_above_peak(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_bus_above_peak(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for_each_level(documents, [&](const std::string& file, std::size_t i, const Level& level) {
     const Link& link = level.link;
-    const double most = link.origin == Origin::Declared ? kMostBusDeclared : kMostBusMeasured;
+    const double most = link.origin == LinkOrigin::Declared ? kMostBusDeclared : kMostBusMeasured;
     const auto judge = [&](const char* key, const std::map<int, Curve>& curves, double rounds) {
       std::size_t entry = 0;
       for (const auto& [ranks, curve] : curves) {
@@ -131,7 +131,7 @@ void find_bus_above_peak(const Documents& documents, const DoctorOptions&, const
   });
 }
 
-void find_falling_times(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_falling_times(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for (const auto& [file, topology] : documents.topologies) {
     for_each_curve(topology, [&, &file = file](const std::string& place, const Curve& curve) {
       const CurvePoint* worst = nullptr;
@@ -155,7 +155,7 @@ void find_falling_times(const Documents& documents, const DoctorOptions&, const 
   }
 }
 
-void find_faster_outer_levels(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_faster_outer_levels(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for (const auto& [file, topology] : documents.topologies) {
     for (std::size_t i = 1; i < topology.levels.size(); ++i) {
       const Level& inner = topology.levels[i - 1];
@@ -176,7 +176,7 @@ void find_faster_outer_levels(const Documents& documents, const DoctorOptions&, 
   }
 }
 
-void find_strange_latencies(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_strange_latencies(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for_each_level(documents, [&](const std::string& file, std::size_t i, const Level& level) {
     const double found = level.link.latency.value;
     if (found > kMostLatency) {
@@ -190,7 +190,7 @@ void find_strange_latencies(const Documents& documents, const DoctorOptions&, co
   });
 }
 
-void find_small_memory(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_small_memory(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for (const auto& [file, topology] : documents.topologies) {
     if (!topology.device.memory || *topology.device.memory >= kLeastMemory) continue;
     const std::int64_t found = topology.device.memory->value;
@@ -200,10 +200,10 @@ void find_small_memory(const Documents& documents, const DoctorOptions&, const R
   }
 }
 
-void find_large_bandwidths(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_large_bandwidths(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for_each_level(documents, [&](const std::string& file, std::size_t i, const Level& level) {
     // A channel that hands tensors over measures more.
-    if (level.link.origin == Origin::Measured || level.link.bandwidth.value <= kMostBandwidth) return;
+    if (level.link.origin == LinkOrigin::Measured || level.link.bandwidth.value <= kMostBandwidth) return;
     report(file, level_place(i, "bandwidth_bytes_per_s"),
            fmt::format("{:g} B/s is more than any link has; it may have been converted twice",
                        level.link.bandwidth.value));
@@ -212,7 +212,7 @@ void find_large_bandwidths(const Documents& documents, const DoctorOptions&, con
 
 }  // namespace
 
-std::vector<Check> link_checks() {
+std::vector<DoctorCheck> link_checks() {
   using enum Severity;
   return {
       {"SC101", Warning, "a bandwidth that looks like GB/s or Gbit/s, not B/s", find_small_bandwidths},

@@ -35,7 +35,7 @@ int used_devices(const Plan& plan) {
   return to_int(out.size());
 }
 
-void find_missing_devices(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_missing_devices(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for (const auto& [file, plan] : documents.plans) {
     const int largest = largest_device(plan);
     const auto has_it = [&](const FromFile<Topology>& topology) { return largest < device_count(topology.value); };
@@ -62,7 +62,7 @@ std::optional<std::string> layer_difference(const Plan& plan, const FromFile<Gra
   return fmt::format("layer \"{}\" of {} is in no stage", *of_graph.begin(), graph.file);
 }
 
-void find_other_models(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_other_models(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for (const auto& [file, plan] : documents.plans) {
     std::optional<std::string> first;
     bool fits = documents.graphs.empty();
@@ -85,7 +85,7 @@ std::optional<Seconds> predicted_step(const Plan& plan, const Graph& graph, cons
   return std::nullopt;
 }
 
-void find_other_predictions(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_other_predictions(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for (const auto& [file, plan] : documents.plans) {
     if (!plan.iteration || !(*plan.iteration > Seconds(0))) continue;
     std::optional<Seconds> nearest;
@@ -105,7 +105,7 @@ void find_other_predictions(const Documents& documents, const DoctorOptions&, co
   }
 }
 
-void find_unused_devices(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_unused_devices(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for (const auto& [file, plan] : documents.plans) {
     const int used = used_devices(plan);
     const auto uses_half = [&](const FromFile<Topology>& topology) { return 2 * used >= device_count(topology.value); };
@@ -128,7 +128,7 @@ std::vector<Topology> by_type(const Topology& topology) {
   return out;
 }
 
-void find_other_devices(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_other_devices(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for (const auto& [file, graph] : documents.graphs) {
     std::vector<std::string> first;
     bool fits = documents.topologies.empty();
@@ -145,7 +145,7 @@ void find_other_devices(const Documents& documents, const DoctorOptions&, const 
   }
 }
 
-void find_missing_profiles(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_missing_profiles(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   if (documents.graphs.empty()) return;
   for (const auto& [file, topology] : documents.topologies) {
     const std::vector<Topology> types = by_type(topology);
@@ -161,7 +161,7 @@ void find_missing_profiles(const Documents& documents, const DoctorOptions&, con
   }
 }
 
-void find_drift(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_drift(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   std::vector<FromFile<Yardstick>> yardsticks;
   const auto add = [&](const auto& all) {
     for (const auto& [file, value] : all) {
@@ -181,7 +181,7 @@ void find_drift(const Documents& documents, const DoctorOptions&, const Report& 
   }
 }
 
-void find_other_runs(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_other_runs(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for (const auto& [file, measurement] : documents.measurements) {
     const auto is_of = [&](const FromFile<Plan>& plan) {
       return plan.value.model == measurement.model && plan.value.schedule == measurement.schedule &&
@@ -201,7 +201,7 @@ void find_other_runs(const Documents& documents, const DoctorOptions&, const Rep
 
 }  // namespace
 
-std::vector<Check> match_checks() {
+std::vector<DoctorCheck> match_checks() {
   using enum Severity;
   return {
       {"SC301", Error, "a plan with devices that the topology does not have", find_missing_devices},

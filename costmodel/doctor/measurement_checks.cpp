@@ -23,7 +23,7 @@ constexpr double kMostClosure = 0.2;    ///< by which the layers may miss the wh
 
 /// Visits every measured document: visit(file, conditions, provenance).
 template <class Visit>
-void for_each_measured(const Documents& documents, Visit visit) {
+void for_each_measured(const ExaminedDocuments& documents, Visit visit) {
   for (const auto& [file, graph] : documents.graphs) visit(file, graph.conditions, graph.provenance);
   for (const auto& [file, topology] : documents.topologies) visit(file, topology.conditions, topology.provenance);
   for (const auto& [file, measurement] : documents.measurements)
@@ -41,7 +41,7 @@ void for_each_time(const FromFile<Graph>& graph, Visit visit) {
   }
 }
 
-void find_distrust(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_distrust(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for (const auto& [file, graph] : documents.graphs) {
     if (const std::string text = distrust_text(graph); !text.empty()) {
       report(file, "/quality", text);
@@ -72,7 +72,7 @@ std::optional<std::chrono::sys_days> day_of(const std::string& date) {
   return std::chrono::sys_days(out);
 }
 
-void find_stale(const Documents& documents, const DoctorOptions& options, const Report& report) {
+void find_stale(const ExaminedDocuments& documents, const DoctorOptions& options, const Report& report) {
   for_each_measured(documents, [&](const std::string& file, const Conditions&, const Provenance& provenance) {
     const auto day = day_of(provenance.date);
     if (!day || options.today - *day <= options.most_age) return;
@@ -82,7 +82,7 @@ void find_stale(const Documents& documents, const DoctorOptions& options, const 
   });
 }
 
-void find_changing_speed(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_changing_speed(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for_each_measured(documents, [&](const std::string& file, const Conditions& conditions, const Provenance&) {
     if (!conditions.yardstick) return;
     const WorkDrift range = widest_range(*conditions.yardstick);
@@ -94,7 +94,7 @@ void find_changing_speed(const Documents& documents, const DoctorOptions&, const
   });
 }
 
-void find_long_layers(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_long_layers(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for (const auto& graph : documents.graphs) {
     for_each_time(graph, [&](const std::string& place, const Layer& layer, const Timing& time) {
       if (time.median <= kMostLayerTime) return;
@@ -105,7 +105,7 @@ void find_long_layers(const Documents& documents, const DoctorOptions&, const Re
   }
 }
 
-void find_few_samples(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_few_samples(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for (const auto& graph : documents.graphs) {
     std::int64_t fewest = kFewestSamples;
     std::string where;
@@ -121,7 +121,7 @@ void find_few_samples(const Documents& documents, const DoctorOptions&, const Re
   }
 }
 
-void find_noisy_layers(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_noisy_layers(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for (const auto& graph : documents.graphs) {
     const Seconds all = compute_time(graph.value);
     for_each_time(graph, [&](const std::string& place, const Layer& layer, const Timing& time) {
@@ -133,7 +133,7 @@ void find_noisy_layers(const Documents& documents, const DoctorOptions&, const R
   }
 }
 
-void find_open_sums(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_open_sums(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for (const auto& [file, graph] : documents.graphs) {
     if (!graph.iteration || !(graph.iteration->median > Seconds(0)) || !has_times(graph)) continue;
     Seconds sum = compute_time(graph);
@@ -159,7 +159,7 @@ std::int64_t value_bytes(const std::string& dtype) {
   return it == known.end() ? 0 : it->second;
 }
 
-void find_wrong_bytes(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_wrong_bytes(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for (const auto& [file, graph] : documents.graphs) {
     for (std::size_t i = 0; i < graph.layers.size(); ++i) {
       for (std::size_t o = 0; o < graph.layers[i].outputs.size(); ++o) {
@@ -176,14 +176,14 @@ void find_wrong_bytes(const Documents& documents, const DoctorOptions&, const Re
   }
 }
 
-void find_unfinished_runs(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_unfinished_runs(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for (const auto& [file, measurement] : documents.measurements) {
     if (!measurement.ended)
       report(file, "/ended", "the run had not ended when this was written; it may still be running, or may have died");
   }
 }
 
-void find_estimates(const Documents& documents, const DoctorOptions&, const Report& report) {
+void find_estimates(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for (const auto& [file, graph] : documents.graphs) {
     if (graph.estimate)
       report(file, "/estimate", estimate_text(graph) + ": profile the model there before you rely on them");
@@ -192,7 +192,7 @@ void find_estimates(const Documents& documents, const DoctorOptions&, const Repo
 
 }  // namespace
 
-std::vector<Check> measurement_checks() {
+std::vector<DoctorCheck> measurement_checks() {
   using enum Severity;
   return {
       {"SC201", Warning, "a measurement that is not trusted", find_distrust},

@@ -53,11 +53,11 @@ Json collective_json(const std::map<int, Curve>& curves) {
   return out;
 }
 
-Origin read_origin(const Cursor& at) {
+LinkOrigin read_origin(const Cursor& at) {
   const std::string name = at.text();
-  if (name == kMeasured) return Origin::Measured;
+  if (name == kMeasured) return LinkOrigin::Measured;
   if (name != kDeclared) at.fail(unknown_name("origin", name, {kDeclared, kMeasured}));
-  return Origin::Declared;
+  return LinkOrigin::Declared;
 }
 
 MessageThread read_thread(const Cursor& at) {
@@ -109,7 +109,7 @@ Json level_json(const Level& level) {
   out["count"] = level.count;
   out["bandwidth_bytes_per_s"] = level.link.bandwidth.value;
   out["latency_s"] = level.link.latency.value;
-  out["origin"] = level.link.origin == Origin::Measured ? kMeasured : kDeclared;
+  out["origin"] = level.link.origin == LinkOrigin::Measured ? kMeasured : kDeclared;
   if (!level.link.channel.empty()) out["channel"] = level.link.channel;
   if (!level.link.send_receive.points.empty()) out["send_receive"] = curve_json(level.link.send_receive);
   if (!level.link.all_reduce.empty()) out["all_reduce"] = collective_json(level.link.all_reduce);

@@ -300,7 +300,7 @@ Topology measured_topology(const std::vector<NcclTest>& tests) {
     Level& level = hosts.size() == 1 ? node : cluster;
     level.count = std::max(level.count, ranks);
     Link& link = level.link;
-    link.origin = Origin::Measured;
+    link.origin = LinkOrigin::Measured;
     bool is_new = link.send_receive.points.empty();
     if (test.operation == "sendrecv") {
       link.send_receive = test.curve;

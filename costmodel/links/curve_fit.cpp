@@ -24,7 +24,7 @@ struct Data {
 };
 
 /// Eigen::VectorXd of a latency and one slope per segment, and the mean weighted square of the log error.
-struct Candidate {
+struct FitCandidate {
   std::vector<double> places;  ///< where the segments after the first begin
   Eigen::VectorXd coefficients;
   double error = std::numeric_limits<double>::infinity();
@@ -89,8 +89,8 @@ Eigen::VectorXd not_negative_least_squares(const Eigen::MatrixXd& columns, const
 
 /// Gauss-Newton on the log error: log f is linear in f near the last f, and the first one is the measurement. Erratic
 /// times may give a round an f of 0; the constant, the mean of log t, is then kept until a round does better.
-Candidate fitted(const Data& data, std::vector<double> places) {
-  Candidate out;
+FitCandidate fitted(const Data& data, std::vector<double> places) {
+  FitCandidate out;
   const Eigen::MatrixXd columns = columns_of(data.bytes, places);
   const Eigen::ArrayXd logs = data.time.log();
   const double mean = (data.weight * logs).mean();
@@ -150,12 +150,12 @@ bool holds_enough(const Eigen::ArrayXd& bytes, const std::vector<double>& places
 
 /// The best fit with this many segments: tries every choice among some places, then moves one place at a time to any
 /// between its neighbours.
-Candidate best_of(const Data& data, const std::vector<double>& all, int segments) {
+FitCandidate best_of(const Data& data, const std::vector<double>& all, int segments) {
   if (segments == 1) return fitted(data, {});
-  Candidate best;
+  FitCandidate best;
   const auto consider = [&](std::vector<double> chosen) {
     if (!holds_enough(data.bytes, chosen)) return;
-    Candidate candidate = fitted(data, std::move(chosen));
+    FitCandidate candidate = fitted(data, std::move(chosen));
     if (candidate.error < best.error) best = std::move(candidate);
   };
   const std::vector<double> places = sparse(all);
@@ -187,10 +187,10 @@ CurveFit fit_without_holding_out(const std::vector<FitPoint>& points) {
   const double n = static_cast<double>(points.size());
   const std::vector<double> places = candidate_places(data.bytes);
   CurveFit out;
-  Candidate chosen;
+  FitCandidate chosen;
   for (int segments = 1; segments <= kMostSegments; ++segments) {
     if (segments > 1 && points.size() < 2 * to_index(segments) + 1) break;
-    Candidate candidate = best_of(data, places, segments);
+    FitCandidate candidate = best_of(data, places, segments);
     const double error = std::max(candidate.error, kNoDifference * kNoDifference);
     out.bic.push_back(n * std::log(error) + 2 * segments * std::log(n));
     if (out.bic.back() <= *std::min_element(out.bic.begin(), out.bic.end())) chosen = std::move(candidate);

@@ -16,14 +16,14 @@ bool is_estimated(const Layer& layer) {
 }
 
 /// Layers whose backward the executor splits together: a stage, or a segment of one that recomputes.
-struct Units {
+struct BackwardUnits {
   std::vector<int> of_layer;  ///< by layer of the graph; -1: an input
   std::vector<int> stage_of;  ///< by unit
 };
 
-Units units_of(const Graph& graph, const BoundPlan& plan) {
+BackwardUnits units_of(const Graph& graph, const BoundPlan& plan) {
   std::unordered_map<std::string, int> unit_of;
-  Units out;
+  BackwardUnits out;
   for (int s = 0; s < plan.stages(); ++s) {
     const Stage& stage = plan.plan().stages[to_index(s)];
     const bool segments = stage.recompute && stage.recompute_every > 0;
@@ -38,7 +38,7 @@ Units units_of(const Graph& graph, const BoundPlan& plan) {
 }
 
 /// For each layer, whether a gradient flows through it to a value that its unit receives from another one.
-std::vector<bool> leads_out(const Graph& graph, const Units& units) {
+std::vector<bool> leads_out(const Graph& graph, const BackwardUnits& units) {
   std::vector<std::vector<const Edge*>> incoming(graph.layers.size());
   for (const Edge& edge : graph.edges) incoming[to_index(edge.destination)].push_back(&edge);
   std::vector<bool> out(graph.layers.size());
@@ -56,7 +56,7 @@ std::vector<bool> leads_out(const Graph& graph, const Units& units) {
 
 /// Where the backward of each unit can be split.
 struct SplitUnits {
-  Units units;
+  BackwardUnits units;
   std::vector<bool> leads;   ///< for each layer: leads_out
   std::vector<bool> splits;  ///< for each unit: it sends gradients back, and all of its layers are separable
 };

@@ -73,7 +73,7 @@ class Doer {
       throw std::invalid_argument("--until " + options.until + " comes before --from " + options.from);
     if (exists(files_.state)) records_ = format::parse_steps(format::read_text(files_.state), files_.state);
     for (std::size_t i = 0; i <= last_; ++i) {
-      const Step& step = steps_[i];
+      const ProjectStep& step = steps_[i];
       if (i < first_) {
         made_.insert(step.outputs.begin(), step.outputs.end());
         continue;
@@ -95,7 +95,7 @@ class Doer {
   int print() {
     std::set<std::string> changing;
     for (std::size_t i = 0; i <= last_; ++i) {
-      const Step& step = steps_[i];
+      const ProjectStep& step = steps_[i];
       if (i < first_) {
         fmt::print("# {}: left unchanged\n", step.name);
         continue;
@@ -128,7 +128,7 @@ class Doer {
     make_folder(files_.logs);
     const Lock lock(files_.folder);
     for (std::size_t i = 0; i <= last_; ++i) {
-      const Step& step = steps_[i];
+      const ProjectStep& step = steps_[i];
       position_ = fmt::format("[{}/{}] {}", i + 1, last_ + 1, step.name);
       if (i < first_) {
         say(position_ + ": left unchanged because of --from");
@@ -148,10 +148,10 @@ class Doer {
 
  private:
   std::size_t index_of(const std::string& name) const {
-    const auto at = std::ranges::find(steps_, name, &Step::name);
+    const auto at = std::ranges::find(steps_, name, &ProjectStep::name);
     if (at != steps_.end()) return static_cast<std::size_t>(at - steps_.begin());
     std::vector<std::string> names;
-    for (const Step& step : steps_) names.push_back(step.name);
+    for (const ProjectStep& step : steps_) names.push_back(step.name);
     throw InputError(ErrorKind::UnknownName, unknown_name("step of this project", name, names));
   }
   bool again(std::size_t i) const { return !options_.from.empty() && i >= first_; }
@@ -164,7 +164,7 @@ class Doer {
     records_.push_back(std::move(record));
     format::write_text(files_.state, format::steps_json(records_));
   }
-  std::string command(const Step& step) const {
+  std::string command(const ProjectStep& step) const {
     std::string out = options_.call(step.name) + " " + shell_line(step.arguments);
     if (!step.standard_output.empty()) out += " > " + shell_line({step.standard_output});
     return out;
@@ -175,10 +175,10 @@ class Doer {
       if (!exists(name)) return name;
     }
   }
-  std::string log_of(const Step& step) const { return files_.logs + "/" + step.name + ".log"; }
+  std::string log_of(const ProjectStep& step) const { return files_.logs + "/" + step.name + ".log"; }
 
   /// Asks on a terminal, because a run may take long and occupy other machines.
-  bool may_run(const Step& step) const {
+  bool may_run(const ProjectStep& step) const {
     if (options_.yes || ::isatty(STDIN_FILENO) != 1 || ::isatty(STDERR_FILENO) != 1) return true;
     const Seconds predicted = format::read_prediction(files_.prediction).iteration;
     const bool steps = step.training.back() == "steps";
@@ -192,7 +192,7 @@ class Doer {
     return false;
   }
 
-  int perform(const Step& step, const Decision& decision) {
+  int perform(const ProjectStep& step, const Decision& decision) {
     for (const std::string& input : step.inputs) {
       if (!made_.contains(input) || exists(input)) continue;
       throw FormatError(ErrorKind::CannotRead,
@@ -227,7 +227,7 @@ class Doer {
     return 128 + *signal;
   }
 
-  int failed(const Step& step, const Ended& ended) const {
+  int failed(const ProjectStep& step, const Ended& ended) const {
     const bool saved = ended.status == kStoppedWithCheckpoint && step.name == "run";
     say(fmt::format("step {} {}", step.name,
                     saved          ? "was interrupted and saved a checkpoint"
@@ -247,7 +247,7 @@ class Doer {
 
   void print_summary() const {
     const auto is_there = [&](const char* name, const std::string& file) {
-      const auto at = std::ranges::find(steps_, std::string(name), &Step::name);
+      const auto at = std::ranges::find(steps_, std::string(name), &ProjectStep::name);
       return at != steps_.end() && static_cast<std::size_t>(at - steps_.begin()) <= last_ && exists(file);
     };
     std::string text;
@@ -264,7 +264,7 @@ class Doer {
 
   const AutoOptions& options_;
   Files files_;
-  std::vector<Step> steps_;
+  std::vector<ProjectStep> steps_;
   std::size_t first_ = 0;
   std::size_t last_ = 0;
   std::set<std::string> made_;  ///< outputs of the steps before the first

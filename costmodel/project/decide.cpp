@@ -44,7 +44,7 @@ std::string file_hash(const std::string& path) {
   } catch (const FormatError&) { return ""; }
 }
 
-format::StepRecord record_of(const Step& step) {
+format::StepRecord record_of(const ProjectStep& step) {
   format::StepRecord out;
   out.name = step.name;
   std::vector<std::string> words{step.name};
@@ -61,12 +61,12 @@ format::StepRecord record_of(const Step& step) {
     for (const auto& [path, hash] : out.inputs) {
       if (std::ranges::find(step.beside, path) == step.beside.end()) all += path + " " + hash + "\n";
     }
-    out.training = format::TrainingRecord{format::text_hash(all), step.length};
+    out.training = format::StartedTraining{format::text_hash(all), step.length};
   }
   return out;
 }
 
-Decision decide(const Step& step, const format::StepRecord* recorded, bool again) {
+Decision decide(const ProjectStep& step, const format::StepRecord* recorded, bool again) {
   Decision out{true, again ? "asked for" : "not done yet", !step.training.empty()};
   if (recorded == nullptr) return out;
   const format::StepRecord now = record_of(step);

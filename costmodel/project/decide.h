@@ -19,12 +19,12 @@ struct Decision {
 [[nodiscard]] std::string file_hash(const std::string& path);
 
 /// The record of a step that begins now. A file that does not exist has the hash "". `run`: the program's path.
-[[nodiscard]] format::StepRecord record_of(const Step& step);
+[[nodiscard]] format::StepRecord record_of(const ProjectStep& step);
 
 /// Decides about a step, given its record (null if there is none) and the files in the folder. A step is skipped if its
 /// command, the version of the tools and its inputs are as recorded and its outputs exist; a changed output is kept,
 /// and `reason` says so. `again`: run it even if it is up to date. An interrupted training continues, as does one that
 /// only became longer.
-[[nodiscard]] Decision decide(const Step& step, const format::StepRecord* recorded, bool again);
+[[nodiscard]] Decision decide(const ProjectStep& step, const format::StepRecord* recorded, bool again);
 
 }  // namespace stagecraft::project

@@ -72,14 +72,14 @@ std::string option_value(const Place& place, const toml::node& node) {
 }
 
 /// What `key` takes, for messages.
-std::string expected(const Key& key) {
+std::string expected(const ProjectKey& key) {
   if (!key.least) return to_string(key.kind);
   if (key.above) return fmt::format("{} above {}", to_string(key.kind), *key.least);
   return fmt::format("{} of {} or more", to_string(key.kind), *key.least);
 }
 
 /// The number, if it is one and not too small for `key`.
-std::optional<double> number_for(const Key& key, const toml::node& node) {
+std::optional<double> number_for(const ProjectKey& key, const toml::node& node) {
   // node.value<double>() refuses integers that are not exact as a double.
   std::optional<double> number;
   if (const auto* integer = node.as_integer()) number = static_cast<double>(integer->get());
@@ -94,22 +94,22 @@ bool is_name(std::string_view text) {
                               std::string_view::npos;
 }
 
-Value read_value(const std::string& file, const Key& key, const toml::node& node) {
+KeyValue read_value(const std::string& file, const ProjectKey& key, const toml::node& node) {
   const Place place{file, node.source().begin};
-  const auto wrong = [&]() -> Value { place.fail("found " + shown(node) + ", expected " + expected(key)); };
+  const auto wrong = [&]() -> KeyValue { place.fail("found " + shown(node) + ", expected " + expected(key)); };
   switch (key.kind) {
-    case Kind::Flag:
+    case KeyKind::Flag:
       if (const auto* flag = node.as_boolean()) return flag->get();
       return wrong();
-    case Kind::Integer:
+    case KeyKind::Integer:
       if (const auto* integer = node.as_integer();
           integer && (!key.least || static_cast<double>(integer->get()) >= *key.least) && integer->get() <= kMost)
         return integer->get();
       return wrong();
-    case Kind::Number:
+    case KeyKind::Number:
       if (const auto number = number_for(key, node)) return *number;
       return wrong();
-    case Kind::Pair: {
+    case KeyKind::Pair: {
       const toml::array* array = node.as_array();
       if (array == nullptr || array->size() != 2) return wrong();
       const auto first = number_for(key, array->at(0));
@@ -117,7 +117,7 @@ Value read_value(const std::string& file, const Key& key, const toml::node& node
       if (first && second) return std::array{*first, *second};
       return wrong();
     }
-    case Kind::Text: {
+    case KeyKind::Text: {
       const auto* text = node.as_string();
       if (!text) return wrong();
       std::string value = word(place, text->get());
@@ -128,7 +128,7 @@ Value read_value(const std::string& file, const Key& key, const toml::node& node
       if (!known) place.fail(unknown_name(key.name, value, key.one_of));
       return value;
     }
-    case Kind::Bytes: {
+    case KeyKind::Bytes: {
       const auto text = text_or_integer(place, node);
       if (!text) return wrong();
       try {
@@ -136,7 +136,7 @@ Value read_value(const std::string& file, const Key& key, const toml::node& node
       } catch (const std::invalid_argument& e) { place.fail(e.what()); }
       return *text;
     }
-    case Kind::Words: {
+    case KeyKind::Words: {
       const toml::array* array = node.as_array();
       if (array == nullptr) return wrong();
       std::vector<std::string> out;
@@ -148,7 +148,7 @@ Value read_value(const std::string& file, const Key& key, const toml::node& node
       }
       return out;
     }
-    case Kind::Named: {
+    case KeyKind::Named: {
       const toml::table* table = node.as_table();
       if (table == nullptr) return wrong();
       Names out;
@@ -171,7 +171,7 @@ std::vector<std::string> names_of(const Items& items) {
 }
 
 /// Whether a project without this section differs from one in which it is empty.
-bool may_be_absent(const Section& section) { return section.name == "run" || section.name == "evaluate"; }
+bool may_be_absent(const ProjectSection& section) { return section.name == "run" || section.name == "evaluate"; }
 
 /// A rule that two keys break.
 struct Clash {
@@ -229,9 +229,9 @@ std::vector<Clash> clashes(const Project& p) {
   return out;
 }
 
-std::string written(const Key& key, const Value& value) {
+std::string written(const ProjectKey& key, const KeyValue& value) {
   struct Writer {
-    const Key& key;
+    const ProjectKey& key;
     std::string operator()(bool flag) const { return flag ? "true" : "false"; }
     std::string operator()(std::int64_t integer) const { return std::to_string(integer); }
     std::string operator()(double number) const { return fmt::format("{}", number); }
@@ -259,29 +259,29 @@ std::string written(const Key& key, const Value& value) {
 
 }  // namespace
 
-std::string to_string(Kind kind) {
+std::string to_string(KeyKind kind) {
   switch (kind) {
-    case Kind::Flag:
+    case KeyKind::Flag:
       return "true or false";
-    case Kind::Integer:
+    case KeyKind::Integer:
       return "an integer";
-    case Kind::Number:
+    case KeyKind::Number:
       return "a number";
-    case Kind::Pair:
+    case KeyKind::Pair:
       return "two numbers";
-    case Kind::Text:
+    case KeyKind::Text:
       return "a string";
-    case Kind::Bytes:
+    case KeyKind::Bytes:
       return "bytes, such as 16000000000 or \"16GiB\"";
-    case Kind::Words:
+    case KeyKind::Words:
       return "a list of strings";
-    case Kind::Named:
+    case KeyKind::Named:
       return "a table such as { layers = 4 }";
   }
   return {};
 }
 
-const Value* Project::find(const std::string& section, const std::string& key) const {
+const KeyValue* Project::find(const std::string& section, const std::string& key) const {
   const auto in = given.find(section);
   if (in == given.end()) return nullptr;
   const auto at = in->second.find(key);
@@ -289,17 +289,17 @@ const Value* Project::find(const std::string& section, const std::string& key) c
 }
 
 std::string Project::text(const std::string& section, const std::string& key, const std::string& otherwise) const {
-  const Value* value = find(section, key);
+  const KeyValue* value = find(section, key);
   return value == nullptr ? otherwise : std::get<std::string>(*value);
 }
 
 std::int64_t Project::integer(const std::string& section, const std::string& key, std::int64_t otherwise) const {
-  const Value* value = find(section, key);
+  const KeyValue* value = find(section, key);
   return value == nullptr ? otherwise : std::get<std::int64_t>(*value);
 }
 
 bool Project::flag(const std::string& section, const std::string& key, bool otherwise) const {
-  const Value* value = find(section, key);
+  const KeyValue* value = find(section, key);
   return value == nullptr ? otherwise : std::get<bool>(*value);
 }
 
@@ -311,7 +311,7 @@ Project parse_project(const std::string& text, const std::string& file) {
   Project out;
   for (const auto& [name, node] : document) {
     const Place place{file, name.source().begin};
-    const auto section = std::ranges::find(sections(), std::string(name.str()), &Section::name);
+    const auto section = std::ranges::find(sections(), std::string(name.str()), &ProjectSection::name);
     if (section == sections().end())
       place.fail(
           unknown_name(node.is_table() ? "section" : "key outside of a section", name.str(), names_of(sections())));
@@ -320,7 +320,7 @@ Project parse_project(const std::string& text, const std::string& file) {
     if (table->empty() && !may_be_absent(*section)) continue;  // the same as no section
     auto& given = out.given[section->name];
     for (const auto& [key_name, value] : *table) {
-      const auto key = std::ranges::find(section->keys, std::string(key_name.str()), &Key::name);
+      const auto key = std::ranges::find(section->keys, std::string(key_name.str()), &ProjectKey::name);
       if (key == section->keys.end()) {
         Place{file, key_name.source().begin}.fail(
             unknown_name("key of [" + section->name + "]", key_name.str(), names_of(section->keys)));
@@ -348,11 +348,11 @@ std::string project_text(const Project& project) {
   std::string out =
       "# A stagecraft project. `stagecraft auto` carries it out, and resumes where it stopped.\n"
       "# Paths are relative to this file's folder. Lines that begin with # show the other settings.\n";
-  for (const Section& section : sections()) {
+  for (const ProjectSection& section : sections()) {
     const bool absent = !project.has(section.name);
     out += "\n# " + section.help + "\n" + (absent && may_be_absent(section) ? "# " : "") + "[" + section.name + "]\n";
-    for (const Key& key : section.keys) {
-      const Value* value = project.find(section.name, key.name);
+    for (const ProjectKey& key : section.keys) {
+      const KeyValue* value = project.find(section.name, key.name);
       const std::string line =
           (value == nullptr ? "# " : "") + key.name + " = " + (value == nullptr ? key.example : written(key, *value));
       out += key.help.empty() ? line + "\n" : fmt::format("{:<36}  # {}\n", line, key.help);

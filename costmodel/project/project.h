@@ -11,20 +11,20 @@
 namespace stagecraft::project {
 
 /// The value of a key: true or false, an integer, a number, two numbers, a string, a list of strings, or named strings.
-using Value = std::variant<bool, std::int64_t, double, std::array<double, 2>, std::string, std::vector<std::string>,
-                           std::map<std::string, std::string>>;
+using KeyValue = std::variant<bool, std::int64_t, double, std::array<double, 2>, std::string, std::vector<std::string>,
+                              std::map<std::string, std::string>>;
 
 /// What a key takes. Pair is two numbers; Bytes are an integer or a text such as "16GiB", kept as text; Words are texts
 /// or integers; Named are texts, numbers, or true and false, which become 1 and 0.
-enum class Kind { Flag, Integer, Number, Pair, Text, Bytes, Words, Named };
+enum class KeyKind { Flag, Integer, Number, Pair, Text, Bytes, Words, Named };
 
 /// "true or false", "an integer", ...; what messages expect.
-[[nodiscard]] std::string to_string(Kind kind);
+[[nodiscard]] std::string to_string(KeyKind kind);
 
 /// A key that a project file may have.
-struct Key {
+struct ProjectKey {
   std::string name;
-  Kind kind = Kind::Text;
+  KeyKind kind = KeyKind::Text;
   std::string help;                   ///< one line of a comment
   std::string example;                ///< a value as written in the file
   std::optional<double> least = {};   ///< of a number, or of each of two
@@ -33,24 +33,24 @@ struct Key {
 };
 
 /// A table of the file.
-struct Section {
+struct ProjectSection {
   std::string name;
   std::string help;  ///< lines of a comment
-  std::vector<Key> keys;
+  std::vector<ProjectKey> keys;
 };
 
 /// All sections, in the order of the file.
-[[nodiscard]] const std::vector<Section>& sections();
+[[nodiscard]] const std::vector<ProjectSection>& sections();
 
 /// A project file: the sections that it has, and the keys that they give. An absent section has all its defaults,
 /// except for `run` and `evaluate`.
 struct Project {
-  std::map<std::string, std::map<std::string, Value>> given;
+  std::map<std::string, std::map<std::string, KeyValue>> given;
   friend bool operator==(const Project&, const Project&) = default;
 
   [[nodiscard]] bool has(const std::string& section) const { return given.contains(section); }
   /// Null if the file does not give the key.
-  [[nodiscard]] const Value* find(const std::string& section, const std::string& key) const;
+  [[nodiscard]] const KeyValue* find(const std::string& section, const std::string& key) const;
   [[nodiscard]] std::string text(const std::string& section, const std::string& key,
                                  const std::string& otherwise) const;
   [[nodiscard]] std::int64_t integer(const std::string& section, const std::string& key, std::int64_t otherwise) const;

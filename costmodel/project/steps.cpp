@@ -22,7 +22,7 @@ class Command {
   }
   /// `option` with the key's value, if the file gives it: a flag alone, words joined by commas.
   Command& key(const std::string& section, const std::string& name, const std::string& option) {
-    const Value* value = project_->find(section, name);
+    const KeyValue* value = project_->find(section, name);
     if (value == nullptr) return *this;
     if (const auto* flag = std::get_if<bool>(value)) return *flag ? add({option}) : *this;
     if (const auto* integer = std::get_if<std::int64_t>(value)) return add({option, std::to_string(*integer)});
@@ -41,14 +41,14 @@ class Command {
   }
   /// `option` once for each of the key's words.
   Command& each(const std::string& section, const std::string& name, const std::string& option) {
-    if (const Value* value = project_->find(section, name)) {
+    if (const KeyValue* value = project_->find(section, name)) {
       for (const std::string& word : std::get<std::vector<std::string>>(*value)) add({option, word});
     }
     return *this;
   }
   /// The words of [section] options, as they are.
   Command& more(const std::string& section) {
-    if (const Value* value = project_->find(section, "options")) add(std::get<std::vector<std::string>>(*value));
+    if (const KeyValue* value = project_->find(section, "options")) add(std::get<std::vector<std::string>>(*value));
     return *this;
   }
   [[nodiscard]] const std::vector<std::string>& words() const { return words_; }
@@ -89,7 +89,7 @@ class Maker {
     }
   }
 
-  std::vector<Step> steps() {
+  std::vector<ProjectStep> steps() {
     if (p_.find("model", "graph") == nullptr) profile();
     if (measured_links_) links();
     if (p_.find("cluster", "estimate") != nullptr) estimate();
@@ -105,8 +105,8 @@ class Maker {
   }
 
  private:
-  Step& step(const std::string& name, const Command& command) {
-    Step& out = steps_.emplace_back();
+  ProjectStep& step(const std::string& name, const Command& command) {
+    ProjectStep& out = steps_.emplace_back();
     out.name = name;
     out.arguments = command.words();
     if (untrusted_ && (name == "profile" || name == "links" || name == "plan" || name == "predict")) {
@@ -122,7 +122,7 @@ class Maker {
     const std::string model = p_.text("model", "name", "");
     Command c(p_);
     c.add({model});
-    if (const Value* options = p_.find("model", "options")) {
+    if (const KeyValue* options = p_.find("model", "options")) {
       for (const auto& [name, value] : std::get<std::map<std::string, std::string>>(*options))
         c.add({"--set", name + "=" + value});
     }
@@ -135,7 +135,7 @@ class Maker {
     c.key("profile", "max_seconds", "--max-seconds").key("profile", "concurrent", "--concurrent");
     if (p_.find("profile", "concurrent") == nullptr && measured_links_ && !cuda()) c.add({"--concurrent", devices()});
     c.more("profile").add({"-o", files_.graph});
-    Step& s = step("profile", c);
+    ProjectStep& s = step("profile", c);
     if (is_model_file(model)) s.inputs = {model};
     s.data = data_files(p_.text("data", "source", ""));
     s.outputs = {files_.graph};
@@ -157,7 +157,7 @@ class Maker {
   void estimate() {
     Command c(p_);
     c.add({graph_}).key("cluster", "estimate", "--device").add({"-o", files_.estimated_graph});
-    Step& s = step("estimate", c);
+    ProjectStep& s = step("estimate", c);
     s.inputs = {graph_};
     s.outputs = {graph_ = files_.estimated_graph};
   }
@@ -175,7 +175,7 @@ class Maker {
     c.key("plan", "recompute_every", "--recompute-every");
     c.key("plan", "gradient_bucket_bytes", "--gradient-bucket-bytes").key("plan", "time_limit", "--time-limit");
     c.key("plan", "accept_other_device", "--accept-other-device").more("plan").add({"-o", files_.plan});
-    Step& s = step("plan", c);
+    ProjectStep& s = step("plan", c);
     s.inputs = {graph_, topology_};
     const std::string schedule = p_.text("plan", "schedule", "");
     if (schedule.starts_with("csv:")) s.inputs.push_back(schedule.substr(4));
@@ -187,7 +187,7 @@ class Maker {
     c.add({graph_, topology_, files_.plan}).key("predict", "calibration", "--calibration");
     c.key("plan", "accept_other_device", "--accept-other-device").more("predict").add({"-o", files_.prediction});
     if (p_.flag("output", "traces")) c.add({"--trace", files_.folder + "/predicted-trace.json"});
-    Step& s = step("predict", c);
+    ProjectStep& s = step("predict", c);
     s.inputs = {graph_, topology_, files_.plan};
     if (const std::string file = p_.text("predict", "calibration", ""); !file.empty()) s.inputs.push_back(file);
     s.outputs = {files_.prediction};
@@ -218,7 +218,7 @@ class Maker {
     c.add({"--metrics", files_.metrics, "-o", files_.measured});
     if (p_.flag("output", "tensorboard")) c.add({"--tensorboard", files_.tensorboard});
     if (p_.flag("output", "traces")) c.add({"--trace", files_.run_folder + "/trace.json"});
-    Step& s = step("run", c);
+    ProjectStep& s = step("run", c);
     s.training = training.words();
     s.training.push_back(p_.find("run", "epochs") == nullptr ? "steps" : "epochs");
     s.length = p_.integer("run", "epochs", p_.integer("run", "steps", 10));
@@ -237,14 +237,14 @@ class Maker {
     Command c(p_);
     c.add({files_.checkpoints}).key("evaluate", "source", "--data").key("evaluate", "samples", "--samples");
     c.key("cluster", "device", "--device").more("evaluate").add({"-o", files_.evaluation});
-    Step& s = step("evaluate", c);
+    ProjectStep& s = step("evaluate", c);
     s.inputs = {files_.measured};
     s.data = data_files(p_.text("evaluate", "source", ""));
     s.outputs = {files_.evaluation};
   }
 
   void compare() {
-    Step& s = step("compare", Command(p_).add({files_.prediction, files_.measured}));
+    ProjectStep& s = step("compare", Command(p_).add({files_.prediction, files_.measured}));
     s.inputs = s.arguments;
     s.outputs = {s.standard_output = files_.comparison};
   }
@@ -259,7 +259,7 @@ class Maker {
       c.add({"--pictures", files_.folder + "/pictures"});
       if (p_.flag("output", "png")) c.add({"--png"});
     }
-    Step& s = step("report", c);
+    ProjectStep& s = step("report", c);
     s.inputs = inputs;
     s.outputs = {files_.report};
   }
@@ -269,7 +269,7 @@ class Maker {
   bool untrusted_;
   bool measured_links_ = true;
   std::string graph_, topology_;
-  std::vector<Step> steps_;
+  std::vector<ProjectStep> steps_;
 };
 
 }  // namespace
@@ -320,7 +320,7 @@ Files files_of(const Project& project) {
   return out;
 }
 
-std::vector<Step> steps_of(const Project& project, const FindExample& find_example) {
+std::vector<ProjectStep> steps_of(const Project& project, const FindExample& find_example) {
   return Maker(project, find_example).steps();
 }
 

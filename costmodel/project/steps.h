@@ -21,7 +21,7 @@ struct Files {
 [[nodiscard]] Files files_of(const Project& project);
 
 /// One command of a project.
-struct Step {
+struct ProjectStep {
   std::string name;  ///< "profile"; also the verb
   std::vector<std::string> arguments;
   std::vector<std::string> inputs;    ///< files whose content it depends on
@@ -40,7 +40,7 @@ using FindExample = std::function<std::optional<std::string>(const std::string& 
 
 /// The steps of a project in their order: profile, links, estimate, plan, predict, run, evaluate, compare, report;
 /// without those that it does not need. Throws std::invalid_argument if it names an example that does not exist.
-[[nodiscard]] std::vector<Step> steps_of(const Project& project, const FindExample& find_example);
+[[nodiscard]] std::vector<ProjectStep> steps_of(const Project& project, const FindExample& find_example);
 
 /// The files and folders that the data source `source` names: those of "tensors:FILE", "tensors:NAME=FILE,NAME=FILE",
 /// "text:FILE", "images:FOLDER,OPTION=VALUE" and "fashion-mnist:FOLDER", in their order; none for a name alone.

@@ -136,7 +136,7 @@ Picture link_picture(const std::string& name, const Topology& topology) {
   out.rect(kLeft, kTop, kWide, kHigh, "class=\"axis\"");
   for (std::size_t l = 0; l < topology.levels.size(); ++l) {
     const Level& level = topology.levels[l];
-    const bool measured = level.link.origin == Origin::Measured;
+    const bool measured = level.link.origin == LinkOrigin::Measured;
     std::string points;
     for (int i = 0; i <= 80; ++i) {
       const double b = least * std::pow(most / least, i / 80.0);

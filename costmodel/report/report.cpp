@@ -34,7 +34,7 @@ std::string paragraph(const std::string& words) { return "<p>" + words + "</p>\n
 
 std::string percent(double share) { return fmt::format("{:.1f} %", share * 100); }
 
-const Topology* topology_of(const Documents& d) { return d.topology ? &d.topology->value : nullptr; }
+const Topology* topology_of(const ReportDocuments& d) { return d.topology ? &d.topology->value : nullptr; }
 
 std::vector<NamedPrediction> named(const std::vector<FromFile<Prediction>>& predictions) {
   std::vector<NamedPrediction> out;
@@ -61,7 +61,7 @@ std::string card(const std::string& figure, const std::string& what, const std::
          (more.empty() ? "" : "<small>" + markup_text(more) + "</small>") + "</div>\n";
 }
 
-std::string prediction_summary(const Documents& d, const FromFile<Prediction>& each) {
+std::string prediction_summary(const ReportDocuments& d, const FromFile<Prediction>& each) {
   const Prediction& p = each.value;
   std::string out = "<h3>" + markup_text(each.file) + "</h3>\n<div class=\"cards\">\n";
   out += card(format_seconds(p.iteration), "predicted step",
@@ -126,7 +126,7 @@ std::string numbered(const std::string& word, std::size_t i) {
   return i == 0 ? word : word + "-" + std::to_string(i + 1);
 }
 
-Section summary(const Documents& d) {
+Section summary(const ReportDocuments& d) {
   Section out{"summary", "Summary", "", {}};
   if (d.graph) {
     const Graph& g = d.graph->value;
@@ -241,7 +241,7 @@ const std::vector<std::string>& readable_formats() {
   return formats;
 }
 
-void add_document(Documents& d, const std::string& text, const std::string& file) {
+void add_document(ReportDocuments& d, const std::string& text, const std::string& file) {
   const std::string kind = format::text_kind(text);
   if (kind == "stagecraft.graph") {
     add_only(d.graph, file, format::parse_graph(text, file));
@@ -265,7 +265,7 @@ void add_document(Documents& d, const std::string& text, const std::string& file
   }
 }
 
-std::vector<std::optional<std::size_t>> prediction_of_run(const Documents& d) {
+std::vector<std::optional<std::size_t>> prediction_of_run(const ReportDocuments& d) {
   std::vector<std::size_t> runs(d.predictions.size(), 0);
   std::vector<std::optional<std::size_t>> out;
   for (const auto& run : d.runs) {
@@ -280,7 +280,7 @@ std::vector<std::optional<std::size_t>> prediction_of_run(const Documents& d) {
   return out;
 }
 
-std::vector<std::string> complete(Documents& d) {
+std::vector<std::string> complete(ReportDocuments& d) {
   std::vector<std::string> out;
   if (d.predictions.empty() && d.graph && d.topology && has_times(d.graph->value)) {
     for (const auto& plan : d.plans) {
@@ -313,7 +313,7 @@ std::vector<std::string> complete(Documents& d) {
   return out;
 }
 
-std::vector<Section> sections(const Documents& d) {
+std::vector<Section> sections(const ReportDocuments& d) {
   std::vector<Section> out{summary(d)};
   // Those that show the same ranks share a time axis: a prediction with the runs.
   const auto predictions = prediction_of_run(d);
@@ -385,7 +385,7 @@ std::vector<Section> sections(const Documents& d) {
   return out;
 }
 
-std::string report_page(const Documents& d, const std::vector<Section>& sections) {
+std::string report_page(const ReportDocuments& d, const std::vector<Section>& sections) {
   std::string model = "stagecraft";
   if (d.graph)
     model = d.graph->value.name;

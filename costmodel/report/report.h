@@ -17,7 +17,7 @@
 namespace stagecraft::report {
 
 /// The documents that a report can include; all are optional.
-struct Documents {
+struct ReportDocuments {
   std::optional<FromFile<Graph>> graph;
   std::optional<FromFile<Topology>> topology;
   std::vector<FromFile<Plan>> plans;
@@ -27,22 +27,22 @@ struct Documents {
   std::optional<FromFile<Validation>> validation;
 };
 
-/// Formats that add_document reads, in the order of Documents.
+/// Formats that add_document reads, in the order of ReportDocuments.
 [[nodiscard]] const std::vector<std::string>& readable_formats();
 
 /// Adds the document in `text` by its "format". Throws FormatError naming `file`: another format (lists those that can
 /// be read), a wrong document, a second graph, topology or validation.
-void add_document(Documents& documents, const std::string& text, const std::string& file);
+void add_document(ReportDocuments& documents, const std::string& text, const std::string& file);
 
 /// For each run, the index of the prediction to show it with: among those with the same ranks and stages, the one with
 /// the fewest runs so far, the first if several tie. So runs and predictions given in the same order belong together,
 /// and repeated runs belong to a single prediction. Absent if no prediction has its ranks and stages.
-[[nodiscard]] std::vector<std::optional<std::size_t>> prediction_of_run(const Documents& documents);
+[[nodiscard]] std::vector<std::optional<std::size_t>> prediction_of_run(const ReportDocuments& documents);
 
 /// Predicts each plan if there are a graph with times and a topology, but no prediction, and compares each run with its
 /// prediction_of_run if there is no comparison. Returns one sentence for each plan that cannot be predicted and each
 /// run that cannot be compared.
-std::vector<std::string> complete(Documents& documents);
+std::vector<std::string> complete(ReportDocuments& documents);
 
 /// A part of the report.
 struct Section {
@@ -54,9 +54,9 @@ struct Section {
 
 /// The sections that the documents allow, in order. Throws std::invalid_argument, naming the files, for documents that
 /// do not belong together: a plan of another graph.
-[[nodiscard]] std::vector<Section> sections(const Documents& documents);
+[[nodiscard]] std::vector<Section> sections(const ReportDocuments& documents);
 
 /// The report as one HTML page, complete without a network and without scripts; the same text for the same documents.
-[[nodiscard]] std::string report_page(const Documents& documents, const std::vector<Section>& sections);
+[[nodiscard]] std::string report_page(const ReportDocuments& documents, const std::vector<Section>& sections);
 
 }  // namespace stagecraft::report

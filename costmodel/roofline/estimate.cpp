@@ -64,7 +64,7 @@ double median(std::vector<double> values) {
 /// What a reference says of layers.
 class Measured {
  public:
-  explicit Measured(const Reference& reference) : machine_(reference.machine) {
+  explicit Measured(const RooflineReference& reference) : machine_(reference.machine) {
     const double closure = closure_factor(reference.graph);
     for (const Layer& layer : reference.graph.layers) {
       if (is_input(layer)) continue;
@@ -226,7 +226,7 @@ Seconds roofline_time(const Work& work, const Machine& machine) {
          machine.time_per_operator * static_cast<double>(work.operators);
 }
 
-Graph estimated(Graph graph, const Machine& target, const std::optional<Reference>& reference) {
+Graph estimated(Graph graph, const Machine& target, const std::optional<RooflineReference>& reference) {
   std::optional<Measured> measured;
   if (reference) measured.emplace(*reference);
   const std::string distrust = reference ? distrust_text(reference->graph) : "";
@@ -252,7 +252,7 @@ Graph estimated(Graph graph, const Machine& target, const std::optional<Referenc
   return graph;
 }
 
-std::string impossible_rate(const Reference& reference) {
+std::string impossible_rate(const RooflineReference& reference) {
   const double closure = closure_factor(reference.graph);
   double most = reference.machine.peak.value;
   std::string out;

@@ -37,7 +37,7 @@ struct Machine {
 [[nodiscard]] Seconds roofline_time(const Work& work, const Machine& machine);
 
 /// Measured times from which the efficiency of layers is learned.
-struct Reference {
+struct RooflineReference {
   Graph graph;
   Machine machine;
 };
@@ -61,10 +61,10 @@ struct Reference {
 /// The graph says so in Graph::estimate and its provenance. Bytes and shapes are kept. Everything that belongs to the
 /// measurement is dropped: whole iteration, slowdown, loading times, quality, conditions, shares. Throws
 /// std::invalid_argument naming the layer if it has neither counted work nor a time in the reference.
-[[nodiscard]] Graph estimated(Graph graph, const Machine& target, const std::optional<Reference>& reference);
+[[nodiscard]] Graph estimated(Graph graph, const Machine& target, const std::optional<RooflineReference>& reference);
 
 /// Layers of `reference` whose rate exceeds its peak, one clause for the fastest: "layer "fc" reached 118 TFLOP/s in
 /// the forward, more than the 67 TFLOP/s of NVIDIA GH200 480GB with float32". Empty if there are none.
-[[nodiscard]] std::string impossible_rate(const Reference& reference);
+[[nodiscard]] std::string impossible_rate(const RooflineReference& reference);
 
 }  // namespace stagecraft::roofline

@@ -12,16 +12,16 @@ namespace stagecraft::simulation {
 
 /// What a thread does for a message. With MessageThread::Own, all of the sender's work is SendFixed and all of the
 /// receiver's ReceiveStreaming.
-enum class Part : std::uint8_t { SendFixed, SendStreaming, ReceiveStreaming, ReceiveFixed };
+enum class HandlingPart : std::uint8_t { SendFixed, SendStreaming, ReceiveStreaming, ReceiveFixed };
 inline constexpr int kParts = 4;
 
 /// What a flow does, and for whom.
 struct Task {
   enum class Kind : std::uint8_t { Compute, Latency, Wire, Delivery, Reduce, Handling, Balance };
   Kind kind = Kind::Compute;
-  Part part = Part::SendFixed;  ///< of Handling
-  int owner = 0;                ///< rank of Compute and Reduce, host of Balance, lane of the others
-  int microbatch = -1;          ///< of Delivery
+  HandlingPart part = HandlingPart::SendFixed;  ///< of Handling
+  int owner = 0;                                ///< rank of Compute and Reduce, host of Balance, lane of the others
+  int microbatch = -1;                          ///< of Delivery
 };
 
 /// Ports that a flow shares with others; -1: none.

@@ -51,7 +51,7 @@ HostSharing::HostSharing(const SimulationInput& input, Flows& flows)
   memory_slowdown_ = memory_slowdowns(input, compute_threads_);
   if (input.host_processors > 0) number_threads();
   // Where each thread has a processor and memory does not slow down, all rates stay 1.
-  const auto has_queues = [](const Host& host) { return host.queues.has_value(); };
+  const auto has_queues = [](const SharedHost& host) { return host.queues.has_value(); };
   is_shared_ = !memory_slowdown_.empty() || std::ranges::any_of(hosts_, has_queues);
 }
 
@@ -72,7 +72,7 @@ void HostSharing::number_threads() {
 
 void HostSharing::begin(int rank, int flow) {
   const int id = input_.host_of_rank[to_index(rank)];
-  Host& host = hosts_[to_index(id)];
+  SharedHost& host = hosts_[to_index(id)];
   const bool computes = flows_[flow].task.kind == Task::Kind::Compute;
   if (!computes && !host.queues) return;  // its rate stays 1
   Sharer sharer{flow, computes, 0, 0};
@@ -89,7 +89,7 @@ void HostSharing::begin(int rank, int flow) {
 
 void HostSharing::end(int rank, int flow) {
   const int id = input_.host_of_rank[to_index(rank)];
-  Host& host = hosts_[to_index(id)];
+  SharedHost& host = hosts_[to_index(id)];
   const auto sharer = std::ranges::find(host.sharers, flow, &Sharer::flow);
   if (sharer == host.sharers.end()) return;
   if (sharer->computes) --host.computing;
@@ -106,7 +106,7 @@ void HostSharing::mark_changed(int host) {
 
 void HostSharing::share_changed() {
   for (const int id : changed_) {
-    Host& host = hosts_[to_index(id)];
+    SharedHost& host = hosts_[to_index(id)];
     host.is_changed = false;
     if (host.queues) {
       host.queues->settle();
@@ -118,7 +118,7 @@ void HostSharing::share_changed() {
   changed_.clear();
 }
 
-void HostSharing::set_rates(Host& host) {
+void HostSharing::set_rates(SharedHost& host) {
   const double compute_rate = 1 / memory_slowdown(host.computing);
   const bool all = host.queues || compute_rate != host.compute_rate;
   for (std::size_t i = all ? 0 : host.sharers.size() - host.newcomers; i < host.sharers.size(); ++i) {
@@ -133,7 +133,7 @@ void HostSharing::set_rates(Host& host) {
 
 /// The timer runs while a processor is idle and threads wait for another.
 void HostSharing::watch_balance(int id) {
-  Host& host = hosts_[to_index(id)];
+  SharedHost& host = hosts_[to_index(id)];
   if (host.queues->is_uneven() == (host.timer >= 0)) return;
   if (host.timer >= 0) {
     flows_.cancel(host.timer);
@@ -160,7 +160,7 @@ double HostSharing::memory_slowdown(int computing) const {
 }
 
 void HostSharing::append_state(std::vector<std::int64_t>& out) const {
-  for (const Host& host : hosts_) {
+  for (const SharedHost& host : hosts_) {
     if (host.queues) host.queues->append_state(out);
   }
 }

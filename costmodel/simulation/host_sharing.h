@@ -53,7 +53,7 @@ class HostSharing {
     int first_thread;
     int threads;
   };
-  struct Host {
+  struct SharedHost {
     std::vector<Sharer> sharers = {};
     int computing = 0;
     std::optional<RunQueues> queues = {};  // unless there is a processor for each thread, or their number is unknown
@@ -68,7 +68,7 @@ class HostSharing {
   void end(int rank, int flow);
   void mark_changed(int host);
   void share_changed();
-  void set_rates(Host& host);
+  void set_rates(SharedHost& host);
   void watch_balance(int id);
   [[nodiscard]] double memory_slowdown(int computing) const;
 
@@ -79,7 +79,7 @@ class HostSharing {
   int compute_threads_ = 1;              // of a rank
   std::vector<int> first_thread_;        // by rank: among those of its host
   std::vector<double> memory_slowdown_;  // by computations of a host
-  std::vector<Host> hosts_;
+  std::vector<SharedHost> hosts_;
   std::vector<int> changed_;  // hosts, in the order of their changes
 };
 

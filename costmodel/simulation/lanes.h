@@ -38,8 +38,8 @@ struct Lane {
   std::optional<MessageCost> cost = {};  ///< see Lanes::cost
 
   /// The rank that does this part of a message.
-  [[nodiscard]] int handler(Part part) const {
-    return part == Part::SendFixed || part == Part::SendStreaming ? from : to;
+  [[nodiscard]] int handler(HandlingPart part) const {
+    return part == HandlingPart::SendFixed || part == HandlingPart::SendStreaming ? from : to;
   }
 };
 
@@ -82,7 +82,7 @@ class WaitingParts {
  public:
   struct Entry {
     int lane;
-    Part part;
+    HandlingPart part;
   };
 
   WaitingParts(std::size_t ranks, int lanes) : queues_(ranks), after_(kParts * to_index(lanes), -1) {}
@@ -113,7 +113,7 @@ class WaitingParts {
     int first = -1;
     int last = -1;
   };
-  static Entry entry(int id) { return {id / kParts, static_cast<Part>(id % kParts)}; }
+  static Entry entry(int id) { return {id / kParts, static_cast<HandlingPart>(id % kParts)}; }
 
   std::vector<Queue> queues_;  // by rank
   std::vector<int> after_;     // by lane and part: the next one in its queue, -1: none

@@ -69,7 +69,7 @@ class Replay {
     std::size_t head = 0;
   };
   /// The queues of the two ends of a message, -1 before they begin.
-  struct Message {
+  struct QueuedMessage {
     int send = -1;
     int receive = -1;
     bool moved = false;
@@ -115,7 +115,7 @@ class Replay {
     while (!tries.empty()) {
       const int message = tries.back();
       tries.pop_back();
-      Message& m = messages_[to_index(message)];
+      QueuedMessage& m = messages_[to_index(message)];
       if (m.moved || m.send < 0 || m.receive < 0 || !first(m.send, message) || !first(m.receive, message)) continue;
       m.moved = true;
       for (const int q : {m.send, m.receive}) {
@@ -270,7 +270,7 @@ class Replay {
   std::vector<std::size_t> next_;
   std::vector<bool> reduces_several_;  // the rank reduces more than one stage
   std::vector<bool> joined_;           // the rank is at its Reduce and was counted
-  std::vector<Message> messages_;
+  std::vector<QueuedMessage> messages_;
   std::vector<Queue> queues_;
   std::map<std::tuple<int, int, int, int>, int> queue_numbers_;
   std::map<int, std::set<int>> members_;

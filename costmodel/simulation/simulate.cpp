@@ -309,7 +309,7 @@ class Simulation {
     lane.busy = true;
     lane.started = flows_.now();
     if (!one_thread_ && lanes_.cost(lane).transfer.sender.fixed > Seconds(0)) {
-      enqueue(id, Part::SendFixed);
+      enqueue(id, HandlingPart::SendFixed);
     } else {
       start_latency(id);
     }
@@ -322,12 +322,12 @@ class Simulation {
   void start_streams(int id) {
     Lane& lane = lanes_[id];
     const Transfer& cost = lane.cost->transfer;
-    if (one_thread_ && is_handled(cost.receiver)) return enqueue(id, Part::ReceiveStreaming);
+    if (one_thread_ && is_handled(cost.receiver)) return enqueue(id, HandlingPart::ReceiveStreaming);
     lane.streams = 1;
     if (!one_thread_) {
       lane.streams += (cost.sender.streaming > Seconds(0) ? 1 : 0) + (cost.receiver.streaming > Seconds(0) ? 1 : 0);
-      if (cost.sender.streaming > Seconds(0)) enqueue(id, Part::SendStreaming);
-      if (cost.receiver.streaming > Seconds(0)) enqueue(id, Part::ReceiveStreaming);
+      if (cost.sender.streaming > Seconds(0)) enqueue(id, HandlingPart::SendStreaming);
+      if (cost.receiver.streaming > Seconds(0)) enqueue(id, HandlingPart::ReceiveStreaming);
     }
     start_wire(id);
   }
@@ -339,7 +339,7 @@ class Simulation {
   void end_stream(int id) {
     Lane& lane = lanes_[id];
     if (--lane.streams > 0) return;
-    if (!one_thread_ && lane.cost->transfer.receiver.fixed > Seconds(0)) return enqueue(id, Part::ReceiveFixed);
+    if (!one_thread_ && lane.cost->transfer.receiver.fixed > Seconds(0)) return enqueue(id, HandlingPart::ReceiveFixed);
     if (one_thread_ && is_handled(lane.cost->transfer.receiver)) at(lane.to).handles = at(lane.to).runs = false;
     arrive(id);
   }
@@ -363,7 +363,7 @@ class Simulation {
   }
 
   // --- handling of messages ---
-  void enqueue(int id, Part part) {
+  void enqueue(int id, HandlingPart part) {
     const int rank = lanes_[id].handler(part);
     waiting_.push(rank, {id, part});
     // A rank's own thread takes it when it waits.
@@ -384,19 +384,19 @@ class Simulation {
       return;
     }
     const Handling& handling = rank == lane.from ? cost.sender : cost.receiver;
-    const bool fixed = part == Part::SendFixed || part == Part::ReceiveFixed;
+    const bool fixed = part == HandlingPart::SendFixed || part == HandlingPart::ReceiveFixed;
     start_handling(rank, id, part, fixed ? handling.fixed : handling.streaming);
   }
-  void start_handling(int rank, int id, Part part, Seconds time) {
+  void start_handling(int rank, int id, HandlingPart part, Seconds time) {
     hosts_.take(rank, flows_.start({.kind = Task::Kind::Handling, .part = part, .owner = id}, time));
   }
-  void end_handling(int id, Part part) {
+  void end_handling(int id, HandlingPart part) {
     const int rank = lanes_[id].handler(part);
-    if (one_thread_) return part == Part::SendFixed ? end_own_send(rank) : end_stream(id);
+    if (one_thread_) return part == HandlingPart::SendFixed ? end_own_send(rank) : end_stream(id);
     at(rank).handles = false;
-    if (part == Part::SendFixed) {
+    if (part == HandlingPart::SendFixed) {
       start_latency(id);
-    } else if (part == Part::ReceiveFixed) {
+    } else if (part == HandlingPart::ReceiveFixed) {
       arrive(id);
     } else {
       end_stream(id);
@@ -410,7 +410,7 @@ class Simulation {
     const Handling& sender = lanes_.cost(lanes_[id]).transfer.sender;
     if (!is_handled(sender)) return false;
     at(rank).runs = true;
-    start_handling(rank, id, Part::SendFixed, sender.fixed + sender.streaming);
+    start_handling(rank, id, HandlingPart::SendFixed, sender.fixed + sender.streaming);
     return true;
   }
   void end_own_send(int rank) {

@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
           return 0;
         }
         if (diagnosis.files.empty()) throw CLI::RequiredError("FILE");
-        stagecraft::doctor::Documents documents;
+        stagecraft::doctor::ExaminedDocuments documents;
         for (const std::string& file : diagnosis.files) stagecraft::format::read_into(documents, file);
         const auto today = std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now());
         diagnosis.findings = diagnose(documents, {today, std::chrono::days(most_age_days)});

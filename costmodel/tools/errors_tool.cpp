@@ -10,7 +10,7 @@ namespace {
 
 /// What a code means; one of three digits is a check of doctor.
 std::string explanation(const std::string& code) {
-  for (const stagecraft::doctor::Check& check : stagecraft::doctor::checks()) {
+  for (const stagecraft::doctor::DoctorCheck& check : stagecraft::doctor::checks()) {
     if (check.code == code) return code + ": found by stagecraft doctor: " + check.summary + "\n";
   }
   return stagecraft::entry_text(stagecraft::error_entry(code));

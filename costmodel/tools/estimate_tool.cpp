@@ -23,7 +23,7 @@ using stagecraft::DeviceKind;
 using stagecraft::Graph;
 using stagecraft::MeasuredDevice;
 using stagecraft::roofline::Machine;
-using stagecraft::roofline::Reference;
+using stagecraft::roofline::RooflineReference;
 
 /// What the command line says of one device; 0 and empty: not given.
 struct DeviceOptions {
@@ -116,7 +116,7 @@ bool has_other_layers(const Graph& graph, const Graph& profile) {
 bool has_work(const stagecraft::Layer& layer) { return layer.forward_work && layer.backward_work; }
 
 /// What is missing where operations and bytes were not counted, though there is an estimate.
-void note_missing_work(const Options& o, const Graph& graph, const std::optional<Reference>& reference,
+void note_missing_work(const Options& o, const Graph& graph, const std::optional<RooflineReference>& reference,
                        std::vector<std::string>& notes) {
   const auto bare = std::ranges::count_if(
       graph.layers, [](const stagecraft::Layer& layer) { return !is_input(layer) && !has_work(layer); });
@@ -137,10 +137,10 @@ void note_missing_work(const Options& o, const Graph& graph, const std::optional
 
 /// The profile with the measured times, if there is one, and its device; `notes` says what was assumed, `unused` why
 /// measured times are not used.
-std::optional<Reference> reference_of(const Options& o, const Graph& graph, std::vector<std::string>& notes,
-                                      std::string& unused) {
+std::optional<RooflineReference> reference_of(const Options& o, const Graph& graph, std::vector<std::string>& notes,
+                                              std::string& unused) {
   const std::string path = o.from_profile.empty() ? o.graph : o.from_profile;
-  Reference out{o.from_profile.empty() ? graph : stagecraft::format::read_graph(path), {}};
+  RooflineReference out{o.from_profile.empty() ? graph : stagecraft::format::read_graph(path), {}};
   if (!has_times(out.graph)) {
     if (!o.from_profile.empty()) {
       throw stagecraft::InputError(
@@ -196,7 +196,7 @@ std::string time_text(const Graph& graph) {
   return fmt::format("{} ({} to {})", format_seconds(sum), format_seconds(sum / width), format_seconds(sum * width));
 }
 
-void print(const Graph& graph, const Machine& target, const std::optional<Reference>& reference,
+void print(const Graph& graph, const Machine& target, const std::optional<RooflineReference>& reference,
            const std::vector<std::string>& notes) {
   std::string out = "estimated for " + machine_text(target) + "\n";
   if (reference) out += "from times on " + machine_text(reference->machine) + "\n";
@@ -259,7 +259,7 @@ int run(const Options& o) {
   const Graph graph = stagecraft::format::read_graph(o.graph);
   std::vector<std::string> notes;
   std::string unused;
-  const std::optional<Reference> reference = reference_of(o, graph, notes, unused);
+  const std::optional<RooflineReference> reference = reference_of(o, graph, notes, unused);
   const bool tf32 =
       o.target.math.empty() ? (reference ? reference->machine.math == "tf32" : false) : o.target.math == "tf32";
   Machine target = stagecraft::usage("--device", [&] { return machine_of(o.target, "--", graph.dtype, tf32); });

@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
       [&] {
         stagecraft::format::check_outputs(files, {{output, "HTML report"}}, force);
         if (!pictures.empty()) stagecraft::format::check_can_write_in(pictures);
-        stagecraft::report::Documents documents;
+        stagecraft::report::ReportDocuments documents;
         for (const std::string& file : files)
           add_document(documents, stagecraft::format::read_text(file), file == "-" ? "standard input" : file);
         for (const std::string& note : complete(documents)) std::cerr << "stagecraft-report: note: " << note << "\n";

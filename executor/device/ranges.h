@@ -19,16 +19,16 @@ struct RangeName {
 
 /// Opens a range inside the open ranges of this thread; `number` (a step, a microbatch) is its payload.
 void push_range(RangeName name, std::int64_t number) noexcept;
-/// Closes this thread's innermost range. For code without a scope for a Range.
+/// Closes this thread's innermost range. For code without a scope for a ScopedRange.
 void pop_range() noexcept;
 
 /// A range as long as a scope.
-class Range {
+class ScopedRange {
  public:
-  explicit Range(RangeName name, std::int64_t number = 0) noexcept { push_range(name, number); }
-  ~Range() { pop_range(); }
-  Range(const Range&) = delete;
-  Range& operator=(const Range&) = delete;
+  explicit ScopedRange(RangeName name, std::int64_t number = 0) noexcept { push_range(name, number); }
+  ~ScopedRange() { pop_range(); }
+  ScopedRange(const ScopedRange&) = delete;
+  ScopedRange& operator=(const ScopedRange&) = delete;
 };
 
 }  // namespace stagecraft::device

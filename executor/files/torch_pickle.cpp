@@ -94,9 +94,9 @@ const std::vector<std::string>& known_globals() {
 }
 
 /// The stack machine. Objects are named by their number, so that a value may hold itself and nothing leaks.
-class Machine {
+class PickleMachine {
  public:
-  Machine(const std::string& pickle, const std::string& file) : pickle_(pickle), file_(file) {}
+  PickleMachine(const std::string& pickle, const std::string& file) : pickle_(pickle), file_(file) {}
 
   /// Runs to the end and returns the number of the resulting object.
   int run() {
@@ -382,7 +382,7 @@ class Machine {
 };
 
 /// The value under `name`, the last one if there are several; -1 if none.
-int find_key(const Machine& machine, const Object& dict, const std::string& name) {
+int find_key(const PickleMachine& machine, const Object& dict, const std::string& name) {
   int out = -1;
   for (std::size_t i = 0; i < dict.members.size(); i += 2) {
     const Object& key = machine.object(dict.members[i]);
@@ -394,7 +394,7 @@ int find_key(const Machine& machine, const Object& dict, const std::string& name
 }  // namespace
 
 std::map<std::string, PickledTensor> parse_state_dict(const std::string& pickle, const std::string& file) {
-  Machine machine(pickle, file);
+  PickleMachine machine(pickle, file);
   int root = machine.run();
   for (const char* name : {"state_dict", "model"}) {
     const Object& whole = machine.object(root);

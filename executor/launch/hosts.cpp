@@ -69,8 +69,8 @@ std::vector<Host> read_hosts(const std::string& path) {
   return hosts;
 }
 
-std::vector<Place> place_ranks(const std::vector<Host>& hosts, int ranks) {
-  std::vector<Place> places;
+std::vector<RankPlace> place_ranks(const std::vector<Host>& hosts, int ranks) {
+  std::vector<RankPlace> places;
   int slots = 0;
   for (const Host& host : hosts) {
     slots += host.slots;

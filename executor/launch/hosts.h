@@ -18,15 +18,15 @@ struct Host {
 [[nodiscard]] std::vector<Host> read_hosts(const std::string& path);
 
 /// Where a rank is started.
-struct Place {
+struct RankPlace {
   std::string host;
   int local_rank = 0;  ///< its index on that host
-  friend bool operator==(const Place&, const Place&) = default;
+  friend bool operator==(const RankPlace&, const RankPlace&) = default;
 };
 
 /// The place of each of `ranks` ranks: hosts in order, each filled before the next. Throws std::invalid_argument with
 /// both numbers if there are too few slots, and if several hosts would meet at "localhost".
-[[nodiscard]] std::vector<Place> place_ranks(const std::vector<Host>& hosts, int ranks);
+[[nodiscard]] std::vector<RankPlace> place_ranks(const std::vector<Host>& hosts, int ranks);
 
 /// Whether ranks of this host are started without a remote shell.
 [[nodiscard]] bool is_local(const std::string& host);

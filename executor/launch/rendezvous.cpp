@@ -19,7 +19,7 @@ namespace stagecraft::launch {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Seconds = std::chrono::duration<double>;
+using DoubleSeconds = std::chrono::duration<double>;
 
 constexpr const char* kFailureKey = "failure";
 constexpr const char* kNoFailure = "none";
@@ -54,7 +54,7 @@ std::string after_number(const std::string& text) {
 /// The last heartbeat of a rank, and its age.
 struct Heard {
   std::string beat;
-  Seconds silent{0};
+  DoubleSeconds silent{0};
 };
 
 class StoreRendezvous : public Rendezvous {
@@ -194,7 +194,7 @@ class StoreRendezvous : public Rendezvous {
         if (const std::string failure = to_text(values[0]); failure != kNoFailure) end(failure, false);
         // Only time in which this thread ran counts: otherwise all other ranks look silent after a stop of this
         // process.
-        const Seconds passed = std::min<Seconds>(Clock::now() - before, 2 * period_);
+        const DoubleSeconds passed = std::min<DoubleSeconds>(Clock::now() - before, 2 * period_);
         before = Clock::now();
         const std::optional<int> silent = hear(values, passed);
         if (silent) accuse(*silent);
@@ -211,14 +211,14 @@ class StoreRendezvous : public Rendezvous {
   /// Watches the watcher, whose calls to the store can hang if the process that serves it is stopped.
   void guard() {
     std::uint64_t last = 0;
-    Seconds silent(0);
+    DoubleSeconds silent(0);
     auto before = Clock::now();
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, period_, [this] { return !guarded_; })) {
-      const Seconds passed = std::min<Seconds>(Clock::now() - before, 2 * period_);
+      const DoubleSeconds passed = std::min<DoubleSeconds>(Clock::now() - before, 2 * period_);
       before = Clock::now();
       const std::uint64_t now = beats_.load(std::memory_order_relaxed);
-      silent = now == last ? silent + passed : Seconds(0);
+      silent = now == last ? silent + passed : DoubleSeconds(0);
       last = now;
       if (silent > deadline_) {
         lock.unlock();
@@ -232,7 +232,7 @@ class StoreRendezvous : public Rendezvous {
 
   /// Updates with the heartbeats of all ranks, read `passed` after the previous ones. Returns a rank that has been
   /// silent for longer than the deadline, if any.
-  std::optional<int> hear(const std::vector<std::vector<std::uint8_t>>& values, Seconds passed) {
+  std::optional<int> hear(const std::vector<std::vector<std::uint8_t>>& values, DoubleSeconds passed) {
     const std::lock_guard lock(mutex_);
     std::optional<int> silent;
     bool all_left = true;
@@ -240,7 +240,7 @@ class StoreRendezvous : public Rendezvous {
       if (rank == launch_.rank) continue;
       Heard& heard = heard_[to_index(rank)];
       std::string beat = to_text(values[to_index(rank + 1)]);
-      heard.silent = beat == heard.beat ? heard.silent + passed : Seconds(0);
+      heard.silent = beat == heard.beat ? heard.silent + passed : DoubleSeconds(0);
       heard.beat = std::move(beat);
       if (heard.beat == kLeft) continue;
       all_left = false;

@@ -159,8 +159,8 @@ struct MeetingAddress {
   std::string port;
 };
 
-MeetingAddress meeting_address(const std::vector<Place>& places, const std::map<std::string, std::string>& environment,
-                               int number_of_start) {
+MeetingAddress meeting_address(const std::vector<RankPlace>& places,
+                               const std::map<std::string, std::string>& environment, int number_of_start) {
   const auto set = [&](const char* name) {
     const auto at = environment.find(name);
     return at == environment.end() ? std::string() : at->second;
@@ -169,7 +169,7 @@ MeetingAddress meeting_address(const std::vector<Place>& places, const std::map<
   // A different port each time: ranks of the previous attempt may still be ending.
   if (out.port.empty()) out.port = std::to_string(port_of_job(getpid() + number_of_start));
   if (!out.host.empty()) return out;
-  const bool one_machine = std::ranges::all_of(places, [](const Place& place) { return is_local(place.host); });
+  const bool one_machine = std::ranges::all_of(places, [](const RankPlace& place) { return is_local(place.host); });
   if (is_local(places.front().host) && !one_machine) {
     throw std::invalid_argument(
         "rank 0 is on localhost, which other hosts cannot reach; use the host's real name or set MASTER_ADDR");
@@ -187,7 +187,7 @@ std::vector<Start> starts(int ranks, const std::vector<std::string>& arguments, 
   launch["TORCHELASTIC_RUN_ID"] = id;
   launch["TORCHELASTIC_RESTART_COUNT"] = std::to_string(number_of_start);
   launch["TORCHELASTIC_USE_AGENT_STORE"] = server ? "True" : "False";
-  std::vector<Place> places(to_index(ranks));
+  std::vector<RankPlace> places(to_index(ranks));
   for (int rank = 0; rank < ranks; ++rank) places[to_index(rank)] = {"localhost", rank};
   MeetingAddress meeting{"127.0.0.1", server ? std::to_string(server->port()) : ""};
   if (!server) {

@@ -18,7 +18,7 @@ namespace stagecraft::meeting {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Bytes = std::vector<std::uint8_t>;
+using ByteVector = std::vector<std::uint8_t>;
 using std::chrono::milliseconds;
 
 /// The first line of an error's text: c10's errors contain a stack trace.
@@ -43,17 +43,17 @@ class OtherSecret : public PeerError {
   using PeerError::PeerError;
 };
 
-std::string to_text(const Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
-Bytes to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
+std::string to_text(const ByteVector& bytes) { return {bytes.begin(), bytes.end()}; }
+ByteVector to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
 /// A connection whose two ends have proved that they know the run's secret.
-struct Link {
+struct ProvenConnection {
   Socket socket;
   std::string buffer;
 };
 
-Link open_link(const LaunchInfo& launch, milliseconds deadline) {
-  Link link{connect_to(launch.host, launch.port, deadline), {}};
+ProvenConnection open_link(const LaunchInfo& launch, milliseconds deadline) {
+  ProvenConnection link{connect_to(launch.host, launch.port, deadline), {}};
   const auto receive = [&] { return receive_message(link.socket, link.buffer, kMostGreetingBytes, deadline); };
   const Message greeting = receive();
   if (greeting.size() != 2 || greeting[0] != kGreeting) throw PeerError("the server there is not a rendezvous server");
@@ -78,7 +78,7 @@ Link open_link(const LaunchInfo& launch, milliseconds deadline) {
 }
 
 /// A link, retried until the deadline: the meeting point may start later than this rank.
-Link reach(const LaunchInfo& launch, milliseconds deadline) {
+ProvenConnection reach(const LaunchInfo& launch, milliseconds deadline) {
   constexpr milliseconds kPause{50};
   const auto end = Clock::now() + deadline;
   while (true) {
@@ -108,19 +108,19 @@ class MeetingStore : public c10d::Store {
     return c10::make_intrusive<MeetingStore>(launch_, prefix_, timeout_);
   }
 
-  void set(const std::string& key, const Bytes& value) override {
+  void set(const std::string& key, const ByteVector& value) override {
     if (ask({kSet, full(key), to_text(value)})[0] != kDone) throw no_room(key);
   }
 
-  Bytes compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) override {
+  ByteVector compareSet(const std::string& key, const ByteVector& expected, const ByteVector& desired) override {
     const Message answer = ask({kCompareSet, full(key), to_text(expected), to_text(desired)});
     if (answer.size() != 2) throw no_room(key);
     return to_bytes(answer[1]);
   }
 
-  Bytes get(const std::string& key) override { return multiGet({key}).front(); }
+  ByteVector get(const std::string& key) override { return multiGet({key}).front(); }
 
-  std::vector<Bytes> multiGet(const std::vector<std::string>& keys) override {
+  std::vector<ByteVector> multiGet(const std::vector<std::string>& keys) override {
     Message request = {kGet};
     for (const std::string& key : keys) request.push_back(full(key));
     Message answer = ask(request);
@@ -129,16 +129,16 @@ class MeetingStore : public c10d::Store {
       answer = ask(request);
     }
     if (answer.size() != keys.size() + 1) throw PeerError("the rendezvous server lost a key");
-    std::vector<Bytes> values;
+    std::vector<ByteVector> values;
     for (std::size_t i = 1; i < answer.size(); ++i) values.push_back(to_bytes(answer[i]));
     return values;
   }
 
-  void multiSet(const std::vector<std::string>& keys, const std::vector<Bytes>& values) override {
+  void multiSet(const std::vector<std::string>& keys, const std::vector<ByteVector>& values) override {
     for (std::size_t i = 0; i < keys.size(); ++i) set(keys[i], values.at(i));
   }
 
-  void append(const std::string& key, const Bytes& more) override {
+  void append(const std::string& key, const ByteVector& more) override {
     change(key, [&](const std::string& text) { return text + to_text(more); });
   }
 
@@ -183,10 +183,10 @@ class MeetingStore : public c10d::Store {
   /// Replaces the value of a key ("" if absent) with `next` of it, and returns the new value.
   template <typename Next>
   std::string change(const std::string& key, const Next& next) {
-    Bytes before;
+    ByteVector before;
     while (true) {
       const std::string after = next(to_text(before));
-      const Bytes found = compareSet(key, before, to_bytes(after));
+      const ByteVector found = compareSet(key, before, to_bytes(after));
       if (to_text(found) == after) return after;
       before = found;
     }
@@ -195,7 +195,7 @@ class MeetingStore : public c10d::Store {
   LaunchInfo launch_;
   std::string prefix_;
   std::mutex mutex_;
-  Link link_;
+  ProvenConnection link_;
 };
 
 /// Key in the store of torchrun's agent under which rank 0 publishes the meeting point.

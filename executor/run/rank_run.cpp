@@ -53,7 +53,7 @@ RankRun::RankRun(const BoundModel& bound, const data::DataSource& data, const Ru
   const bool trains = bound.plan.schedule().trains;
   const std::optional<WholePass> pass = trains ? std::nullopt : whole_pass(bound.plan.plan(), data);
   if (pass) steps_ = std::min(steps_, pass->steps);
-  reports_.emplace(StepReports::Subject{bound, options_, clock_, *worker_, synchronous_, *measurement_},
+  reports_.emplace(StepReports::Reported{bound, options_, clock_, *worker_, synchronous_, *measurement_},
                    LossReport(!trains, pass), rank, channel, first_step_, steps_, progress);
   // A GPU's losses are fetched one step late, so that the host never waits for the step that it has just enqueued. Rank
   // 0 reports another step later, so that it never waits for the last stage.
@@ -152,7 +152,7 @@ RunResult RankRun::result() {
 void RankRun::train() {
   const device::RangeName step_range = device::range_name("step");
   for (std::int64_t step = first_step_; step < steps_; ++step) {
-    const device::Range range(step_range, step);
+    const device::ScopedRange range(step_range, step);
     synchronous_->compute(step);
     if (comparison_->active()) {
       counting_.reset();

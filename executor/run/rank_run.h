@@ -55,7 +55,7 @@ class RankRun {
   std::int64_t steps_;                        // number of the step after the last
   SynchronousWorker* synchronous_ = nullptr;  // the worker by its type: one of the two is set
   AsynchronousWorker* asynchronous_ = nullptr;
-  std::optional<Validation> validation_;
+  std::optional<TrainingValidation> validation_;
   std::unique_ptr<StageWorker> worker_;
   Bytes parameters_;
   std::optional<RunComparison> comparison_;

@@ -19,7 +19,7 @@ Seconds StepClock::time_of(std::int64_t step) const {
   return pause == pauses_.end() ? time : time - pause->second;
 }
 
-StepReports::StepReports(const Subject& subject, LossReport report, int rank, channel::Channel& channel,
+StepReports::StepReports(const Reported& subject, LossReport report, int rank, channel::Channel& channel,
                          std::int64_t first_step, std::int64_t last_step,
                          const std::function<void(const Progress&)>& progress)
     : of_(subject),

@@ -39,7 +39,7 @@ class StepClock {
 class StepReports {
  public:
   /// What is told of; all must outlive the reports.
-  struct Subject {
+  struct Reported {
     const BoundModel& bound;
     const RunOptions& options;
     const StepClock& clock;
@@ -48,7 +48,7 @@ class StepReports {
     RunMeasurement& measurement;               ///< receives the mean losses
   };
   /// Of the steps from `first_step` to `last_step`, which is excluded. `progress`, if set, must outlive it.
-  StepReports(const Subject& subject, LossReport report, int rank, channel::Channel& channel, std::int64_t first_step,
+  StepReports(const Reported& subject, LossReport report, int rank, channel::Channel& channel, std::int64_t first_step,
               std::int64_t last_step, const std::function<void(const Progress&)>& progress);
 
   /// Sends this rank's losses of the next step.
@@ -68,7 +68,7 @@ class StepReports {
  private:
   void report(std::int64_t step);
 
-  Subject of_;
+  Reported of_;
   LossReport report_;
   int rank_;
   LossGathering losses_;

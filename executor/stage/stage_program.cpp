@@ -198,7 +198,7 @@ void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last
   std::vector<at::Tensor> buffers;
   for (std::size_t l = first; l < last; ++l) {
     LocalLayer& layer = layers_[l];
-    const device::Range range(layer.range, flight.microbatch);
+    const device::ScopedRange range(layer.range, flight.microbatch);
     if (observer) observer->begin(layer.index);
     arguments.clear();
     for (const int slot : layer.arguments) arguments.push_back(values[to_index(slot)]);

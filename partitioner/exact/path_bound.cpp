@@ -215,7 +215,7 @@ bool PathBound::fits(const Sums& sums, int replicas, int later) const {
 // A replica with the last microbatch of the first round begins when that arrives; or its first backward ends `queue`
 // later than its trip. What is last back from the first microbatch of the last round is `late`, and `queue` holds for
 // it in reverse.
-bool PathBound::keeps(const Stage& stage, const Replicas& replicas, std::int64_t held, const Prefix& prefix,
+bool PathBound::keeps(const StageBound& stage, const Replicas& replicas, std::int64_t held, const Prefix& prefix,
                       Seconds trip, Seconds queue) const {
   const Sums& sums = stage.sums;
   const Seconds reduced = reduce(sums, replicas);
@@ -235,7 +235,8 @@ bool PathBound::keeps(const Stage& stage, const Replicas& replicas, std::int64_t
 /// this stage and back: it is number k = floor((wave - 1) / replicas) of its replica, from 0. After the replica's first
 /// backward, which ends a trip after its forward begins, come k backwards, and before each of them a forward, unless
 /// those have run out. Likewise for the first of the last ones, in reverse, with forwards for backwards.
-Seconds PathBound::queue_of(const Stage& stage, const Replicas& replicas, std::int64_t held, std::int64_t wave) const {
+Seconds PathBound::queue_of(const StageBound& stage, const Replicas& replicas, std::int64_t held,
+                            std::int64_t wave) const {
   if (!returns_ || !stage.on_path) return Seconds(0);
   const std::int64_t k = (wave - 1) / replicas.last;
   const std::int64_t share = costs_.microbatches() / replicas.last;
@@ -246,7 +247,7 @@ Seconds PathBound::queue_of(const Stage& stage, const Replicas& replicas, std::i
 }
 
 /// What comes after the cut where the stage begins.
-PathBound::Suffix PathBound::before(const Stage& stage, const Replicas& replicas, std::int64_t held,
+PathBound::Suffix PathBound::before(const StageBound& stage, const Replicas& replicas, std::int64_t held,
                                     const Suffix& later) const {
   const int r = replicas.first;
   Suffix out = later;
@@ -259,10 +260,10 @@ PathBound::Suffix PathBound::before(const Stage& stage, const Replicas& replicas
   return out;
 }
 
-PathBound::Stage PathBound::stage(std::size_t from, std::size_t to) const {
+PathBound::StageBound PathBound::stage(std::size_t from, std::size_t to) const {
   const Cut& a = cuts_[from];
   const Cut& b = cuts_[to];
-  Stage out;
+  StageBound out;
   out.sums = between(a, b);
   out.on_path = a.last < b.first;
   out.trip = out.on_path ? out.sums.forward + out.sums.back + b.hop.forward + b.hop.back : Seconds(0);
@@ -271,7 +272,7 @@ PathBound::Stage PathBound::stage(std::size_t from, std::size_t to) const {
 }
 
 /// The first of replicas_ whose computation alone leaves the stage within the time.
-std::size_t PathBound::first_replicas(const Stage& stage, Seconds before) const {
+std::size_t PathBound::first_replicas(const StageBound& stage, Seconds before) const {
   if (stage.sums.least <= Seconds(0)) return 0;
   const double most = (time_ - before) / stage.sums.least;
   if (most < 1) return replicas_.size();
@@ -281,7 +282,8 @@ std::size_t PathBound::first_replicas(const Stage& stage, Seconds before) const 
 }
 
 /// The least replicas of a stage, however many microbatches it may hold.
-const PathBound::Replicas* PathBound::least_replicas(const Stage& stage, const Prefix& prefix, Seconds trip) const {
+const PathBound::Replicas* PathBound::least_replicas(const StageBound& stage, const Prefix& prefix,
+                                                     Seconds trip) const {
   for (std::size_t i = first_replicas(stage, stage.on_path ? prefix.before : Seconds(0)); i < replicas_.size(); ++i) {
     if (keeps(stage, replicas_[i], replicas_[i].share, prefix, trip, Seconds(0))) return &replicas_[i];
   }
@@ -316,7 +318,7 @@ bool PathBound::go_forward(const std::function<bool()>& stop) {
     if (own[places - 1].before >= kNever || least_before_[i] >= devices_) continue;
     for (std::size_t j = i + 1; j < cuts; ++j) {
       if (should_stop(stop)) return false;
-      const Stage next = stage(i, j);
+      const StageBound next = stage(i, j);
       if (limit_ && next.sums.kept > *limit_) break;
       const Seconds trip = next.trip + way_after(j);
       const Replicas* least = least_replicas(next, own[places - 1], trip);
@@ -348,7 +350,7 @@ bool PathBound::go_forward(const std::function<bool()>& stop) {
   return true;
 }
 
-PathBound::Prefix PathBound::after(const Stage& stage, std::size_t to, const Replicas& replicas,
+PathBound::Prefix PathBound::after(const StageBound& stage, std::size_t to, const Replicas& replicas,
                                    const Prefix& prefix) const {
   if (!stage.on_path) return prefix;
   const Sums& sums = stage.sums;
@@ -392,7 +394,7 @@ bool PathBound::find_least_after(const std::function<bool()>& stop) {
     for (std::size_t j = i + 1; j < cuts; ++j) {
       if (should_stop(stop)) return false;
       if (least_after_[j] >= devices_ || least_before_[j] > devices_) continue;
-      const Stage next = stage(i, j);
+      const StageBound next = stage(i, j);
       if (limit_ && next.sums.kept > *limit_) break;
       const Replicas* least = least_replicas(next, before, next.trip + way_after(j));
       if (least != nullptr) least_after_[i] = std::min(least_after_[i], least->first + least_after_[j]);
@@ -453,7 +455,7 @@ bool PathBound::go_back(const std::function<bool()>& stop) {
     for (std::size_t j = i + 1; j < cuts; ++j) {
       if (should_stop(stop)) return false;
       if (suffixes_[j].empty()) continue;
-      const Stage next = stage(i, j);
+      const StageBound next = stage(i, j);
       if (limit_ && next.sums.kept > *limit_) break;
       for (const Suffix& later : suffixes_[j]) {
         const int most = devices_ - least_before_[i] - later.devices;

@@ -90,7 +90,7 @@ class PathBound {
   };
 
   /// A stage between two cuts, with lower bounds of its costs.
-  struct Stage {
+  struct StageBound {
     Sums sums;
     bool on_path = false;
     Seconds trip;  ///< through it, and the message to the next one and back
@@ -104,19 +104,20 @@ class PathBound {
   void join_cuts(std::vector<Cut> cuts, int most_cuts);
   void find_replicas();
   [[nodiscard]] Sums between(const Cut& a, const Cut& b) const;
-  [[nodiscard]] Stage stage(std::size_t from, std::size_t to) const;
+  [[nodiscard]] StageBound stage(std::size_t from, std::size_t to) const;
   [[nodiscard]] Seconds reduce(const Sums& sums, const Replicas& replicas) const;
   [[nodiscard]] bool fits(const Sums& sums, int replicas, int later) const;
-  [[nodiscard]] bool keeps(const Stage& stage, const Replicas& replicas, std::int64_t held, const Prefix& prefix,
+  [[nodiscard]] bool keeps(const StageBound& stage, const Replicas& replicas, std::int64_t held, const Prefix& prefix,
                            Seconds trip, Seconds queue) const;
-  [[nodiscard]] Seconds queue_of(const Stage& stage, const Replicas& replicas, std::int64_t held,
+  [[nodiscard]] Seconds queue_of(const StageBound& stage, const Replicas& replicas, std::int64_t held,
                                  std::int64_t wave) const;
-  [[nodiscard]] Suffix before(const Stage& stage, const Replicas& replicas, std::int64_t held,
+  [[nodiscard]] Suffix before(const StageBound& stage, const Replicas& replicas, std::int64_t held,
                               const Suffix& later) const;
-  [[nodiscard]] std::size_t first_replicas(const Stage& stage, Seconds before) const;
-  [[nodiscard]] const Replicas* least_replicas(const Stage& stage, const Prefix& prefix, Seconds trip) const;
+  [[nodiscard]] std::size_t first_replicas(const StageBound& stage, Seconds before) const;
+  [[nodiscard]] const Replicas* least_replicas(const StageBound& stage, const Prefix& prefix, Seconds trip) const;
   [[nodiscard]] Seconds way_after(std::size_t cut) const;
-  [[nodiscard]] Prefix after(const Stage& stage, std::size_t to, const Replicas& replicas, const Prefix& prefix) const;
+  [[nodiscard]] Prefix after(const StageBound& stage, std::size_t to, const Replicas& replicas,
+                             const Prefix& prefix) const;
   void merge(Prefix& into, const Prefix& other) const;
   [[nodiscard]] bool should_stop(const std::function<bool()>& stop);
   bool go_forward(const std::function<bool()>& stop);

@@ -41,11 +41,11 @@ std::unique_ptr<TripBound> TripBound::of(const PipelineCosts& costs, std::option
   if (kept.empty()) return nullptr;
   // What reaches each node from kept ones. Where nodes between were left out, some message on the way must be sent: at
   // least the smallest.
-  std::vector<std::map<int, Edge>> reach(to_index(costs.dag().nodes));
-  std::vector<Edge> edges;
+  std::vector<std::map<int, KeptEdge>> reach(to_index(costs.dag().nodes));
+  std::vector<KeptEdge> edges;
   for (int v = 0; v < costs.dag().nodes; ++v) {
-    std::map<int, Edge>& here = reach[to_index(v)];
-    const auto add = [&](Edge edge) {
+    std::map<int, KeptEdge>& here = reach[to_index(v)];
+    const auto add = [&](KeptEdge edge) {
       edge.to = number[to_index(v)];
       const auto [it, fresh] = here.emplace(edge.from, edge);
       if (fresh) return;
@@ -57,13 +57,13 @@ std::unique_ptr<TripBound> TripBound::of(const PipelineCosts& costs, std::option
     for (const int each : costs.read_by(v)) {
       const CrossingValue& value = costs.values()[to_index(each)];
       const bool returns = value.gradient && !costs.schedule().splits_backward;
-      const Edge last{number[to_index(value.producer)],        0,       value.least_forward,
-                      returns ? value.least_back : Seconds(0), returns, value.port};
+      const KeptEdge last{number[to_index(value.producer)],        0,       value.least_forward,
+                          returns ? value.least_back : Seconds(0), returns, value.port};
       if (last.from >= 0) {
         add(last);
         continue;
       }
-      for (Edge first : reach[to_index(value.producer)] | std::views::values) {
+      for (KeptEdge first : reach[to_index(value.producer)] | std::views::values) {
         first.forward = std::min(first.forward, last.forward);
         first.port = std::min(first.port, last.port);
         first.returns = first.returns && returns;
@@ -72,10 +72,10 @@ std::unique_ptr<TripBound> TripBound::of(const PipelineCosts& costs, std::option
       }
     }
     if (number[to_index(v)] < 0) continue;
-    for (const Edge& edge : here | std::views::values) edges.push_back(edge);
+    for (const KeptEdge& edge : here | std::views::values) edges.push_back(edge);
   }
   Dag dag{to_int(kept.size()), {}};
-  for (const Edge& edge : edges) dag.edges.emplace_back(edge.to, edge.from);
+  for (const KeptEdge& edge : edges) dag.edges.emplace_back(edge.to, edge.from);
   std::optional<Lattice> lattice = Lattice::of(dag, most_sets);
   if (!lattice) return nullptr;
   std::unique_ptr<TripBound> out(new TripBound(costs, limit, std::move(kept), std::move(edges), std::move(*lattice)));
@@ -86,7 +86,7 @@ std::unique_ptr<TripBound> TripBound::of(const PipelineCosts& costs, std::option
 }
 
 TripBound::TripBound(const PipelineCosts& costs, std::optional<Bytes> limit, std::vector<int> kept,
-                     std::vector<Edge> edges, Lattice lattice)
+                     std::vector<KeptEdge> edges, Lattice lattice)
     : costs_(costs),
       limit_(limit),
       kept_(std::move(kept)),
@@ -107,7 +107,7 @@ void TripBound::find_path() {
   for (const int v : kept_) weights.push_back(costs_.node(v).forward + costs_.node(v).least_return);
   std::vector<std::vector<Arc>> incoming(kept_.size());
   for (std::size_t e = 0; e < edges_.size(); ++e) {
-    const Edge& edge = edges_[e];
+    const KeptEdge& edge = edges_[e];
     if (costs_.schedule().trains && !costs_.schedule().splits_backward && !edge.returns) continue;
     incoming[to_index(edge.to)].push_back({edge.from, to_int(e), edge.forward, edge.back});
   }
@@ -125,7 +125,7 @@ void TripBound::find_begins() {
   };
   std::vector<Way> way(kept_.size());
   std::vector<Way> ready(kept_.size());
-  for (const Edge& edge : edges_) {  // by ascending destination
+  for (const KeptEdge& edge : edges_) {  // by ascending destination
     const NodeCosts& from = costs_.node(kept_[to_index(edge.from)]);
     const Way& there = way[to_index(edge.from)];
     Way& here = way[to_index(edge.to)];
@@ -245,7 +245,7 @@ TripBound::Prefix TripBound::after(const Sums& sums, std::uint32_t set, std::uin
                                    const Prefix& prefix) const {
   const bool on_path = path_at_[below] > path_at_[set];
   if (!on_path || path_at_[below] == to_int(path_.size())) return prefix;
-  const Edge& hop = hops_[to_index(path_at_[below] - 1)];
+  const KeptEdge& hop = hops_[to_index(path_at_[below] - 1)];
   const Seconds begin = larger(prefix.before, begin_[set].forward);
   Prefix out;
   out.before = begin + sums.forward + hop.forward;
@@ -281,7 +281,7 @@ bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, 
     trip = sums.forward + sums.back;
     Seconds port = path_at_[set] > 0 ? hops_[to_index(path_at_[set] - 1)].port : Seconds(0);
     if (!is_last) {
-      const Edge& hop = hops_[to_index(path_at_[below] - 1)];
+      const KeptEdge& hop = hops_[to_index(path_at_[below] - 1)];
       trip += hop.forward + hop.back + trip_[from];
       port = larger(port, hop.port);
     }
@@ -380,9 +380,9 @@ bool TripBound::go_on(std::uint32_t set, int devices, const Prefix& prefix, cons
 }
 
 Split TripBound::split_from(int devices) const {
-  std::vector<Choice> chain;
+  std::vector<StageChoice> chain;
   for (std::uint32_t set = lattice_.full(); set != 0;) {
-    const Choice& choice = choice_[slot(set, devices)];
+    const StageChoice& choice = choice_[slot(set, devices)];
     devices -= std::abs(choice.replicas);
     if (choice.replicas > 0) chain.push_back(choice);
     set = choice.below;
@@ -390,12 +390,12 @@ Split TripBound::split_from(int devices) const {
   return split_of(chain);
 }
 
-Split TripBound::split_of(const std::vector<Choice>& chain) const {
+Split TripBound::split_of(const std::vector<StageChoice>& chain) const {
   Split out;
   std::vector<int>& stage_of = out.stage_of_node;
   stage_of.assign(to_index(costs_.dag().nodes), -1);
   std::uint32_t set = lattice_.full();
-  for (const Choice& choice : chain) {
+  for (const StageChoice& choice : chain) {
     for (const int node : lattice_.members(set, choice.below))
       stage_of[to_index(kept_[to_index(node)])] = to_int(out.replicas.size());
     out.replicas.push_back(choice.replicas);

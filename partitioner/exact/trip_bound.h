@@ -47,7 +47,7 @@ class TripBound {
 
  private:
   /// A dependence between kept nodes, perhaps through nodes that were left out.
-  struct Edge {
+  struct KeptEdge {
     int from = 0, to = 0;
     Seconds forward, back;  ///< of the message if they are in different stages
     bool returns = false;   ///< a gradient comes back
@@ -60,7 +60,7 @@ class TripBound {
   struct Begin {
     Seconds forward, both;  ///< longest way to a stage that begins in the set, and there and back
   };
-  struct Choice {
+  struct StageChoice {
     std::uint32_t below = 0;
     std::int32_t replicas = 0;  ///< negative: of a stage of nodes that were left out
   };
@@ -73,7 +73,7 @@ class TripBound {
     Sums sums;
   };
 
-  TripBound(const PipelineCosts& costs, std::optional<Bytes> limit, std::vector<int> kept, std::vector<Edge> edges,
+  TripBound(const PipelineCosts& costs, std::optional<Bytes> limit, std::vector<int> kept, std::vector<KeptEdge> edges,
             Lattice lattice);
   void find_path();
   void find_begins();
@@ -91,23 +91,23 @@ class TripBound {
                              const Prefix& prefix) const;
   bool go_on(std::uint32_t set, int devices, const Prefix& prefix, const std::function<bool()>& stop);
   [[nodiscard]] Split split_from(int devices) const;
-  [[nodiscard]] Split split_of(const std::vector<Choice>& chain) const;
+  [[nodiscard]] Split split_of(const std::vector<StageChoice>& chain) const;
 
   const PipelineCosts& costs_;
   std::optional<Bytes> limit_;
   std::vector<int> kept_;  ///< nodes of the reduced graph, ascending
-  std::vector<Edge> edges_;
+  std::vector<KeptEdge> edges_;
   Lattice lattice_;  ///< of the reversed reduced graph: a set is what is left
   DownWalk walk_;
   int useful_devices_ = 0;  ///< more have nothing to do
   int devices_ = 0;         ///< of the latest question
   int most_replicas_ = 1;
-  bool alternates_ = false;   ///< see ScheduleEntry: what is in flight is known
-  std::vector<int> path_;     ///< kept nodes of the heaviest path
-  std::vector<Edge> hops_;    ///< between neighbours on the path
-  std::vector<int> place_;    ///< by kept node: its place on the path, or -1
-  std::vector<int> path_at_;  ///< by set: the first place on the path that is left
-  std::vector<Begin> begin_;  ///< by set
+  bool alternates_ = false;     ///< see ScheduleEntry: what is in flight is known
+  std::vector<int> path_;       ///< kept nodes of the heaviest path
+  std::vector<KeptEdge> hops_;  ///< between neighbours on the path
+  std::vector<int> place_;      ///< by kept node: its place on the path, or -1
+  std::vector<int> path_at_;    ///< by set: the first place on the path that is left
+  std::vector<Begin> begin_;    ///< by set
   Seconds time_;
   std::uint64_t asked_ = 0;
   bool stopped_ = false;
@@ -117,9 +117,9 @@ class TripBound {
   // replicas.
   std::vector<Seconds> before_, around_, trip_;
   std::vector<std::int64_t> most_flight_, least_flight_;
-  std::vector<Choice> choice_;
+  std::vector<StageChoice> choice_;
   const std::function<Seconds(const Split&)>* visit_ = nullptr;
-  std::vector<Choice> chain_;
+  std::vector<StageChoice> chain_;
   // The walk.
   Sums now_;
   std::vector<Sums> saved_;

@@ -22,9 +22,9 @@ constexpr double kRounding = 1e-11;
 constexpr double kFirstStep = 0.01;
 
 /// The work, memory and border of a growing set of nodes.
-class Stage {
+class GrowingStage {
  public:
-  explicit Stage(const LoadProblem& problem)
+  explicit GrowingStage(const LoadProblem& problem)
       : problem_(&problem),
         has_tensors_(!problem.tensors.empty()),
         cut_(to_int(problem.nodes.size()), problem.tensors) {}
@@ -315,7 +315,7 @@ class Table {
   const SearchClock& clock_;
   Bounds bounds_;
   DownWalk walk_;
-  Stage stage_;
+  GrowingStage stage_;
   int accelerators_ = 0;
   Seconds limit_;
   std::uint64_t pairs_ = 0;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kShortGap_ns = 2000;
 
-Part part_of(const Tag& tag) {
+LayerPhase part_of(const Tag& tag) {
   switch (tag.phase) {
     case Phase::Data:
     case Phase::None:

@@ -11,11 +11,11 @@ namespace stagecraft::profiler {
 
 /// A part of a step: one layer in one phase. Gradient accumulation counts as the layer's backward. In Phase::Data and
 /// Phase::None, which is work without an owner, the layer is 0.
-struct Part {
+struct LayerPhase {
   std::int64_t layer = 0;
   Phase phase = Phase::None;
-  friend bool operator==(const Part&, const Part&) = default;
-  friend auto operator<=>(const Part&, const Part&) = default;
+  friend bool operator==(const LayerPhase&, const LayerPhase&) = default;
+  friend auto operator<=>(const LayerPhase&, const LayerPhase&) = default;
 };
 
 /// The time of one part of a step, in nanoseconds.
@@ -42,13 +42,13 @@ struct Gaps {
 struct StepShares {
   std::int64_t begin_ns = 0;
   std::int64_t end_ns = 0;
-  std::map<Part, PartTime> parts;
+  std::map<LayerPhase, PartTime> parts;
   std::int64_t work_ns = 0;  ///< length of the union of all activities
   Gaps gaps;
   [[nodiscard]] std::int64_t data_wait_ns() const { return share_of({0, Phase::Data}); }
   /// Work without an owner and the gaps before it, and the gap after the last work.
   [[nodiscard]] std::int64_t unattributed_ns() const { return share_of({0, Phase::None}); }
-  [[nodiscard]] std::int64_t share_of(const Part& part) const {
+  [[nodiscard]] std::int64_t share_of(const LayerPhase& part) const {
     const auto it = parts.find(part);
     return it == parts.end() ? 0 : it->second.share_ns();
   }

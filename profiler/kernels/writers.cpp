@@ -151,7 +151,7 @@ class DeviceEvents {
   interchange::TraceEvents& out_;
   std::vector<std::size_t> own_;
   std::vector<std::string> names_;  ///< as JSON
-  std::map<Part, std::string> owners_;
+  std::map<LayerPhase, std::string> owners_;
 };
 
 /// A field of RFC 4180.

@@ -70,7 +70,7 @@ class ChannelPart {
 
   /// Runs this rank's share of an order; returns the samples if this rank has a clock of the task, else none.
   std::vector<double> carry_out(const Order& order) {
-    const Work work = work_of(order.task);
+    const Job work = work_of(order.task);
     std::vector<double> samples;
     if (!work) return samples;
     // One way is half of there and back.
@@ -92,7 +92,7 @@ class ChannelPart {
   }
 
  private:
-  using Work = std::function<void()>;
+  using Job = std::function<void()>;
 
   at::Tensor floats(Bytes bytes) {
     const std::int64_t numel = bytes.value / static_cast<std::int64_t>(sizeof(float));
@@ -101,7 +101,7 @@ class ChannelPart {
     return buffer_.narrow(0, 0, numel);
   }
 
-  Work work_of(const LinkTask& task) {
+  Job work_of(const LinkTask& task) {
     const int rank = channel_.rank();
     switch (task.operation) {
       case SendReceive:
@@ -109,7 +109,7 @@ class ChannelPart {
         if (rank == task.to) return answer(task.bytes, task.from);
         return {};
       case Duplex:
-        return rank < 2 ? exchange(task.bytes, 1 - rank) : Work();
+        return rank < 2 ? exchange(task.bytes, 1 - rank) : Job();
       case Pairs:
         if (rank >= task.ranks) return {};
         return rank % 2 == 0 ? exchange(task.bytes, rank + 1) : answer(task.bytes, rank - 1);
@@ -132,7 +132,7 @@ class ChannelPart {
     throw std::invalid_argument("a channel does not copy between host and device");
   }
 
-  Work exchange(Bytes bytes, int peer) {
+  Job exchange(Bytes bytes, int peer) {
     return [this, message = floats(bytes), peer] {
       const auto receiving = channel_.receive({message.sizes().vec(), message.scalar_type()}, peer, kTag);
       const auto sending = channel_.send(message, peer, kTag);
@@ -141,7 +141,7 @@ class ChannelPart {
     };
   }
 
-  Work answer(Bytes bytes, int peer) {
+  Job answer(Bytes bytes, int peer) {
     return [this, message = floats(bytes), peer] {
       (void)channel_.receive({message.sizes().vec(), message.scalar_type()}, peer, kTag)->wait();
       channel_.send(message, peer, kTag)->wait();
@@ -149,7 +149,7 @@ class ChannelPart {
   }
 
   template <typename Call>
-  Work collective(const LinkTask& task, Call call) {
+  Job collective(const LinkTask& task, Call call) {
     if (channel_.rank() >= task.ranks) return {};
     std::vector<int> members(to_index(task.ranks));
     std::iota(members.begin(), members.end(), 0);

@@ -176,7 +176,7 @@ Topology topology_of(const LinkMeasurement& measured, const std::string& channel
   out.conditions = measured.conditions;
   const LinkPoint& largest = one_way->points.back();
   out.levels.push_back({"host", measured.ranks, {largest.bytes / largest.time.median, Seconds(0), {}, {}}});
-  out.levels.front().link.origin = Origin::Measured;
+  out.levels.front().link.origin = LinkOrigin::Measured;
   out.levels.front().link.channel = channel;
   out.levels.front().link.processing = measured.processing;
   for (const LinkCurve& curve : measured.curves) {

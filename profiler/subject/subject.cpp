@@ -47,7 +47,7 @@ void Subject::clear_gradients() {
 }
 
 void Subject::iterate(const std::vector<at::Tensor>& batch, int step, StepTimer& timer) {
-  const device::Range range(plain_range_, step);
+  const device::ScopedRange range(plain_range_, step);
   clear_gradients();
   timer.begin();
   (void)program_.backward(program_.forward({}, batch, step, 0), {});
@@ -56,7 +56,7 @@ void Subject::iterate(const std::vector<at::Tensor>& batch, int step, StepTimer&
 }
 
 void Subject::watch(const std::vector<at::Tensor>& batch, int step, Watch& watch) {
-  const device::Range range(watched_range_, step);
+  const device::ScopedRange range(watched_range_, step);
   watch.begin_part({.phase = Phase::Data});
   clear_gradients();
   watch.end_part();

@@ -37,7 +37,7 @@ using partitioner::Strategy;
 using OptionInPython = std::variant<bool, double, std::string>;
 
 /// Doubts about a graph that the caller accepts.
-struct Acceptance {
+struct AcceptedDoubts {
   bool untrusted = false;
   bool other_device = false;
 };
@@ -45,7 +45,7 @@ struct Acceptance {
 /// As the programs' check_times: how the device of the times differs, as accepted_differences says. Throws
 /// std::invalid_argument for a graph without times, or with times that are not trusted or another device's and not
 /// accepted.
-std::string check_times(Graph& graph, const Topology& topology, const Acceptance& acceptance) {
+std::string check_times(Graph& graph, const Topology& topology, const AcceptedDoubts& acceptance) {
   const std::string distrust = distrust_text(graph);
   if (!distrust.empty() && !acceptance.untrusted)
     throw InputError(ErrorKind::UntrustedProfile, distrust + "; profile again, or pass accept_untrusted=True");
@@ -109,7 +109,7 @@ void note(partitioner::RankedPlan& ranked, const std::string& other_device) {
 partitioner::Ranking plans(Graph graph, const Topology& topology, const std::string& strategy,
                            const std::vector<std::string>& split_at,
                            const std::map<std::string, OptionInPython>& options, Constraints constraints,
-                           const Acceptance& acceptance) {
+                           const AcceptedDoubts& acceptance) {
   const ScheduleEntry& schedule = schedule_by_name(constraints.plan.schedule);
   if (constraints.chunks.value_or(1) > 1 && !schedule.chunked)
     throw std::invalid_argument("schedule " + schedule.name + " runs one stage per device; use schedule=\"" +
@@ -148,10 +148,12 @@ partitioner::Ranking plans(Graph graph, const Topology& topology, const std::str
 
 void bind_functions(nb::module_& module) {
   const auto free = nb::call_guard<nb::gil_scoped_release>();
-  nb::class_<Acceptance>(module, "Acceptance", "Doubts about a graph that the caller accepts.")
+  nb::class_<AcceptedDoubts>(module, "Acceptance", "Doubts about a graph that the caller accepts.")
       .def(
           "__init__",
-          [](Acceptance& self, bool untrusted, bool other_device) { new (&self) Acceptance{untrusted, other_device}; },
+          [](AcceptedDoubts& self, bool untrusted, bool other_device) {
+            new (&self) AcceptedDoubts{untrusted, other_device};
+          },
           nb::arg("untrusted"), nb::arg("other_device"));
   module.def("parse_bytes", &parse_bytes, nb::arg("text"),
              "Bytes in a string such as \"16e9\", \"512MB\" or \"1.5 GiB\".");
@@ -180,7 +182,7 @@ void bind_functions(nb::module_& module) {
          const std::vector<std::string>& split_at, const std::map<std::string, OptionInPython>& options,
          std::optional<int> stages, std::optional<int> chunks, const std::vector<int>& replicas, int microbatches,
          const std::string& schedule, std::optional<Bytes> memory_limit, bool recompute, int recompute_every,
-         std::optional<Bytes> gradient_bucket_bytes, const Acceptance& acceptance) {
+         std::optional<Bytes> gradient_bucket_bytes, const AcceptedDoubts& acceptance) {
         Constraints constraints;
         constraints.stages = stages;
         constraints.chunks = chunks;
@@ -200,7 +202,7 @@ void bind_functions(nb::module_& module) {
   module.def(
       "predict",
       [](Graph graph, const Topology& topology, const Plan& plan, const std::optional<Calibration>& calibration,
-         bool free_transfers, const Acceptance& acceptance) {
+         bool free_transfers, const AcceptedDoubts& acceptance) {
         const std::string other_device = check_times(graph, topology, acceptance);
         PredictOptions options = interruptible();
         options.free_transfers = free_transfers;
@@ -213,7 +215,7 @@ void bind_functions(nb::module_& module) {
   module.def(
       "whatif",
       [](Graph graph, const Topology& topology, const Plan& plan, const std::vector<std::string>& changes,
-         const std::optional<Calibration>& calibration, const Acceptance& acceptance) {
+         const std::optional<Calibration>& calibration, const AcceptedDoubts& acceptance) {
         static_cast<void>(check_times(graph, topology, acceptance));
         return value_of(what_if({std::move(graph), topology, plan}, changes, calibration, interruptible()));
       },
@@ -230,7 +232,7 @@ void bind_functions(nb::module_& module) {
   module.def(
       "explain",
       [](Graph graph, const Topology& topology, const Plan& plan, bool moves,
-         const std::optional<Calibration>& calibration, const Acceptance& acceptance) {
+         const std::optional<Calibration>& calibration, const AcceptedDoubts& acceptance) {
         static_cast<void>(check_times(graph, topology, acceptance));
         ExplainOptions options;
         options.moves = moves;
@@ -243,7 +245,7 @@ void bind_functions(nb::module_& module) {
   module.def(
       "diff",
       [](Graph graph, const Topology& topology, const Plan& first, const Plan& second,
-         const std::optional<Calibration>& calibration, const Acceptance& acceptance) {
+         const std::optional<Calibration>& calibration, const AcceptedDoubts& acceptance) {
         static_cast<void>(check_times(graph, topology, acceptance));
         return value_of(compare_plans(graph, topology, first, second, calibration, interruptible()));
       },

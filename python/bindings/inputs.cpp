@@ -220,7 +220,7 @@ void bind_topology(nb::module_& module) {
       .def_prop_ro(
           "all_reduce", [](const Link& self) { return points(self.all_reduce); },
           "Measured (bytes, seconds) by number of ranks.")
-      .def_prop_ro("measured", [](const Link& self) { return self.origin == Origin::Measured; })
+      .def_prop_ro("measured", [](const Link& self) { return self.origin == LinkOrigin::Measured; })
       .def_ro("channel", &Link::channel, "Over which it was measured; empty if unknown.")
       .def("__repr__", [](const Link& self) {
         return fmt::format("Link({}/s, {})", format_bytes(Bytes(static_cast<std::int64_t>(self.bandwidth.value))),

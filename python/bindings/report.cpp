@@ -23,7 +23,7 @@ struct Figure {
   std::string svg;
 };
 
-struct Report {
+struct RenderedReport {
   std::string html;
   std::vector<Figure> figures;
   std::vector<std::string> notes;
@@ -45,8 +45,8 @@ bool set(std::optional<FromFile<T>>& place, const std::string& name, nb::handle 
   return true;
 }
 
-Report report_of(const std::vector<std::pair<std::string, nb::object>>& values) {
-  report::Documents documents;
+RenderedReport report_of(const std::vector<std::pair<std::string, nb::object>>& values) {
+  report::ReportDocuments documents;
   for (const auto& [name, value] : values) {
     const bool known =
         set(documents.graph, name, value) || set(documents.topology, name, value) ||
@@ -56,7 +56,7 @@ Report report_of(const std::vector<std::pair<std::string, nb::object>>& values) 
       throw nb::type_error((name + ": must be a Graph, Topology, Plan, Prediction, Measurement or Comparison").c_str());
   }
   const nb::gil_scoped_release free;
-  Report out;
+  RenderedReport out;
   out.notes = complete(documents);
   const std::vector<report::Section> sections = report::sections(documents);
   for (const report::Section& section : sections) {
@@ -81,14 +81,14 @@ void bind_report(nb::module_& module) {
           nb::arg("path"), "Writes it as an SVG file.")
       .def("_repr_svg_", [](const Figure& self) { return self.svg; })
       .def("__repr__", [](const Figure& self) { return fmt::format("Figure({}: {})", self.name, self.title); });
-  nb::class_<Report> report(module, "Report", "One page about a model, its plans, predictions and runs.");
-  report.def_ro("html", &Report::html, "The page; it needs no network.")
-      .def_ro("notes", &Report::notes,
+  nb::class_<RenderedReport> report(module, "Report", "One page about a model, its plans, predictions and runs.");
+  report.def_ro("html", &RenderedReport::html, "The page; it needs no network.")
+      .def_ro("notes", &RenderedReport::notes,
               "One sentence for each plan that cannot be predicted and each run that cannot "
               "be compared.")
       .def_prop_ro(
           "figures",
-          [](const Report& self) {
+          [](const RenderedReport& self) {
             nb::dict out;
             for (const Figure& figure : self.figures) out[figure.name.c_str()] = figure;
             return out;
@@ -96,9 +96,11 @@ void bind_report(nb::module_& module) {
           nb::sig("def figures(self) -> dict[str, Figure]"), "The page's pictures by name, in its order.")
       .def(
           "save",
-          [](const Report& self, const std::filesystem::path& path) { format::write_text(path.string(), self.html); },
+          [](const RenderedReport& self, const std::filesystem::path& path) {
+            format::write_text(path.string(), self.html);
+          },
           nb::arg("path"), "Writes the page as an HTML file.")
-      .def("__repr__", [](const Report& self) {
+      .def("__repr__", [](const RenderedReport& self) {
         return fmt::format("Report({} figures, {} characters)", self.figures.size(), self.html.size());
       });
   add_html(report, "report");

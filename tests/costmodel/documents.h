@@ -113,7 +113,7 @@ inline Topology full_topology() {
                        {{2, {{{1_B, 3_s}}}}},
                        {{2, {{{1_B, 6_s}}}}},
                        {{2, {{{1_B, 7_s}}}}},
-                       Origin::Measured,
+                       LinkOrigin::Measured,
                        "gloo",
                        MessageProcessing{MessageThread::Own, {{{1_B, 8_s}}}, {{{1_B, 9_s}}}}}},
                      {"rack", 2, {BytesPerSecond(4), 1_s, {}, {}}}};
@@ -255,7 +255,7 @@ inline std::vector<format::StepRecord> full_steps() {
            false,
            {{"out/plan.json", "fedcba9876543210"}, {"data.npy", "16 bytes, changed at 1.000000002"}},
            {},
-           format::TrainingRecord{"00000000000000ff", 4}}};
+           format::StartedTraining{"00000000000000ff", 4}}};
 }
 
 inline Validation full_validation() {

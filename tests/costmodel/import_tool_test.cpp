@@ -100,9 +100,9 @@ TEST(ImportTool, PutsMeasuredLinksOverADump) {
   EXPECT_EQ(outcome.err, "");
   const Topology topology = format::parse_topology(folder.read("t.json"), "t.json");
   ASSERT_EQ(topology.levels.size(), 2U);
-  EXPECT_EQ(topology.levels[0].link.origin, Origin::Measured);
+  EXPECT_EQ(topology.levels[0].link.origin, LinkOrigin::Measured);
   EXPECT_EQ(topology.levels[0].link.all_reduce.count(4), 1U);
-  EXPECT_EQ(topology.levels[1].link.origin, Origin::Declared);
+  EXPECT_EQ(topology.levels[1].link.origin, LinkOrigin::Declared);
   EXPECT_THAT(folder.run("stagecraft-import pipedream " + kProfile + " --measured m.json").err,
               HasSubstr("--measured: only valid with a topology, pipedream is a graph"));
 }

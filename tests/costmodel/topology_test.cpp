@@ -78,7 +78,7 @@ TEST(Interpolate, NeverFallsBelowZero) { EXPECT_EQ(interpolate({{{10_B, 3_s}, {2
 
 TEST(WithMeasured, PutsMeasuredLinksAtTheLevelsOfTheirName) {
   Topology measured;
-  const Link link{BytesPerSecond(7), 5_s, {}, {{2, {{{1_B, 3_s}}}}}, {}, {}, Origin::Measured};
+  const Link link{BytesPerSecond(7), 5_s, {}, {{2, {{{1_B, 3_s}}}}}, {}, {}, LinkOrigin::Measured};
   measured.levels = {{"rack", 9, link}};
   measured.device.device_to_host = {{{1_B, 1_s}}};
   Topology wanted = three_levels();

@@ -158,7 +158,7 @@ TEST(DeclaredTopology, MakesLevelsOfBridgedPairs) {
   EXPECT_EQ(topology.levels[1].name, "node");
   EXPECT_EQ(topology.levels[1].count, 2);
   EXPECT_NEAR(topology.levels[1].link.bandwidth.value, 24e9, 1);  // the slowest: generation 4 with 16 lanes
-  EXPECT_EQ(topology.levels[1].link.origin, Origin::Declared);
+  EXPECT_EQ(topology.levels[1].link.origin, LinkOrigin::Declared);
   Device device{"NVIDIA H100 80GB HBM3", Bytes(40'000'000'000)};
   device.kind = DeviceKind::Gpu;
   EXPECT_EQ(topology.device, device);

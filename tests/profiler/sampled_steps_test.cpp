@@ -55,7 +55,7 @@ TEST(DivideUpdate, FollowsTheParameterCounts) {
   step.parts[{0, Phase::Forward}] = {.busy_ns = 1};
   divide_update(step, layers_of({2, 0, 1}));
   // Two thirds of 10, 7 and 4 are 6.7, 4.7 and 2.7, rounded down; the last layer gets the rest.
-  EXPECT_EQ(step.parts, (std::map<Part, PartTime>{
+  EXPECT_EQ(step.parts, (std::map<LayerPhase, PartTime>{
                             {{0, Phase::Forward}, {.busy_ns = 1}},
                             {{0, Phase::Optimizer}, {.busy_ns = 6, .active_ns = 4, .gap_ns = 2, .activities = 3}},
                             {{2, Phase::Optimizer}, {.busy_ns = 4, .active_ns = 3, .gap_ns = 2, .activities = 3}}}));
@@ -66,7 +66,7 @@ TEST(DivideUpdate, LeavesLayerZeroNothingWithoutParameters) {
   step.parts[{0, Phase::Optimizer}] = {.busy_ns = 10, .active_ns = 7, .gap_ns = 4};
   divide_update(step, layers_of({0, 5}));
   EXPECT_EQ(step.parts,
-            (std::map<Part, PartTime>{{{1, Phase::Optimizer}, {.busy_ns = 10, .active_ns = 7, .gap_ns = 4}}}));
+            (std::map<LayerPhase, PartTime>{{{1, Phase::Optimizer}, {.busy_ns = 10, .active_ns = 7, .gap_ns = 4}}}));
 }
 
 TEST(DivideUpdate, LeavesAStepWithoutAnUpdateAlone) {

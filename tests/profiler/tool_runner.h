@@ -13,7 +13,7 @@
 
 namespace stagecraft {
 
-struct Outcome {
+struct ToolResult {
   int status = -1;
   std::string out;
   std::string err;
@@ -31,8 +31,8 @@ class ToolRunner : public testing::Test {
   }
   [[nodiscard]] std::string read(const std::string& name) const { return format::read_text((folder_ / name).string()); }
   /// Runs stagecraft-VERB with `arguments` and with `settings` ("NAME=VALUE ...") in its environment.
-  [[nodiscard]] Outcome run(const std::string& verb, const std::string& arguments,
-                            const std::string& settings = {}) const {
+  [[nodiscard]] ToolResult run(const std::string& verb, const std::string& arguments,
+                               const std::string& settings = {}) const {
     const std::string command = "cd '" + folder_.string() + "' && " + settings + " '" + program_folder() +
                                 "/stagecraft-" + verb + "' " + arguments + " > out.txt 2> err.txt";
     const int status = std::system(command.c_str());

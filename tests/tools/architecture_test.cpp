@@ -234,6 +234,103 @@ TEST(Architecture, NamesFileAndLineOfABreach) {
               ::testing::IsEmpty());
 }
 
+/// A type or alias in a source file.
+struct DefinedType {
+  std::string name;
+  std::string place;  ///< FILE:LINE
+  bool is_global;     ///< outside unnamed namespaces, functions and other types
+};
+
+/// The types of one file's text, which is formatted: what a namespace contains begins in the first column. Aliases of a
+/// type of the same name are left out.
+std::vector<DefinedType> types_in(const std::string& file, std::istream& text) {
+  static const std::regex definition(
+      R"re(( *)(struct|class|union|enum|enum class) (\w+)( final)?( :[^;]*)?( \{.*)?)re");
+  static const std::regex alias(R"re(( *)(using) (\w+) = (.*))re");
+  std::vector<DefinedType> out;
+  std::vector<bool> unnamed;  // the namespaces that the line is in
+  int number = 0;
+  for (std::string line; std::getline(text, line);) {
+    ++number;
+    if (line.starts_with("namespace ") && line.ends_with("{")) unnamed.push_back(line == "namespace {");
+    if (line.starts_with("}  // namespace") && !unnamed.empty()) unnamed.pop_back();
+    std::smatch match;
+    const bool is_alias = std::regex_match(line, match, alias);
+    if (!is_alias && !std::regex_match(line, match, definition)) continue;
+    const std::string name = match[3];
+    if (is_alias && match[4].str().find("::" + name) != std::string::npos) continue;
+    out.push_back({name, file + ":" + std::to_string(number),
+                   match.length(1) == 0 && std::ranges::find(unnamed, true) == unnamed.end()});
+  }
+  return out;
+}
+
+/// Names that a global type shares with another type, each "FILE:LINE: ...".
+std::vector<std::string> shared_names(const std::vector<DefinedType>& types) {
+  std::map<std::string, std::string> global;
+  std::vector<std::string> out;
+  const auto report = [&](const DefinedType& type, const std::string& other) {
+    out.push_back(type.place + ": " + type.name + " is also the name of a type in " + other +
+                  ", one of them needs a more specific name");
+  };
+  for (const DefinedType& type : types) {
+    if (!type.is_global) continue;
+    const auto [other, is_new] = global.emplace(type.name, type.place);
+    if (!is_new) report(type, other->second);
+  }
+  for (const DefinedType& type : types) {
+    const auto other = global.find(type.name);
+    if (!type.is_global && other != global.end()) report(type, other->second);
+  }
+  return out;
+}
+
+TEST(Architecture, HasNoTwoTypesOfOneName) {
+  const fs::path root = source_folder();
+  std::vector<DefinedType> in_rooms;
+  std::vector<DefinedType> global;  // also in tests, whose other types may have any name
+  for (const char* room : {"costmodel", "partitioner", "executor", "profiler", "python", "tests", "bench"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(root / room)) {
+      const std::string extension = entry.path().extension();
+      if (extension != ".h" && extension != ".cpp") continue;
+      std::ifstream in(entry.path());
+      for (const DefinedType& type : types_in(fs::relative(entry.path(), root).string(), in)) {
+        if (!is_one_of(room, {"tests", "bench"})) in_rooms.push_back(type);
+        if (type.is_global) global.push_back(type);
+      }
+    }
+  }
+  EXPECT_GT(global.size(), 500U);
+  EXPECT_THAT(shared_names(in_rooms), ::testing::IsEmpty());
+  EXPECT_THAT(shared_names(global), ::testing::IsEmpty());
+}
+
+TEST(Architecture, NamesBothPlacesOfASharedName) {
+  const auto found = [](const std::string& second) {
+    std::istringstream first(
+        "namespace stagecraft {\nstruct Stage {\n};\nenum class Origin { Measured };\nstruct Link;\n");
+    std::vector<DefinedType> types = types_in("costmodel/plan.h", first);
+    std::istringstream in("namespace stagecraft::run {\n" + second);
+    for (const DefinedType& type : types_in("executor/run/a.cpp", in)) types.push_back(type);
+    return shared_names(types);
+  };
+  using ::testing::ElementsAre;
+  const std::string stage =
+      "Stage is also the name of a type in costmodel/plan.h:2, one of them needs a more specific name";
+  EXPECT_THAT(found("class Stage final : public Base {\n"), ElementsAre("executor/run/a.cpp:2: " + stage));
+  EXPECT_THAT(found("class Stage\n    : public Base {\n"), ElementsAre("executor/run/a.cpp:2: " + stage));
+  EXPECT_THAT(found("namespace {\nstruct Stage {};\n"), ElementsAre("executor/run/a.cpp:3: " + stage));
+  EXPECT_THAT(found("struct Outer {\n  struct Stage {\n"), ElementsAre("executor/run/a.cpp:3: " + stage));
+  EXPECT_THAT(found("using Stage = std::vector<int>;\n"), ElementsAre("executor/run/a.cpp:2: " + stage));
+  EXPECT_THAT(found("  enum class Origin : std::uint8_t { Node };\n"),
+              ElementsAre("executor/run/a.cpp:2: Origin is also the name of a type in costmodel/plan.h:4, one of them "
+                          "needs a more specific name"));
+  // Declarations, aliases of the type itself, and two names of which neither is global.
+  EXPECT_THAT(found("struct Stage;\nusing Stage = stagecraft::Stage;\nstruct Link {};\n"), ::testing::IsEmpty());
+  EXPECT_THAT(found("namespace {\nstruct Key {};\n}  // namespace\nstruct Outer {\n  struct Key {};\n};\n"),
+              ::testing::IsEmpty());
+}
+
 TEST(Architecture, PlanningToolsDoNotLinkLibTorch) {
   const testing::CommandFolder folder;
   for (const char* verb : {"plan", "predict", "compare", "graph", "import", "export", "init", "auto"}) {

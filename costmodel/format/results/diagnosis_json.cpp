@@ -54,7 +54,7 @@ doctor::Diagnosis parse_diagnosis(const std::string& text, const std::string& fi
   return out;
 }
 
-void read_into(doctor::Documents& documents, const std::string& path) {
+void read_into(doctor::ExaminedDocuments& documents, const std::string& path) {
   const std::string text = read_text(path);
   const Json json = parse_document(text, path);
   Fields fields(Cursor(json, path));

@@ -14,6 +14,6 @@ namespace stagecraft::format {
 
 /// Adds the document at `path` to those of its kind: a graph, topology, plan or timeline; "-" is standard input. Throws
 /// FormatError as the readers of format/json.h do, and for other documents.
-void read_into(doctor::Documents& documents, const std::string& path);
+void read_into(doctor::ExaminedDocuments& documents, const std::string& path);
 
 }  // namespace stagecraft::format

@@ -58,7 +58,7 @@ std::vector<StepRecord> parse_steps(const std::string& text, const std::string& 
     step.outputs = read_text_map(one.required("outputs"));
     if (const auto training = one.optional("training")) {
       Fields in(*training);
-      step.training = TrainingRecord{in.required("hash").text(), in.required("length").integer(1, kMost)};
+      step.training = StartedTraining{in.required("hash").text(), in.required("length").integer(1, kMost)};
       in.done();
     }
     one.done();

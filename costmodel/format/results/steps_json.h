@@ -9,10 +9,10 @@
 namespace stagecraft::format {
 
 /// The training that a step began, which it may continue.
-struct TrainingRecord {
+struct StartedTraining {
   std::string hash;         ///< of everything that would make it a different training run
   std::int64_t length = 1;  ///< steps or epochs
-  friend bool operator==(const TrainingRecord&, const TrainingRecord&) = default;
+  friend bool operator==(const StartedTraining&, const StartedTraining&) = default;
 };
 
 /// A step of a project: its command, inputs and outputs. Hashes are text_hash.
@@ -23,7 +23,7 @@ struct StepRecord {
   bool ended = true;                           ///< false: it began, and failed or was interrupted
   std::map<std::string, std::string> inputs;   ///< path -> hash
   std::map<std::string, std::string> outputs;  ///< path -> hash
-  std::optional<TrainingRecord> training = {};
+  std::optional<StartedTraining> training = {};
   friend bool operator==(const StepRecord&, const StepRecord&) = default;
 };
 

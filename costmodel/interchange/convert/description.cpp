@@ -71,21 +71,21 @@ class Parser {
     return std::string(text_.substr(begin, at_ - begin));
   }
 
-  class Level {
+  class Nesting {
    public:
-    explicit Level(Parser& parser) : depth_(parser.depth_) {
+    explicit Nesting(Parser& parser) : depth_(parser.depth_) {
       if (++depth_ > kMostDepth) parser.fail(fmt::format("at most {} levels", kMostDepth));
     }
-    ~Level() { --depth_; }
-    Level(const Level&) = delete;
-    Level& operator=(const Level&) = delete;
+    ~Nesting() { --depth_; }
+    Nesting(const Nesting&) = delete;
+    Nesting& operator=(const Nesting&) = delete;
 
    private:
     int& depth_;
   };
 
   Description description() {
-    const Level level(*this);
+    const Nesting level(*this);
     Description out;
     skip_spaces();
     if (!is_letter(peek())) fail("a kind of layer");
@@ -147,7 +147,7 @@ class Parser {
   }
 
   std::string literal() {
-    const Level level(*this);
+    const Nesting level(*this);
     skip_spaces();
     const char c = peek();
     if (c == '(') return tuple();

@@ -56,9 +56,9 @@ struct Column {
   std::vector<int> layers;
 };
 
-class Picture {
+class GraphPicture {
  public:
-  Picture(const Graph& graph, const Plan* plan) : graph_(graph), plan_(plan) {
+  GraphPicture(const Graph& graph, const Plan* plan) : graph_(graph), plan_(plan) {
     for (const Layer& layer : graph.layers) {
       if (is_input(layer)) continue;
       total_ += both_ways(layer);
@@ -265,6 +265,6 @@ class Picture {
 
 }  // namespace
 
-std::string graph_dot(const Graph& graph, const Plan* plan) { return Picture(graph, plan).text(); }
+std::string graph_dot(const Graph& graph, const Plan* plan) { return GraphPicture(graph, plan).text(); }
 
 }  // namespace stagecraft::interchange

@@ -191,13 +191,13 @@ class UcxChannel : public Channel {
     line_->throw_if_aborted();
     if (members.size() == 1 || values.numel() * static_cast<std::int64_t>(members.size()) <= kFewValues)
       return start_ordered_all_reduce(*this, values, members, tag);
-    std::vector<UcxAllReduce::Edge> edges;
+    std::vector<UcxAllReduce::ReducePeer> edges;
     const TensorSpec spec{{values.numel()}, values.scalar_type()};
     for (const int member : members) {
       if (member == rank()) continue;
       Announced& out = out_[edge_key(member, tag)];
       Announced& in = in_[edge_key(member, tag)].announced;
-      UcxAllReduce::Edge edge{.rank = member};
+      UcxAllReduce::ReducePeer edge{.rank = member};
       edge.announces_out = out.changes_to(spec);
       edge.announces_in = in.changes_to(spec);
       edge.count_out = out.count;

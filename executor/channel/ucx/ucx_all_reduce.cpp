@@ -40,7 +40,7 @@ at::Tensor UcxScratch::take(std::int64_t values) {
 }
 
 UcxAllReduce::UcxAllReduce(std::shared_ptr<UcxLine> line, std::shared_ptr<UcxScratch> scratch, const at::Tensor& values,
-                           const std::vector<int>& members, int tag, std::vector<Edge> edges)
+                           const std::vector<int>& members, int tag, std::vector<ReducePeer> edges)
     : line_(std::move(line)),
       pool_(std::move(scratch)),
       values_(values.detach().view({-1})),
@@ -50,7 +50,7 @@ UcxAllReduce::UcxAllReduce(std::shared_ptr<UcxLine> line, std::shared_ptr<UcxScr
       tag_(tag),
       peers_(edges.size()) {
   for (std::size_t i = 0; i < edges.size(); ++i) {
-    Peer& peer = peers_[i];
+    PeerProgress& peer = peers_[i];
     peer.edge = edges[i];
     peer.member = std::ranges::find(members, edges[i].rank) - members.begin();
     peer_ranks_.push_back(edges[i].rank);
@@ -58,16 +58,16 @@ UcxAllReduce::UcxAllReduce(std::shared_ptr<UcxLine> line, std::shared_ptr<UcxScr
     peer.header = make_header({});
     peer.header_in = line_->receive(peer.header, edges[i].rank, tag, UcxKind::Header, 0);
   }
-  for (const Peer& peer : peers_) {
+  for (const PeerProgress& peer : peers_) {
     if (!peer.edge.announces_out) continue;
     sends_.emplace_back(peer.edge.rank,
                         line_->send(make_header(spec_of(values_)), peer.edge.rank, tag, UcxKind::Header, 0));
   }
   // Segment by segment, so that all members can sum their first early.
   std::int64_t most = 0;
-  for (const Peer& peer : peers_) most = std::max(most, segments_of(peer.member));
+  for (const PeerProgress& peer : peers_) most = std::max(most, segments_of(peer.member));
   for (std::int64_t segment = 0; segment < most; ++segment) {
-    for (const Peer& peer : peers_) {
+    for (const PeerProgress& peer : peers_) {
       if (segment >= segments_of(peer.member)) continue;
       const auto count = static_cast<std::uint64_t>(peer.edge.count_out);
       sends_.emplace_back(peer.edge.rank,
@@ -98,7 +98,7 @@ at::Tensor UcxAllReduce::scratch_of(std::size_t peer, std::int64_t segment) cons
 }
 
 bool UcxAllReduce::headers_are_right() {
-  for (Peer& peer : peers_) {
+  for (PeerProgress& peer : peers_) {
     if (!peer.header.defined()) continue;
     if (!peer.header_in.over()) return false;
     line_->check(peer.header_in, peer.edge.rank, tag_, kDoing);
@@ -110,7 +110,7 @@ bool UcxAllReduce::headers_are_right() {
 
 void UcxAllReduce::post_share(std::int64_t segment) {
   for (std::size_t i = 0; i < peers_.size(); ++i) {
-    Peer& peer = peers_[i];
+    PeerProgress& peer = peers_[i];
     peer.shares[to_index(segment % kWindow)] = line_->receive(
         scratch_of(i, segment), peer.edge.rank, tag_, UcxKind::Share, static_cast<std::uint64_t>(peer.edge.count_in));
   }
@@ -119,7 +119,7 @@ void UcxAllReduce::post_share(std::int64_t segment) {
 void UcxAllReduce::post_receives() {
   receives_posted_ = true;
   scratch_ = pool_->take(ucx_scratch_values(values_.numel(), members_));
-  for (Peer& peer : peers_) {
+  for (PeerProgress& peer : peers_) {
     peer.shares.resize(to_index(kWindow));
     // A sum arrives after its member has received our values of that segment, so it may arrive in their place.
     for (std::int64_t segment = 0; segment < segments_of(peer.member); ++segment) {
@@ -149,7 +149,7 @@ void UcxAllReduce::sum_segment(std::int64_t segment) {
     }
     std::copy_n(sum, count, out + at);
   }
-  for (const Peer& peer : peers_) {
+  for (const PeerProgress& peer : peers_) {
     sends_.emplace_back(peer.edge.rank, line_->send(own, peer.edge.rank, tag_, UcxKind::Sum,
                                                     static_cast<std::uint64_t>(peer.edge.count_out)));
   }
@@ -172,7 +172,7 @@ void UcxAllReduce::try_to_advance() {
   const std::int64_t segments = segments_of(mine_);
   while (summed_ < segments) {
     const std::size_t slot = to_index(summed_ % kWindow);
-    for (Peer& peer : peers_) {
+    for (PeerProgress& peer : peers_) {
       if (!peer.shares[slot].over()) return;
       line_->check(peer.shares[slot], peer.edge.rank, tag_, kDoing);
     }
@@ -180,7 +180,7 @@ void UcxAllReduce::try_to_advance() {
     if (summed_ + kWindow < segments) post_share(summed_ + kWindow);
     ++summed_;
   }
-  for (Peer& peer : peers_) {
+  for (PeerProgress& peer : peers_) {
     for (; peer.summed < peer.sums.size(); ++peer.summed) {
       if (!peer.sums[peer.summed].over()) return;
       line_->check(peer.sums[peer.summed], peer.edge.rank, tag_, kDoing);
@@ -198,7 +198,7 @@ void UcxAllReduce::advance() {
 
 void UcxAllReduce::wait() {
   const auto late = [&] {
-    const auto waited_for = std::ranges::find_if(peers_, [&](Peer& peer) {
+    const auto waited_for = std::ranges::find_if(peers_, [&](PeerProgress& peer) {
       return !receives_posted_ ? !peer.header_in.over()
                                : peer.summed < peer.sums.size() ||
                                      std::ranges::any_of(peer.shares, [](UcxTransfer& share) { return !share.over(); });

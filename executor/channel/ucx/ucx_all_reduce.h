@@ -32,7 +32,7 @@ class UcxAllReduce : public Reducing, private UcxOngoing {
  public:
   /// One peer of the all-reduce. `header_out` is set if the number of values must be announced to it, `header_in` if
   /// its announcement is expected; both under the count of their announcements.
-  struct Edge {
+  struct ReducePeer {
     int rank = 0;
     int count_out = 0;
     int count_in = 0;
@@ -42,14 +42,14 @@ class UcxAllReduce : public Reducing, private UcxOngoing {
 
   /// `edges`: the other members, ascending.
   UcxAllReduce(std::shared_ptr<UcxLine> line, std::shared_ptr<UcxScratch> scratch, const at::Tensor& values,
-               const std::vector<int>& members, int tag, std::vector<Edge> edges);
+               const std::vector<int>& members, int tag, std::vector<ReducePeer> edges);
   ~UcxAllReduce() override;
   void wait() override;
 
  private:
   /// One other member.
-  struct Peer {
-    Edge edge;
+  struct PeerProgress {
+    ReducePeer edge;
     std::int64_t member = 0;
     at::Tensor header;
     UcxTransfer header_in;
@@ -76,7 +76,7 @@ class UcxAllReduce : public Reducing, private UcxOngoing {
   std::int64_t segment_;  ///< values per message
   std::int64_t mine_;     ///< index of this rank among the members
   int tag_;
-  std::vector<Peer> peers_;
+  std::vector<PeerProgress> peers_;
   std::vector<int> peer_ranks_;
   at::Tensor scratch_;
   std::vector<std::pair<int, UcxTransfer>> sends_;  ///< with their peer

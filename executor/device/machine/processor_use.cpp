@@ -106,18 +106,18 @@ ProcessorReport processor_report(const ProcessorMoment& before, const ProcessorM
 }
 
 std::vector<ProcessorUse> processor_use(std::span<const ProcessorReport> reports) {
-  struct Host {
+  struct HostTimes {
     const ProcessorReport* first;
     std::map<std::uint64_t, Seconds> time_of_process;
   };
-  std::vector<Host> hosts;
+  std::vector<HostTimes> hosts;
   for (const ProcessorReport& report : reports) {
-    auto host = std::ranges::find(hosts, report.host, [](const Host& h) { return h.first->host; });
+    auto host = std::ranges::find(hosts, report.host, [](const HostTimes& h) { return h.first->host; });
     if (host == hosts.end()) host = hosts.insert(hosts.end(), {&report, {}});
     host->time_of_process.emplace(report.process, report.process_time);
   }
   std::vector<ProcessorUse> out;
-  for (const Host& host : hosts) {
+  for (const HostTimes& host : hosts) {
     const Seconds lasted = host.first->lasted;
     if (!host.first->machine_time || lasted < kShortestUse) continue;
     Seconds ours;

@@ -66,13 +66,14 @@ Plan forward_plan(const BoundPlan& plan) {
 }
 
 /// What this rank found in a pass.
-struct Validation::Part {
+struct TrainingValidation::Part {
   std::vector<double> losses;  // of microbatches_of(rank_)
   std::optional<Predictions> predictions = Predictions{};
 };
 
-Validation::Validation(const BoundModel& bound, const ValidationOptions& options, int rank, channel::Channel& channel,
-                       std::uint64_t seed, c10::Device device, const std::function<double()>& now)
+TrainingValidation::TrainingValidation(const BoundModel& bound, const ValidationOptions& options, int rank,
+                                       channel::Channel& channel, std::uint64_t seed, c10::Device device,
+                                       const std::function<double()>& now)
     : plan_(forward_plan(bound.plan)),
       bound_(bind_model(plan_, *options.model)),
       every_(options.every),
@@ -88,11 +89,11 @@ Validation::Validation(const BoundModel& bound, const ValidationOptions& options
   if (!device.is_cpu()) worker_->warm_up(*data_);
 }
 
-bool Validation::is_due(std::int64_t done, std::int64_t steps) const {
+bool TrainingValidation::is_due(std::int64_t done, std::int64_t steps) const {
   return done == steps || (every_ > 0 && done % every_ == 0);
 }
 
-void Validation::follow(StageWorker& training) {
+void TrainingValidation::follow(StageWorker& training) {
   Tensors trained;
   training.visit_stages([&](int, stage::StageProgram& program, stage::Optimizer&) {
     for (const stage::Parameter& each : program.parameters()) trained.emplace(each.name, each.value);
@@ -108,7 +109,7 @@ void Validation::follow(StageWorker& training) {
   });
 }
 
-std::vector<std::int64_t> Validation::microbatches_of(int rank) const {
+std::vector<std::int64_t> TrainingValidation::microbatches_of(int rank) const {
   std::vector<std::int64_t> out;
   const int in_step = plan_.plan().microbatches;
   const std::vector<int> own = plan_.microbatches_of(loss_stage(bound_), rank, in_step);
@@ -120,7 +121,7 @@ std::vector<std::int64_t> Validation::microbatches_of(int rank) const {
   return out;
 }
 
-void Validation::compute(Part& part) {
+void TrainingValidation::compute(Part& part) {
   const int stage = loss_stage(bound_);
   std::vector<int> order;  // of this rank's losses in a step
   for (const Action& action : worker_->actions()) {
@@ -147,7 +148,7 @@ void Validation::compute(Part& part) {
   }
 }
 
-std::vector<double> Validation::packed(const Part& part) const {
+std::vector<double> TrainingValidation::packed(const Part& part) const {
   const Predictions found = part.predictions.value_or(Predictions{});
   std::vector<double> out{part.predictions ? 1.0 : 0.0, found.plain ? 1.0 : 0.0, static_cast<double>(found.count),
                           static_cast<double>(found.correct), found.sum};
@@ -155,7 +156,7 @@ std::vector<double> Validation::packed(const Part& part) const {
   return out;
 }
 
-format::ModelEvaluation Validation::gather(const Part& own) {
+format::ModelEvaluation TrainingValidation::gather(const Part& own) {
   std::vector<double> losses(to_index(pieces_.microbatches));
   std::optional<Predictions> all = Predictions{};
   for (const int source : plan_.ranks_of(loss_stage(bound_))) {
@@ -184,7 +185,7 @@ format::ModelEvaluation Validation::gather(const Part& own) {
   return out;
 }
 
-std::optional<format::ModelEvaluation> Validation::run(StageWorker& training) {
+std::optional<format::ModelEvaluation> TrainingValidation::run(StageWorker& training) {
   const double begin = now_();
   follow(training);
   Part own;

@@ -32,12 +32,12 @@ struct ValidationOptions {
 /// Evaluates a model during its training, in evaluation mode and with the training's own ranks. Shares the trained
 /// parameters, works on copies of buffers, and draws none of the training's random numbers, so the training is
 /// unaffected.
-class Validation {
+class TrainingValidation {
  public:
   /// For a training of `bound` on `rank`. Arguments except `options` must outlive it. Throws std::invalid_argument as
   /// bind_model and evaluation_pieces do, and std::logic_error for a model that can only train.
-  Validation(const BoundModel& bound, const ValidationOptions& options, int rank, channel::Channel& channel,
-             std::uint64_t seed, c10::Device device, const std::function<double()>& now);
+  TrainingValidation(const BoundModel& bound, const ValidationOptions& options, int rank, channel::Channel& channel,
+                     std::uint64_t seed, c10::Device device, const std::function<double()>& now);
 
   /// Whether to validate when `done` of `steps` steps are done: every so many steps, and after the last one.
   [[nodiscard]] bool is_due(std::int64_t done, std::int64_t steps) const;

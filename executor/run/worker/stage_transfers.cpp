@@ -30,7 +30,7 @@ StageTransfers::StageTransfers(const BoundPlan& plan, int rank, channel::Channel
   const std::vector<Boundary>& boundaries = plan.plan().boundaries;
   for (const bool gradient : {false, true}) {
     for (std::size_t b = 0; b < boundaries.size(); ++b) {
-      Message& message = messages_[gradient].emplace_back();
+      BoundaryMessage& message = messages_[gradient].emplace_back();
       const auto& tensors = boundaries[b].tensors;
       for (std::size_t t = 0; t < tensors.size(); ++t) {
         if (gradient && !tensors[t].gradient) continue;
@@ -50,14 +50,14 @@ void StageTransfers::post(const Action& action) {
   const bool gradient = action.kind == ActionKind::ReceiveGradient;
   const int b = *plan_.boundary(action.stage, action.peer);
   const int from = plan_.runner(action.peer, action.microbatch);
-  const Message& message = messages_[gradient][to_index(b)];
+  const BoundaryMessage& message = messages_[gradient][to_index(b)];
   channel_.receive_message(message.specs, from, message.tags,
                            posted_[gradient][to_index(b)][to_index(action.microbatch)]);
 }
 
 void StageTransfers::collect(const Action& action, int boundary, bool gradient, const std::vector<int>& slots,
                              const std::vector<at::Tensor>& tensors, std::vector<at::Tensor>& out) const {
-  const Message& message = messages_[gradient][to_index(boundary)];
+  const BoundaryMessage& message = messages_[gradient][to_index(boundary)];
   out.clear();
   for (std::size_t i = 0; i < message.tensors.size(); ++i) {
     const std::size_t t = message.tensors[i];

@@ -42,12 +42,12 @@ class StageTransfers {
   int rank_;
   channel::Channel& channel_;
   /// What crosses a boundary in one direction.
-  struct Message {
+  struct BoundaryMessage {
     std::vector<std::size_t> tensors;        // their places in the boundary
     std::vector<channel::TensorSpec> specs;  // one per tensor
     std::vector<int> tags;
   };
-  std::vector<Message> messages_[2];  // [gradient][boundary]
+  std::vector<BoundaryMessage> messages_[2];  // [gradient][boundary]
   // [gradient][boundary][microbatch]: posted receives, or values handed over by a stage on this rank.
   std::vector<std::vector<std::vector<std::unique_ptr<channel::Receiving>>>> posted_[2];
   std::vector<std::vector<std::vector<at::Tensor>>> handed_[2];

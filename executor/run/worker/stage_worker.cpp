@@ -135,7 +135,7 @@ void StageWorker::begin(const Action& action, std::int64_t step) {
 void StageWorker::perform(std::size_t index, std::int64_t step) {
   const Action& action = actions_[index];
   begin(action, step);
-  const device::Range range(ranges_[index], step);
+  const device::ScopedRange range(ranges_[index], step);
   try {
     run(action, step);
   } catch (const meeting::PeerError& e) {
@@ -194,7 +194,7 @@ void StageWorker::run(const Action& action, std::int64_t step) {
 void StageWorker::await(const Action& consumer, int boundary, bool gradient, std::int64_t step,
                         std::vector<at::Tensor>& out) {
   const Boundary& joined = plan_.boundaries[to_index(boundary)];
-  const device::Range range(wait_range_, consumer.microbatch);
+  const device::ScopedRange range(wait_range_, consumer.microbatch);
   const device::DeviceClock::Moment start = spans_.mark();
   transfers_.take(boundary, gradient, consumer.microbatch, out);
   spans_.record({gradient ? ActionKind::ReceiveGradient : ActionKind::ReceiveActivation, consumer.stage,

@@ -175,7 +175,7 @@ void SynchronousWorker::update_step(std::int64_t step) {
   for (ResidentStage& own : stages_) {
     const Action action{ActionKind::Update, own.stage, -1, -1};
     channel_.activity().begin({to_string(action.kind), action.stage, action.microbatch, step});
-    const device::Range range(ranges_.back(), step);  // updates end the list
+    const device::ScopedRange range(ranges_.back(), step);  // updates end the list
     const device::DeviceClock::Moment start = &own == &stages_.front() ? update_start_ : spans_.mark();
     if (!overflow && !skipped) own.optimizer->step(divisor, stage::rate_factor(optimizer_.rate, step));
     prepare_gradients(own);

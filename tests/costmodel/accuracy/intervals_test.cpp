@@ -54,7 +54,7 @@ TEST(Intervals, NameTheSource) {
   EXPECT_EQ(compute_doubt(given, plan), (Doubt{0.1, FigureSource::Assumed}));
   EXPECT_EQ(link_doubt(topology, plan, 0), (Doubt{0.5, FigureSource::Analytic}));
   Link& link = topology.levels[0].link;
-  link.origin = Origin::Measured;
+  link.origin = LinkOrigin::Measured;
   EXPECT_EQ(link_doubt(topology, plan, 0), (Doubt{0.1, FigureSource::Fitted}));
   link.send_receive.points = {{Bytes(100), Seconds(0.1)}, {Bytes(500), Seconds(0.5)}};
   EXPECT_EQ(link_doubt(topology, plan, 0), (Doubt{0.1, FigureSource::Measured}));
@@ -70,7 +70,7 @@ TEST(Intervals, TakeTheCurveOfTheRanksThatSumASharedParameter) {
   graph.layers[2].tied = {{"b", Bytes(100)}};
   Topology topology = flat_topology(3, 1000);
   Link& link = topology.levels[0].link;
-  link.origin = Origin::Measured;
+  link.origin = LinkOrigin::Measured;
   link.send_receive.points = {{Bytes(100), Seconds(0.1)}, {Bytes(500), Seconds(0.5)}};
   link.all_reduce[2].points = {{Bytes(100), Seconds(0.1)}};
   const BoundPlan plan(one_layer_a_stage(graph, topology, {1, 1, 1}, "1f1b", 2));

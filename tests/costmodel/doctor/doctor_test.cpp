@@ -48,7 +48,7 @@ std::vector<fs::path> documents_in(const fs::path& folder) {
 
 /// What is found in these files together; findings name a file without its folder.
 Diagnosis diagnosis_of(const std::vector<fs::path>& paths) {
-  Documents documents;
+  ExaminedDocuments documents;
   for (const fs::path& path : paths) format::read_into(documents, path.string());
   const auto shorten = [](auto& all) {
     for (auto& document : all) document.file = fs::path(document.file).filename();
@@ -65,7 +65,7 @@ Diagnosis diagnosis_of(const std::vector<fs::path>& paths) {
 
 std::vector<std::string> codes() {
   std::vector<std::string> out;
-  for (const Check& check : checks()) out.push_back(check.code);
+  for (const DoctorCheck& check : checks()) out.push_back(check.code);
   return out;
 }
 
@@ -79,13 +79,13 @@ std::vector<std::string> lines_of(const std::string& text) {
 TEST(Checks, HaveCodesInOrderAndAreInTheManual) {
   const std::string manual = format::read_text(source_folder() + "/docs/doctor.md");
   std::string last;
-  for (const Check& check : checks()) {
+  for (const DoctorCheck& check : checks()) {
     EXPECT_TRUE(std::regex_match(check.code, std::regex("SC[1-3][0-9]{2}"))) << check.code;
     EXPECT_LT(last, check.code);
     last = check.code;
     EXPECT_THAT(manual, HasSubstr("| " + check.code + " | " + to_string(check.severity) + " | " + check.summary));
   }
-  for (const Check& check : checks())
+  for (const DoctorCheck& check : checks())
     EXPECT_THAT(checks_text(), HasSubstr(check.code + " " + to_string(check.severity)));
 }
 
@@ -148,7 +148,7 @@ TEST(Doctor, FindsInTheRepositoryOnlyWhatGoldenCasesSay) {
 
 // Two topologies: the plan needs to fit only one of them.
 TEST(Doctor, TakesAPlanThatFitsOneOfSeveralFiles) {
-  Documents documents;
+  ExaminedDocuments documents;
   documents.plans.push_back({"plan.json", full_plan()});  // devices 0 and 1
   Topology small = full_topology();
   small.levels = {{"server", 1, {1_GBps, 1_us, {}, {}}}};

@@ -54,7 +54,7 @@ TEST(ReadTopology, TakesVersionOneAsDeclared) {
       "topology.json");
   ASSERT_EQ(topology.levels.size(), 1u);
   EXPECT_EQ(topology.levels[0], (Level{"server", 2, {BytesPerSecond(8), 1_s, {}, {}}}));
-  EXPECT_EQ(topology.levels[0].link.origin, Origin::Declared);
+  EXPECT_EQ(topology.levels[0].link.origin, LinkOrigin::Declared);
 }
 
 TEST(ReadTopology, ListsTheKnownOriginsForAnUnknownOne) {

@@ -124,7 +124,7 @@ TEST(MeasuredTopology, InvertsTheRingForBandwidthAndLatency) {
   const Level& node = topology.levels[0];
   EXPECT_EQ(node.name, "node");
   EXPECT_EQ(node.count, 4);
-  EXPECT_EQ(node.link.origin, Origin::Measured);
+  EXPECT_EQ(node.link.origin, LinkOrigin::Measured);
   EXPECT_NEAR(node.link.bandwidth.value, 60e9, 1);
   EXPECT_NEAR(node.link.latency.value, 20e-6 / 6, 1e-12);
   EXPECT_EQ(node.link.all_reduce.at(4), test.curve);

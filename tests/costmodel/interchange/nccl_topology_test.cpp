@@ -52,7 +52,7 @@ TEST(ParseNcclTopology, CountsDevicesAndAddsUpTheNvlinksToSwitches) {
   EXPECT_EQ(topology.levels[0].name, "node");
   EXPECT_EQ(topology.levels[0].count, 4);
   EXPECT_DOUBLE_EQ(topology.levels[0].link.bandwidth.value, 240e9);  // 12 links of 20 GB/s at compute capability 8.0
-  EXPECT_EQ(topology.levels[0].link.origin, Origin::Declared);
+  EXPECT_EQ(topology.levels[0].link.origin, LinkOrigin::Declared);
   EXPECT_EQ(topology.levels[1].name, "cluster");
   EXPECT_EQ(topology.levels[1].count, 1);
   EXPECT_DOUBLE_EQ(topology.levels[1].link.bandwidth.value, 25e9);  // 200 Gbit/s

@@ -136,16 +136,16 @@ Json project_with(const std::string& section, const std::string& key, const Json
 }
 
 /// The value of an example, as written in a file.
-Json example_of(const Key& key) {
-  if (key.kind == Kind::Named) return {{"layers", 4}};
+Json example_of(const ProjectKey& key) {
+  if (key.kind == KeyKind::Named) return {{"layers", 4}};
   return Json::parse(key.example);
 }
 
 TEST(ProjectSchema, HasTheKeysOfTheReaderInTheirOrder) {
   std::vector<std::string> wanted;
-  for (const Section& section : sections()) {
+  for (const ProjectSection& section : sections()) {
     wanted.push_back("[" + section.name + "] " + section.help);
-    for (const Key& key : section.keys) wanted.push_back(key.name);
+    for (const ProjectKey& key : section.keys) wanted.push_back(key.name);
   }
   std::vector<std::string> found;
   for (const auto& [section, rules] : schema()["properties"].items()) {
@@ -156,8 +156,8 @@ TEST(ProjectSchema, HasTheKeysOfTheReaderInTheirOrder) {
 }
 
 TEST(ProjectSchema, DescribesEachKeyAsTheFileDoes) {
-  for (const Section& section : sections()) {
-    for (const Key& key : section.keys) {
+  for (const ProjectSection& section : sections()) {
+    for (const ProjectKey& key : section.keys) {
       const Json& rules = schema()["properties"][section.name]["properties"][key.name];
       EXPECT_NE(rules.value("description", ""), "") << key.name;
       if (!key.help.empty()) { EXPECT_EQ(rules["description"], key.help) << section.name; }
@@ -167,8 +167,8 @@ TEST(ProjectSchema, DescribesEachKeyAsTheFileDoes) {
 
 TEST(ProjectSchema, ListsTheTextsThatTheReaderLists) {
   int lists = 0;
-  for (const Section& section : sections()) {
-    for (const Key& key : section.keys) {
+  for (const ProjectSection& section : sections()) {
+    for (const ProjectKey& key : section.keys) {
       const Json& rules = schema()["properties"][section.name]["properties"][key.name];
       std::vector<std::string> wanted = key.one_of;
       std::erase(wanted, "csv:FILE");  // which stands for any file
@@ -192,8 +192,8 @@ TEST(ProjectSchema, TakesTheValuesThatTheReaderTakes) {
     {}, {"key": 1}, {"a-b_C": "text"}, {"two words": 1}, {"": 1}, {"key": 1.5}, {"key": true}, {"key": ""},
     {"key": "a\nb"}, {"key": [1]}, {"key": {"key": 1}}
   ])");
-  for (const Section& section : sections()) {
-    for (const Key& key : section.keys) {
+  for (const ProjectSection& section : sections()) {
+    for (const ProjectKey& key : section.keys) {
       int accepted = expect_agreement(project_with(section.name, key.name, example_of(key))) ? 1 : 0;
       EXPECT_EQ(accepted, 1) << key.example;
       for (const Json& value : values)
@@ -204,7 +204,7 @@ TEST(ProjectSchema, TakesTheValuesThatTheReaderTakes) {
 }
 
 TEST(ProjectSchema, RefusesWhatIsUnknown) {
-  for (const Section& section : sections()) {
+  for (const ProjectSection& section : sections()) {
     EXPECT_FALSE(expect_agreement(project_with(section.name, "strange", 1))) << section.name;
     Json wrong = project_with("model", "name", "mlp");
     wrong[section.name] = 4;
@@ -232,7 +232,7 @@ TEST(ProjectSchema, KnowsWhichKeysNeedOrExcludeEachOther) {
     {"model": {"name": "mlp"}, "run": {}, "evaluate": {"samples": 4}}
   ])");
   for (const Json& project : wrong) EXPECT_FALSE(expect_agreement(project)) << project;
-  for (const Section& section : sections()) {
+  for (const ProjectSection& section : sections()) {
     if (section.name == "evaluate" || section.name == "model") continue;
     EXPECT_TRUE(expect_agreement({{"model", {{"name", "mlp"}}}, {section.name, Json::object()}})) << section.name;
   }

@@ -33,14 +33,14 @@ TEST(Project, IsReadAsWritten) {
       "[cluster]\n[training]\nbetas = [0.8, 1]\neps = 1e-6\nnesterov = false\n[run]\n",
       "p.toml");
   EXPECT_EQ(project.text("model", "name", ""), "gpt");
-  EXPECT_EQ(
-      *project.find("model", "options"),
-      Value((std::map<std::string, std::string>{{"causal", "1"}, {"kind", "a b"}, {"layers", "4"}, {"rate", "0.5"}})));
+  EXPECT_EQ(*project.find("model", "options"),
+            KeyValue((std::map<std::string, std::string>{
+                {"causal", "1"}, {"kind", "a b"}, {"layers", "4"}, {"rate", "0.5"}})));
   EXPECT_EQ(project.integer("plan", "global_batch", 0), 64);
-  EXPECT_EQ(*project.find("plan", "replicas"), Value(std::vector<std::string>{"2", "1"}));
-  EXPECT_EQ(*project.find("plan", "time_limit"), Value(2.0));
-  EXPECT_EQ(*project.find("training", "betas"), Value(std::array{0.8, 1.0}));
-  EXPECT_EQ(*project.find("training", "eps"), Value(1e-6));
+  EXPECT_EQ(*project.find("plan", "replicas"), KeyValue(std::vector<std::string>{"2", "1"}));
+  EXPECT_EQ(*project.find("plan", "time_limit"), KeyValue(2.0));
+  EXPECT_EQ(*project.find("training", "betas"), KeyValue(std::array{0.8, 1.0}));
+  EXPECT_EQ(*project.find("training", "eps"), KeyValue(1e-6));
   EXPECT_FALSE(project.flag("training", "nesterov", true));
   EXPECT_TRUE(project.flag("model", "allow_tf32"));
   EXPECT_TRUE(project.has("run"));       // an empty one runs with defaults
@@ -51,7 +51,7 @@ TEST(Project, IsReadAsWritten) {
 TEST(Project, TakesAnIntegerWhereANumberIsWanted) {
   const std::int64_t inexact = (std::int64_t{1} << 53) + 1;  // as a double, 2^53
   const Project project = parse_project(kModel + "[training]\nclip_norm = " + std::to_string(inexact) + "\n", "p.toml");
-  EXPECT_EQ(*project.find("training", "clip_norm"), Value(0x1p53));
+  EXPECT_EQ(*project.find("training", "clip_norm"), KeyValue(0x1p53));
 }
 
 TEST(Project, NamesLineAndColumnOfWhatIsWrong) {
@@ -136,8 +136,8 @@ TEST(Project, AllowsKeysThatOthersMakePossible) {
 }
 
 TEST(Project, HasExamplesThatAreAllowed) {
-  for (const Section& section : sections()) {
-    for (const Key& key : section.keys) {
+  for (const ProjectSection& section : sections()) {
+    for (const ProjectKey& key : section.keys) {
       std::string text = "[" + section.name + "]\n" + key.name + " = " + key.example + "\n";
       if (section.name == "model" && key.name != "name" && key.name != "graph") text += "name = \"mlp\"\n";
       if (key.name == "validate_every" || key.name == "validate_samples") text += "validate_data = \"synthetic\"\n";
@@ -158,11 +158,11 @@ TEST(Project, IsDocumentedKeyByKey) {
   std::size_t rows = 0;
   for (std::size_t at = page.find("\n| `"); at != std::string::npos; at = page.find("\n| `", at + 1)) ++rows;
   std::size_t keys = 0;
-  for (const Section& section : sections()) {
+  for (const ProjectSection& section : sections()) {
     const std::size_t begin = page.find("\n### `[" + section.name + "]`\n");
     ASSERT_NE(begin, std::string::npos) << section.name;
     const std::string part = page.substr(begin, page.find("\n##", begin + 1) - begin);
-    for (const Key& key : section.keys) {
+    for (const ProjectKey& key : section.keys) {
       EXPECT_THAT(part, HasSubstr("\n| `" + key.name + "` |")) << section.name;
       ++keys;
     }
@@ -185,7 +185,7 @@ TEST(NewProject, TrainsOnThisMachineOrPlansForAnother) {
   const Project there = new_project(wanted);
   EXPECT_EQ(parse_project(project_text(there), "p.toml"), there);
   EXPECT_EQ(*there.find("model", "options"),
-            Value((std::map<std::string, std::string>{{"layers", "4"}, {"name", "a=b"}})));
+            KeyValue((std::map<std::string, std::string>{{"layers", "4"}, {"name", "a=b"}})));
   EXPECT_FALSE(there.has("run"));
   EXPECT_EQ(there.find("cluster", "devices"), nullptr);
 

@@ -44,7 +44,7 @@ TEST(IsModelFile, TellsPathsFromNames) {
 
 std::vector<std::string> lines(const std::string& text) {
   std::vector<std::string> out;
-  for (const Step& step : steps_of(parse_project(text, "p.toml"), one_example))
+  for (const ProjectStep& step : steps_of(parse_project(text, "p.toml"), one_example))
     out.push_back(step.name + " " + shell_line(step.arguments));
   return out;
 }
@@ -124,17 +124,17 @@ TEST(Steps, GiveTheOptimizersOptionsToTheProfileToo) {
 TEST(Steps, MakeAnOptionOfEachKeyOfTheTraining) {
   std::string text = "[model]\nname = \"mlp\"\ndtype = \"float16\"\n[run]\n[training]\n";
   std::set<std::string> wanted;
-  for (const Section& section : sections()) {
+  for (const ProjectSection& section : sections()) {
     if (section.name != "training") continue;
-    for (const Key& key : section.keys) {
-      text += key.name + " = " + (key.kind == Kind::Flag ? "true" : key.example) + "\n";
+    for (const ProjectKey& key : section.keys) {
+      text += key.name + " = " + (key.kind == KeyKind::Flag ? "true" : key.example) + "\n";
       std::string option = key.name;
       std::ranges::replace(option, '_', '-');
       wanted.insert("--" + option);
     }
   }
   const auto all = steps_of(parse_project(text, "p.toml"), one_example);
-  const auto run = std::ranges::find(all, "run", &Step::name);
+  const auto run = std::ranges::find(all, "run", &ProjectStep::name);
   ASSERT_NE(run, all.end());
   std::set<std::string> found;
   for (const std::string& word : run->training) {
@@ -144,7 +144,7 @@ TEST(Steps, MakeAnOptionOfEachKeyOfTheTraining) {
 }
 
 /// A project that runs, if it can, with one key more.
-Project project_with(const Section& section, const Key& key) {
+Project project_with(const ProjectSection& section, const ProjectKey& key) {
   std::map<std::string, std::string> text{{"model", "name = \"mlp\"\n"}, {"run", ""}};
   if (key.name == "name" || key.name == "graph") text["model"].clear();
   if (key.name == "estimate") text.erase("run");
@@ -152,7 +152,7 @@ Project project_with(const Section& section, const Key& key) {
   if (key.name == "validate_every" || key.name == "validate_samples") text["run"] = "validate_data = \"synthetic\"\n";
   if (key.name == "png") text["output"] = "pictures = true\n";
   if (section.name == "evaluate" && key.name != "source") text["evaluate"] = "source = \"synthetic\"\n";
-  text[section.name] += key.name + " = " + (key.kind == Kind::Flag ? "true" : key.example) + "\n";
+  text[section.name] += key.name + " = " + (key.kind == KeyKind::Flag ? "true" : key.example) + "\n";
   std::string all;
   for (const auto& [name, keys] : text) all += "[" + name + "]\n" + keys;
   return parse_project(all, "p.toml");
@@ -161,9 +161,9 @@ Project project_with(const Section& section, const Key& key) {
 // Of the programs that this build has: without LibTorch, neither profile nor run.
 TEST(Steps, UseOptionsThatTheProgramsHave) {
   std::map<std::string, std::set<std::string>> used;
-  for (const Section& section : sections()) {
-    for (const Key& key : section.keys) {
-      for (const Step& step : steps_of(project_with(section, key), one_example)) {
+  for (const ProjectSection& section : sections()) {
+    for (const ProjectKey& key : section.keys) {
+      for (const ProjectStep& step : steps_of(project_with(section, key), one_example)) {
         for (const std::string& word : step.arguments) {
           if (word.starts_with("-")) used[step.name].insert(word);
         }
@@ -207,9 +207,9 @@ TEST(Steps, KeepATrainingWhoseValidationChanges) {
     const std::string text = "[model]\nname = \"mlp\"\n[data]\nsource = \"tensors:" + data +
                              "\"\n[run]\nvalidate_data = \"tensors:" + validation + "\"\n";
     const auto all = steps_of(parse_project(text, "p.toml"), one_example);
-    return *std::ranges::find(all, "run", &Step::name);
+    return *std::ranges::find(all, "run", &ProjectStep::name);
   };
-  const Step first = run_of("v.npy");
+  const ProjectStep first = run_of("v.npy");
   EXPECT_THAT(first.data, ElementsAre("t.npy", "v.npy"));
   EXPECT_THAT(first.beside, ElementsAre("v.npy"));
   EXPECT_EQ(record_of(first).training, record_of(run_of("w.npy")).training);

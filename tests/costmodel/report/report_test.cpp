@@ -124,8 +124,8 @@ Plan row_plan(const Graph& graph, int stages) {
   return make_plan(graph, topology, partition, {});
 }
 
-Documents full_documents() {
-  Documents d;
+ReportDocuments full_documents() {
+  ReportDocuments d;
   d.graph = {"graph.json", row_graph(40)};
   d.topology = {"topology.json", full_topology()};
   d.plans.push_back({"plan.json", row_plan(d.graph->value, 4)});
@@ -243,7 +243,7 @@ TEST(Layout, SendsNoArrowThroughAStageThatItDoesNotTouch) {
 }
 
 TEST(Pictures, HaveLabelsThatDoNotOverlap) {
-  const Documents d = full_documents();
+  const ReportDocuments d = full_documents();
   std::size_t pictures = 0;
   std::set<std::string> names;
   for (const Section& section : sections(d)) {
@@ -304,7 +304,7 @@ TEST(Scaling, DrawsThroughputOverCopies) {
 }
 
 TEST(Report, IsOneWellFormedPageWithoutANetwork) {
-  const Documents d = full_documents();
+  const ReportDocuments d = full_documents();
   const std::string page = report_page(d, sections(d));
   EXPECT_EQ(page, report_page(d, sections(d)));
   EXPECT_EQ(format::text_kind(page), "HTML report");
@@ -324,7 +324,7 @@ TEST(Report, IsOneWellFormedPageWithoutANetwork) {
 }
 
 TEST(Report, EscapesNames) {
-  Documents d;
+  ReportDocuments d;
   const std::string hostile = "</title><script>alert(1)</script>&\"'\xff]]>";
   d.graph = {"<b>.json", row_graph(5, hostile)};
   d.graph->value.name = hostile;
@@ -339,7 +339,7 @@ TEST(Report, EscapesNames) {
 }
 
 TEST(Report, ReadsDocumentsByTheirFormat) {
-  Documents d;
+  ReportDocuments d;
   add_document(d, format::graph_json(full_graph()), "a");
   add_document(d, format::topology_json(full_topology()), "b");
   add_document(d, format::plan_json(full_plan()), "c");
@@ -364,7 +364,7 @@ TEST(Report, ReadsDocumentsByTheirFormat) {
 }
 
 TEST(Report, PredictsPlansThatComeWithoutAPrediction) {
-  Documents d;
+  ReportDocuments d;
   d.graph = {"graph.json", row_graph(8)};
   d.topology = {"topology.json", testing::flat_topology(2)};
   d.plans.push_back({"plan.json", row_plan(d.graph->value, 2)});
@@ -375,7 +375,7 @@ TEST(Report, PredictsPlansThatComeWithoutAPrediction) {
 }
 
 TEST(Report, PairsRunsWithPredictionsOfTheSameRanks) {
-  Documents d;
+  ReportDocuments d;
   const auto add_prediction = [&](const std::vector<int>& stage_of_rank) {
     d.predictions.emplace_back().value.timeline.stage_of_rank = stage_of_rank;
   };

@@ -58,7 +58,7 @@ TEST(RooflineTime, ExpectsLessOfTensorCores) {
 // Compute is w = 2/3 of the roofline, r_c = 1/4, r_m = 1/2: log 2 * 2/9 * 1/4 / (1/6 + 1/6) = log 2 / 6.
 // The update moves 5 * 4 = 20 bytes: 0.2 s and 0.1 s. Measured 1 s: 0.5 s.
 TEST(Estimated, KeepsTheEfficiencyOfEachLayer) {
-  const Reference reference{measured_graph(), machine(100, 100)};
+  const RooflineReference reference{measured_graph(), machine(100, 100)};
   const Graph out = estimated(reference.graph, machine(400, 200), reference);
   const Layer& layer = out.layers.front();
   EXPECT_DOUBLE_EQ(layer.forward.median.value, 2);
@@ -72,7 +72,7 @@ TEST(Estimated, KeepsTheEfficiencyOfEachLayer) {
 
 // The layers take 16 s together, the whole iteration 32: each counts twice.
 TEST(Estimated, CountsTheWholeIteration) {
-  Reference reference{measured_graph(), machine(100, 100)};
+  RooflineReference reference{measured_graph(), machine(100, 100)};
   reference.graph.iteration = Timing{32_s, {}, 1};
   const Graph out = estimated(reference.graph, machine(400, 200), reference);
   EXPECT_DOUBLE_EQ(out.layers.front().forward.median.value, 4);
@@ -89,7 +89,7 @@ TEST(Estimated, GivesTheMeasuredTimesBackForTheSameMachine) {
     layer.backward = {Seconds(time(random)), {}, 1};
     layer.forward_work = Work{Flops(static_cast<double>(count(random))), Bytes(count(random)), count(random) % 3};
   }
-  const Reference reference{graph, machine(1e6, 1e6)};
+  const RooflineReference reference{graph, machine(1e6, 1e6)};
   const Graph out = estimated(graph, reference.machine, reference);
   for (std::size_t i = 0; i < graph.layers.size(); ++i) {
     EXPECT_NEAR(out.layers[i].forward.median / graph.layers[i].forward.median, 1, 1e-12);
@@ -120,7 +120,7 @@ TEST(Estimated, TakesTheMedianEfficiencyOfAKind) {
     layer.forward_work = layer.backward_work = Work{Flops(200), 100_B, 2};
   }
   graph.layers.back().kind = "Third";
-  const Graph out = estimated(graph, machine(100, 100), Reference{reference, machine(100, 100)});
+  const Graph out = estimated(graph, machine(100, 100), RooflineReference{reference, machine(100, 100)});
   EXPECT_DOUBLE_EQ(out.layers[0].forward.median.value, 6);
   EXPECT_DOUBLE_EQ(out.layers[1].forward.median.value, 7.5);
   EXPECT_DOUBLE_EQ(*out.layers[0].forward.log_spread, std::hypot(0.15, 0.3));
@@ -133,7 +133,7 @@ TEST(Estimated, TakesTheMedianEfficiencyOfAKind) {
 TEST(Estimated, ScalesLayersWithoutCountedWork) {
   Graph graph = measured_graph();
   graph.layers.front().forward_work.reset();
-  const Graph out = estimated(graph, machine(400, 100), Reference{graph, machine(100, 100)});
+  const Graph out = estimated(graph, machine(400, 100), RooflineReference{graph, machine(100, 100)});
   EXPECT_DOUBLE_EQ(out.layers.front().forward.median.value, 3);
   EXPECT_DOUBLE_EQ(*out.layers.front().forward.log_spread, std::hypot(0.15, std::log(4) / 2));
 }
@@ -142,7 +142,7 @@ TEST(Estimated, IsWiderBetweenUnlikeMachines) {
   const Graph graph = measured_graph();
   Machine target = machine(100, 100);
   target.device.kind = DeviceKind::Processor;
-  const Graph out = estimated(graph, target, Reference{graph, machine(100, 100)});
+  const Graph out = estimated(graph, target, RooflineReference{graph, machine(100, 100)});
   EXPECT_DOUBLE_EQ(*out.layers.front().forward.log_spread, 0.3);
 }
 
@@ -162,7 +162,7 @@ TEST(Estimated, SaysSoAndForgetsTheMeasurement) {
   graph.provenance = {"stagecraft-profile 1", "NVIDIA X1", {}, "2026-01-02T03:04:05Z", {}};
   graph.layers.front().backward_parts = BackwardParts{{6_s, {}, 1}, {3_s, {}, 1}, true};
   Machine target = machine_of(find_card("H200"), "float32", true);
-  const Graph out = estimated(graph, target, Reference{graph, machine(100, 100)});
+  const Graph out = estimated(graph, target, RooflineReference{graph, machine(100, 100)});
   EXPECT_EQ(out.device, target.device);
   EXPECT_EQ(out.allow_tf32, true);
   EXPECT_TRUE(out.slowdown.empty());
@@ -183,7 +183,8 @@ TEST(Estimated, SaysSoAndForgetsTheMeasurement) {
 // A plan for the target takes the estimate without being told to, and its figures are marked and wide.
 TEST(Estimated, IsAcceptedOnItsOwnDevice) {
   const Graph measured = measured_graph();
-  Graph out = estimated(measured, machine_of(find_card("H200"), "", false), Reference{measured, machine(100, 100)});
+  Graph out =
+      estimated(measured, machine_of(find_card("H200"), "", false), RooflineReference{measured, machine(100, 100)});
   Topology topology = flat_topology(1);
   topology.device.name = "NVIDIA H200";
   EXPECT_EQ(accepted_differences(out, topology, false), estimate_text(out));

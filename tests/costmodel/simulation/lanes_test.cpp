@@ -57,8 +57,8 @@ TEST(Lanes, JoinTheReplicasThatMeet) {
   EXPECT_THAT(ends(ActionKind::SendGradient, 1, 5, 0), Pair(2 + 2, 1));
   EXPECT_EQ(lanes.of({ActionKind::SendActivation, 0, 5, 1}), lanes.of({ActionKind::ReceiveActivation, 1, 11, 0}));
   EXPECT_NE(lanes.of({ActionKind::SendActivation, 0, 5, 1}), lanes.of({ActionKind::SendGradient, 1, 5, 0}));
-  EXPECT_EQ(lanes[0].handler(Part::SendFixed), lanes[0].from);
-  EXPECT_EQ(lanes[0].handler(Part::ReceiveFixed), lanes[0].to);
+  EXPECT_EQ(lanes[0].handler(HandlingPart::SendFixed), lanes[0].from);
+  EXPECT_EQ(lanes[0].handler(HandlingPart::ReceiveFixed), lanes[0].to);
 }
 
 TEST(Lanes, NameStagesWithoutABoundary) {
@@ -82,8 +82,8 @@ TEST(Lanes, AskForTheCostOfTheirMessagesOnce) {
   EXPECT_THAT(asked, ElementsAre(Pair(0, 2)));
 }
 
-std::vector<std::pair<int, Part>> waiting_of(const WaitingParts& parts, int rank) {
-  std::vector<std::pair<int, Part>> out;
+std::vector<std::pair<int, HandlingPart>> waiting_of(const WaitingParts& parts, int rank) {
+  std::vector<std::pair<int, HandlingPart>> out;
   parts.visit(rank, [&](const WaitingParts::Entry& entry) { out.emplace_back(entry.lane, entry.part); });
   return out;
 }
@@ -91,17 +91,18 @@ std::vector<std::pair<int, Part>> waiting_of(const WaitingParts& parts, int rank
 TEST(WaitingParts, AreTakenInTheOrderInWhichTheyCame) {
   WaitingParts parts(2, 3);
   EXPECT_TRUE(parts.is_empty(0));
-  parts.push(0, {2, Part::SendStreaming});
-  parts.push(1, {1, Part::ReceiveFixed});
-  parts.push(0, {0, Part::ReceiveStreaming});
-  parts.push(0, {2, Part::ReceiveStreaming});
-  EXPECT_THAT(waiting_of(parts, 0), ElementsAre(Pair(2, Part::SendStreaming), Pair(0, Part::ReceiveStreaming),
-                                                Pair(2, Part::ReceiveStreaming)));
+  parts.push(0, {2, HandlingPart::SendStreaming});
+  parts.push(1, {1, HandlingPart::ReceiveFixed});
+  parts.push(0, {0, HandlingPart::ReceiveStreaming});
+  parts.push(0, {2, HandlingPart::ReceiveStreaming});
+  EXPECT_THAT(waiting_of(parts, 0),
+              ElementsAre(Pair(2, HandlingPart::SendStreaming), Pair(0, HandlingPart::ReceiveStreaming),
+                          Pair(2, HandlingPart::ReceiveStreaming)));
   EXPECT_EQ(parts.pop(0).lane, 2);
   EXPECT_EQ(parts.pop(0).lane, 0);
-  parts.push(0, {2, Part::SendStreaming});
-  EXPECT_EQ(parts.pop(0).part, Part::ReceiveStreaming);
-  EXPECT_EQ(parts.pop(0).part, Part::SendStreaming);
+  parts.push(0, {2, HandlingPart::SendStreaming});
+  EXPECT_EQ(parts.pop(0).part, HandlingPart::ReceiveStreaming);
+  EXPECT_EQ(parts.pop(0).part, HandlingPart::SendStreaming);
   EXPECT_TRUE(parts.is_empty(0));
   EXPECT_EQ(parts.pop(1).lane, 1);
 }

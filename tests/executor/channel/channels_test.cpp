@@ -51,9 +51,9 @@ TEST(Channels, SayWhichLibrariesCarryThem) {
 
 TEST(Channels, AreThoseThatProjectFilesName) {
   const auto& sections = project::sections();
-  const auto cluster = std::ranges::find(sections, "cluster", &project::Section::name);
+  const auto cluster = std::ranges::find(sections, "cluster", &project::ProjectSection::name);
   ASSERT_NE(cluster, sections.end());
-  const auto key = std::ranges::find(cluster->keys, "channel", &project::Key::name);
+  const auto key = std::ranges::find(cluster->keys, "channel", &project::ProjectKey::name);
   ASSERT_NE(key, cluster->keys.end());
   EXPECT_EQ(key->one_of, channel_names());
   EXPECT_THAT(key->help, HasSubstr(names_text()));

@@ -49,7 +49,7 @@ TEST(ReadHosts, NamesTheLineThatIsWrong) {
 
 TEST(PlaceRanks, FillsHostAfterHost) {
   EXPECT_EQ(place_ranks({{"red", 2}, {"blue", 3}}, 4),
-            (std::vector<Place>{{"red", 0}, {"red", 1}, {"blue", 0}, {"blue", 1}}));
+            (std::vector<RankPlace>{{"red", 0}, {"red", 1}, {"blue", 0}, {"blue", 1}}));
 }
 
 TEST(PlaceRanks, SaysBothNumbersWhenSlotsAreTooFew) {

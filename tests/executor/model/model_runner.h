@@ -19,7 +19,7 @@ inline Parameters make_parameters(const model::Model& model, std::uint64_t seed)
   return out;
 }
 
-struct RunOptions {
+struct LayerRunOptions {
   std::uint64_t random_seed = 1;
   bool training = true;
 };
@@ -27,7 +27,7 @@ struct RunOptions {
 /// Runs the model; returns the outputs of every layer.
 inline std::vector<std::vector<at::Tensor>> run_layers(const model::Model& model, const Parameters& parameters,
                                                        const std::vector<at::Tensor>& inputs,
-                                                       const RunOptions& options = {}) {
+                                                       const LayerRunOptions& options = {}) {
   std::vector<std::vector<at::Tensor>> outputs;
   for (const model::LayerSpec& layer : model.layers) {
     std::vector<at::Tensor> arguments, trainable, buffers;
@@ -45,7 +45,7 @@ inline std::vector<std::vector<at::Tensor>> run_layers(const model::Model& model
 
 /// Runs the model; returns its loss.
 inline at::Tensor run_model(const model::Model& model, const Parameters& parameters,
-                            const std::vector<at::Tensor>& inputs, const RunOptions& options = {}) {
+                            const std::vector<at::Tensor>& inputs, const LayerRunOptions& options = {}) {
   return run_layers(model, parameters, inputs, options).back().at(0);
 }
 

@@ -131,11 +131,11 @@ void expect_order(const Plan& plan, const Timeline& timeline) {
 }
 
 /// Spans by step, action, stage and microbatch; step -1 if microbatch numbers continue across steps.
-using Work = std::map<std::tuple<int, ActionKind, int, int>, Span>;
+using SpanOfAction = std::map<std::tuple<int, ActionKind, int, int>, Span>;
 
 void expect_dependencies(const Plan& plan, const Timeline& timeline) {
   const bool synchronous = schedule_of(plan).weights == Weights::Flushed;
-  Work work;
+  SpanOfAction work;
   std::map<int, Seconds> last_end;  // by rank
   for (const Span& span : timeline.spans) {
     EXPECT_LE(span.start, span.end);

@@ -15,7 +15,7 @@ Attributed work(std::int64_t layer, std::int64_t begin_ns, std::int64_t end_ns, 
   return {{.begin_ns = begin_ns, .end_ns = end_ns}, {.layer = layer, .phase = phase}, launched_ns};
 }
 
-Part forward(std::int64_t layer) { return {layer, Phase::Forward}; }
+LayerPhase forward(std::int64_t layer) { return {layer, Phase::Forward}; }
 
 std::int64_t total(const StepShares& step) {
   std::int64_t out = 0;
@@ -93,19 +93,19 @@ TEST(Shares, RefuseAStepThatEndsBeforeItBegins) { EXPECT_THROW((void)shares({}, 
 
 /// Counted nanosecond by nanosecond: which parts are active, and which is next.
 struct ByHand {
-  std::map<Part, double> active;
-  std::map<Part, std::int64_t> busy, gap;
+  std::map<LayerPhase, double> active;
+  std::map<LayerPhase, std::int64_t> busy, gap;
   std::int64_t nobody_gap = 0;
 };
 
 ByHand by_hand(const std::vector<Attributed>& activities, std::int64_t begin, std::int64_t end) {
   ByHand out;
   for (std::int64_t t = begin; t < end; ++t) {
-    std::set<Part> at_work;
+    std::set<LayerPhase> at_work;
     for (const Attributed& a : activities) {
       if (a.activity.begin_ns <= t && t < a.activity.end_ns) at_work.insert({a.tag.layer, a.tag.phase});
     }
-    for (const Part& part : at_work) {
+    for (const LayerPhase& part : at_work) {
       out.active[part] += 1.0 / static_cast<double>(at_work.size());
       ++out.busy[part];
     }

@@ -43,7 +43,7 @@ TEST(TopologyOf, TakesTheBandwidthFromTheLargestMessage) {
   EXPECT_EQ(host.name, "host");
   EXPECT_EQ(host.count, 2);
   EXPECT_EQ(host.link.bandwidth, BytesPerSecond(4e6));
-  EXPECT_EQ(host.link.origin, Origin::Measured);
+  EXPECT_EQ(host.link.origin, LinkOrigin::Measured);
 }
 
 /// The latency of a curve of 4, 8, ... bytes with these times.

@@ -138,7 +138,7 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
   for (const auto* const values : {&from_nodes, &from_inputs}) {
     for (const int value : *values) {
       arguments_.push_back(value);
-      Argument argument{new_slot(value), written.contains(value), {}};
+      SlotArgument argument{new_slot(value), written.contains(value), {}};
       const GraphValue& read = graph.values[to_index(value)];
       if (read.origin == Origin::Node && read.meta && !contiguous(*read.meta)) {
         argument.strides = read.meta->strides;
@@ -244,7 +244,7 @@ std::vector<at::Tensor> NodeProgram::run(std::span<const at::Tensor> arguments, 
   }
   frame.symbols = &symbols;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const Argument& argument = argument_slots_[i];
+    const SlotArgument& argument = argument_slots_[i];
     at::Tensor value = argument.strides.empty() ? arguments[i] : laid_out(arguments[i], argument.strides, symbols);
     if (argument.copy && value.is_same(arguments[i])) value = value.clone();
     // Autocast caches casts of leaves; a value from another layer is not a leaf in the whole model.

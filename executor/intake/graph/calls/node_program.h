@@ -46,7 +46,7 @@ class NodeProgram {
     std::size_t stay = 0;      ///< blocks shared with the previous step, outermost first
     std::vector<GraphBlock> enter = {};
   };
-  struct Argument {
+  struct SlotArgument {
     int slot = -1;
     bool copy = false;
     std::vector<SizeExpression> strides = {};  ///< empty: any will do
@@ -61,7 +61,7 @@ class NodeProgram {
 
   std::vector<int> arguments_;
   std::vector<int> tensors_;
-  std::vector<Argument> argument_slots_;
+  std::vector<SlotArgument> argument_slots_;
   std::vector<std::vector<int>> tensor_slots_;
   std::vector<bool> copied_tensors_;
   std::vector<Binding> bindings_;
