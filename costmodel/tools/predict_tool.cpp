@@ -79,7 +79,7 @@ void print(const stagecraft::Prediction& p, const std::vector<std::string>& fits
   out += "forward and backward are per microbatch, the rest per step; means over replicas\n";
   if (!p.changes.empty()) out += fmt::format("with {}\n", fmt::join(p.changes, ", "));
   if (!p.channel.empty())
-    out += "links measured over " + p.channel + "; over another channel the step takes another time\n";
+    out += "links measured over " + p.channel + "; a run over another channel takes a different time\n";
   if (!p.calibration.empty()) out += "calibrated: " + p.calibration + "\n";
   if (const std::string text = idle_text(p); !text.empty()) out += "note: " + text + "\n";
   if (!p.other_device.empty())
