@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <iostream>
 
 #include "costmodel/command/tool.h"
 #include "costmodel/errors.h"

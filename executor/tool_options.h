@@ -1,24 +1,13 @@
 #pragma once
 
-#include <c10/util/Exception.h>
-
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <filesystem>
+#include <functional>
 #include <map>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "costmodel/command/tool.h"
-#include "executor/channel/channels.h"
-#include "executor/data/data_source.h"
-#include "executor/data/sources.h"
-#include "executor/device/device.h"
-#include "executor/device/machine/program.h"
-#include "executor/intake/layer_sources.h"
-#include "executor/launch/exit_status.h"
-#include "executor/model/builtin_models.h"
+#include "executor/model/model.h"
 #include "executor/stage/optimizer.h"
 
 // Only for the tools' main functions: options that profile and run share.
@@ -26,128 +15,35 @@
 namespace stagecraft {
 
 /// `key=value` words as a map. A word without a key or an equals sign is a usage error.
-inline std::map<std::string, std::string> parse_settings(const std::vector<std::string>& words) {
-  std::map<std::string, std::string> out;
-  for (const std::string& word : words) {
-    const std::size_t equals = word.find('=');
-    if (equals == 0 || equals == std::string::npos) {
-      throw CLI::ValidationError("--set \"" + word + "\"", "expected key=value, such as --set layers=4");
-    }
-    out[word.substr(0, equals)] = word.substr(equals + 1);
-  }
-  return out;
-}
+[[nodiscard]] std::map<std::string, std::string> parse_settings(const std::vector<std::string>& words);
 
 /// Checks a device name for open_device, whether or not the device exists. For CLI::Option::check.
-[[nodiscard]] inline CLI::Validator device_name() {
-  const auto check = [](const std::string& name) -> std::string {
-    if (name == "cpu" || name == "cuda") return "";
-    const std::string prefix = "cuda:";
-    if (!name.starts_with(prefix)) return unknown_name("device", name, device::device_names());
-    int index = 0;
-    const bool numbered = parse_number(name.substr(prefix.size()), index) == std::errc() && index >= 0;
-    return numbered ? "" : "\"" + name + "\" is not cuda or cuda:N with N from 0";
-  };
-  return {check, ""};
-}
+[[nodiscard]] CLI::Validator device_name();
 
 /// Checks the name of a data source, with or without an argument after a colon. For CLI::Option::check.
-[[nodiscard]] inline CLI::Validator data_name() {
-  const auto check = [](const std::string& name) -> std::string {
-    const std::string kind = name.substr(0, name.find(':'));
-    std::vector<std::string> known;
-    for (const data::DataSourceKind& each : data::data_sources()) known.push_back(each.name);
-    return std::ranges::find(known, kind) != known.end() ? "" : unknown_name("data source", kind, known);
-  };
-  return {check, ""};
-}
+[[nodiscard]] CLI::Validator data_name();
 
 /// build_model for the command line's `place`; an unknown built-in model or model option is a usage error.
-[[nodiscard]] inline model::Model build_model_at(const std::string& place, const std::string& name,
-                                                 const std::map<std::string, std::string>& set,
-                                                 model::ModelMode mode = model::ModelMode::Training) {
-  if (intake::is_model_file(name)) return intake::build_model(name, set, mode);
-  return usage(place, [&] { return intake::build_model(name, set, mode); });
-}
+[[nodiscard]] model::Model build_model_at(const std::string& place, const std::string& name,
+                                          const std::map<std::string, std::string>& set,
+                                          model::ModelMode mode = model::ModelMode::Training);
 
 /// The files that a model and a data source are read from, if any; "": none.
-[[nodiscard]] inline std::vector<std::string> files_of(const std::string& model, const std::string& data) {
-  std::vector<std::string> out;
-  if (intake::is_model_file(model)) out.push_back(model);
-  if (data.empty()) return out;
-  for (const std::string& file : data::data_files(data)) out.push_back(file);
-  return out;
-}
+[[nodiscard]] std::vector<std::string> files_of(const std::string& model, const std::string& data);
 
 /// The command line that starts this program again, however the shell found it.
-inline std::vector<std::string> own_command(int argc, char** argv) {
-  std::vector<std::string> out(argv, argv + argc);
-  out.front() = std::filesystem::read_symlink("/proc/self/exe").string();
-  return out;
-}
+[[nodiscard]] std::vector<std::string> own_command(int argc, char** argv);
 
 /// The models with their options, and the data sources, for --help.
-inline std::string models_text() {
-  std::string out = "Models and their options (--set):\n";
-  for (const model::BuiltinModel& model : model::builtin_models()) {
-    out += "  " + model.name + ": " + model.help + "\n   ";
-    for (const model::ModelOption& option : model.options)
-      out += " " + option.name + "=" + std::to_string(option.value);
-    out += "\n";
-  }
-  out += "Data sources:\n";
-  for (const data::DataSourceKind& kind : data::data_sources()) {
-    out += "  " + kind.name + (kind.argument.empty() ? "" : "[:" + kind.argument + "]") + ": " + kind.help + "\n";
-  }
-  return out;
-}
+[[nodiscard]] std::string models_text();
 
-/// An option whose values are --set words without `prefix`.
-inline void add_setting_option(CLI::App& app, std::vector<std::string>& set, const std::string& option,
-                               const std::string& prefix, const std::string& help) {
-  app.add_option_function<std::vector<std::string>>(
-         option,
-         [&set, prefix](const std::vector<std::string>& words) {
-           for (const std::string& word : words) set.push_back(prefix + word);
-         },
-         help)
-      ->allow_extra_args(false);
-}
-
-inline void add_input_range_option(CLI::App& app, std::vector<std::string>& set) {
-  add_setting_option(app, set, "--input-range", "range.",
-                     "model files: NAME=LOW..HIGH, the range of an integer input (HIGH excluded); overrides the file. "
-                     "At most the rows of an embedding or the classes of a loss that reads the input; repeatable");
-}
+void add_input_range_option(CLI::App& app, std::vector<std::string>& set);
 
 /// Options of models that come from a file, as words of --set.
-inline void add_import_options(CLI::App& app, std::vector<std::string>& set) {
-  const auto as_setting = [&app, &set](const std::string& option, const std::string& prefix, const std::string& help) {
-    add_setting_option(app, set, option, prefix, help);
-  };
-  as_setting("--layers", "layers=",
-             "model files: how to cut into layers: auto (repeated blocks and the modules around them; default), leaf "
-             "(innermost modules), depth=N (modules at depth N) or op (operators)");
-  as_setting("--loss", "loss=", "model files without a loss: cross_entropy, mse and others; a wrong name lists them");
-  as_setting("--loss-output",
-             "loss_output=", "model files: index of the output that is the loss, or that --loss reads");
-  as_setting("--input", "input.",
-             "TorchScript files: NAME=TYPE[SHAPE] of one sample, such as image=float32[3,224,224]; append "
-             ":batch_axis=N if the batch axis is not 0; repeatable");
-  add_input_range_option(app, set);
-}
+void add_import_options(CLI::App& app, std::vector<std::string>& set);
 
 /// Every option of `app` with its value, given or default, by its long name, or by its name for a positional argument.
-[[nodiscard]] inline std::map<std::string, std::string> given_options(const CLI::App& app) {
-  std::map<std::string, std::string> out;
-  for (const CLI::Option* option : app.get_options()) {
-    const std::string name = option->get_lnames().empty() ? option->get_name() : option->get_lnames().front();
-    std::string value = option->count() == 0 ? option->get_default_str() : "";
-    for (const std::string& word : option->results()) value += (value.empty() ? "" : " ") + word;
-    out[name] = value;
-  }
-  return out;
-}
+[[nodiscard]] std::map<std::string, std::string> given_options(const CLI::App& app);
 
 /// The longest and the shortest time limit, in seconds.
 inline constexpr double kLongest = 1e6;
@@ -156,119 +52,13 @@ inline constexpr double kShortest = 0.001;
 /// Largest number of threads of a rank, and of ranks on a machine; a larger number is a mistake.
 inline constexpr int kMostAtOnce = 1024;
 
-inline void add_optimizer_options(CLI::App& app, stage::OptimizerOptions& options) {
-  app.add_option("--optimizer", options.name,
-                 "sgd, adam, adamw, adamax, nadam, radam, adagrad, adadelta, rmsprop (as in torch.optim) or lion")
-      ->capture_default_str()
-      ->check(one_of("optimizer", stage::optimizer_names()));
-  app.add_option("--learning-rate,--lr", options.learning_rate, "learning rate")
-      ->capture_default_str()
-      ->transform(number_from(0, 1e6));
-  app.add_option("--momentum", options.momentum, "momentum of sgd and rmsprop")
-      ->capture_default_str()
-      ->transform(number_from(0, 1));
-  app.add_option("--weight-decay", options.weight_decay, "weight decay")
-      ->capture_default_str()
-      ->transform(number_from(0, 1e6));
-  app.add_option_function<std::vector<double>>(
-         "--betas",
-         [&options](const std::vector<double>& betas) {
-           options.beta1 = betas.at(0);
-           options.beta2 = betas.at(1);
-         },
-         "decay rates of adam and its kin and lion: two numbers (default: 0.9,0.999; lion 0.9,0.99)")
-      ->expected(2)
-      ->delimiter(',')
-      ->type_name("BETA1,BETA2");
-  app.add_option("--eps", options.epsilon,
-                 "term added to the denominator (default: 1e-8; adagrad 1e-10, adadelta 1e-6)")
-      ->transform(number_from(0, 1e6));
-  app.add_option("--dampening", options.dampening, "dampening of sgd's momentum")
-      ->capture_default_str()
-      ->transform(number_from(0, 1));
-  app.add_flag("--nesterov", options.nesterov, "Nesterov momentum, for sgd");
-  app.add_flag("--amsgrad", options.amsgrad, "adam and adamw with the maximum of the second moment");
-  app.add_option("--alpha", options.alpha, "decay rate of rmsprop's squares")
-      ->capture_default_str()
-      ->transform(number_from(0, 1));
-  app.add_flag("--centered", options.centered, "rmsprop with the squares' deviation from the mean");
-  app.add_option("--rho", options.rho, "decay rate of adadelta")->capture_default_str()->transform(number_from(0, 1));
-  app.add_option("--lr-decay", options.learning_rate_decay, "learning rate decay of adagrad")
-      ->capture_default_str()
-      ->transform(number_from(0, 1e6));
-  app.add_option("--initial-accumulator-value", options.initial_accumulator, "first sum of squares of adagrad")
-      ->capture_default_str()
-      ->transform(number_from(0, 1e30));
-  app.add_option("--momentum-decay", options.momentum_decay, "momentum decay of nadam")
-      ->capture_default_str()
-      ->transform(number_from(0, 1e6));
-  app.add_flag("--decoupled-weight-decay", options.decoupled_weight_decay,
-               "weight decay of nadam and radam apart from the gradient, as in adamw");
-}
+void add_optimizer_options(CLI::App& app, stage::OptimizerOptions& options);
 
 /// Further options of a run: learning-rate schedule and clipping.
-inline void add_training_options(CLI::App& app, stage::OptimizerOptions& options) {
-  app.add_option("--lr-schedule,--rate-schedule", options.rate.name,
-                 "learning-rate schedule: constant; linear, polynomial or cosine down to --last-rate at the last step; "
-                 "step, exponential or one-cycle")
-      ->capture_default_str()
-      ->check(one_of("rate schedule", stage::rate_schedule_names()));
-  app.add_option("--warmup-steps", options.rate.warmup, "linear warm-up steps from a learning rate of 0")
-      ->capture_default_str()
-      ->transform(integer<decltype(options.rate.warmup)>(0));
-  app.add_option("--last-rate", options.rate.last,
-                 "final rate of linear, polynomial and cosine, as a fraction of --learning-rate")
-      ->capture_default_str()
-      ->transform(number_from(0, 1));
-  app.add_option("--lr-power", options.rate.power, "power of polynomial")
-      ->capture_default_str()
-      ->transform(number_from(0, 1e3));
-  app.add_option("--lr-step-size", options.rate.every, "steps between two drops of the schedule step")
-      ->type_name("STEPS")
-      ->transform(integer<decltype(options.rate.every)>(1));
-  app.add_option("--lr-gamma", options.rate.gamma, "factor of each drop of step, and of each step of exponential")
-      ->capture_default_str()
-      ->transform(number_from(0, 1e3));
-  app.add_option("--pct-start", options.rate.rise, "part of one-cycle in which the rate rises to --learning-rate")
-      ->capture_default_str()
-      ->transform(number_from(0, 1));
-  app.add_option("--div-factor", options.rate.first_divisor, "one-cycle begins with --learning-rate / this")
-      ->capture_default_str()
-      ->transform(number_from(1, 1e30));
-  app.add_option("--final-div-factor", options.rate.last_divisor, "one-cycle ends with its first rate / this")
-      ->capture_default_str()
-      ->transform(number_from(1, 1e30));
-  app.add_option("--anneal-strategy", options.rate.anneal, "how one-cycle moves between its rates: cos or linear")
-      ->capture_default_str()
-      ->check(one_of("annealing", {"cos", "linear"}));
-  app.add_option("--clip-norm", options.clip_norm, "clip the gradient of the whole model to this norm; 0: no clipping")
-      ->capture_default_str()
-      ->transform(number_from(0, 1e30));
-}
-
-/// What --version says about this program's build and the libraries that it finds: ", LibTorch 2.11.0, ...".
-inline std::string tool_versions() {
-  const bool images = data::why_no_images().empty();
-  return device::program_versions() + ", " + channel::channel_versions() +
-         (images ? ", libjpeg and libpng" : ", without images");
-}
+void add_training_options(CLI::App& app, stage::OptimizerOptions& options);
 
 /// run_tool for a program that computes. A PeerError of `run` ends it with the exit status of its cause.
-template <class Configure, class Run>
-[[nodiscard]] int run_computing_tool(ToolText text, int argc, char** argv, Configure configure, Run run) {
-  device::prepare_program();
-  // UCX is loaded for its version only if that is asked for: from then on it handles signals.
-  const std::vector<std::string> words(argv, argv + argc);
-  if (std::ranges::find(words, "--version") != words.end()) text.versions = tool_versions();
-  const std::string program = "stagecraft-" + text.verb;
-  return run_tool(text, argc, argv, configure, [&] {
-    try {
-      return run();
-    } catch (const c10::Error& e) { device::rethrow_at("", e); } catch (const meeting::PeerError& e) {
-      std::cerr << program << ": " << message_of(e) << "\n";
-      return launch::exit_status(e);
-    }
-  });
-}
+[[nodiscard]] int run_computing_tool(ToolText text, int argc, char** argv,
+                                     const std::function<void(CLI::App&)>& configure, const std::function<int()>& run);
 
 }  // namespace stagecraft

@@ -5,6 +5,7 @@
 
 #include "costmodel/command/tool.h"
 #include "costmodel/format/files/outputs.h"
+#include "costmodel/text/units_text.h"
 #include "executor/checkpoint/checkpoint.h"
 #include "executor/files/safetensors.h"
 #include "executor/intake/layer_sources.h"

@@ -4,6 +4,7 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
+#include "costmodel/text/units_text.h"
 #include "profiler/nvml.h"
 
 namespace {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <iostream>
 #include <map>
 #include <memory>
 
@@ -12,6 +13,7 @@
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "costmodel/text/progress.h"
+#include "costmodel/text/units_text.h"
 #include "executor/channel/channels.h"
 #include "executor/device/device.h"
 #include "executor/device/machine/program.h"

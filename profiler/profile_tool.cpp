@@ -2,7 +2,9 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <iostream>
 #include <thread>
 
 #include "costmodel/command/tool.h"
@@ -10,6 +12,7 @@
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "costmodel/text/progress.h"
+#include "costmodel/text/units_text.h"
 #include "executor/device/device.h"
 #include "executor/device/dtype.h"
 #include "executor/device/machine/provenance.h"

@@ -1,10 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <array>
 #include <charconv>
-#include <cmath>
-#include <cstdio>
 #include <limits>
 #include <string>
 #include <system_error>
@@ -24,17 +21,10 @@ template <class T>
 }
 
 /// `text` as quoted in a message: unchanged if it looks like a number.
-[[nodiscard]] inline std::string shown_number(const std::string& text) {
-  const bool plain = !text.empty() && text.find_first_not_of("+-.0123456789eE") == std::string::npos;
-  return plain ? text : "\"" + text + "\"";
-}
+[[nodiscard]] std::string shown_number(const std::string& text);
 
 /// A number without the trailing zeros of std::to_string: "0.001", "1000000", "1e+30".
-[[nodiscard]] inline std::string number_text(double value) {
-  std::array<char, 32> out{};
-  std::snprintf(out.data(), out.size(), "%.15g", value);
-  return out.data();
-}
+[[nodiscard]] std::string number_text(double value);
 
 /// Integers from `least` to `most`; `why` explains `most` in messages. T is the type of the option's variable, or of
 /// its elements.
@@ -58,25 +48,9 @@ template <class T>
 }
 
 /// Finite numbers from `least` to `most`.
-[[nodiscard]] inline CLI::Validator number_from(double least, double most) {
-  const std::string range = "from " + number_text(least) + " to " + number_text(most);
-  const auto check = [=](std::string& text) {
-    double value = 0;
-    if (parse_number(text, value) == std::errc() && value >= least && value <= most) return std::string();
-    return shown_number(text) + " is not a number " + range;
-  };
-  return {check, range};
-}
+[[nodiscard]] CLI::Validator number_from(double least, double most);
 
 /// Finite numbers above `bound`.
-[[nodiscard]] inline CLI::Validator number_above(double bound) {
-  const std::string range = "above " + number_text(bound);
-  const auto check = [=](std::string& text) {
-    double value = 0;
-    if (parse_number(text, value) == std::errc() && value > bound && std::isfinite(value)) return std::string();
-    return shown_number(text) + " is not a number " + range;
-  };
-  return {check, range};
-}
+[[nodiscard]] CLI::Validator number_above(double bound);
 
 }  // namespace stagecraft

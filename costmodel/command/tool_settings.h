@@ -1,41 +1,22 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "costmodel/analysis/whatif.h"
-#include "costmodel/errors.h"
-#include "costmodel/text/table.h"
 
 // For the main functions of the tools that predict after changes: --set.
 
 namespace stagecraft {
 
 /// A table of all settings, for --help.
-inline std::string settings_text() {
-  std::vector<std::vector<std::string>> rows;
-  for (const SettingText& text : settings_known()) rows.push_back({"  " + text.name, text.values, text.meaning});
-  return table_text(
-      {{.title = "  setting", .left = true}, {.title = "values", .left = true}, {.title = "", .left = true}}, rows,
-      120);
-}
+std::string settings_text();
 
 /// Declares --set; settings_text belongs to the tool's help.
-inline CLI::Option* add_set_option(CLI::App& app, std::vector<std::string>& changes) {
-  return app.add_option("--set", changes, "a change, NAME=VALUE; see below")->allow_extra_args(false);
-}
+CLI::Option* add_set_option(CLI::App& app, std::vector<std::string>& changes);
 
 /// The scenario after all changes. Throws InputError for one that is not valid, beginning with "--set".
-inline Scenario with_settings(Scenario scenario, const std::vector<std::string>& changes) {
-  for (const std::string& change : changes) {
-    try {
-      scenario = with_change(std::move(scenario), change);
-    } catch (const std::invalid_argument& e) { throw InputError(kind_of(e), std::string("--set ") + e.what()); }
-  }
-  return scenario;
-}
+Scenario with_settings(Scenario scenario, const std::vector<std::string>& changes);
 
 }  // namespace stagecraft

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <iostream>
 
 #include "costmodel/command/tool.h"
 #include "costmodel/format/files/files.h"

@@ -1,3 +1,5 @@
+#include <iostream>
+
 #include "costmodel/accuracy/calibrate.h"
 
 #include <fmt/format.h>
@@ -9,6 +11,7 @@
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "costmodel/prediction/device_match.h"
+#include "costmodel/version.h"
 
 namespace {
 

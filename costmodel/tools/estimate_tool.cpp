@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iostream>
 #include <set>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "costmodel/prediction/stage_costs.h"
 #include "costmodel/roofline/cards.h"
 #include "costmodel/roofline/estimate.h"
+#include "costmodel/text/units_text.h"
 
 namespace {
 

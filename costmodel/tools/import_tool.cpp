@@ -1,3 +1,4 @@
+#include <iostream>
 #include <variant>
 
 #include "costmodel/command/tool.h"
@@ -5,6 +6,7 @@
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "costmodel/interchange/foreign.h"
+#include "costmodel/version.h"
 
 namespace {
 

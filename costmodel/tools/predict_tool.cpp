@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <iostream>
 
 #include "costmodel/accuracy/intervals.h"
 #include "costmodel/analysis/scaling.h"
@@ -20,6 +21,7 @@
 #include "costmodel/report/text_gantt.h"
 #include "costmodel/text/progress.h"
 #include "costmodel/text/table.h"
+#include "costmodel/text/units_text.h"
 
 namespace {
 

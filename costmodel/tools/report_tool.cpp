@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <iostream>
 
 #include "costmodel/command/tool.h"
 #include "costmodel/format/files/files.h"

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "costmodel/command/tool.h"
 #include "costmodel/errors.h"

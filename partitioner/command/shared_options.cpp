@@ -7,6 +7,7 @@
 
 #include "costmodel/command/tool.h"
 #include "costmodel/format/json.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft::partitioner {
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iostream>
 #include <map>
 #include <optional>
 #include <string>
@@ -21,6 +22,8 @@
 #include "costmodel/format/results/objective_json.h"
 #include "costmodel/index.h"
 #include "costmodel/text/table.h"
+#include "costmodel/text/units_text.h"
+#include "costmodel/version.h"
 #include "partitioner/candidate.h"
 #include "partitioner/command/shared_options.h"
 #include "partitioner/objective/profiles.h"

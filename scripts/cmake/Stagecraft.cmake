@@ -47,16 +47,47 @@ function(stagecraft_room name)
   stagecraft_precompile(stagecraft_${name} HEADERS ${STAGECRAFT_STANDARD_HEADERS} ${ARG_PRECOMPILED})
 endfunction()
 
-# Everything that a user runs, without tests and benchmarks.
+# Most of a command line's code parses options and runs once.
+set(STAGECRAFT_COMMAND_OPTIONS $<$<CONFIG:Release>:-O1>)
+
+# stagecraft_share_precompiled(TARGET PROPERTY): the first target of a kind, which the global property names, parses the
+# headers of command lines for all others. Libraries and programs differ in kind: -fPIC and -fPIE.
+function(stagecraft_share_precompiled target property)
+  if(STAGECRAFT_PRECOMPILE)
+    get_property(_first GLOBAL PROPERTY ${property})
+    if(_first)
+      target_precompile_headers(${target} REUSE_FROM ${_first})
+    else()
+      target_precompile_headers(${target} PRIVATE <CLI/CLI.hpp>)
+      set_property(GLOBAL PROPERTY ${property} ${target})
+    endif()
+  endif()
+endfunction()
+
+# stagecraft_command(NAME SOURCES ... LIBRARIES ...): what several command lines share, as a library.
+function(stagecraft_command name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
+  add_library(stagecraft_${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(stagecraft_${name} PUBLIC ${ARG_LIBRARIES} CLI11::CLI11 PRIVATE stagecraft_options fmt::fmt)
+  target_compile_options(stagecraft_${name} PRIVATE ${STAGECRAFT_COMMAND_OPTIONS})
+  stagecraft_share_precompiled(stagecraft_${name} STAGECRAFT_FIRST_COMMAND)
+endfunction()
+
+# Everything that a user runs, without tests and benchmarks; and what scripts/demo runs.
 add_custom_target(stagecraft_tools)
+add_custom_target(stagecraft_demo_tools)
+set(STAGECRAFT_DEMO_TOOLS links profile plan predict run compare)
 
 # stagecraft_tool(VERB SOURCE LIBRARIES...): the executable stagecraft-VERB, installed.
 function(stagecraft_tool verb source)
   add_executable(stagecraft-${verb} ${source})
-  target_link_libraries(stagecraft-${verb} PRIVATE stagecraft_options ${ARGN} CLI11::CLI11 fmt::fmt)
-  # Most of a tool's code parses options and runs once.
-  target_compile_options(stagecraft-${verb} PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_link_libraries(stagecraft-${verb} PRIVATE stagecraft_options ${ARGN} stagecraft_tool_command CLI11::CLI11 fmt::fmt)
+  target_compile_options(stagecraft-${verb} PRIVATE ${STAGECRAFT_COMMAND_OPTIONS})
+  stagecraft_share_precompiled(stagecraft-${verb} STAGECRAFT_FIRST_TOOL)
   add_dependencies(stagecraft_tools stagecraft-${verb})
+  if(verb IN_LIST STAGECRAFT_DEMO_TOOLS)
+    add_dependencies(stagecraft_demo_tools stagecraft-${verb})
+  endif()
   install(TARGETS stagecraft-${verb} DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()
 

@@ -109,8 +109,8 @@ bool is_one_of(const std::string& word, const std::vector<std::string>& words) {
 /// estimates, and the formats of other programs.
 bool is_tool(const std::string& file) {
   return file.ends_with("_tool.cpp") || file.ends_with("_command.cpp") || file.ends_with("_command.h") ||
-         file.ends_with("/tool_options.h") || file.starts_with("costmodel/command/") ||
-         file.starts_with("partitioner/command/");
+         file.ends_with("/tool_options.h") || file.ends_with("/tool_options.cpp") ||
+         file.starts_with("costmodel/command/") || file.starts_with("partitioner/command/");
 }
 
 std::set<std::string> may_include(const std::string& file) {

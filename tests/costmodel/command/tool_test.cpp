@@ -1,4 +1,5 @@
 #include "costmodel/command/tool.h"
+#include "costmodel/version.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,122 @@
+#include "costmodel/command/tool.h"
+
+#include <algorithm>
+#include <exception>
+#include <iostream>
+
+#include "costmodel/errors/catalogue.h"
+#include "costmodel/text/units_text.h"
+#include "costmodel/version.h"
+
+namespace stagecraft {
+
+namespace {
+
+/// ", did you mean --depth?" for the first unexpected argument that looks like a misspelt option, else nothing.
+std::string suggested_option(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  for (const std::string& argument : app.remaining()) {
+    if (!argument.starts_with("--")) continue;
+    if (const auto nearest = nearest_name(argument.substr(0, argument.find('=')), names)) {
+      return ", did you mean " + *nearest + "?";
+    }
+  }
+  return "";
+}
+
+/// Whether an error is of one of these classes.
+template <class... Classes>
+bool is_any(const CLI::ParseError& error) {
+  return (... || (dynamic_cast<const Classes*>(&error) != nullptr));
+}
+
+/// The kind of a wrong command line.
+ErrorKind usage_kind(const CLI::ParseError& error) {
+  if (is_any<CLI::ExtrasError>(error)) return ErrorKind::UnknownOption;
+  if (is_any<CLI::RequiredError>(error)) return ErrorKind::MissingOption;
+  if (is_any<CLI::ExcludesError, CLI::RequiresError>(error)) return ErrorKind::OptionConflict;
+  if (is_any<CLI::ValidationError, CLI::ConversionError, CLI::ArgumentMismatch>(error)) return ErrorKind::WrongValue;
+  return ErrorKind::WrongUsage;
+}
+
+}  // namespace
+
+std::optional<std::string> nearest_name(const std::string& name, const std::vector<std::string>& known) {
+  std::optional<std::string> nearest;
+  std::size_t fewest = std::max<std::size_t>(1, name.size() / 3) + 1;
+  for (const std::string& candidate : known) {
+    // Optimal string alignment: edits[i][j] for the first i characters of `name` and the first j of the candidate.
+    std::vector<std::vector<std::size_t>> edits(name.size() + 1, std::vector<std::size_t>(candidate.size() + 1));
+    for (std::size_t i = 0; i <= name.size(); ++i) {
+      for (std::size_t j = 0; j <= candidate.size(); ++j) {
+        if (i == 0 || j == 0) {
+          edits[i][j] = i + j;
+          continue;
+        }
+        const bool same = name[i - 1] == candidate[j - 1];
+        edits[i][j] = std::min({edits[i - 1][j] + 1, edits[i][j - 1] + 1, edits[i - 1][j - 1] + (same ? 0 : 1)});
+        if (i > 1 && j > 1 && name[i - 1] == candidate[j - 2] && name[i - 2] == candidate[j - 1]) {
+          edits[i][j] = std::min(edits[i][j], edits[i - 2][j - 2] + 1);
+        }
+      }
+    }
+    if (edits.back().back() < fewest) {
+      fewest = edits.back().back();
+      nearest = candidate;
+    }
+  }
+  return nearest;
+}
+
+int run_tool(const ToolText& text, int argc, char** argv, const std::function<void(CLI::App&)>& configure,
+             const std::function<int()>& run) {
+  const std::string program = "stagecraft-" + text.verb;
+  const auto refuse_usage = [&](const CLI::ParseError& error, const std::string& suggestion = "") {
+    std::cerr << program << ": " << with_code(error.what() + suggestion, usage_kind(error)) << "\nsee stagecraft "
+              << text.verb << " --help\n";
+    return 2;
+  };
+  try {
+    CLI::App app(text.purpose, "stagecraft " + text.verb);
+    app.footer("Example:\n  " + text.example + "\n\nExit status: 0 done, 1 bad input or no answer, 2 wrong usage.");
+    app.set_version_flag("--version", program + " " + version() + text.versions);
+    configure(app);
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::Success& e) {  // --help, --version
+      return app.exit(e);
+    } catch (const CLI::ExtrasError& e) { return refuse_usage(e, suggested_option(app)); }
+    return run();
+  } catch (const CLI::ParseError& e) { return refuse_usage(e); } catch (const std::exception& e) {
+    std::cerr << program << ": " << message_of(e) << "\n";
+    return 1;
+  }
+}
+
+CLI::Validator one_of(const std::string& what, const std::vector<std::string>& known) {
+  const auto check = [=](const std::string& name) {
+    return std::ranges::find(known, name) != known.end() ? std::string() : unknown_name(what, name, known);
+  };
+  return {check, ""};
+}
+
+CLI::Option* add_accept_untrusted(CLI::App& app, bool& accept, const std::string& help) {
+  return app.add_flag("--accept-untrusted", accept, help)->envname("STAGECRAFT_ACCEPT_UNTRUSTED");
+}
+
+CLI::Option* add_bytes_option(CLI::App& app, const std::string& name, std::optional<Bytes>& value,
+                              const std::string& help) {
+  const auto store = [&value, name](const std::string& text) {
+    value = usage(name, [&] { return parse_bytes(text); });
+  };
+  return app.add_option_function<std::string>(name, store, help)->type_name("BYTES");
+}
+
+void add_force_option(CLI::App& app, bool& force) {
+  app.add_flag("--force", force, "overwrite input files and files of another kind");
+}
+
+}  // namespace stagecraft

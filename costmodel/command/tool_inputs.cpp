@@ -1,0 +1,102 @@
+#include "costmodel/command/tool_inputs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <stdexcept>
+#include <utility>
+
+#include "costmodel/command/tool.h"
+#include "costmodel/errors.h"
+#include "costmodel/format/calibration_json.h"
+#include "costmodel/format/json.h"
+#include "costmodel/prediction/device_match.h"
+#include "costmodel/prediction/device_types.h"
+
+namespace stagecraft {
+
+void add_acceptance_options(CLI::App& app, Acceptance& acceptance, const std::string& consequence) {
+  add_accept_untrusted(app, acceptance.untrusted,
+                       "use the graph's times even if the profile says that they cannot be trusted");
+  app.add_flag("--accept-other-device", acceptance.other_device,
+               "use the graph's times even if they were measured on another kind of device" + consequence);
+}
+
+std::string check_times(const std::string& program, const std::string& path, Graph& graph, const Topology& topology,
+                        const Acceptance& acceptance) {
+  const std::string distrust = distrust_text(graph);
+  if (!distrust.empty() && !acceptance.untrusted)
+    throw InputError(ErrorKind::UntrustedProfile,
+                     path + ": " + distrust + "; profile again, or add --accept-untrusted");
+  if (!distrust.empty()) fmt::print(stderr, "{}: warning: {}: {}\n", program, path, distrust);
+  try {
+    check_has_times(graph);
+    return accepted_differences(graph, topology, acceptance.other_device);
+  } catch (const std::invalid_argument& e) { throw InputError(kind_of(e), path + ": " + e.what()); }
+}
+
+void add_graph_for_option(CLI::App& app, std::vector<std::string>& graphs_for) {
+  app.add_option("--graph-for", graphs_for,
+                 "the graph of the same model, profiled on devices of another type of the topology; once per type")
+      ->type_name("TYPE=GRAPH")
+      ->check([](const std::string& each) {
+        const std::size_t at = each.find('=');
+        return at == each.npos || at == 0 || at + 1 == each.size() ? "found " + each + ", expected TYPE=GRAPH"
+                                                                   : std::string();
+      });
+}
+
+Graph with_profiles(Graph graph, const Topology& topology, const std::vector<std::string>& graphs_for,
+                    const Acceptance& acceptance) {
+  std::vector<std::string> types;
+  for (const DeviceRange& range : topology.others) {
+    if (std::find(types.begin(), types.end(), range.device.name) == types.end()) types.push_back(range.device.name);
+  }
+  for (const std::string& each : graphs_for) {
+    const std::string type = each.substr(0, each.find('='));
+    const std::string path = each.substr(each.find('=') + 1);
+    if (types.empty()) {
+      throw std::invalid_argument("--graph-for " + each + ": the topology has devices of one type only, \"" +
+                                  topology.device.name + "\"");
+    }
+    if (std::find(types.begin(), types.end(), type) == types.end())
+      throw InputError(ErrorKind::UnknownName,
+                       "--graph-for " + each + ": " + unknown_name("type of devices", type, types));
+    const Graph other = format::read_graph(path);
+    try {
+      check_has_times(other);
+      const std::string distrust = distrust_text(other);
+      if (!distrust.empty() && !acceptance.untrusted)
+        throw InputError(ErrorKind::UntrustedProfile, distrust + "; profile again, or add --accept-untrusted");
+      graph = with_profile(std::move(graph), type, other);
+    } catch (const std::invalid_argument& e) { throw InputError(kind_of(e), path + ": " + e.what()); }
+  }
+  return graph;
+}
+
+void add_scenario_files(CLI::App& app, ScenarioFiles& files) {
+  app.add_option("GRAPH", files.graph, "graph.json; - is standard input")->required();
+  app.add_option("TOPOLOGY", files.topology, "topology.json")->required();
+}
+
+void add_scenario_options(CLI::App& app, ScenarioFiles& files, const std::string& consequence) {
+  app.add_option("--calibration", files.calibration,
+                 "calibration.json of stagecraft calibrate: factors from measured runs");
+  add_graph_for_option(app, files.graphs_for);
+  add_acceptance_options(app, files.acceptance, consequence);
+}
+
+ScenarioInputs read_scenario(const std::string& program, const ScenarioFiles& files) {
+  ScenarioInputs out{format::read_graph(files.graph), format::read_topology(files.topology), {}, {}};
+  if (!files.calibration.empty()) out.calibration = format::read_calibration(files.calibration);
+  out.graph = with_profiles(std::move(out.graph), out.topology, files.graphs_for, files.acceptance);
+  out.other_device = check_times(program, files.graph, out.graph, out.topology, files.acceptance);
+  return out;
+}
+
+void warn_other_device(const std::string& program, const std::string& other_device) {
+  if (!other_device.empty()) fmt::print(stderr, "{}: note: {}\n", program, other_device);
+}
+
+}  // namespace stagecraft
