@@ -1,6 +1,7 @@
 #include "costmodel/format/cursor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <stdexcept>
 #include <string_view>
@@ -151,6 +152,128 @@ class DocumentBuilder {
 };
 
 }  // namespace
+
+Cursor::Cursor(const Json& document, std::string file)
+    : value_(&document), document_(&document), file_(std::make_shared<const std::string>(std::move(file))) {}
+
+void Cursor::fail(const std::string& message, ErrorKind kind) const {
+  const std::string found = pointer();
+  throw FormatError(kind, file() + ": " + (found.empty() ? "/" : found) + ": " + message);
+}
+
+void Cursor::fail_type(std::string_view wanted, ErrorKind kind) const {
+  std::string shown = value_->dump(-1, ' ', true, Json::error_handler_t::replace);
+  if (shown.size() > 60) shown = shown.substr(0, 57) + "...";
+  fail("found " + shown + ", expected " + std::string(wanted), kind);
+}
+
+std::string Cursor::text() const {
+  if (!value_->is_string()) fail_type("a string");
+  return value_->get<std::string>();
+}
+
+bool Cursor::boolean() const {
+  if (!value_->is_boolean()) fail_type("true or false");
+  return value_->get<bool>();
+}
+
+double Cursor::number() const {
+  if (!value_->is_number()) fail_type("a number");
+  const double v = value_->get<double>();
+  if (!std::isfinite(v)) fail_type("a finite number");
+  return v;
+}
+
+double Cursor::not_negative() const {
+  const double v = number();
+  if (v < 0) fail_type("a number of at least 0");
+  return v;
+}
+
+double Cursor::positive() const {
+  const double v = number();
+  if (v <= 0) fail_type("a number above 0");
+  return v;
+}
+
+std::int64_t Cursor::integer(std::int64_t low, std::int64_t high) const {
+  const std::string wanted = "an integer from " + std::to_string(low) + " to " + std::to_string(high);
+  std::int64_t v = 0;
+  if (value_->is_number_unsigned()) {
+    const auto u = value_->get<std::uint64_t>();
+    if (u > static_cast<std::uint64_t>(high < 0 ? 0 : high)) fail_type(wanted);
+    v = static_cast<std::int64_t>(u);
+  } else if (value_->is_number_integer()) {
+    v = value_->get<std::int64_t>();
+  } else if (value_->is_number_float()) {
+    const double d = value_->get<double>();
+    if (!(std::abs(d) <= 9007199254740992.0) || d != std::floor(d)) fail_type(wanted);
+    v = static_cast<std::int64_t>(d);
+  } else {
+    fail_type(wanted);
+  }
+  if (v < low || v > high) fail_type(wanted);
+  return v;
+}
+
+std::size_t Cursor::elements() const {
+  if (!value_->is_array()) fail_type("an array");
+  return value_->size();
+}
+
+Cursor Cursor::at(std::size_t i) const { return inside((*value_)[i]); }
+
+Cursor Cursor::under(const std::string& what) const {
+  return {*value_, *document_, std::make_shared<const std::string>(file() + ": " + what)};
+}
+
+std::string Cursor::pointer() const {
+  std::string out;
+  (void)find_pointer(*document_, out);
+  return out;
+}
+
+bool Cursor::find_pointer(const Json& in, std::string& pointer) const {
+  if (&in == value_) return true;
+  const std::size_t length = pointer.size();
+  std::size_t i = 0;
+  for (auto it = in.begin(); in.is_structured() && it != in.end(); ++it, ++i) {
+    pointer += '/';
+    if (in.is_array()) {
+      pointer += std::to_string(i);
+    } else {
+      for (const char c : it.key()) pointer += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
+    }
+    if (find_pointer(*it, pointer)) return true;
+    pointer.resize(length);
+  }
+  return false;
+}
+
+Fields::Fields(const Cursor& at) : at_(at) {
+  if (!at.value().is_object()) at.fail_type("an object");
+}
+
+Cursor Fields::required(const std::string& key) {
+  known_.push_back(key);
+  const auto it = at_.value().find(key);
+  if (it == at_.value().end()) at_.fail("key \"" + key + "\" is missing", ErrorKind::MissingKey);
+  return at_.inside(*it);
+}
+
+std::optional<Cursor> Fields::optional(const std::string& key) {
+  known_.push_back(key);
+  const auto it = at_.value().find(key);
+  if (it == at_.value().end() || it->is_null()) return std::nullopt;
+  return at_.inside(*it);
+}
+
+void Fields::done() const {
+  for (const auto& [key, value] : at_.value().items()) {
+    if (std::find(known_.begin(), known_.end(), key) == known_.end())
+      at_.fail(unknown_name("key", key, known_), ErrorKind::UnknownKey);
+  }
+}
 
 Json parse_document(const std::string& text, const std::string& file) {
   if (text.empty()) throw FormatError(ErrorKind::NotJson, file + ": is empty, expected a JSON document");

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -10,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "costmodel/conditions.h"
@@ -27,79 +26,29 @@ using Json = nlohmann::ordered_json;
 /// Cheap to copy: the pointer is found in the document on demand.
 class Cursor {
  public:
-  Cursor(const Json& document, std::string file)
-      : value_(&document), document_(&document), file_(std::make_shared<const std::string>(std::move(file))) {}
+  Cursor(const Json& document, std::string file);
 
   const Json& value() const { return *value_; }
   /// Throws FormatError "file: pointer: message".
-  [[noreturn]] void fail(const std::string& message, ErrorKind kind = ErrorKind::BadDocument) const {
-    const std::string found = pointer();
-    throw FormatError(kind, file() + ": " + (found.empty() ? "/" : found) + ": " + message);
-  }
-  [[noreturn]] void fail_type(std::string_view wanted, ErrorKind kind = ErrorKind::BadDocument) const {
-    std::string shown = value_->dump(-1, ' ', true, Json::error_handler_t::replace);
-    if (shown.size() > 60) shown = shown.substr(0, 57) + "...";
-    fail("found " + shown + ", expected " + std::string(wanted), kind);
-  }
+  [[noreturn]] void fail(const std::string& message, ErrorKind kind = ErrorKind::BadDocument) const;
+  [[noreturn]] void fail_type(std::string_view wanted, ErrorKind kind = ErrorKind::BadDocument) const;
 
-  std::string text() const {
-    if (!value_->is_string()) fail_type("a string");
-    return value_->get<std::string>();
-  }
-  bool boolean() const {
-    if (!value_->is_boolean()) fail_type("true or false");
-    return value_->get<bool>();
-  }
-  double number() const {
-    if (!value_->is_number()) fail_type("a number");
-    const double v = value_->get<double>();
-    if (!std::isfinite(v)) fail_type("a finite number");
-    return v;
-  }
-  double not_negative() const {
-    const double v = number();
-    if (v < 0) fail_type("a number of at least 0");
-    return v;
-  }
-  double positive() const {
-    const double v = number();
-    if (v <= 0) fail_type("a number above 0");
-    return v;
-  }
+  std::string text() const;
+  bool boolean() const;
+  double number() const;
+  double not_negative() const;
+  double positive() const;
   /// An integer in [low, high]; 4.0 counts as an integer.
-  std::int64_t integer(std::int64_t low, std::int64_t high) const {
-    const std::string wanted = "an integer from " + std::to_string(low) + " to " + std::to_string(high);
-    std::int64_t v = 0;
-    if (value_->is_number_unsigned()) {
-      const auto u = value_->get<std::uint64_t>();
-      if (u > static_cast<std::uint64_t>(high < 0 ? 0 : high)) fail_type(wanted);
-      v = static_cast<std::int64_t>(u);
-    } else if (value_->is_number_integer()) {
-      v = value_->get<std::int64_t>();
-    } else if (value_->is_number_float()) {
-      const double d = value_->get<double>();
-      if (!(std::abs(d) <= 9007199254740992.0) || d != std::floor(d)) fail_type(wanted);
-      v = static_cast<std::int64_t>(d);
-    } else {
-      fail_type(wanted);
-    }
-    if (v < low || v > high) fail_type(wanted);
-    return v;
-  }
+  std::int64_t integer(std::int64_t low, std::int64_t high) const;
   Seconds seconds() const { return Seconds(not_negative()); }
   Bytes bytes() const { return Bytes(integer(0, kMostBytes)); }
 
-  std::size_t elements() const {
-    if (!value_->is_array()) fail_type("an array");
-    return value_->size();
-  }
-  Cursor at(std::size_t i) const { return inside((*value_)[i]); }
+  std::size_t elements() const;
+  Cursor at(std::size_t i) const;
   /// The place of `value`, which is part of the document.
   Cursor inside(const Json& value) const { return {value, *document_, file_}; }
   /// The same place; errors say `what` after the file.
-  Cursor under(const std::string& what) const {
-    return {*value_, *document_, std::make_shared<const std::string>(file() + ": " + what)};
-  }
+  Cursor under(const std::string& what) const;
   template <class F>
   auto list(F&& read) const {
     std::vector<decltype(read(*this))> out;
@@ -109,11 +58,7 @@ class Cursor {
     return out;
   }
   const std::string& file() const { return *file_; }
-  std::string pointer() const {
-    std::string out;
-    (void)find_pointer(*document_, out);
-    return out;
-  }
+  std::string pointer() const;
 
   /// Half of the 64-bit range, so that a few of them add up without overflow.
   static constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;
@@ -122,22 +67,7 @@ class Cursor {
   Cursor(const Json& value, const Json& document, std::shared_ptr<const std::string> file)
       : value_(&value), document_(&document), file_(std::move(file)) {}
 
-  bool find_pointer(const Json& in, std::string& pointer) const {
-    if (&in == value_) return true;
-    const std::size_t length = pointer.size();
-    std::size_t i = 0;
-    for (auto it = in.begin(); in.is_structured() && it != in.end(); ++it, ++i) {
-      pointer += '/';
-      if (in.is_array()) {
-        pointer += std::to_string(i);
-      } else {
-        for (const char c : it.key()) pointer += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
-      }
-      if (find_pointer(*it, pointer)) return true;
-      pointer.resize(length);
-    }
-    return false;
-  }
+  bool find_pointer(const Json& in, std::string& pointer) const;
 
   const Json* value_;
   const Json* document_;
@@ -147,29 +77,12 @@ class Cursor {
 /// An object whose keys are read one by one; `done` refuses unread keys.
 class Fields {
  public:
-  explicit Fields(const Cursor& at) : at_(at) {
-    if (!at.value().is_object()) at.fail_type("an object");
-  }
+  explicit Fields(const Cursor& at);
 
-  Cursor required(const std::string& key) {
-    known_.push_back(key);
-    const auto it = at_.value().find(key);
-    if (it == at_.value().end()) at_.fail("key \"" + key + "\" is missing", ErrorKind::MissingKey);
-    return at_.inside(*it);
-  }
+  Cursor required(const std::string& key);
   /// Absent and null are the same.
-  std::optional<Cursor> optional(const std::string& key) {
-    known_.push_back(key);
-    const auto it = at_.value().find(key);
-    if (it == at_.value().end() || it->is_null()) return std::nullopt;
-    return at_.inside(*it);
-  }
-  void done() const {
-    for (const auto& [key, value] : at_.value().items()) {
-      if (std::find(known_.begin(), known_.end(), key) == known_.end())
-        at_.fail(unknown_name("key", key, known_), ErrorKind::UnknownKey);
-    }
-  }
+  std::optional<Cursor> optional(const std::string& key);
+  void done() const;
 
  private:
   Cursor at_;

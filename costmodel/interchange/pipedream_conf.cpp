@@ -160,7 +160,7 @@ std::vector<std::string> pipedream_conf_warnings(const Plan& plan) {
     out.push_back("PipeDream runs 1f1b without a flush, the plan's schedule \"" + plan.schedule + "\" is lost");
   }
   if (std::any_of(plan.stages.begin(), plan.stages.end(), [](const Stage& s) { return s.recompute; })) {
-    out.push_back("the plan's recomputation is lost");
+    out.emplace_back("the plan's recomputation is lost");
   }
   if (plan.dtype == "float16" || plan.dtype == "bfloat16") {
     out.push_back("PipeDream's runtime does not run pipelines in " + plan.dtype);
