@@ -48,9 +48,9 @@ run() {
 }
 
 run 2 bash "$source/scripts/setup" --for magic
-case "$output" in *'--for takes tools, tests, all or configure, not "magic"'*) ;; *) fail "the wrong --for is not told" ;; esac
+case "$output" in *'--for takes demo, tools, tests, all or configure, not "magic"'*) ;; *) fail "the wrong --for is not told" ;; esac
 run 2 bash "$source/scripts/setup" --for
-case "$output" in *'--for takes tools, tests, all or configure, not ""'*) ;; *) fail "the missing value is not told" ;; esac
+case "$output" in *'--for takes demo, tools, tests, all or configure, not ""'*) ;; *) fail "the missing value is not told" ;; esac
 
 # A tree with only the scripts. Its cmake and ninja simulate three steps, the second with a warning.
 tree=$folder/tree
@@ -88,6 +88,10 @@ grep -qx -- "--build build/planner -j 1 --target stagecraft_tools tests/all all_
 : >"$folder/calls"
 run 0 bash "$tree/scripts/setup" --for=configure --planner
 [ "$(cat "$folder/calls")" = "--preset planner" ] || fail "--for configure does more: $(cat "$folder/calls")"
+
+: >"$folder/calls"
+run 0 bash "$tree/scripts/setup" --planner --for demo
+grep -qx -- "--build build/planner -j 2 --target stagecraft_demo_tools" "$folder/calls" || fail "the demo is not built: $(cat "$folder/calls")"
 
 touch "$folder/breaks"
 run 1 bash "$tree/scripts/build_progress" "$tree/build/planner"
