@@ -170,11 +170,11 @@ std::string distrust_text(const Graph& graph) {
 }
 
 int layer_index(const Graph& graph, const std::string& id) {
-  std::vector<std::string> ids;
   for (std::size_t i = 0; i < graph.layers.size(); ++i) {
     if (graph.layers[i].id == id) return to_int(i);
-    ids.push_back(graph.layers[i].id);
   }
+  std::vector<std::string> ids;
+  for (const Layer& layer : graph.layers) ids.push_back(layer.id);
   throw InputError(ErrorKind::UnknownName, unknown_name("layer", id, ids));
 }
 

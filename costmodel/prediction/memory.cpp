@@ -53,91 +53,96 @@ std::vector<Bytes> tied_bytes(const Graph& graph, const BoundPlan& plan) {
   return out;
 }
 
-namespace {
+StageMemories::StageMemories(const Graph& graph, const BoundPlan& plan)
+    : graph_(graph), plan_(plan), members_(to_index(plan.stages())) {
+  std::vector<int> stage_of(graph.layers.size(), -1);
+  for (std::size_t i = 0; i < graph.layers.size(); ++i) {
+    index_.emplace(graph.layers[i].id, to_int(i));
+    stage_of[i] = plan.stage_of(graph.layers[i].id).value_or(-1);
+    if (stage_of[i] >= 0) members_[to_index(stage_of[i])].layers.push_back(to_int(i));
+  }
+  for (std::size_t e = 0; e < graph.edges.size(); ++e) {
+    const int stage = stage_of[to_index(graph.edges[e].destination)];
+    if (stage >= 0) members_[to_index(stage)].edges.push_back(to_int(e));
+  }
+}
 
-/// Bytes of a stage that recomputes, for one microbatch.
-struct Recomputed {
-  Bytes kept;     ///< values that one segment produces and a later one reads
-  Bytes largest;  ///< saved bytes of the segment with the most
-};
-
-Recomputed recomputed(const Graph& graph, const Stage& stage) {
-  const int length = stage.recompute_every > 0 ? stage.recompute_every : to_int(stage.layers.size());
-  std::unordered_map<std::string, int> segment_of;
-  for (std::size_t i = 0; i < stage.layers.size(); ++i) segment_of[stage.layers[i]] = to_int(i) / length;
+StageMemories::Recomputed StageMemories::recomputed(int stage) const {
+  const Stage& own = plan_.plan().stages[to_index(stage)];
+  const int length = own.recompute_every > 0 ? own.recompute_every : to_int(own.layers.size());
+  std::unordered_map<int, int> segment_of;
+  for (std::size_t i = 0; i < own.layers.size(); ++i) segment_of[index_.at(own.layers[i])] = to_int(i) / length;
   std::map<int, Bytes> saved;
-  const auto segment = [&](int layer) {
-    const auto it = segment_of.find(graph.layers[to_index(layer)].id);
-    return it == segment_of.end() ? -1 : it->second;
-  };
   Recomputed out;
-  for (int i = 0; i < to_int(graph.layers.size()); ++i) {
-    const Layer& layer = graph.layers[to_index(i)];
-    if (segment(i) < 0) continue;
-    Bytes& sum = saved[segment(i)];
+  for (const int i : members_[to_index(stage)].layers) {
+    const Layer& layer = graph_.layers[to_index(i)];
+    Bytes& sum = saved[segment_of.at(i)];
     sum += layer.saved_bytes.value_or(activation_bytes(layer));
     out.largest = std::max(out.largest, sum);
   }
   std::set<std::pair<int, int>> crossing;  // layer and output, -1: all of them
-  for (const Edge& edge : graph.edges) {
-    if (segment(edge.source) >= 0 && segment(edge.destination) > segment(edge.source))
+  for (const int e : members_[to_index(stage)].edges) {
+    const Edge& edge = graph_.edges[to_index(e)];
+    const auto source = segment_of.find(edge.source);
+    if (source != segment_of.end() && segment_of.at(edge.destination) > source->second)
       crossing.emplace(edge.source, edge.output.value_or(-1));
   }
   for (const auto& [source, output] : crossing) {
-    const Layer& layer = graph.layers[to_index(source)];
+    const Layer& layer = graph_.layers[to_index(source)];
     out.kept += output < 0 ? activation_bytes(layer) : layer.outputs[to_index(output)].bytes;
   }
   return out;
 }
 
-}  // namespace
+Bytes StageMemories::loaded(int stage) const {
+  std::set<int> inputs;
+  for (const int e : members_[to_index(stage)].edges) {
+    const int source = graph_.edges[to_index(e)].source;
+    if (is_input(graph_.layers[to_index(source)])) inputs.insert(source);
+  }
+  Bytes out;
+  for (const int i : inputs) out += activation_bytes(graph_.layers[to_index(i)]);
+  return out;
+}
 
 RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, int in_flight) {
-  const Stage& own = plan.plan().stages[to_index(stage)];
-  const ScheduleEntry& schedule = plan.schedule();
-  std::vector<bool> mine(graph.layers.size());
-  for (std::size_t i = 0; i < graph.layers.size(); ++i) mine[i] = plan.stage_of(graph.layers[i].id) == stage;
+  return StageMemories(graph, plan)(stage, in_flight);
+}
 
+RankMemory StageMemories::operator()(int stage, int in_flight) const {
+  const Stage& own = plan_.plan().stages[to_index(stage)];
+  const ScheduleEntry& schedule = plan_.schedule();
   Bytes parameters;
   Bytes frozen;
   Bytes saved;
   Bytes largest;
   Bytes workspace;
-  for (std::size_t i = 0; i < graph.layers.size(); ++i) {
-    if (!mine[i]) continue;
-    const Layer& layer = graph.layers[i];
+  for (const int i : members_[to_index(stage)].layers) {
+    const Layer& layer = graph_.layers[to_index(i)];
     parameters += layer.parameter_bytes;
     frozen += layer.frozen_bytes;
     saved += layer.saved_bytes.value_or(activation_bytes(layer));
     largest = std::max(largest, activation_bytes(layer));
     workspace = std::max(workspace, layer.workspace_bytes.value_or(activation_bytes(layer)));
   }
-  std::set<int> inputs;
-  for (const Edge& edge : graph.edges) {
-    if (mine[to_index(edge.destination)] && is_input(graph.layers[to_index(edge.source)])) {
-      inputs.insert(edge.source);
-    }
-  }
-  Bytes loaded;
-  for (const int i : inputs) loaded += activation_bytes(graph.layers[to_index(i)]);
   Bytes received;
   Bytes unsaved;  // received tensors that a layer released where the model was whole, as nothing saves them
   Bytes receiving;
   Bytes sending;
   const auto tensors = [&](int boundary) -> const std::vector<BoundaryTensor>& {
-    return plan.plan().boundaries[to_index(boundary)].tensors;
+    return plan_.plan().boundaries[to_index(boundary)].tensors;
   };
-  for (const int b : plan.incoming(stage)) {
+  for (const int b : plan_.incoming(stage)) {
     for (const BoundaryTensor& tensor : tensors(b)) {
       received += tensor.bytes;
       if (schedule.trains && tensor.gradient) sending += tensor.bytes;
-      const std::vector<Output>& outputs = graph.layers[to_index(layer_index(graph, tensor.layer))].outputs;
+      const std::vector<Output>& outputs = graph_.layers[to_index(index_.at(tensor.layer))].outputs;
       const bool kept = !tensor.output || outputs[to_index(*tensor.output)].saved.value_or(true);
       if (!kept) unsaved += tensor.bytes;
     }
   }
   receiving = received;
-  for (const int b : plan.outgoing(stage)) {
+  for (const int b : plan_.outgoing(stage)) {
     for (const BoundaryTensor& tensor : tensors(b)) {
       if (schedule.trains && tensor.gradient) receiving += 2 * tensor.bytes;
     }
@@ -148,10 +153,10 @@ RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, in
   if (frozen > Bytes(0)) out.parts["frozen"] = frozen;
   if (schedule.trains) {
     out.parts["gradients"] = parameters;
-    out.parts["optimizer"] = parameters * graph.optimizer_state_values;
+    out.parts["optimizer"] = parameters * graph_.optimizer_state_values;
     out.parts["activations"] = in_flight * (saved + received + unsaved);
     if (own.recompute) {
-      const Recomputed again = recomputed(graph, own);
+      const Recomputed again = recomputed(stage);
       const Bytes run_again = schedule.splits_backward ? in_flight * (saved + unsaved) : again.largest + unsaved;
       out.parts["activations"] = in_flight * (received + again.kept) + run_again;
     }
@@ -159,13 +164,13 @@ RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, in
   } else {
     out.parts["activations"] = in_flight * received + largest;
   }
-  const int versions = weight_versions_bound(schedule, plan.shape(), plan.position_of(stage));
+  const int versions = weight_versions_bound(schedule, plan_.shape(), plan_.position_of(stage));
   if (versions > 1) out.parts["older versions"] = parameters * (versions - 1);
-  out.parts["inputs"] = in_flight * loaded;
+  out.parts["inputs"] = in_flight * loaded(stage);
   out.parts["receiving"] = receiving;
   out.parts["workspace"] = workspace;
   if (schedule.trains) {
-    const bool copies = plan.replicas(stage) > 1 && schedule.weights != Weights::Flushed;
+    const bool copies = plan_.replicas(stage) > 1 && schedule.weights != Weights::Flushed;
     out.parts["reduction"] = copies ? parameters : Bytes(0);
   }
   for (const auto& [name, bytes] : out.parts) out.total += bytes;

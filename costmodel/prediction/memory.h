@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "costmodel/bound_plan.h"
@@ -40,5 +42,33 @@ namespace stagecraft {
 /// largest output of a layer.
 /// The parts add up to the total. Precondition: the plan is valid for the graph.
 [[nodiscard]] RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, int in_flight);
+
+/// stage_memory for many stages: searches the graph once.
+class StageMemories {
+ public:
+  /// Both must outlive this object. Precondition: the plan is valid for the graph.
+  StageMemories(const Graph& graph, const BoundPlan& plan);
+  [[nodiscard]] RankMemory operator()(int stage, int in_flight) const;
+
+ private:
+  /// Bytes of a stage that recomputes, for one microbatch.
+  struct Recomputed {
+    Bytes kept;     ///< values that one segment produces and a later one reads
+    Bytes largest;  ///< saved bytes of the segment with the most
+  };
+  /// What belongs to a stage, as indices in the graph.
+  struct Members {
+    std::vector<int> layers;
+    std::vector<int> edges;  ///< into its layers
+  };
+
+  [[nodiscard]] Recomputed recomputed(int stage) const;
+  [[nodiscard]] Bytes loaded(int stage) const;
+
+  const Graph& graph_;
+  const BoundPlan& plan_;
+  std::unordered_map<std::string, int> index_;  // of layers
+  std::vector<Members> members_;                // by stage
+};
 
 }  // namespace stagecraft

@@ -20,6 +20,7 @@ struct StageNeeds {
   Bytes parameters;      ///< of one version
   Bytes frozen;          ///< frozen parameters and buffers
   Bytes gradients;       ///< 0 without training
+  Bytes optimizer;       ///< its state
   Bytes per_microbatch;  ///< activations
   Bytes once;            ///< activations of what is run again, or of a forward that keeps nothing
   Bytes inputs;          ///< per microbatch
@@ -37,12 +38,13 @@ struct StageNeeds {
 };
 
 /// `layers`: the stage's, in the plan's order.
-StageNeeds needs_of(const Graph& graph, const BoundPlan& plan, int stage, const std::vector<const Layer*>& layers) {
+StageNeeds needs_of(const Graph& graph, const BoundPlan& plan, const StageMemories& memories, int stage,
+                    const std::vector<const Layer*>& layers) {
   const Stage& own = plan.plan().stages[to_index(stage)];
   const bool trains = plan.schedule().trains;
   StageNeeds out;
-  out.none = stage_memory(graph, plan, stage, 0);
-  const RankMemory one = stage_memory(graph, plan, stage, 1);
+  out.none = memories(stage, 0);
+  const RankMemory one = memories(stage, 1);
   out.measured = !graph.estimate;
   const auto part = [](const RankMemory& memory, const char* name) {
     const auto it = memory.parts.find(name);
@@ -51,6 +53,7 @@ StageNeeds needs_of(const Graph& graph, const BoundPlan& plan, int stage, const 
   out.parameters = part(one, "parameters");
   out.frozen = part(one, "frozen");
   out.gradients = part(one, "gradients");
+  out.optimizer = part(one, "optimizer");
   out.once = part(out.none, "activations");
   out.per_microbatch = part(one, "activations") - out.once;
   out.inputs = part(one, "inputs");
@@ -101,15 +104,11 @@ struct StageState {
   Bytes reduction;
 
   [[nodiscard]] Bytes total() const {
-    return needs->parameters * versions + needs->frozen + all_gradients() + optimizer() + activations() +
+    return needs->parameters * versions + needs->frozen + all_gradients() + needs->optimizer + activations() +
            needs->inputs * held + needs->kept * waiting + receiving + unsent + sending + workspace + reduction +
            needs->communication;
   }
   [[nodiscard]] Bytes all_gradients() const { return (gradients ? needs->gradients : Bytes(0)) + growing; }
-  [[nodiscard]] Bytes optimizer() const {
-    const auto it = needs->none.parts.find("optimizer");
-    return it == needs->none.parts.end() ? Bytes(0) : it->second;
-  }
   [[nodiscard]] Bytes activations() const { return needs->per_microbatch * held + (held > 0 ? needs->once : Bytes(0)); }
 };
 
@@ -179,7 +178,6 @@ class RankReplay {
              int rank, const std::vector<Action>& list, DeviceKind device)
       : plan_(plan), bytes_(bytes), rank_(rank), list_(list), device_(device) {
     for (const int stage : plan.ranks()[to_index(rank)].stages) {
-      place_[stage] = states_.size();
       StageState& state = states_.emplace_back();
       state.needs = &needs[to_index(stage)];
       state.gradients = state.needs->has_flat_gradients;
@@ -224,11 +222,19 @@ class RankReplay {
     return total;
   }
 
-  [[nodiscard]] bool is_split(const Action& action) const { return split_.contains({action.stage, action.microbatch}); }
+  /// Of a stage in states_. A rank has few stages.
+  [[nodiscard]] std::size_t place_of(int stage) const {
+    const std::vector<int>& stages = plan_.ranks()[to_index(rank_)].stages;
+    return to_index(to_int(std::ranges::find(stages, stage) - stages.begin()));
+  }
+
+  [[nodiscard]] bool is_split(const Action& action) const {
+    return !split_.empty() && split_.contains({action.stage, action.microbatch});
+  }
 
   void perform(const Action& action) {
     forget_sent();
-    const std::size_t place = place_.at(action.stage);
+    const std::size_t place = place_of(action.stage);
     StageState& state = states_[place];
     const StageNeeds& needs = *state.needs;
     const bool asynchronous = plan_.asynchronous();
@@ -288,7 +294,7 @@ class RankReplay {
   }
 
   void after(const Action& action) {
-    const std::size_t place = place_.at(action.stage);
+    const std::size_t place = place_of(action.stage);
     StageState& state = states_[place];
     state.workspace = state.growing = state.reduction = Bytes(0);
     const bool asynchronous = plan_.asynchronous();
@@ -357,7 +363,6 @@ class RankReplay {
   int rank_;
   const std::vector<Action>& list_;
   DeviceKind device_;
-  std::map<int, std::size_t> place_;
   std::vector<StageState> states_;
   std::vector<StageState> best_;
   std::vector<Versions> versions_;
@@ -445,9 +450,10 @@ std::vector<MemoryReplay> replay_memory(const Graph& graph, const BoundPlan& pla
   const std::vector<bool> splits = splits_backward(graph, plan);
   const std::vector<Bytes> tied = bytes_of_tied(graph, plan);
   const auto layers = layers_of_stages(graph, plan.plan());
+  const StageMemories memories(graph, plan);
   std::vector<StageNeeds> needs;
   for (int s = 0; s < plan.stages(); ++s) {
-    needs.push_back(needs_of(graph, plan, s, layers[to_index(s)]));
+    needs.push_back(needs_of(graph, plan, memories, s, layers[to_index(s)]));
     needs.back().splits = splits[to_index(s)];
     if (plan.schedule().trains)
       needs.back().communication = communication_of(plan, s, needs.back().gradients, tied, place.channel);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <tuple>
 #include <utility>
 
@@ -66,24 +65,33 @@ std::vector<std::vector<const Span*>> work_of_ranks(const Timeline& timeline) {
   return out;
 }
 
+/// Which actions are alike: of equal keys, the nth in a rank's list is the nth on its timeline.
+std::tuple<int, int, ActionKind> key_of(const Action& action) { return {action.microbatch, action.stage, action.kind}; }
+
 /// What a rank holds as it begins and ends each of its computations, which are `work`.
 MemoryOverTime memory_over_time_of(const MemoryReplay& replay, const std::vector<Action>& list,
-                                   const std::vector<const Span*>& work) {
+                                   std::vector<const Span*> work) {
   MemoryOverTime out{replay.peak.rank, {}};
-  std::map<std::tuple<ActionKind, int, int>, std::vector<const Span*>> spans;  // of equal actions in order
-  for (const Span* span : work) spans[{span->action.kind, span->action.stage, span->action.microbatch}].push_back(span);
-  std::map<std::tuple<ActionKind, int, int>, std::size_t> used;
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (is_work(list[i].kind)) places.push_back(i);
+  }
+  std::ranges::stable_sort(places, {}, [&](std::size_t i) { return key_of(list[i]); });
+  std::ranges::stable_sort(work, {}, [](const Span* span) { return key_of(span->action); });
+  std::vector<const Span*> span_of(list.size(), nullptr);
+  auto span = work.begin();
+  for (const std::size_t i : places) {
+    const auto key = key_of(list[i]);
+    while (span != work.end() && key_of((*span)->action) < key) ++span;
+    if (span != work.end() && key_of((*span)->action) == key) span_of[i] = *span++;
+  }
   const auto add = [&out](Seconds from, Bytes bytes) {
     if (out.moments.empty() || out.moments.back().bytes != bytes) out.moments.push_back({from, bytes});
   };
   for (std::size_t i = 0; i < list.size(); ++i) {
-    if (!is_work(list[i].kind)) continue;
-    const std::tuple key(list[i].kind, list[i].stage, list[i].microbatch);
-    const auto it = spans.find(key);
-    const std::size_t number = used[key]++;
-    if (it == spans.end() || number >= it->second.size()) continue;
-    add(it->second[number]->start, replay.during[i]);
-    add(it->second[number]->end, replay.after[i]);
+    if (span_of[i] == nullptr) continue;
+    add(span_of[i]->start, replay.during[i]);
+    add(span_of[i]->end, replay.after[i]);
   }
   return out;
 }
@@ -113,10 +121,10 @@ void add_memory(Prediction& out, const Graph& graph, const Topology& topology, c
     }
   }
   if (out.reckoned_microbatches == 0) {
-    const std::vector<std::vector<const Span*>> work = work_of_ranks(out.timeline);
+    std::vector<std::vector<const Span*>> work = work_of_ranks(out.timeline);
     for (int position = 0; position < plan.positions(); ++position) {
       const std::size_t rank = to_index(plan.first_rank(position));
-      out.memory_over_time.push_back(memory_over_time_of(replays[rank], lists[rank], work[rank]));
+      out.memory_over_time.push_back(memory_over_time_of(replays[rank], lists[rank], std::move(work[rank])));
     }
   }
   for (MemoryReplay& replay : replays) out.timeline.memory.push_back(std::move(replay.peak));

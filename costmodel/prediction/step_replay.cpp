@@ -5,9 +5,9 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "costmodel/index.h"
@@ -48,15 +48,39 @@ SimulationInput input_of(const Graph& graph, const Topology& topology, BoundPlan
   return out;
 }
 
+/// When each message was put on its link.
+class MessageStarts {
+ public:
+  MessageStarts(const BoundPlan& plan, const Timeline& timeline)
+      : plan_(plan), starts_(2 * plan.plan().boundaries.size()) {
+    for (const Span& span : timeline.spans) {
+      const ActionKind kind = span.action.kind;
+      if (kind != ActionKind::SendActivation && kind != ActionKind::SendGradient) continue;
+      std::vector<std::optional<Seconds>>& starts = starts_[place(span.action, kind == ActionKind::SendGradient)];
+      const std::size_t microbatch = to_index(span.action.microbatch);
+      if (starts.size() <= microbatch) starts.resize(microbatch + 1);
+      starts[microbatch] = span.start;
+    }
+  }
+  /// Of the message that an action receives; absent if it was not sent.
+  [[nodiscard]] std::optional<Seconds> of(const Action& receive) const {
+    const auto& starts = starts_[place(receive, receive.kind == ActionKind::ReceiveGradient)];
+    const std::size_t microbatch = to_index(receive.microbatch);
+    return microbatch < starts.size() ? starts[microbatch] : std::nullopt;
+  }
+
+ private:
+  [[nodiscard]] std::size_t place(const Action& action, bool gradient) const {
+    return 2 * to_index(*plan_.boundary(action.stage, action.peer)) + (gradient ? 1 : 0);
+  }
+
+  const BoundPlan& plan_;
+  std::vector<std::vector<std::optional<Seconds>>> starts_;  // by boundary and direction, then microbatch
+};
+
 /// The activity of each stage from `begin` to `end` of the replay of `input`.
 std::vector<StageShares> shares_of(const SimulationInput& input, const Timeline& timeline, Seconds begin, Seconds end) {
-  // When each message was on its link, by (boundary stages, microbatch).
-  std::map<std::tuple<int, int, int, bool>, Seconds> sent;
-  for (const Span& span : timeline.spans) {
-    const bool gradient = span.action.kind == ActionKind::SendGradient;
-    if (span.action.kind != ActionKind::SendActivation && !gradient) continue;
-    sent[{span.action.stage, span.action.peer, span.action.microbatch, gradient}] = span.start;
-  }
+  const MessageStarts sent(input.plan, timeline);
   // The members of a reduce end together; each waits for the last one.
   const std::vector<int>& groups = input.plan.reduce_groups();
   std::map<std::pair<int, Seconds>, Seconds> all_there;
@@ -88,9 +112,8 @@ std::vector<StageShares> shares_of(const SimulationInput& input, const Timeline&
         break;
       case ActionKind::ReceiveActivation:
       case ActionKind::ReceiveGradient: {
-        const bool gradient = span.action.kind == ActionKind::ReceiveGradient;
-        const auto it = sent.find({span.action.peer, span.action.stage, span.action.microbatch, gradient});
-        if (it != sent.end()) { stage.exposed_transfer += within(std::max(span.start, it->second), span.end); }
+        if (const auto start = sent.of(span.action))
+          stage.exposed_transfer += within(std::max(span.start, *start), span.end);
         break;
       }
       default:
