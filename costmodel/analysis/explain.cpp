@@ -363,6 +363,18 @@ std::string memory_text(const Explanation& e) {
 
 }  // namespace
 
+StepParts mean_parts(const Prediction& prediction) {
+  StepParts out;
+  int ranks = 0;
+  for (const std::vector<int>& position : stages_of_positions(prediction))
+    ranks += prediction.stages[to_index(position.front())].replicas;
+  for (const StagePrediction& stage : prediction.stages) {
+    add(out, {stage.compute, {}, stage.update, stage.reduce, stage.exposed_transfer, stage.bubble},
+        static_cast<double>(stage.replicas) / ranks);
+  }
+  return out;
+}
+
 Seconds total(const StepParts& parts) {
   return parts.compute + parts.host + parts.update + parts.reduce + parts.exposed_transfer + parts.bubble;
 }

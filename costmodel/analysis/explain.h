@@ -31,6 +31,10 @@ struct StepParts {
 /// The sum of the parts.
 [[nodiscard]] Seconds total(const StepParts& parts);
 
+/// The parts of a predicted step, as a mean over all ranks. A prediction does not tell host time apart: `host` is 0,
+/// and what it would be is in `compute` and `update`.
+[[nodiscard]] StepParts mean_parts(const Prediction& prediction);
+
 /// One pipeline position: the stages that share ranks (one, unless chunks > 1), as a mean over these ranks.
 struct PositionParts {
   std::vector<int> stages;

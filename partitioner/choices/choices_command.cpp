@@ -288,7 +288,7 @@ RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& contex
                          std::to_string(device_count(topology)) + " stages per chunk"});
   }
   const int most = request.explain && !request.front ? request.top.value_or(kExplained) : request.top.value_or(0);
-  const ListRequest wanted{request.front, most, request.goal, request.price};
+  const ListRequest wanted{request.front, most, request.goal, request.price, memory_limit(topology, constraints)};
   const std::vector<RankedPlan> plans = chosen(gathered.plans, wanted);
   if (plans.empty())
     throw NoAnswerError(context.graph + ": ",
@@ -297,8 +297,12 @@ RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& contex
     for (const RankedPlan& ranked : plans) check_proved(ranked, graph, topology, context.graph);
     format::PlanList list = plan_list(plans, gathered, wanted);
     if (request.explain) {
-      for (std::size_t i = 0; i < plans.size() && i < to_index(kLines); ++i)
-        list.plans[i].parts = step_parts(graph, topology, plans[i].plan);
+      for (std::size_t i = 0; i < plans.size() && i < to_index(kLines); ++i) {
+        const auto parts = step_parts(graph, topology, plans[i].plan);
+        if (!parts) continue;
+        list.plans[i].parts = parts;
+        list.plans[i].explained = true;
+      }
       list.relaxations = relaxations(question, plans.front());
     }
     if (!request.folder.empty()) write_plans(request.folder, plans, context.force, list);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "costmodel/analysis/explain.h"
 #include "costmodel/index.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
@@ -34,6 +35,7 @@ format::ListedPlan listed(const RankedPlan& ranked, const ListRequest& request) 
   out.samples_per_s = own.samples_per_s;
   out.memory = own.memory;
   out.device_time = device_time(own);
+  out.parts = mean_parts(ranked.prediction);
   if (request.price) out.price = *request.price * out.device_time.value / kSecondsPerHour;
   return out;
 }
@@ -66,6 +68,7 @@ format::PlanList plan_list(const std::vector<RankedPlan>& plans, const Gathered&
   out.price_per_device_hour = request.price;
   out.schedule = first.schedule;
   out.microbatches = first.microbatches;
+  out.memory_limit = request.memory_limit;
   out.lower_bound = gathered.lower_bound;
   out.considered = to_int(gathered.plans.size());
   for (const RankedPlan& ranked : plans) out.plans.push_back(listed(ranked, request));

@@ -16,7 +16,8 @@ struct ListRequest {
   bool front = false;  ///< front_of the plans; else the best ones
   int most = 0;        ///< 0: all
   Goal goal = {};
-  std::optional<double> price = {};  ///< per device-hour
+  std::optional<double> price = {};        ///< per device-hour
+  std::optional<Bytes> memory_limit = {};  ///< of a device; absent: unlimited
 };
 
 /// The plans for a list, best first; of the front, those that meet the goal. Empty if none meets it.

@@ -5,6 +5,7 @@
 #include "costmodel/accuracy/validate.h"
 #include "costmodel/doctor/doctor.h"
 #include "costmodel/format/checkpoint_manifest.h"
+#include "costmodel/format/results/plan_list_json.h"
 #include "costmodel/format/results/steps_json.h"
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
@@ -319,6 +320,38 @@ inline doctor::Diagnosis full_diagnosis() {
   return {{"topology.json"},
           {{"SC101", doctor::Severity::Warning, "topology.json", "/levels/0", "is slow"},
            {"SC301", doctor::Severity::Error, "plan.json", "", "is for another cluster"}}};
+}
+
+inline format::PlanList full_plan_list() {
+  format::PlanList list;
+  list.model = "chain";
+  list.list = "top";
+  list.objective = "cost";
+  list.min_samples_per_s = 0.5;
+  list.price_per_device_hour = 36;
+  list.schedule = "1f1b";
+  list.microbatches = 4;
+  list.memory_limit = 1000_B;
+  list.lower_bound = 11_s;
+  list.considered = 3;
+  list.plans = {{"optimal",
+                 "plans/plan-1.json",
+                 {"l0", "l1"},
+                 {"0,1", "2"},
+                 {2, 1},
+                 3,
+                 1,
+                 0,
+                 12_s,
+                 0.75,
+                 400_B,
+                 36_s,
+                 0.36,
+                 StepParts{8_s, 1_s, 1_s, 1_s, 0.5_s, 0.5_s},
+                 true}};
+  list.relaxations = {{"without --stages 2", 10_s, true}};
+  list.skipped = {{"pipedream: finds the number of stages itself", 1}};
+  return list;
 }
 
 }  // namespace stagecraft

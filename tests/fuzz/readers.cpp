@@ -10,6 +10,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/comparison_json.h"
 #include "costmodel/format/results/diagnosis_json.h"
+#include "costmodel/format/results/plan_list_json.h"
 #include "costmodel/format/results/steps_json.h"
 #include "costmodel/format/results/validation_json.h"
 #include "costmodel/format/safetensors_header.h"
@@ -304,6 +305,9 @@ const std::vector<FuzzedReader>& fuzzed_readers() {
       {"pipedream_conf", {kConf}, check_conf},
       {"piper", {kPiper}, check_piper},
       {"plan", {format::plan_json(full_plan())}, json_check(format::parse_plan, format::plan_json)},
+      {"plans",
+       {format::plan_list_json(full_plan_list())},
+       json_check(format::parse_plan_list, format::plan_list_json)},
       {"calibration",
        {format::calibration_json(full_calibration())},
        json_check(format::parse_calibration, format::calibration_json)},

@@ -25,7 +25,9 @@ struct ListedPlan {
   Bytes memory;  ///< of the device that needs the most
   Seconds device_time;
   std::optional<double> price;          ///< of a step
-  std::optional<StepParts> parts = {};  ///< of the step, mean over the plan's devices
+  std::optional<StepParts> parts = {};  ///< of the step, mean over the plan's devices; absent: unknown
+  bool explained = false;               ///< parts.host is known; else it is 0, and in parts.compute and parts.update
+  friend bool operator==(const ListedPlan&, const ListedPlan&) = default;
 };
 
 /// A request without one of its constraints, planned to see what the constraint costs.
@@ -33,6 +35,7 @@ struct Relaxation {
   std::string change;                ///< "without --stages 2", "with 4 devices instead of 2"
   std::optional<Seconds> step = {};  ///< of the best plan; absent: there is none
   bool better = false;               ///< that plan is better by the objective: the constraint binds
+  friend bool operator==(const Relaxation&, const Relaxation&) = default;
 };
 
 /// The plans that stagecraft plan --top or --front lists.
@@ -44,14 +47,19 @@ struct PlanList {
   std::optional<double> price_per_device_hour;
   std::string schedule;
   int microbatches = 1;
-  std::optional<Seconds> lower_bound;  ///< of the predicted step; absent: unknown
-  int considered = 0;                  ///< distinct plans that fit in memory
-  std::vector<ListedPlan> plans;       ///< best first
+  std::optional<Bytes> memory_limit = {};  ///< that a plan may use of a device; absent: unlimited
+  std::optional<Seconds> lower_bound;      ///< of the predicted step; absent: unknown
+  int considered = 0;                      ///< distinct plans that fit in memory
+  std::vector<ListedPlan> plans;           ///< best first
   std::vector<Relaxation> relaxations = {};
   std::vector<std::pair<std::string, int>> skipped;  ///< reasons, and how many candidates each ruled out
+  friend bool operator==(const PlanList&, const PlanList&) = default;
 };
 
-/// The document "stagecraft.plans" for other programs, described by plans.schema.json.
+// The document "stagecraft.plans", see json.h for the rules of all readers and writers.
+
+/// Plans are in the order of the document, whatever their ranks in it.
+[[nodiscard]] PlanList parse_plan_list(const std::string& text, const std::string& file);
 [[nodiscard]] std::string plan_list_json(const PlanList& list);
 
 }  // namespace stagecraft::format

@@ -55,6 +55,38 @@ TEST(Explain, CountsHostTimeSeparately) {
   EXPECT_NEAR(e.positions[0].parts.update.value, 0, 1e-12);
 }
 
+// Two layers of F 1 and B 2 on two devices, the third on one; two microbatches. Ranks 0 and 1 run F 0-2, rank 2 F 2-3,
+// B 3-5, F 5-6, B 6-8, and ranks 0 and 1 run B 5-9 and 8-12: each computes 6 of 12 s, whatever the number of replicas.
+TEST(MeanParts, CountsEachReplica) {
+  const Graph graph = chain_graph({1, 1, 1}, {2, 2, 2});
+  const Topology topology = flat_topology(3);
+  const Plan plan = make_plan(graph, topology, {{0, 0, 1}, {2, 1}}, {.microbatches = 2, .schedule = "1f1b"});
+  EXPECT_EQ(mean_parts(explained(graph, topology, plan).prediction),
+            (StepParts{.compute = Seconds(6), .bubble = Seconds(6)}));
+  // One microbatch: rank 0 or 1 has none, ranks compute 6, 0 and 3 of 9 s.
+  const Plan one = make_plan(graph, topology, {{0, 0, 1}, {2, 1}}, {.microbatches = 1, .schedule = "1f1b"});
+  EXPECT_EQ(mean_parts(explained(graph, topology, one).prediction),
+            (StepParts{.compute = Seconds(3), .bubble = Seconds(6)}));
+}
+
+// Four stages on two devices, host time and slow links: the idle time of a device counts once.
+TEST(MeanParts, AreThoseOfExplainWithHostTimeInTheComputations) {
+  const Graph graph = chain_graph({1, 1, 1, 1}, {2, 2, 2, 2});
+  const Topology topology = flat_topology(2);
+  const Plan plan = make_plan(graph, topology, {{0, 1, 2, 3}, {1, 1, 1, 1}},
+                              {.microbatches = 4, .schedule = "interleaved-1f1b", .chunks = 2});
+  ExplainOptions options;
+  options.predict.host_per_action = Seconds(0.5);
+  options.moves = false;
+  const Explanation e = explained(graph, topology, plan, options);
+  const StepParts parts = mean_parts(e.prediction);
+  EXPECT_EQ(parts.host, Seconds(0));
+  EXPECT_NEAR(total(parts).value, e.prediction.iteration.value, 1e-12);
+  EXPECT_NEAR((parts.compute + parts.update).value, (e.parts.compute + e.parts.host + e.parts.update).value, 1e-12);
+  EXPECT_NEAR(parts.bubble.value, e.parts.bubble.value, 1e-12);
+  EXPECT_GT(e.parts.host, Seconds(0));
+}
+
 // Both ranks on one host whose processors make two of them twice as slow. gpipe, two stages of one layer, F 1 and B 0.5
 // x 2 with two microbatches: wherever both compute, half of their time is the host's.
 TEST(Explain, CountsTheSlowdownOfASharedHostAsHostTime) {

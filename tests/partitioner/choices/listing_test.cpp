@@ -45,6 +45,21 @@ TEST(Chosen, TakesTheFirstOfThoseThatMeetTheGoal) {
   EXPECT_EQ(chosen(plans, {.front = true}).size(), 4U);
 }
 
+TEST(PlanList, HasThePartsOfEachStepAndTheMemoryLimit) {
+  RankedPlan ranked = replicated(2)[0];
+  StagePrediction stage;
+  stage.replicas = 2;
+  stage.compute = 20_s;
+  stage.reduce = 4_s;
+  stage.exposed_transfer = 1_s;
+  stage.bubble = 5_s;
+  ranked.prediction.stages = {stage};
+  const format::PlanList list = list_of({ranked}, {.memory_limit = 100_B});
+  EXPECT_EQ(list.memory_limit, 100_B);
+  EXPECT_EQ(list.plans[0].parts, (StepParts{.compute = 20_s, .reduce = 4_s, .exposed_transfer = 1_s, .bubble = 5_s}));
+  EXPECT_FALSE(list.plans[0].explained);
+}
+
 TEST(ListText, ShowsTenPlansAndDevicesAsRanges) {
   const format::PlanList list = list_of(replicated(12), {});
   EXPECT_THAT(list_text(list, 10, "", 80), AllOf(HasSubstr("0-11"), HasSubstr("0-2 "), Not(HasSubstr("0,1 ")),
