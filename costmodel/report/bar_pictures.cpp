@@ -176,6 +176,35 @@ Picture memory_picture(const std::string& name, const std::vector<NamedPredictio
                  [](double value) { return format_bytes(Bytes(static_cast<std::int64_t>(value))); });
 }
 
+Picture plan_parts_picture(const std::string& name, const format::PlanList& list) {
+  constexpr std::size_t kMost = 12;
+  Drawing out(name, "Where the steps of the plans go");
+  Seconds most;
+  Group group;
+  for (std::size_t i = 0; i < list.plans.size() && group.rows.size() < kMost; ++i) {
+    const format::ListedPlan& plan = list.plans[i];
+    if (!plan.parts) continue;
+    const StepParts& parts = *plan.parts;
+    most = std::max({most, total(parts), plan.step}, std::less<>());
+    group.rows.push_back({fmt::format("{} ({} device{})", i + 1, plan.device_count, plan.device_count == 1 ? "" : "s"),
+                          format_seconds(plan.step),
+                          {{"compute", Fill::Compute, (parts.compute + parts.host).value},
+                           {"update", Fill::Update, parts.update.value},
+                           {"gradient reduction", Fill::Reduce, parts.reduce.value},
+                           {"exposed transfer", Fill::Transfer, parts.exposed_transfer.value},
+                           {"bubble", Fill::Bubble, parts.bubble.value}}});
+  }
+  const std::vector<std::pair<std::string, std::string>> entries{{out.fill(Fill::Compute), "compute"},
+                                                                 {out.fill(Fill::Update), "update"},
+                                                                 {out.fill(Fill::Reduce), "gradient reduction"},
+                                                                 {out.fill(Fill::Transfer), "exposed transfer"},
+                                                                 {out.fill(Fill::Bubble), "bubble (idle)"}};
+  return stacked(out, {group}, time_axis(most, 8), "time of one step", entries, std::nullopt,
+                 "Predicted parts of a step of each plan, numbered as in the list, as means over its devices; they add "
+                 "up to the step.",
+                 [](double value) { return format_seconds(Seconds(value)); });
+}
+
 Picture actions_picture(const std::string& name, const Comparison& comparison) {
   Drawing out(name, "Predicted and measured actions");
   Seconds most;

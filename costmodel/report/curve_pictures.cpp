@@ -68,25 +68,6 @@ std::string short_bytes(double bytes) {
   return fmt::format("{:.4g} B", bytes);
 }
 
-void marker(Drawing& out, std::size_t number, double x, double y, const std::string& tooltip) {
-  const std::string style =
-      fmt::format("fill=\"{}\" fill-opacity=\"0.85\" stroke=\"{}\"", series_colour(number), series_colour(number));
-  constexpr double r = 4.2;
-  switch (number % 4) {
-    case 0:
-      return out.path(fmt::format("M{0:.2f},{1:.2f} a{2},{2} 0 1 0 {3},0 a{2},{2} 0 1 0 -{3},0 Z", x - r, y, r, 2 * r),
-                      style, tooltip);
-    case 1:
-      return out.path(fmt::format("M{:.2f},{:.2f} h{} v{} h-{} Z", x - r, y - r, 2 * r, 2 * r, 2 * r), style, tooltip);
-    case 2:
-      return out.path(fmt::format("M{:.2f},{:.2f} l{},{} h-{} Z", x, y - 1.2 * r, 1.2 * r, 2 * r, 2.4 * r), style,
-                      tooltip);
-    default:
-      return out.path(fmt::format("M{0:.2f},{1:.2f} l{2},{2} l-{2},{2} l-{2},-{2} Z", x, y - 1.3 * r, 1.3 * r), style,
-                      tooltip);
-  }
-}
-
 }  // namespace
 
 Picture link_picture(const std::string& name, const Topology& topology) {
@@ -146,12 +127,12 @@ Picture link_picture(const std::string& name, const Topology& topology) {
                                  measured ? "" : " stroke-dasharray=\"6 4\""));
     for (const CurvePoint& point : level.link.send_receive.points) {
       if (point.bytes.value < 1) continue;
-      marker(out, l, bytes.at(static_cast<double>(point.bytes.value)), times.at(point.time.value),
-             level.name + ": " + format_bytes(point.bytes) + " in " + format_seconds(point.time));
+      out.mark(l, bytes.at(static_cast<double>(point.bytes.value)), times.at(point.time.value),
+               level.name + ": " + format_bytes(point.bytes) + " in " + format_seconds(point.time));
     }
     const double y = kTop + 12 + 38 * static_cast<double>(l);
     const double x = kLeft + kWide + 24;
-    marker(out, l, x, y, "");
+    out.mark(l, x, y, "");
     out.text(x + 12, y + 4, "start", fitted(level.name + (measured ? "" : " (declared)"), 200, 11), "strong");
     out.text(
         x + 12, y + 19, "start",
@@ -206,13 +187,13 @@ Picture validation_picture(const std::string& name, const Validation& validation
           fmt::format("M{:.2f},{:.2f} H{:.2f}", across.at(run.times.low->value), y, across.at(run.times.high->value)),
           fmt::format("fill=\"none\" stroke=\"{}\" {}", series_colour(model), clipped));
     }
-    marker(out, model, across.at(run.times.predicted.value), y,
-           run.name + ": predicted " + format_seconds(run.times.predicted) + ", measured " +
-               format_seconds(run.times.measured));
+    out.mark(model, across.at(run.times.predicted.value), y,
+             run.name + ": predicted " + format_seconds(run.times.predicted) + ", measured " +
+                 format_seconds(run.times.measured));
   }
   for (std::size_t m = 0; m < models.size(); ++m) {
     const double y = kTop + 12 + 20 * static_cast<double>(m);
-    marker(out, m, x1 + 24, y, "");
+    out.mark(m, x1 + 24, y, "");
     out.text(x1 + 36, y + 4, "start", fitted(models[m], 170, 11));
   }
   out.text(x1 + 18, kTop + 16 + 20 * static_cast<double>(models.size()), "start", "grey band: within 10 %", "soft");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <utility>
 
 #include "costmodel/format/files/utf8.h"
@@ -39,6 +40,9 @@ constexpr std::array<Paint, 13> kPaints{{{"forward", "#56b4e9"},
                                          {"third", "#2bb58b", Hatch::Dots},
                                          {"fourth", "#cc79a7", Hatch::Falling}}};
 
+/// Axes of values that differ by less than this share begin at 0: a close-up would exaggerate the difference.
+constexpr double kNarrowest = 5e-3;
+
 // The "light" scheme of Paul Tol's colour-blind safe schemes, made for black text.
 constexpr std::array<const char*, 8> kStages{"#77aadd", "#ee8866", "#eedd88", "#44bb99",
                                              "#ffaabb", "#99ddff", "#bbcc33", "#aaaa00"};
@@ -63,7 +67,20 @@ std::size_t characters(std::string_view text) {
   return to_index(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
-Axis make_axis(double most, int count, const std::vector<std::pair<double, const char*>>& units) {
+/// The smallest of 1, 2 and 5 times powers of ten that is at least `rough`.
+double round_step(double rough) {
+  const double power = std::pow(10, std::floor(std::log10(rough)));
+  for (const double digit : {1.0, 2.0, 5.0}) {
+    if (digit * power >= rough * (1 - 1e-9)) return digit * power;
+  }
+  return 10 * power;
+}
+
+using AxisUnits = std::vector<std::pair<double, const char*>>;
+const AxisUnits kByteUnits{{1, "B"}, {0x1p10, "KiB"}, {0x1p20, "MiB"}, {0x1p30, "GiB"}, {0x1p40, "TiB"}};
+
+/// From 0 if `least` is no more than half of `most`.
+Axis make_axis(double least, double most, int count, const AxisUnits& units) {
   Axis out;
   out.factor = units.front().first;
   out.unit = units.front().second;
@@ -73,16 +90,14 @@ Axis make_axis(double most, int count, const std::vector<std::pair<double, const
     out.factor = factor;
     out.unit = name;
   }
-  const double rough = most / out.factor / count;
-  const double power = std::pow(10, std::floor(std::log10(rough)));
-  double step = 10 * power;
-  for (const double digit : {5.0, 2.0, 1.0}) {
-    if (digit * power >= rough * (1 - 1e-9)) step = digit * power;
+  const bool near = least > most / 2 && most - least > most * kNarrowest;
+  const double step = round_step((near ? most - least : most) / out.factor / count);
+  const auto first = near ? static_cast<std::int64_t>(std::floor(least / out.factor / step * (1 + 1e-12))) : 0;
+  for (std::int64_t i = first;; ++i) {
+    out.ticks.push_back(static_cast<double>(i) * step * out.factor);
+    if (i > first && out.ticks.back() >= most * (1 - 1e-9)) break;
   }
-  for (int i = 0;; ++i) {
-    out.ticks.push_back(i * step * out.factor);
-    if (out.ticks.back() >= most * (1 - 1e-9)) break;
-  }
+  out.begin = out.ticks.front();
   out.end = out.ticks.back();
   return out;
 }
@@ -116,15 +131,16 @@ std::string stage_colour(int stage) { return kStages.at(to_index(stage) % kStage
 std::string Axis::label(double value) const { return fmt::format("{:.6g}", value / factor); }
 
 Axis time_axis(Seconds most, int count) {
-  return make_axis(most.value, count, {{1e-9, "ns"}, {1e-6, "µs"}, {1e-3, "ms"}, {1, "s"}});
+  return make_axis(0, most.value, count, {{1e-9, "ns"}, {1e-6, "µs"}, {1e-3, "ms"}, {1, "s"}});
 }
 
-Axis bytes_axis(Bytes most, int count) {
-  return make_axis(static_cast<double>(most.value), count,
-                   {{1, "B"}, {0x1p10, "KiB"}, {0x1p20, "MiB"}, {0x1p30, "GiB"}, {0x1p40, "TiB"}});
+Axis bytes_axis(Bytes most, int count) { return bytes_axis(Bytes(0), most, count); }
+Axis bytes_axis(Bytes least, Bytes most, int count) {
+  return make_axis(static_cast<double>(least.value), static_cast<double>(most.value), count, kByteUnits);
 }
 
-Axis number_axis(double most, int count) { return make_axis(most, count, {{1.0, ""}}); }
+Axis number_axis(double most, int count) { return number_axis(0, most, count); }
+Axis number_axis(double least, double most, int count) { return make_axis(least, most, count, {{1.0, ""}}); }
 
 const char* series_colour(std::size_t i) {
   constexpr std::array<const char*, 6> colours{"#0f7fc0", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
@@ -172,6 +188,25 @@ void Drawing::text(double x, double y, const std::string& anchor, const std::str
   body_ += fmt::format(R"(<text x="{:.2f}" y="{:.2f}" text-anchor="{}" font-size="{}" class="{}"{}{}>{}</text>)", x, y,
                        anchor, size, style, more.empty() ? "" : " ", more, markup_text(words)) +
            "\n";
+}
+
+void Drawing::mark(std::size_t number, double x, double y, const std::string& tooltip, bool light) {
+  const char* const colour = series_colour(number);
+  const std::string style = fmt::format("fill=\"{0}\" fill-opacity=\"{1}\" stroke=\"{0}\"{2}", colour,
+                                        light ? "0" : "0.85", light ? " stroke-opacity=\"0.55\"" : "");
+  constexpr double r = 4.2;
+  switch (number % 4) {
+    case 0:
+      return path(fmt::format("M{0:.2f},{1:.2f} a{2},{2} 0 1 0 {3},0 a{2},{2} 0 1 0 -{3},0 Z", x - r, y, r, 2 * r),
+                  style, tooltip);
+    case 1:
+      return path(fmt::format("M{:.2f},{:.2f} h{} v{} h-{} Z", x - r, y - r, 2 * r, 2 * r, 2 * r), style, tooltip);
+    case 2:
+      return path(fmt::format("M{:.2f},{:.2f} l{},{} h-{} Z", x, y - 1.2 * r, 1.2 * r, 2 * r, 2.4 * r), style, tooltip);
+    default:
+      return path(fmt::format("M{0:.2f},{1:.2f} l{2},{2} l-{2},{2} l-{2},-{2} Z", x, y - 1.3 * r, 1.3 * r), style,
+                  tooltip);
+  }
 }
 
 void Drawing::clip(double x, double y, double width, double height) {

@@ -46,14 +46,20 @@ enum class Fill {
 /// Colour of a curve or mark among several: Okabe and Ito's that stand out on light and dark paper; repeats after six.
 [[nodiscard]] const char* series_colour(std::size_t i);
 
-/// A scale from 0: round ticks in a unit that suits the largest value.
+/// Marks reach no further than this from their middle.
+constexpr double kMarkRadius = 5.5;
+
+/// A scale: round ticks in a unit that suits the largest value.
 struct Axis {
+  double begin = 0;           ///< in base units; the first tick
   double end = 1;             ///< in base units; the last tick
   double factor = 1;          ///< base units of one unit
   std::string unit;           ///< "ms", "MiB"
-  std::vector<double> ticks;  ///< in base units, ascending from 0
+  std::vector<double> ticks;  ///< in base units, ascending
   /// "0.5": the number of units
   [[nodiscard]] std::string label(double value) const;
+  /// 0 at `begin`, 1 at `end`.
+  [[nodiscard]] double share(double value) const { return (value - begin) / (end - begin); }
 };
 /// Axis from 0 to at least `most`, with about `count` ticks. Up to 1 if there is nothing to show or a number is not
 /// finite.
@@ -61,6 +67,10 @@ struct Axis {
 [[nodiscard]] Axis bytes_axis(Bytes most, int count);
 /// Likewise, of plain numbers.
 [[nodiscard]] Axis number_axis(double most, int count);
+/// Likewise for values from `least` on: where all are close to each other (`least` is above half of `most`), the axis
+/// begins just below them.
+[[nodiscard]] Axis bytes_axis(Bytes least, Bytes most, int count);
+[[nodiscard]] Axis number_axis(double least, double most, int count);
 
 /// Estimated width of text in a font of that size: wide enough for common sans-serif fonts.
 [[nodiscard]] double text_width(std::string_view text, double size);
@@ -76,6 +86,8 @@ class Drawing {
             const std::string& more = "");
   void line(double x1, double y1, double x2, double y2, const std::string& style);
   void path(const std::string& points, const std::string& style, const std::string& tooltip = "");
+  /// The mark of series `number`, in its colour and one of four shapes; `light`: its outline alone.
+  void mark(std::size_t number, double x, double y, const std::string& tooltip, bool light = false);
   void text(double x, double y, const std::string& anchor, const std::string& words, const std::string& style = "ink",
             double size = 11, const std::string& more = "");
   void open(const std::string& attributes) { body_ += "<g " + attributes + ">\n"; }

@@ -6,6 +6,7 @@
 
 #include "costmodel/accuracy/compare.h"
 #include "costmodel/accuracy/validate.h"
+#include "costmodel/format/results/plan_list_json.h"
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
 #include "costmodel/prediction/predict.h"
@@ -59,6 +60,15 @@ struct NamedPrediction {
 /// Forward, backward, activations and parameters of each layer, side by side. Of more than 250 layers, those with the
 /// longest times.
 [[nodiscard]] Picture layer_bars_picture(const std::string& name, const Graph& graph, const Plan* plan);
+
+/// Throughput against peak memory of the plans of a list, numbered as in the list: samples/s if the list has them, else
+/// steps/s. A shape and colour for each number of devices, with a line through the plans that no listed plan beats in
+/// one of throughput, memory and devices without being worse in another; the others are outlines. A line at `limit`.
+/// Precondition: the list has plans.
+[[nodiscard]] Picture front_picture(const std::string& name, const format::PlanList& list, std::optional<Bytes> limit);
+/// How the plans of a list spend their steps, one bar for each of the first 12 plans that say so. Precondition: one
+/// does.
+[[nodiscard]] Picture plan_parts_picture(const std::string& name, const format::PlanList& list);
 
 /// Time by message bytes of each level's link, measured and as latency + bytes / bandwidth, on logarithmic axes.
 [[nodiscard]] Picture link_picture(const std::string& name, const Topology& topology);

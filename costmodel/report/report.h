@@ -6,6 +6,7 @@
 
 #include "costmodel/accuracy/compare.h"
 #include "costmodel/accuracy/validate.h"
+#include "costmodel/format/results/plan_list_json.h"
 #include "costmodel/from_file.h"
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
@@ -24,6 +25,7 @@ struct ReportDocuments {
   std::vector<FromFile<Prediction>> predictions;
   std::vector<FromFile<Measurement>> runs;
   std::vector<FromFile<Comparison>> comparisons;
+  std::vector<FromFile<format::PlanList>> lists;
   std::optional<FromFile<Validation>> validation;
 };
 

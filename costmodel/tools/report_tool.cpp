@@ -53,17 +53,17 @@ int main(int argc, char** argv) {
   bool force = false;
   return stagecraft::run_tool(
       {"report",
-       "Writes one HTML page about a model, its plans, predictions and runs: a summary, timelines, where the time "
-       "goes, "
-       "memory, layers, links. The page needs no network.",
+       "Writes one HTML page about a model, its plans, predictions and runs: a summary, plans to choose from, "
+       "timelines, where the time goes, memory, layers, links. The page needs no network.",
        "stagecraft report graph.json topology.json plan.json prediction.json measured.json -o report.html\n"
+       "  stagecraft report graph.json topology.json plan.json plans.json -o report.html\n"
        "  stagecraft report prediction.json -o report.html --pictures pictures --png"},
       argc, argv,
       [&](CLI::App& app) {
         app.add_option(
                "FILES", files,
-               "graph, topology, plans, predictions, measured runs, comparisons (compare --json), validation; in "
-               "any order; - is standard input")
+               "graph, topology, plans, lists of plans (plan --top or --front with --json), predictions, measured "
+               "runs, comparisons (compare --json), validation; in any order; - is standard input")
             ->required();
         app.add_option("-o,--output", output, "HTML page; - is standard output")->capture_default_str();
         CLI::Option* const folder = app.add_option("--pictures", pictures, "folder for each picture as an SVG file");

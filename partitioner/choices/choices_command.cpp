@@ -14,11 +14,11 @@
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "costmodel/index.h"
+#include "costmodel/report/pictures.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 #include "costmodel/version.h"
 #include "partitioner/candidate.h"
-#include "partitioner/choices/front_picture.h"
 #include "partitioner/choices/improve.h"
 #include "partitioner/choices/listing.h"
 #include "partitioner/choices/reasons.h"
@@ -315,7 +315,8 @@ RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& contex
     if (const std::string skipped = skipped_text(gathered.skipped); !skipped.empty()) text += skipped + "\n";
     if (request.explain) text += reasons_text(list, context.mark, line_width());
     fmt::print(stderr, "{}", text);
-    if (!request.picture.empty()) format::write_text(request.picture, picture_file(front_picture("front", list)));
+    if (!request.picture.empty())
+      format::write_text(request.picture, picture_file(report::front_picture("front", list, list.memory_limit)));
     if (request.json) format::write_text("-", format::plan_list_json(list));
   }
   RankedPlan best = plans.front();

@@ -30,6 +30,13 @@ TEST(Axis, HasRoundTicksInTheLargestUnitThatIsNotTooLarge) {
   EXPECT_EQ(time_axis(0.999_s, 2).unit, "ms");
   EXPECT_THAT(number_axis(40, 4).ticks, ElementsAre(0, 10, 20, 30, 40));  // a tick at the most is the last one
   EXPECT_EQ(number_axis(40, 4).unit, "");
+  // 3 in 4 parts are 0.75 each: ticks of 1 from the last one below 97.5 on.
+  EXPECT_THAT(number_axis(97.5, 100.5, 4).ticks, ElementsAre(97, 98, 99, 100, 101));
+  EXPECT_EQ(number_axis(97.5, 100.5, 4).share(98), 0.25);
+  EXPECT_THAT(number_axis(20, 40, 4).ticks, ElementsAre(0, 10, 20, 30, 40));        // not above half of it
+  EXPECT_EQ(number_axis(100, 100.4, 4).begin, 0);                                   // nearly equal
+  EXPECT_EQ(number_axis(100, 100, 4).begin, 0);                                     // no range
+  EXPECT_THAT(bytes_axis(3072_B, 4096_B, 2).ticks, ElementsAre(3072, 3584, 4096));  // 3, 3.5 and 4 KiB
 }
 
 TEST(Axis, IsOneUnitLongWithNothingToShow) {

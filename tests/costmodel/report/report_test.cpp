@@ -19,6 +19,7 @@
 #include "costmodel/report/pictures.h"
 #include "costmodel/report/text_gantt.h"
 #include "tests/costmodel/documents.h"
+#include "tests/costmodel/report/check_picture.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft::report {
@@ -39,62 +40,6 @@ Timeline tiny_timeline() {
       {0, 0, {ActionKind::Backward, 0, 0, -1}, 4_s, 6_s}, {1, 0, {ActionKind::ReceiveActivation, 1, 0, 0}, 0_s, 1_s},
       {1, 0, {ActionKind::Forward, 1, 0, -1}, 1_s, 2_s},  {1, 0, {ActionKind::Backward, 1, 0, -1}, 2_s, 4_s}};
   return out;
-}
-
-pugi::xml_document parsed(const std::string& text) {
-  pugi::xml_document out;
-  const auto result = out.load_string(text.c_str());
-  EXPECT_TRUE(result) << result.description() << " at "
-                      << text.substr(static_cast<std::size_t>(std::max<std::ptrdiff_t>(result.offset, 40) - 40), 80);
-  return out;
-}
-
-struct Box {
-  double left, top, right, bottom;
-  std::string words;
-};
-
-/// Every id once, every label inside the picture, no two labels over each other, by estimated widths.
-void check_picture(const Picture& picture) {
-  SCOPED_TRACE(picture.name);
-  const pugi::xml_document document = parsed(picture_file(picture));
-  const pugi::xml_node svg = document.child("svg");
-  const double width = svg.attribute("width").as_double();
-  const double height = svg.attribute("height").as_double();
-  std::set<std::string> ids;
-  for (const auto& node : svg.select_nodes("//*[@id]")) {
-    const std::string id = node.node().attribute("id").value();
-    EXPECT_TRUE(ids.insert(id).second) << id;
-    EXPECT_THAT(id, ::testing::StartsWith(picture.name));
-  }
-  std::vector<Box> boxes;
-  for (const auto& node : svg.select_nodes("//text")) {
-    const pugi::xml_node t = node.node();
-    const double x = t.attribute("x").as_double();
-    const double y = t.attribute("y").as_double();
-    const double size = t.attribute("font-size").as_double();
-    const std::string words = t.child_value();
-    const double wide = text_width(words, size);
-    const std::string anchor = t.attribute("text-anchor").value();
-    const double left = anchor == "end" ? x - wide : anchor == "middle" ? x - wide / 2 : x;
-    Box box{left, y - 0.75 * size, left + wide, y + 0.2 * size, words};
-    if (t.attribute("transform")) box = {x - size, y - wide / 2, x, y + wide / 2, words};
-    EXPECT_GE(box.left, -0.01) << words;
-    EXPECT_LE(box.right, width + 0.01) << words;
-    EXPECT_GE(box.top, -0.01) << words;
-    EXPECT_LE(box.bottom, height + 0.01) << words;
-    for (const Box& other : boxes) {
-      const bool apart =
-          box.right <= other.left || other.right <= box.left || box.bottom <= other.top || other.bottom <= box.top;
-      EXPECT_TRUE(apart) << "\"" << words << "\" over \"" << other.words << "\"";
-    }
-    boxes.push_back(box);
-  }
-  EXPECT_FALSE(boxes.empty());
-  for (const auto& node : svg.select_nodes("//rect")) {
-    EXPECT_TRUE(std::isfinite(node.node().attribute("x").as_double()));
-    EXPECT_GE(node.node().attribute("width").as_double(), 0);
-  }
 }
 
 /// A graph of `count` layers in a row, with an arrow from the first to the last one, and its plan of three stages.
@@ -136,6 +81,7 @@ ReportDocuments full_documents() {
   measurement.timeline = tiny_timeline();
   d.runs.push_back({"measured.json", measurement});
   d.comparisons.push_back({"comparison.json", full_comparison()});
+  d.lists.push_back({"plans.json", full_plan_list()});
   d.validation = {"validation.json", full_validation()};
   return d;
 }
@@ -253,7 +199,8 @@ TEST(Pictures, HaveLabelsThatDoNotOverlap) {
       ++pictures;
     }
   }
-  EXPECT_EQ(pictures, 10U);  // timeline, breakdown, memory twice, scaling, actions, layers, model, links, validation
+  // Plans twice, timeline, breakdown, memory twice, scaling, actions, layers, model, links, validation.
+  EXPECT_EQ(pictures, 12U);
   check_picture(layout_picture("graph", row_graph(300), nullptr));
   check_picture(layer_bars_picture("bars", row_graph(300), nullptr));
   check_picture(memory_picture("memory", {{"a", &d.predictions[0].value}, {"b", &d.predictions[0].value}}, 9_B));
@@ -323,6 +270,34 @@ TEST(Report, IsOneWellFormedPageWithoutANetwork) {
   EXPECT_THAT(page, HasSubstr("prefers-color-scheme:dark"));
 }
 
+TEST(Report, ShowsListsOfPlans) {
+  ReportDocuments d;
+  d.lists.push_back({"plans.json", full_plan_list()});
+  d.lists.push_back({"old.json", full_plan_list()});
+  d.lists[0].value.memory_limit = 700_B;
+  d.lists[1].value.plans[0].parts.reset();  // as version 1 without --explain
+  d.lists[1].value.memory_limit.reset();
+  d.topology = {"topology.json", full_topology()};
+  d.topology->value.device.memory = 600_B;
+  const std::vector<Section> parts = sections(d);
+  ASSERT_EQ(parts.size(), 4U);  // summary, lists, links
+  EXPECT_THAT(parts[1].title, "Plans to choose from: plans.json");
+  EXPECT_THAT(parts[1].markup, HasSubstr("The 1 best plan by cost, of 3 that fit in memory; schedule 1f1b, 4 "
+                                         "microbatches per step."));
+  EXPECT_THAT(parts[1].markup, HasSubstr("shorter step than 11.0 s"));
+  // Idle: 0.5 + 0.5 of 12 s. 1000 steps at 0.36.
+  EXPECT_THAT(parts[1].markup, HasSubstr("<td>1</td><td>optimal</td><td>3</td><td>2</td><td>12.0 s</td><td>0.75</td>"
+                                         "<td>400 B</td><td>8.3 %</td><td>360</td>"));
+  ASSERT_EQ(parts[1].pictures.size(), 2U);
+  EXPECT_EQ(parts[1].pictures[0].name, "plan-front");
+  EXPECT_THAT(parts[1].pictures[0].inner, HasSubstr("limit 700 B"));  // the list's own, not the topology's
+  EXPECT_THAT(parts[1].pictures[1].inner, HasSubstr("1 (3 devices), compute: 9.00 s"));  // with the host's 1 s
+  ASSERT_EQ(parts[2].pictures.size(), 1U);
+  EXPECT_EQ(parts[2].pictures[0].name, "plan-front-2");
+  EXPECT_THAT(parts[2].pictures[0].inner, HasSubstr("limit 600 B"));
+  EXPECT_THAT(report_page(d, parts), HasSubstr("<h1>chain</h1>"));
+}
+
 TEST(Report, EscapesNames) {
   ReportDocuments d;
   const std::string hostile = "</title><script>alert(1)</script>&\"'\xff]]>";
@@ -346,9 +321,10 @@ TEST(Report, ReadsDocumentsByTheirFormat) {
   add_document(d, format::prediction_json(full_prediction()), "d");
   add_document(d, format::measurement_json(full_measurement()), "e");
   add_document(d, format::comparison_json(full_comparison()), "f");
+  add_document(d, format::plan_list_json(full_plan_list()), "lists");
   add_document(d, format::validation_json(full_validation()), "g");
   EXPECT_TRUE(d.graph && d.topology && d.validation);
-  EXPECT_EQ(d.plans.size() + d.predictions.size() + d.runs.size() + d.comparisons.size(), 4U);
+  EXPECT_EQ(d.plans.size() + d.predictions.size() + d.runs.size() + d.comparisons.size() + d.lists.size(), 5U);
   const auto message = [&](const std::string& text) -> std::string {
     try {
       add_document(d, text, "x.json");
@@ -358,7 +334,7 @@ TEST(Report, ReadsDocumentsByTheirFormat) {
   EXPECT_EQ(message(R"({"format": "stagecraft.whatif", "version": 1})"),
             "x.json: /format: found \"stagecraft.whatif\", expected one of stagecraft.graph, stagecraft.topology, "
             "stagecraft.plan, stagecraft.prediction, stagecraft.timeline, stagecraft.comparison, "
-            "stagecraft.validation");
+            "stagecraft.plans, stagecraft.validation");
   EXPECT_THAT(message("buy milk"), HasSubstr("found no document of stagecraft"));
   EXPECT_EQ(message(format::graph_json(full_graph())), "x.json: a second document of this kind, the first is a");
 }
