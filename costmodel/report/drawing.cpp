@@ -112,10 +112,11 @@ std::string picture_style() {
 .sc .limit{stroke:#d55e00;stroke-width:1.6;stroke-dasharray:6 3}.sc .limittext{fill:#b04c00}
 .sc .box{stroke:#565b63;stroke-width:.8}.sc .bar{stroke:#33373d;stroke-width:.5}.sc .plain{fill:#e3e6ea}
 .sc .hatch{stroke:#111;stroke-opacity:.42;stroke-width:1;fill:none}.sc .dot{fill:#111;fill-opacity:.5}
+.sc .cut{stroke:#565b63;stroke-width:1.2;stroke-dasharray:4 3}
 .sc .under{fill:#eceef1}.sc .whisker{stroke:#1b1d21;stroke-width:1.2;fill:none}
 @media screen and (prefers-color-scheme:dark){
 .sc .paper{fill:#15181d}.sc .ink,.sc .strong,.sc .tip{fill:#e9ebee}.sc .soft{fill:#a9b0ba}.sc .grid{stroke:#2c313a}
-.sc .axis,.sc .edge,.sc .box{stroke:#8b939e}.sc .band{fill:#1c2027}.sc .cross{stroke:#e9ebee}.sc .limit{stroke:#ff8a3c}
+.sc .axis,.sc .edge,.sc .box,.sc .cut{stroke:#8b939e}.sc .band{fill:#1c2027}.sc .cross{stroke:#e9ebee}.sc .limit{stroke:#ff8a3c}
 .sc .limittext{fill:#ff9d5c}.sc .bar{stroke:#0c0e11}.sc .whisker{stroke:#fff}.sc .under{fill:#59616c}.sc .plain{fill:#b9bfc8}}
 )";
 }

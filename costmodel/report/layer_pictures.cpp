@@ -5,8 +5,8 @@
 #include <set>
 
 #include "costmodel/index.h"
-#include "costmodel/interchange/pipedream_conf.h"
 #include "costmodel/report/pictures.h"
+#include "costmodel/report/stage_groups.h"
 #include "costmodel/split.h"
 #include "costmodel/text/units_text.h"
 
@@ -18,16 +18,6 @@ constexpr double kBoxHigh = 34;
 constexpr double kStep = 46;  // from one box to the next below it
 constexpr double kLane = 7;
 constexpr double kEdge = 10;  // between a frame and what is in it
-
-std::vector<int> stages_of(const Graph& graph, const Plan* plan) {
-  std::vector<int> out(graph.layers.size(), -1);
-  if (plan == nullptr) return out;
-  const Graph staged = interchange::staged_graph(graph, *plan);
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    if (!is_input(graph.layers[i])) out[i] = *staged.layers[i].stage;
-  }
-  return out;
-}
 
 std::string paint_of(const Layer& layer, int stage) {
   if (is_input(layer) || stage < 0) return "class=\"box plain\"";
@@ -86,7 +76,10 @@ struct Route {
 class Layout {
  public:
   Layout(std::string name, const Graph& graph, const Plan* plan)
-      : graph_(graph), plan_(plan), out_(std::move(name), "Layers of the model"), stage_(stages_of(graph, plan)) {}
+      : graph_(graph),
+        plan_(plan),
+        out_(std::move(name), "Layers of the model"),
+        stage_(stage_of_layers(graph, plan)) {}
 
   Picture picture() {
     make_columns();
@@ -291,7 +284,7 @@ Picture layer_bars_picture(const std::string& name, const Graph& graph, const Pl
   constexpr double kBetween = 22;
   constexpr double kRow = 16;
   Drawing out(name, "Costs of each layer");
-  const std::vector<int> stages = stages_of(graph, plan);
+  const std::vector<int> stages = stage_of_layers(graph, plan);
   std::vector<int> layers = layer_list(graph);
   const std::size_t all = layers.size();
   if (all > kMost) {

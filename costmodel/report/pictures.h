@@ -61,6 +61,11 @@ struct NamedPrediction {
 /// longest times.
 [[nodiscard]] Picture layer_bars_picture(const std::string& name, const Graph& graph, const Plan* plan);
 
+/// Forward + backward time (if the graph has times), parameters and activations added up over the layers, with the cuts
+/// between the plan's stages and the share of each. Layers are in the model's order; stage by stage if stages alternate
+/// there. Throws std::invalid_argument as staged_graph for a plan of another graph.
+[[nodiscard]] Picture cumulative_picture(const std::string& name, const Graph& graph, const Plan* plan);
+
 /// Throughput against peak memory of the plans of a list, numbered as in the list: samples/s if the list has them, else
 /// steps/s. A shape and colour for each number of devices, with a line through the plans that no listed plan beats in
 /// one of throughput, memory and devices without being worse in another; the others are outlines. A line at `limit`.

@@ -378,11 +378,14 @@ std::vector<Section> sections(const ReportDocuments& d) {
         const Plan* plan = plans[i] == nullptr ? nullptr : &plans[i]->value;
         layout.pictures.push_back(layout_picture(numbered("graph", i), graph, plan));
         if (plans.size() > 1) layout.pictures.back().caption += " " + plans[i]->file + ".";
-        if (i == 0) layers.pictures.push_back(layer_bars_picture("layer-bars", graph, plan));
+        layers.pictures.push_back(cumulative_picture(numbered("layer-sums", i), graph, plan));
+        if (plans.size() > 1) layers.pictures.back().caption += " " + plans[i]->file + ".";
       } catch (const std::invalid_argument& e) {
         throw InputError(kind_of(e), plans[i]->file + ": " + e.what() + " (in " + d.graph->file + ")");
       }
     }
+    layers.pictures.push_back(
+        layer_bars_picture("layer-bars", graph, plans[0] == nullptr ? nullptr : &plans[0]->value));
     out.push_back(std::move(layers));
     out.push_back(std::move(layout));
   }

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "costmodel/index.h"
+#include "costmodel/interchange/pipedream_conf.h"
 
 namespace stagecraft::report {
 
@@ -27,6 +28,16 @@ std::vector<StageGroup> stage_groups(const Prediction& prediction) {
       for (const auto& [part, bytes] : stage.memory.parts) group.sum.memory.parts[part] += bytes;
       group.sum.fits = group.sum.fits && stage.fits;
     }
+  }
+  return out;
+}
+
+std::vector<int> stage_of_layers(const Graph& graph, const Plan* plan) {
+  std::vector<int> out(graph.layers.size(), -1);
+  if (plan == nullptr) return out;
+  const Graph staged = interchange::staged_graph(graph, *plan);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if (!is_input(graph.layers[i])) out[i] = *staged.layers[i].stage;
   }
   return out;
 }

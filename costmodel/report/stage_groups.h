@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/graph.h"
+#include "costmodel/plan.h"
 #include "costmodel/prediction/predict.h"
 
 namespace stagecraft::report {
@@ -15,5 +17,9 @@ struct StageGroup {
 
 /// All stages, those of a device together, by their first stage.
 [[nodiscard]] std::vector<StageGroup> stage_groups(const Prediction& prediction);
+
+/// The stage of each layer; -1 for inputs, and for all layers without a plan. Throws std::invalid_argument as
+/// staged_graph for a plan of another graph.
+[[nodiscard]] std::vector<int> stage_of_layers(const Graph& graph, const Plan* plan);
 
 }  // namespace stagecraft::report

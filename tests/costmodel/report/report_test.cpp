@@ -199,8 +199,8 @@ TEST(Pictures, HaveLabelsThatDoNotOverlap) {
       ++pictures;
     }
   }
-  // Plans twice, timeline, breakdown, memory twice, scaling, actions, layers, model, links, validation.
-  EXPECT_EQ(pictures, 12U);
+  // Plans twice, timeline, breakdown, memory twice, scaling, actions, layers twice, model, links, validation.
+  EXPECT_EQ(pictures, 13U);
   check_picture(layout_picture("graph", row_graph(300), nullptr));
   check_picture(layer_bars_picture("bars", row_graph(300), nullptr));
   check_picture(memory_picture("memory", {{"a", &d.predictions[0].value}, {"b", &d.predictions[0].value}}, 9_B));
