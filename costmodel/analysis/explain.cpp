@@ -375,6 +375,8 @@ StepParts mean_parts(const Prediction& prediction) {
   return out;
 }
 
+Seconds idle_time(const StepParts& parts) { return parts.exposed_transfer + parts.bubble; }
+
 Seconds total(const StepParts& parts) {
   return parts.compute + parts.host + parts.update + parts.reduce + parts.exposed_transfer + parts.bubble;
 }

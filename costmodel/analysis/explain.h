@@ -30,6 +30,8 @@ struct StepParts {
 
 /// The sum of the parts.
 [[nodiscard]] Seconds total(const StepParts& parts);
+/// The time without computations, updates and reductions: Prediction::bubble of the step.
+[[nodiscard]] Seconds idle_time(const StepParts& parts);
 
 /// The parts of a predicted step, as a mean over all ranks. A prediction does not tell host time apart: `host` is 0,
 /// and what it would be is in `compute` and `update`.

@@ -160,6 +160,14 @@ std::vector<std::vector<int>> stages_of_positions(const Prediction& prediction) 
   return out;
 }
 
+std::string bubble_text(const Prediction& prediction, const std::string& mark) {
+  std::string out = fmt::format("bubble {}{:.1f} %", mark, prediction.bubble * 100);
+  if (prediction.unused_devices.empty()) return out;
+  const double used = 1 - static_cast<double>(prediction.unused_devices.size()) / prediction.devices;
+  return out + fmt::format(" ({}{:.1f} % with the devices that are not in any stage)", mark,
+                           (1 - (1 - prediction.bubble) * used) * 100);
+}
+
 std::string throughput_text(const Prediction& prediction, const std::string& mark) {
   if (!prediction.samples_per_s) return "";
   std::string out = fmt::format("{}{:.1f} samples per second", mark, *prediction.samples_per_s);

@@ -122,6 +122,9 @@ struct Prediction {
 
 /// "8 of 16 devices are idle: 8-15 have no microbatch, ..."; empty if all work.
 [[nodiscard]] std::string idle_text(const Prediction& prediction);
+/// "bubble 20.0 %", or "bubble 20.0 % (60.0 % with the devices that are not in any stage)": the mean over the devices
+/// of the share of the step in which they neither compute, update nor reduce. `mark` precedes each figure.
+[[nodiscard]] std::string bubble_text(const Prediction& prediction, const std::string& mark);
 /// "1.3 samples per second (0.7 per device)", where devices that the plan does not use do not count, without the
 /// parenthesis if it uses one; `mark` precedes each figure. Empty if the samples of a microbatch are unknown.
 [[nodiscard]] std::string throughput_text(const Prediction& prediction, const std::string& mark);

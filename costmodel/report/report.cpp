@@ -195,9 +195,7 @@ Section list_section(const ReportDocuments& d, const FromFile<format::PlanList>&
                                  std::to_string(plan.replicas.size()), format_seconds(plan.step)};
     if (samples) row.push_back(fmt::format("{:.4g}", plan.samples_per_s.value_or(0)));
     row.push_back(format_bytes(plan.memory));
-    row.push_back(plan.parts && plan.step > Seconds(0)
-                      ? percent((plan.parts->bubble + plan.parts->exposed_transfer) / plan.step)
-                      : "");
+    row.push_back(plan.parts && plan.step > Seconds(0) ? percent(idle_time(*plan.parts) / plan.step) : "");
     if (list.price_per_device_hour) row.push_back(plan.price ? fmt::format("{:.4g}", *plan.price * 1000) : "");
     rows.push_back(std::move(row));
   }

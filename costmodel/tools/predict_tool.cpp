@@ -54,7 +54,7 @@ void print(const stagecraft::Prediction& p, const std::vector<std::string>& fits
   const auto time = [&](stagecraft::Seconds t) { return mark + format_seconds(t); };
   std::string out = "step " + time(p.iteration);
   if (p.samples_per_s) out += ", " + throughput_text(p, mark);
-  out += fmt::format(", bubble {}{:.1f} %\n", mark, p.bubble * 100);
+  out += ", " + bubble_text(p, mark) + "\n";
   if (p.low && p.high)
     out += fmt::format("90 % interval of the step: {} to {}\n{}", time(*p.low), time(*p.high),
                        stagecraft::list_lines(p.interval, "  ", stagecraft::line_width()));

@@ -90,6 +90,7 @@ std::string list_text(const format::PlanList& list, int lines, const std::string
   }
   columns.push_back({.title = "step"});
   if (samples) columns.push_back({.title = "samples/s"});
+  columns.push_back({.title = "bubble"});
   columns.push_back({.title = "peak memory"});
   if (costs) columns.push_back({.title = list.price_per_device_hour ? "1000 steps" : "device time"});
   const std::size_t shown = lines == 0 ? list.plans.size() : std::min(list.plans.size(), to_index(lines));
@@ -106,6 +107,9 @@ std::string list_text(const format::PlanList& list, int lines, const std::string
     }
     row.push_back(mark + format_seconds(plan.step));
     if (samples) row.push_back(mark + fmt::format("{:.4g}", plan.samples_per_s.value_or(0)));
+    row.push_back(plan.parts && plan.step > Seconds(0)
+                      ? fmt::format("{}{:.1f} %", mark, idle_time(*plan.parts) / plan.step * 100)
+                      : "");
     row.push_back(mark + format_bytes(plan.memory));
     if (costs) {
       row.push_back(mark +

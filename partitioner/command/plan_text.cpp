@@ -58,6 +58,7 @@ std::string stages_text(const Graph& graph, const RankedPlan& ranked, const std:
   if (plan.iteration && prediction.samples_per_s) out += ", " + throughput_text(prediction, mark);
   if (plan.iteration && plan.lower_bound)
     out += fmt::format(": {} on these devices", gap_text(*plan.iteration, *plan.lower_bound));
+  if (plan.iteration) out += "\n" + bubble_text(prediction, mark);
   if (!mark.empty()) out += "\n~ marks figures that were not measured on this topology's devices: " + other_device;
   return out + "\n";
 }
@@ -73,11 +74,13 @@ std::string ranking_text(const Ranking& ranking, const std::string& mark, int wi
     std::string shown = fmt::format("{}", fmt::join(replicas, "-"));
     if (shown.size() > 18) shown = fmt::format("{} stages", replicas.size());
     rows.push_back({r.origin, std::move(shown), mark + format_seconds(r.prediction.iteration),
-                    mark + format_bytes(peak), r.fits ? "" : "does not fit"});
+                    fmt::format("{}{:.1f} %", mark, r.prediction.bubble * 100), mark + format_bytes(peak),
+                    r.fits ? "" : "does not fit"});
   }
   std::string out = table_text({{.title = "plan", .left = true, .can_be_cut = true},
                                 {.title = "replicas"},
                                 {.title = "step"},
+                                {.title = "bubble"},
                                 {.title = "peak memory"},
                                 {.title = "", .left = true}},
                                rows, width);

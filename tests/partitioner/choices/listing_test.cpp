@@ -58,6 +58,8 @@ TEST(PlanList, HasThePartsOfEachStepAndTheMemoryLimit) {
   EXPECT_EQ(list.memory_limit, 100_B);
   EXPECT_EQ(list.plans[0].parts, (StepParts{.compute = 20_s, .reduce = 4_s, .exposed_transfer = 1_s, .bubble = 5_s}));
   EXPECT_FALSE(list.plans[0].explained);
+  EXPECT_THAT(list_text(list, 10, "~", 80),
+              AllOf(HasSubstr("  bubble peak memory"), HasSubstr(" ~20.0 % ")));  // 6 of 30 s
 }
 
 TEST(ListText, ShowsTenPlansAndDevicesAsRanges) {

@@ -22,6 +22,7 @@ RankedPlan two_stages() {
                        {{0, 0, 1}, {2, 1}}, {});
   out.plan.strategy = "profile";
   out.plan.iteration = out.prediction.iteration = Seconds(20);
+  out.prediction.bubble = 0.125;
   out.prediction.timeline.memory = {{0, Bytes(3072), {}}, {1, Bytes(1024), {}}};
   return out;
 }
@@ -35,17 +36,19 @@ TEST(StagesText, ShowsStagesAndTimes) {
             "stage replicas devices layers fwd + bwd parameters first .. last\n"
             "    0        2     0,1      2    6.00 s   2.00 KiB l0 .. l1\n"
             "    1        1       2      1    3.00 s   1.00 KiB l2 .. l2\n"
-            "slowest stage 3.00 s per microbatch, estimated by profile; predicted step 20.0 s\n");
+            "slowest stage 3.00 s per microbatch, estimated by profile; predicted step 20.0 s\n"
+            "bubble 12.5 %\n");
 }
 
 TEST(StagesText, SaysHowFarFromTheBestThePlanCanBe) {
   RankedPlan ranked = two_stages();
   ranked.plan.lower_bound = Seconds(20);
   EXPECT_THAT(stages_text(graph(), ranked, "", 80),
-              EndsWith("; predicted step 20.0 s: the best possible on these devices\n"));
+              EndsWith("; predicted step 20.0 s: the best possible on these devices\nbubble 12.5 %\n"));
   ranked.plan.lower_bound = Seconds(16);  // 20 / 16 = 1.25
-  EXPECT_THAT(stages_text(graph(), ranked, "", 80),
-              EndsWith("; predicted step 20.0 s: at most 25 % above the best possible on these devices\n"));
+  EXPECT_THAT(
+      stages_text(graph(), ranked, "", 80),
+      EndsWith("; predicted step 20.0 s: at most 25 % above the best possible on these devices\nbubble 12.5 %\n"));
 }
 
 TEST(StagesText, SpeaksOfDevicesWhereTheyHaveSeveralStagesAndOfASteadyStateWithoutEnd) {
@@ -61,10 +64,11 @@ TEST(StagesText, SpeaksOfDevicesWhereTheyHaveSeveralStagesAndOfASteadyStateWitho
 }
 
 TEST(StagesText, MarksTimesOfAnotherDevice) {
-  EXPECT_THAT(stages_text(graph(), two_stages(), "measured on A, the topology has B", 80),
-              AllOf(HasSubstr(" ~6.00 s "), HasSubstr(" ~2.00 KiB "), HasSubstr("; predicted step ~20.0 s\n"),
-                    EndsWith("~ marks figures that were not measured on this topology's devices: measured on A, the "
-                             "topology has B\n")));
+  EXPECT_THAT(
+      stages_text(graph(), two_stages(), "measured on A, the topology has B", 80),
+      AllOf(HasSubstr(" ~6.00 s "), HasSubstr(" ~2.00 KiB "), HasSubstr("; predicted step ~20.0 s\nbubble ~12.5 %\n"),
+            EndsWith("~ marks figures that were not measured on this topology's devices: measured on A, the "
+                     "topology has B\n")));
 }
 
 TEST(RankingText, ShowsThePlansAndWhatFits) {
@@ -73,9 +77,9 @@ TEST(RankingText, ShowsThePlansAndWhatFits) {
   large.fits = false;
   large.prediction.iteration = Seconds(10);
   EXPECT_EQ(ranking_text({{two_stages(), large}, {}, 0}, "~", 80),
-            "plan              replicas    step peak memory\n"
-            "profile, 2 stages      2-1 ~20.0 s   ~3.00 KiB\n"
-            "pipedream              2-1 ~10.0 s   ~3.00 KiB does not fit\n");
+            "plan              replicas    step  bubble peak memory\n"
+            "profile, 2 stages      2-1 ~20.0 s ~12.5 %   ~3.00 KiB\n"
+            "pipedream              2-1 ~10.0 s ~12.5 %   ~3.00 KiB does not fit\n");
 }
 
 TEST(RankingText, SaysWhatItLeavesOut) {
