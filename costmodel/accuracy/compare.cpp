@@ -21,8 +21,18 @@ Seconds median_time(const std::vector<Seconds>& times) {
   return Seconds(median(std::move(values)));
 }
 
-/// Mean time of one action by (stage, kind), for each step from `first` on; median over the steps.
-std::map<Key, Seconds> action_times(const Timeline& timeline, std::size_t first) {
+template <class T>
+std::string percent(const Compared<T>& compared) {
+  const auto error = compared.error();
+  return error ? fmt::format("{:+.1f} %", *error * 100) : "-";
+}
+
+std::string milliseconds(Seconds time) { return fmt::format("{:.3f} ms", time.value * 1e3); }
+std::string mebibytes(Bytes bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes.value) / 1048576); }
+
+}  // namespace
+
+std::map<std::pair<int, ActionKind>, Seconds> action_times(const Timeline& timeline, std::size_t first) {
   std::map<int, std::size_t> order;
   for (std::size_t i = 0; i < timeline.steps.size(); ++i) order[timeline.steps[i].step] = i;
   std::map<Key, std::map<int, std::pair<Seconds, int>>> sums;
@@ -42,16 +52,15 @@ std::map<Key, Seconds> action_times(const Timeline& timeline, std::size_t first)
   return out;
 }
 
-template <class T>
-std::string percent(const Compared<T>& compared) {
-  const auto error = compared.error();
-  return error ? fmt::format("{:+.1f} %", *error * 100) : "-";
+Seconds step_spread(const Timeline& timeline, std::size_t first) {
+  const Seconds median_step = step_time(timeline, first);
+  std::vector<Seconds> deviations;
+  for (std::size_t i = first; i < timeline.steps.size(); ++i) {
+    const Seconds time = timeline.steps[i].end - timeline.steps[i].start;
+    deviations.push_back(std::max(time - median_step, median_step - time));
+  }
+  return median_time(deviations);
 }
-
-std::string milliseconds(Seconds time) { return fmt::format("{:.3f} ms", time.value * 1e3); }
-std::string mebibytes(Bytes bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes.value) / 1048576); }
-
-}  // namespace
 
 std::vector<double> idle_shares(const Timeline& timeline, std::size_t first) {
   const std::vector<StepTime>& steps = timeline.steps;
@@ -119,12 +128,7 @@ Comparison compare(const Prediction& prediction, const Measurement& measurement,
   out.step = {prediction.iteration, step_time(measured, out.skipped)};
   out.low = prediction.low;
   out.high = prediction.high;
-  std::vector<Seconds> deviations;
-  for (std::size_t i = out.skipped; i < measured.steps.size(); ++i) {
-    const Seconds time = measured.steps[i].end - measured.steps[i].start;
-    deviations.push_back(std::max(time - out.step.measured, out.step.measured - time));
-  }
-  out.spread = median_time(deviations);
+  out.spread = step_spread(measured, out.skipped);
   if (prediction.samples_per_s && measurement.microbatch_samples && out.step.measured > Seconds(0)) {
     const double samples = static_cast<double>(*measurement.microbatch_samples) * measurement.microbatches;
     out.samples_per_s = Compared<double>{*prediction.samples_per_s, samples / out.step.measured.value};

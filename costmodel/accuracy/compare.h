@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "costmodel/conditions.h"
@@ -66,6 +68,13 @@ struct Comparison {
   bool ended = true;                  ///< false: the measurement is what a run wrote before its end
   friend bool operator==(const Comparison&, const Comparison&) = default;
 };
+
+/// Mean time of one action of each kind on each stage, in each step from number `first` on; the median over the steps.
+[[nodiscard]] std::map<std::pair<int, ActionKind>, Seconds> action_times(const Timeline& timeline,
+                                                                         std::size_t first = 0);
+
+/// Median absolute deviation of the steps from number `first` on. Throws as step_time.
+[[nodiscard]] Seconds step_spread(const Timeline& timeline, std::size_t first = 0);
 
 /// For each rank, the share of a step in which the rank neither computes nor reduces nor updates: it waits, sends, or
 /// is idle. The median of the steps from number `first` on whose spans, and those of the adjacent steps, were kept; 0

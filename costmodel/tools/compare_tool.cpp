@@ -1,33 +1,78 @@
+#include <variant>
+
 #include "costmodel/accuracy/compare.h"
+#include "costmodel/accuracy/step_change.h"
 #include "costmodel/command/tool.h"
+#include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
+#include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/comparison_json.h"
+#include "costmodel/format/results/step_change_json.h"
+#include "costmodel/text/table.h"
+
+namespace {
+
+using stagecraft::Measurement;
+using stagecraft::Prediction;
+
+std::variant<Prediction, Measurement> read_either(const std::string& path) {
+  const std::string text = stagecraft::format::read_text(path);
+  const std::string kind = stagecraft::format::text_kind(text);
+  if (kind == "stagecraft.prediction") return stagecraft::format::parse_prediction(text, path);
+  if (kind == "stagecraft.timeline") return stagecraft::format::parse_measurement(text, path);
+  throw stagecraft::FormatError(stagecraft::ErrorKind::OtherDocument,
+                                path + ": /format: found " +
+                                    (kind.empty() ? "no document of stagecraft" : "\"" + kind + "\"") +
+                                    ", expected \"stagecraft.prediction\" or \"stagecraft.timeline\"" +
+                                    (kind == "stagecraft.plan" ? "; stagecraft diff compares plans" : ""));
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
-  std::string prediction_path;
-  std::string measurement_path;
+  std::string first_path;
+  std::string second_path;
   std::size_t skip = 2;
   bool json = false;
   return stagecraft::run_tool(
       {"compare",
-       "Compares a prediction with a measured run: step, actions of each stage, bubble and memory of each rank.",
-       "stagecraft compare prediction.json measured.json"},
+       "Compares a prediction with a measured run, two predictions, or two measured runs: step, actions of each stage, "
+       "bubble, memory. Which of two plans is faster, and how likely, is what stagecraft diff says.",
+       "stagecraft compare prediction.json measured.json\n"
+       "  stagecraft compare prediction.json other-prediction.json"},
       argc, argv,
       [&](CLI::App& app) {
-        app.add_option("PREDICTION", prediction_path, "prediction.json of stagecraft predict")->required();
-        app.add_option("MEASURED", measurement_path, "measured.json of stagecraft run")->required();
+        app.add_option("FIRST", first_path,
+                       "prediction.json of stagecraft predict, or measured.json of stagecraft run; - is standard input")
+            ->required();
+        app.add_option("SECOND", second_path, "likewise; figures of two alike are changes from FIRST to SECOND")
+            ->required();
         app.add_option("--skip", skip, "number of measured steps to skip at the start")
             ->capture_default_str()
             ->transform(stagecraft::integer<std::size_t>(0));
-        app.add_flag("--json", json, "a stagecraft.comparison document instead of a table");
+        app.add_flag("--json", json,
+                     "a stagecraft.comparison document, or a stagecraft.change document of two alike, instead of a "
+                     "table");
       },
       [&] {
-        const auto prediction = stagecraft::format::read_prediction(prediction_path);
-        const auto measurement = stagecraft::format::read_measurement(measurement_path);
-        const auto comparison = stagecraft::compare(prediction, measurement, skip);
+        const auto first = read_either(first_path);
+        const auto second = read_either(second_path);
+        if (first.index() != second.index()) {
+          const bool swapped = std::holds_alternative<Measurement>(first);
+          const auto comparison = stagecraft::compare(std::get<Prediction>(swapped ? second : first),
+                                                      std::get<Measurement>(swapped ? first : second), skip);
+          stagecraft::format::write_text(
+              "-", json ? stagecraft::format::comparison_json(comparison) : comparison_text(comparison));
+          return 0;
+        }
+        const stagecraft::StepChange change =
+            std::holds_alternative<Prediction>(first)
+                ? stagecraft::step_change(std::get<Prediction>(first), std::get<Prediction>(second))
+                : stagecraft::step_change(std::get<Measurement>(first), std::get<Measurement>(second), skip);
         stagecraft::format::write_text(
-            "-", json ? stagecraft::format::comparison_json(comparison) : comparison_text(comparison));
+            "-", json ? stagecraft::format::step_change_json(change)
+                      : step_change_text(change, first_path, second_path, stagecraft::line_width()));
         return 0;
       });
 }

@@ -6,6 +6,7 @@
 
 #include "costmodel/accuracy/compare.h"
 #include "costmodel/accuracy/intervals.h"
+#include "costmodel/accuracy/step_change.h"
 #include "costmodel/analysis/diff.h"
 #include "costmodel/analysis/explain.h"
 #include "costmodel/analysis/whatif.h"
@@ -13,6 +14,7 @@
 #include "costmodel/format/results/comparison_json.h"
 #include "costmodel/format/results/explanation_json.h"
 #include "costmodel/format/results/plan_comparison_json.h"
+#include "costmodel/format/results/step_change_json.h"
 #include "costmodel/format/results/whatif_json.h"
 #include "costmodel/prediction/predict.h"
 #include "costmodel/report/pictures.h"
@@ -41,6 +43,20 @@ double number(Bytes value) { return static_cast<double>(value.value); }
 template <class T>
 Pair pair(const Compared<T>& compared) {
   return {number(compared.predicted), number(compared.measured), compared.error()};
+}
+
+/// A number on both sides of a change, in the unit that the property's name says.
+struct ChangedNumber {
+  std::optional<double> first, second, change;
+};
+
+template <class T>
+ChangedNumber changed_number(const Changed<T>& changed) {
+  ChangedNumber out;
+  if (changed.first) out.first = number(*changed.first);
+  if (changed.second) out.second = number(*changed.second);
+  out.change = changed.change();
+  return out;
 }
 
 std::string repr(const Prediction& p) {
@@ -179,6 +195,65 @@ void bind_comparison(nb::module_& module) {
       .def("__repr__", [](const Comparison& self) { return repr(self); });
   add_document(comparison, format::parse_comparison, format::comparison_json);
   add_html(comparison, "comparison");
+}
+
+void bind_change(nb::module_& module) {
+  nb::class_<ChangedNumber>(module, "Changed", "A number of two predictions or two runs.")
+      .def_ro("first", &ChangedNumber::first, "None if the first has none.")
+      .def_ro("second", &ChangedNumber::second, "None if the second has none.")
+      .def_ro("change", &ChangedNumber::change,
+              "second / first - 1; None unless both are known and the first is not 0.")
+      .def("__repr__", [](const ChangedNumber& self) {
+        const auto text = [](const std::optional<double>& value) {
+          return value ? fmt::format("{:.4g}", *value) : std::string("none");
+        };
+        const std::string change = self.change ? fmt::format(", {:+.1f} %", *self.change * 100) : "";
+        return fmt::format("Changed({} to {}{})", text(self.first), text(self.second), change);
+      });
+  nb::class_<ActionChange>(module, "ActionChange", "One kind of action of one stage.")
+      .def_ro("stage", &ActionChange::stage)
+      .def_prop_ro("kind", [](const ActionChange& self) { return std::string(to_string(self.kind)); })
+      .def_prop_ro("time_s", [](const ActionChange& self) { return changed_number(self.time); });
+  nb::class_<RanksChange>(module, "RanksChange", "The ranks that run a stage.")
+      .def_ro("stage", &RanksChange::stage)
+      .def_prop_ro(
+          "bubble", [](const RanksChange& self) { return changed_number(self.bubble); }, "Mean idle share, 0 to 1.")
+      .def_prop_ro(
+          "peak_bytes", [](const RanksChange& self) { return changed_number(self.memory); }, "The largest peak.");
+  nb::class_<ConditionChange>(module, "ConditionChange", "Something else that differs.")
+      .def_ro("what", &ConditionChange::what)
+      .def_ro("first", &ConditionChange::first)
+      .def_ro("second", &ConditionChange::second)
+      .def("__repr__", [](const ConditionChange& self) {
+        return fmt::format("ConditionChange({}: {}, {})", self.what, self.first, self.second);
+      });
+  nb::class_<StepChange> change(
+      module, "StepChange",
+      "From one prediction to another, or from one measured run to another (stagecraft.change); str() is a table.");
+  change.def_ro("measured", &StepChange::measured, "Whether the two are runs.")
+      .def_prop_ro(
+          "step_s", [](const StepChange& self) { return changed_number(self.step); }, "Seconds of a step.")
+      .def_prop_ro("samples_per_s", [](const StepChange& self) { return changed_number(self.samples_per_s); })
+      .def_prop_ro(
+          "bubble", [](const StepChange& self) { return changed_number(self.bubble); },
+          "Idle share of the step, 0 to 1, mean over all ranks.")
+      .def_prop_ro(
+          "peak_bytes", [](const StepChange& self) { return changed_number(self.memory); },
+          "Of the rank that needs the most.")
+      .def_ro("actions", &StepChange::actions)
+      .def_ro("ranks", &StepChange::ranks, "By stage.")
+      .def_ro("differences", &StepChange::differences)
+      .def_ro("distrust", &StepChange::distrust, "Reasons not to trust it.")
+      .def(
+          "to_json", [](const StepChange& self) { return format::step_change_json(self); },
+          "The document stagecraft.change.")
+      .def("__str__", [](const StepChange& self) { return step_change_text(self, "first", "second", kWidth); })
+      .def("__repr__", [](const StepChange& self) {
+        return fmt::format("StepChange({}: step {} to {})", self.measured ? "runs" : "predictions",
+                           format_seconds(self.step.first.value_or(Seconds(0))),
+                           format_seconds(self.step.second.value_or(Seconds(0))));
+      });
+  add_html(change, "text");
 }
 
 void bind_analyses(nb::module_& module) {
@@ -326,6 +401,7 @@ void bind_ranking(nb::module_& module) {
 void bind_answers(nb::module_& module) {
   bind_prediction(module);
   bind_comparison(module);
+  bind_change(module);
   bind_analyses(module);
   bind_ranking(module);
 }

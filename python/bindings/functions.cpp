@@ -12,6 +12,7 @@
 #include "costmodel/accuracy/calibrate.h"
 #include "costmodel/accuracy/compare.h"
 #include "costmodel/accuracy/intervals.h"
+#include "costmodel/accuracy/step_change.h"
 #include "costmodel/analysis/diff.h"
 #include "costmodel/analysis/explain.h"
 #include "costmodel/analysis/whatif.h"
@@ -252,6 +253,10 @@ void bind_functions(nb::module_& module) {
       nb::arg("graph"), nb::arg("topology"), nb::arg("first"), nb::arg("second"), nb::arg("calibration").none(),
       nb::arg("acceptance"), free);
   module.def("compare", &compare, nb::arg("prediction"), nb::arg("measurement"), nb::arg("skip"), free);
+  module.def("change", nb::overload_cast<const Prediction&, const Prediction&>(&step_change), nb::arg("first"),
+             nb::arg("second"), free);
+  module.def("change", nb::overload_cast<const Measurement&, const Measurement&, std::size_t>(&step_change),
+             nb::arg("first"), nb::arg("second"), nb::arg("skip"), free);
 }
 
 }  // namespace stagecraft::python

@@ -1,9 +1,10 @@
 """stagecraft: profile, plan, predict and run pipeline-parallel training. docs/python.md is its guide."""
 
-from ._core import (ActionComparison, BubbleComparison, Calibration, Compared, Comparison, Device, Edge, Explanation, Figure,
-                    Graph, Layer, LayerMove, Level, Link, MeasuredDevice, Measurement, MemoryComparison, MovedLayer, Output,
-                    PathShare, Plan, PlanComparison, PlanDifference, Prediction, Provenance, RankMemory, RankedPlan, Ranking,
-                    Report, Skipped, Span, Stage, StagePrediction, StepParts, StepRatio, StepTime, Timeline, Timing, Topology,
+from ._core import (ActionChange, ActionComparison, BubbleComparison, Calibration, Changed, Compared, Comparison,
+                    ConditionChange, Device, Edge, Explanation, Figure, Graph, Layer, LayerMove, Level, Link,
+                    MeasuredDevice, Measurement, MemoryComparison, MovedLayer, Output, PathShare, Plan, PlanComparison,
+                    PlanDifference, Prediction, Provenance, RankMemory, RankedPlan, Ranking, RanksChange, Report, Skipped,
+                    Span, Stage, StagePrediction, StepChange, StepParts, StepRatio, StepTime, Timeline, Timing, Topology,
                     WhatIf, Work, settings, strategies, version)
 from .errors import Error, InputError, MissingProgramError, NoPlanError, ProgramError
 from .planning import changed, compare, diff, explain, plan, plans, predict, report, whatif
@@ -12,11 +13,12 @@ from .training import Evaluation, Run, evaluate, export, profile, run
 __version__ = version()
 
 __all__ = [
-    "ActionComparison", "BubbleComparison", "Calibration", "Compared", "Comparison", "Device", "Edge", "Error", "Evaluation",
-    "Explanation", "Figure", "Graph", "InputError", "Layer", "LayerMove", "Level", "Link", "MeasuredDevice", "Measurement",
-    "MemoryComparison", "MissingProgramError", "MovedLayer", "NoPlanError", "Output", "PathShare", "Plan", "PlanComparison",
-    "PlanDifference", "Prediction", "ProgramError", "Provenance", "RankMemory", "RankedPlan", "Ranking", "Report", "Run",
-    "Skipped", "Span", "Stage", "StagePrediction", "StepParts", "StepRatio", "StepTime", "Timeline", "Timing", "Topology",
-    "WhatIf", "Work", "__version__", "changed", "compare", "diff", "evaluate", "explain", "export", "plan", "plans", "predict",
+    "ActionChange", "ActionComparison", "BubbleComparison", "Calibration", "Changed", "Compared", "Comparison",
+    "ConditionChange", "Device", "Edge", "Error", "Evaluation", "Explanation", "Figure", "Graph", "InputError", "Layer",
+    "LayerMove", "Level", "Link", "MeasuredDevice", "Measurement", "MemoryComparison", "MissingProgramError", "MovedLayer",
+    "NoPlanError", "Output", "PathShare", "Plan", "PlanComparison", "PlanDifference", "Prediction", "ProgramError",
+    "Provenance", "RankMemory", "RankedPlan", "Ranking", "RanksChange", "Report", "Run", "Skipped", "Span", "Stage",
+    "StagePrediction", "StepChange", "StepParts", "StepRatio", "StepTime", "Timeline", "Timing", "Topology", "WhatIf",
+    "Work", "__version__", "changed", "compare", "diff", "evaluate", "explain", "export", "plan", "plans", "predict",
     "profile", "report", "run", "settings", "strategies", "version", "whatif",
 ]

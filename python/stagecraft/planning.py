@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Union
+from typing import Union, overload
 
 from . import _core
 from ._core import (Calibration, Comparison, Explanation, Graph, Measurement, Plan, PlanComparison, Prediction, Ranking, Report,
-                    Topology, WhatIf)
+                    StepChange, Topology, WhatIf)
 from .errors import InputError
 
 Bytes = Union[int, float, str]
@@ -148,11 +148,28 @@ def diff(graph: Graph, topology: Topology, first: Plan, second: Plan, *, calibra
     return _core.diff(graph, topology, first, second, calibration, _acceptance(accept_untrusted, accept_other_device))
 
 
-def compare(prediction: Prediction, measurement: Measurement, *, skip: int = 2) -> Comparison:
-    """Compares a prediction with a measured run, skipping its first `skip` steps."""
+@overload
+def compare(first: Prediction, second: Measurement, *, skip: int = 2) -> Comparison: ...
+@overload
+def compare(first: Measurement, second: Prediction, *, skip: int = 2) -> Comparison: ...
+@overload
+def compare(first: Prediction, second: Prediction, *, skip: int = 2) -> StepChange: ...
+@overload
+def compare(first: Measurement, second: Measurement, *, skip: int = 2) -> StepChange: ...
+
+
+def compare(first: Prediction | Measurement, second: Prediction | Measurement, *, skip: int = 2) -> Comparison | StepChange:
+    """Compares a prediction with a measured run, in any order; or says what changes from one prediction to another, or from
+    one run to another. The first `skip` steps of a run are skipped."""
     if skip < 0:
         raise InputError(f"skip: {skip} is not an integer of 0 or more")
-    return _core.compare(prediction, measurement, skip)
+    if isinstance(first, Prediction) and isinstance(second, Prediction):
+        return _core.change(first, second)
+    if isinstance(first, Measurement) and isinstance(second, Measurement):
+        return _core.change(first, second, skip)
+    if isinstance(first, Measurement) and isinstance(second, Prediction):
+        first, second = second, first
+    return _core.compare(first, second, skip)
 
 
 def report(*documents: Document) -> Report:

@@ -22,7 +22,8 @@ BIN = None
 def document(case, name):
     """A document of a golden case."""
     types = {"stagecraft.graph": stagecraft.Graph, "stagecraft.topology": stagecraft.Topology, "stagecraft.plan": stagecraft.Plan,
-             "stagecraft.prediction": stagecraft.Prediction, "stagecraft.timeline": stagecraft.Measurement}
+             "stagecraft.prediction": stagecraft.Prediction, "stagecraft.timeline": stagecraft.Measurement,
+             "stagecraft.comparison": stagecraft.Comparison}
     path = os.path.join(CASES, case, name)
     with open(path) as file:
         return types[json.load(file)["format"]].load(path)
@@ -203,6 +204,20 @@ class Documents(unittest.TestCase):
         self.assertEqual((answer.step_s.predicted, answer.step_s.measured), (4, 5))
         self.assertAlmostEqual(answer.step_s.error, -0.2)
         self.assertEqual((answer.memory[0].peak_bytes.predicted, answer.memory[0].peak_bytes.measured), (300, 200))
+
+    def test_changed_numbers(self):
+        graph, topology, plan = scenario("whatif")
+        before = stagecraft.predict(graph, topology, plan)
+        after = stagecraft.predict(*stagecraft.changed(graph, topology, plan, {"compute": "2x"}))
+        answer = stagecraft.compare(before, after)
+        self.assertFalse(answer.measured)
+        self.assertEqual((answer.step_s.first, answer.step_s.second), (before.iteration_s, after.iteration_s))
+        self.assertEqual((answer.bubble.first, answer.bubble.second), (before.bubble, after.bubble))
+        forwards = [each.time_s.change for each in answer.actions if each.kind == "forward"]
+        self.assertEqual(forwards, [1.0] * len(plan.stages))
+        self.assertIn("StepChange(predictions: step ", repr(answer))
+        run = document("compare", "measured.json")
+        self.assertEqual(stagecraft.compare(run, run, skip=1).step_s.change, 0)
 
 
 class Errors(unittest.TestCase):

@@ -18,6 +18,7 @@
 #include "costmodel/format/results/explanation_json.h"
 #include "costmodel/format/results/objective_json.h"
 #include "costmodel/format/results/plan_comparison_json.h"
+#include "costmodel/format/results/step_change_json.h"
 #include "costmodel/format/results/steps_json.h"
 #include "costmodel/format/results/validation_json.h"
 #include "costmodel/format/results/whatif_json.h"
@@ -74,6 +75,26 @@ std::string some_objective() {
   return objective_json(answer);
 }
 
+/// Two sides of everything that a change can have.
+std::string some_change() {
+  StepChange change;
+  change.measured = true;
+  change.step = {4_s, 5_s};
+  change.interval = {Range<Seconds>{3_s, 5_s}, Range<Seconds>{4_s, 6_s}};
+  change.spread = {1_s, 2_s};
+  change.steps = {8, 9};
+  change.samples_per_s = {2.5, 2.0};
+  change.bubble = {0.25, 0.5};
+  change.memory = {300_B, 200_B};
+  change.actions = {{0, ActionKind::Forward, {1_s, 2_s}}};
+  change.ranks = {{0, {0.25, 0.5}, {300_B, 200_B}}};
+  change.differences = {{"schedule", "1f1b", "gpipe"}};
+  change.distrust = {"the second run did not finish"};
+  change.drift = Drift{{{"copy", 1.25}}, 1.25};
+  change.no_drift = "text";
+  return step_change_json(change);
+}
+
 std::string some_evaluation() {
   ModelEvaluation evaluation;
   evaluation.loss = 2.5;
@@ -120,6 +141,7 @@ const std::vector<Kind>& kinds() {
       {"plans", plan_list_json(full_plan_list()),
        [](const std::string& text) { (void)parse_plan_list(text, "file.json"); }},
       {"evaluation", some_evaluation(), nullptr},
+      {"change", some_change(), nullptr},
   };
   return table;
 }
@@ -304,7 +326,7 @@ TEST_P(WrittenDocument, IsWhatItsSchemaDescribes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Documents, WrittenDocument,
-                         ::testing::Values("explanation", "whatif", "diff", "objective", "evaluation"),
+                         ::testing::Values("explanation", "whatif", "diff", "objective", "evaluation", "change"),
                          [](const auto& param) { return param.param; });
 
 INSTANTIATE_TEST_SUITE_P(Documents, Schema,
