@@ -77,7 +77,20 @@ Graph with_profiles(Graph graph, const Topology& topology, const std::vector<std
 
 void add_scenario_files(CLI::App& app, ScenarioFiles& files) {
   app.add_option("GRAPH", files.graph, "graph.json; - is standard input")->required();
-  app.add_option("TOPOLOGY", files.topology, "topology.json")->required();
+  app.add_option("TOPOLOGY", files.topology.file, "topology.json")->required();
+}
+
+void add_scenario_files_or_devices(CLI::App& app, ScenarioFiles& files, std::string& plan) {
+  app.add_option("GRAPH", files.graph, "graph.json; - is standard input")->required();
+  app.add_option("TOPOLOGY", files.topology.file, "topology.json; or use --devices");
+  app.add_option("PLAN", plan, "plan.json; always needed");
+  declare_devices(app, files.topology);
+  app.callback([&files, &plan] {
+    // With --devices, the second file is the plan.
+    if (!files.topology.devices.empty() && plan.empty()) std::swap(files.topology.file, plan);
+    if (plan.empty()) throw CLI::RequiredError("PLAN");
+    check_topology(files.topology);
+  });
 }
 
 void add_scenario_options(CLI::App& app, ScenarioFiles& files, const std::string& consequence) {
@@ -88,7 +101,7 @@ void add_scenario_options(CLI::App& app, ScenarioFiles& files, const std::string
 }
 
 ScenarioInputs read_scenario(const std::string& program, const ScenarioFiles& files) {
-  ScenarioInputs out{format::read_graph(files.graph), format::read_topology(files.topology), {}, {}};
+  ScenarioInputs out{format::read_graph(files.graph), topology_of(files.topology), {}, {}};
   if (!files.calibration.empty()) out.calibration = format::read_calibration(files.calibration);
   out.graph = with_profiles(std::move(out.graph), out.topology, files.graphs_for, files.acceptance);
   out.other_device = check_times(program, files.graph, out.graph, out.topology, files.acceptance);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "costmodel/accuracy/calibrate.h"
+#include "costmodel/command/tool_topology.h"
 #include "costmodel/graph.h"
 #include "costmodel/topology.h"
 
@@ -39,13 +40,14 @@ Graph with_profiles(Graph graph, const Topology& topology, const std::vector<std
 /// The files from which a tool predicts.
 struct ScenarioFiles {
   std::string graph;
-  std::string topology;
+  TopologyRequest topology;
   std::string calibration;              ///< empty: none
   std::vector<std::string> graphs_for;  ///< of add_graph_for_option
   Acceptance acceptance;
 
   [[nodiscard]] std::vector<std::string> all() const {
-    std::vector<std::string> out{graph, topology};
+    std::vector<std::string> out{graph};
+    if (!topology.file.empty()) out.push_back(topology.file);
     if (!calibration.empty()) out.push_back(calibration);
     for (const std::string& each : graphs_for) out.push_back(each.substr(each.find('=') + 1));
     return out;
@@ -54,6 +56,9 @@ struct ScenarioFiles {
 
 /// Declares GRAPH and TOPOLOGY.
 void add_scenario_files(CLI::App& app, ScenarioFiles& files);
+/// Declares GRAPH, TOPOLOGY and PLAN, and declare_devices, which replaces TOPOLOGY. Parsing throws CLI::ParseError if
+/// one is missing, and as check_topology. Sets the callback of `app`.
+void add_scenario_files_or_devices(CLI::App& app, ScenarioFiles& files, std::string& plan);
 
 /// Declares --calibration and add_acceptance_options.
 void add_scenario_options(CLI::App& app, ScenarioFiles& files, const std::string& consequence = "");

@@ -146,12 +146,12 @@ int main(int argc, char** argv) {
        "Predicts time, throughput and memory of a plan by replaying its action lists against measured costs.",
        "stagecraft predict graph.json topology.json plan.json -o prediction.json --trace trace.json\n"
        "  stagecraft predict graph.json topology.json plan.json --scale 1,2,4,8 -o prediction.json\n"
-       "  stagecraft predict graph.json topology.json plan.json --set link.node.bandwidth=2x\n\n" +
+       "  stagecraft predict graph.json topology.json plan.json --set link.node.bandwidth=2x\n"
+       "  stagecraft predict graph.json plan.json --devices 8,2 --bandwidths 25e9,3e9\n\n" +
            stagecraft::settings_text()},
       argc, argv,
       [&](CLI::App& app) {
-        add_scenario_files(app, files);
-        app.add_option("PLAN", plan_path, "plan.json")->required();
+        add_scenario_files_or_devices(app, files, plan_path);
         stagecraft::add_set_option(app, changes);
         app.add_option("-o,--output", output, "output file; - is standard output");
         app.add_option("--trace", trace, "a Chrome trace (also for ui.perfetto.dev) of the predicted step");

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "costmodel/command/tool_inputs.h"
+#include "costmodel/command/tool_topology.h"
 #include "partitioner/choices/choices_command.h"
 #include "partitioner/command/shared_options.h"
 #include "partitioner/strategy.h"

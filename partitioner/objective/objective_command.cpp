@@ -15,6 +15,7 @@
 
 #include "costmodel/command/tool.h"
 #include "costmodel/command/tool_inputs.h"
+#include "costmodel/command/tool_topology.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"

@@ -46,6 +46,37 @@ TEST_F(PredictTool, PrintsTheStepAndWritesPredictionAndTrace) {
   EXPECT_EQ(trace["otherData"]["title"], "chain, predicted");
 }
 
+TEST_F(PredictTool, TakesAClusterFromTheCommandLine) {
+  Topology same = testing::flat_topology(2, 1000);
+  same.device = {};
+  same.name = "command line";
+  same.levels[0].name = "level 1";
+  folder_.write("same.json", format::topology_json(same));
+  const Outcome file = predict("graph.json same.json plan.json -o file.json");
+  EXPECT_EQ(file.status, 0) << file.err;
+  for (const char* levels : {"-n 2 -b 1000", "--devices 2 --bandwidths 1000"}) {
+    const Outcome o = predict("graph.json plan.json " + std::string(levels) + " -o levels.json --force");
+    EXPECT_EQ(o.status, 0) << o.err;
+    EXPECT_EQ(o.err, file.err);
+    EXPECT_EQ(folder_.read("levels.json"), folder_.read("file.json"));
+  }
+  const Outcome two = predict("graph.json plan.json -n 2,2 -b 1000 1000");
+  EXPECT_THAT(two.err, HasSubstr("note: 2 of 4 devices are idle: 2,3 are not in any stage\n"));
+  for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
+           {"graph.json topology.json plan.json -n 2", "TOPOLOGY: give either a topology file or --devices"},
+           {"graph.json topology.json plan.json -b 1000", "--bandwidths: only valid with --devices"},
+           {"graph.json plan.json -n 2 -b 1 1", "--bandwidths: found 2 values for 1 levels of --devices"},
+           {"graph.json -n 2", "PLAN is required"},
+           {"graph.json plan.json -n 0", "--devices: 0 is not an integer of 1 or more"}}) {
+    const Outcome o = predict(arguments);
+    EXPECT_EQ(o.status, 2) << arguments;
+    EXPECT_THAT(o.err, HasSubstr(message));
+  }
+  const Outcome small = predict("graph.json plan.json -n 1");
+  EXPECT_EQ(small.status, 1);
+  EXPECT_THAT(small.err, HasSubstr("device 1 does not exist, topology \"command line\" has 0..0"));
+}
+
 TEST_F(PredictTool, PredictsAfterChanges) {
   // Without transfers all times are layers'; twice as fast layers halve the 15 s.
   const Outcome o =

@@ -1,0 +1,48 @@
+#include "costmodel/command/tool_topology.h"
+
+#include <fmt/format.h>
+
+#include "costmodel/command/tool_numbers.h"
+#include "costmodel/format/json.h"
+
+namespace stagecraft {
+
+void declare_devices(CLI::App& app, TopologyRequest& request, const std::string& note) {
+  app.add_option("-n,--devices", request.devices,
+                 "number of devices per level, innermost first; replaces TOPOLOGY" + note)
+      ->delimiter(',')
+      ->transform(integer(1))
+      ->type_name("COUNT ...");
+  app.add_option("-b,--bandwidths", request.bandwidths, "bandwidth of each level of --devices (default: 1e9)")
+      ->delimiter(',')
+      ->transform(number_above(0))
+      ->type_name("BYTES_PER_S ...");
+}
+
+void check_topology(const TopologyRequest& request) {
+  if (request.file.empty() == request.devices.empty())
+    throw CLI::ValidationError("TOPOLOGY", "give either a topology file or --devices");
+  if (!request.bandwidths.empty() && request.devices.empty())
+    throw CLI::ValidationError("--bandwidths", "only valid with --devices; a topology file has its own");
+  if (request.bandwidths.size() > request.devices.size()) {
+    throw CLI::ValidationError("--bandwidths", fmt::format("found {} values for {} levels of --devices",
+                                                           request.bandwidths.size(), request.devices.size()));
+  }
+}
+
+Topology topology_of(const TopologyRequest& request) {
+  if (request.devices.empty()) return format::read_topology(request.file);
+  Topology out;
+  out.name = "command line";
+  for (std::size_t i = 0; i < request.devices.size(); ++i) {
+    Level level;
+    level.name = fmt::format("level {}", i + 1);
+    level.count = request.devices[i];
+    level.link.bandwidth = BytesPerSecond(i < request.bandwidths.size() ? request.bandwidths[i] : 1e9);
+    out.levels.push_back(level);
+  }
+  validate(out);
+  return out;
+}
+
+}  // namespace stagecraft
