@@ -102,6 +102,23 @@ std::vector<double> idle_shares(const Timeline& timeline, std::size_t first) {
   return out;
 }
 
+std::vector<double> idle_shares(const Prediction& prediction) {
+  if (prediction.reckoned_microbatches == 0) return idle_shares(prediction.timeline);
+  std::vector<double> by_position;
+  for (const std::vector<int>& position : stages_of_positions(prediction)) {
+    Seconds idle;
+    for (const int s : position) {
+      const StagePrediction& stage = prediction.stages[to_index(s)];
+      idle += stage.exposed_transfer + stage.bubble;
+    }
+    by_position.push_back(prediction.iteration > Seconds(0) ? idle / prediction.iteration : 0);
+  }
+  std::vector<double> out;
+  for (const int first : prediction.timeline.stage_of_rank)
+    out.push_back(to_index(first) < by_position.size() ? by_position[to_index(first)] : 0);
+  return out;
+}
+
 Comparison compare(const Prediction& prediction, const Measurement& measurement, std::size_t skip) {
   const Timeline& measured = measurement.timeline;
   if (prediction.timeline.stage_of_rank != measured.stage_of_rank) {
@@ -142,7 +159,7 @@ Comparison compare(const Prediction& prediction, const Measurement& measurement,
     if (key.second == ActionKind::SendActivation || key.second == ActionKind::SendGradient) continue;
     out.actions.push_back({key.first, key.second, time});
   }
-  const std::vector<double> predicted_idle = idle_shares(prediction.timeline);
+  const std::vector<double> predicted_idle = idle_shares(prediction);
   const std::vector<double> measured_idle = idle_shares(measured, out.skipped);
   for (std::size_t rank = 0; rank < std::min(predicted_idle.size(), measured_idle.size()); ++rank)
     out.bubbles.push_back({to_int(rank), {predicted_idle[rank], measured_idle[rank]}});

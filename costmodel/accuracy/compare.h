@@ -81,6 +81,10 @@ struct Comparison {
 /// if there are none.
 [[nodiscard]] std::vector<double> idle_shares(const Timeline& timeline, std::size_t first = 0);
 
+/// Likewise of a prediction. If microbatches were extrapolated, which leaves a gap in the timeline, the mean over the
+/// ranks of the same stages.
+[[nodiscard]] std::vector<double> idle_shares(const Prediction& prediction);
+
 /// Compares; the first `skip` measured steps are skipped as warm-up, but never the last one.
 /// Send spans are ignored: they mean different things on different channels, and the cost of a message shows in the
 /// receiver's wait. Throws std::invalid_argument if the two have different ranks or stages, naming both.

@@ -8,7 +8,7 @@
 namespace stagecraft::format {
 namespace {
 
-constexpr int kPredictionVersion = 6;
+constexpr int kPredictionVersion = 7;
 constexpr int kTimelineVersion = 4;
 constexpr int kMost = 1 << 24;
 
@@ -248,6 +248,7 @@ std::string prediction_json(const Prediction& prediction) {
   if (!prediction.backward_parts.empty()) out["backward_parts"] = prediction.backward_parts;
   if (!prediction.channel.empty()) out["channel"] = prediction.channel;
   if (!prediction.changes.empty()) out["changes"] = prediction.changes;
+  if (prediction.reckoned_microbatches > 0) out["extrapolated_microbatches"] = prediction.reckoned_microbatches;
   if (!prediction.message_processing.empty()) out["message_processing"] = prediction.message_processing;
   for (const ScalePoint& point : prediction.scaling) {
     Json each{{"copies", point.copies},
@@ -294,6 +295,8 @@ Prediction parse_prediction(const std::string& text, const std::string& file) {
   if (const auto v = fields.optional("backward_parts")) out.backward_parts = v->text();
   if (const auto v = fields.optional("channel")) out.channel = v->text();
   if (const auto v = fields.optional("changes")) out.changes = v->list([](const Cursor& c) { return c.text(); });
+  if (const auto v = fields.optional("extrapolated_microbatches"))
+    out.reckoned_microbatches = to_int(v->integer(0, kMost));
   if (const auto v = fields.optional("message_processing")) out.message_processing = v->text();
   if (const auto v = fields.optional("scaling")) out.scaling = v->list(read_scale_point);
   if (const auto v = fields.optional("memory_over_time")) out.memory_over_time = v->list(read_memory_over_time);

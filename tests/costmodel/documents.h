@@ -203,6 +203,7 @@ inline Prediction full_prediction() {
   prediction.backward_parts = "half of the backward is assumed";
   prediction.channel = "ucx";
   prediction.changes = {"compute=0.8x", "schedule=gpipe"};
+  prediction.reckoned_microbatches = 5;
   prediction.message_processing = "messages are assumed to take no processor time";
   prediction.low = 3.5_s;
   prediction.high = 4.5_s;

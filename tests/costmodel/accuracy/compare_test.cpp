@@ -6,12 +6,14 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "costmodel/format/json.h"
 #include "costmodel/format/results/comparison_json.h"
+#include "tests/support/chains.h"
 
 namespace stagecraft {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 Span span(int step, ActionKind kind, int microbatch, double start, double end) {
   return {0, step, {kind, 0, microbatch, -1}, Seconds(start), Seconds(end)};
@@ -79,7 +81,7 @@ TEST(Compare, ShowsTheErrorWithAndWithoutDrift) {
   Prediction predicted = prediction();
   Measurement measured = measurement();
   EXPECT_FALSE(step_without_drift(compare(predicted, measured, 1)));
-  EXPECT_THAT(comparison_text(compare(predicted, measured, 1)), testing::Not(HasSubstr("drift")));
+  EXPECT_THAT(comparison_text(compare(predicted, measured, 1)), ::testing::Not(HasSubstr("drift")));
   predicted.yardstick = yardstick(4, 8);
   EXPECT_FALSE(compare(predicted, measured, 1).drift) << "the run has none";
   measured.conditions.yardstick = yardstick(5, 10);
@@ -98,7 +100,7 @@ TEST(Compare, ShowsTheErrorWithAndWithoutDrift) {
 TEST(Compare, SaysWhetherTheMeasurementLiesInsideTheInterval) {
   Prediction predicted = prediction();
   EXPECT_EQ(is_inside(compare(predicted, measurement(), 1)), std::nullopt);
-  EXPECT_THAT(comparison_text(compare(predicted, measurement(), 1)), testing::Not(HasSubstr("interval")));
+  EXPECT_THAT(comparison_text(compare(predicted, measurement(), 1)), ::testing::Not(HasSubstr("interval")));
   predicted.low = 3_s;
   predicted.high = 5_s;
   EXPECT_EQ(is_inside(compare(predicted, measurement(), 1)), true);
@@ -137,7 +139,7 @@ TEST(Compare, SaysThatTheRunUsedAnotherChannelThanTheLinks) {
   EXPECT_TRUE(compare(predicted, measured, 1).distrust.empty());
   measured.channel = "gloo";
   EXPECT_THAT(compare(predicted, measured, 1).distrust,
-              testing::ElementsAre("the run used channel gloo, the links were measured over ucx"));
+              ::testing::ElementsAre("the run used channel gloo, the links were measured over ucx"));
 }
 
 TEST(IdleShares, LookOnlyAtStepsWhoseSpansWereKept) {
@@ -155,7 +157,7 @@ TEST(IdleShares, LookOnlyAtStepsWhoseSpansWereKept) {
 
 TEST(Compare, SaysThatARunDidNotEnd) {
   Measurement unfinished = measurement();
-  EXPECT_THAT(comparison_text(compare(prediction(), unfinished)), testing::Not(HasSubstr("did not end")));
+  EXPECT_THAT(comparison_text(compare(prediction(), unfinished)), ::testing::Not(HasSubstr("did not end")));
   unfinished.ended = false;
   EXPECT_THAT(comparison_text(compare(prediction(), unfinished)),
               HasSubstr("the run did not finish; this is what it had measured so far\n"));
@@ -193,6 +195,26 @@ TEST(IdleShares, AreTheStepLessComputationUpdateAndReductionWhenTheyWere) {
   EXPECT_EQ(idle_shares(timeline), (std::vector<double>{0.25, 1}));     // median of 1/4, 1/2 and 0
   EXPECT_EQ(idle_shares(timeline, 1), (std::vector<double>{0.25, 1}));  // median of 1/2 and 0
   EXPECT_EQ(idle_shares(timeline, 3), (std::vector<double>{0, 0}));
+}
+
+// Stages of 3 and 1 s a microbatch: the second rank idles for two thirds, whether all microbatches are replayed or only
+// the first and last ones, and whether or not the prediction was a document in between.
+TEST(IdleShares, OfAPredictionWithExtrapolatedMicrobatchesAreThoseOfTheWholeStep) {
+  const Graph graph = testing::chain_graph({1, 0.25}, {2, 0.75});
+  const Topology topology = testing::flat_topology(2);
+  const BoundPlan plan(testing::one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 20'000));
+  PredictOptions whole_replay;
+  whole_replay.most_whole = 1 << 20;
+  const auto shortened = std::get<Prediction>(predict(graph, topology, plan));
+  ASSERT_GT(shortened.reckoned_microbatches, 500);
+  const std::vector<double> whole = idle_shares(std::get<Prediction>(predict(graph, topology, plan, whole_replay)));
+  ASSERT_EQ(whole.size(), 2U);
+  EXPECT_NEAR(whole[1], 2.0 / 3, 1e-3);
+  const Prediction read = format::parse_prediction(format::prediction_json(shortened), "prediction.json");
+  for (const Prediction* each : {&shortened, &read}) {
+    EXPECT_THAT(idle_shares(*each),
+                ::testing::ElementsAre(::testing::DoubleNear(whole[0], 1e-9), ::testing::DoubleNear(whole[1], 1e-9)));
+  }
 }
 
 TEST(Compare, ComparesEachRanksPredictedAndMeasuredBubble) {
