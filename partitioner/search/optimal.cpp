@@ -12,6 +12,7 @@
 
 #include "costmodel/index.h"
 #include "partitioner/candidate.h"
+#include "partitioner/exact/heaviest_path.h"
 #include "partitioner/exact/path_bound.h"
 #include "partitioner/exact/pipeline_costs.h"
 #include "partitioner/ranking.h"
@@ -46,6 +47,7 @@ constexpr double kSearchShare = 0.9;
 /// Cuts that PathBound tells apart, in large graphs first fewer.
 constexpr int kFewCuts = 200;
 constexpr int kMostCuts = 1000;
+constexpr double kQuickPrecision = 0.03;
 /// As far beyond what is known, relatively to the best plan, PathBound is asked: it refutes fast.
 constexpr double kCautious = 0.15;
 
@@ -59,7 +61,25 @@ bool is_in_order(const Candidate& candidate) {
   return candidate.warmups.empty();
 }
 
-/// A bound for all plans, whatever the order of layers: the computation of the busiest device.
+/// A bound for all plans: the way of one microbatch along the path with the most computation, and back.
+Seconds least_way(const PipelineCosts& costs) {
+  if (!costs.waits()) return Seconds(0);
+  std::vector<Seconds> weights;
+  std::vector<std::vector<Arc>> incoming(to_index(costs.dag().nodes));
+  for (int node = 0; node < costs.dag().nodes; ++node) {
+    weights.push_back(costs.node(node).forward + costs.node(node).least_return);
+    for (const int number : costs.read_by(node)) {
+      const CrossingValue& value = costs.values()[to_index(number)];
+      if (value.gradient || !costs.schedule().trains)
+        incoming[to_index(node)].push_back({value.producer, number, {}, {}});
+    }
+  }
+  Seconds out;
+  for (const int node : heaviest_path(weights, incoming).nodes) out += weights[to_index(node)];
+  return out;
+}
+
+/// A bound for all plans, whatever the order of layers: the computation of the busiest device, or of one microbatch.
 Seconds least_computation(const PipelineCosts& costs) {
   Seconds sum;
   Seconds largest;
@@ -68,25 +88,64 @@ Seconds least_computation(const PipelineCosts& costs) {
     largest = std::max(largest, costs.node(node).least);
   }
   const Seconds spread = sum * (static_cast<double>(costs.microbatches()) / costs.devices());
-  return std::max(spread, largest * costs.share(costs.schedule().replicated ? costs.devices() : 1)) * (1 - kEqual);
+  const Seconds busiest = largest * costs.share(costs.schedule().replicated ? costs.devices() : 1);
+  return std::max({spread, busiest, least_way(costs)}) * (1 - kEqual);
 }
 
 /// The plans that were predicted, and what is known about all others.
 class Search {
  public:
-  Search(const Graph& graph, const Topology& topology, const CostModel& model, const Constraints& constraints)
+  Search(const Graph& graph, const Topology& topology, const CostModel& model, const Constraints& constraints,
+         std::optional<Seconds> than = {})
       : graph_(graph),
         topology_(topology),
         model_(model),
         constraints_(constraints),
+        than_(than),
         costs_(graph, topology, constraints.plan),
         time_(time_limit(constraints.options)),
         plans_(kName, graph, topology, model, constraints, costs_),
         placed_(graph, topology, constraints, plans_),
-        context_{costs_, constraints, memory_limit(topology, constraints), time_, plans_} {}
+        context_{costs_, constraints, memory_limit(topology, constraints), time_, plans_} {
+    if (than) plans_.exclude_from(*than);
+  }
 
   StrategyResult run() {
     if (costs_.dag().nodes == 0) return Infeasible{"the graph has no layers besides its inputs"};
+    draft_time_ = kDraftTime;
+    return result(search());
+  }
+
+  /// The best candidate of `auto` alone.
+  ShorterPlan draft() {
+    if (costs_.dag().nodes == 0 || plans_.is_excluded(least_computation(costs_))) return shorter(kForever);
+    try_drafts(drafts(graph_, topology_, constraints_).plans);
+    return shorter(least_computation(costs_));
+  }
+
+  ShorterPlan run_below() {
+    const Seconds quick = than_ ? quick_bound(0) : Seconds(0);
+    return shorter(than_ && quick >= *than_ ? kForever : std::max(quick, search()));
+  }
+
+  /// A bound of all plans by few cuts, no larger than the step that is given. After a refusal to be no shorter than
+  /// that, it is found within `precision`; 0: not.
+  [[nodiscard]] Seconds quick_bound(double precision) {
+    if (costs_.dag().nodes == 0 || plans_.is_excluded(least_computation(costs_))) return *than_;
+    const Seconds low = least_computation(costs_);
+    if (!is_one_stage_per_device() || low <= Seconds(0)) return low;
+    time_.allow(kPathShare);
+    const std::unique_ptr<PathBound> path = PathBound::of(costs_, context_.limit, kFewCuts);
+    if (!path) return low;
+    const auto refutes = [&](Seconds time) { return path->refutes(time, costs_.devices(), time_.stop()); };
+    const std::optional<bool> all = refutes(*than_ * (1 - kEqual));
+    if (all.value_or(false)) return *than_;
+    return all && precision > 0 ? least_time(low, *than_, precision, 0.5, refutes) : low;
+  }
+
+ private:
+  /// Predicts the plans that may be the best, and returns a lower bound of all.
+  Seconds search() {
     Drafts found = drafts(graph_, topology_, constraints_);
     skipped_ = std::move(found.skipped);
     try_drafts(found.plans);
@@ -106,10 +165,9 @@ class Search {
       low = std::max(low, enumerate_all(spaces, low));
     }
     place(1);
-    return result(low);
+    return low;
   }
 
- private:
   /// The candidates of `auto`, by their bounds.
   void try_drafts(const std::vector<Drafted>& plans) {
     std::vector<std::pair<Seconds, const Drafted*>> order;
@@ -134,7 +192,7 @@ class Search {
         continue;
       }
       // Of a large cluster, one prediction takes seconds.
-      if (plans_.best() && time_.is_past(kDraftShare) && time_.passed() > kDraftTime) break;
+      if (plans_.best() && time_.is_past(kDraftShare) && time_.passed() > draft_time_) break;
       const std::optional<Seconds> step = plans_.predict(draft->origin, draft->candidate);
       if (!is_in_order(draft->candidate)) continue;
       plans_.set_step(costs_.split_of(draft->candidate.partition, draft->candidate.chunks), step);
@@ -199,18 +257,34 @@ class Search {
       out = std::move(std::get<Ranking>(other));
     }
     RankedPlan& first = out.plans.front();
-    const Seconds best = first.prediction.iteration;
-    out.lower_bound = low >= best * (1 - kEqual) ? best : low;
-    first.plan.lower_bound = out.lower_bound;
+    out.lower_bound = first.plan.lower_bound = up_to(low, first.prediction.iteration);
     return out;
   }
+
+  /// The best plan, if it is shorter than the given one.
+  ShorterPlan shorter(Seconds low) {
+    std::vector<RankedPlan> plans = plans_.take();
+    const bool found =
+        !plans.empty() && plans.front().fits && (!than_ || plans.front().prediction.iteration < *than_ * (1 - kEqual));
+    ShorterPlan out{{}, up_to(low, than_.value_or(kForever))};
+    if (!found) return out;
+    out.plan = std::move(plans.front());
+    out.lower_bound = up_to(low, out.plan->prediction.iteration);
+    out.plan->plan.lower_bound = out.lower_bound;
+    return out;
+  }
+
+  /// The bound `low`, which says nothing beyond the step `known`.
+  static Seconds up_to(Seconds low, Seconds known) { return low >= known * (1 - kEqual) ? known : low; }
 
   const Graph& graph_;
   const Topology& topology_;
   const CostModel& model_;
   const Constraints& constraints_;
+  std::optional<Seconds> than_;  ///< only plans with a shorter step are of interest
   PipelineCosts costs_;
   SearchTime time_;
+  Seconds draft_time_;  ///< for which the candidates of `auto` are predicted at least
   PredictedPlans plans_;
   PlacedPlans placed_;
   SearchContext context_;
@@ -253,6 +327,27 @@ std::string gap_text(Seconds iteration, Seconds lower_bound) {
                            : percent < 10 ? fmt::format("{:.2g}", percent)
                                           : fmt::format("{:.0f}", percent);
   return fmt::format("at most {} % above the best possible", text);
+}
+
+Seconds least_step(const Graph& graph, const Topology& topology, const PlanSettings& settings) {
+  return least_computation(PipelineCosts(graph, topology, settings));
+}
+
+Seconds quick_bound(const Graph& graph, const Topology& topology, const CostModel& costs,
+                    const Constraints& constraints, Seconds than) {
+  return Search(graph, topology, costs, constraints, than).quick_bound(kQuickPrecision);
+}
+
+ShorterPlan drafted_plan(const Graph& graph, const Topology& topology, const CostModel& costs,
+                         const Constraints& constraints, std::optional<Seconds> than) {
+  check(constraints);
+  return Search(graph, topology, costs, constraints, than).draft();
+}
+
+ShorterPlan shorter_plan(const Graph& graph, const Topology& topology, const CostModel& costs,
+                         const Constraints& constraints, std::optional<Seconds> than) {
+  check(constraints);
+  return Search(graph, topology, costs, constraints, than).run_below();
 }
 
 Strategy optimal_strategy() {

@@ -1,7 +1,12 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
+#include "costmodel/graph.h"
+#include "costmodel/plan.h"
+#include "costmodel/topology.h"
+#include "costmodel/units.h"
 #include "partitioner/strategy.h"
 
 namespace stagecraft::partitioner {
@@ -15,6 +20,33 @@ namespace stagecraft::partitioner {
 /// How: best first by a lower bound. Splits are enumerated up to a bound that rises until it reaches the best predicted
 /// step; those that a tighter bound does not exclude are predicted.
 [[nodiscard]] Strategy optimal_strategy();
+
+/// A lower bound of the predicted step of all plans with these settings, known at once: the computation of the busiest
+/// device, if all of it could be divided evenly, or the way of one microbatch through the layers and back.
+[[nodiscard]] Seconds least_step(const Graph& graph, const Topology& topology, const PlanSettings& settings);
+
+/// What `optimal` finds where only a plan that is shorter than a known one is of interest.
+struct ShorterPlan {
+  std::optional<RankedPlan> plan;  ///< the best one that fits; absent: none that is shorter was found
+  /// No plan that `optimal` considers has a shorter predicted step. The plan's own step if that is the best; the known
+  /// step, or if there is none kForever, if no plan is shorter.
+  Seconds lower_bound;
+};
+
+/// A lower bound of the predicted step of all plans that `optimal` considers, found in milliseconds: `than` if it
+/// proves that none is shorter than that, else a smaller one.
+[[nodiscard]] Seconds quick_bound(const Graph& graph, const Topology& topology, const CostModel& costs,
+                                  const Constraints& constraints, Seconds than);
+
+/// The best of the candidates of `auto` whose step is shorter than `than`; absent `than`: the best one. Does not
+/// search. Throws std::invalid_argument as `optimal` does.
+[[nodiscard]] ShorterPlan drafted_plan(const Graph& graph, const Topology& topology, const CostModel& costs,
+                                       const Constraints& constraints, std::optional<Seconds> than);
+
+/// The answer of `optimal` if its step is shorter than `than`, in less time than all of its search takes; absent
+/// `than`: its answer. Throws std::invalid_argument as `optimal` does.
+[[nodiscard]] ShorterPlan shorter_plan(const Graph& graph, const Topology& topology, const CostModel& costs,
+                                       const Constraints& constraints, std::optional<Seconds> than);
 
 /// "the best possible", or "at most 2.1 % above the best possible": of a step of `iteration` and a lower bound.
 [[nodiscard]] std::string gap_text(Seconds iteration, Seconds lower_bound);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
@@ -25,6 +26,9 @@ class PredictedPlans {
   /// `origin`: RankedPlan::origin of plans by step_of. All arguments must outlive it.
   PredictedPlans(std::string origin, const Graph& graph, const Topology& topology, const CostModel& model,
                  const Constraints& constraints, const PipelineCosts& costs);
+
+  /// From now on, plans whose step is not shorter than this are of no interest: best() is no longer than it.
+  void exclude_from(Seconds step) { best_ = std::min(best_.value_or(step), step); }
 
   /// The shortest step of a plan that fits in memory; absent if there is none yet.
   [[nodiscard]] std::optional<Seconds> best() const { return best_; }

@@ -7,6 +7,7 @@
 
 #include "partitioner/candidate.h"
 #include "partitioner/ranking.h"
+#include "partitioner/search/least_time.h"
 #include "tests/support/chains.h"
 #include "tests/support/every_partition.h"
 #include "tests/support/pipedream_cases.h"
@@ -69,6 +70,42 @@ TEST(Optimal, EqualsExhaustiveSearch) {
     EXPECT_EQ(first.plan.lower_bound, first.prediction.iteration);
   }
   EXPECT_GT(compared, 3000);
+}
+
+/// A known step at which the best plan, or what is shorter, is not of interest; and one at which it is.
+TEST(Optimal, FindsShorterPlansThanAKnownOne) {
+  const CostModel costs = simulated_costs();
+  for (unsigned seed = 1; seed <= 1000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const Graph graph = testing::branching_graph(random, 2 + static_cast<int>(random() % 3));
+    const Topology topology =
+        testing::flat_topology(1 + static_cast<int>(random() % 3), 1e5 * (1 + random() % 500), 0.0003 * (random() % 3));
+    const Constraints constraints = random_constraints(random);
+    const auto least = shortest(graph, topology, costs, constraints);
+    const ShorterPlan any = shorter_plan(graph, topology, costs, constraints, {});
+    ASSERT_EQ(any.plan.has_value(), least.has_value());
+    if (!least) {
+      EXPECT_GE(any.lower_bound, kForever) << "it is known that there is none";
+      continue;
+    }
+    EXPECT_NEAR(any.plan->prediction.iteration.value, least->value, 1e-9 * least->value);
+    EXPECT_EQ(any.lower_bound, any.plan->prediction.iteration);
+    const ShorterPlan shorter = shorter_plan(graph, topology, costs, constraints, *least * 1.01);
+    EXPECT_EQ(shorter.lower_bound, any.lower_bound);
+    ASSERT_EQ(shorter.plan.has_value(), *least > 0_s);
+    if (shorter.plan) { EXPECT_EQ(shorter.plan->prediction.iteration, any.plan->prediction.iteration); }
+    const ShorterPlan none = shorter_plan(graph, topology, costs, constraints, *least);
+    EXPECT_FALSE(none.plan);
+    EXPECT_EQ(none.lower_bound, *least);
+    const double tolerance = least->value * 1e-9;
+    EXPECT_LE(least_step(graph, topology, constraints.plan).value, least->value + tolerance);
+    for (const double than : {0.9, 1.0, 1.5})
+      EXPECT_LE(quick_bound(graph, topology, costs, constraints, *least * than).value, least->value + tolerance);
+    const ShorterPlan drafted = drafted_plan(graph, topology, costs, constraints, {});
+    EXPECT_LE(drafted.lower_bound.value, least->value + tolerance);
+    if (drafted.plan) { EXPECT_GE(drafted.plan->prediction.iteration.value, least->value - tolerance); }
+  }
 }
 
 /// On several levels other placements may be better than the best one in order. Replicas without a microbatch, which
