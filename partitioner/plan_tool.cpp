@@ -20,6 +20,7 @@
 #include "partitioner/command/given_inputs.h"
 #include "partitioner/command/plan_command.h"
 #include "partitioner/command/plan_text.h"
+#include "partitioner/command/settings_command.h"
 #include "partitioner/objective/objective_command.h"
 #include "partitioner/proof.h"
 #include "partitioner/strategy.h"
@@ -38,6 +39,8 @@ constexpr const char* kExample =
     "  stagecraft plan graph.json topology.json --schedule interleaved-1f1b --chunks 2 -o plan.json\n"
     "  stagecraft plan graph.json topology.json --split-at layer2.0,layer4.0 --schedule gpipe -o plan.json\n"
     "  stagecraft plan graph.json topology.json --from pipedream-conf hybrid_conf.json -o plan.json\n"
+    "  stagecraft plan graph-4.json topology.json --global-batch 256 --settings best --more-graphs graph-16.json "
+    "-o plan.json\n"
     "  stagecraft plan graph.json -n 4 4 -b 12.5e9 1.25e9 --activation-compression-ratio 1 -o plan.json";
 
 void note(const std::string& text) { fmt::print(stderr, "note: {}\n", text); }
@@ -133,6 +136,14 @@ partitioner::RankedPlan best_plan(const PlanRequest& request, const Graph& graph
   return ranked;
 }
 
+/// The best plan of all settings, after a table of them; `graph` becomes that of its microbatch size.
+partitioner::RankedPlan of_settings(const PlanRequest& request, Graph& graph, const Topology& topology) {
+  stagecraft::ProgressLine line;
+  partitioner::SizedPlan found = best_of_settings(request, graph, topology, telling(line), mark_of(request));
+  graph = std::move(found.graph);
+  return std::move(found.ranked);
+}
+
 int plan(PlanRequest& request) {
   partitioner::ChoiceContext context{request.graph, "", "", inputs_of(request), request.output, request.force};
   check_choice_outputs(request.choice, context);
@@ -142,13 +153,14 @@ int plan(PlanRequest& request) {
   const Topology topology = topology_of(request.topology);
   graph = stagecraft::with_profiles(std::move(graph), topology, request.graphs_for, request.acceptance);
   request.other_device = check_times("stagecraft-plan", request.graph, graph, topology, request.acceptance);
-  take_batch(request, graph);
+  if (!request.choice.settings) take_batch(request, graph);
   const std::optional<partitioner::Candidate> given = given_stages(request, graph);
   context.strategy = request.strategy_named ? request.strategy : "";
   context.mark = mark_of(request);
   const bool improves = request.choice.complete || !request.choice.improve.empty();
   partitioner::RankedPlan ranked =
-      improves                     ? improved(request, context, graph, topology, given)
+      request.choice.settings      ? of_settings(request, graph, topology)
+      : improves                   ? improved(request, context, graph, topology, given)
       : !request.schedules.empty() ? best_schedule(request, graph, topology, given)
       : given                     ? first_of(request, plan_given(request, graph, topology, *given, request.constraints))
       : request.choice.is_asked() ? chosen_plan(request, context, graph, topology)

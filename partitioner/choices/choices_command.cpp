@@ -202,8 +202,10 @@ void check_choices(const ChoiceRequest& request, bool given, const std::string& 
     if (is_given && !request.lists()) throw CLI::ValidationError(name, "only valid with --top, --front or --explain");
   };
   if (!request.picture.empty() && !request.front) throw CLI::ValidationError("--picture", "only valid with --front");
-  needs_list(request.all, "--all");
-  needs_list(request.json, "--json");
+  if (!request.settings) {
+    needs_list(request.all, "--all");
+    needs_list(request.json, "--json");
+  }
   needs_list(!request.folder.empty(), "--top-to");
   needs_list(request.price.has_value(), "--price");
   const auto refuse_with = [&](bool is_given, const char* name, const std::string& what) {

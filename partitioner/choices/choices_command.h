@@ -28,6 +28,8 @@ struct ChoiceRequest {
   bool objective_given = false;
   std::optional<double> price;
   std::optional<std::int64_t> global_batch;
+  bool settings = false;                 ///< --settings: those of a step are searched together
+  std::vector<std::string> more_graphs;  ///< with it: profiles with other microbatch sizes
   std::vector<std::string> pins, no_cuts;
   std::string improve;    ///< plan file; empty: none
   bool complete = false;  ///< stages given by hand get replicas and placement

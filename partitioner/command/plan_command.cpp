@@ -8,6 +8,7 @@
 #include "costmodel/interchange/plan_formats.h"
 #include "costmodel/schedule.h"
 #include "partitioner/choices/schedule_search.h"
+#include "partitioner/command/settings_command.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -32,9 +33,28 @@ void choose_strategy(PlanRequest& request) {
     throw CLI::ValidationError("--stages", "strategy " + chosen.name + " finds the number of stages itself");
 }
 
-/// Takes the names from a --schedule that has several.
-void take_schedules(PlanRequest& request) {
+/// Takes the schedules that --settings searches: all synchronous ones unless --schedule is given.
+void take_schedules_of_settings(PlanRequest& request, bool schedule_given) {
   std::string& schedule = request.constraints.plan.schedule;
+  if (!lists_file(request).empty())
+    throw CLI::ValidationError("--settings", "action lists set the schedule and the microbatches; remove csv:");
+  if (!schedule_given || schedule == kBestSchedule) {
+    request.schedules = schedules_to_compare();
+    if (schedule_given) schedule = PlanSettings().schedule;
+    return;
+  }
+  request.schedules = CLI::detail::split(schedule, ',');
+  for (const std::string& name : request.schedules) usage("--schedule", [&] { return schedule_by_name(name).name; });
+  schedule = request.schedules.front();
+}
+
+/// Takes the names from a --schedule that has several.
+void take_schedules(PlanRequest& request, bool schedule_given) {
+  std::string& schedule = request.constraints.plan.schedule;
+  if (request.choice.settings) {
+    take_schedules_of_settings(request, schedule_given);
+    return;
+  }
   if (!lists_file(request).empty() || (schedule != kBestSchedule && schedule.find(',') == std::string::npos)) return;
   if (request.choice.is_asked() || request.choice.complete || !request.choice.improve.empty()) {
     throw CLI::ValidationError("--schedule",
@@ -46,8 +66,9 @@ void take_schedules(PlanRequest& request) {
   schedule = request.schedules.front();
 }
 
-void check_usage(PlanRequest& request) {
-  take_schedules(request);
+void check_usage(PlanRequest& request, bool schedule_given) {
+  check_settings(request);
+  take_schedules(request, schedule_given);
   const bool given = !request.split_at.empty() || !request.from.empty();
   const bool has_options = owner_of_options(request.constraints.options) != nullptr;
   if (given && (!request.strategy.empty() || has_options || request.constraints.stages)) {
@@ -60,7 +81,7 @@ void check_usage(PlanRequest& request) {
   const std::string& schedule = request.constraints.plan.schedule;
   if (lists_file(request).empty()) {
     const bool chunked = usage("--schedule", [&] { return schedule_by_name(schedule).chunked; });
-    if (request.schedules.empty() && request.constraints.chunks.value_or(1) > 1 && !chunked) {
+    if (request.schedules.size() <= 1 && request.constraints.chunks.value_or(1) > 1 && !chunked) {
       throw CLI::ValidationError(
           "--chunks", "schedule " + schedule + " runs one stage per device; use --schedule " + chunked_schedule().name);
     }
@@ -129,6 +150,7 @@ void declare_plan(CLI::App& app, PlanRequest& request) {
   add_bytes_option(app, "--gradient-bucket-bytes", request.constraints.plan.gradient_bucket_bytes,
                    "largest gradient bucket, such as 25e6 or 25MiB (default: one bucket per stage)");
   declare_choices(app, request.choice);
+  declare_settings(app, request);
   add_graph_for_option(app, request.graphs_for);
   add_acceptance_options(app, request.acceptance,
                          "; ignores the slowdown of shared hosts and marks every figure with ~");
@@ -147,6 +169,7 @@ void declare_plan(CLI::App& app, PlanRequest& request) {
     if (request.constraints.plan.gradient_bucket_bytes && *request.constraints.plan.gradient_bucket_bytes < Bytes(1))
       throw CLI::ValidationError("--gradient-bucket-bytes", "found 0, must be at least 1 byte");
     request.microbatches_given = app.count("--microbatches") > 0;
+    request.recomputation_given = request.constraints.plan.recompute;
     for (const char* name :
          {"--strategy", "--stages", "--replicas", "--chunks", "--microbatches", "--global-batch", "--schedule",
           "--split-at", "--from", "--recompute", "--recompute-every", "--gradient-bucket-bytes"}) {
@@ -155,7 +178,7 @@ void declare_plan(CLI::App& app, PlanRequest& request) {
     }
     if (request.choice.complete && app.count("--replicas") > 0)
       throw CLI::ValidationError("--complete", "finds the replicas; remove --replicas");
-    check_usage(request);
+    check_usage(request, app.count("--schedule") > 0);
   });
 }
 
@@ -163,6 +186,7 @@ std::vector<std::string> inputs_of(const PlanRequest& request) {
   std::vector<std::string> out{request.graph, request.topology.file};
   if (!request.from.empty()) out.push_back(request.from[1]);
   if (!request.choice.improve.empty()) out.push_back(request.choice.improve);
+  out.insert(out.end(), request.choice.more_graphs.begin(), request.choice.more_graphs.end());
   for (const std::string& each : request.graphs_for) out.push_back(each.substr(each.find('=') + 1));
   if (const std::string lists = lists_file(request); !lists.empty()) out.push_back(lists);
   return out;

@@ -22,9 +22,10 @@ struct PlanRequest {
   std::vector<std::string> from;      ///< format and file of another program's plan; or empty
   Constraints constraints;
   ChoiceRequest choice;
-  std::vector<std::string> schedules;  ///< to try, if there are several
+  std::vector<std::string> schedules;  ///< to try, if there are several or --settings is given
   bool strategy_named = false;
   bool microbatches_given = false;
+  bool recomputation_given = false;  ///< --settings keeps it
   Acceptance acceptance;
   std::vector<std::string> graphs_for;  ///< of add_graph_for_option
   std::string other_device;             ///< accepted_differences

@@ -351,6 +351,19 @@ inline format::PlanList full_plan_list() {
                  StepParts{8_s, 1_s, 1_s, 1_s, 0.5_s, 0.5_s},
                  true}};
   list.relaxations = {{"without --stages 2", 10_s, true}};
+  list.settings = {{.microbatch_samples = 4,
+                    .times = "measured with microbatches of 4 samples",
+                    .microbatches = 2,
+                    .schedule = "gpipe",
+                    .recompute = true,
+                    .recompute_every = 3,
+                    .gradient_bucket_bytes = 1024_B,
+                    .replicas = {2, 1},
+                    .chunks = 1,
+                    .step = 12_s,
+                    .memory = 400_B,
+                    .lower_bound = 11_s,
+                    .outcome = "best"}};
   list.skipped = {{"pipedream: finds the number of stages itself", 1}};
   return list;
 }

@@ -8,7 +8,7 @@
 namespace stagecraft::format {
 namespace {
 
-constexpr int kVersion = 2;
+constexpr int kVersion = 3;
 constexpr int kMost = 1 << 24;
 
 Json parts_json(const StepParts& parts, bool explained) {
@@ -105,12 +105,54 @@ Relaxation read_relaxation(const Cursor& at) {
   return out;
 }
 
+ListedSetting read_setting(const Cursor& at) {
+  Fields fields(at);
+  ListedSetting out;
+  if (const auto v = fields.optional("microbatch_samples")) out.microbatch_samples = v->integer(1, kMost);
+  if (const auto v = fields.optional("times")) out.times = v->text();
+  out.microbatches = count(fields.required("microbatches"));
+  out.schedule = fields.required("schedule").text();
+  out.recompute = fields.required("recompute").boolean();
+  if (const auto v = fields.optional("recompute_every")) out.recompute_every = count(*v, 0);
+  if (const auto v = fields.optional("gradient_bucket_bytes"))
+    out.gradient_bucket_bytes = Bytes(v->integer(1, Cursor::kMostBytes));
+  out.outcome =
+      one_of(fields.required("outcome"), "outcome", {"best", "not better", "does not fit", "no plan", "open"});
+  if (const auto v = fields.optional("step_s")) out.step = v->seconds();
+  if (const auto v = fields.optional("replicas")) out.replicas = v->list([](const Cursor& c) { return count(c); });
+  if (const auto v = fields.optional("chunks")) out.chunks = count(*v);
+  if (const auto v = fields.optional("memory_bytes")) out.memory = v->bytes();
+  if (const auto v = fields.optional("lower_bound_s")) out.lower_bound = v->seconds();
+  fields.done();
+  return out;
+}
+
 std::pair<std::string, int> read_skipped(const Cursor& at) {
   Fields fields(at);
   std::string reason = fields.required("reason").text();
   const int candidates = count(fields.required("count"));
   fields.done();
   return {std::move(reason), candidates};
+}
+
+Json setting_json(const ListedSetting& setting) {
+  Json out;
+  if (setting.microbatch_samples) out["microbatch_samples"] = *setting.microbatch_samples;
+  if (!setting.times.empty()) out["times"] = setting.times;
+  out["microbatches"] = setting.microbatches;
+  out["schedule"] = setting.schedule;
+  out["recompute"] = setting.recompute;
+  if (setting.recompute) out["recompute_every"] = setting.recompute_every;
+  if (setting.gradient_bucket_bytes) out["gradient_bucket_bytes"] = setting.gradient_bucket_bytes->value;
+  out["outcome"] = setting.outcome;
+  if (setting.step) {
+    out["step_s"] = setting.step->value;
+    out["replicas"] = setting.replicas;
+    out["chunks"] = setting.chunks;
+  }
+  if (setting.memory) out["memory_bytes"] = setting.memory->value;
+  if (setting.lower_bound) out["lower_bound_s"] = setting.lower_bound->value;
+  return out;
 }
 
 }  // namespace
@@ -139,6 +181,10 @@ std::string plan_list_json(const PlanList& list) {
       out["relaxations"].push_back(std::move(one));
     }
   }
+  if (!list.settings.empty()) {
+    out["settings"] = Json::array();
+    for (const ListedSetting& each : list.settings) out["settings"].push_back(setting_json(each));
+  }
   out["skipped"] = Json::array();
   for (const auto& [reason, count] : list.skipped) out["skipped"].push_back(Json{{"reason", reason}, {"count", count}});
   return dump(out);
@@ -150,7 +196,7 @@ PlanList parse_plan_list(const std::string& text, const std::string& file) {
   check_header(fields, "stagecraft.plans", kVersion);
   PlanList out;
   out.model = fields.required("model").text();
-  out.list = one_of(fields.required("list"), "list", {"top", "front"});
+  out.list = one_of(fields.required("list"), "list", {"top", "front", "settings"});
   out.objective = one_of(fields.required("objective"), "objective", {"time", "cost", "memory"});
   if (const auto v = fields.optional("min_samples_per_s")) out.min_samples_per_s = v->positive();
   if (const auto v = fields.optional("price_per_device_hour")) out.price_per_device_hour = v->positive();
@@ -163,6 +209,7 @@ PlanList parse_plan_list(const std::string& text, const std::string& file) {
   out.plans = plans.list(read_listed);
   if (out.plans.empty()) plans.fail_type("one plan or more");
   if (const auto v = fields.optional("relaxations")) out.relaxations = v->list(read_relaxation);
+  if (const auto v = fields.optional("settings")) out.settings = v->list(read_setting);
   out.skipped = fields.required("skipped").list(read_skipped);
   fields.done();
   return out;

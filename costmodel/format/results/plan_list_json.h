@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -38,20 +39,39 @@ struct Relaxation {
   friend bool operator==(const Relaxation&, const Relaxation&) = default;
 };
 
-/// The plans that stagecraft plan --top or --front lists.
+/// What a search of settings knows about plans with one of them.
+struct ListedSetting {
+  std::optional<std::int64_t> microbatch_samples;
+  std::string times;  ///< of that microbatch size: "measured ...", "interpolated ..."; empty: of the graph
+  int microbatches = 1;
+  std::string schedule;
+  bool recompute = false;
+  int recompute_every = 0;  ///< Stage::recompute_every
+  std::optional<Bytes> gradient_bucket_bytes;
+  std::vector<int> replicas;           ///< of the stages of the best plan that was found; empty: none was
+  int chunks = 1;                      ///< of that plan
+  std::optional<Seconds> step;         ///< of that plan
+  std::optional<Bytes> memory;         ///< of its device that needs the most; without a plan what is needed at least
+  std::optional<Seconds> lower_bound;  ///< no plan with these settings has a shorter step; absent: unknown
+  std::string outcome;                 ///< "best", "not better", "does not fit", "no plan", "open"
+  friend bool operator==(const ListedSetting&, const ListedSetting&) = default;
+};
+
+/// The plans that stagecraft plan --top, --front or --settings lists.
 struct PlanList {
   std::string model;
-  std::string list;       ///< "top" or "front"
+  std::string list;       ///< "top", "front" or "settings"
   std::string objective;  ///< "time", "cost" or "memory"
   std::optional<double> min_samples_per_s;
   std::optional<double> price_per_device_hour;
-  std::string schedule;
-  int microbatches = 1;
+  std::string schedule;                    ///< of the best plan
+  int microbatches = 1;                    ///< of the best plan
   std::optional<Bytes> memory_limit = {};  ///< that a plan may use of a device; absent: unlimited
   std::optional<Seconds> lower_bound;      ///< of the predicted step; absent: unknown
-  int considered = 0;                      ///< distinct plans that fit in memory
+  int considered = 0;                      ///< distinct plans that fit in memory; of settings, those with such a plan
   std::vector<ListedPlan> plans;           ///< best first
   std::vector<Relaxation> relaxations = {};
+  std::vector<ListedSetting> settings = {};          ///< best first
   std::vector<std::pair<std::string, int>> skipped;  ///< reasons, and how many candidates each ruled out
   friend bool operator==(const PlanList&, const PlanList&) = default;
 };

@@ -31,6 +31,9 @@ TEST(PlanListJson, ReadsBackWhatWasWritten) {
   list.memory_limit.reset();
   list.lower_bound.reset();
   list.relaxations = {{"without --stages 2", {}, false}};
+  list.settings = {ListedSetting()};
+  list.settings[0].schedule = "1f1b";
+  list.settings[0].outcome = "open";
   list.skipped.clear();
   ListedPlan other = list.plans[0];
   other.file.clear();
@@ -53,12 +56,13 @@ TEST(PlanListJson, ReadsVersionOneWithoutParts) {
   nlohmann::json json = full_json();
   json["version"] = 1;
   json.erase("memory_limit_bytes");
+  json.erase("settings");
   json["plans"][0].erase("parts");
   const PlanList list = parse_plan_list(json.dump(), "plans.json");
   EXPECT_FALSE(list.memory_limit);
   EXPECT_FALSE(list.plans[0].parts);
   EXPECT_FALSE(list.plans[0].explained);
-  json["version"] = 3;
+  json["version"] = 4;
   expect_refused(json, "/version: ");
 }
 

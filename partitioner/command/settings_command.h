@@ -1,0 +1,33 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "costmodel/graph.h"
+#include "costmodel/topology.h"
+#include "partitioner/command/plan_command.h"
+#include "partitioner/strategy.h"
+
+// For plan_tool.cpp only: stagecraft plan --settings.
+
+namespace stagecraft::partitioner {
+
+/// Declares --settings and --more-graphs.
+void declare_settings(CLI::App& app, PlanRequest& request);
+
+/// Throws CLI::ValidationError for options that do not go together with them.
+void check_settings(const PlanRequest& request);
+
+/// A plan with the graph of its microbatch size.
+struct SizedPlan {
+  RankedPlan ranked;
+  Graph graph;
+};
+
+/// The best plan of all settings. Reads the profiles of --more-graphs, prints how each setting fared on stderr and, if
+/// asked, the document on stdout. `mark` goes before each figure. Throws std::invalid_argument, beginning with the
+/// file, for profiles that cannot be used, and NoAnswerError if there is no plan.
+[[nodiscard]] SizedPlan best_of_settings(const PlanRequest& request, const Graph& graph, const Topology& topology,
+                                         const CostModel& costs, const std::string& mark);
+
+}  // namespace stagecraft::partitioner

@@ -1,0 +1,194 @@
+#include "partitioner/settings/settings_search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <tuple>
+#include <utility>
+
+#include "costmodel/errors.h"
+#include "partitioner/candidate.h"
+#include "partitioner/ranking.h"
+#include "partitioner/search/least_time.h"
+#include "partitioner/search/optimal.h"
+#include "partitioner/search/predicted_plans.h"
+#include "partitioner/search/search_time.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+/// Shares of the time limit after which the candidates of `auto` with plain settings, and those with others, end.
+constexpr double kPlainShare = 0.125;
+constexpr double kDraftedShare = 0.75;
+/// Share of it that the search with the request's settings may take.
+constexpr double kRequestShare = 0.5;
+/// Share of the time that is left, and time, that a search of one setting has.
+constexpr double kSliceShare = 0.125;
+constexpr Seconds kLeastSlice(0.01);
+/// A search that took less than this share of its time ended by itself.
+constexpr double kOfEarlyEnd = 0.4;
+
+class SettingsRun {
+ public:
+  SettingsRun(const SettingSpace& space, const Topology& topology, const CostModel& costs)
+      : space_(space),
+        topology_(topology),
+        costs_(costs),
+        limit_(memory_limit(topology, space.constraints)),
+        all_(time_limit(space.constraints.options)),
+        time_(all_) {
+    for (StepSettings& settings : settings_of(space, topology)) {
+      const Seconds least = least_step(space.graphs[settings.graph].graph, topology, settings.plan);
+      out_.trials.push_back({std::move(settings), {}, least, {}, false});
+    }
+  }
+
+  SettingsSearch run() {
+    draft_all(kPlainShare, [&](const SettingTrial& trial) { return is_plain(trial.settings, space_); });
+    search_request();
+    bound_all();
+    draft_all(kDraftedShare, [](const SettingTrial&) { return true; });
+    search_rounds();
+    if (best_ >= kForever) throw_no_plan();
+    out_.lower_bound = best_;
+    for (const SettingTrial& trial : out_.trials) {
+      if (!is_settled(trial, best_)) out_.lower_bound = std::min(out_.lower_bound, trial.lower_bound);
+    }
+    return std::move(out_);
+  }
+
+ private:
+  [[nodiscard]] const Graph& graph_of(const SettingTrial& trial) const {
+    return space_.graphs[trial.settings.graph].graph;
+  }
+  [[nodiscard]] Constraints constraints_of(const SettingTrial& trial, Seconds time) const {
+    Constraints out = space_.constraints;
+    out.plan = trial.settings.plan;
+    out.options.insert_or_assign(kTimeLimit, time.value);
+    return out;
+  }
+  [[nodiscard]] bool is_open(const SettingTrial& trial) const {
+    return !trial.is_exhausted && !is_settled(trial, best_);
+  }
+  [[nodiscard]] std::optional<Seconds> than() const { return best_ < kForever ? std::optional(best_) : std::nullopt; }
+  [[nodiscard]] Seconds left() const { return std::max(Seconds(0), all_ - time_.passed()); }
+
+  /// Takes what was found with a trial's settings.
+  void take(SettingTrial& trial, ShorterPlan found) {
+    trial.lower_bound = std::max(trial.lower_bound, found.lower_bound);
+    if (!found.plan) return;
+    found.plan->prediction.timeline.spans.clear();
+    const Seconds step = found.plan->prediction.iteration;
+    if (!trial.plan || step < trial.plan->prediction.iteration) trial.plan = std::move(found.plan);
+    trial.need.reset();
+    if (step >= best_ * (1 - kEqual)) return;
+    best_ = step;
+    out_.best = static_cast<std::size_t>(&trial - out_.trials.data());
+  }
+
+  void search(SettingTrial& trial, Seconds time, std::optional<Seconds> than) {
+    const Seconds begin = time_.passed();
+    take(trial, shorter_plan(graph_of(trial), topology_, costs_, constraints_of(trial, time), than));
+    trial.is_exhausted = time_.passed() - begin < time * kOfEarlyEnd;
+  }
+
+  /// Improves a trial's bound in little time.
+  void bound(SettingTrial& trial) {
+    if (best_ >= kForever || !is_open(trial)) return;
+    const Constraints constraints = constraints_of(trial, std::max(kLeastSlice, left()));
+    const Seconds least = quick_bound(graph_of(trial), topology_, costs_, constraints, best_);
+    trial.lower_bound = std::max(trial.lower_bound, least);
+  }
+
+  void bound_all() {
+    for (SettingTrial* trial : open_trials([](const SettingTrial& each) { return each.lower_bound; })) {
+      if (left() <= Seconds(0)) return;
+      bound(*trial);
+    }
+  }
+
+  /// As `plan` without a search of settings would, unless none of these plans can be the best.
+  void search_request() {
+    for (SettingTrial& trial : out_.trials) {
+      const StepSettings& settings = trial.settings;
+      if (settings.graph != space_.asked || settings.plan.schedule != space_.constraints.plan.schedule ||
+          !is_plain(settings, space_))
+        continue;
+      bound(trial);
+      if (is_open(trial)) search(trial, all_ * kRequestShare, {});
+    }
+  }
+
+  /// The candidates of `auto` with the settings that are wanted, until that share of the time.
+  void draft_all(double share, const std::function<bool(const SettingTrial&)>& is_wanted) {
+    for (SettingTrial* trial : open_trials([](const SettingTrial& each) { return each.lower_bound; })) {
+      if (time_.is_past(share)) return;
+      if (trial->plan || trial->need || !is_open(*trial) || !is_wanted(*trial)) continue;
+      const Constraints constraints = constraints_of(*trial, kLeastSlice);
+      take(*trial, drafted_plan(graph_of(*trial), topology_, costs_, constraints, {}));
+      if (trial->plan || !limit_) continue;
+      const std::optional<Bytes> need = least_need(graph_of(*trial), topology_, costs_, constraints);
+      if (need && *need > *limit_) trial->need = need;
+    }
+  }
+
+  /// In each round every open trial has the same share of the time that is left: most goes to the first ones.
+  void search_rounds() {
+    const auto promise = [](const SettingTrial& trial) {
+      return std::tuple(trial.plan ? trial.plan->prediction.iteration : kForever, trial.lower_bound);
+    };
+    std::vector<SettingTrial*> open = open_trials(promise);
+    while (!open.empty() && left() > Seconds(0)) {
+      for (SettingTrial* trial : open) {
+        if (left() <= Seconds(0)) return;
+        if (is_open(*trial)) search(*trial, std::min(left(), std::max(left() * kSliceShare, kLeastSlice)), than());
+      }
+      open = open_trials([](const SettingTrial& trial) { return trial.lower_bound; });
+    }
+  }
+
+  /// The trials that may still have a better plan, sorted.
+  template <class Key>
+  std::vector<SettingTrial*> open_trials(const Key& key) {
+    std::vector<SettingTrial*> out;
+    for (SettingTrial& trial : out_.trials) {
+      if (is_open(trial)) out.push_back(&trial);
+    }
+    std::ranges::stable_sort(out, {}, [&](const SettingTrial* trial) { return key(*trial); });
+    return out;
+  }
+
+  /// Says why there is no plan with the settings that need the least memory.
+  [[noreturn]] void throw_no_plan() {
+    const SettingTrial* smallest = &out_.trials.front();
+    for (const SettingTrial& trial : out_.trials) {
+      if (trial.need && (!smallest->need || *trial.need < *smallest->need)) smallest = &trial;
+    }
+    const StrategyResult result = rank_plans(graph_of(*smallest), topology_, costs_, constraints_of(*smallest, all_));
+    Infeasible reason{"time was up"};
+    if (const auto* infeasible = std::get_if<Infeasible>(&result)) reason = *infeasible;
+    throw NoAnswerError(fmt::format("no plan with any of {} settings; with {}: ", out_.trials.size(),
+                                    settings_text(smallest->settings, space_)),
+                        reason);
+  }
+
+  const SettingSpace& space_;
+  const Topology& topology_;
+  const CostModel& costs_;
+  std::optional<Bytes> limit_;
+  Seconds all_;
+  SearchTime time_;
+  SettingsSearch out_;
+  Seconds best_ = kForever;  ///< step
+};
+
+}  // namespace
+
+bool is_settled(const SettingTrial& trial, Seconds best) { return trial.lower_bound >= best * (1 - kEqual); }
+
+SettingsSearch search_settings(const SettingSpace& space, const Topology& topology, const CostModel& costs) {
+  return SettingsRun(space, topology, costs).run();
+}
+
+}  // namespace stagecraft::partitioner

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/topology.h"
+#include "costmodel/units.h"
+#include "partitioner/settings/setting_space.h"
+#include "partitioner/strategy.h"
+
+namespace stagecraft::partitioner {
+
+/// What a search knows about plans with some settings.
+struct SettingTrial {
+  StepSettings settings;
+  std::optional<RankedPlan> plan;  ///< the best that was found, without spans; it fits in memory
+  Seconds lower_bound;             ///< no plan with these settings has a shorter step; kForever: there is no plan
+  /// Memory of the candidate that needs the least, if none was found that fits.
+  std::optional<Bytes> need;
+  bool is_exhausted = false;  ///< a search with these settings ended before its time was up
+};
+
+/// The plans of one request with several settings.
+struct SettingsSearch {
+  std::vector<SettingTrial> trials;  ///< in the order of settings_of
+  std::size_t best = 0;              ///< the one whose plan has the shortest step
+  /// No plan of the space has a shorter step: the smallest of the trials' bounds; the best plan's step if none is
+  /// smaller.
+  Seconds lower_bound;
+};
+
+/// Whether no plan with the trial's settings is shorter than `best`.
+[[nodiscard]] bool is_settled(const SettingTrial& trial, Seconds best);
+
+/// Searches all settings of the space with strategy `optimal`, within one time limit (kTimeLimit of the constraints):
+///   - the candidates of `auto` with recomputation and buckets as in the request;
+///   - the request's own settings, for half of the limit, unless a bound refutes them: the result is never worse than
+///     that search's;
+///   - a quick bound, then the candidates of `auto`, with all other settings;
+///   - rounds in which each setting has an eighth of the time that is left: first those with the best candidates, later
+///     those with the smallest bounds.
+/// A setting whose lower bound reaches the best step is done with. Ends when all are. Throws NoAnswerError if no plan
+/// fits in memory or is possible, and std::invalid_argument as `optimal` does.
+[[nodiscard]] SettingsSearch search_settings(const SettingSpace& space, const Topology& topology,
+                                             const CostModel& costs);
+
+}  // namespace stagecraft::partitioner
