@@ -29,6 +29,10 @@ Plan plan_of_candidate(const Graph& graph, const Topology& topology, const Candi
   }
   for (std::size_t s = 0; s < candidate.devices.size(); ++s) out.stages[s].devices = candidate.devices[s];
   if (!candidate.warmups.empty()) out.warmups = candidate.warmups;
+  for (std::size_t s = 0; s < candidate.recomputation.size(); ++s) {
+    out.stages[s].recompute = candidate.recomputation[s].recompute;
+    out.stages[s].recompute_every = candidate.recomputation[s].every;
+  }
   if (!candidate.devices.empty() || !candidate.warmups.empty()) validate(out, graph, topology);
   out.steady_state = candidate.steady_state;
   return out;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <functional>
 #include <optional>
 #include <string>
@@ -15,14 +16,22 @@ namespace stagecraft::partitioner {
 
 // From stages to ranked plans, for the strategies.
 
+/// How a stage recomputes: Stage::recompute and Stage::recompute_every.
+struct StageRecomputation {
+  bool recompute = false;
+  int every = 0;
+  friend auto operator<=>(const StageRecomputation&, const StageRecomputation&) = default;
+};
+
 /// The layers and devices of the stages: a strategy's answer before it becomes a plan.
 struct Candidate {
   Partition partition;
   std::vector<std::vector<int>> devices;  ///< for each stage, one per replica; empty: as make_plan assigns them
   int chunks = 1;                         ///< Plan::chunks
   std::vector<int> warmups;               ///< Plan::warmups; empty: by warmup_counts
-  std::optional<Seconds> steady_state;    ///< slowest stage's time per microbatch, by the strategy's own estimate
-  bool endless = false;                   ///< RankedPlan::endless
+  std::vector<StageRecomputation> recomputation = {};  ///< of each stage; empty: that of the settings
+  std::optional<Seconds> steady_state;  ///< slowest stage's time per microbatch, by the strategy's own estimate
+  bool endless = false;                 ///< RankedPlan::endless
   friend bool operator==(const Candidate&, const Candidate&) = default;
 };
 
@@ -30,8 +39,8 @@ struct Candidate {
 /// steps overlap.
 [[nodiscard]] std::optional<int> microbatches_of_a_step(const PlanSettings& settings);
 
-/// The plan of one candidate, with its devices, warm-ups and steady state. Throws as make_plan does, and for tied
-/// parameters under an asynchronous schedule, which runs do not support.
+/// The plan of one candidate, with its devices, warm-ups, recomputation and steady state. Throws as make_plan does, and
+/// for tied parameters under an asynchronous schedule, which runs do not support.
 [[nodiscard]] Plan plan_of_candidate(const Graph& graph, const Topology& topology, const Candidate& candidate,
                                      const PlanSettings& settings);
 

@@ -183,11 +183,14 @@ void declare_choices(CLI::App& app, ChoiceRequest& request) {
       ->type_name("FIRST..LAST ...")
       ->group(hand);
   app.add_option("--improve", request.improve,
-                 "take a plan and improve it step by step: layers, replicas, stages, placement; keeps its schedule, "
-                 "microbatches and recomputation")
+                 "take a plan and improve it step by step: layers, replicas, stages, recomputation of each stage, "
+                 "placement; keeps its schedule and microbatches")
       ->type_name("PLAN")
       ->group(hand);
-  app.add_flag("--complete", request.complete, "find replicas and placement for the stages of --split-at or --from")
+  app.add_flag(
+         "--complete", request.complete,
+         "find replicas, recomputation (unless --recompute is given) and placement for the stages of --split-at or "
+         "--from")
       ->group(hand);
   app.add_option("--global-batch", request.global_batch,
                  "samples per step; the number of microbatches follows from the graph's microbatch")
@@ -334,6 +337,7 @@ RankedPlan improved_choice(const ChoiceRequest& request, const ChoiceContext& co
   options.goal = request.goal;
   options.hand = stage_constraints(graph, request.pins, request.no_cuts);
   options.layers = !request.complete;
+  options.recomputation = !request.complete || !constraints.plan.recompute;  // what is asked for stays
   options.time = time_limit(constraints.options);
   Candidate first = start;
   if (!honours(first.partition, options.hand)) {
@@ -365,10 +369,6 @@ Candidate start_of(const Plan& plan, const Graph& graph, const Topology& topolog
   settings.recompute_every = plan.stages.front().recompute_every;
   settings.gradient_bucket_bytes = plan.gradient_bucket_bytes;
   constraints.chunks = plan.chunks;
-  for (const Stage& stage : plan.stages) {
-    if (stage.recompute != settings.recompute || stage.recompute_every != settings.recompute_every)
-      throw std::invalid_argument("its stages recompute differently, which --improve cannot keep");
-  }
   std::vector<std::vector<int>> devices;
   int next = 0;
   bool in_order = true;
@@ -377,8 +377,10 @@ Candidate start_of(const Plan& plan, const Graph& graph, const Topology& topolog
     for (const int device : stage.devices) in_order = device == next++ && in_order;
   }
   if (in_order) devices.clear();
-  return given_candidate(graph, partition_of(graph, plan), std::move(devices), {}, {}, microbatches_of_a_step(settings),
-                         plan.chunks);
+  Candidate out = given_candidate(graph, partition_of(graph, plan), std::move(devices), {}, {},
+                                  microbatches_of_a_step(settings), plan.chunks);
+  for (const Stage& stage : plan.stages) out.recomputation.push_back({stage.recompute, stage.recompute_every});
+  return out;
 }
 
 }  // namespace stagecraft::partitioner

@@ -73,7 +73,8 @@ void check_choice_outputs(const ChoiceRequest& request, const ChoiceContext& con
 [[nodiscard]] RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& context, const Graph& graph,
                                      const Topology& topology, const CostModel& costs, const Constraints& constraints);
 
-/// The plan of `start` improved: by --improve in all ways, by --complete in its replicas and placement. Prints the
+/// The plan of `start` improved: by --improve in all ways, by --complete in its replicas, placement and recomputation,
+/// unless that is asked for. Prints the
 /// previous step time on stderr. Throws std::runtime_error if it does not fit in memory or does not reach the
 /// throughput.
 [[nodiscard]] RankedPlan improved_choice(const ChoiceRequest& request, const ChoiceContext& context, const Graph& graph,
@@ -81,8 +82,7 @@ void check_choice_outputs(const ChoiceRequest& request, const ChoiceContext& con
                                          const Constraints& constraints, const Candidate& start);
 
 /// The plan as a start for improved_choice; `constraints` get its schedule, microbatches, chunks, recomputation and
-/// buckets. Throws std::invalid_argument if it is not valid for graph and topology or its stages differ in
-/// recomputation.
+/// buckets. Throws std::invalid_argument if it is not valid for graph and topology.
 [[nodiscard]] Candidate start_of(const Plan& plan, const Graph& graph, const Topology& topology,
                                  Constraints& constraints);
 

@@ -38,6 +38,10 @@ class Improvement {
 
   RankedPlan run(const Candidate& start) {
     candidate_ = start;
+    if (candidate_.recomputation.empty()) {
+      const PlanSettings& settings = constraints_.plan;
+      candidate_.recomputation.assign(to_index(stages()), {settings.recompute, settings.recompute_every});
+    }
     best_ = predicted_plan(origin_, graph_, topology_, start, costs_, constraints_);
     key_ = key_of(best_);
     bool changed = true;
@@ -46,6 +50,7 @@ class Improvement {
       if (options_.layers) changed = move_layers() || changed;
       if (replicas_are_free()) changed = move_replicas() || changed;
       if (options_.layers && stages_are_free()) changed = join_and_cut() || changed;
+      if (options_.recomputation) changed = change_recomputation() || changed;
       changed = place() || changed;
     }
     best_.prediction.timeline.spans.clear();
@@ -53,6 +58,7 @@ class Improvement {
   }
 
  private:
+  using Recomputations = std::vector<StageRecomputation>;  ///< of each stage
   using Key = std::tuple<bool, bool, std::vector<double>>;
 
   static std::vector<int> layer_list_of(const Graph& graph) {
@@ -84,15 +90,17 @@ class Improvement {
     return std::accumulate(candidate_.partition.replicas.begin(), candidate_.partition.replicas.end(), 0);
   }
 
-  /// Takes the candidate if its plan is better.
-  bool try_one(Partition partition, std::vector<std::vector<int>> devices) {
+  /// Takes the candidate if its plan is better. `recomputation`: empty: as now.
+  bool try_one(Partition partition, std::vector<std::vector<int>> devices, Recomputations recomputation = {}) {
+    if (recomputation.empty()) recomputation = candidate_.recomputation;
     if (is_late() || !honours(partition, options_.hand)) return false;
     if (candidate_.chunks == 1 && std::accumulate(partition.replicas.begin(), partition.replicas.end(), 0) > devices_)
       return false;
-    if (!tried_.emplace(partition.stage_of_layer, partition.replicas, devices).second) return false;
+    if (!tried_.emplace(partition.stage_of_layer, partition.replicas, devices, recomputation).second) return false;
     try {
       Candidate candidate = given_candidate(graph_, std::move(partition), std::move(devices), {}, {},
                                             microbatches_of_a_step(constraints_.plan), candidate_.chunks);
+      candidate.recomputation = std::move(recomputation);
       RankedPlan ranked = predicted_plan(origin_, graph_, topology_, candidate, costs_, constraints_);
       Key key = key_of(ranked);
       if (key >= key_) return false;
@@ -187,10 +195,14 @@ class Improvement {
       for (int& stage : next.stage_of_layer) stage -= stage > s ? 1 : 0;
       const int sum = next.replicas[to_index(s)] + next.replicas[to_index(s) + 1];
       next.replicas.erase(next.replicas.begin() + s);
+      Recomputations recomputation = candidate_.recomputation;
+      recomputation.erase(recomputation.begin() + s + 1);
+      bool joined = false;
       for (const int replicas : {sum, 1}) {
         next.replicas[to_index(s)] = replicas;
-        out = try_one(next, {}) || out;
+        joined = try_one(next, {}, recomputation) || joined;
       }
+      out = joined || out;
     }
     for (int s = 0; s < stages(); ++s) {
       std::vector<int> layers;  // in topological order
@@ -207,11 +219,30 @@ class Improvement {
         if (before == 1 && free < 1) continue;
         next.replicas[to_index(s)] = before == 1 ? 1 : before - before / 2;
         next.replicas.insert(next.replicas.begin() + s + 1, before == 1 ? 1 : before / 2);
-        if (try_one(std::move(next), {})) {
+        Recomputations recomputation = candidate_.recomputation;
+        recomputation.insert(recomputation.begin() + s, recomputation[to_index(s)]);
+        if (try_one(std::move(next), {}, std::move(recomputation))) {
           out = true;
           break;
         }
       }
+    }
+    return out;
+  }
+
+  /// Lets each stage recompute in another way, then all in the same.
+  bool change_recomputation() {
+    const bool trains = !constraints_.plan.listed.empty() || schedule_by_name(constraints_.plan.schedule).trains;
+    if (!trains) return false;
+    bool out = false;
+    for (const StageRecomputation other : {StageRecomputation{}, {true, 0}, {true, 1}}) {
+      for (std::size_t s = 0; s < candidate_.recomputation.size(); ++s) {
+        Recomputations next = candidate_.recomputation;
+        next[s] = other;
+        out = try_one(candidate_.partition, candidate_.devices, std::move(next)) || out;
+      }
+      out = try_one(candidate_.partition, candidate_.devices, Recomputations(candidate_.recomputation.size(), other)) ||
+            out;
     }
     return out;
   }
@@ -245,7 +276,7 @@ class Improvement {
   Candidate candidate_;
   RankedPlan best_;
   Key key_;
-  std::set<std::tuple<std::vector<int>, std::vector<int>, std::vector<std::vector<int>>>> tried_;
+  std::set<std::tuple<std::vector<int>, std::vector<int>, std::vector<std::vector<int>>, Recomputations>> tried_;
 };
 
 }  // namespace

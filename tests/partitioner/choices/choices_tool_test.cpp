@@ -137,6 +137,34 @@ TEST_F(ChoicesTool, ImprovesAGivenPlan) {
   EXPECT_EQ(format::parse_plan(kept.out, "out").stages.size(), 4U);
 }
 
+// Stages that save 4 * 300 B and 4 * 100 B: within 700 B the first one recomputes, see
+// RecomputesOnlyWhereMemoryIsShort.
+TEST_F(ChoicesTool, LetsSingleStagesRecompute) {
+  Graph graph = testing::chain_graph({1, 1}, {2, 2});
+  graph.layers[0].saved_bytes = 300_B;
+  graph.layers[1].saved_bytes = 100_B;
+  folder_.write("uneven.json", format::graph_json(graph));
+  folder_.write("two.json", format::topology_json(testing::flat_topology(2)));
+  const std::string split = "uneven.json two.json --split-at l1 --schedule gpipe --memory-limit 700 ";
+  EXPECT_EQ(plan(split + "-o none.json").status, 1) << "neither recomputes";
+  const Outcome completed = plan(split + "--complete -o mixed.json");
+  EXPECT_EQ(completed.status, 0) << completed.err;
+  const auto recomputes = [&](const std::string& name) {
+    std::vector<bool> out;
+    for (const Stage& stage : format::parse_plan(folder_.read(name), name).stages) out.push_back(stage.recompute);
+    return out;
+  };
+  EXPECT_THAT(recomputes("mixed.json"), ::testing::ElementsAre(true, false));
+  const Outcome asked = plan(split + "--complete --recompute -o asked.json");
+  EXPECT_EQ(asked.status, 0) << asked.err;
+  EXPECT_THAT(recomputes("asked.json"), ::testing::ElementsAre(true, true));
+  // A plan whose stages differ can be improved; without a limit none needs to recompute.
+  const Outcome improved = plan("uneven.json two.json --improve mixed.json -o fast.json");
+  EXPECT_EQ(improved.status, 0) << improved.err;
+  EXPECT_THAT(recomputes("fast.json"), ::testing::Each(false));
+  EXPECT_EQ(folder_.run("stagecraft-verify mixed.json --graph uneven.json --topology two.json").status, 0);
+}
+
 TEST_F(ChoicesTool, CompletesAGivenSplit) {
   // Stages of 3 and 9 s: with one device each four microbatches take 39 s, with four more of the second
   // less than with any other numbers; a replica more of the second at least helps.

@@ -96,6 +96,94 @@ TEST(ImprovedPlan, MakesAPlanFit) {
   EXPECT_THAT(layers_of(found.plan), ElementsAre(2, 2));
 }
 
+/// Two layers of 1 + 2 s, of which a microbatch saves 300 and 100 B, each in a stage of its own.
+Graph uneven_memory() {
+  Graph graph = testing::chain_graph({1, 1}, {2, 2});
+  for (Layer& layer : graph.layers) layer.workspace_bytes = 0_B;
+  graph.layers[0].saved_bytes = 300_B;
+  graph.layers[1].saved_bytes = 100_B;
+  return graph;
+}
+
+// Under gpipe all four microbatches are saved: 1200 and 400 B. Their forwards end after 4 and 5 s. Backwards of the
+// second stage then end at 7, 9, 11 and 13 s, and those of the first, of 3 s with recomputation, at 10, 13, 16 and 19
+// s. If the second recomputes too, at 20 s; if neither does, at 15 s.
+TEST(ImprovedPlan, RecomputesOnlyWhereMemoryIsShort) {
+  Constraints constraints = of_microbatches(4);
+  constraints.stages = 2;
+  constraints.replicas = {1, 1};
+  ImproveOptions options;
+  options.layers = false;
+  options.recomputation = true;
+  for (const bool recompute : {false, true}) {
+    constraints.plan.recompute = recompute;
+    constraints.memory_limit = 700_B;
+    const RankedPlan tight =
+        improve(uneven_memory(), testing::flat_topology(2), {{0, 1}, {1, 1}}, constraints, options);
+    EXPECT_TRUE(tight.fits);
+    EXPECT_DOUBLE_EQ(tight.prediction.iteration.value, 19);
+    EXPECT_TRUE(tight.plan.stages[0].recompute);
+    EXPECT_FALSE(tight.plan.stages[1].recompute);
+    constraints.memory_limit.reset();
+    const RankedPlan ample =
+        improve(uneven_memory(), testing::flat_topology(2), {{0, 1}, {1, 1}}, constraints, options);
+    EXPECT_DOUBLE_EQ(ample.prediction.iteration.value, 15);
+    options.recomputation = false;
+    const RankedPlan kept = improve(uneven_memory(), testing::flat_topology(2), {{0, 1}, {1, 1}}, constraints, options);
+    EXPECT_DOUBLE_EQ(kept.prediction.iteration.value, recompute ? 20 : 15);
+    options.recomputation = true;
+  }
+}
+
+/// With stages and replicas that stay: no better than the best of all ways to recompute, no worse than the best where
+/// all stages recompute alike.
+TEST(ImprovedPlan, IsBetweenTheBestRecomputationAndTheBestUniformOne) {
+  const CostModel costs = simulated_costs();
+  const StageRecomputation ways[] = {{}, {true, 0}, {true, 1}};
+  int mixed = 0;
+  for (unsigned seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const auto up_to = [&](int most) { return static_cast<int>(random() % static_cast<unsigned>(most + 1)); };
+    std::vector<double> times;
+    for (int i = 0; i < 6; ++i) times.push_back(1 + up_to(8));
+    Graph graph = testing::chain_graph(times, times, 10_B);
+    for (Layer& layer : graph.layers) layer.saved_bytes = Bytes(10 + up_to(990));
+    const Topology topology = testing::flat_topology(3, 1000);
+    Constraints constraints = of_microbatches(1 + up_to(4));
+    if (up_to(1) == 0) constraints.plan.schedule = "1f1b";
+    constraints.stages = 3;
+    constraints.replicas = {1, 1, 1};
+    constraints.memory_limit = Bytes(500 + up_to(3000));
+    Candidate candidate = given_candidate(graph, {{0, 0, 1, 1, 2, 2}, {1, 1, 1}}, {}, {}, {});
+    std::optional<Seconds> best;
+    std::optional<Seconds> uniform;
+    for (int code = 0; code < 27; ++code) {
+      candidate.recomputation = {ways[code % 3], ways[code / 3 % 3], ways[code / 9]};
+      const RankedPlan ranked = predicted_plan("any", graph, topology, candidate, costs, constraints);
+      if (!ranked.fits) continue;
+      best = std::min(best.value_or(ranked.prediction.iteration), ranked.prediction.iteration);
+      if (code % 13 == 0)
+        uniform = std::min(uniform.value_or(ranked.prediction.iteration), ranked.prediction.iteration);
+    }
+    candidate.recomputation.clear();
+    ImproveOptions options;
+    options.layers = false;
+    options.recomputation = true;
+    const RankedPlan found = improved_plan("test", graph, topology, costs, constraints, candidate, options);
+    validate(found.plan, graph, topology);
+    ASSERT_TRUE(best || !found.fits);
+    if (uniform) {
+      ASSERT_TRUE(found.fits);
+      EXPECT_LE(found.prediction.iteration.value, uniform->value * (1 + 1e-9));
+    }
+    if (found.fits) { EXPECT_GE(found.prediction.iteration.value, best->value * (1 - 1e-9)); }
+    const auto& stages = found.plan.stages;
+    mixed += found.fits && (stages[0].recompute != stages[1].recompute || stages[1].recompute != stages[2].recompute);
+  }
+  EXPECT_GT(mixed, 50);
+}
+
 TEST(ImprovedPlan, ImprovesTheRequestedObjective) {
   const Graph graph = testing::chain_graph({1, 1, 1, 1}, {2, 2, 2, 2});
   ImproveOptions cost;
