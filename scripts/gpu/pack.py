@@ -14,8 +14,7 @@ from places import Missing
 
 MOST_BYTES = 64 << 20
 # Also some that the check does not run, to look closer at what it finds; not those that need no GPU.
-TOOLS = ("compare", "discover", "doctor", "errors", "export", "import", "links", "plan", "predict", "profile", "report", "run",
-         "verify")
+TOOLS = ("compare", "discover", "export", "import", "links", "plan", "predict", "profile", "run", "verify")
 TESTS = ("gpu_test", "nccl_gpu_test", "nccl_rank_program", "links_nccl_test")
 BENCHMARKS = ("profiler_bench",)
 FILES = ("LICENSE", "docs/gpu.md", "scripts/gpu_check", "scripts/gpu", "scripts/stagecraft", "scripts/export_model.py",
