@@ -102,17 +102,22 @@ std::vector<double> idle_shares(const Timeline& timeline, std::size_t first) {
   return out;
 }
 
-std::vector<double> idle_shares(const Prediction& prediction) {
-  if (prediction.reckoned_microbatches == 0) return idle_shares(prediction.timeline);
-  std::vector<double> by_position;
+std::vector<double> idle_shares_of_positions(const Prediction& prediction) {
+  std::vector<double> out;
   for (const std::vector<int>& position : stages_of_positions(prediction)) {
     Seconds idle;
     for (const int s : position) {
       const StagePrediction& stage = prediction.stages[to_index(s)];
       idle += stage.exposed_transfer + stage.bubble;
     }
-    by_position.push_back(prediction.iteration > Seconds(0) ? idle / prediction.iteration : 0);
+    out.push_back(prediction.iteration > Seconds(0) ? idle / prediction.iteration : 0);
   }
+  return out;
+}
+
+std::vector<double> idle_shares(const Prediction& prediction) {
+  if (prediction.reckoned_microbatches == 0) return idle_shares(prediction.timeline);
+  const std::vector<double> by_position = idle_shares_of_positions(prediction);
   std::vector<double> out;
   for (const int first : prediction.timeline.stage_of_rank)
     out.push_back(to_index(first) < by_position.size() ? by_position[to_index(first)] : 0);

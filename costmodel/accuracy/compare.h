@@ -85,6 +85,10 @@ struct Comparison {
 /// ranks of the same stages.
 [[nodiscard]] std::vector<double> idle_shares(const Prediction& prediction);
 
+/// The same by pipeline position, in the order of stages_of_positions. From the figures of the stages, so that a gap in
+/// the timeline does not count; 0 if the step takes no time.
+[[nodiscard]] std::vector<double> idle_shares_of_positions(const Prediction& prediction);
+
 /// Compares; the first `skip` measured steps are skipped as warm-up, but never the last one.
 /// Send spans are ignored: they mean different things on different channels, and the cost of a message shows in the
 /// receiver's wait. Throws std::invalid_argument if the two have different ranks or stages, naming both.

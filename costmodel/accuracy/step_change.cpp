@@ -42,14 +42,9 @@ std::map<int, Bytes> memory_of(const Timeline& timeline) {
 std::map<int, double> idle_of(const Prediction& prediction) {
   std::map<int, double> out;
   if (!(prediction.iteration > Seconds(0))) return out;
-  for (const std::vector<int>& position : stages_of_positions(prediction)) {
-    Seconds idle;
-    for (const int s : position) {
-      const StagePrediction& stage = prediction.stages[to_index(s)];
-      idle += stage.exposed_transfer + stage.bubble;
-    }
-    out[prediction.stages[to_index(position.front())].stage] = idle / prediction.iteration;
-  }
+  const std::vector<double> shares = idle_shares_of_positions(prediction);
+  for (std::size_t position = 0; position < shares.size(); ++position)
+    out[prediction.stages[position].stage] = shares[position];
   return out;
 }
 

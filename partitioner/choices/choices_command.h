@@ -74,9 +74,8 @@ void check_choice_outputs(const ChoiceRequest& request, const ChoiceContext& con
                                      const Topology& topology, const CostModel& costs, const Constraints& constraints);
 
 /// The plan of `start` improved: by --improve in all ways, by --complete in its replicas, placement and recomputation,
-/// unless that is asked for. Prints the
-/// previous step time on stderr. Throws std::runtime_error if it does not fit in memory or does not reach the
-/// throughput.
+/// unless --recompute is given. Prints the previous step time on stderr. Throws std::runtime_error if it does not fit
+/// in memory or does not reach the throughput.
 [[nodiscard]] RankedPlan improved_choice(const ChoiceRequest& request, const ChoiceContext& context, const Graph& graph,
                                          const Topology& topology, const CostModel& costs,
                                          const Constraints& constraints, const Candidate& start);

@@ -25,8 +25,8 @@ struct SizedPlan {
 };
 
 /// The best plan of all settings. Reads the profiles of --more-graphs, prints how each setting fared on stderr and, if
-/// asked, the document on stdout. `mark` goes before each figure. Throws std::invalid_argument, beginning with the
-/// file, for profiles that cannot be used, and NoAnswerError if there is no plan.
+/// asked, the document on stdout. `mark` goes before each figure. Throws NoAnswerError if there is no plan, and
+/// std::invalid_argument, beginning with the file, if the profiles do not fit each other or the global batch.
 [[nodiscard]] SizedPlan best_of_settings(const PlanRequest& request, const Graph& graph, const Topology& topology,
                                          const CostModel& costs, const std::string& mark);
 

@@ -27,7 +27,7 @@ class PredictedPlans {
   PredictedPlans(std::string origin, const Graph& graph, const Topology& topology, const CostModel& model,
                  const Constraints& constraints, const PipelineCosts& costs);
 
-  /// From now on, plans whose step is not shorter than this are of no interest: best() is no longer than it.
+  /// From now on, only looks for plans with a shorter step than this; best() is at most this.
   void exclude_from(Seconds step) { best_ = std::min(best_.value_or(step), step); }
 
   /// The shortest step of a plan that fits in memory; absent if there is none yet.

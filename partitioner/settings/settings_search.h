@@ -16,7 +16,7 @@ namespace stagecraft::partitioner {
 struct SettingTrial {
   StepSettings settings;
   std::optional<RankedPlan> plan;  ///< the best that was found, without spans; it fits in memory
-  Seconds lower_bound;             ///< no plan with these settings has a shorter step; kForever: there is no plan
+  Seconds lower_bound;             ///< every plan with these settings takes at least this; kForever: there is none
   /// Memory of the candidate that needs the least, if none was found that fits.
   std::optional<Bytes> need;
   bool is_exhausted = false;  ///< a search with these settings ended before its time was up

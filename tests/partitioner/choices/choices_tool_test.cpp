@@ -7,8 +7,8 @@
 
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
+#include "tests/partitioner/plan_command_test.h"
 #include "tests/support/chains.h"
-#include "tests/support/run_command.h"
 
 // stagecraft plan --top, --front and --objective as a user runs them; tests/golden/cases/choices has their numbers.
 
@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::Outcome;
 
-class ChoicesTool : public ::testing::Test {
+class ChoicesTool : public testing::PlanCommandTest {
  protected:
   ChoicesTool() {
     Graph graph = testing::chain_graph({1, 1, 1, 1}, {2, 2, 2, 2}, 100_B);
@@ -29,14 +29,6 @@ class ChoicesTool : public ::testing::Test {
     folder_.write("graph.json", format::graph_json(graph));
     folder_.write("topology.json", format::topology_json(testing::flat_topology(4)));
   }
-  Outcome plan(const std::string& arguments) const { return folder_.run("stagecraft-plan " + arguments); }
-  void refuses(const std::string& arguments, int status, const std::string& message) const {
-    const Outcome o = plan(arguments);
-    EXPECT_EQ(o.status, status) << arguments;
-    EXPECT_EQ(o.out, "") << arguments;
-    EXPECT_THAT(o.err, HasSubstr(message)) << arguments;
-  }
-  testing::CommandFolder folder_;
 };
 
 TEST_F(ChoicesTool, WritesTheBestPlanAndTheListedOnes) {

@@ -5,8 +5,8 @@
 
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
+#include "tests/partitioner/plan_command_test.h"
 #include "tests/support/chains.h"
-#include "tests/support/run_command.h"
 
 // stagecraft plan --settings as a user runs it.
 
@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::Outcome;
 
-class SettingsTool : public ::testing::Test {
+class SettingsTool : public testing::PlanCommandTest {
  protected:
   SettingsTool() {
     folder_.write("topology.json", format::topology_json(testing::flat_topology(2)));
@@ -36,14 +36,6 @@ class SettingsTool : public ::testing::Test {
     out.microbatch_samples = samples;
     return out;
   }
-  Outcome plan(const std::string& arguments) const { return folder_.run("stagecraft-plan " + arguments); }
-  void refuses(const std::string& arguments, int status, const std::string& message) const {
-    const Outcome o = plan(arguments);
-    EXPECT_EQ(o.status, status) << arguments;
-    EXPECT_EQ(o.out, "") << arguments;
-    EXPECT_THAT(o.err, HasSubstr(message)) << arguments;
-  }
-  testing::CommandFolder folder_;
 };
 
 // Under any schedule, all layers on both devices: of eight samples in two microbatches of 4 each device has one, which
