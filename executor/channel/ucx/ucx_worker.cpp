@@ -362,9 +362,10 @@ UcxWorker::Outcome UcxWorker::wait(c10::function_ref<bool()> ready, c10::functio
     if (stopped()) return leave(Outcome::Stopped);
     const auto now = Clock::now();
     if (now >= end) return leave(Outcome::Late);
-    if (!arm()) continue;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - now);
-    sleep(lock, std::min<std::chrono::milliseconds>(left, kLongestSleep));
+    // Messages for or from a process that has ended can keep UCX from ever arming (GOTCHAS.md): look at the processes
+    // all the same.
+    sleep(lock, arm() ? std::min<std::chrono::milliseconds>(left, kLongestSleep) : 0ms);
   }
 }
 

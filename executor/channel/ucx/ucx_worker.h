@@ -124,7 +124,8 @@ class UcxWorker : public std::enable_shared_from_this<UcxWorker> {
   /// Prepares the event descriptor; false if there is progress to make first.
   bool arm();
   void keep_armed();
-  /// Sleeps until there is an event or a watched process ends, at most so long. Unlocks the mutex meanwhile.
+  /// Sleeps until there is an event or a watched process ends, at most so long; notes which processes have ended.
+  /// Unlocks the mutex meanwhile.
   void sleep(std::unique_lock<std::recursive_mutex>& lock, std::chrono::milliseconds longest);
   void run_thread();
   void drop_ended();

@@ -233,6 +233,44 @@ TEST(UcxWorker, NoticesThatAWatchedProcessEnds) {
   waitpid(child, nullptr, 0);
 }
 
+// UCX does not arm its events while messages wait for room in a peer's queue, which one that has been killed never makes.
+TEST(UcxWorker, NoticesThatAProcessEndsWhichHasNotReadItsMessages) {
+  const UcxSettings settings{.transports = "posix,cma", .one_sided = true};
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const UcxWorker idle(settings, 2);
+    const bool told = write(ends[1], idle.address().data(), idle.address().size()) > 0;
+    close(ends[1]);
+    while (told) pause();
+    _exit(1);
+  }
+  close(ends[1]);
+  std::string address;
+  char letter = 0;
+  while (read(ends[0], &letter, 1) == 1) address += letter;
+  close(ends[0]);
+  ASSERT_FALSE(address.empty());
+  const auto worker = std::make_shared<UcxWorker>(settings, 2);
+  worker->connect(1, address);
+  worker->watch(1, child);
+  const at::Tensor message = at::full({16}, 1.0F);
+  std::vector<UcxTransfer> sent;
+  while (sent.empty() || sent.back().over()) {
+    sent.push_back(worker->send(1, 0, message.const_data_ptr(), message.nbytes(), message));
+    ASSERT_LT(sent.size(), 100'000) << "the queue never fills";
+  }
+  kill(child, SIGKILL);
+  EXPECT_EQ(worker->wait([&] { return sent.back().over(); }, [&] { return worker->lost(1).has_value(); },
+                         Clock::now() + std::chrono::seconds(20), false),
+            UcxWorker::Outcome::Stopped);
+  EXPECT_EQ(worker->lost(1), "its process has ended");
+  worker->give_up();
+  waitpid(child, nullptr, 0);
+}
+
 TEST(UcxWorker, NamesTransportsThatDoNotExist) {
   try {
     UcxWorker worker(UcxSettings{.transports = "pigeons"}, 2);
