@@ -24,6 +24,8 @@ using DoubleSeconds = std::chrono::duration<double>;
 constexpr const char* kFailureKey = "failure";
 constexpr const char* kNoFailure = "none";
 constexpr const char* kLeft = "left";
+/// Set by the rank that prints the report of a disappearance, which no rank has found.
+constexpr const char* kReporterKey = "reporter";
 /// Limit of a rank's value in an exchange.
 constexpr std::size_t kMostExchangedBytes = std::size_t{1} << 20;
 
@@ -43,6 +45,11 @@ std::string heartbeat(std::uint64_t number, const std::string& activity) {
 /// A failure as in the store: the rank that found it, and the message.
 std::string finding(int rank, const std::string& reason) {
   return fmt::format("{} {}", rank, meeting::printable(reason));
+}
+
+/// The failure that the server records when the connection of a rank that has not left closes.
+std::string disappearance(int rank) {
+  return finding(rank, fmt::format("rank {} has disappeared: its connection to the rendezvous server closed", rank));
 }
 
 /// The text after the number of a heartbeat or a finding.
@@ -71,6 +78,7 @@ class StoreRendezvous : public Rendezvous {
     publish(heartbeat(0, ""));
     for (int rank = 0; rank < launch.ranks; ++rank) rank_keys_.push_back(rank_key(rank));
     wait_for_all(rank_keys_, "join the run");
+    meeting::leave_will(*watch_store_, kFailureKey, kNoFailure, disappearance(launch_.rank));
     heart_ = std::thread([this] { beat(); });
     guard_ = std::thread([this] { guard(); });
   }
@@ -108,7 +116,7 @@ class StoreRendezvous : public Rendezvous {
           finding(launch_.rank, names_itself ? reason : fmt::format("rank {} failed: {}", launch_.rank, reason));
       const std::string first = to_text(watch_store_->compareSet(kFailureKey, to_bytes(kNoFailure), to_bytes(own)));
       if (first != own) {
-        say(after_number(first));
+        say_found_elsewhere(first);
       } else if (const std::string lines = report(); !lines.empty()) {
         say(fmt::format("when rank {} failed:{}", launch_.rank, lines));
       }
@@ -145,6 +153,7 @@ class StoreRendezvous : public Rendezvous {
     const std::lock_guard lock(publishing_);
     if (said_left_) return;
     said_left_ = text == kLeft;
+    if (said_left_) meeting::withdraw_will(*watch_store_);
     watch_store_->set(rank_key(launch_.rank), text);
   }
 
@@ -185,13 +194,18 @@ class StoreRendezvous : public Rendezvous {
     std::vector<std::string> keys = {kFailureKey};
     keys.insert(keys.end(), rank_keys_.begin(), rank_keys_.end());
     auto before = Clock::now();
+    bool disappeared = false;
     for (std::uint64_t number = 1; !leaving_; ++number) {
       try {
         publish(heartbeat(number, activity_->text()));
         const auto values = watch_store_->multiGet(keys);
         beats_.fetch_add(1, std::memory_order_relaxed);
         if (leaving_) return;
-        if (const std::string failure = to_text(values[0]); failure != kNoFailure) end(failure, false);
+        if (const std::string failure = to_text(values[0]); failure != kNoFailure) {
+          // This rank's channel may be about to say what it lost with the peer.
+          if (disappeared || !is_disappearance(failure)) end(failure, false);
+          disappeared = true;
+        }
         // Only time in which this thread ran counts: otherwise all other ranks look silent after a stop of this
         // process.
         const DoubleSeconds passed = std::min<DoubleSeconds>(Clock::now() - before, 2 * period_);
@@ -261,9 +275,25 @@ class StoreRendezvous : public Rendezvous {
     end(first, first == text);
   }
 
+  [[nodiscard]] bool is_disappearance(const std::string& failure) const {
+    for (int rank = 0; rank < launch_.ranks; ++rank) {
+      if (failure == disappearance(rank)) return true;
+    }
+    return false;
+  }
+
+  /// Prints a failure that another rank, or the server, has found. The first to see that a rank has disappeared adds
+  /// the report.
+  void say_found_elsewhere(const std::string& failure) {
+    const std::vector<std::uint8_t> own = to_bytes(rank_key(launch_.rank));
+    const bool reports = is_disappearance(failure) && watch_store_->compareSet(kReporterKey, {}, own) == own;
+    say(after_number(failure) + (reports ? report() : ""));
+  }
+
   [[noreturn]] void end(const std::string& failure, bool found_here) {
-    say(after_number(failure) + (found_here ? report() : ""));
+    if (found_here) say(after_number(failure) + report());
     try {
+      if (!found_here) say_found_elsewhere(failure);
       publish(kLeft);
       say_farewell();
     } catch (const std::exception&) {  // the reason matters, and it has been printed

@@ -29,12 +29,12 @@ class Rendezvous {
   virtual void leave() noexcept = 0;
 };
 
-/// Joins the run. A thread watches the store: when any rank fails, is silent for longer than `deadline`, or the store
-/// disappears, it prints what happened on standard error and ends the process with kPeerFailed, or with kHung if this
-/// rank detected a silent rank. The rank that found the cause also prints one line per rank: what it is doing, which
-/// rank it waits for and for how long, or that it is silent or has left. If the store disappeared, every rank prints
-/// them; if no rank has started anything, none does. Throws PeerError if the meeting point cannot be reached before the
-/// deadline.
+/// Joins the run. A thread watches the store: when any rank fails, ends without leaving, is silent for longer than
+/// `deadline`, or the store disappears, it prints what happened on standard error and ends the process with
+/// kPeerFailed, or with kHung if this rank detected a silent rank. One rank, the one that found the cause if any did,
+/// also prints one line per rank: what it is doing, which rank it waits for and for how long, or that it is silent or
+/// has left. If the store disappeared, every rank prints them; if no rank has started anything, none does. Throws
+/// PeerError if the meeting point cannot be reached before the deadline.
 [[nodiscard]] std::unique_ptr<Rendezvous> join(const meeting::LaunchInfo& launch, std::chrono::milliseconds deadline);
 
 }  // namespace stagecraft::launch

@@ -23,6 +23,8 @@ inline constexpr const char* kWait = "wait";               ///< milliseconds, ke
 inline constexpr const char* kCompareSet = "compare_set";  ///< key, expected, desired; kDone and the resulting value
 inline constexpr const char* kDelete = "delete";           ///< key; kDone, or kNo if it is absent
 inline constexpr const char* kCount = "count";             ///< kDone and the number of keys
+/// key, expected, desired: a kCompareSet for the moment when this connection closes; nothing: not any more. kDone
+inline constexpr const char* kWill = "will";
 
 inline constexpr const char* kDone = "done";
 inline constexpr const char* kLate = "late";

@@ -33,6 +33,13 @@ struct Waiting {
   Clock::time_point end;
 };
 
+/// What a client wants set when it disappears.
+struct Will {
+  std::string key;
+  std::string expected;
+  std::string desired;
+};
+
 struct Connection {
   Socket socket;
   std::string nonce;
@@ -42,6 +49,7 @@ struct Connection {
   std::string in;
   std::string out;
   std::optional<Waiting> waiting;
+  std::optional<Will> will;
 };
 
 std::optional<std::int64_t> number(const std::string& text) {
@@ -86,7 +94,7 @@ class StoreServer::Loop {
       auto entry = entries.begin() + 2;
       for (auto each = connections_.begin(); each != connections_.end(); ++entry) {
         const bool stays = entry->revents == 0 || serve(*each, entry->revents);
-        each = stays ? std::next(each) : connections_.erase(each);
+        each = stays ? std::next(each) : drop(each);
       }
       const auto now = Clock::now();
       std::erase_if(connections_, [&](const Connection& c) { return !c.trusted && now - c.since > kPatience; });
@@ -95,6 +103,14 @@ class StoreServer::Loop {
       }
       if (entries[1].revents != 0) accept_one();
     }
+  }
+
+  /// Closes a connection and does what its client wanted then. Returns the next one.
+  std::list<Connection>::iterator drop(std::list<Connection>::iterator closed) {
+    const std::optional<Will> will = std::move(closed->will);
+    const auto next = connections_.erase(closed);
+    if (will) (void)compare_set(will->key, will->expected, will->desired);
+    return next;
   }
 
   /// Milliseconds until the next event that needs no message.
@@ -177,11 +193,13 @@ class StoreServer::Loop {
     };
     if (verb == kSet && message.size() == 3) return say({put(message[1], message[2]) ? kDone : kNo});
     if (verb == kCompareSet && message.size() == 4) {
-      const auto found = values_.find(message[1]);
-      const bool absent = found == values_.end();
-      if (absent ? !message[2].empty() : found->second != message[2])
-        return say({kDone, absent ? message[2] : found->second});
-      return put(message[1], message[3]) ? say({kDone, message[3]}) : say({kNo});
+      const auto value = compare_set(message[1], message[2], message[3]);
+      return value ? say({kDone, *value}) : say({kNo});
+    }
+    if (verb == kWill && (message.size() == 1 || message.size() == 4)) {
+      client.will.reset();
+      if (message.size() == 4) client.will = {message[1], message[2], message[3]};
+      return say({kDone});
     }
     if (verb == kGet) {
       Message values = {kDone};
@@ -212,6 +230,16 @@ class StoreServer::Loop {
     }
     if (verb == kCount && message.size() == 1) return say({kDone, std::to_string(values_.size())});
     return false;
+  }
+
+  /// Sets the key if its value is as expected; "" expects that it is absent. The resulting value, or what was expected
+  /// if the key is absent; nothing if there is no room.
+  std::optional<std::string> compare_set(const std::string& key, const std::string& expected,
+                                         const std::string& desired) {
+    const auto found = values_.find(key);
+    const bool absent = found == values_.end();
+    if (absent ? !expected.empty() : found->second != expected) return absent ? expected : found->second;
+    return put(key, desired) ? std::optional(desired) : std::nullopt;
   }
 
   bool put(const std::string& key, const std::string& value) {

@@ -157,6 +157,11 @@ class MeetingStore : public c10d::Store {
   std::int64_t getNumKeys() override { return std::stoll(ask({kCount}).at(1)); }
   bool hasExtendedApi() const override { return true; }
 
+  void leave_will(const std::string& key, const std::string& expected, const std::string& desired) {
+    (void)ask({kWill, full(key), expected, desired});
+  }
+  void withdraw_will() { (void)ask({kWill}); }
+
  private:
   [[nodiscard]] std::string full(const std::string& key) const { return prefix_ + "/" + key; }
   [[nodiscard]] PeerError no_room(const std::string& key) const {
@@ -271,6 +276,12 @@ c10::intrusive_ptr<c10d::Store> connect_store(const LaunchInfo& launch, const st
   quiet_log();
   return c10::make_intrusive<MeetingStore>(launch, prefix, deadline);
 }
+
+void leave_will(c10d::Store& store, const std::string& key, const std::string& expected, const std::string& desired) {
+  dynamic_cast<MeetingStore&>(store).leave_will(key, expected, desired);
+}
+
+void withdraw_will(c10d::Store& store) { dynamic_cast<MeetingStore&>(store).withdraw_will(); }
 
 std::string meeting_point(const LaunchInfo& launch) { return fmt::format("{}:{}", launch.host, launch.port); }
 

@@ -64,6 +64,11 @@ inline constexpr std::size_t kMostStoredBytes = std::size_t{1} << 28;
 [[nodiscard]] c10::intrusive_ptr<c10d::Store> connect_store(const LaunchInfo& launch, const std::string& prefix,
                                                             std::chrono::milliseconds deadline);
 
+/// Sets `key` to `desired` if it is `expected` once this connection, a store of connect_store, has closed, even if its
+/// process was killed; nothing instead if withdrawn before. A connection has one will, its last.
+void leave_will(c10d::Store& store, const std::string& key, const std::string& expected, const std::string& desired);
+void withdraw_will(c10d::Store& store);
+
 /// The key for authenticators, known only to the ranks of one run as long as the secret is secret.
 [[nodiscard]] std::string run_key(const std::string& secret, const std::string& run_id);
 

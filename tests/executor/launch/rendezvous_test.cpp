@@ -26,6 +26,19 @@ TEST(Rendezvous, AKilledRankEndsTheOthersAndIsNamed) {
   EXPECT_THAT(outcome.text, Not(HasSubstr("did not end within")));
 }
 
+TEST(Rendezvous, AKilledRankEndsTheOthersWhereverTheyAre) {
+  for (const std::string& port : {std::string(), free_port()}) {  // served by the starting process, and by rank 0
+    std::vector<std::string> arguments{"kill_unwaited"};
+    if (!port.empty()) arguments.push_back(port);
+    const EndedRun outcome = run_ranks(3, arguments);
+    EXPECT_EQ(outcome.status, 128 + 9) << outcome.text;
+    const std::string line = "stagecraft: rank 1 has disappeared: its connection to the rendezvous server closed\n";
+    EXPECT_EQ(count(outcome.text, line), 2) << "a line per survivor: " << outcome.text;
+    EXPECT_EQ(count(outcome.text, "stagecraft:   rank 0: "), 1) << "one report: " << outcome.text;
+    EXPECT_THAT(outcome.text, Not(HasSubstr("did not end within")));
+  }
+}
+
 TEST(Rendezvous, AStoppedRankEndsTheOthersNamingItsLastAction) {
   const EndedRun outcome = run_ranks(3, {"stop"}, milliseconds(500));
   EXPECT_EQ(outcome.status, kHung) << outcome.text;

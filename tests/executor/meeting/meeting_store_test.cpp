@@ -69,6 +69,44 @@ TEST(MeetingStore, SetsOnlyWhatIsStillAsExpected) {
   EXPECT_EQ(store->compareSet("key", std::string("first"), std::string("second")), "second");
 }
 
+TEST(MeetingStore, SetsTheWillOfAClientThatCloses) {
+  const StoreServer server;
+  const auto client = [&] { return connect_store(launch_to(server), "a", kLong); };
+  const auto other = client();
+  const auto waits = [&](const std::string& key) {
+    try {
+      other->wait({key}, milliseconds(5000));
+      return true;
+    } catch (const std::exception&) { return false; }
+  };
+  {
+    const auto dying = client();
+    leave_will(*dying, "overwritten", "", "first will");
+    leave_will(*dying, "gone", "", "yes");
+    EXPECT_FALSE(other->check({"gone"}));
+  }
+  EXPECT_TRUE(waits("gone"));
+  EXPECT_EQ(other->get_to_str("gone"), "yes");
+  EXPECT_FALSE(other->check({"overwritten"})) << "a connection has one will";
+  other->set("state", "ended well");
+  {
+    const auto late = client();
+    leave_will(*late, "state", "running", "lost");
+  }
+  {
+    const auto leaving = client();
+    leave_will(*leaving, "never", "", "yes");
+    withdraw_will(*leaving);
+  }
+  {
+    const auto last = client();  // the server handles connections in order
+    leave_will(*last, "end", "", "yes");
+  }
+  EXPECT_TRUE(waits("end"));
+  EXPECT_EQ(other->get_to_str("state"), "ended well");
+  EXPECT_FALSE(other->check({"never"}));
+}
+
 TEST(MeetingStore, WaitsUntilAllKeysAreThereOrTheDeadlineHasPassed) {
   const StoreServer server;
   const auto store = connect_store(launch_to(server), "a", kLong);

@@ -90,6 +90,11 @@ int run_case(const std::string& name, channel::Channel& channel, launch::Rendezv
     if (channel.rank() == 0) kill(getppid(), SIGTERM);
     while (true) pause();
   }
+  if (name == "kill_unwaited") {  // no rank waits in its channel, which would notice
+    if (odd_one) raise(SIGKILL);
+    meeting.activity()->begin({.action = "backward", .stage = channel.rank(), .microbatch = 2});
+    while (true) pause();
+  }
   if (name == "absent") {
     if (!odd_one) (void)meeting.exchange("plan", "a");
     std::this_thread::sleep_for(kChannelDeadline);
