@@ -53,8 +53,8 @@ function(stagecraft_room name)
   stagecraft_precompile(stagecraft_${name} HEADERS ${STAGECRAFT_STANDARD_HEADERS} ${ARG_PRECOMPILED})
 endfunction()
 
-# Most of a command line's code parses options and runs once.
-set(STAGECRAFT_COMMAND_OPTIONS $<$<CONFIG:Release>:-O1>)
+# For code that runs once: command lines, readers of model files.
+set(STAGECRAFT_ONCE_OPTIONS $<$<CONFIG:Release>:-O1>)
 
 # stagecraft_share_precompiled(TARGET PROPERTY): the first target of a kind, which the global property names, parses the
 # headers of command lines for all others. Libraries and programs differ in kind: -fPIC and -fPIE.
@@ -75,7 +75,7 @@ function(stagecraft_command name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
   add_library(stagecraft_${name} STATIC ${ARG_SOURCES})
   target_link_libraries(stagecraft_${name} PUBLIC ${ARG_LIBRARIES} CLI11::CLI11 PRIVATE stagecraft_options fmt::fmt)
-  target_compile_options(stagecraft_${name} PRIVATE ${STAGECRAFT_COMMAND_OPTIONS})
+  target_compile_options(stagecraft_${name} PRIVATE ${STAGECRAFT_ONCE_OPTIONS})
   stagecraft_share_precompiled(stagecraft_${name} STAGECRAFT_FIRST_COMMAND)
 endfunction()
 
@@ -88,7 +88,7 @@ set(STAGECRAFT_DEMO_TOOLS links profile plan predict run compare)
 function(stagecraft_tool verb source)
   add_executable(stagecraft-${verb} ${source})
   target_link_libraries(stagecraft-${verb} PRIVATE stagecraft_options ${ARGN} stagecraft_tool_command CLI11::CLI11 fmt::fmt)
-  target_compile_options(stagecraft-${verb} PRIVATE ${STAGECRAFT_COMMAND_OPTIONS})
+  target_compile_options(stagecraft-${verb} PRIVATE ${STAGECRAFT_ONCE_OPTIONS})
   stagecraft_share_precompiled(stagecraft-${verb} STAGECRAFT_FIRST_TOOL)
   add_dependencies(stagecraft_tools stagecraft-${verb})
   if(verb IN_LIST STAGECRAFT_DEMO_TOOLS)

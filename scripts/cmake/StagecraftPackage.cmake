@@ -2,9 +2,10 @@
 # stagecraft::partitioner, without LibTorch.
 include(CMakePackageConfigHelpers)
 set(_place ${CMAKE_INSTALL_LIBDIR}/cmake/stagecraft)
+set_target_properties(stagecraft_costmodel_core PROPERTIES EXPORT_NAME costmodel_core)
 set_target_properties(stagecraft_costmodel PROPERTIES EXPORT_NAME costmodel)
 set_target_properties(stagecraft_partitioner PROPERTIES EXPORT_NAME partitioner)
-install(TARGETS stagecraft_costmodel stagecraft_partitioner EXPORT stagecraftTargets
+install(TARGETS stagecraft_costmodel_core stagecraft_costmodel stagecraft_partitioner EXPORT stagecraftTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
         FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/stagecraft)
 install(EXPORT stagecraftTargets NAMESPACE stagecraft:: DESTINATION ${_place})
