@@ -27,6 +27,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <functional>
+#include <list>
 #include <map>
 #include <mutex>
 #include <set>
@@ -37,12 +39,55 @@ namespace {
 using stagecraft::testing::FakeCall;
 
 constexpr std::chrono::seconds kPatience{20};
+constexpr std::chrono::seconds kForever = std::chrono::hours(24);
 /// How long a thread stays inside a poll, so that a second one meets it there.
 constexpr std::chrono::microseconds kInsidePoll{10};
 
-// One lock for everything: this is about rules, not about speed.
+// One lock for everything: this is about rules.
 std::mutex mutex;
-std::condition_variable changed;
+
+/// A condition variable that wakes only those whose condition holds: tens of streams wait, and each change concerns
+/// one.
+class Changed {
+ public:
+  enum class Condition {
+    Looks,  ///< its condition may be asked by any thread that holds the lock
+    Acts,   ///< asking it changes something, which the waiting thread does itself
+  };
+
+  /// False if the condition does not hold at the end of that time.
+  bool wait_for(std::unique_lock<std::mutex>& lock, std::chrono::seconds longest, std::function<bool()> condition,
+                Condition kind = Condition::Looks) {
+    const auto end = std::chrono::steady_clock::now() + longest;
+    while (!condition()) {
+      Waiter waiter{condition, kind, false, {}};
+      const auto place = waiters_.insert(waiters_.end(), &waiter);
+      const bool woken = waiter.variable.wait_until(lock, end, [&] { return waiter.woken; });
+      waiters_.erase(place);
+      if (!woken) return condition();
+    }
+    return true;
+  }
+
+  /// Needs the lock.
+  void notify_all() {
+    for (Waiter* each : waiters_) {
+      if (each->woken || (each->kind == Condition::Looks && !each->condition())) continue;
+      each->woken = true;
+      each->variable.notify_one();
+    }
+  }
+
+ private:
+  struct Waiter {
+    const std::function<bool()>& condition;
+    Condition kind;
+    bool woken;
+    std::condition_variable variable;
+  };
+  std::list<Waiter*> waiters_;
+};
+Changed changed;
 std::vector<FakeCall> calls;
 std::vector<std::string> offences;
 std::string stalled;
@@ -67,7 +112,7 @@ struct Stream {
     thread = std::thread([this] {
       std::unique_lock lock(mutex);
       while (true) {
-        changed.wait(lock, [this] { return stop || !work.empty(); });
+        (void)changed.wait_for(lock, kForever, [this] { return stop || !work.empty(); });
         if (work.empty()) return;
         {
           const std::function<void()> next = std::move(work.front());
@@ -86,8 +131,8 @@ struct Stream {
     {
       const std::lock_guard lock(mutex);
       stop = true;
+      changed.notify_all();
     }
-    changed.notify_all();
     thread.join();
   }
   [[nodiscard]] bool idle() const { return !busy && work.empty(); }
@@ -179,8 +224,9 @@ void run_or_enqueue(cudaStream_t handle, std::function<void()> work) {
 
 /// Waits for `condition`; false, with everything let go, after kPatience.
 template <class Condition>
-bool wait(std::unique_lock<std::mutex>& lock, const std::string& what, const Condition& condition) {
-  if (changed.wait_for(lock, kPatience, [&] { return let_go || condition(); })) return !let_go;
+bool wait(std::unique_lock<std::mutex>& lock, const std::string& what, const Condition& condition,
+          Changed::Condition kind = Changed::Condition::Looks) {
+  if (changed.wait_for(lock, kPatience, [&] { return let_go || condition(); }, kind)) return !let_go;
   offend(what + " never ends");
   let_go = true;
   changed.notify_all();
@@ -309,7 +355,7 @@ void run_kernel(Group& group, int rank, Process& owner, long ticket, std::vector
       }
     }
     changed.notify_all();
-    (void)wait(lock, what, [&] { return aborted() || progress(group, rank, operations); });
+    (void)wait(lock, what, [&] { return aborted() || progress(group, rank, operations); }, Changed::Condition::Acts);
   }
   owner.ended = std::max(owner.ended, ticket + 1);
   changed.notify_all();
@@ -589,8 +635,8 @@ ncclResult_t ncclCommAbort(ncclComm_t own) {
   {
     const std::lock_guard lock(mutex);
     own->group->aborted.insert(own->rank);
+    changed.notify_all();
   }
-  changed.notify_all();
   if (group_depth > 0) {
     group_aborts.push_back(own);
     return ncclSuccess;
