@@ -100,7 +100,7 @@ bool ChainSearch::should_stop() {
 Seconds ChainSearch::bound(const Sums& sums, int replicas, Seconds before, Seconds after) const {
   const Seconds computed = sums.least * costs_.share(replicas);
   if (!costs_.waits()) return computed;
-  return before + computed + larger(costs_.least_reduce(sums.untied, replicas) + sums.update, after);
+  return before + computed + larger(costs_.least_reduce(sums.untied, replicas, sums.back) + sums.update, after);
 }
 
 /// The smallest number of replicas from `from` to `most` with a bound of at most time_; 0: none.
@@ -263,7 +263,7 @@ std::vector<ChainSearch::Next> ChainSearch::continuations(std::uint32_t left, in
 void ChainSearch::arrive(const std::vector<int>& nodes, const Next& next, int replicas) {
   if (!costs_.waits()) return;
   const Seconds end = next.before + next.sums.forward;
-  const Seconds reduce = costs_.least_reduce(next.sums.untied, replicas) + next.sums.update;
+  const Seconds reduce = costs_.least_reduce(next.sums.untied, replicas, next.sums.back) + next.sums.update;
   const Seconds back = next.sums.back + larger(reduce, next.after);
   const auto set = [&](int number) {
     const CrossingValue& value = costs_.values()[to_index(number)];

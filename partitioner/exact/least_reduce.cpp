@@ -45,10 +45,21 @@ Seconds LeastReduce::time(Bytes bytes, int devices, bool is_least) const {
   const auto [known, fresh] = lines_.try_emplace(devices);
   if (fresh) {
     known->second = least_from(0, devices);
-    // A level's part is rounded down to whole bytes.
-    for (const Level& level : levels_) known->second.fixed -= Bytes(2) / level.link.bandwidth;
+    known->second.fixed -= rounding();
   }
   return std::max(Seconds(0), known->second.fixed + known->second.per_byte * static_cast<double>(bytes.value));
+}
+
+Seconds LeastReduce::time_in_parts(Bytes bytes, int devices, std::int64_t parts) const {
+  // Each part takes a fixed time, too, of which one is counted, and may be rounded down.
+  const Seconds whole = time(bytes, devices, true);
+  return levels_.size() == 1 ? whole : std::max(Seconds(0), whole - rounding() * static_cast<double>(parts - 1));
+}
+
+Seconds LeastReduce::rounding() const {
+  Seconds out;
+  for (const Level& level : levels_) out += Bytes(2) / level.link.bandwidth;
+  return out;
 }
 
 }  // namespace stagecraft::partitioner

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <vector>
 
@@ -20,6 +21,8 @@ class LeastReduce {
   /// The time of `bytes` over `devices` devices; 0 where none is known. `is_least`: there may be more bytes, so that a
   /// measured curve, which may fall, is no bound.
   [[nodiscard]] Seconds time(Bytes bytes, int devices, bool is_least) const;
+  /// The least time of at most `parts` sums, one after the other, of `bytes` in all; 0 where none is known.
+  [[nodiscard]] Seconds time_in_parts(Bytes bytes, int devices, std::int64_t parts) const;
 
  private:
   /// A time that grows with bytes.
@@ -28,6 +31,8 @@ class LeastReduce {
     Seconds per_byte;
   };
   [[nodiscard]] Line least_from(std::size_t level, int devices) const;
+  /// What the levels, which round their parts down to whole bytes, may take off a sum.
+  [[nodiscard]] Seconds rounding() const;
 
   std::vector<Level> levels_;
   bool grows_ = true;

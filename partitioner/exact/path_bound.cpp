@@ -198,10 +198,11 @@ PathBound::Sums PathBound::between(const Cut& a, const Cut& b) const {
   return out;
 }
 
-/// With measured curves, more replicas may be faster.
+/// With measured curves, more replicas may be faster. The sums are the least of several stages, so that no backward is
+/// known that buckets could use.
 Seconds PathBound::reduce(const Sums& sums, const Replicas& replicas) const {
   const bool known = replicas.first == replicas.last || costs_.reduce_grows();
-  return (known ? costs_.least_reduce(sums.untied, replicas.first) : Seconds(0)) + sums.update;
+  return (known ? costs_.least_reduce(sums.untied, replicas.first, std::nullopt) : Seconds(0)) + sums.update;
 }
 
 /// Whether the stage's replicas have memory for the microbatches that `later` devices behind them make them hold.

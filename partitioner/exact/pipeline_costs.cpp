@@ -145,10 +145,15 @@ double PipelineCosts::share(int replicas) const {
   return (m + replicas - 1) / replicas;
 }
 
-Seconds PipelineCosts::least_reduce(Bytes bytes, int replicas) const {
-  if (replicas < 2 || !waits_ || !schedule_.trains || settings_.gradient_bucket_bytes || bytes <= Bytes(0))
-    return Seconds(0);
-  return least_reduce_.time(bytes, replicas, !tied_.empty());
+Seconds PipelineCosts::least_reduce(Bytes bytes, int replicas, std::optional<Seconds> backward) const {
+  if (replicas < 2 || !waits_ || !schedule_.trains || bytes <= Bytes(0)) return Seconds(0);
+  if (!settings_.gradient_bucket_bytes) return least_reduce_.time(bytes, replicas, !tied_.empty());
+  // A stage's buckets are summed one after the other, none before its last backward begins. Where that is split,
+  // gradients come with its second part.
+  if (!backward || schedule_.splits_backward) return Seconds(0);
+  const std::int64_t most_buckets =
+      std::min<std::int64_t>(dag_.nodes, bytes.value / settings_.gradient_bucket_bytes->value + 1);
+  return larger(Seconds(0), least_reduce_.time_in_parts(bytes, replicas, most_buckets) - *backward);
 }
 
 std::vector<StageSums> PipelineCosts::sums_of(const Split& split) const {

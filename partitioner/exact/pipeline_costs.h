@@ -77,8 +77,10 @@ class PipelineCosts {
   /// Most microbatches that one of `replicas` replicas computes in a step; if steps overlap a mean, less 1 % by which
   /// the period of a prediction's window may be too short.
   [[nodiscard]] double share(int replicas) const;
-  /// Least time to sum `bytes` of gradients over `replicas` devices, on any of them.
-  [[nodiscard]] Seconds least_reduce(Bytes bytes, int replicas) const;
+  /// Least time from the end of a stage's last backward until `replicas` devices, any of them, have summed its `bytes`
+  /// of gradients. `backward` is the backward of a microbatch, during which buckets can already be summed; 0 with
+  /// buckets if it is absent.
+  [[nodiscard]] Seconds least_reduce(Bytes bytes, int replicas, std::optional<Seconds> backward) const;
   /// Whether least_reduce of more replicas is never less; measured curves may fall.
   [[nodiscard]] bool reduce_grows() const { return least_reduce_.grows(); }
 

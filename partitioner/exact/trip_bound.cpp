@@ -203,7 +203,7 @@ bool TripBound::go_forward(const std::function<bool()>& stop) {
       const bool on_path = path_at_[below] > path_at_[set];
       for (int r = 1; r <= most_replicas_; ++r) {
         const Seconds computed = now_.least * costs_.share(r);
-        const Seconds reduce = costs_.least_reduce(now_.untied, r) + now_.update;
+        const Seconds reduce = costs_.least_reduce(now_.untied, r, now_.back) + now_.update;
         for (int d = r; d <= devices_; ++d) {
           const std::size_t from = slot(set, d - r);
           if (before_[from] >= kNever) continue;
@@ -252,7 +252,7 @@ TripBound::Prefix TripBound::after(const Sums& sums, std::uint32_t set, std::uin
   // Without a gradient that comes back, nothing of what came before waits for what comes later.
   out.around = out.before;
   if (!hop.returns) return out;
-  const Seconds reduce = costs_.least_reduce(sums.untied, replicas) + sums.update;
+  const Seconds reduce = costs_.least_reduce(sums.untied, replicas, sums.back) + sums.update;
   out.around = larger(larger(prefix.around, begin_[set].both), begin + reduce) + sums.forward + hop.forward +
                sums.back + hop.back;
   return out;
@@ -288,7 +288,7 @@ bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, 
     all = larger(all, trip + port * static_cast<double>(share - 1));
     all = larger(all, trips_of(trip, sums.forward, sums.back, share, held));
   }
-  const Seconds reduce = costs_.least_reduce(sums.untied, replicas) + sums.update;
+  const Seconds reduce = costs_.least_reduce(sums.untied, replicas, sums.back) + sums.update;
   return larger(before + reduce, both) + all <= time_;
 }
 
@@ -305,7 +305,7 @@ bool TripBound::go_back(const std::function<bool()>& stop) {
     const bool finished = each_pair(set, stop, [&](std::uint32_t below) {
       for (int r = 1; r <= most_replicas_; ++r) {
         const Seconds computed = now_.least * costs_.share(r);
-        const Seconds reduce = costs_.least_reduce(now_.untied, r) + now_.update;
+        const Seconds reduce = costs_.least_reduce(now_.untied, r, now_.back) + now_.update;
         if (begin_[set].forward + computed + reduce > time_ || begin_[set].both + computed > time_) continue;
         for (int d = r; d <= devices_; ++d) {
           const std::size_t from = slot(below, d - r);

@@ -60,8 +60,23 @@ TEST(PipelineCosts, SpreadTheSumOfGradientsOverGroups) {
   Topology topology = testing::flat_topology(2);
   topology.levels.push_back({"rack", 2, {BytesPerSecond(1e8), Seconds(0), {}, {}}});
   const PipelineCosts costs(testing::chain_graph({1}, {2}), topology, settings_of("1f1b", 4));
-  EXPECT_NEAR(costs.least_reduce(Bytes(1'000'000'000), 2).value, 1, 1e-6);
-  EXPECT_NEAR(costs.least_reduce(Bytes(1'000'000'000), 3).value, 6, 1e-6);
+  EXPECT_NEAR(costs.least_reduce(Bytes(1'000'000'000), 2, {}).value, 1, 1e-6);
+  EXPECT_NEAR(costs.least_reduce(Bytes(1'000'000'000), 3, {}).value, 6, 1e-6);
+}
+
+/// 1e9 bytes take two devices 1 s, in however many buckets, of which none begins before the last backward.
+TEST(PipelineCosts, SumBucketsAfterTheLastBackwardBegins) {
+  PlanSettings settings = settings_of("1f1b", 4);
+  settings.gradient_bucket_bytes = Bytes(100'000'000);
+  const Graph graph = testing::chain_graph({1, 1}, {2, 2});
+  const Bytes bytes(1'000'000'000);
+  const PipelineCosts costs(graph, testing::flat_topology(2), settings);
+  EXPECT_DOUBLE_EQ(costs.least_reduce(bytes, 2, 0.25_s).value, 0.75);
+  EXPECT_EQ(costs.least_reduce(bytes, 2, 2_s), 0_s);
+  EXPECT_EQ(costs.least_reduce(bytes, 2, {}), 0_s) << "as long as the backward is unknown";
+  EXPECT_EQ(costs.least_reduce(bytes, 1, 0.25_s), 0_s);
+  settings.schedule = "zb-h1";
+  EXPECT_EQ(PipelineCosts(graph, testing::flat_topology(2), settings).least_reduce(bytes, 2, 0.25_s), 0_s);
 }
 
 /// No devices on several levels sum gradients in less.
@@ -88,9 +103,37 @@ TEST(PipelineCosts, NeverExceedTheSumOfGradientsOfAnyDevices) {
       std::ranges::shuffle(devices, random);
       const auto count = static_cast<std::ptrdiff_t>(1 + random() % static_cast<unsigned>(all));
       const std::vector<int> some(devices.begin(), devices.begin() + count);
-      EXPECT_LE(costs.least_reduce(bytes, static_cast<int>(count)).value,
+      EXPECT_LE(costs.least_reduce(bytes, static_cast<int>(count), {}).value,
                 all_reduce_time(bytes, some, topology).value * (1 + 1e-9));
     }
+  }
+}
+
+/// Nor in buckets of any sizes, rounded down to whole bytes at each level.
+TEST(PipelineCosts, NeverExceedTheSumOfBuckets) {
+  for (unsigned seed = 1; seed <= 500; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const auto below = [&](int count) { return static_cast<int>(random() % static_cast<unsigned>(count)); };
+    Topology topology = testing::flat_topology(1 + below(4), 1e3 * (1 + below(9)));
+    for (int level = below(3); level > 0; --level)
+      topology.levels.push_back({"group", 1 + below(4), {BytesPerSecond(1e2 * (1 + below(90))), Seconds(0), {}, {}}});
+    PlanSettings settings = settings_of("1f1b", 100);
+    settings.gradient_bucket_bytes = Bytes(1 + below(50));
+    const std::vector<double> ones(8, 1);
+    const PipelineCosts costs(testing::chain_graph(ones, ones), topology, settings);
+    std::vector<int> devices(static_cast<std::size_t>(device_count(topology)));
+    std::iota(devices.begin(), devices.end(), 0);
+    std::ranges::shuffle(devices, random);
+    devices.resize(1 + random() % devices.size());
+    Bytes bytes;
+    Seconds time;
+    for (int left = 1 + below(8); left > 0; --left) {  // only the last bucket may be smaller
+      const Bytes part = left > 1 ? *settings.gradient_bucket_bytes + Bytes(below(30)) : Bytes(1 + below(60));
+      bytes += part;
+      time += all_reduce_time(part, devices, topology);
+    }
+    EXPECT_LE(costs.least_reduce(bytes, static_cast<int>(devices.size()), 0_s).value, time.value * (1 + 1e-9));
   }
 }
 
