@@ -14,6 +14,7 @@
 #include "costmodel/format/results/comparison_json.h"
 #include "costmodel/format/results/explanation_json.h"
 #include "costmodel/format/results/plan_comparison_json.h"
+#include "costmodel/format/results/plan_list_json.h"
 #include "costmodel/format/results/step_change_json.h"
 #include "costmodel/format/results/whatif_json.h"
 #include "costmodel/prediction/predict.h"
@@ -396,6 +397,43 @@ void bind_ranking(nb::module_& module) {
   add_html(ranking, "ranking");
 }
 
+void bind_plan_list(nb::module_& module) {
+  using format::ListedPlan;
+  using format::PlanList;
+  nb::class_<ListedPlan>(module, "ListedPlan", "One plan of a list.")
+      .def_ro("origin", &ListedPlan::origin, "The strategy that found it.")
+      .def_ro("file", &ListedPlan::file, "Where it was written; empty if it was not.")
+      .def_ro("first_layers", &ListedPlan::first, "Of each stage.")
+      .def_ro("devices", &ListedPlan::devices, "Of each stage, such as \"0-3,8\".")
+      .def_ro("replicas", &ListedPlan::replicas, "Of each stage.")
+      .def_ro("device_count", &ListedPlan::device_count)
+      .def_ro("chunks", &ListedPlan::chunks)
+      .def_ro("step_s", &ListedPlan::step)
+      .def_ro("samples_per_s", &ListedPlan::samples_per_s, "None if unknown.")
+      .def_ro("memory_bytes", &ListedPlan::memory, "Of the device that needs the most.")
+      .def_ro("device_time_s", &ListedPlan::device_time, "Step times devices.")
+      .def_ro("price", &ListedPlan::price, "Of a step; None without a price of devices.")
+      .def("__repr__", [](const ListedPlan& self) {
+        return fmt::format("ListedPlan({}: step {}, {})", self.origin, format_seconds(self.step),
+                           format_bytes(self.memory));
+      });
+  nb::class_<PlanList> list(module, "PlanList", "Plans that the program plan listed (stagecraft.plans).");
+  list.def_ro("model", &PlanList::model)
+      .def_ro("list", &PlanList::list, "\"top\", \"front\" or \"settings\".")
+      .def_ro("objective", &PlanList::objective, "\"time\", \"cost\" or \"memory\".")
+      .def_ro("schedule", &PlanList::schedule, "Of the best plan.")
+      .def_ro("microbatches", &PlanList::microbatches, "Of the best plan.")
+      .def_ro("memory_limit_bytes", &PlanList::memory_limit, "That a plan may use of a device; None if unlimited.")
+      .def_ro("lower_bound_s", &PlanList::lower_bound, "No plan has a shorter predicted step; None if unknown.")
+      .def_ro("plans", &PlanList::plans, "Best first.")
+      .def("__len__", [](const PlanList& self) { return self.plans.size(); })
+      .def("__repr__", [](const PlanList& self) {
+        return fmt::format("PlanList({}: {}, {} plans)", self.model, self.list, self.plans.size());
+      });
+  add_document(list, format::parse_plan_list, format::plan_list_json);
+  add_html(list, "plan_list");
+}
+
 }  // namespace
 
 void bind_answers(nb::module_& module) {
@@ -404,6 +442,7 @@ void bind_answers(nb::module_& module) {
   bind_change(module);
   bind_analyses(module);
   bind_ranking(module);
+  bind_plan_list(module);
 }
 
 }  // namespace stagecraft::python

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "costmodel/format/files/files.h"
+#include "costmodel/format/results/plan_list_json.h"
 #include "costmodel/report/report.h"
 #include "python/bindings/bind.h"
 
@@ -51,9 +52,11 @@ RenderedReport report_of(const std::vector<std::pair<std::string, nb::object>>& 
     const bool known =
         set(documents.graph, name, value) || set(documents.topology, name, value) ||
         added<Plan>(documents.plans, name, value) || added<Prediction>(documents.predictions, name, value) ||
-        added<Measurement>(documents.runs, name, value) || added<Comparison>(documents.comparisons, name, value);
+        added<Measurement>(documents.runs, name, value) || added<Comparison>(documents.comparisons, name, value) ||
+        added<format::PlanList>(documents.lists, name, value);
     if (!known)
-      throw nb::type_error((name + ": must be a Graph, Topology, Plan, Prediction, Measurement or Comparison").c_str());
+      throw nb::type_error(
+          (name + ": must be a Graph, Topology, Plan, Prediction, Measurement, Comparison or PlanList").c_str());
   }
   const nb::gil_scoped_release free;
   RenderedReport out;

@@ -2,8 +2,8 @@
 
 from ._core import (ActionChange, ActionComparison, BubbleComparison, Calibration, Changed, Compared, Comparison,
                     ConditionChange, Device, Edge, Explanation, Figure, Graph, Layer, LayerMove, Level, Link,
-                    MeasuredDevice, Measurement, MemoryComparison, MovedLayer, Output, PathShare, Plan, PlanComparison,
-                    PlanDifference, Prediction, Provenance, RankMemory, RankedPlan, Ranking, RanksChange, Report, Skipped,
+                    ListedPlan, MeasuredDevice, Measurement, MemoryComparison, MovedLayer, Output, PathShare, Plan, PlanComparison,
+                    PlanDifference, PlanList, Prediction, Provenance, RankMemory, RankedPlan, Ranking, RanksChange, Report, Skipped,
                     Span, Stage, StagePrediction, StepChange, StepParts, StepRatio, StepTime, Timeline, Timing, Topology,
                     WhatIf, Work, settings, strategies, version)
 from .errors import Error, InputError, MissingProgramError, NoPlanError, ProgramError
@@ -15,8 +15,8 @@ __version__ = version()
 __all__ = [
     "ActionChange", "ActionComparison", "BubbleComparison", "Calibration", "Changed", "Compared", "Comparison",
     "ConditionChange", "Device", "Edge", "Error", "Evaluation", "Explanation", "Figure", "Graph", "InputError", "Layer",
-    "LayerMove", "Level", "Link", "MeasuredDevice", "Measurement", "MemoryComparison", "MissingProgramError", "MovedLayer",
-    "NoPlanError", "Output", "PathShare", "Plan", "PlanComparison", "PlanDifference", "Prediction", "ProgramError",
+    "LayerMove", "Level", "Link", "ListedPlan", "MeasuredDevice", "Measurement", "MemoryComparison", "MissingProgramError", "MovedLayer",
+    "NoPlanError", "Output", "PathShare", "Plan", "PlanComparison", "PlanDifference", "PlanList", "Prediction", "ProgramError",
     "Provenance", "RankMemory", "RankedPlan", "Ranking", "RanksChange", "Report", "Run", "Skipped", "Span", "Stage",
     "StagePrediction", "StepChange", "StepParts", "StepRatio", "StepTime", "Timeline", "Timing", "Topology", "WhatIf",
     "Work", "__version__", "changed", "compare", "diff", "evaluate", "explain", "export", "plan", "plans", "predict",

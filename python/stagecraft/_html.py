@@ -93,6 +93,13 @@ def ranking(value: _core.Ranking) -> str:
     return _table(repr(value), ("plan", "replicas", "step", "peak memory", ""), rows)
 
 
+def plan_list(value: _core.PlanList) -> str:
+    rows = [(each.origin, "-".join(str(replicas) for replicas in each.replicas), _seconds(each.step_s),
+             "" if each.samples_per_s is None else f"{each.samples_per_s:.1f}", _bytes(each.memory_bytes))
+            for each in value.plans]
+    return _table(repr(value), ("plan", "replicas", "step", "samples per second", "peak memory"), rows)
+
+
 def report(value: _core.Report) -> str:
     """The page in a separate frame, so that its styles do not leak."""
     return (f'<iframe srcdoc="{html.escape(value.html)}" sandbox="allow-scripts" '

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Union, overload
 
 from . import _core
-from ._core import (Calibration, Comparison, Explanation, Graph, Measurement, Plan, PlanComparison, Prediction, Ranking, Report,
+from ._core import (Calibration, Comparison, Explanation, Graph, Measurement, Plan, PlanComparison, PlanList, Prediction, Ranking, Report,
                     StepChange, Topology, WhatIf)
 from .errors import InputError
 
 Bytes = Union[int, float, str]
-Document = Union[Graph, Topology, Plan, Prediction, Measurement, Comparison]
+Document = Union[Graph, Topology, Plan, Prediction, Measurement, Comparison, PlanList]
 
 
 def _bytes(name: str, value: Bytes | None) -> int | None:
@@ -173,7 +173,8 @@ def compare(first: Prediction | Measurement, second: Prediction | Measurement, *
 
 
 def report(*documents: Document) -> Report:
-    """One page about a model, its plans, predictions and runs, from any of these documents in any order."""
+    """One page about a model, its plans, predictions and runs, from any of these documents in any order. A PlanList is what
+    `plan --top`, `--front` or `--settings` writes with `--json`."""
     named, counts = [], dict[str, int]()
     for document in documents:
         kind = type(document).__name__.lower()

@@ -128,6 +128,19 @@ class SameAsThePrograms(unittest.TestCase):
             report.save(os.path.join(folder, "report.html"))
             with open(os.path.join(folder, "report.html")) as file:
                 self.assertEqual(file.read(), page)
+            # A list of plans, as the program writes it.
+            listed = subprocess.run([os.path.join(BIN, "stagecraft-plan"), "graph", "topology", "--top", "3", "--json"], cwd=folder,
+                                    capture_output=True, text=True, check=True).stdout
+            with open(os.path.join(folder, "planlist"), "w") as file:
+                file.write(listed)
+            plans = stagecraft.PlanList.load(os.path.join(folder, "planlist"))
+            document = json.loads(listed)
+            self.assertEqual([each.step_s for each in plans.plans], [each["step_s"] for each in document["plans"]])
+            self.assertEqual((len(plans), plans.list), (len(document["plans"]), "top"))
+            page = subprocess.run([os.path.join(BIN, "stagecraft-report"), "planlist"], cwd=folder, capture_output=True, text=True,
+                                  check=True).stdout
+            self.assertEqual(stagecraft.report(plans).html, page)
+            self.assertIn(plans.plans[0].origin, plans._repr_html_())
         self.assertIn("gantt", report.figures)
         for figure in report.figures.values():
             xml.etree.ElementTree.fromstring(figure._repr_svg_())
