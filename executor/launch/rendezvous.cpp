@@ -116,7 +116,7 @@ class StoreRendezvous : public Rendezvous {
           finding(launch_.rank, names_itself ? reason : fmt::format("rank {} failed: {}", launch_.rank, reason));
       const std::string first = to_text(watch_store_->compareSet(kFailureKey, to_bytes(kNoFailure), to_bytes(own)));
       if (first != own) {
-        say_found_elsewhere(first);
+        say(after_number(first) + (reports(first) ? report() : ""));
       } else if (const std::string lines = report(); !lines.empty()) {
         say(fmt::format("when rank {} failed:{}", launch_.rank, lines));
       }
@@ -282,18 +282,17 @@ class StoreRendezvous : public Rendezvous {
     return false;
   }
 
-  /// Prints a failure that another rank, or the server, has found. The first to see that a rank has disappeared adds
-  /// the report.
-  void say_found_elsewhere(const std::string& failure) {
-    const std::vector<std::uint8_t> own = to_bytes(rank_key(launch_.rank));
-    const bool reports = is_disappearance(failure) && watch_store_->compareSet(kReporterKey, {}, own) == own;
-    say(after_number(failure) + (reports ? report() : ""));
+  /// Whether this rank prints the report of a failure that it has not found: the first that sees a disappearance does.
+  [[nodiscard]] bool reports(const std::string& failure) noexcept {
+    try {
+      const std::vector<std::uint8_t> own = to_bytes(rank_key(launch_.rank));
+      return is_disappearance(failure) && watch_store_->compareSet(kReporterKey, {}, own) == own;
+    } catch (const std::exception&) { return false; }
   }
 
   [[noreturn]] void end(const std::string& failure, bool found_here) {
-    if (found_here) say(after_number(failure) + report());
+    say(after_number(failure) + (found_here || reports(failure) ? report() : ""));
     try {
-      if (!found_here) say_found_elsewhere(failure);
       publish(kLeft);
       say_farewell();
     } catch (const std::exception&) {  // the reason matters, and it has been printed
