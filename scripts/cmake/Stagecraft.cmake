@@ -42,13 +42,27 @@ function(stagecraft_precompile target)
   endif()
 endfunction()
 
+# stagecraft_share_precompiled(TARGET PROPERTY HEADER): the first target of a kind, which the global property names, parses
+# the header for all others. Libraries and programs differ in kind: -fPIC and -fPIE.
+function(stagecraft_share_precompiled target property header)
+  if(STAGECRAFT_PRECOMPILE)
+    get_property(_first GLOBAL PROPERTY ${property})
+    if(_first)
+      target_precompile_headers(${target} REUSE_FROM ${_first})
+    else()
+      target_precompile_headers(${target} PRIVATE ${header})
+      set_property(GLOBAL PROPERTY ${property} ${target})
+    endif()
+  endif()
+endfunction()
+
 # stagecraft_reaches_tensors(HEADER RESULT): whether it includes <ATen/core/Tensor.h>, itself or through our headers.
+# As of the last configuration, of which scripts/setup makes one each time.
 function(stagecraft_reaches_tensors header result)
   string(MAKE_C_IDENTIFIER "STAGECRAFT_REACHES_${header}" _property)
   get_property(_known GLOBAL PROPERTY ${_property} SET)
   if(NOT _known)
     set(_answer FALSE)
-    set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${header})
     file(STRINGS ${CMAKE_SOURCE_DIR}/${header} _lines REGEX "^#include ")
     foreach(_line IN LISTS _lines)
       if(_line MATCHES "<ATen/core/Tensor.h>")
@@ -78,22 +92,20 @@ function(stagecraft_verify_tensor_headers target)
     add_library(${target}_verify_tensor_headers OBJECT EXCLUDE_FROM_ALL ${_files})
     target_link_libraries(${target}_verify_tensor_headers PRIVATE ${target})
     add_dependencies(verify_tensor_headers ${target}_verify_tensor_headers)
-    if(STAGECRAFT_PRECOMPILE)
-      get_property(_first GLOBAL PROPERTY STAGECRAFT_FIRST_TENSOR_HEADERS)
-      if(_first)
-        target_precompile_headers(${target}_verify_tensor_headers REUSE_FROM ${_first})
-      else()
-        target_precompile_headers(${target}_verify_tensor_headers PRIVATE <ATen/core/Tensor.h>)
-        set_property(GLOBAL PROPERTY STAGECRAFT_FIRST_TENSOR_HEADERS ${target}_verify_tensor_headers)
-      endif()
-    endif()
+    stagecraft_share_precompiled(${target}_verify_tensor_headers STAGECRAFT_FIRST_TENSOR_HEADERS <ATen/core/Tensor.h>)
   endif()
 endfunction()
 
-# stagecraft_room(NAME HEADERS ... SOURCES ... LIBRARIES ... PRECOMPILED ...): the library of one room.
+# For code that runs once: command lines, reports, other programs' formats, readers of model files. It compiles a fifth
+# faster.
+set(STAGECRAFT_ONCE_OPTIONS $<$<CONFIG:Release>:-O1>)
+
+# stagecraft_room(NAME HEADERS ... SOURCES ... ONCE ... LIBRARIES ... PRECOMPILED ...): the library of one room. ONCE: sources
+# that run once.
 function(stagecraft_room name)
-  cmake_parse_arguments(ARG "" "" "HEADERS;SOURCES;LIBRARIES;PRIVATE_LIBRARIES;PRECOMPILED" ${ARGN})
-  add_library(stagecraft_${name} STATIC ${ARG_SOURCES})
+  cmake_parse_arguments(ARG "" "" "HEADERS;SOURCES;ONCE;LIBRARIES;PRIVATE_LIBRARIES;PRECOMPILED" ${ARGN})
+  add_library(stagecraft_${name} STATIC ${ARG_SOURCES} ${ARG_ONCE})
+  set_property(SOURCE ${ARG_ONCE} PROPERTY COMPILE_OPTIONS ${STAGECRAFT_ONCE_OPTIONS})
   set(_plain)
   set(_tensors)
   foreach(_header IN LISTS ARG_HEADERS)
@@ -113,31 +125,13 @@ function(stagecraft_room name)
   stagecraft_precompile(stagecraft_${name} HEADERS ${STAGECRAFT_STANDARD_HEADERS} ${ARG_PRECOMPILED})
 endfunction()
 
-# For code that runs once: command lines, reports, other programs' formats, readers of model files. It compiles a fifth
-# faster.
-set(STAGECRAFT_ONCE_OPTIONS $<$<CONFIG:Release>:-O1>)
-
-# stagecraft_share_precompiled(TARGET PROPERTY): the first target of a kind, which the global property names, parses the
-# headers of command lines for all others. Libraries and programs differ in kind: -fPIC and -fPIE.
-function(stagecraft_share_precompiled target property)
-  if(STAGECRAFT_PRECOMPILE)
-    get_property(_first GLOBAL PROPERTY ${property})
-    if(_first)
-      target_precompile_headers(${target} REUSE_FROM ${_first})
-    else()
-      target_precompile_headers(${target} PRIVATE <CLI/CLI.hpp>)
-      set_property(GLOBAL PROPERTY ${property} ${target})
-    endif()
-  endif()
-endfunction()
-
 # stagecraft_command(NAME SOURCES ... LIBRARIES ...): what several command lines share, as a library.
 function(stagecraft_command name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
   add_library(stagecraft_${name} STATIC ${ARG_SOURCES})
   target_link_libraries(stagecraft_${name} PUBLIC ${ARG_LIBRARIES} CLI11::CLI11 PRIVATE stagecraft_options fmt::fmt)
   target_compile_options(stagecraft_${name} PRIVATE ${STAGECRAFT_ONCE_OPTIONS})
-  stagecraft_share_precompiled(stagecraft_${name} STAGECRAFT_FIRST_COMMAND)
+  stagecraft_share_precompiled(stagecraft_${name} STAGECRAFT_FIRST_COMMAND <CLI/CLI.hpp>)
 endfunction()
 
 # Everything that a user runs, without tests and benchmarks; and what scripts/demo runs.
@@ -150,7 +144,7 @@ function(stagecraft_tool verb source)
   add_executable(stagecraft-${verb} ${source})
   target_link_libraries(stagecraft-${verb} PRIVATE stagecraft_options ${ARGN} stagecraft_tool_command CLI11::CLI11 fmt::fmt)
   target_compile_options(stagecraft-${verb} PRIVATE ${STAGECRAFT_ONCE_OPTIONS})
-  stagecraft_share_precompiled(stagecraft-${verb} STAGECRAFT_FIRST_TOOL)
+  stagecraft_share_precompiled(stagecraft-${verb} STAGECRAFT_FIRST_TOOL <CLI/CLI.hpp>)
   add_dependencies(stagecraft_tools stagecraft-${verb})
   if(verb IN_LIST STAGECRAFT_DEMO_TOOLS)
     add_dependencies(stagecraft_demo_tools stagecraft-${verb})

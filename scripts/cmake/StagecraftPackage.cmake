@@ -5,7 +5,7 @@ set(_place ${CMAKE_INSTALL_LIBDIR}/cmake/stagecraft)
 set_target_properties(stagecraft_costmodel_core PROPERTIES EXPORT_NAME costmodel_core)
 set_target_properties(stagecraft_costmodel PROPERTIES EXPORT_NAME costmodel)
 set_target_properties(stagecraft_partitioner PROPERTIES EXPORT_NAME partitioner)
-# Here the partitioner does with less, so that a demo builds less; who links it elsewhere gets the whole cost model.
+# The build links the partitioner with the core alone, for the demo's sake; an installed one brings the whole cost model.
 target_link_libraries(stagecraft_partitioner INTERFACE $<INSTALL_INTERFACE:stagecraft::costmodel>)
 install(TARGETS stagecraft_costmodel_core stagecraft_costmodel stagecraft_partitioner EXPORT stagecraftTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
