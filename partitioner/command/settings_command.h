@@ -24,9 +24,9 @@ struct SizedPlan {
   Graph graph;
 };
 
-/// The best plan of all settings. Reads the profiles of --more-graphs, prints how each setting fared on stderr and, if
-/// asked, the document on stdout. `mark` goes before each figure. Throws NoAnswerError if there is no plan, and
-/// std::invalid_argument, beginning with the file, if the profiles do not fit each other or the global batch.
+/// The best plan of all settings. Reads the profiles of --more-graphs. Prints how each setting fared on stderr, with
+/// `mark` before each figure, and, if asked, the document on stdout. Throws NoAnswerError if no plan fits;
+/// std::invalid_argument, which begins with the file's name, if the profiles do not fit each other or the global batch.
 [[nodiscard]] SizedPlan best_of_settings(const PlanRequest& request, const Graph& graph, const Topology& topology,
                                          const CostModel& costs, const std::string& mark);
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Union, overload
 
 from . import _core
-from ._core import (Calibration, Comparison, Explanation, Graph, Measurement, Plan, PlanComparison, PlanList, Prediction, Ranking, Report,
-                    StepChange, Topology, WhatIf)
+from ._core import (Calibration, Comparison, Explanation, Graph, Measurement, Plan, PlanComparison, PlanList, Prediction, Ranking,
+                    Report, StepChange, Topology, WhatIf)
 from .errors import InputError
 
 Bytes = Union[int, float, str]

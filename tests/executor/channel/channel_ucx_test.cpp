@@ -233,9 +233,8 @@ TEST(UcxWorker, NoticesThatAWatchedProcessEnds) {
   waitpid(child, nullptr, 0);
 }
 
-// UCX does not arm its events while messages wait for room in a peer's queue, which one that has been killed never
-// makes.
-TEST(UcxWorker, NoticesThatAProcessEndsWhichHasNotReadItsMessages) {
+// UCX does not arm its events while messages wait for room in a peer's queue, and a killed peer never makes room.
+TEST(UcxWorker, NoticesTheEndOfAProcessWithUnreadMessages) {
   const UcxSettings settings{.transports = "posix,cma", .one_sided = true};
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
