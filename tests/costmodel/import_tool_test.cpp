@@ -1,9 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
 #include <string>
 
 #include "costmodel/format/files/files.h"
@@ -17,43 +14,32 @@ namespace stagecraft {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::Outcome;
 using ::testing::StartsWith;
 
-struct Outcome {
-  int status = 0;
-  std::string out;
-};
-
-/// Standard output and exit status of a shell command; the programs' folder is the working folder.
-Outcome shell(const std::string& command) {
-  Outcome outcome;
-  std::FILE* const pipe = ::popen(("cd " + program_folder() + " && " + command).c_str(), "r");
-  std::array<char, 4096> part;
-  for (std::size_t n = 0; (n = std::fread(part.data(), 1, part.size(), pipe)) > 0;) outcome.out.append(part.data(), n);
-  outcome.status = WEXITSTATUS(::pclose(pipe));
-  return outcome;
-}
+/// Runs a shell command in an empty folder.
+Outcome shell(const std::string& command) { return testing::CommandFolder().run(command); }
 
 const std::string kProfile = source_folder() + "/tests/golden/pipedream/gnmt.txt";
 
 TEST(ImportTool, AndExportToolGiveTheProfileBack) {
-  const Outcome outcome = shell("./stagecraft-import pipedream - < " + kProfile + " | ./stagecraft-export pipedream -");
+  const Outcome outcome = shell("stagecraft-import pipedream - < " + kProfile + " | stagecraft-export pipedream -");
   EXPECT_EQ(outcome.status, 0);
   EXPECT_EQ(outcome.out, format::read_text(kProfile));
 }
 
 TEST(ImportTool, RefusesBadInputWithStatusOne) {
-  const Outcome malformed = shell("echo 'node1 -- Add' | ./stagecraft-import pipedream - 2>&1");
+  const Outcome malformed = shell("echo 'node1 -- Add' | stagecraft-import pipedream - 2>&1");
   EXPECT_EQ(malformed.status, 1);
   EXPECT_THAT(malformed.out, StartsWith("stagecraft-import: -: line 1: found 2 parts"));
-  const Outcome unknown = shell("./stagecraft-import keras x 2>&1");
+  const Outcome unknown = shell("stagecraft-import keras x 2>&1");
   EXPECT_EQ(unknown.status, 2);
   EXPECT_EQ(
       unknown.out,
       "stagecraft-import: FORMAT: unknown format \"keras\", known are dnn-partitioning, nccl-tests, nccl-topology, "
       "pipedream, piper [SC1005]\n"
       "see stagecraft import --help\n");
-  const Outcome document = shell("echo '{}' | ./stagecraft-export pipedream - 2>&1");
+  const Outcome document = shell("echo '{}' | stagecraft-export pipedream - 2>&1");
   EXPECT_EQ(document.status, 1);
   EXPECT_EQ(document.out, "stagecraft-export: -: /: key \"format\" is missing [SC1203]\n");
 }
@@ -62,7 +48,7 @@ TEST(ImportTool, MergesSeveralFilesOfOneFormat) {
   const testing::CommandFolder folder;
   folder.write("all_reduce.txt", testing::nccl_tests_text("all_reduce_perf", {"a", "a"}, {{1024, 20}}));
   folder.write("sendrecv.json", testing::nccl_tests_json("sendrecv_perf", "a", 2, {{1024, 10}}));
-  const testing::Outcome outcome = folder.run("stagecraft-import nccl-tests all_reduce.txt sendrecv.json -o t.json");
+  const Outcome outcome = folder.run("stagecraft-import nccl-tests all_reduce.txt sendrecv.json -o t.json");
   EXPECT_EQ(outcome.err, "");
   const Topology topology = format::parse_topology(folder.read("t.json"), "t.json");
   ASSERT_EQ(topology.levels.size(), 1U);
@@ -94,9 +80,9 @@ TEST(ImportTool, SaysHowItReadUnits) {
 TEST(ImportTool, PutsMeasuredLinksOverADump) {
   const std::string golden = source_folder() + "/tests/golden/nccl/";
   const testing::CommandFolder folder;
-  const testing::Outcome outcome = folder.run("stagecraft-import nccl-tests " + golden +
-                                              "all_reduce_perf.txt -o m.json && stagecraft-import nccl-topology " +
-                                              golden + "topology.xml --measured m.json -o t.json");
+  const Outcome outcome = folder.run("stagecraft-import nccl-tests " + golden +
+                                     "all_reduce_perf.txt -o m.json && stagecraft-import nccl-topology " + golden +
+                                     "topology.xml --measured m.json -o t.json");
   EXPECT_EQ(outcome.err, "");
   const Topology topology = format::parse_topology(folder.read("t.json"), "t.json");
   ASSERT_EQ(topology.levels.size(), 2U);
@@ -110,7 +96,7 @@ TEST(ImportTool, PutsMeasuredLinksOverADump) {
 TEST(ExportTool, WritesTheListsOfAPlanWithAndWithoutTransfers) {
   Plan plan = testing::row_plan("1f1b", {1, 1}, 2);
   const auto exported = [&](const std::string& options) {
-    return shell("./stagecraft-export actions - " + options + " 2>&1 << 'END'\n" + format::plan_json(plan) + "END\n");
+    return shell("stagecraft-export actions - " + options + " 2>&1 << 'END'\n" + format::plan_json(plan) + "END\n");
   };
   EXPECT_EQ(exported("").out, "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
   EXPECT_EQ(exported("--transfers").out,
@@ -121,22 +107,22 @@ TEST(ExportTool, WritesTheListsOfAPlanWithAndWithoutTransfers) {
   EXPECT_EQ(exported("").out,
             "stagecraft-export: -: schedule \"pipedream\" has updates inside its lists, which the CSV format cannot "
             "express [SC2001]\n");
-  EXPECT_EQ(shell("./stagecraft-export pipedream x --transfers 2>&1").out,
+  EXPECT_EQ(shell("stagecraft-export pipedream x --transfers 2>&1").out,
             "stagecraft-export: --transfers: only valid with actions [SC1005]\nsee stagecraft export --help\n");
 }
 
 TEST(ImportTool, AnswersWrongUsageWithStatusTwo) {
-  const Outcome outcome = shell("./stagecraft-export pipedream 2>&1");
+  const Outcome outcome = shell("stagecraft-export pipedream 2>&1");
   EXPECT_EQ(outcome.status, 2);
   EXPECT_EQ(outcome.out, "stagecraft-export: FILE is required [SC1003]\nsee stagecraft export --help\n");
 }
 
 TEST(ImportTool, HelpsWithAnExample) {
   for (const char* tool : {"import", "export"}) {
-    const Outcome outcome = shell("./stagecraft-" + std::string(tool) + " --help");
+    const Outcome outcome = shell("stagecraft-" + std::string(tool) + " --help");
     EXPECT_EQ(outcome.status, 0);
     EXPECT_THAT(outcome.out, HasSubstr("Example:\n  stagecraft " + std::string(tool) + " pipedream graph."));
-    EXPECT_THAT(shell("./stagecraft-" + std::string(tool) + " --version").out, StartsWith("stagecraft-"));
+    EXPECT_THAT(shell("stagecraft-" + std::string(tool) + " --version").out, StartsWith("stagecraft-"));
   }
 }
 

@@ -1,16 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "partitioner/strategy.h"
+#include "tests/partitioner/plan_command_test.h"
 #include "tests/support/chains.h"
 #include "tests/support/known_names.h"
 #include "tests/support/pipedream_cases.h"
@@ -25,38 +21,19 @@ using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing::Outcome;
 
-struct Outcome {
-  int status = -1;
-  std::string out;
-  std::string err;
-};
-
-class PlanTool : public ::testing::Test {
+class PlanTool : public testing::PlanCommandTest {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / ("stagecraft_plan_tool_" + std::to_string(::getpid()));
-    std::filesystem::create_directories(folder_);
+  PlanTool() {
     write("graph.json",
           format::graph_json(read_pipedream_profile(source_folder() + "/tests/golden/pipedream", "alexnet")));
     write("topology.json", format::topology_json(levels_topology({4}, {1e9})));
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  void write(const std::string& name, const std::string& text) const {
-    format::write_text((folder_ / name).string(), text);
-  }
-  std::string read(const std::string& name) const { return format::read_text((folder_ / name).string()); }
-
-  Outcome run(const std::string& arguments) const {
-    const std::string command = "cd '" + folder_.string() + "' && '" + program_folder() + "/stagecraft-plan' " +
-                                arguments + " > out.txt 2> err.txt";
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out.txt"), read("err.txt")};
-  }
-
- private:
-  std::filesystem::path folder_;
+  void write(const std::string& name, const std::string& text) const { folder_.write(name, text); }
+  std::string read(const std::string& name) const { return folder_.read(name); }
+  Outcome run(const std::string& arguments) const { return plan(arguments); }
 };
 
 std::size_t longest_line(const std::string& text) {

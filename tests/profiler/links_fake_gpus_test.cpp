@@ -8,11 +8,12 @@
 namespace stagecraft::profiler {
 namespace {
 
-using testing::MatchesRegex;
+using ::testing::MatchesRegex;
+using testing::Outcome;
 
-class LinksOfFakeGpus : public ToolRunner {
+class LinksOfFakeGpus : public testing::ToolRunner {
  protected:
-  [[nodiscard]] ToolResult links(const std::string& arguments, const std::string& settings) const {
+  [[nodiscard]] Outcome links(const std::string& arguments, const std::string& settings) const {
     return run("links", "--channel nccl --seconds 2 " + arguments, settings + " LD_PRELOAD='" FAKE_GPUS_LIBRARY "'");
   }
 };
@@ -32,7 +33,7 @@ void expect_fake(const Curve& curve, std::int64_t ranks, const std::string& name
 
 TEST_F(LinksOfFakeGpus, MatchTheFakeForOneToFour) {
   for (const int gpus : {1, 2, 3, 4}) {
-    const ToolResult o =
+    const Outcome o =
         links("--max-bytes 16KiB --accept-untrusted -o topology.json", "FAKE_GPUS=" + std::to_string(gpus));
     ASSERT_EQ(o.status, 0) << o.err;
     const Topology topology = format::parse_topology(read("topology.json"), "topology.json");
@@ -57,21 +58,21 @@ TEST_F(LinksOfFakeGpus, MatchTheFakeForOneToFour) {
 }
 
 TEST_F(LinksOfFakeGpus, TellCallCodeAndPlaceOfARefusal) {
-  const ToolResult o = links("--max-bytes 64KiB", "FAKE_GPUS=2 FAKE_MEMORY=65536");
+  const Outcome o = links("--max-bytes 64KiB", "FAKE_GPUS=2 FAKE_MEMORY=65536");
   EXPECT_EQ(o.status, 1);
   EXPECT_THAT(o.err, MatchesRegex("stagecraft-links: cudaMalloc: cudaErrorMemoryAllocation \\(out of memory\\), at "
                                   "links_nccl_cuda.cpp:[0-9]+ \\[SC4004\\]\n"));
 }
 
 TEST_F(LinksOfFakeGpus, EndWithTheErrorOfTheRankThatFailed) {
-  const ToolResult o = links("--max-bytes 64", "FAKE_GPUS=3 FAKE_FAILURE=1");
+  const Outcome o = links("--max-bytes 64", "FAKE_GPUS=3 FAKE_FAILURE=1");
   EXPECT_EQ(o.status, 1);
   EXPECT_THAT(o.err, MatchesRegex("stagecraft-links: ncclAllReduce: ncclResult_t 2 \\(unhandled system error.*\\), at "
                                   "links_nccl_cuda.cpp:[0-9]+ \\[SC4001\\]\n"));
 }
 
 TEST_F(LinksOfFakeGpus, AreNotMoreThanThereAre) {
-  const ToolResult o = links("--ranks 3", "FAKE_GPUS=2");
+  const Outcome o = links("--ranks 3", "FAKE_GPUS=2");
   EXPECT_EQ(o.status, 1);
   EXPECT_EQ(o.err, "stagecraft-links: the number of ranks is 3, must be 1 to 2, one per GPU [SC2001]\n");
 }

@@ -16,18 +16,18 @@ using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
+using testing::Outcome;
 using ::testing::StartsWith;
 
-class LinksTool : public ToolRunner {
+class LinksTool : public testing::ToolRunner {
  protected:
-  [[nodiscard]] ToolResult links(const std::string& arguments, const std::string& settings = {}) const {
+  [[nodiscard]] Outcome links(const std::string& arguments, const std::string& settings = {}) const {
     return run("links", arguments, settings);
   }
 };
 
 TEST_F(LinksTool, MeasuresTheGlooChannelBetweenProcesses) {
-  const ToolResult o =
-      links("--ranks 2 --channel gloo --max-bytes 4096 --seconds 1 --accept-untrusted -o topology.json");
+  const Outcome o = links("--ranks 2 --channel gloo --max-bytes 4096 --seconds 1 --accept-untrusted -o topology.json");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_EQ(o.out, "");
   EXPECT_THAT(o.err, HasSubstr("all_reduce of 2"));
@@ -54,7 +54,7 @@ TEST_F(LinksTool, MeasuresTheGlooChannelBetweenProcesses) {
 }
 
 TEST_F(LinksTool, MeasuresTheLocalChannelToStandardOutput) {
-  const ToolResult o = links("--ranks 3 --max-bytes 64 --seconds 1 --accept-untrusted -o -");
+  const Outcome o = links("--ranks 3 --max-bytes 64 --seconds 1 --accept-untrusted -o -");
   EXPECT_EQ(o.status, 0) << o.err;
   const Topology topology = format::parse_topology(o.out, "out");
   EXPECT_EQ(device_count(topology), 3);
@@ -73,8 +73,8 @@ TEST_F(LinksTool, ExitsWithOneIfOtherProgramsDisturb) {
       while (!stop) sum = sum + 1;
     });
   }
-  const ToolResult refused = links("--ranks 2 --max-bytes 64 --seconds 1 -o topology.json");
-  const ToolResult taken = links("--ranks 2 --max-bytes 64 --seconds 1 --accept-untrusted -o taken.json");
+  const Outcome refused = links("--ranks 2 --max-bytes 64 --seconds 1 -o topology.json");
+  const Outcome taken = links("--ranks 2 --max-bytes 64 --seconds 1 --accept-untrusted -o taken.json");
   stop = true;
   EXPECT_EQ(refused.status, 1) << refused.err;
   EXPECT_THAT(refused.err, HasSubstr("not trusted: other programs kept "));
@@ -87,7 +87,7 @@ TEST_F(LinksTool, ExitsWithOneIfOtherProgramsDisturb) {
 TEST_F(LinksTool, RefusesBadInputWithStatusOne) {
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
            {"--max-bytes 64 -o nowhere/topology.json", "nowhere/topology.json: "}}) {
-    const ToolResult o = links(arguments);
+    const Outcome o = links(arguments);
     EXPECT_EQ(o.status, 1) << arguments;
     EXPECT_THAT(o.err, HasSubstr(message)) << arguments;
   }
@@ -97,21 +97,21 @@ TEST_F(LinksTool, ReplacesTopologiesAlone) {
   ASSERT_EQ(links("--max-bytes 4 --seconds 0.1 --accept-untrusted -o topology.json").status, 0);
   EXPECT_EQ(links("--max-bytes 4 --seconds 0.1 --accept-untrusted -o topology.json").status, 0);
   (void)run("links", "--version | tee notes.txt");
-  const ToolResult o = links("--max-bytes 4 --seconds 0.1 --accept-untrusted -o notes.txt");
+  const Outcome o = links("--max-bytes 4 --seconds 0.1 --accept-untrusted -o notes.txt");
   EXPECT_EQ(o.status, 1);
   EXPECT_THAT(o.err, StartsWith("stagecraft-links: notes.txt: holds something that stagecraft did not write, so no "
                                 "stagecraft.topology replaces it; use another name, or --force"));
 }
 
 TEST_F(LinksTool, RefusesAnotherNumberOfRanksThanWereStarted) {
-  const ToolResult o =
+  const Outcome o =
       links("--ranks 2 --channel gloo", "RANK=0 WORLD_SIZE=3 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=1");
   EXPECT_EQ(o.status, 1);
   EXPECT_EQ(o.err, "stagecraft-links: --ranks is 2, torchrun started 3 [SC4105]\n");
 }
 
 TEST_F(LinksTool, RefusesALauncherThatStartedMoreProcessesThanThreadsNeed) {
-  const ToolResult o =
+  const Outcome o =
       links("--ranks 2 --channel local", "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=1");
   EXPECT_EQ(o.status, 1);
   EXPECT_EQ(o.err,
@@ -120,8 +120,8 @@ TEST_F(LinksTool, RefusesALauncherThatStartedMoreProcessesThanThreadsNeed) {
 
 // Port 1 is nobody's: rank 1 waits for rank 0 until its deadline.
 TEST_F(LinksTool, EndsWithFourIfARankDoesNotComeInTime) {
-  const ToolResult o = links("--ranks 2 --channel gloo --timeout 0.5",
-                             "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=1");
+  const Outcome o = links("--ranks 2 --channel gloo --timeout 0.5",
+                          "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=1");
   EXPECT_EQ(o.status, 4) << o.err;
   EXPECT_THAT(o.err, HasSubstr("stagecraft-links: "));
 }
@@ -142,7 +142,7 @@ TEST(LinksOfTwoProcesses, AreNotMeasuredWithDifferentOptions) {
 // A machine without a driver reports cudaErrorInsufficientDriver or cudaErrorNoDevice, a build without CUDA names its
 // option.
 TEST_F(LinksTool, SaysWhatItFoundAndWhatToDoWithoutAGpu) {
-  const ToolResult o = links("--channel nccl --max-bytes 4 --seconds 0.1");
+  const Outcome o = links("--channel nccl --max-bytes 4 --seconds 0.1");
   if (o.status == 0) GTEST_SKIP() << "there is a GPU";
   EXPECT_EQ(o.status, 1);
   EXPECT_THAT(
@@ -167,14 +167,14 @@ TEST_F(LinksTool, EndsWithTwoOnWrongUsage) {
            {"--timeout 0", "--timeout: 0 is not a number from 0.001 to 1000000"},
            {"--timeout inf", "--timeout: \"inf\" is not a number from 0.001 to 1000000"},
            {"--magic", "--magic"}}) {
-    const ToolResult o = links(arguments);
+    const Outcome o = links(arguments);
     EXPECT_EQ(o.status, 2) << arguments;
     EXPECT_THAT(o.err, HasSubstr(message)) << arguments;
   }
 }
 
 TEST_F(LinksTool, ShowsAnExample) {
-  const ToolResult o = links("--help");
+  const Outcome o = links("--help");
   EXPECT_EQ(o.status, 0);
   EXPECT_THAT(o.out, HasSubstr("stagecraft links --ranks 2 --spawn -o topology.json"));
 }

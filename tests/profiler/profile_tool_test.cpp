@@ -9,19 +9,20 @@
 namespace stagecraft::profiler {
 namespace {
 
-using testing::HasSubstr;
-using testing::MatchesRegex;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using testing::Outcome;
+using ::testing::StartsWith;
 
-class ProfileTool : public ToolRunner {
+class ProfileTool : public testing::ToolRunner {
  protected:
-  [[nodiscard]] ToolResult profile(const std::string& arguments) const { return run("profile", arguments); }
+  [[nodiscard]] Outcome profile(const std::string& arguments) const { return run("profile", arguments); }
 };
 
 const std::string kTiny = "mlp --set width=8 --set layers=2 --max-seconds 0.01 --warmup 1 ";
 
 TEST_F(ProfileTool, WritesAGraphAndPrintsTheLayers) {
-  const ToolResult o = profile(kTiny + "--microbatch 3 -o graph.json");
+  const Outcome o = profile(kTiny + "--microbatch 3 -o graph.json");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_EQ(o.out, "");
   EXPECT_THAT(o.err, HasSubstr("fc1"));
@@ -37,7 +38,7 @@ TEST_F(ProfileTool, WritesAGraphAndPrintsTheLayers) {
 }
 
 TEST_F(ProfileTool, GivesEachMicrobatchAGraph) {
-  const ToolResult o = profile(kTiny + "--microbatch 1,2,4 --concurrent 1 -o graph.json");
+  const Outcome o = profile(kTiny + "--microbatch 1,2,4 --concurrent 1 -o graph.json");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_THAT(o.err, HasSubstr("a sample"));
   for (const std::int64_t samples : {1, 2, 4}) {
@@ -48,7 +49,7 @@ TEST_F(ProfileTool, GivesEachMicrobatchAGraph) {
 
 // The first linear layer multiplies 2 x 4 by 4 x 8 values: 2 * 2 * 4 * 8 operations.
 TEST_F(ProfileTool, WritesTheStructureWithoutTimes) {
-  const ToolResult o = profile(kTiny + "--set inputs=4 --structure -o graph.json");
+  const Outcome o = profile(kTiny + "--set inputs=4 --structure -o graph.json");
   EXPECT_EQ(o.status, 0) << o.err;
   const Graph graph = format::parse_graph(read("graph.json"), "graph.json");
   EXPECT_EQ(graph.microbatch_samples, 2);
@@ -68,7 +69,7 @@ TEST_F(ProfileTool, WritesTheStructureWithoutTimes) {
 TEST_F(ProfileTool, SaysInOneLineWhereMemoryRanOut) {
   const auto text = [&](const std::string& arguments) {
     // Makes allocations that are too large fail with sanitizers as they do without.
-    const ToolResult o = run("profile", arguments, "ASAN_OPTIONS=allocator_may_return_null=1");
+    const Outcome o = run("profile", arguments, "ASAN_OPTIONS=allocator_may_return_null=1");
     EXPECT_EQ(o.status, 1) << arguments;
     return o.err;
   };
@@ -88,18 +89,18 @@ TEST_F(ProfileTool, SaysInOneLineWhereMemoryRanOut) {
 }
 
 TEST_F(ProfileTool, DrawsModels) {
-  const ToolResult o = run("graph", "mlp --set layers=2 --dot");
+  const Outcome o = run("graph", "mlp --set layers=2 --dot");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_THAT(o.out, HasSubstr("<B>mlp</B>"));
   EXPECT_THAT(o.out, HasSubstr("<B>fc1</B> Linear"));
-  const ToolResult unknown = run("graph", "lenet --dot");
+  const Outcome unknown = run("graph", "lenet --dot");
   EXPECT_EQ(unknown.status, 2);
   EXPECT_THAT(unknown.err, HasSubstr("unknown model \"lenet\", known are mlp"));
 }
 
 TEST_F(ProfileTool, TrainsFromAnArchive) {
   const std::string net = source_folder() + "/tests/golden/pt2/net.pt2";
-  const ToolResult o = profile(net + " --layers leaf --microbatch 2 --max-seconds 0.01 --warmup 1 -o graph.json");
+  const Outcome o = profile(net + " --layers leaf --microbatch 2 --max-seconds 0.01 --warmup 1 -o graph.json");
   EXPECT_EQ(o.status, 0) << o.err;
   const Graph graph = format::parse_graph(read("graph.json"), "graph.json");
   EXPECT_EQ(graph.name, net);
@@ -108,13 +109,13 @@ TEST_F(ProfileTool, TrainsFromAnArchive) {
 }
 
 TEST_F(ProfileTool, TakesTheModelAfterItsOptions) {
-  const ToolResult o = profile("--set width=8 --max-seconds 0.01 --warmup 1 --concurrent 1 --microbatch 2 mlp -o -");
+  const Outcome o = profile("--set width=8 --max-seconds 0.01 --warmup 1 --concurrent 1 --microbatch 2 mlp -o -");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_EQ(format::parse_graph(o.out, "out").microbatch_samples, 2);
 }
 
 TEST_F(ProfileTool, MeasuresConcurrentRanksInProcesses) {
-  const ToolResult o =
+  const Outcome o =
       profile("--set width=8 --max-seconds 5 --microbatch 2 --concurrent 3 mlp --accept-untrusted -o graph.json");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_THAT(o.err, HasSubstr("slowdown by number of ranks on this host: 1: 1.00 2: "));
@@ -125,7 +126,7 @@ TEST_F(ProfileTool, MeasuresConcurrentRanksInProcesses) {
 }
 
 TEST_F(ProfileTool, ComputesInBfloat16) {
-  const ToolResult o = profile(kTiny + "--dtype bfloat16 --concurrent 1 -o graph.json");
+  const Outcome o = profile(kTiny + "--dtype bfloat16 --concurrent 1 -o graph.json");
   EXPECT_EQ(o.status, 0) << o.err;
   const Graph graph = format::parse_graph(read("graph.json"), "graph.json");
   EXPECT_EQ(graph.dtype, "bfloat16");
@@ -138,21 +139,21 @@ TEST_F(ProfileTool, ComputesInBfloat16) {
 TEST_F(ProfileTool, SaysWhyThereIsNoGpuAndWhatToDo) {
   if (run("profile", kTiny + "--device cuda").status == 0) GTEST_SKIP() << "this machine has a GPU";
   for (const char* clock : {"", "--clock cupti ", "--clock events "}) {
-    const ToolResult o = profile(kTiny + clock + "--device cuda -o graph.json");
+    const Outcome o = profile(kTiny + clock + "--device cuda -o graph.json");
     EXPECT_EQ(o.status, 1);
-    EXPECT_THAT(o.err, testing::AnyOf(HasSubstr("no usable GPU"), HasSubstr("STAGECRAFT_WITH_CUDA=ON"))) << clock;
+    EXPECT_THAT(o.err, ::testing::AnyOf(HasSubstr("no usable GPU"), HasSubstr("STAGECRAFT_WITH_CUDA=ON"))) << clock;
   }
 }
 
 TEST_F(ProfileTool, PutsTheGraphOnStandardOutput) {
-  const ToolResult o = profile(kTiny + "-o -");
+  const Outcome o = profile(kTiny + "-o -");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_EQ(format::parse_graph(o.out, "out").name, "mlp");
 }
 
 // BuildModel.ListsTheKnownModels compares the list with the table.
 TEST_F(ProfileTool, ListsTheModels) {
-  const ToolResult o = profile("lenet");
+  const Outcome o = profile("lenet");
   EXPECT_EQ(o.status, 2);
   EXPECT_THAT(o.err,
               MatchesRegex("stagecraft-profile: MODEL: unknown model \"lenet\", known are mlp, .+, and files that "
@@ -160,7 +161,7 @@ TEST_F(ProfileTool, ListsTheModels) {
 }
 
 TEST_F(ProfileTool, ListsTheOptionsOfTheModel) {
-  const ToolResult o = profile("mlp --set depth=3");
+  const Outcome o = profile("mlp --set depth=3");
   EXPECT_EQ(o.status, 2);
   EXPECT_EQ(
       o.err,
@@ -172,7 +173,7 @@ TEST_F(ProfileTool, RefusesBadInputWithStatusOne) {
   for (const auto& [arguments, message] :
        std::vector<std::pair<std::string, std::string>>{{"gpt --set layers=1 --data text:nowhere.txt", "nowhere.txt"},
                                                         {kTiny + "-o nowhere/graph.json", "nowhere/graph.json: "}}) {
-    const ToolResult o = profile(arguments);
+    const Outcome o = profile(arguments);
     EXPECT_EQ(o.status, 1) << arguments;
     EXPECT_THAT(o.err, HasSubstr(message)) << arguments;
     EXPECT_THAT(o.err, HasSubstr("stagecraft-profile: ")) << arguments;
@@ -182,7 +183,7 @@ TEST_F(ProfileTool, RefusesBadInputWithStatusOne) {
 TEST_F(ProfileTool, EndsWithTwoOnWrongUsage) {
   for (const auto& [arguments, message] :
        std::vector<std::pair<std::string, std::string>>{{"", "MODEL is required"}, {"mlp --magic", "--magic"}}) {
-    const ToolResult o = profile(arguments);
+    const Outcome o = profile(arguments);
     EXPECT_EQ(o.status, 2) << arguments;
     EXPECT_THAT(o.err, HasSubstr(message)) << arguments;
   }
@@ -197,9 +198,9 @@ TEST_F(ProfileTool, FindsOutBeforeItRunsWhetherResultsCanBeWritten) {
            {"-o new --trace ./new", "./new: is named for two outputs"},
            {"--trace nowhere/trace.json", "nowhere/trace.json: cannot write: No such file or directory"},
            {"--csv nowhere/t.csv", "nowhere/t.csv: cannot write: No such file or directory"}}) {
-    const ToolResult o = profile(kTiny + arguments);
+    const Outcome o = profile(kTiny + arguments);
     EXPECT_EQ(o.status, 1) << arguments;
-    EXPECT_THAT(o.err, testing::StartsWith("stagecraft-profile: " + message)) << arguments;
+    EXPECT_THAT(o.err, ::testing::StartsWith("stagecraft-profile: " + message)) << arguments;
   }
 }
 
@@ -233,14 +234,14 @@ TEST_F(ProfileTool, SaysWhatAnOptionTakes) {
            {"--allow-tf32", "--allow-tf32: needs a GPU: use --device cuda"},
            {"--clock events", "--clock events with --device cpu: expected host"},
            {"--device cuda --clock host", "--clock host with --device cuda: expected cupti or events"}}) {
-    const ToolResult o = profile("mlp " + arguments);
+    const Outcome o = profile("mlp " + arguments);
     EXPECT_EQ(o.status, 2) << arguments;
     EXPECT_THAT(o.err, HasSubstr("stagecraft-profile: " + message)) << arguments;
   }
 }
 
 TEST_F(ProfileTool, ShowsAnExampleAndTheModels) {
-  const ToolResult o = profile("--help");
+  const Outcome o = profile("--help");
   EXPECT_EQ(o.status, 0);
   EXPECT_THAT(o.out, HasSubstr("stagecraft profile resnet18 --microbatch 8 -o graph.json"));
   EXPECT_THAT(o.out, HasSubstr("gnmt: "));
