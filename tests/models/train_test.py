@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """train_test.py BIN MODEL [FOLDER]: exports the test model, trains it with stagecraft and compares every loss, every
 gradient, and the parameters and buffers at the end with Python's, bit for bit: unsplit and in 2, 3 and 4 stages, as
-threads and as processes over Gloo, with layers of every granularity. Models whose record has one microbatch are also
-trained with two, where they must agree within rounding; models marked `rounds` in the table are trained only that way.
-77: the model's package is not installed.
+threads and as processes over Gloo, with layers of every granularity that divides the model differently. Models whose
+record has one microbatch are also trained with two, where they must agree within rounding; models marked `rounds` in the
+table are trained only that way. 77: the model's package is not installed.
 
 With FOLDER, which holds what make.py or make_script.py wrote for MODEL, nothing is exported."""
 
+import functools
 import json
 import os
 import re
@@ -29,9 +30,9 @@ def call(*command):
     return done.stdout + done.stderr
 
 
-def count_layers(graph):
+def layers_of(graph):
     with open(graph) as file:
-        return sum(layer["kind"] != "Input" for layer in json.load(file)["layers"])
+        return [layer["name"] for layer in json.load(file)["layers"] if layer["kind"] != "Input"]
 
 
 def described(inputs):
@@ -85,37 +86,44 @@ def compare(binaries, name, folder, work):
     options = [*described(entry.get("inputs", ())), "--microbatch", str(entry["samples"]), *QUICKLY]
     wrong = []
 
+    @functools.cache
     def profile(granularity):
-        graph = os.path.join(work, "graph.json")
+        """The graph's file and the names of its layers."""
+        graph = os.path.join(work, f"{granularity}.json")
         call(f"{binaries}/stagecraft-profile", model, *options, "--layers", granularity, "-o", graph)
-        return graph
+        return graph, layers_of(graph)
 
-    def train(graph, granularity, record, stages, microbatches, channel, accepted):
-        """Trains in this many stages and compares with the record; records a failure if the verdict does not match
-        `accepted`."""
-        plan = os.path.join(os.path.dirname(graph), f"plan-{stages}-{microbatches}.json")
-        call(f"{binaries}/stagecraft-plan", graph, "--accept-untrusted", "-n", str(stages), "--strategy", "uniform", "--stages", str(stages),
-             "--microbatches", str(microbatches), "-o", plan)
-        said = call(f"{binaries}/stagecraft-run", plan, "--data", f"tensors-in-order:{record}", "--expect", record, "--steps",
-                    str(STEPS), "--learning-rate", str(entry["learning_rate"]), "--seed", str(SEED), "--channel", *channel)
-        found = re.search(r"compared with .*", said)
-        verdict = found[0].split("losses, ")[1] if found else "no verdict"
-        where = f"layers {granularity}, {stages} stages, {microbatches} microbatches, {channel[0]}"
-        print(f"{name}: {where}: {verdict}")
-        if not re.fullmatch(accepted, verdict):
-            wrong.append(f"{where}: {verdict}")
+    def plan(granularity, stages, microbatches):
+        path = os.path.join(work, f"{granularity}-{stages}-{microbatches}.json")
+        call(f"{binaries}/stagecraft-plan", profile(granularity)[0], "--accept-untrusted", "-n", str(stages), "--strategy", "uniform",
+             "--stages", str(stages), "--microbatches", str(microbatches), "-o", path)
+        return path
 
+    def train(granularity, record, stages, microbatches, channels, accepted):
+        """Trains in this many stages over each channel and compares with the record; records a failure if a verdict does
+        not match `accepted`."""
+        planned = plan(granularity, stages, microbatches)
+        for channel in channels:
+            said = call(f"{binaries}/stagecraft-run", planned, "--data", f"tensors-in-order:{record}", "--expect", record, "--steps",
+                        str(STEPS), "--learning-rate", str(entry["learning_rate"]), "--seed", str(SEED), "--channel", *channel)
+            found = re.search(r"compared with .*", said)
+            verdict = found[0].split("losses, ")[1] if found else "no verdict"
+            where = f"layers {granularity}, {stages} stages, {microbatches} microbatches, {channel[0]}"
+            print(f"{name}: {where}: {verdict}")
+            if not re.fullmatch(accepted, verdict):
+                wrong.append(f"{where}: {verdict}")
+
+    trained = set()  # (layers, stages): a granularity that gives the same layers would train the same stages again
     for granularity in () if entry["rounds"] else ("auto", "leaf", "op"):
-        graph = profile(granularity)
-        layers = count_layers(graph)
-        counts = (1, 2, 3, 4) if granularity == "auto" else (4,)
-        for stages in sorted({min(count, layers) for count in counts}):
-            for channel in (["local"], ["gloo", "--spawn"]):
-                train(graph, granularity, record, stages, entry["microbatches"], channel, "all bit-equal")
+        layers = profile(granularity)[1]
+        for count in (1, 2, 3, 4) if granularity == "auto" else (4,):
+            stages = min(count, len(layers))
+            if (key := (tuple(layers), stages)) not in trained:
+                trained.add(key)
+                train(granularity, record, stages, entry["microbatches"], (["local"], ["gloo", "--spawn"]), "all bit-equal")
     if entry["two"]:
-        graph = profile("auto")
-        for stages in sorted({min(count, count_layers(graph)) for count in (1, 2, 3)}):
-            train(graph, "auto", os.path.join(folder, f"{name}.two.safetensors"), stages, 2, ["local"],
+        for stages in sorted({min(count, len(profile("auto")[1])) for count in (1, 2, 3)}):
+            train("auto", os.path.join(folder, f"{name}.two.safetensors"), stages, 2, (["local"],),
                   r"all bit-equal|.*\(within rounding\).*")
     if wrong:
         print(f"{name} differs from Python:", *wrong, sep="\n  ")
