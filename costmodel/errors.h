@@ -40,6 +40,7 @@ enum class ErrorKind {
   OtherModel,
   ScheduleMismatch,
   NoCountedWork,
+  UntrustedLinks,
   // No answer.
   NoPlan,
   DoesNotFit,

@@ -102,6 +102,20 @@ Topology with_measured(Topology declared, const Topology& measured) {
   return declared;
 }
 
+std::string distrust_text(const Topology& topology) {
+  const auto has_reasons = [](const Level& level) { return !level.link.distrust.empty(); };
+  const bool several = std::ranges::count_if(topology.levels, has_reasons) > 1;
+  std::vector<std::string> reasons;
+  for (const Level& level : topology.levels) {
+    for (const std::string& reason : level.link.distrust)
+      reasons.push_back((several ? level.name + ": " : "") + reason);
+  }
+  if (reasons.empty()) reasons = crowded_reasons(topology.conditions, "the ranks");
+  std::string out;
+  for (const std::string& reason : reasons) out += (out.empty() ? "the links are not trusted: " : "; ") + reason;
+  return out;
+}
+
 int device_count(const Topology& topology) {
   int count = 1;
   for (const Level& level : topology.levels) count *= level.count;

@@ -53,6 +53,7 @@ struct Link {
   LinkOrigin origin = LinkOrigin::Declared;
   std::string channel = {};                          ///< over which it was measured, "gloo"; empty: unknown
   std::optional<MessageProcessing> processing = {};  ///< absent: not measured
+  std::vector<std::string> distrust = {};            ///< reasons not to trust the measurement, one sentence each
   friend bool operator==(const Link&, const Link&) = default;
 };
 
@@ -106,6 +107,11 @@ void validate(const Topology& topology);
 /// it has them; the counts are unchanged. Throws std::invalid_argument for a level of `measured` that `declared` does
 /// not have.
 [[nodiscard]] Topology with_measured(Topology declared, const Topology& measured);
+
+/// If the links of any level were not trusted when they were measured, or other programs kept the processors busy
+/// meanwhile, one line that says so with the reasons: "the links are not trusted: 8 of 15 medians are uncertain by more
+/// than 10 %". Where several levels have reasons, each reason begins with its level's name. Else empty.
+[[nodiscard]] std::string distrust_text(const Topology& topology);
 
 /// Product of the level counts.
 [[nodiscard]] int device_count(const Topology& topology);

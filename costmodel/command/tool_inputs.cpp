@@ -18,7 +18,7 @@ namespace stagecraft {
 
 void add_acceptance_options(CLI::App& app, Acceptance& acceptance, const std::string& consequence) {
   add_accept_untrusted(app, acceptance.untrusted,
-                       "use the graph's times even if the profile says that they cannot be trusted");
+                       "use times even if the graph or the topology says that they cannot be trusted");
   app.add_flag("--accept-other-device", acceptance.other_device,
                "use the graph's times even if they were measured on another kind of device" + consequence);
 }
@@ -34,6 +34,16 @@ std::string check_times(const std::string& program, const std::string& path, Gra
     check_has_times(graph);
     return accepted_differences(graph, topology, acceptance.other_device);
   } catch (const std::invalid_argument& e) { throw InputError(kind_of(e), path + ": " + e.what()); }
+}
+
+void check_links(const std::string& program, const TopologyRequest& request, const Topology& topology,
+                 const Acceptance& acceptance) {
+  const std::string distrust = distrust_text(topology);
+  if (distrust.empty()) return;
+  if (!acceptance.untrusted)
+    throw InputError(ErrorKind::UntrustedLinks,
+                     request.file + ": " + distrust + "; measure them again, or add --accept-untrusted");
+  fmt::print(stderr, "{}: warning: {}: {}\n", program, request.file, distrust);
 }
 
 void add_graph_for_option(CLI::App& app, std::vector<std::string>& graphs_for) {
@@ -103,6 +113,7 @@ void add_scenario_options(CLI::App& app, ScenarioFiles& files, const std::string
 ScenarioInputs read_scenario(const std::string& program, const ScenarioFiles& files) {
   ScenarioInputs out{format::read_graph(files.graph), topology_of(files.topology), {}, {}};
   if (!files.calibration.empty()) out.calibration = format::read_calibration(files.calibration);
+  check_links(program, files.topology, out.topology, files.acceptance);
   out.graph = with_profiles(std::move(out.graph), out.topology, files.graphs_for, files.acceptance);
   out.other_device = check_times(program, files.graph, out.graph, out.topology, files.acceptance);
   return out;

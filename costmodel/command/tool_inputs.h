@@ -14,7 +14,7 @@
 
 namespace stagecraft {
 
-/// Doubts about a graph that the user accepts.
+/// Doubts about a graph and a topology that the user accepts.
 struct Acceptance {
   bool untrusted = false;
   bool other_device = false;
@@ -28,6 +28,11 @@ void add_acceptance_options(CLI::App& app, Acceptance& acceptance, const std::st
 /// cannot be trusted. Returns how the device differs, like accepted_differences.
 std::string check_times(const std::string& program, const std::string& path, Graph& graph, const Topology& topology,
                         const Acceptance& acceptance);
+
+/// Throws InputError, beginning with the request's file, if the topology's links cannot be trusted, unless the user
+/// accepted that. Warns on stderr, as `program`, about accepted ones.
+void check_links(const std::string& program, const TopologyRequest& request, const Topology& topology,
+                 const Acceptance& acceptance);
 
 /// Declares --graph-for.
 void add_graph_for_option(CLI::App& app, std::vector<std::string>& graphs_for);
@@ -71,7 +76,7 @@ struct ScenarioInputs {
   std::string other_device;  ///< Prediction::other_device
 };
 
-/// The documents of these files, after check_times. Throws as the readers and check_times do.
+/// The documents of these files, after check_links and check_times. Throws as the readers and these do.
 ScenarioInputs read_scenario(const std::string& program, const ScenarioFiles& files);
 
 /// Says on stderr, as `program`, how the device of the times differs, unless `other_device` is empty.

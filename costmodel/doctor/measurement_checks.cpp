@@ -41,6 +41,15 @@ void for_each_time(const FromFile<Graph>& graph, Visit visit) {
   }
 }
 
+/// Where a topology says why it is not trusted; older files have a note.
+std::string place_of_distrust(const Topology& topology) {
+  if (topology.provenance.notes.contains("not trusted")) return "/provenance/notes/not trusted";
+  for (std::size_t i = 0; i < topology.levels.size(); ++i) {
+    if (!topology.levels[i].link.distrust.empty()) return fmt::format("/levels/{}/distrust", i);
+  }
+  return "/conditions/hosts";
+}
+
 void find_distrust(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for (const auto& [file, graph] : documents.graphs) {
     if (const std::string text = distrust_text(graph); !text.empty()) {
@@ -51,9 +60,8 @@ void find_distrust(const ExaminedDocuments& documents, const DoctorOptions&, con
       report(file, "/conditions/hosts", reason);
   }
   for (const auto& [file, topology] : documents.topologies) {
-    const auto& notes = topology.provenance.notes;
-    if (const auto note = notes.find("not trusted"); note != notes.end())
-      report(file, "/provenance/notes/not trusted", "the links are not trusted: " + note->second);
+    if (const std::string text = distrust_text(topology); !text.empty())
+      report(file, place_of_distrust(topology), text);
   }
   for (const auto& [file, measurement] : documents.measurements) {
     for (const std::string& reason : crowded_reasons(measurement.conditions, "the run"))

@@ -98,7 +98,12 @@ std::vector<ErrorArea> make_catalogue() {
          "Change the number that the message names, or choose another schedule; docs/planning.md compares them."},
         {NoCountedWork, "SC2008", "a layer's operations and bytes were not counted",
          "`stagecraft estimate` needs the work of each layer, which the graph does not contain.",
-         "Make the graph with this version of `stagecraft profile --structure`, and without `--without-work`."}}},
+         "Make the graph with this version of `stagecraft profile --structure`, and without `--without-work`."},
+        {UntrustedLinks, "SC2009", "measured links cannot be trusted",
+         "Other programs used the processors while the topology's links were measured, or the times of the same "
+         "message differ too much.",
+         "Measure the links again on a quiet machine, longer with `--seconds`. To use them as they are, add "
+         "`--accept-untrusted`."}}},
       {"No answer",
        {{NoPlan, "SC2101", "no plan meets the constraints",
          "No division of the layers satisfies the given stages, replicas, pins and devices.",

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
@@ -7,11 +9,12 @@ namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.topology";
-constexpr int kVersion = 6;
+constexpr int kVersion = 7;
 constexpr const char* kDeclared = "declared";
 constexpr const char* kMeasured = "measured";
 constexpr const char* kOwn = "own";
 constexpr const char* kSeparate = "separate";
+constexpr const char* kDistrustNote = "not trusted";
 
 Curve read_curve(const Cursor& at) {
   return {at.list([](const Cursor& c) {
@@ -99,6 +102,7 @@ Level read_level(const Cursor& at) {
   if (const auto v = fields.optional("all_gather")) out.link.all_gather = read_collective(*v);
   if (const auto v = fields.optional("reduce_scatter")) out.link.reduce_scatter = read_collective(*v);
   if (const auto v = fields.optional("processing")) out.link.processing = read_processing(*v);
+  if (const auto v = fields.optional("distrust")) out.link.distrust = v->list([](const Cursor& c) { return c.text(); });
   fields.done();
   return out;
 }
@@ -116,6 +120,7 @@ Json level_json(const Level& level) {
   if (!level.link.all_gather.empty()) out["all_gather"] = collective_json(level.link.all_gather);
   if (!level.link.reduce_scatter.empty()) out["reduce_scatter"] = collective_json(level.link.reduce_scatter);
   if (level.link.processing) out["processing"] = processing_json(*level.link.processing);
+  if (!level.link.distrust.empty()) out["distrust"] = level.link.distrust;
   return out;
 }
 
@@ -144,6 +149,14 @@ DeviceRange read_range(const Cursor& at) {
   return out;
 }
 
+/// Until version 6, `links` said only in a note why its measurement was not trusted.
+void take_noted_distrust(Topology& topology) {
+  const auto note = topology.provenance.notes.find(kDistrustNote);
+  if (note == topology.provenance.notes.end() || topology.levels.empty()) return;
+  if (std::ranges::all_of(topology.levels, [](const Level& level) { return level.link.distrust.empty(); }))
+    topology.levels.front().link.distrust = {note->second};
+}
+
 }  // namespace
 
 Topology parse_topology(const std::string& text, const std::string& file) {
@@ -163,6 +176,7 @@ Topology parse_topology(const std::string& text, const std::string& file) {
   if (const auto v = fields.optional("conditions")) out.conditions = read_conditions(*v);
   if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
   fields.done();
+  take_noted_distrust(out);
   return validated(root, std::move(out));
 }
 

@@ -145,10 +145,13 @@ Section summary(const ReportDocuments& d) {
     if (const std::string text = distrust_text(g); !text.empty())
       out.markup += "<p class=\"warning\">" + markup_text(text) + ".</p>\n";
   }
-  if (d.topology)
-    out.markup += paragraph(markup_text(
-        fmt::format("Cluster {}: {} devices{}.", d.topology->value.name, device_count(d.topology->value),
-                    d.topology->value.device.name.empty() ? "" : " (" + d.topology->value.device.name + ")")));
+  if (d.topology) {
+    const Topology& t = d.topology->value;
+    out.markup += paragraph(markup_text(fmt::format("Cluster {}: {} devices{}.", t.name, device_count(t),
+                                                    t.device.name.empty() ? "" : " (" + t.device.name + ")")));
+    if (const std::string text = distrust_text(t); !text.empty())
+      out.markup += "<p class=\"warning\">" + markup_text(text) + ".</p>\n";
+  }
   for (const auto& each : d.plans) {
     out.markup += paragraph(
         markup_text(fmt::format("{}: {} stage{}, schedule {}, {} microbatch{} per step.", each.file,

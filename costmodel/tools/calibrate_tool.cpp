@@ -73,6 +73,7 @@ int main(int argc, char** argv) {
         stagecraft::format::check_outputs(inputs, {{output, "stagecraft.calibration"}}, force);
         auto graph = stagecraft::format::read_graph(graph_path);
         const auto topology = stagecraft::format::read_topology(topology_path);
+        check_links("stagecraft-calibrate", {topology_path, {}, {}}, topology, acceptance);
         static_cast<void>(check_times("stagecraft-calibrate", graph_path, graph, topology, acceptance));
         auto calibration = stagecraft::calibrate(graph, topology, read_runs(run_paths), options);
         calibration.provenance.tool = std::string("stagecraft-calibrate ") + stagecraft::version();

@@ -217,6 +217,7 @@ int run(Request& request) {
     format::check_outputs({request.graph, request.topology.file}, {{request.output, "stagecraft.plan"}}, request.force);
   Graph graph = format::read_graph(request.graph);
   const Topology topology = topology_of(request.topology);
+  check_links("stagecraft-plan", request.topology, topology, request.acceptance);
   const std::string other = check_times("stagecraft-plan", request.graph, graph, topology, request.acceptance);
   ObjectiveAnswer answer = found(request.graph, answer_objective(request.profile, graph, topology, request.options));
   if (!other.empty()) answer.notes.push_back("times of another device: " + other);

@@ -78,12 +78,7 @@ Topology topology_of(const MachineLinks& measured, const std::string& channel, D
   if (!hosts.empty()) out.conditions.hosts.insert(out.conditions.hosts.end(), hosts.begin() + 1, hosts.end());
   for (const auto& [key, text] : network.provenance.notes) {
     if (key == "channel" || provenance.notes.contains(key)) continue;
-    if (key == "not trusted") {
-      std::string& reasons = out.provenance.notes[key];
-      reasons += fmt::format("{}network: {}", reasons.empty() ? "" : "; ", text);
-    } else {
-      out.provenance.notes["network " + key] = text;
-    }
+    out.provenance.notes["network " + key] = text;
   }
   validate(out);
   return out;

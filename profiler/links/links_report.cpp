@@ -1,7 +1,6 @@
 #include "profiler/links/links_report.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>
@@ -179,6 +178,7 @@ Topology topology_of(const LinkMeasurement& measured, const std::string& channel
   out.levels.front().link.origin = LinkOrigin::Measured;
   out.levels.front().link.channel = channel;
   out.levels.front().link.processing = measured.processing;
+  out.levels.front().link.distrust = distrust(measured);
   for (const LinkCurve& curve : measured.curves) {
     if (Curve* place = place_of(curve, out)) *place = curve_of(curve.points);
   }
@@ -186,8 +186,6 @@ Topology topology_of(const LinkMeasurement& measured, const std::string& channel
   out.levels.front().link.latency = latency_of(one_way->points);  // of points that validate has accepted
   auto& notes = out.provenance.notes;
   notes["channel"] = channel;
-  if (const auto reasons = distrust(measured); !reasons.empty())
-    notes["not trusted"] = fmt::format("{}", fmt::join(reasons, "; "));
   if (measured.ranks == 1) notes["one rank"] = "its send_receive is to itself, and its collectives are copies";
   for (const LinkCurve& curve : measured.curves) {
     if (curve.points.empty()) continue;

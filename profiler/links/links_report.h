@@ -31,9 +31,9 @@ namespace stagecraft::profiler {
 /// points, and a message is small if its bytes take at most half of its time. If none is small, it is the smallest
 /// message's time. Bandwidth is the largest message's bytes / its time. For a single rank, both are of a message to
 /// itself. Copies become curves of the device. Duplex, pairs and collectives of one rank are only in the notes of
-/// `provenance`, to which the channel, the reasons of distrust and, for each curve, rounds, samples, confidence, what
-/// ended the points, and fit_text are added. Throws std::invalid_argument as validate does, and if no point of
-/// send_receive was measured.
+/// `provenance`, to which the channel and, for each curve, rounds, samples, confidence, what ended the points, and
+/// fit_text are added; the level has the reasons of distrust. Throws std::invalid_argument as validate does, and if no
+/// point of send_receive was measured.
 [[nodiscard]] Topology topology_of(const LinkMeasurement& measured, const std::string& channel, Device device,
                                    Provenance provenance);
 

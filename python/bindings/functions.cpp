@@ -37,19 +37,22 @@ using partitioner::OptionKind;
 using partitioner::Strategy;
 using OptionInPython = std::variant<bool, double, std::string>;
 
-/// Doubts about a graph that the caller accepts.
+/// Doubts about a graph and a topology that the caller accepts.
 struct AcceptedDoubts {
   bool untrusted = false;
   bool other_device = false;
 };
 
 /// As the programs' check_times: how the device of the times differs, as accepted_differences says. Throws
-/// std::invalid_argument for a graph without times, or with times that are not trusted or another device's and not
-/// accepted.
+/// std::invalid_argument for a graph without times, and for times of a graph or of links that are not trusted, or of
+/// another device, and not accepted.
 std::string check_times(Graph& graph, const Topology& topology, const AcceptedDoubts& acceptance) {
   const std::string distrust = distrust_text(graph);
   if (!distrust.empty() && !acceptance.untrusted)
     throw InputError(ErrorKind::UntrustedProfile, distrust + "; profile again, or pass accept_untrusted=True");
+  const std::string of_links = distrust_text(topology);
+  if (!of_links.empty() && !acceptance.untrusted)
+    throw InputError(ErrorKind::UntrustedLinks, of_links + "; measure them again, or pass accept_untrusted=True");
   check_has_times(graph);
   return accepted_differences(graph, topology, acceptance.other_device);
 }

@@ -273,6 +273,9 @@ void bind_topology(nb::module_& module) {
       .def_ro("levels", &Topology::levels, "Innermost first.")
       .def_ro("provenance", &Topology::provenance)
       .def_prop_ro("device_count", [](const Topology& self) { return device_count(self); })
+      .def_prop_ro(
+          "distrust", [](const Topology& self) { return distrust_text(self); },
+          "Why the measured links are not trusted; empty if they are.")
       .def("__repr__", [](const Topology& self) { return repr(self); });
   add_document(topology, format::parse_topology, format::topology_json);
   add_html(topology, "topology");

@@ -95,7 +95,7 @@ def plan(graph: Graph, topology: Topology, *, strategy: str | None = None, stage
     memory_limit, gradient_bucket_bytes -- bytes, as a number or as a string such as "16GiB"
     recompute, recompute_every -- drop activations and compute them again, the whole stage or this many layers at once
     options -- the strategy's own, such as {"time_limit": 10}
-    accept_untrusted -- plan with times that the profile says cannot be trusted; default: STAGECRAFT_ACCEPT_UNTRUSTED
+    accept_untrusted -- plan with times that the graph or the topology says cannot be trusted; default: STAGECRAFT_ACCEPT_UNTRUSTED
     accept_other_device -- plan with times that were measured on another kind of device
 
     Raises NoPlanError, with what would fit, if no plan does.

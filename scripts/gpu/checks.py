@@ -119,7 +119,7 @@ def links(root: str, results: str):
         count = points(topology)
         if ended.status == 0:
             return Verdict(PASS, f"{count} points", count, None, notes)
-        why = notes.get("not trusted")
+        why = "; ".join(reason for level in topology["levels"] for reason in level.get("distrust", []))
         return Verdict(MISSED, f"{count} points; not trusted: {why}", count, None, notes)
 
     return command([os.path.join(root, "scripts/stagecraft"), "links", "--channel", "nccl", "--max-bytes", "1GiB",

@@ -116,7 +116,8 @@ inline Topology full_topology() {
                        {{2, {{{1_B, 7_s}}}}},
                        LinkOrigin::Measured,
                        "gloo",
-                       MessageProcessing{MessageThread::Own, {{{1_B, 8_s}}}, {{{1_B, 9_s}}}}}},
+                       MessageProcessing{MessageThread::Own, {{{1_B, 8_s}}}, {{{1_B, 9_s}}}},
+                       {"the machine was busy"}}},
                      {"rack", 2, {BytesPerSecond(4), 1_s, {}, {}}}};
   topology.provenance = full_provenance();
   topology.conditions = full_conditions();

@@ -43,6 +43,35 @@ TEST(Topology, JoinsDevicesAtTheOutermostLevelTheyDifferIn) {
   EXPECT_EQ(joining_level(topology, 0, 11), 2);
 }
 
+TEST(DistrustText, GivesTheReasonsOfEachLevel) {
+  Topology topology = three_levels();
+  EXPECT_EQ(distrust_text(topology), "");
+  topology.levels[1].link.distrust = {"a", "b"};
+  EXPECT_EQ(distrust_text(topology), "the links are not trusted: a; b");
+  topology.levels[2].link.distrust = {"c"};
+  EXPECT_EQ(distrust_text(topology), "the links are not trusted: rack: a; rack: b; cluster: c");
+}
+
+// 0.75 and 1.25 of 2 processors are all of them; 0.05 of others is below a tenth of a processor.
+TEST(DistrustText, NamesOtherProgramsDuringTheMeasurement) {
+  Topology topology = three_levels();
+  topology.conditions.hosts = {{.ours = 1.25, .others = 0.75, .count = 2}};
+  const std::string crowded = "other programs kept 0.8 of 2 processors busy, the ranks 1.2: measure on a quiet machine";
+  EXPECT_EQ(distrust_text(topology), "the links are not trusted: " + crowded);
+  topology.levels[0].link.distrust = {crowded};  // as links writes it
+  EXPECT_EQ(distrust_text(topology), "the links are not trusted: " + crowded);
+  topology.levels[0].link.distrust = {};
+  topology.conditions.hosts = {{.ours = 1.95, .others = 0.05, .count = 2}};
+  EXPECT_EQ(distrust_text(topology), "");
+}
+
+TEST(WithMeasured, KeepsTheDistrustOfLinks) {
+  Topology measured = three_levels();
+  measured.levels.resize(1);
+  measured.levels[0].link.distrust = {"a"};
+  EXPECT_EQ(distrust_text(with_measured(three_levels(), measured)), "the links are not trusted: a");
+}
+
 TEST(TransferTime, IsLatencyAndBytesOverBandwidthWithoutACurve) {
   const Link link{BytesPerSecond(4), 2_s, {}, {}};
   EXPECT_EQ(transfer_time(link, 12_B), 5_s);

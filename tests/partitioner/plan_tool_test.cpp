@@ -68,6 +68,25 @@ TEST_F(PlanTool, RefusesAProfileThatIsNotTrusted) {
   EXPECT_EQ(untrusted.out, trusted.out);
 }
 
+TEST_F(PlanTool, RefusesLinksThatAreNotTrusted) {
+  Topology topology = format::parse_topology(read("topology.json"), "topology.json");
+  topology.conditions.hosts = {{.ours = 1.25, .others = 0.75, .count = 2}};
+  write("busy.json", format::topology_json(topology));
+  const std::string reason =
+      "busy.json: the links are not trusted: other programs kept 0.8 of 2 processors busy, the ranks 1.2: measure on a "
+      "quiet machine";
+  for (const std::string options : {"", " --objective-profile max-load"}) {
+    const Outcome refused = run("graph.json busy.json" + options);
+    EXPECT_EQ(refused.status, 1) << options;
+    EXPECT_EQ(refused.out, "");
+    EXPECT_EQ(refused.err, "stagecraft-plan: " + reason + "; measure them again, or add --accept-untrusted [SC2009]\n");
+  }
+  const Outcome accepted = run("graph.json busy.json --accept-untrusted");
+  EXPECT_EQ(accepted.status, 0) << accepted.err;
+  EXPECT_THAT(accepted.err, ::testing::StartsWith("stagecraft-plan: warning: " + reason + "\n"));
+  EXPECT_EQ(accepted.out, run("graph.json topology.json").out);
+}
+
 TEST_F(PlanTool, WritesAPlanWithBothTimes) {
   const Outcome o = run("graph.json topology.json --activation-compression-ratio 1 --microbatches 8 -o plan.json");
   EXPECT_EQ(o.status, 0) << o.err;

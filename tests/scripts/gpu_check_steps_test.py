@@ -215,8 +215,9 @@ while [ "$1" != -o ]; do shift; done
 %s
 """
     TOPOLOGY = {"device": {"host_to_device": [{"bytes": 4, "time_s": 1}, {"bytes": 8, "time_s": 2}]},
-                "levels": [{"all_reduce": [{"ranks": 2, "points": [{"bytes": 4, "time_s": 3}]}]}],
-                "provenance": {"notes": {"not trusted": "measure on a quiet machine"}}}
+                "levels": [{"all_reduce": [{"ranks": 2, "points": [{"bytes": 4, "time_s": 3}]}],
+                            "distrust": ["measure on a quiet machine"]}],
+                "provenance": {"notes": {}}}
 
     def measure_links(self, folder, what):
         os.makedirs(os.path.join(folder, "scripts"), exist_ok=True)

@@ -82,6 +82,9 @@ const std::vector<Reach>& commands() {
        "far.json"},
       {"SC2007", "stagecraft-plan graph.json -n 2 --strategy uniform --stages 1 --replicas 2 --schedule zb-h1"},
       {"SC2008", "stagecraft-estimate graph.json --device H100-SXM -o estimate.json"},
+      {"SC2009",
+       "sed 's/\"latency_s\"/\"distrust\": [\"busy\"], &/' cpus.json > busy.json && "
+       "stagecraft-plan graph.json busy.json"},
       {"SC2101", "stagecraft-plan graph.json -n 2 --strategy uniform --stages 3"},
       {"SC2102", "stagecraft-plan graph.json -n 2 --memory-limit 1"},
       {"SC2103", "printf '0F0,0B0\\n1F0\\n' > lists.csv && stagecraft-verify lists.csv"},

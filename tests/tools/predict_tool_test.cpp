@@ -129,6 +129,28 @@ TEST_F(PredictTool, RefusesAProfileThatIsNotTrusted) {
           trusted.err);
 }
 
+TEST_F(PredictTool, RefusesLinksThatAreNotTrusted) {
+  Topology topology = format::parse_topology(folder_.read("topology.json"), "topology.json");
+  topology.levels.front().link.distrust = {"8 of 15 medians are uncertain by more than 10 %"};
+  folder_.write("busy.json", format::topology_json(topology));
+  const Outcome trusted = predict("graph.json topology.json plan.json");
+  for (const std::string verb : {"predict", "explain", "whatif --set microbatches=2", "calibrate"}) {
+    const bool calibrates = verb == "calibrate";
+    const Outcome refused = folder_.run("stagecraft-" + verb + " graph.json busy.json plan.json" +
+                                        (calibrates ? " measured.json -o -" : ""));
+    EXPECT_EQ(refused.status, 1) << verb;
+    EXPECT_THAT(refused.err,
+                EndsWith(": busy.json: the links are not trusted: 8 of 15 medians are uncertain by more than 10 %; "
+                         "measure them again, or add --accept-untrusted [SC2009]\n"));
+  }
+  const Outcome accepted = predict("graph.json busy.json plan.json --accept-untrusted");
+  EXPECT_EQ(accepted.status, 0) << accepted.err;
+  EXPECT_EQ(accepted.err,
+            "stagecraft-predict: warning: busy.json: the links are not trusted: 8 of 15 medians are uncertain by more "
+            "than 10 %\n" +
+                trusted.err);
+}
+
 TEST_F(PredictTool, PutsATableThatIsTooWideIntoTwo) {
   const auto lines = [](const std::string& text) {
     std::vector<std::string> out;

@@ -43,8 +43,8 @@ TEST(TopologyJson, ReadsBackATopologyWithoutOptionalFields) {
 TEST(ReadTopology, NamesAnotherFormatAndVersion) {
   expect_refused("stagecraft.topology", "stagecraft.graph",
                  "/format: found \"stagecraft.graph\", expected \"stagecraft.topology\"");
-  expect_refused("\"version\": 6", "\"version\": 0", "/version: found version 0, this program reads version 1 to 6");
-  expect_refused("\"version\": 6", "\"version\": 7", "/version: found version 7, this program reads version 1 to 6");
+  expect_refused("\"version\": 7", "\"version\": 0", "/version: found version 0, this program reads version 1 to 7");
+  expect_refused("\"version\": 7", "\"version\": 8", "/version: found version 8, this program reads version 1 to 7");
 }
 
 TEST(ReadTopology, TakesVersionOneAsDeclared) {
@@ -55,6 +55,17 @@ TEST(ReadTopology, TakesVersionOneAsDeclared) {
   ASSERT_EQ(topology.levels.size(), 1u);
   EXPECT_EQ(topology.levels[0], (Level{"server", 2, {BytesPerSecond(8), 1_s, {}, {}}}));
   EXPECT_EQ(topology.levels[0].link.origin, LinkOrigin::Declared);
+}
+
+// Up to version 6, links wrote why they were not trusted into a note.
+TEST(ReadTopology, TakesTheNotedDistrustOfOlderFiles) {
+  const Topology topology = parse_topology(
+      R"({"format": "stagecraft.topology", "version": 6, "name": "old", "device": {"name": "card"},
+          "levels": [{"name": "host", "count": 2, "bandwidth_bytes_per_s": 8, "latency_s": 1, "origin": "measured"}],
+          "provenance": {"notes": {"not trusted": "the machine was busy"}}})",
+      "topology.json");
+  EXPECT_EQ(topology.levels[0].link.distrust, std::vector<std::string>{"the machine was busy"});
+  EXPECT_EQ(parse_topology(topology_json(topology), "topology.json"), topology);
 }
 
 TEST(ReadTopology, ListsTheKnownOriginsForAnUnknownOne) {

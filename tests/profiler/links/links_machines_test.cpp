@@ -50,6 +50,15 @@ TEST(MeasureMachines, KeepsTheConditionsOfEveryHost) {
   EXPECT_EQ(conditions.yardstick, measured.inside.conditions.yardstick);
 }
 
+TEST(MeasureMachines, SaysWhichLinksAreNotTrusted) {
+  MachineLinks measured = measure({0, 0, 1, 1});
+  measured.inside.conditions.hosts = {{1.25, 0.75, 2}};
+  measured.between.conditions.hosts = {{0.5, 0, 2}, {0.5, 0, 2}};
+  const Topology topology = topology_of(measured, "ucx", {"a processor", Bytes(1)}, {});
+  EXPECT_THAT(topology.levels[0].link.distrust, testing::Contains(HasSubstr("other programs kept 0.8 of 2")));
+  EXPECT_THAT(topology.levels[1].link.distrust, testing::Not(testing::Contains(HasSubstr("other programs"))));
+}
+
 TEST(MeasureMachines, KnowsOnlyTheNetworkWithOneRankEach) {
   const MachineLinks measured = measure({0, 1});
   EXPECT_TRUE(measured.inside.curves.empty());

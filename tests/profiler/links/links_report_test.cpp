@@ -107,7 +107,7 @@ TEST(TopologyOf, KeepsTheChannelAndTheProcessorTimeOfMessages) {
 TEST(Distrust, NamesOtherProgramsAndVagueMedians) {
   LinkMeasurement measured = two_ranks();
   EXPECT_THAT(distrust(measured), ElementsAre());
-  EXPECT_FALSE(topology_of(measured, "gloo", {}, {}).provenance.notes.contains("not trusted"));
+  EXPECT_THAT(topology_of(measured, "gloo", {}, {}).levels.front().link.distrust, ElementsAre());
 
   measured.conditions.hosts = {{.ours = 1.25, .others = 0.75, .count = 2}};
   const std::string crowded = "other programs kept 0.8 of 2 processors busy, the ranks 1.2: measure on a quiet machine";
@@ -125,7 +125,7 @@ TEST(Distrust, NamesOtherProgramsAndVagueMedians) {
       "8 of 15 medians are uncertain by more than 10 % (95 % confidence): the machine is busy, or --seconds is too "
       "small";
   EXPECT_THAT(distrust(measured), ElementsAre(crowded, uncertain));
-  EXPECT_EQ(topology_of(measured, "gloo", {}, {}).provenance.notes.at("not trusted"), crowded + "; " + uncertain);
+  EXPECT_THAT(topology_of(measured, "gloo", {}, {}).levels.front().link.distrust, ElementsAre(crowded, uncertain));
 }
 
 TEST(TopologyOf, SmoothsNothing) {
