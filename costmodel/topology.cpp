@@ -11,6 +11,8 @@ namespace stagecraft {
 namespace {
 
 void check_curve(const Curve& curve, const std::string& where) {
+  if (curve.log_spread && (!(*curve.log_spread >= 0) || !std::isfinite(*curve.log_spread)))
+    throw std::invalid_argument(where + ": the log_spread is negative or not a number");
   Bytes last(-1);
   for (const CurvePoint& point : curve.points) {
     if (point.bytes <= last) throw std::invalid_argument(where + ": points are not ascending in bytes");

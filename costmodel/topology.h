@@ -17,9 +17,11 @@ struct CurvePoint {
   friend bool operator==(const CurvePoint&, const CurvePoint&) = default;
 };
 
-/// Measured times by message bytes, ascending and without duplicates.
+/// Measured times by message bytes, ascending and without duplicates; those of fit_monotone never fall.
 struct Curve {
   std::vector<CurvePoint> points;
+  /// How far measured times lie from the curve: a standard deviation on the scale of the logarithm; absent: unknown.
+  std::optional<double> log_spread = {};
   friend bool operator==(const Curve&, const Curve&) = default;
 };
 
@@ -99,8 +101,8 @@ struct Topology {
 
 /// Throws std::invalid_argument naming the level: no level, a count below 1, a bandwidth that is not positive, a
 /// negative latency, a number that is not finite, a curve that is not ascending in bytes or not positive in time, a
-/// collective's curve without points or of fewer than 2 ranks; devices of another type that do not exist, are not in
-/// ascending order or have the same name as `device`.
+/// collective's curve without points or of fewer than 2 ranks, a log_spread that is negative; devices of another type
+/// that do not exist, are not in ascending order or have the same name as `device`.
 void validate(const Topology& topology);
 
 /// `declared` with the links of `measured` at the levels of the same name, and with its copies to and from the host if

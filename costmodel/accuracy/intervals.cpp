@@ -47,7 +47,9 @@ Doubt curve_doubt(const Curve& curve, Bytes bytes, LinkOrigin origin) {
                                           : Doubt{kDeclaredLink, FigureSource::Analytic};
   }
   const bool inside = bytes >= curve.points.front().bytes && bytes <= curve.points.back().bytes;
-  return inside ? Doubt{kMeasuredLink, FigureSource::Measured} : Doubt{kDeclaredLink, FigureSource::Extrapolated};
+  const double spread = curve.log_spread.value_or(0);
+  return inside ? Doubt{std::hypot(kMeasuredLink, spread), FigureSource::Measured}
+                : Doubt{std::hypot(kDeclaredLink, spread), FigureSource::Extrapolated};
 }
 
 /// The doubts of a plan's mechanisms by name; a link's name is that of its level, none is empty as the layers' is.
@@ -219,7 +221,9 @@ Doubt link_doubt(const Topology& topology, const BoundPlan& plan, int level) {
     // with its curve.
     const auto curve = link.all_reduce.find(to_int(devices.size()));
     const bool measured = outermost == 0 && curve != link.all_reduce.end();
-    out = worse(out, measured ? Doubt{kMeasuredLink, FigureSource::Measured} : curve_doubt({}, Bytes(0), link.origin));
+    const double spread = measured ? curve->second.log_spread.value_or(0) : 0;
+    out = worse(out, measured ? Doubt{std::hypot(kMeasuredLink, spread), FigureSource::Measured}
+                              : curve_doubt({}, Bytes(0), link.origin));
   }
   return out;
 }

@@ -32,7 +32,8 @@ struct Doubt {
 
 /// The uncertainty of the messages and all-reduces that the plan sends over links of `level`: 10 % inside the range of
 /// a measured curve and for a measured latency and bandwidth, a factor of 1.65 outside the range and for a declared
-/// link, as calibrate expects before any run; both are declared. The largest of all of them; 0 if there are none.
+/// link, as calibrate expects before any run; both are declared. The curve's own log_spread, where it is known, adds in
+/// quadrature. The largest of all of them; 0 if there are none.
 [[nodiscard]] Doubt link_doubt(const Topology& topology, const BoundPlan& plan, int level);
 
 /// predict, or predict_calibrated, with intervals: Prediction::low, high and interval, and the ranges of the stages.

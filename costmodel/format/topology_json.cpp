@@ -9,7 +9,7 @@ namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.topology";
-constexpr int kVersion = 7;
+constexpr int kVersion = 8;
 constexpr const char* kDeclared = "declared";
 constexpr const char* kMeasured = "measured";
 constexpr const char* kOwn = "own";
@@ -37,9 +37,9 @@ std::map<int, Curve> read_collective(const Cursor& at) {
     Fields entry(at.at(i));
     const Cursor ranks = entry.required("ranks");
     const int n = to_int(ranks.integer(2, 1 << 24));
-    if (!out.emplace(n, read_curve(entry.required("points"))).second) {
-      ranks.fail("a curve for " + std::to_string(n) + " ranks already exists");
-    }
+    const auto [curve, fresh] = out.emplace(n, read_curve(entry.required("points")));
+    if (!fresh) ranks.fail("a curve for " + std::to_string(n) + " ranks already exists");
+    if (const auto v = entry.optional("log_spread")) curve->second.log_spread = v->not_negative();
     entry.done();
   }
   return out;
@@ -51,6 +51,7 @@ Json collective_json(const std::map<int, Curve>& curves) {
     Json entry;
     entry["ranks"] = ranks;
     entry["points"] = curve_json(curve);
+    if (curve.log_spread) entry["log_spread"] = *curve.log_spread;
     out.push_back(entry);
   }
   return out;
@@ -98,6 +99,7 @@ Level read_level(const Cursor& at) {
   if (const auto v = fields.optional("origin")) out.link.origin = read_origin(*v);
   if (const auto v = fields.optional("channel")) out.link.channel = v->text();
   if (const auto v = fields.optional("send_receive")) out.link.send_receive = read_curve(*v);
+  if (const auto v = fields.optional("send_receive_log_spread")) out.link.send_receive.log_spread = v->not_negative();
   if (const auto v = fields.optional("all_reduce")) out.link.all_reduce = read_collective(*v);
   if (const auto v = fields.optional("all_gather")) out.link.all_gather = read_collective(*v);
   if (const auto v = fields.optional("reduce_scatter")) out.link.reduce_scatter = read_collective(*v);
@@ -116,6 +118,7 @@ Json level_json(const Level& level) {
   out["origin"] = level.link.origin == LinkOrigin::Measured ? kMeasured : kDeclared;
   if (!level.link.channel.empty()) out["channel"] = level.link.channel;
   if (!level.link.send_receive.points.empty()) out["send_receive"] = curve_json(level.link.send_receive);
+  if (level.link.send_receive.log_spread) out["send_receive_log_spread"] = *level.link.send_receive.log_spread;
   if (!level.link.all_reduce.empty()) out["all_reduce"] = collective_json(level.link.all_reduce);
   if (!level.link.all_gather.empty()) out["all_gather"] = collective_json(level.link.all_gather);
   if (!level.link.reduce_scatter.empty()) out["reduce_scatter"] = collective_json(level.link.reduce_scatter);

@@ -9,6 +9,7 @@
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/files/utf8.h"
 #include "costmodel/index.h"
+#include "costmodel/links/monotone_fit.h"
 
 namespace stagecraft::interchange {
 namespace {
@@ -301,16 +302,18 @@ Topology measured_topology(const std::vector<NcclTest>& tests) {
     level.count = std::max(level.count, ranks);
     Link& link = level.link;
     link.origin = LinkOrigin::Measured;
+    const MonotoneFit fit = fit_monotone(test.curve);
     bool is_new = link.send_receive.points.empty();
     if (test.operation == "sendrecv") {
-      link.send_receive = test.curve;
+      link.send_receive = fit.curve;
     } else {
       auto& curves = test.operation == "all_reduce"   ? link.all_reduce
                      : test.operation == "all_gather" ? link.all_gather
                                                       : link.reduce_scatter;
-      is_new = curves.emplace(ranks, test.curve).second;
+      is_new = curves.emplace(ranks, fit.curve).second;
     }
     if (!is_new) throw std::invalid_argument(what + " appears twice for level \"" + level.name + "\"");
+    if (fit.moved > 0) out.provenance.notes["fit of " + what] = moved_text(fit);
     if (test.left_out > 0) {
       out.provenance.notes["left out of " + what] = std::to_string(test.left_out) + " rows of 0 bytes";
     }

@@ -33,13 +33,14 @@ struct NcclTest {
 [[nodiscard]] NcclTest parse_nccl_test(const std::string& text, const std::string& file);
 
 /// The topology measured by `tests`: a level "node" with the tests of one host, a level "cluster" with those of one
-/// rank on each of several hosts, or both; each as large as its largest test. Curves are the measured points, not
-/// smoothed. "sendrecv", in which every rank sends to the next and receives at the same time, becomes send_receive.
-/// Latency is the first point's time, bandwidth the last point's bytes over time, of send_receive; without it, of
-/// all-reduce, all-gather or reduce-scatter (the first of these, with the most ranks n) by inverting the ring formula:
-/// the time of one of 2(n-1), n-1 and n-1 steps, and 2(n-1)/n, (n-1)/n and (n-1)/n of the bytes over time. Throws
-/// std::invalid_argument for no tests, fewer than 2 ranks, several ranks on each of several hosts (no level can express
-/// that), GPUs of several kinds, an operation twice for one number of ranks, and as validate does.
+/// rank on each of several hosts, or both; each as large as its largest test. Curves are those of fit_monotone; what
+/// that moved is in the notes, "fit of all_reduce of 8 ranks". "sendrecv", in which every rank sends to the next and
+/// receives at the same time, becomes send_receive. Latency is the first point's time, bandwidth the last point's bytes
+/// over time, of send_receive; without it, of all-reduce, all-gather or reduce-scatter (the first of these, with the
+/// most ranks n) by inverting the ring formula: the time of one of 2(n-1), n-1 and n-1 steps, and 2(n-1)/n, (n-1)/n and
+/// (n-1)/n of the bytes over time. Throws std::invalid_argument for no tests, fewer than 2 ranks, several ranks on each
+/// of several hosts (no level can express that), GPUs of several kinds, an operation twice for one number of ranks, and
+/// as validate does.
 [[nodiscard]] Topology measured_topology(const std::vector<NcclTest>& tests);
 
 }  // namespace stagecraft::interchange

@@ -13,6 +13,15 @@ namespace {
 std::string document(const stagecraft::Graph& graph) { return stagecraft::format::graph_json(graph); }
 std::string document(const stagecraft::Topology& topology) { return stagecraft::format::topology_json(topology); }
 
+/// Says on stderr which curves are not as they were measured.
+void tell_fits(const std::variant<stagecraft::Graph, stagecraft::Topology>& result) {
+  const auto* topology = std::get_if<stagecraft::Topology>(&result);
+  if (topology == nullptr) return;
+  for (const auto& [name, text] : topology->provenance.notes) {
+    if (name.starts_with("fit of ")) std::cerr << "note: " << name << ": " << text << "\n";
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -61,6 +70,7 @@ int main(int argc, char** argv) {
                                           foreign.read_units(files, stagecraft::interchange::units_by_name(units)));
         if (foreign.read_units)
           std::cerr << "note: " << std::get<stagecraft::Graph>(result).provenance.notes.at("units") << "\n";
+        tell_fits(result);
         if (!measured.empty()) {
           auto* const topology = std::get_if<stagecraft::Topology>(&result);
           if (topology == nullptr)

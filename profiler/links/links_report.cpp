@@ -8,6 +8,7 @@
 
 #include "costmodel/index.h"
 #include "costmodel/links/curve_fit.h"
+#include "costmodel/links/monotone_fit.h"
 #include "costmodel/text/units_text.h"
 #include "costmodel/timeline.h"
 
@@ -72,6 +73,8 @@ std::string beside_one_way(const LinkPoint& point, const LinkPoint& one_way) {
   return fmt::format("; at {} {:.2f} times one way", format_bytes(point.bytes),
                      point.time.median / one_way.time.median);
 }
+
+bool is_copy(LinkOperation operation) { return operation == HostToDevice || operation == DeviceToHost; }
 
 /// Where a topology stores a curve; none for curves that are only in the notes.
 Curve* place_of(const LinkCurve& curve, Topology& topology) {
@@ -180,7 +183,8 @@ Topology topology_of(const LinkMeasurement& measured, const std::string& channel
   out.levels.front().link.processing = measured.processing;
   out.levels.front().link.distrust = distrust(measured);
   for (const LinkCurve& curve : measured.curves) {
-    if (Curve* place = place_of(curve, out)) *place = curve_of(curve.points);
+    if (Curve* place = place_of(curve, out))
+      *place = is_copy(curve.operation) ? curve_of(curve.points) : fit_monotone(curve_of(curve.points)).curve;
   }
   validate(out);
   out.levels.front().link.latency = latency_of(one_way->points);  // of points that validate has accepted
@@ -191,6 +195,10 @@ Topology topology_of(const LinkMeasurement& measured, const std::string& channel
     if (curve.points.empty()) continue;
     const std::string name = curve_name(curve.operation, curve.ranks);
     notes[name] = quality(curve.points);
+    if (!is_copy(curve.operation)) {
+      if (const std::string moved = moved_text(fit_monotone(curve_of(curve.points))); !moved.empty())
+        notes[name] += "; " + moved;
+    }
     if (curve.operation == Duplex || curve.operation == Pairs)
       notes[name] += beside_one_way(curve.points.back(), largest);
     notes[name + " fit"] = fit_text(curve);

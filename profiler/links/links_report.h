@@ -26,7 +26,8 @@ namespace stagecraft::profiler {
 /// must have the same messages.
 [[nodiscard]] std::string processing_text(const MessageProcessing& processing);
 
-/// A topology of one level, "host", with `measured.ranks` devices. Its curves are the measured medians, not smoothed.
+/// A topology of one level, "host", with `measured.ranks` devices. Its curves are those that fit_monotone fits to the
+/// measured medians; the curves of copies are the medians.
 /// Latency is the median over small messages of their times without their bytes; a byte takes the median slope between
 /// points, and a message is small if its bytes take at most half of its time. If none is small, it is the smallest
 /// message's time. Bandwidth is the largest message's bytes / its time. For a single rank, both are of a message to

@@ -176,6 +176,56 @@ class EstimateDevices(unittest.TestCase):
             self.assertAlmostEqual(twice[k] / once[k], 2 if k[0] == "rtx3090" else 1, msg=str(k))
 
 
+class CollectiveCurves(unittest.TestCase):
+    """Times in us at 1, 2, 3, ... KiB of an all-reduce of four ranks."""
+
+    def document(self, times, first=1):
+        return {"tables": [{"collective": "all_reduce", "ranks": 4, "nodes": 1, "points": [
+            {"message_bytes": 1024 * (first + i), "time_s": time * 1e-6} for i, time in enumerate(times)]}]}
+
+    def results(self, known, held_out=None):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, document in (("collectives", known), ("apart", held_out)):
+                os.makedirs(os.path.join(folder, name))
+                if document:
+                    with open(os.path.join(folder, name, "lab_gpu.json"), "w", encoding="utf-8") as file:
+                        json.dump(document, file)
+            out = os.path.join(folder, "out.json")
+            done = subprocess.run(
+                [sys.executable, os.path.join(ROOT, "bench", "accuracy", "collective_curves"), folder,
+                 *([os.path.join(folder, "apart")] if held_out else []), "-o", out],
+                capture_output=True, text=True, env=dict(os.environ, STAGECRAFT_BIN=PROGRAMS))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(out, encoding="utf-8") as file:
+                return json.load(file)["lab, all-reduce"]
+
+    def test_holds_out_every_second_size(self):
+        # 10, 30 and 50 us are kept; the line through them has 20 and 40 us, where 25 and 40 us were measured.
+        row = self.results(self.document([10, 25, 30, 40, 50]))
+        self.assertEqual(row["n"], 2)
+        self.assertAlmostEqual(row["fit"]["max"], 5 / 25)
+        self.assertAlmostEqual(row["fit"]["median"], 5 / 25 / 2)
+
+    def test_scores_the_fit_beside_what_was_measured(self):
+        # 10, 90, 30 and 100 us are kept; the fit has 30 us instead of 90 us. At 2 KiB it has 20 us, the measured curve 50.
+        row = self.results(self.document([10, 20, 90, 30, 30, 65, 100]))
+        self.assertAlmostEqual(row["fit"]["max"], 0)
+        self.assertAlmostEqual(row["measured"]["max"], 1.5)
+
+    def test_takes_held_out_points_from_another_folder(self):
+        # Between 10 us at 1 KiB and 30 us at 3 KiB; 9 KiB is outside the curve and does not count.
+        apart = self.document([25], first=2)
+        apart["tables"][0]["points"].append({"message_bytes": 9 * 1024, "time_s": 1})
+        known = self.document([10, 20, 30])
+        known["tables"][0]["points"].pop(1)
+        row = self.results(known, apart)
+        self.assertEqual(row["n"], 1)
+        self.assertAlmostEqual(row["fit"]["max"], 5 / 25)
+        # The declared 10 % alone: 1.645 standard deviations hold no error of log(25 / 20) = 0.22.
+        self.assertEqual(row["inside"], 0)
+        self.assertAlmostEqual(row["half_width"], math.expm1(0.16448536))
+
+
 class Fit(unittest.TestCase):
     def test_solves_two_equations(self):
         # x + 2y = 5, 3x + y = 5: x = 1, y = 2.

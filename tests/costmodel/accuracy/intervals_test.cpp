@@ -62,6 +62,38 @@ TEST(Intervals, NameTheSource) {
   EXPECT_EQ(link_doubt(topology, plan, 0), (Doubt{0.5, FigureSource::Extrapolated}));
 }
 
+// The declared 10 % and the residuals of the curve are independent: they add in quadrature.
+TEST(Intervals, WidenWithTheResidualsOfACurve) {
+  const Graph graph = measured_graph(2);
+  Topology topology = flat_topology(2, 1000);
+  const BoundPlan plan(one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 2));
+  Link& link = topology.levels[0].link;
+  link.origin = LinkOrigin::Measured;
+  link.send_receive.points = {{Bytes(100), Seconds(1)}, {Bytes(500), Seconds(5)}};
+  const auto high = [&] {
+    return std::get<Prediction>(predict_with_intervals(graph, topology, plan, std::nullopt)).high->value;
+  };
+  const double narrow = high();
+  link.send_receive.log_spread = 0;
+  EXPECT_EQ(high(), narrow);
+  link.send_receive.log_spread = 0.24;
+  EXPECT_NEAR(link_doubt(topology, plan, 0).log_spread, 0.26, 1e-15);  // 0.1, 0.24, 0.26: a right triangle
+  EXPECT_GT(high(), narrow);
+  link.send_receive.points.back().bytes = Bytes(499);
+  link.send_receive.log_spread = 1.2;
+  EXPECT_NEAR(link_doubt(topology, plan, 0).log_spread, 1.3, 1e-15);  // 0.5, 1.2, 1.3
+}
+
+TEST(Intervals, WidenWithTheResidualsOfAnAllReduce) {
+  const Graph graph = chain_graph({1}, {1}, Bytes(0), Bytes(500));
+  Topology topology = flat_topology(2, 1000);
+  Link& link = topology.levels[0].link;
+  link.origin = LinkOrigin::Measured;
+  link.all_reduce[2] = {{{Bytes(100), Seconds(1)}}, 0.24};
+  const BoundPlan plan(one_layer_a_stage(graph, topology, {2}, "1f1b", 2));
+  EXPECT_NEAR(link_doubt(topology, plan, 0).log_spread, 0.26, 1e-15);
+}
+
 // Stages 0 and 1 share a parameter, stages 1 and 2 another: pairs sum them, and all-reduces of pairs were measured.
 TEST(Intervals, TakeTheCurveOfTheRanksThatSumASharedParameter) {
   Graph graph = chain_graph({1, 1, 1}, {1, 1, 1}, Bytes(500), Bytes(500));

@@ -43,8 +43,8 @@ TEST(TopologyJson, ReadsBackATopologyWithoutOptionalFields) {
 TEST(ReadTopology, NamesAnotherFormatAndVersion) {
   expect_refused("stagecraft.topology", "stagecraft.graph",
                  "/format: found \"stagecraft.graph\", expected \"stagecraft.topology\"");
-  expect_refused("\"version\": 7", "\"version\": 0", "/version: found version 0, this program reads version 1 to 7");
-  expect_refused("\"version\": 7", "\"version\": 8", "/version: found version 8, this program reads version 1 to 7");
+  expect_refused("\"version\": 8", "\"version\": 0", "/version: found version 0, this program reads version 1 to 8");
+  expect_refused("\"version\": 8", "\"version\": 9", "/version: found version 9, this program reads version 1 to 8");
 }
 
 TEST(ReadTopology, TakesVersionOneAsDeclared) {
@@ -107,6 +107,10 @@ TEST(ReadTopology, NamesAWrongTypeOrANumberOutOfRange) {
   expect_refused("\"count\": 2", "\"count\": 1.5", "/levels/0/count: found 1.5, expected an integer from 1");
   expect_refused("\"memory_bytes\": 1000", "\"memory_bytes\": 0",
                  "/device/memory_bytes: found 0, expected an integer from 1");
+  expect_refused("\"log_spread\": 0.25", "\"log_spread\": -1",
+                 "/levels/0/all_reduce/0/log_spread: found -1, expected a number of at least 0");
+  expect_refused("\"send_receive_log_spread\": 0.125", "\"send_receive_log_spread\": -1",
+                 "/levels/0/send_receive_log_spread: found -1, expected a number of at least 0");
   expect_refused("\"ranks\": 2", "\"ranks\": 1", "/levels/0/all_reduce/0/ranks: found 1, expected an integer from 2");
   expect_refused("\"time_s\": 1.0", "\"time_s\": 0",
                  "/levels/0/send_receive/0/time_s: found 0, expected a number above 0");

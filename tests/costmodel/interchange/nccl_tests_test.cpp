@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <stdexcept>
 
 #include "costmodel/errors.h"
@@ -131,6 +132,22 @@ TEST(MeasuredTopology, InvertsTheRingForBandwidthAndLatency) {
   EXPECT_EQ(topology.device.name, "NVIDIA H100 80GB HBM3");
   EXPECT_EQ(topology.device.kind, DeviceKind::Gpu);
   EXPECT_EQ(topology.name, "4 x NVIDIA H100 80GB HBM3, nccl-tests");
+}
+
+// 30 us and 10 us fall: both take the lower median, 10 us. Without 2 KiB the fit is 10 us at 1 and 4 KiB, so 20 us at 2
+// KiB was twice as much; without 4 KiB the line from 20 us at 2 KiB to 40 us at 8 KiB passes 4 KiB at 80 / 3 us, and 10
+// us was measured: the largest error is a factor of 8 / 3.
+TEST(MeasuredTopology, FitsCurvesThatNeverFall) {
+  const NcclTest test = parse_nccl_test(
+      nccl_tests_text("all_reduce_perf", kOneHost, {{1024, 10}, {2048, 20}, {4096, 10}, {8192, 40}}), "log");
+  const Topology topology = measured_topology({test});
+  const Curve& curve = topology.levels[0].link.all_reduce.at(4);
+  const Seconds ten(10 * 1e-6);
+  const std::vector<CurvePoint> fitted{{1_KiB, ten}, {2_KiB, ten}, {4_KiB, ten}, {8_KiB, Seconds(40 * 1e-6)}};
+  EXPECT_EQ(curve.points, fitted);
+  EXPECT_NEAR(*curve.log_spread, std::log(8.0 / 3) / 1.6448536269514722, 1e-9);
+  EXPECT_EQ(topology.provenance.notes.at("fit of all_reduce of 4 ranks"),
+            "1 of 4 times moved so that none falls with the bytes, by at most 50.0 % at 2048 bytes");
 }
 
 TEST(MeasuredTopology, PutsTestsOfOneHostBelowTestsBetweenHosts) {
