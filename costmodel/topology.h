@@ -49,7 +49,7 @@ struct Link {
   BytesPerSecond bandwidth;
   Seconds latency;
   Curve send_receive;                        ///< empty: latency + bytes / bandwidth
-  std::map<int, Curve> all_reduce;           ///< by number of ranks; missing: the ring formula
+  std::map<int, Curve> all_reduce;           ///< by number of ranks; missing: see all_reduce_time
   std::map<int, Curve> all_gather = {};      ///< by number of ranks
   std::map<int, Curve> reduce_scatter = {};  ///< by number of ranks
   LinkOrigin origin = LinkOrigin::Declared;

@@ -1,19 +1,24 @@
 #include "partitioner/exact/least_reduce.h"
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 
 #include "costmodel/links/collectives.h"
 
 namespace stagecraft::partitioner {
 
-LeastReduce::LeastReduce(const Topology& topology) : levels_(topology.levels) {
-  grows_ = std::ranges::all_of(levels_, [](const Level& level) { return level.link.all_reduce.empty(); });
+LeastReduce::LeastReduce(const Topology& topology) : levels_(topology.levels), trees_(may_use_trees(topology)) {
+  grows_ = std::ranges::all_of(levels_, [](const Level& level) {
+    const Link& link = level.link;
+    return link.all_reduce.empty() && link.reduce_scatter.empty() && link.all_gather.empty();
+  });
 }
 
 /// The least of all ways to spread so many devices over the groups of this level and those above it, for a sum as
-/// all_reduce_time has it: with k groups at most in one, a level takes 2 (k - 1) (latency + part / k / bandwidth), and
-/// leaves 1 / k of its part to the levels above. n devices in groups of k are in ceil(n / k) groups or more.
+/// all_reduce_time has it: with k groups at most in one, a level takes 2 (k - 1) (latency + part / k / bandwidth), or
+/// where trees may be used at least 2 ceil(log2 k) latency and no fewer bytes, and leaves 1 / k of its part to the
+/// levels above. n devices in groups of k are in ceil(n / k) groups or more.
 LeastReduce::Line LeastReduce::least_from(std::size_t level, int devices) const {
   if (devices <= 1 || level == levels_.size()) return {};
   const Level& own = levels_[level];
@@ -25,7 +30,9 @@ LeastReduce::Line LeastReduce::least_from(std::size_t level, int devices) const 
     const int groups = (devices + k - 1) / k;
     if (groups > above) continue;
     const Line rest = least_from(level + 1, groups);
-    const Line line{2.0 * (k - 1) * own.link.latency + rest.fixed,
+    const double ring = k - 1;
+    const double steps = trees_ ? std::min<double>(ring, std::bit_width(static_cast<unsigned>(k) - 1)) : ring;
+    const Line line{2 * steps * own.link.latency + rest.fixed,
                     Seconds(2.0 * (k - 1) / k / own.link.bandwidth.value) + rest.per_byte / k};
     if (!out) out = line;
     out->fixed = std::min(out->fixed, line.fixed);
@@ -37,9 +44,9 @@ LeastReduce::Line LeastReduce::least_from(std::size_t level, int devices) const 
 Seconds LeastReduce::time(Bytes bytes, int devices, bool is_least) const {
   if (levels_.size() == 1) {
     const Link& link = levels_.front().link;
-    const auto curve = link.all_reduce.find(devices);
-    if (curve == link.all_reduce.end()) return ring_all_reduce_time(bytes, devices, link);
-    return is_least ? Seconds(0) : interpolate(curve->second, bytes);
+    const bool halves = link.reduce_scatter.contains(devices) && link.all_gather.contains(devices);
+    if (is_least && (halves || link.all_reduce.contains(devices))) return Seconds(0);
+    return level_all_reduce_time(bytes, devices, link, trees_);
   }
   if (!grows_) return Seconds(0);
   const auto [known, fresh] = lines_.try_emplace(devices);

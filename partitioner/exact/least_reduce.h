@@ -35,6 +35,7 @@ class LeastReduce {
   [[nodiscard]] Seconds rounding() const;
 
   std::vector<Level> levels_;
+  bool trees_ = false;
   bool grows_ = true;
   mutable std::map<int, Line> lines_;  ///< by devices, with several levels
 };

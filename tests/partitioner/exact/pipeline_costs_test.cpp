@@ -85,7 +85,13 @@ TEST(PipelineCosts, NeverExceedTheSumOfGradientsOfAnyDevices) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     Topology topology =
-        testing::flat_topology(1 + static_cast<int>(random() % 4), 1e6 * (1 + static_cast<double>(random() % 9)));
+        testing::flat_topology(1 + static_cast<int>(random() % 9), 1e6 * (1 + static_cast<double>(random() % 9)),
+                               0.001 * static_cast<double>(random() % 3));
+    if (seed % 2 == 0) topology.device.kind = DeviceKind::Gpu;
+    if (seed % 5 == 0) {
+      topology.levels[0].link.reduce_scatter[2] = {{{Bytes(1000), Seconds(0.01)}}};
+      topology.levels[0].link.all_gather[2] = {{{Bytes(1000), Seconds(0.02)}}};
+    }
     for (unsigned level = 1 + random() % 2; level > 0; --level) {
       topology.levels.push_back({"group",
                                  1 + static_cast<int>(random() % 4),
@@ -115,7 +121,8 @@ TEST(PipelineCosts, NeverExceedTheSumOfBuckets) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     const auto below = [&](int count) { return static_cast<int>(random() % static_cast<unsigned>(count)); };
-    Topology topology = testing::flat_topology(1 + below(4), 1e3 * (1 + below(9)));
+    Topology topology = testing::flat_topology(1 + below(9), 1e3 * (1 + below(9)), 0.25 * below(3));
+    if (seed % 2 == 0) topology.device.kind = DeviceKind::Gpu;
     for (int level = below(3); level > 0; --level)
       topology.levels.push_back({"group", 1 + below(4), {BytesPerSecond(1e2 * (1 + below(90))), Seconds(0), {}, {}}});
     PlanSettings settings = settings_of("1f1b", 100);
