@@ -226,6 +226,43 @@ class CollectiveCurves(unittest.TestCase):
         self.assertAlmostEqual(row["half_width"], math.expm1(0.16448536))
 
 
+class MicrobatchSizes(unittest.TestCase):
+    def results(self, forward):
+        """Of an embedding, three layers and a head with these forwards by samples; backwards take twice as long."""
+        with tempfile.TemporaryDirectory() as folder:
+            runs = os.path.join(folder, "measured_runs", "sailor")
+            os.makedirs(runs)
+            for samples, time in forward.items():
+                layers = [{"name": name, "forward_s": time, "backward_s": 2 * time, "parameter_bytes": 4,
+                           "activation_bytes": samples} for name in ("embedding", "first", "second", "third", "head")]
+                document = {"gpu": "card", "model": "m", "tensor_parallel": 1, "microbatch_samples": samples,
+                            "suspect": None, "layers": layers}
+                with open(os.path.join(runs, f"layers_card_m_tp1_mbs{samples}.json"), "w", encoding="utf-8") as file:
+                    json.dump(document, file)
+            out = os.path.join(folder, "out.json")
+            done = subprocess.run(
+                [sys.executable, os.path.join(ROOT, "bench", "accuracy", "microbatch_sizes"), folder, "-o", out],
+                capture_output=True, text=True, env=dict(os.environ, STAGECRAFT_BIN=PROGRAMS))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(out, encoding="utf-8") as file:
+                return json.load(file)
+
+    def test_leaves_out_one_size_at_a_time(self):
+        # 3 s with 2 samples, the line through 1 and 4 samples has 2 s: a third low. From 2 and 4 samples, 1 sample takes 3 -
+        # 1 / 2 s, 2.5 times too long; from 1 and 2 samples, 4 take 1 + 3 * 2 s, 1.75 times too long.
+        found = self.results({1: 1.0, 2: 3.0, 4: 4.0})
+        groups = found["groups"]
+        self.assertAlmostEqual(groups["interpolated, whole model"]["bias"], -1 / 3)
+        self.assertEqual(groups["interpolated, whole model"]["n"], 1)
+        # The embedding's forward, and both of the first, second and last layer.
+        self.assertEqual(groups["interpolated, single layers"]["n"], 7)
+        self.assertAlmostEqual(groups["extrapolated to the smallest size, whole model"]["bias"], 1.5)
+        self.assertAlmostEqual(groups["extrapolated to the largest size, whole model"]["bias"], 0.75)
+        # 5 forwards and 4 backwards, without the embedding's: 13 times 2 s.
+        whole = [r for r in found["estimates"] if r["time"] == "whole model" and not r["extrapolated"]]
+        self.assertAlmostEqual(whole[0]["estimated_s"], 26)
+
+
 class Fit(unittest.TestCase):
     def test_solves_two_equations(self):
         # x + 2y = 5, 3x + y = 5: x = 1, y = 2.
