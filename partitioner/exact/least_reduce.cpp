@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <optional>
+#include <cstdint>
 
+#include "costmodel/index.h"
 #include "costmodel/links/collectives.h"
 
 namespace stagecraft::partitioner {
@@ -13,6 +14,7 @@ LeastReduce::LeastReduce(const Topology& topology) : levels_(topology.levels), t
     const Link& link = level.link;
     return link.all_reduce.empty() && link.reduce_scatter.empty() && link.all_gather.empty();
   });
+  for (const Level& level : levels_) rounding_ += Bytes(2) / level.link.bandwidth;
 }
 
 /// The least of all ways to spread so many devices over the groups of this level and those above it, for a sum as
@@ -49,24 +51,26 @@ Seconds LeastReduce::time(Bytes bytes, int devices, bool is_least) const {
     return level_all_reduce_time(bytes, devices, link, trees_);
   }
   if (!grows_) return Seconds(0);
-  const auto [known, fresh] = lines_.try_emplace(devices);
-  if (fresh) {
-    known->second = least_from(0, devices);
-    known->second.fixed -= rounding();
+  const Line& least = line(devices);
+  return std::max(Seconds(0), least.fixed + least.per_byte * static_cast<double>(bytes.value));
+}
+
+const LeastReduce::Line& LeastReduce::line(int devices) const {
+  if (to_index(devices) >= lines_.size()) lines_.resize(to_index(devices) + 1);
+  std::optional<Line>& known = lines_[to_index(devices)];
+  if (!known) {
+    known = least_from(0, devices);
+    known->fixed -= rounding_;
   }
-  return std::max(Seconds(0), known->second.fixed + known->second.per_byte * static_cast<double>(bytes.value));
+  return *known;
 }
 
-Seconds LeastReduce::time_in_parts(Bytes bytes, int devices, std::int64_t parts) const {
-  // Each part takes a fixed time, too, of which one is counted, and may be rounded down.
+Seconds LeastReduce::time_in_parts(Bytes bytes, int devices, Bytes part, int most) const {
   const Seconds whole = time(bytes, devices, true);
-  return levels_.size() == 1 ? whole : std::max(Seconds(0), whole - rounding() * static_cast<double>(parts - 1));
-}
-
-Seconds LeastReduce::rounding() const {
-  Seconds out;
-  for (const Level& level : levels_) out += Bytes(2) / level.link.bandwidth;
-  return out;
+  if (levels_.size() == 1) return whole;
+  // Each part takes a fixed time, too, of which one is counted, and may be rounded down.
+  const auto parts = std::min<std::int64_t>(most, bytes.value / part.value + 1);
+  return std::max(Seconds(0), whole - rounding_ * static_cast<double>(parts - 1));
 }
 
 }  // namespace stagecraft::partitioner

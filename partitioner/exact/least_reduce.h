@@ -1,7 +1,6 @@
 #pragma once
 
-#include <cstdint>
-#include <map>
+#include <optional>
 #include <vector>
 
 #include "costmodel/topology.h"
@@ -10,7 +9,7 @@
 namespace stagecraft::partitioner {
 
 /// The least time to sum gradients over some devices of a topology, whichever they are: no more than all_reduce_time of
-/// any of them.
+/// any of them. What depends on the number of devices alone is remembered.
 class LeastReduce {
  public:
   explicit LeastReduce(const Topology& topology);
@@ -21,8 +20,9 @@ class LeastReduce {
   /// The time of `bytes` over `devices` devices; 0 where none is known. `is_least`: there may be more bytes, so that a
   /// measured curve, which may fall, is no bound.
   [[nodiscard]] Seconds time(Bytes bytes, int devices, bool is_least) const;
-  /// The least time of at most `parts` sums, one after the other, of `bytes` in all; 0 where none is known.
-  [[nodiscard]] Seconds time_in_parts(Bytes bytes, int devices, std::int64_t parts) const;
+  /// The least time of sums, one after the other, of `bytes` in all, in at most `most` parts of which all but one have
+  /// `part` bytes or more; 0 where none is known.
+  [[nodiscard]] Seconds time_in_parts(Bytes bytes, int devices, Bytes part, int most) const;
 
  private:
   /// A time that grows with bytes.
@@ -31,13 +31,13 @@ class LeastReduce {
     Seconds per_byte;
   };
   [[nodiscard]] Line least_from(std::size_t level, int devices) const;
-  /// What the levels, which round their parts down to whole bytes, may take off a sum.
-  [[nodiscard]] Seconds rounding() const;
+  [[nodiscard]] const Line& line(int devices) const;
 
   std::vector<Level> levels_;
   bool trees_ = false;
   bool grows_ = true;
-  mutable std::map<int, Line> lines_;  ///< by devices, with several levels
+  Seconds rounding_;  ///< what the levels, which round their parts down to whole bytes, may take off a sum
+  mutable std::vector<std::optional<Line>> lines_;  ///< by devices, with several levels
 };
 
 }  // namespace stagecraft::partitioner

@@ -151,9 +151,8 @@ Seconds PipelineCosts::least_reduce(Bytes bytes, int replicas, std::optional<Sec
   // A stage's buckets are summed one after the other, none before its last backward begins. Where that is split,
   // gradients come with its second part.
   if (!backward || schedule_.splits_backward) return Seconds(0);
-  const std::int64_t most_buckets =
-      std::min<std::int64_t>(dag_.nodes, bytes.value / settings_.gradient_bucket_bytes->value + 1);
-  return larger(Seconds(0), least_reduce_.time_in_parts(bytes, replicas, most_buckets) - *backward);
+  const Seconds sums = least_reduce_.time_in_parts(bytes, replicas, *settings_.gradient_bucket_bytes, dag_.nodes);
+  return larger(Seconds(0), sums - *backward);
 }
 
 std::vector<StageSums> PipelineCosts::sums_of(const Split& split) const {

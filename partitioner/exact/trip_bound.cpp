@@ -188,6 +188,11 @@ bool TripBound::each_pair(std::uint32_t set, const std::function<bool()>& stop, 
   return !stopped_;
 }
 
+TripBound::Load TripBound::load_of(const Sums& sums, int replicas) const {
+  return {replicas, sums.least * costs_.share(replicas),
+          costs_.least_reduce(sums.untied, replicas, sums.back) + sums.update};
+}
+
 bool TripBound::go_forward(const std::function<bool()>& stop) {
   before_.assign(lattice_.count() * (to_index(devices_) + 1), kNever);
   around_ = before_;
@@ -202,15 +207,14 @@ bool TripBound::go_forward(const std::function<bool()>& stop) {
     const bool finished = each_pair(set, stop, [&](std::uint32_t below) {
       const bool on_path = path_at_[below] > path_at_[set];
       for (int r = 1; r <= most_replicas_; ++r) {
-        const Seconds computed = now_.least * costs_.share(r);
-        const Seconds reduce = costs_.least_reduce(now_.untied, r, now_.back) + now_.update;
+        const Load load = load_of(now_, r);
         for (int d = r; d <= devices_; ++d) {
           const std::size_t from = slot(set, d - r);
           if (before_[from] >= kNever) continue;
           const Seconds before = on_path ? larger(before_[from], begin_[set].forward) : begin_[set].forward;
           const Seconds both = on_path ? larger(around_[from], begin_[set].both) : begin_[set].both;
-          if (larger(before + computed + reduce, both + computed) > time_) continue;
-          const Prefix next = after(now_, set, below, r, {before_[from], around_[from]});
+          if (larger(before + load.reduced, both) + load.computed > time_) continue;
+          const Prefix next = after(now_, set, below, load, {before_[from], around_[from]});
           const std::size_t to = slot(below, d);
           before_[to] = std::min(before_[to], next.before);
           around_[to] = std::min(around_[to], next.around);
@@ -241,7 +245,7 @@ void TripBound::add_empty_stages(std::uint32_t set) {
 }
 
 /// What comes before `below`, after a stage of what `set` has besides.
-TripBound::Prefix TripBound::after(const Sums& sums, std::uint32_t set, std::uint32_t below, int replicas,
+TripBound::Prefix TripBound::after(const Sums& sums, std::uint32_t set, std::uint32_t below, const Load& load,
                                    const Prefix& prefix) const {
   const bool on_path = path_at_[below] > path_at_[set];
   if (!on_path || path_at_[below] == to_int(path_.size())) return prefix;
@@ -252,18 +256,18 @@ TripBound::Prefix TripBound::after(const Sums& sums, std::uint32_t set, std::uin
   // Without a gradient that comes back, nothing of what came before waits for what comes later.
   out.around = out.before;
   if (!hop.returns) return out;
-  const Seconds reduce = costs_.least_reduce(sums.untied, replicas, sums.back) + sums.update;
-  out.around = larger(larger(prefix.around, begin_[set].both), begin + reduce) + sums.forward + hop.forward +
+  out.around = larger(larger(prefix.around, begin_[set].both), begin + load.reduced) + sums.forward + hop.forward +
                sums.back + hop.back;
   return out;
 }
 
 /// Whether a stage of what `set` has besides `below` keeps within the time, with so many devices for what is below.
 /// `trip` is its round trip.
-bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, int replicas, int devices,
+bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, const Load& load, int devices,
                       const Prefix& prefix, Seconds& trip) const {
   const std::size_t from = slot(below, devices);
   const int m = costs_.microbatches();
+  const int replicas = load.replicas;
   const int share = (m + replicas - 1) / replicas;
   std::int64_t held = share;
   if (alternates_) held = std::min<std::int64_t>(share, flight(most_flight_[from], replicas) / replicas);
@@ -275,7 +279,7 @@ bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, 
   const bool is_last = path_at_[below] == to_int(path_.size());
   const Seconds before = on_path ? larger(prefix.before, begin_[set].forward) : begin_[set].forward;
   const Seconds both = on_path ? larger(prefix.around, begin_[set].both) : begin_[set].both;
-  Seconds all = sums.least * costs_.share(replicas);
+  Seconds all = load.computed;
   trip = trip_[from];
   if (on_path) {
     trip = sums.forward + sums.back;
@@ -288,8 +292,7 @@ bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, 
     all = larger(all, trip + port * static_cast<double>(share - 1));
     all = larger(all, trips_of(trip, sums.forward, sums.back, share, held));
   }
-  const Seconds reduce = costs_.least_reduce(sums.untied, replicas, sums.back) + sums.update;
-  return larger(before + reduce, both) + all <= time_;
+  return larger(before + load.reduced, both) + all <= time_;
 }
 
 bool TripBound::go_back(const std::function<bool()>& stop) {
@@ -304,16 +307,15 @@ bool TripBound::go_back(const std::function<bool()>& stop) {
     if (before_[slot(set, devices_)] >= kNever) continue;
     const bool finished = each_pair(set, stop, [&](std::uint32_t below) {
       for (int r = 1; r <= most_replicas_; ++r) {
-        const Seconds computed = now_.least * costs_.share(r);
-        const Seconds reduce = costs_.least_reduce(now_.untied, r, now_.back) + now_.update;
-        if (begin_[set].forward + computed + reduce > time_ || begin_[set].both + computed > time_) continue;
+        const Load load = load_of(now_, r);
+        if (larger(begin_[set].forward + load.reduced, begin_[set].both) + load.computed > time_) continue;
         for (int d = r; d <= devices_; ++d) {
           const std::size_t from = slot(below, d - r);
           const std::size_t to = slot(set, d);
           const std::size_t earlier = slot(set, devices_ - d);
           if (trip_[from] >= kNever || before_[earlier] >= kNever) continue;
           Seconds trip;
-          if (!keeps(now_, set, below, r, d - r, {before_[earlier], around_[earlier]}, trip)) continue;
+          if (!keeps(now_, set, below, load, d - r, {before_[earlier], around_[earlier]}, trip)) continue;
           most_flight_[to] = std::max(most_flight_[to], flight(most_flight_[from], r));
           least_flight_[to] = std::min(least_flight_[to], flight(least_flight_[from], r));
           if (trip < trip_[to]) {
@@ -363,15 +365,16 @@ bool TripBound::go_on(std::uint32_t set, int devices, const Prefix& prefix, cons
   if (!finished) return false;
   for (const Next& next : all) {
     for (int r = 1; r <= std::min(devices, most_replicas_); ++r) {
-      if (begin_[set].forward + next.sums.least * costs_.share(r) > time_) continue;
+      const Load load = load_of(next.sums, r);
+      if (begin_[set].forward + load.computed > time_) continue;
       bool possible = false;
       for (int d = 0; d <= devices - r && !possible; ++d) {
         Seconds trip;
-        possible = trip_[slot(next.below, d)] < kNever && keeps(next.sums, set, next.below, r, d, prefix, trip);
+        possible = trip_[slot(next.below, d)] < kNever && keeps(next.sums, set, next.below, load, d, prefix, trip);
       }
       if (!possible) continue;
       chain_.push_back({next.below, r});
-      const bool went = go_on(next.below, devices - r, after(next.sums, set, next.below, r, prefix), stop);
+      const bool went = go_on(next.below, devices - r, after(next.sums, set, next.below, load, prefix), stop);
       chain_.pop_back();
       if (!went) return false;
     }

@@ -57,6 +57,12 @@ class TripBound {
     Seconds forward, back, least, update;
     Bytes untied, kept, saved;
   };
+  /// What a stage takes on some number of replicas.
+  struct Load {
+    int replicas = 1;
+    Seconds computed;  ///< of the replica that runs the most microbatches
+    Seconds reduced;   ///< sum of gradients and update, after its last backward
+  };
   struct Begin {
     Seconds forward, both;  ///< longest way to a stage that begins in the set, and there and back
   };
@@ -85,9 +91,10 @@ class TripBound {
   bool go_forward(const std::function<bool()>& stop);
   bool go_back(const std::function<bool()>& stop);
   void add_empty_stages(std::uint32_t set);
-  [[nodiscard]] bool keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, int replicas, int devices,
+  [[nodiscard]] Load load_of(const Sums& sums, int replicas) const;
+  [[nodiscard]] bool keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, const Load& load, int devices,
                            const Prefix& prefix, Seconds& trip) const;
-  [[nodiscard]] Prefix after(const Sums& sums, std::uint32_t set, std::uint32_t below, int replicas,
+  [[nodiscard]] Prefix after(const Sums& sums, std::uint32_t set, std::uint32_t below, const Load& load,
                              const Prefix& prefix) const;
   bool go_on(std::uint32_t set, int devices, const Prefix& prefix, const std::function<bool()>& stop);
   [[nodiscard]] Split split_from(int devices) const;
