@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "costmodel/index.h"
-#include "partitioner/exact/heaviest_path.h"
+#include "partitioner/exact/computation_path.h"
 #include "partitioner/exact/round_trips.h"
 
 namespace stagecraft::partitioner {
@@ -50,24 +50,8 @@ PathBound::PathBound(const PipelineCosts& costs, std::optional<Bytes> limit, int
       limit_(limit),
       alternates_(costs.schedule().alternates),
       returns_(costs.schedule().trains && !costs.schedule().splits_backward) {
-  find_cuts(find_path(), most_cuts);
+  find_cuts(computation_path(costs), most_cuts);
   find_replicas();
-}
-
-/// The path with the most computation, by which every stage on it waits for those before and gets gradients back.
-std::vector<int> PathBound::find_path() const {
-  const int nodes = costs_.dag().nodes;
-  std::vector<Seconds> weights;
-  std::vector<std::vector<Arc>> incoming(to_index(nodes));
-  for (int v = 0; v < nodes; ++v) {
-    weights.push_back(costs_.node(v).forward + costs_.node(v).least_return);
-    for (const int number : costs_.read_by(v)) {
-      const CrossingValue& value = costs_.values()[to_index(number)];
-      if (!returns_ || value.gradient)
-        incoming[to_index(v)].push_back({value.producer, number, value.least_forward, value.least_back});
-    }
-  }
-  return heaviest_path(weights, incoming).nodes;
 }
 
 void PathBound::find_cuts(const std::vector<int>& path, int most_cuts) {
@@ -120,15 +104,7 @@ void PathBound::find_cuts(const std::vector<int>& path, int most_cuts) {
     high.saved -= after.saved;
     high.nodes -= after.nodes;
     cuts[c].several = high.nodes > cuts[c].low.nodes;
-    if (c == 0 || c == length) continue;
-    std::optional<Hop> hop;
-    for (const int number : costs_.read_by(path[c])) {
-      const CrossingValue& value = costs_.values()[to_index(number)];
-      if (value.producer != path[c - 1] || (returns_ && !value.gradient)) continue;
-      if (hop && hop->forward + hop->back >= value.least_forward + value.least_back) continue;
-      hop = Hop{value.least_forward, returns_ ? value.least_back : Seconds(0), value.port};
-    }
-    cuts[c].hop = hop.value_or(Hop{});
+    if (c > 0 && c < length) cuts[c].hop = path_hop(costs_, path[c - 1], path[c]);
   }
   join_cuts(std::move(cuts), most_cuts);
 }

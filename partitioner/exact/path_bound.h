@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "costmodel/units.h"
+#include "partitioner/exact/computation_path.h"
 #include "partitioner/exact/pipeline_costs.h"
 
 namespace stagecraft::partitioner {
@@ -53,15 +54,12 @@ class PathBound {
     Bytes untied, kept, saved;
     std::int64_t nodes = 0;
   };
-  struct Hop {
-    Seconds forward, back, port;
-  };
   /// Cuts with `first` to `last` nodes of the path before them.
   struct Cut {
     int first = 0, last = 0;
     Sums low, high;       ///< least and most that is before the cut, by number
     bool several = true;  ///< there may be stages between two of these cuts
-    Hop hop;              ///< least message of the path over such a cut
+    PathHop hop;          ///< least message of the path over such a cut
   };
   using Waves = std::array<Seconds, 16>;
   /// What comes before a cut, for stages on at most some number of devices: see TripBound.
@@ -99,7 +97,6 @@ class PathBound {
 
   PathBound(const PipelineCosts& costs, std::optional<Bytes> limit, int most_cuts);
   static void add(Sums& sums, const NodeCosts& node);
-  [[nodiscard]] std::vector<int> find_path() const;
   void find_cuts(const std::vector<int>& path, int most_cuts);
   void join_cuts(std::vector<Cut> cuts, int most_cuts);
   void find_replicas();

@@ -15,6 +15,7 @@
 #include "partitioner/exact/heaviest_path.h"
 #include "partitioner/exact/path_bound.h"
 #include "partitioner/exact/pipeline_costs.h"
+#include "partitioner/exact/segment_bound.h"
 #include "partitioner/ranking.h"
 #include "partitioner/search/chain_spaces.h"
 #include "partitioner/search/enumeration.h"
@@ -50,6 +51,8 @@ constexpr int kMostCuts = 1000;
 constexpr double kQuickPrecision = 0.03;
 /// As far beyond what is known, relatively to the best plan, PathBound is asked: it refutes fast.
 constexpr double kCautious = 0.15;
+/// How closely the bound by SegmentBound is found, which takes no time.
+constexpr double kSegmentPrecision = 1e-4;
 
 bool is_in_order(const Candidate& candidate) {
   int next = 0;
@@ -133,8 +136,9 @@ class Search {
   [[nodiscard]] Seconds quick_bound(double precision) {
     if (costs_.dag().nodes == 0 || plans_.is_excluded(least_computation(costs_))) return *than_;
     const Seconds low = least_computation(costs_);
-    if (!is_one_stage_per_device() || low <= Seconds(0)) return low;
+    if (low <= Seconds(0)) return low;
     time_.allow(kPathShare);
+    if (!is_one_stage_per_device()) return follow_segments(low, *than_);
     const std::unique_ptr<PathBound> path = PathBound::of(costs_, context_.limit, kFewCuts);
     if (!path) return low;
     const auto refutes = [&](Seconds time) { return path->refutes(time, costs_.devices(), time_.stop()); };
@@ -216,10 +220,19 @@ class Search {
     return is_bound_by_trips() ? done : low;
   }
 
-  /// A bound for all plans from `low` on, by PathBound.
+  /// A bound for all plans from `low` to `high`, by SegmentBound.
+  [[nodiscard]] Seconds follow_segments(Seconds low, Seconds high) const {
+    const std::optional<SegmentBound> segments = SegmentBound::of(costs_);
+    if (!segments) return low;
+    const auto refutes = [&](Seconds time) { return segments->refutes(time, time_.stop()); };
+    return refutes(high * (1 - kEqual)).value_or(false) ? high : least_time(low, high, kSegmentPrecision, 0.5, refutes);
+  }
+
+  /// A bound for all plans from `low` on, by PathBound or, with several stages per device, by SegmentBound.
   Seconds follow_path(Seconds low, double share) {
-    if (!is_one_stage_per_device() || low <= Seconds(0)) return low;
+    if (low <= Seconds(0)) return low;
     time_.allow(share);
+    if (!is_one_stage_per_device()) return follow_segments(low, plans_.best().value_or(kForever));
     for (const int cuts : {kFewCuts, kMostCuts}) {
       if (cuts == kFewCuts && costs_.dag().nodes <= kMostCuts) continue;
       const std::unique_ptr<PathBound> path = PathBound::of(costs_, context_.limit, cuts);
