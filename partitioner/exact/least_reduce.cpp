@@ -8,6 +8,27 @@
 #include "costmodel/links/collectives.h"
 
 namespace stagecraft::partitioner {
+namespace {
+
+/// The least time of `bytes` or more by a curve, see interpolate.
+Seconds least_beyond(const Curve& curve, Bytes bytes) {
+  const std::vector<CurvePoint>& points = curve.points;
+  Seconds out = interpolate(curve, bytes);
+  if (points.size() == 1) return out;
+  if (points.back().time < points[points.size() - 2].time) return Seconds(0);
+  for (const CurvePoint& point : points) {
+    if (point.bytes > bytes) out = std::min(out, point.time);
+  }
+  return out;
+}
+
+/// Whether level_all_reduce_time takes measured curves.
+bool is_measured(const Link& link, int devices) {
+  return link.all_reduce.contains(devices) ||
+         (link.reduce_scatter.contains(devices) && link.all_gather.contains(devices));
+}
+
+}  // namespace
 
 LeastReduce::LeastReduce(const Topology& topology) : levels_(topology.levels), trees_(may_use_trees(topology)) {
   grows_ = std::ranges::all_of(levels_, [](const Level& level) {
@@ -46,9 +67,9 @@ LeastReduce::Line LeastReduce::least_from(std::size_t level, int devices) const 
 Seconds LeastReduce::time(Bytes bytes, int devices, bool is_least) const {
   if (levels_.size() == 1) {
     const Link& link = levels_.front().link;
-    const bool halves = link.reduce_scatter.contains(devices) && link.all_gather.contains(devices);
-    if (is_least && (halves || link.all_reduce.contains(devices))) return Seconds(0);
-    return level_all_reduce_time(bytes, devices, link, trees_);
+    if (!is_least || !is_measured(link, devices)) return level_all_reduce_time(bytes, devices, link, trees_);
+    const auto curve = link.all_reduce.find(devices);
+    return curve == link.all_reduce.end() ? Seconds(0) : least_beyond(curve->second, bytes);
   }
   if (!grows_) return Seconds(0);
   const Line& least = line(devices);
@@ -65,11 +86,13 @@ const LeastReduce::Line& LeastReduce::line(int devices) const {
   return *known;
 }
 
-Seconds LeastReduce::time_in_parts(Bytes bytes, int devices, Bytes part, int most) const {
-  const Seconds whole = time(bytes, devices, true);
+Seconds LeastReduce::time_in_parts(Bytes bytes, int devices, Bytes part, int most, bool is_least) const {
+  // The parts of a measured sum may take less than it.
+  if (levels_.size() == 1 && is_measured(levels_.front().link, devices)) return Seconds(0);
+  const Seconds whole = time(bytes, devices, is_least);
   if (levels_.size() == 1) return whole;
   // Each part takes a fixed time, too, of which one is counted, and may be rounded down.
-  const auto parts = std::min<std::int64_t>(most, bytes.value / part.value + 1);
+  const auto parts = is_least ? most : std::min<std::int64_t>(most, bytes.value / part.value + 1);
   return std::max(Seconds(0), whole - rounding_ * static_cast<double>(parts - 1));
 }
 

@@ -17,12 +17,12 @@ class LeastReduce {
   /// Whether more devices never take less; measured curves may fall.
   [[nodiscard]] bool grows() const { return grows_; }
 
-  /// The time of `bytes` over `devices` devices; 0 where none is known. `is_least`: there may be more bytes, so that a
-  /// measured curve, which may fall, is no bound.
+  /// The time of `bytes` over `devices` devices; 0 where none is known. `is_least`: there may be more bytes, for which
+  /// a measured curve may fall.
   [[nodiscard]] Seconds time(Bytes bytes, int devices, bool is_least) const;
   /// The least time of sums, one after the other, of `bytes` in all, in at most `most` parts of which all but one have
-  /// `part` bytes or more; 0 where none is known.
-  [[nodiscard]] Seconds time_in_parts(Bytes bytes, int devices, Bytes part, int most) const;
+  /// `part` bytes or more; 0 where none is known. `is_least`: there may be more bytes, and so more parts.
+  [[nodiscard]] Seconds time_in_parts(Bytes bytes, int devices, Bytes part, int most, bool is_least) const;
 
  private:
   /// A time that grows with bytes.

@@ -171,14 +171,17 @@ PathBound::Sums PathBound::between(const Cut& a, const Cut& b) const {
   least(&Sums::untied);
   least(&Sums::kept);
   least(&Sums::saved);
+  out.least = larger(out.least, out.forward + out.back);
   return out;
 }
 
-/// With measured curves, more replicas may be faster. The sums are the least of several stages, so that no backward is
-/// known that buckets could use.
+/// With measured curves, more replicas may be faster. The sums are the least of several stages: all that adds this up
+/// counts the backward that hides buckets, too, by itself or in the computation (see least_reduce_of_more).
 Seconds PathBound::reduce(const Sums& sums, const Replicas& replicas) const {
   const bool known = replicas.first == replicas.last || costs_.reduce_grows();
-  return (known ? costs_.least_reduce(sums.untied, replicas.first, std::nullopt) : Seconds(0)) + sums.update;
+  const Seconds summed =
+      known ? costs_.least_reduce_of_more(sums.untied, replicas.first, sums.least - sums.forward) : Seconds(0);
+  return summed + sums.update;
 }
 
 /// Whether the stage's replicas have memory for the microbatches that `later` devices behind them make them hold.

@@ -145,14 +145,25 @@ double PipelineCosts::share(int replicas) const {
   return (m + replicas - 1) / replicas;
 }
 
-Seconds PipelineCosts::least_reduce(Bytes bytes, int replicas, std::optional<Seconds> backward) const {
+Seconds PipelineCosts::least_reduce(Bytes bytes, int replicas, Seconds backward) const {
+  return reduce_time(bytes, replicas, backward, false);
+}
+
+Seconds PipelineCosts::least_reduce_of_more(Bytes bytes, int replicas, Seconds backward) const {
+  return reduce_time(bytes, replicas, backward, true);
+}
+
+/// `is_least`: there may be more bytes. So there may too where parameters are tied, which stages may share.
+Seconds PipelineCosts::reduce_time(Bytes bytes, int replicas, Seconds backward, bool is_least) const {
   if (replicas < 2 || !waits_ || !schedule_.trains || bytes <= Bytes(0)) return Seconds(0);
-  if (!settings_.gradient_bucket_bytes) return least_reduce_.time(bytes, replicas, !tied_.empty());
+  const bool may_be_more = is_least || !tied_.empty();
+  if (!settings_.gradient_bucket_bytes) return least_reduce_.time(bytes, replicas, may_be_more);
   // A stage's buckets are summed one after the other, none before its last backward begins. Where that is split,
   // gradients come with its second part.
-  if (!backward || schedule_.splits_backward) return Seconds(0);
-  const Seconds sums = least_reduce_.time_in_parts(bytes, replicas, *settings_.gradient_bucket_bytes, dag_.nodes);
-  return larger(Seconds(0), sums - *backward);
+  if (schedule_.splits_backward) return Seconds(0);
+  const Seconds sums =
+      least_reduce_.time_in_parts(bytes, replicas, *settings_.gradient_bucket_bytes, dag_.nodes, may_be_more);
+  return larger(Seconds(0), sums - backward);
 }
 
 std::vector<StageSums> PipelineCosts::sums_of(const Split& split) const {

@@ -78,9 +78,12 @@ class PipelineCosts {
   /// the period of a prediction's window may be too short.
   [[nodiscard]] double share(int replicas) const;
   /// Least time from the end of a stage's last backward until `replicas` devices, any of them, have summed its `bytes`
-  /// of gradients. `backward` is the backward of a microbatch, during which buckets can already be summed; 0 with
-  /// buckets if it is absent.
-  [[nodiscard]] Seconds least_reduce(Bytes bytes, int replicas, std::optional<Seconds> backward) const;
+  /// of gradients. `backward` is the backward of a microbatch, during which buckets can already be summed.
+  [[nodiscard]] Seconds least_reduce(Bytes bytes, int replicas, Seconds backward) const;
+  /// The same for a stage that may have more bytes and a longer backward. The longer that is, the more buckets are
+  /// summed during it, and the less follows; but what follows is shorter by no more than the backward is longer. So a
+  /// sum of this and of that backward, or more, is a bound.
+  [[nodiscard]] Seconds least_reduce_of_more(Bytes bytes, int replicas, Seconds backward) const;
   /// Whether least_reduce of more replicas is never less; measured curves may fall.
   [[nodiscard]] bool reduce_grows() const { return least_reduce_.grows(); }
 
@@ -97,6 +100,7 @@ class PipelineCosts {
   [[nodiscard]] Split split_of(const Partition& partition, int chunks) const;
 
  private:
+  [[nodiscard]] Seconds reduce_time(Bytes bytes, int replicas, Seconds backward, bool is_least) const;
   [[nodiscard]] PipelineShape shape_of(const Split& split) const;
   [[nodiscard]] bool can_run(const Split& split) const;
   [[nodiscard]] std::vector<StageSums> sums_of(const Split& split) const;

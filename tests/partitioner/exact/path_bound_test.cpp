@@ -69,6 +69,17 @@ TEST(PathBound, ChargesReplicasWithTheirReduce) {
   EXPECT_NEAR(bound_of(*bound, 4), 30, 1e-3);
 }
 
+/// The same layers with 2e9 bytes each, in buckets: 4 replicas of one stage sum 8e9 bytes in 2 (3 / 4) 8 = 12 s, of
+/// which at most the last backward of 8 s hides some: 24 + 4 s. By 2 replicas of 2 stages, or without, it is 30 s or
+/// more.
+TEST(PathBound, HidesBucketsBehindTheLastBackward) {
+  const Graph graph = testing::chain_graph({1, 1, 1, 1}, {2, 2, 2, 2}, Bytes(0), Bytes(2'000'000'000));
+  PlanSettings settings = settings_of("1f1b", 8);
+  settings.gradient_bucket_bytes = Bytes(1'000'000'000);
+  const PipelineCosts costs(graph, testing::flat_topology(4), settings);
+  EXPECT_NEAR(bound_of(*PathBound::of(costs, {}, kAllCuts), 4), 28, 1e-3);
+}
+
 /// A stage of 2 + 4 s on two devices, and one of 0.5 + 1 s that only one device can have. Both begin a forward at once;
 /// the second backward ends when the later stage has run two microbatches: 2 + 2 (0.5 + 1) + 4 s = 9 s. Of 3
 /// microbatches each replica holds 2, so that 2 backwards and a forward are left: 19 s, beyond the 3 (2 + 4) s of its
@@ -207,6 +218,47 @@ TEST(PathBound, NeverExceedsTheBestPlanWithManyReplicas) {
     ASSERT_EQ(trips->refutes(*shortest * (1 + 1e-9), devices, kNoStop), false) << shortest->value;
   }
   EXPECT_GT(compared, 300);
+}
+
+/// The same with gradients in buckets of any sizes, which the backward of the stage hides in part, whose layers are
+/// known only at least where cuts are joined; and with measured sums, of which those of more bytes may take less.
+TEST(PathBound, NeverExceedsTheBestPlanWithBucketsOrMeasuredSums) {
+  int compared = 0;
+  double tightness = 0;
+  for (unsigned seed = 1; seed <= 1500; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const Graph graph = testing::branching_graph(random, 3 + static_cast<int>(random() % 3));
+    Topology topology = testing::flat_topology(4, 1e5 * (1 + static_cast<double>(random() % 40)));
+    Constraints constraints;
+    constraints.plan = settings_of("1f1b", 2 + static_cast<int>(random() % 5));
+    if (random() % 2 == 0) {
+      constraints.plan.gradient_bucket_bytes = Bytes(1 + static_cast<std::int64_t>(random() % 60'000));
+      if (random() % 2 == 0) {
+        topology = testing::flat_topology(2, 1e5 * (1 + static_cast<double>(random() % 40)));
+        topology.levels.push_back(
+            {"rack", 2, {BytesPerSecond(1e5 * (1 + static_cast<double>(random() % 40))), Seconds(0.0002), {}, {}}});
+      }
+    } else {
+      for (const int ranks : {2, 3, 4}) {
+        Curve& curve = topology.levels.front().link.all_reduce[ranks];
+        for (const int bytes : {0, 20'000, 90'000, 200'000})
+          curve.points.push_back({Bytes(bytes), Seconds(0.001 * static_cast<double>(random() % 100))});
+      }
+    }
+    const int devices = 2 + static_cast<int>(random() % 3);
+    const auto shortest = shortest_of(graph, topology, constraints, devices, [] { return true; });
+    if (!shortest || *shortest <= Seconds(0)) continue;
+    ++compared;
+    const PipelineCosts costs(graph, topology, constraints.plan);
+    for (const int cuts : {1, 2, kAllCuts}) {
+      const auto bound = PathBound::of(costs, {}, cuts);
+      ASSERT_EQ(bound->refutes(*shortest * (1 + 1e-9), devices, kNoStop), false) << shortest->value << " " << cuts;
+      if (cuts == kAllCuts) tightness += bound_of(*bound, devices) / shortest->value;
+    }
+  }
+  EXPECT_GT(compared, 1400);
+  EXPECT_GT(tightness / compared, 0.7);
 }
 
 /// More replicas than are told apart one by one, some of the splits of chains of two layers.

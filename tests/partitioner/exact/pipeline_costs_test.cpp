@@ -60,8 +60,8 @@ TEST(PipelineCosts, SpreadTheSumOfGradientsOverGroups) {
   Topology topology = testing::flat_topology(2);
   topology.levels.push_back({"rack", 2, {BytesPerSecond(1e8), Seconds(0), {}, {}}});
   const PipelineCosts costs(testing::chain_graph({1}, {2}), topology, settings_of("1f1b", 4));
-  EXPECT_NEAR(costs.least_reduce(Bytes(1'000'000'000), 2, {}).value, 1, 1e-6);
-  EXPECT_NEAR(costs.least_reduce(Bytes(1'000'000'000), 3, {}).value, 6, 1e-6);
+  EXPECT_NEAR(costs.least_reduce(Bytes(1'000'000'000), 2, 0_s).value, 1, 1e-6);
+  EXPECT_NEAR(costs.least_reduce(Bytes(1'000'000'000), 3, 0_s).value, 6, 1e-6);
 }
 
 /// 1e9 bytes take two devices 1 s, in however many buckets, of which none begins before the last backward.
@@ -73,7 +73,6 @@ TEST(PipelineCosts, SumBucketsAfterTheLastBackwardBegins) {
   const PipelineCosts costs(graph, testing::flat_topology(2), settings);
   EXPECT_DOUBLE_EQ(costs.least_reduce(bytes, 2, 0.25_s).value, 0.75);
   EXPECT_EQ(costs.least_reduce(bytes, 2, 2_s), 0_s);
-  EXPECT_EQ(costs.least_reduce(bytes, 2, {}), 0_s) << "as long as the backward is unknown";
   EXPECT_EQ(costs.least_reduce(bytes, 1, 0.25_s), 0_s);
   settings.schedule = "zb-h1";
   EXPECT_EQ(PipelineCosts(graph, testing::flat_topology(2), settings).least_reduce(bytes, 2, 0.25_s), 0_s);
@@ -109,7 +108,7 @@ TEST(PipelineCosts, NeverExceedTheSumOfGradientsOfAnyDevices) {
       std::ranges::shuffle(devices, random);
       const auto count = static_cast<std::ptrdiff_t>(1 + random() % static_cast<unsigned>(all));
       const std::vector<int> some(devices.begin(), devices.begin() + count);
-      EXPECT_LE(costs.least_reduce(bytes, static_cast<int>(count), {}).value,
+      EXPECT_LE(costs.least_reduce(bytes, static_cast<int>(count), 0_s).value,
                 all_reduce_time(bytes, some, topology).value * (1 + 1e-9));
     }
   }
@@ -141,6 +140,36 @@ TEST(PipelineCosts, NeverExceedTheSumOfBuckets) {
       time += all_reduce_time(part, devices, topology);
     }
     EXPECT_LE(costs.least_reduce(bytes, static_cast<int>(devices.size()), 0_s).value, time.value * (1 + 1e-9));
+  }
+}
+
+/// Of stages that have more bytes, or a longer backward, none takes less with that backward.
+TEST(PipelineCosts, NeverExceedTheSumOfGradientsOfLargerStages) {
+  for (unsigned seed = 1; seed <= 500; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const auto below = [&](int count) { return static_cast<int>(random() % static_cast<unsigned>(count)); };
+    Topology topology = testing::flat_topology(4, 1e3 * (1 + below(9)));
+    if (below(2) == 0) topology.levels.push_back({"group", 2, {BytesPerSecond(1e3 * (1 + below(9))), 0_s, {}, {}}});
+    PlanSettings settings = settings_of("1f1b", 100);
+    if (below(2) == 0) settings.gradient_bucket_bytes = Bytes(1 + below(50));
+    if (below(2) == 0) {
+      for (const int bytes : {0, 100, 300}) {
+        topology.levels.front().link.all_reduce[3].points.push_back({Bytes(bytes), Seconds(0.01 * below(20))});
+      }
+    }
+    const std::vector<double> ones(8, 1);
+    const PipelineCosts costs(testing::chain_graph(ones, ones), topology, settings);
+    const Bytes bytes(1 + below(400));
+    const Seconds backward(0.01 * below(30));
+    for (int replicas = 2; replicas <= 4; ++replicas) {
+      const Seconds least = costs.least_reduce_of_more(bytes, replicas, backward) + backward;
+      for (int more = 0; more < 30; ++more) {
+        const Seconds longer = backward + Seconds(0.01 * below(10));
+        const Seconds all = costs.least_reduce(bytes + Bytes(below(400)), replicas, longer) + longer;
+        ASSERT_LE(least.value, all.value * (1 + 1e-9));
+      }
+    }
   }
 }
 
