@@ -137,7 +137,7 @@ class Search {
     if (costs_.dag().nodes == 0 || plans_.is_excluded(least_computation(costs_))) return *than_;
     const Seconds low = least_computation(costs_);
     if (low <= Seconds(0)) return low;
-    time_.allow(kPathShare);
+    time_.allow_some(kPathShare);
     if (!is_one_stage_per_device()) return follow_segments(low, *than_);
     const std::unique_ptr<PathBound> path = PathBound::of(costs_, context_.limit, kFewCuts);
     if (!path) return low;
@@ -158,7 +158,8 @@ class Search {
     Seconds low = least_computation(costs_);
     low = follow_path(low, kPathShare);
     low = follow_trips(low);
-    place(kPlaceShare);
+    time_.allow_some(kPlaceShare);
+    placed_.try_placements(time_.stop());
     if (!spaces.is_empty()) {
       SplitPolish(context_, trips_.get(), {kTripShare, kPolishShare, kShakeShare}).run(low, suggested_, drafts_);
       if (plans_.best() && !is_bound_by_trips()) {
@@ -168,7 +169,9 @@ class Search {
       }
       low = std::max(low, enumerate_all(spaces, low));
     }
-    place(1);
+    time_.allow(1);
+    placed_.try_placements(time_.stop());
+    if (is_path_cut_off_) time_.cut_off();
     return low;
   }
 
@@ -196,7 +199,10 @@ class Search {
         continue;
       }
       // Of a large cluster, one prediction takes seconds.
-      if (plans_.best() && time_.is_past(kDraftShare) && time_.passed() > draft_time_) break;
+      if (plans_.best() && time_.is_past(kDraftShare) && time_.passed() > draft_time_) {
+        time_.cut_off();
+        break;
+      }
       const std::optional<Seconds> step = plans_.predict(draft->origin, draft->candidate);
       if (!is_in_order(draft->candidate)) continue;
       plans_.set_step(costs_.split_of(draft->candidate.partition, draft->candidate.chunks), step);
@@ -221,24 +227,32 @@ class Search {
   }
 
   /// A bound for all plans from `low` to `high`, by SegmentBound.
-  [[nodiscard]] Seconds follow_segments(Seconds low, Seconds high) const {
+  [[nodiscard]] Seconds follow_segments(Seconds low, Seconds high) {
     const std::optional<SegmentBound> segments = SegmentBound::of(costs_);
     if (!segments) return low;
-    const auto refutes = [&](Seconds time) { return segments->refutes(time, time_.stop()); };
+    const auto refutes = [&](Seconds time) {
+      const std::optional<bool> refuted = segments->refutes(time, time_.stop());
+      is_path_cut_off_ = !refuted;
+      return refuted;
+    };
     return refutes(high * (1 - kEqual)).value_or(false) ? high : least_time(low, high, kSegmentPrecision, 0.5, refutes);
   }
 
   /// A bound for all plans from `low` on, by PathBound or, with several stages per device, by SegmentBound.
   Seconds follow_path(Seconds low, double share) {
     if (low <= Seconds(0)) return low;
-    time_.allow(share);
+    time_.allow_some(share);
+    is_path_cut_off_ = false;
     if (!is_one_stage_per_device()) return follow_segments(low, plans_.best().value_or(kForever));
     for (const int cuts : {kFewCuts, kMostCuts}) {
       if (cuts == kFewCuts && costs_.dag().nodes <= kMostCuts) continue;
       const std::unique_ptr<PathBound> path = PathBound::of(costs_, context_.limit, cuts);
       if (!path) break;
-      low = least_time(low, plans_.best().value_or(kForever), kBoundPrecision, kCautious,
-                       [&](Seconds time) { return path->refutes(time, costs_.devices(), time_.stop()); });
+      low = least_time(low, plans_.best().value_or(kForever), kBoundPrecision, kCautious, [&](Seconds time) {
+        const std::optional<bool> refuted = path->refutes(time, costs_.devices(), time_.stop());
+        is_path_cut_off_ = !refuted;
+        return refuted;
+      });
     }
     return low;
   }
@@ -255,11 +269,6 @@ class Search {
     }
     time_.allow(share);
     return spaces.enumerate_all(low, spaces.is_whole() || is_bound_by_trips() ? low : Seconds(0));
-  }
-
-  /// Tries other devices for the best plans, until that share of the time.
-  void place(double share) {
-    placed_.try_placements([&] { return time_.is_past(share); });
   }
 
   StrategyResult result(Seconds low) {
@@ -279,7 +288,7 @@ class Search {
     std::vector<RankedPlan> plans = plans_.take();
     const bool found =
         !plans.empty() && plans.front().fits && (!than_ || plans.front().prediction.iteration < *than_ * (1 - kEqual));
-    ShorterPlan out{{}, up_to(low, than_.value_or(kForever))};
+    ShorterPlan out{{}, up_to(low, than_.value_or(kForever)), !time_.was_cut_off()};
     if (!found) return out;
     out.plan = std::move(plans.front());
     out.lower_bound = up_to(low, out.plan->prediction.iteration);
@@ -303,7 +312,8 @@ class Search {
   SearchContext context_;
   std::vector<BoundedSplit> drafts_;  ///< splits of `auto`
   std::vector<Skipped> skipped_;
-  int slower_ = 0;  ///< Ranking::slower
+  int slower_ = 0;                ///< Ranking::slower
+  bool is_path_cut_off_ = false;  ///< the latest bound by a path was
   std::unique_ptr<TripSearch> trips_;
   std::vector<Split> suggested_;  ///< by it
 };

@@ -31,6 +31,7 @@ struct ShorterPlan {
   /// No plan that `optimal` considers has a shorter predicted step. The plan's own step if that is the best; the known
   /// step, or if there is none kForever, if no plan is shorter.
   Seconds lower_bound;
+  bool is_complete = false;  ///< a longer time limit proves no more, and finds no more except by chance
 };
 
 /// A lower bound of the predicted step of all plans that `optimal` considers, found in milliseconds: `than` if it

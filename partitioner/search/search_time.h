@@ -24,19 +24,38 @@ class SearchTime {
     start_ = std::chrono::steady_clock::now();
   }
 
-  /// What is under way may go on up to this share.
-  void allow(double share) { share_ = share; }
+  /// What is under way may go on up to this share. If it is not done by then, the search was cut off.
+  void allow(double share) {
+    share_ = share;
+    is_needed_ = true;
+  }
+  /// The same for what may end at any time, such as a search for better plans that nothing depends on.
+  void allow_some(double share) {
+    share_ = share;
+    is_needed_ = false;
+  }
   [[nodiscard]] double allowed() const { return share_; }
-  [[nodiscard]] bool is_up() const { return is_past(share_); }
+  /// Whether what is under way has to end.
+  [[nodiscard]] bool is_up() {
+    const bool up = is_past(share_);
+    if (up && is_needed_) cut_off();
+    return up;
+  }
   /// is_up(), for what asks now and then whether to stop. Must not outlive the time.
-  [[nodiscard]] std::function<bool()> stop() const {
+  [[nodiscard]] std::function<bool()> stop() {
     return [this] { return is_up(); };
   }
+
+  /// Something was left out for want of time.
+  void cut_off() { was_cut_off_ = true; }
+  [[nodiscard]] bool was_cut_off() const { return was_cut_off_; }
 
  private:
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   Seconds limit_;
   double share_ = 1;
+  bool is_needed_ = true;
+  bool was_cut_off_ = false;
 };
 
 }  // namespace stagecraft::partitioner

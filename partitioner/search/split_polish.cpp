@@ -42,21 +42,21 @@ void SplitPolish::run(Seconds low, const std::vector<Split>& suggested, std::vec
   const std::vector<int> counts = device_counts(context_.costs.devices());
   const double each = (shares_.shake - shares_.begin) / static_cast<double>(counts.size());
   SearchTime& time = context_.time;
-  time.allow(shares_.begin);
+  time.allow_some(shares_.begin);
   for (const int devices : counts) {
     if (devices == context_.costs.devices()) {
-      time.allow(shares_.shake - each / 2);
+      time.allow_some(shares_.shake - each / 2);
       std::vector<Split> starts = suggested;
       const std::vector<Split> more = best_drafts(std::move(drafts));
       starts.insert(starts.end(), more.begin(), more.end());
       improve(starts, devices, each / 4);
       break;
     }
-    time.allow(time.allowed() + each / 2);
+    time.allow_some(time.allowed() + each / 2);
     if (trips_ == nullptr) continue;
     const Seconds least = trips_->least(low, devices, kCoarse);
     improve(trips_->suggested(least, devices), devices, each / 4);
-    time.allow(time.allowed() + each / 2);
+    time.allow_some(time.allowed() + each / 2);
     if (context_.constraints.replicas.empty()) trips_->enumerate_all(least, devices);
   }
   shake();

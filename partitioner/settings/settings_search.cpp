@@ -26,8 +26,6 @@ constexpr double kRequestShare = 0.5;
 /// Share of the time that is left, and time, that a search of one setting has.
 constexpr double kSliceShare = 0.125;
 constexpr Seconds kLeastSlice(0.01);
-/// A search that took less than this share of its time ended by itself.
-constexpr double kOfEarlyEnd = 0.4;
 
 class SettingsRun {
  public:
@@ -88,9 +86,9 @@ class SettingsRun {
   }
 
   void search(SettingTrial& trial, Seconds time, std::optional<Seconds> than) {
-    const Seconds begin = time_.passed();
-    take(trial, shorter_plan(graph_of(trial), topology_, costs_, constraints_of(trial, time), than));
-    trial.is_exhausted = time_.passed() - begin < time * kOfEarlyEnd;
+    ShorterPlan found = shorter_plan(graph_of(trial), topology_, costs_, constraints_of(trial, time), than);
+    trial.is_exhausted = found.is_complete;
+    take(trial, std::move(found));
   }
 
   /// Improves a trial's bound in little time.

@@ -19,7 +19,7 @@ struct SettingTrial {
   Seconds lower_bound;             ///< every plan with these settings takes at least this; kForever: there is none
   /// Memory of the candidate that needs the least, if none was found that fits.
   std::optional<Bytes> need;
-  bool is_exhausted = false;  ///< a search with these settings ended before its time was up
+  bool is_exhausted = false;  ///< a search with these settings was not cut off: see ShorterPlan::is_complete
 };
 
 /// The plans of one request with several settings.

@@ -85,6 +85,7 @@ TEST(Optimal, FindsShorterPlansThanAKnownOne) {
     const auto least = shortest(graph, topology, costs, constraints);
     const ShorterPlan any = shorter_plan(graph, topology, costs, constraints, {});
     ASSERT_EQ(any.plan.has_value(), least.has_value());
+    EXPECT_TRUE(any.is_complete);
     if (!least) {
       EXPECT_GE(any.lower_bound, kForever) << "it is known that there is none";
       continue;
@@ -105,6 +106,27 @@ TEST(Optimal, FindsShorterPlansThanAKnownOne) {
     const ShorterPlan drafted = drafted_plan(graph, topology, costs, constraints, {});
     EXPECT_LE(drafted.lower_bound.value, least->value + tolerance);
     if (drafted.plan) { EXPECT_GE(drafted.plan->prediction.iteration.value, least->value - tolerance); }
+  }
+}
+
+/// With hardly any time most is left out; with enough nothing is, though random moves take all that they may.
+TEST(Optimal, SaysWhetherItsTimeLimitCutItOff) {
+  const CostModel costs = simulated_costs();
+  std::mt19937 random(1);
+  const Graph graph = testing::branching_graph(random, 6);
+  const Topology topology = testing::flat_topology(4, 1e7);
+  Constraints constraints;
+  constraints.plan.microbatches = 4;
+  for (const char* schedule : {"1f1b", "interleaved-1f1b", "pipedream"}) {
+    constraints.plan.schedule = schedule;
+    constraints.options[kTimeLimit] = 1e-6;
+    const ShorterPlan hasty = shorter_plan(graph, topology, costs, constraints, {});
+    EXPECT_FALSE(hasty.is_complete) << schedule;
+    EXPECT_TRUE(hasty.plan);
+    constraints.options[kTimeLimit] = 60.0;
+    const ShorterPlan all = shorter_plan(graph, topology, costs, constraints, {});
+    EXPECT_TRUE(all.is_complete) << schedule;
+    EXPECT_EQ(all.lower_bound, all.plan->prediction.iteration) << schedule;
   }
 }
 
