@@ -193,19 +193,23 @@ class Search {
       const std::vector<int>& replicas = entry.second->candidate.partition.replicas;
       return std::tuple(entry.first.value, std::accumulate(replicas.begin(), replicas.end(), 0), replicas.size());
     });
+    bool is_late = false;
     for (const auto& [bound, draft] : order) {
       if (plans_.is_excluded(bound)) {
         ++slower_;
         continue;
       }
+      const Split split = costs_.split_of(draft->candidate.partition, draft->candidate.chunks);
+      const bool in_order = is_in_order(draft->candidate);
       // Of a large cluster, one prediction takes seconds.
-      if (plans_.best() && time_.is_past(kDraftShare) && time_.passed() > draft_time_) {
+      is_late = is_late || (plans_.best() && time_.is_past(kDraftShare) && time_.passed() > draft_time_);
+      if (is_late) {  // what is left may still be enumerated
         time_.cut_off();
-        break;
+        if (in_order) plans_.forget(split);
+        continue;
       }
       const std::optional<Seconds> step = plans_.predict(draft->origin, draft->candidate);
-      if (!is_in_order(draft->candidate)) continue;
-      plans_.set_step(costs_.split_of(draft->candidate.partition, draft->candidate.chunks), step);
+      if (in_order) plans_.set_step(split, step);
     }
   }
 

@@ -42,6 +42,8 @@ class PredictedPlans {
   std::optional<Seconds> step_of(const Split& split);
   /// Makes a split known, without a step. False if it was.
   bool make_known(const Split& split);
+  /// Makes it unknown again.
+  void forget(const Split& split) { known_.erase(key_of(split)); }
   /// Gives a known split the step that its plan has.
   void set_step(const Split& split, std::optional<Seconds> step);
 
