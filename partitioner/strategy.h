@@ -40,6 +40,7 @@ struct Constraints {
   std::optional<Bytes> memory_limit;  ///< per device, besides the topology's own
   PlanSettings plan;                  ///< schedule, microbatches and the like; its strategy and chunks are ignored
   OptionValues options;               ///< options of the strategy itself, see Strategy::options
+  int wanted = 1;                     ///< how many of the shortest plans a strategy that compares all should find
 };
 
 /// A plan and its prediction.
@@ -64,6 +65,8 @@ struct Ranking {
   /// No plan that the strategy considers has a shorter predicted step; the first plan's own if that is the best.
   /// Absent: the strategy does not know.
   std::optional<Seconds> lower_bound = {};
+  /// No plan that the strategy considers and that is not among these has a shorter predicted step. Absent likewise.
+  std::optional<Seconds> others_lower_bound = {};
 };
 
 /// Plans, best first, or why there is none.

@@ -277,7 +277,11 @@ RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& contex
   if (hand.is_empty()) options.strategy = context.strategy;  // else its candidates are few
   options.fewer_devices = request.front || request.goal.objective != Objective::Time;
   options.recomputation = request.front;
-  Gathered gathered = gather(graph, topology, costs, constraints, options);
+  Constraints wanted_plans = constraints;
+  const bool by_step = hand.is_empty() && !request.front && request.goal.objective == Objective::Time;
+  if (by_step) wanted_plans.wanted = request.top.value_or(1);
+  Gathered gathered = gather(graph, topology, costs, wanted_plans, options);
+  if (!by_step || !request.top) gathered.others_lower_bound.reset();
   const Question question{graph, topology, costs, constraints, options, request.goal};
   if (gathered.plans.empty()) {
     if (request.explain && memory_limit(topology, constraints)) print_changes(smallest_changes(question));

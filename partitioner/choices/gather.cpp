@@ -57,6 +57,7 @@ class Gathering {
     if (out_.plans.empty() && out_.reason.reason.empty())
       out_.reason.reason = "no plan is possible; " + skipped_text(out_.skipped);
     if (!out_.plans.empty()) out_.reason = {};
+    if (variants.size() > 1) out_.others_lower_bound.reset();
     if (options_.strategy.empty() || !parts.empty() || variants.size() > 1) sort_by_goal(out_.plans, {});
     return std::move(out_);
   }
@@ -94,7 +95,10 @@ class Gathering {
       auto& ranking = std::get<Ranking>(result);
       if (topology.levels == topology_.levels) {
         for (const Skipped& each : ranking.skipped) skip(each);
-        if (!out_.lower_bound) out_.lower_bound = ranking.lower_bound;
+        if (!out_.lower_bound) {
+          out_.lower_bound = ranking.lower_bound;
+          out_.others_lower_bound = ranking.others_lower_bound;
+        }
       }
       for (RankedPlan& ranked : ranking.plans) {
         if (topology.levels == topology_.levels) {

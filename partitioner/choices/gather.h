@@ -23,6 +23,8 @@ struct Gathered {
   int not_simulated = 0;          ///< candidates for which there was no time
   /// Of the predicted step, of the first question that has one; see Ranking::lower_bound.
   std::optional<Seconds> lower_bound;
+  /// See Ranking::others_lower_bound; absent if several questions were asked.
+  std::optional<Seconds> others_lower_bound;
   Infeasible reason;  ///< why `plans` is empty; no text otherwise
 };
 

@@ -17,6 +17,8 @@ namespace {
 constexpr double kSecondsPerHour = 3600;
 /// The table shows prices of this many steps, one step's is too small to read.
 constexpr double kSteps = 1000;
+/// Steps that differ by less, relatively, are equal.
+constexpr double kEqual = 1e-9;
 
 format::ListedPlan listed(const RankedPlan& ranked, const ListRequest& request) {
   const Plan& plan = ranked.plan;
@@ -38,6 +40,20 @@ format::ListedPlan listed(const RankedPlan& ranked, const ListRequest& request) 
   out.parts = mean_parts(ranked.prediction);
   if (request.price) out.price = *request.price * out.device_time.value / kSecondsPerHour;
   return out;
+}
+
+/// How many of the first plans, by step, are no longer than any other can be.
+int proven_of(const std::vector<RankedPlan>& plans, Seconds others) {
+  const auto is_proven = [&](const RankedPlan& ranked) { return ranked.prediction.iteration * (1 - kEqual) <= others; };
+  return to_int(std::ranges::find_if_not(plans, is_proven) - plans.begin());
+}
+
+/// Whether it is proven that no plan is missing before those of the list.
+std::string proven_text(int proven, int all) {
+  if (proven >= all) return "proven: no other plan of the search has a shorter step than these\n";
+  if (proven == 0) return "time was up before it was proven that no other plan is shorter, see --time-limit\n";
+  return fmt::format(
+      "proven for the first {}: no other plan of the search has a shorter step; for more see --time-limit\n", proven);
 }
 
 /// "optimal, recomputed".
@@ -72,6 +88,8 @@ format::PlanList plan_list(const std::vector<RankedPlan>& plans, const Gathered&
   out.lower_bound = gathered.lower_bound;
   out.considered = to_int(gathered.plans.size());
   for (const RankedPlan& ranked : plans) out.plans.push_back(listed(ranked, request));
+  if (gathered.others_lower_bound && !request.front && request.goal.objective == Objective::Time)
+    out.proven = proven_of(plans, *gathered.others_lower_bound);
   for (const Skipped& each : gathered.skipped) out.skipped.emplace_back(each.reason, each.count);
   return out;
 }
@@ -119,6 +137,7 @@ std::string list_text(const format::PlanList& list, int lines, const std::string
   }
   std::string out = table_text(columns, rows, width);
   if (shown < list.plans.size()) out += fmt::format("and {} more; --all shows them\n", list.plans.size() - shown);
+  if (list.proven) out += proven_text(*list.proven, to_int(list.plans.size()));
   return out;
 }
 

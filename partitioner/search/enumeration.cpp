@@ -27,7 +27,7 @@ bool predict_up_to(const SearchContext& context, Seconds time, const EachSplit& 
     waiting.clear();
     return true;
   };
-  const auto now = [&] { return std::min(context.plans.best().value_or(time), time); };
+  const auto now = [&] { return std::min(context.plans.last_wanted().value_or(time), time); };
   const bool finished = each([&](const Split& split) {
     if (!context.is_wanted(split) && context.constraints.replicas.empty()) return now();
     const auto bound = context.costs.lower_bound(split);
@@ -42,14 +42,14 @@ bool predict_up_to(const SearchContext& context, Seconds time, const EachSplit& 
 
 Seconds enumerate(const SearchContext& context, Seconds low, Seconds done, bool is_complete,
                   const std::function<bool(Seconds time)>& all_up_to) {
-  const auto best = [&] { return context.plans.best().value_or(kForever); };
+  const auto last = [&] { return context.plans.last_wanted().value_or(kForever); };
   double beyond = kBoundPrecision;
   while (true) {
     const bool is_last = beyond > kMostBeyond || low <= Seconds(0);
-    const Seconds time = std::min(best(), is_last ? kForever : low * (1 + beyond));
+    const Seconds time = std::min(last(), is_last ? kForever : low * (1 + beyond));
     if (!all_up_to(time)) return done;
-    if (is_complete) done = std::max(done, std::min(best(), time));
-    if (time >= best()) return done;
+    if (is_complete) done = std::max(done, std::min(last(), time));
+    if (time >= last()) return done;
     beyond *= 2;
   }
 }

@@ -277,13 +277,15 @@ class Search {
 
   StrategyResult result(Seconds low) {
     Ranking out{plans_.take(), std::move(skipped_), slower_};
-    if (out.plans.empty() || !out.plans.front().fits) {
+    const bool is_all = !out.plans.empty() && out.plans.front().fits;
+    if (!is_all) {
       StrategyResult other = rank_plans(graph_, topology_, model_, constraints_);
       if (auto* infeasible = std::get_if<Infeasible>(&other)) return std::move(*infeasible);
       out = std::move(std::get<Ranking>(other));
     }
     RankedPlan& first = out.plans.front();
     out.lower_bound = first.plan.lower_bound = up_to(low, first.prediction.iteration);
+    if (is_all) out.others_lower_bound = std::min(low, plans_.least_dropped());
     return out;
   }
 

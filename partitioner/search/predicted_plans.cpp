@@ -51,9 +51,12 @@ std::optional<Seconds> PredictedPlans::predict(const std::string& origin, const 
 
 void PredictedPlans::keep(RankedPlan ranked) {
   const Seconds step = ranked.prediction.iteration;
-  if (ranked.fits && (!best_ || step < *best_)) best_ = step;
+  if (ranked.fits) {
+    shortest_.insert(std::ranges::upper_bound(shortest_, step), step);
+    if (to_int(shortest_.size()) > constraints_.wanted) shortest_.pop_back();
+  }
   // Only the best one is looked at closely; spans take most of the memory.
-  if (!best_ || step > *best_) {
+  if (!best() || step > *best()) {
     forget_spans(ranked);
   } else {
     std::ranges::for_each(plans_, forget_spans);
@@ -61,6 +64,7 @@ void PredictedPlans::keep(RankedPlan ranked) {
   plans_.push_back(std::move(ranked));
   if (plans_.size() < 2 * kMostKept) return;
   (void)sorted();
+  if (plans_[kMostKept].fits) least_dropped_ = std::min(least_dropped_, plans_[kMostKept].prediction.iteration);
   plans_.resize(kMostKept);
 }
 

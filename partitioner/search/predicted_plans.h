@@ -9,10 +9,12 @@
 #include <vector>
 
 #include "costmodel/graph.h"
+#include "costmodel/index.h"
 #include "costmodel/topology.h"
 #include "costmodel/units.h"
 #include "partitioner/candidate.h"
 #include "partitioner/exact/pipeline_costs.h"
+#include "partitioner/search/least_time.h"
 #include "partitioner/strategy.h"
 
 namespace stagecraft::partitioner {
@@ -28,12 +30,22 @@ class PredictedPlans {
                  const Constraints& constraints, const PipelineCosts& costs);
 
   /// From now on, only looks for plans with a shorter step than this; best() is at most this.
-  void exclude_from(Seconds step) { best_ = std::min(best_.value_or(step), step); }
+  void exclude_from(Seconds step) { shortest_.assign(to_index(constraints_.wanted), step); }
 
   /// The shortest step of a plan that fits in memory; absent if there is none yet.
-  [[nodiscard]] std::optional<Seconds> best() const { return best_; }
-  /// Whether plans with this lower bound are no better than the best.
-  [[nodiscard]] bool is_excluded(Seconds bound) const { return best_ && bound >= *best_ * (1 - kEqual); }
+  [[nodiscard]] std::optional<Seconds> best() const {
+    return shortest_.empty() ? std::nullopt : std::optional(shortest_.front());
+  }
+  /// The longest step of the wanted plans, Constraints::wanted; absent while there are fewer.
+  [[nodiscard]] std::optional<Seconds> last_wanted() const {
+    return to_int(shortest_.size()) < constraints_.wanted ? std::nullopt : std::optional(shortest_.back());
+  }
+  /// Whether plans with this lower bound are no better than the wanted ones.
+  [[nodiscard]] bool is_excluded(Seconds bound) const {
+    return last_wanted() && bound >= *last_wanted() * (1 - kEqual);
+  }
+  /// A lower bound of the steps of plans that fit but are not kept; kForever if all are.
+  [[nodiscard]] Seconds least_dropped() const { return least_dropped_; }
 
   /// Predicts the plan and returns its step; absent if it does not fit in memory or cannot run.
   std::optional<Seconds> predict(const std::string& origin, const Candidate& candidate);
@@ -70,7 +82,8 @@ class PredictedPlans {
   const Constraints& constraints_;
   const PipelineCosts& costs_;
   std::optional<Bytes> limit_;
-  std::optional<Seconds> best_;
+  std::vector<Seconds> shortest_;  ///< steps of plans that fit, ascending, as many as are wanted
+  Seconds least_dropped_ = kForever;
   std::map<Key, std::optional<Seconds>> known_;
   std::vector<std::pair<Seconds, Split>> steps_;
   std::vector<RankedPlan> plans_;

@@ -425,6 +425,8 @@ void bind_plan_list(nb::module_& module) {
       .def_ro("microbatches", &PlanList::microbatches, "Of the best plan.")
       .def_ro("memory_limit_bytes", &PlanList::memory_limit, "That a plan may use of a device; None if unlimited.")
       .def_ro("lower_bound_s", &PlanList::lower_bound, "No plan has a shorter predicted step; None if unknown.")
+      .def_ro("proven", &PlanList::proven,
+              "No other plan has a shorter predicted step than any of the first so many; None if unknown.")
       .def_ro("plans", &PlanList::plans, "Best first.")
       .def("__len__", [](const PlanList& self) { return self.plans.size(); })
       .def("__repr__", [](const PlanList& self) {

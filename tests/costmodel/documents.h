@@ -335,6 +335,7 @@ inline format::PlanList full_plan_list() {
   list.microbatches = 4;
   list.memory_limit = 1000_B;
   list.lower_bound = 11_s;
+  list.proven = 1;
   list.considered = 3;
   list.plans = {{"optimal",
                  "plans/plan-1.json",

@@ -8,7 +8,7 @@
 namespace stagecraft::format {
 namespace {
 
-constexpr int kVersion = 3;
+constexpr int kVersion = 4;
 constexpr int kMost = 1 << 24;
 
 Json parts_json(const StepParts& parts, bool explained) {
@@ -168,6 +168,7 @@ std::string plan_list_json(const PlanList& list) {
   out["microbatches"] = list.microbatches;
   if (list.memory_limit) out["memory_limit_bytes"] = list.memory_limit->value;
   if (list.lower_bound) out["lower_bound_s"] = list.lower_bound->value;
+  if (list.proven) out["proven"] = *list.proven;
   out["considered"] = list.considered;
   out["plans"] = Json::array();
   int rank = 0;
@@ -204,6 +205,7 @@ PlanList parse_plan_list(const std::string& text, const std::string& file) {
   out.microbatches = count(fields.required("microbatches"));
   if (const auto v = fields.optional("memory_limit_bytes")) out.memory_limit = v->bytes();
   if (const auto v = fields.optional("lower_bound_s")) out.lower_bound = v->seconds();
+  if (const auto v = fields.optional("proven")) out.proven = count(*v, 0);
   out.considered = count(fields.required("considered"), 0);
   const Cursor plans = fields.required("plans");
   out.plans = plans.list(read_listed);

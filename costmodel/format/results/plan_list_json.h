@@ -68,6 +68,7 @@ struct PlanList {
   int microbatches = 1;                    ///< of the best plan
   std::optional<Bytes> memory_limit = {};  ///< that a plan may use of a device; absent: unlimited
   std::optional<Seconds> lower_bound;      ///< of the predicted step; absent: unknown
+  std::optional<int> proven = {};          ///< so many plans are no longer than any that is not listed; absent: unknown
   int considered = 0;                      ///< distinct plans that fit in memory; of settings, those with such a plan
   std::vector<ListedPlan> plans;           ///< best first
   std::vector<Relaxation> relaxations = {};

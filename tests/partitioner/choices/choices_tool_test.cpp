@@ -36,6 +36,7 @@ TEST_F(ChoicesTool, WritesTheBestPlanAndTheListedOnes) {
     const Outcome o = plan("graph.json topology.json --top 3 --top-to plans -o best.json");
     EXPECT_EQ(o.status, 0) << o.err;
     EXPECT_EQ(folder_.run("ls plans").out, "plan-1.json\nplan-2.json\nplan-3.json\n");
+    EXPECT_THAT(o.err, HasSubstr("proven: no other plan of the search has a shorter step than these\n"));
   }
   const Plan best = format::parse_plan(folder_.read("best.json"), "best.json");
   const Plan first = format::parse_plan(folder_.read("plans/plan-1.json"), "plan-1.json");

@@ -70,6 +70,19 @@ TEST(ListText, ShowsTenPlansAndDevicesAsRanges) {
   EXPECT_THAT(list_text(list, 10, "~", 80), AllOf(HasSubstr("~5.00 s"), HasSubstr("~1.00 KiB")));
 }
 
+/// Steps of 30 s (two devices) and 60 s (one).
+TEST(ListText, SaysForHowManyPlansNothingBetterWasMissed) {
+  const auto text = [](Seconds others) {
+    Gathered gathered;
+    gathered.others_lower_bound = others;
+    return list_text(plan_list(chosen(replicated(2), {}), gathered, {}), 10, "", 80);
+  };
+  EXPECT_THAT(text(60_s), HasSubstr("proven: no other plan of the search has a shorter step than these\n"));
+  EXPECT_THAT(text(59.9_s), HasSubstr("proven for the first 1: no other plan of the search has a shorter step;"));
+  EXPECT_THAT(text(29.9_s), HasSubstr("time was up before it was proven that no other plan is shorter"));
+  EXPECT_THAT(list_text(list_of(replicated(2), {}), 10, "", 80), Not(HasSubstr("proven")));
+}
+
 TEST(ListText, ShowsWhatStepsCost) {
   // 60 s of one device a step: at 6 for an hour 0.1 each, 100 for a thousand.
   EXPECT_THAT(list_text(list_of(replicated(2), {.price = 6}), 10, "", 80),

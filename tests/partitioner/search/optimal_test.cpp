@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "partitioner/candidate.h"
@@ -29,19 +30,28 @@ Constraints random_constraints(std::mt19937& random) {
   return out;
 }
 
-/// The shortest step of all partitions with any replicas that fit, on devices in order.
-std::optional<Seconds> shortest(const Graph& graph, const Topology& topology, const CostModel& costs,
-                                const Constraints& constraints) {
-  std::optional<Seconds> out;
+/// Calls `visit` with all partitions with any replicas that fit, on devices in order.
+template <class Visit>
+void each_plan(const Graph& graph, const Topology& topology, const CostModel& costs, const Constraints& constraints,
+               Visit visit) {
   testing::each_partition(graph, device_count(topology), [&](const Partition& partition) {
     if (constraints.stages && static_cast<int>(partition.replicas.size()) != *constraints.stages) return;
     Candidate candidate;
     candidate.partition = partition;
     try {
       const RankedPlan ranked = predicted_plan("any", graph, topology, candidate, costs, constraints);
-      if (ranked.fits) out = std::min(out.value_or(ranked.prediction.iteration), ranked.prediction.iteration);
+      if (ranked.fits) visit(ranked);
     } catch (const std::invalid_argument&) {
     } catch (const std::runtime_error&) {}
+  });
+}
+
+/// The shortest step of them.
+std::optional<Seconds> shortest(const Graph& graph, const Topology& topology, const CostModel& costs,
+                                const Constraints& constraints) {
+  std::optional<Seconds> out;
+  each_plan(graph, topology, costs, constraints, [&](const RankedPlan& ranked) {
+    out = std::min(out.value_or(ranked.prediction.iteration), ranked.prediction.iteration);
   });
   return out;
 }
@@ -71,6 +81,50 @@ TEST(Optimal, EqualsExhaustiveSearch) {
     EXPECT_EQ(first.plan.lower_bound, first.prediction.iteration);
   }
   EXPECT_GT(compared, 3000);
+}
+
+/// No plan with a shorter step than it says is missing, also where there is hardly any time; with enough, as many plans
+/// as are wanted are no longer than that.
+TEST(Optimal, MissesNoneOfTheWantedPlans) {
+  const CostModel costs = simulated_costs();
+  int all_found = 0;
+  for (unsigned seed = 1; seed <= 600; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const Graph graph = testing::branching_graph(random, 2 + static_cast<int>(random() % 3));
+    const Topology topology =
+        testing::flat_topology(1 + static_cast<int>(random() % 3), 1e5 * (1 + random() % 500), 0.0003 * (random() % 3));
+    Constraints constraints = random_constraints(random);
+    constraints.wanted = 2 + static_cast<int>(random() % 6);
+    SCOPED_TRACE(constraints.plan.schedule);
+    for (const double limit : {60.0, 1e-6}) {
+      constraints.options[kTimeLimit] = limit;
+      const StrategyResult result = optimal_strategy().plan(graph, topology, costs, constraints);
+      const auto* ranking = std::get_if<Ranking>(&result);
+      if (!ranking) continue;
+      const Seconds others = ranking->others_lower_bound.value();
+      int all = 0;
+      each_plan(graph, topology, costs, constraints, [&](const RankedPlan& ranked) {
+        const bool is_idle = std::ranges::any_of(ranked.plan.stages, [&](const Stage& stage) {
+          return static_cast<int>(stage.devices.size()) > microbatches_of_a_step(constraints.plan).value_or(1000);
+        });
+        if (is_idle) return;  // the strategy does not consider it
+        ++all;
+        if (ranked.prediction.iteration >= others * (1 - 1e-9)) return;
+        EXPECT_TRUE(std::ranges::any_of(
+            ranking->plans,
+            [&](const RankedPlan& known) { return known.fits && known.plan.stages == ranked.plan.stages; }))
+            << ranked.prediction.iteration.value << " s";
+      });
+      if (limit < 1) continue;
+      const auto found = std::ranges::count_if(ranking->plans, [&](const RankedPlan& known) {
+        return known.fits && known.prediction.iteration <= others * (1 + 1e-9);
+      });
+      EXPECT_GE(found, std::min(all, constraints.wanted));
+      all_found += all > constraints.wanted ? 1 : 0;
+    }
+  }
+  EXPECT_GT(all_found, 100);
 }
 
 /// A known step at which the best plan, or what is shorter, is not of interest; and one at which it is.

@@ -30,6 +30,7 @@ TEST(PlanListJson, ReadsBackWhatWasWritten) {
   list.price_per_device_hour.reset();
   list.memory_limit.reset();
   list.lower_bound.reset();
+  list.proven.reset();
   list.relaxations = {{"without --stages 2", {}, false}};
   list.settings = {ListedSetting()};
   list.settings[0].schedule = "1f1b";
@@ -56,13 +57,14 @@ TEST(PlanListJson, ReadsVersionOneWithoutParts) {
   nlohmann::json json = full_json();
   json["version"] = 1;
   json.erase("memory_limit_bytes");
+  json.erase("proven");
   json.erase("settings");
   json["plans"][0].erase("parts");
   const PlanList list = parse_plan_list(json.dump(), "plans.json");
   EXPECT_FALSE(list.memory_limit);
   EXPECT_FALSE(list.plans[0].parts);
   EXPECT_FALSE(list.plans[0].explained);
-  json["version"] = 4;
+  json["version"] = 5;
   expect_refused(json, "/version: ");
 }
 
