@@ -98,6 +98,7 @@ std::string memory_excess(const RankedPlan& ranked, const Topology& topology, co
 StrategyResult rank_one(const std::string& origin, const Graph& graph, const Topology& topology,
                         const Candidate& candidate, const CostModel& costs, const Constraints& constraints,
                         const CandidateOf& again) {
+  const ToldSearch told(costs.progress, origin);
   RankedPlan ranked = predicted_plan(origin, graph, topology, candidate, costs, constraints);
   if (!ranked.fits) {
     const NeedOf need = [&](const Graph& g, const Topology& t, const PlanSettings& settings) -> std::optional<Bytes> {

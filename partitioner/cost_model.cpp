@@ -41,4 +41,16 @@ CostModel simulated_costs(std::function<void(double done)> progress) {
   return {predicted, memory_of};
 }
 
+CostModel simulated_costs(SearchProgress& progress) {
+  CostModel out = simulated_costs([&progress](double done) { progress.simulated(done); });
+  out.predict = [&progress, predict = std::move(out.predict)](const Graph& graph, const Topology& topology,
+                                                              const Plan& plan) {
+    auto result = predict(graph, topology, plan);
+    progress.predicted();
+    return result;
+  };
+  out.progress = &progress;
+  return out;
+}
+
 }  // namespace stagecraft::partitioner

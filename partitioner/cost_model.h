@@ -7,6 +7,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/plan.h"
 #include "costmodel/prediction/predict.h"
+#include "partitioner/search_progress.h"
 
 namespace stagecraft::partitioner {
 
@@ -31,9 +32,14 @@ struct CostModel {
   std::function<std::variant<Prediction, Infeasible>(const Graph&, const Topology&, const Plan&)> predict;
   /// What each stage needs on the topology's devices, as from `predict` but without predicting times.
   std::function<PlanMemory(const Graph&, const Topology&, const Plan&)> memory;
+  /// Whom searches tell how far they are; null: nobody.
+  SearchProgress* progress = nullptr;
 };
 
 /// The cost model of costmodel/: predict() and replay_memory(). `progress` is PredictOptions::progress.
 [[nodiscard]] CostModel simulated_costs(std::function<void(double done)> progress = {});
+/// The same for searches that tell `progress` how far they are; counts the plans that are predicted. It must outlive
+/// the result.
+[[nodiscard]] CostModel simulated_costs(SearchProgress& progress);
 
 }  // namespace stagecraft::partitioner

@@ -111,6 +111,7 @@ PipedreamOptions options_of(const Constraints& constraints) {
 
 StrategyResult plan(const Graph& graph, const Topology& topology, const CostModel& costs,
                     const Constraints& constraints) {
+  const ToldSearch told(costs.progress, kPipedreamStrategy);
   if (constraints.chunks.value_or(1) > 1) {
     throw std::invalid_argument("strategy pipedream: makes one stage per device, found " +
                                 std::to_string(*constraints.chunks) + " chunks; use auto or profile");

@@ -11,7 +11,6 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/prediction/device_match.h"
-#include "costmodel/text/progress.h"
 #include "costmodel/text/table.h"
 #include "costmodel/version.h"
 #include "partitioner/candidate.h"
@@ -21,6 +20,7 @@
 #include "partitioner/command/plan_command.h"
 #include "partitioner/command/plan_text.h"
 #include "partitioner/command/settings_command.h"
+#include "partitioner/command/shown_search.h"
 #include "partitioner/objective/objective_command.h"
 #include "partitioner/proof.h"
 #include "partitioner/strategy.h"
@@ -56,12 +56,6 @@ void warn_of_caveat(const PlanRequest& request) {
   if (!text.empty()) warn(text);
 }
 
-/// The cost model, which shows the progress of a long prediction on a separate line.
-partitioner::CostModel telling(stagecraft::ProgressLine& line) {
-  return partitioner::simulated_costs(
-      [&line](double done) { line.show(fmt::format("simulated {:.0f} % of a plan", done * 100)); });
-}
-
 /// The first plan of `result`; throws NoAnswerError if there is none.
 partitioner::RankedPlan first_of(const PlanRequest& request, partitioner::StrategyResult result) {
   partitioner::Ranking ranking = stagecraft::answer_of(std::move(result), request.graph + ": ");
@@ -70,25 +64,35 @@ partitioner::RankedPlan first_of(const PlanRequest& request, partitioner::Strate
 
 /// The plan of the given stages, or why there is none.
 partitioner::StrategyResult plan_given(const PlanRequest& request, const Graph& graph, const Topology& topology,
-                                       const partitioner::Candidate& given,
+                                       const partitioner::Candidate& given, const partitioner::CostModel& costs,
                                        const partitioner::Constraints& constraints) {
   const partitioner::CandidateOf same = [&](const Graph&, const Topology& t) -> std::optional<partitioner::Candidate> {
     if (t.levels != topology.levels) return std::nullopt;
     return given;
   };
-  stagecraft::ProgressLine line;
-  return rank_one(request.strategy, graph, topology, given, telling(line), constraints, same);
+  return rank_one(request.strategy, graph, topology, given, costs, constraints, same);
+}
+
+/// The same for the request's own constraints, with its progress.
+partitioner::StrategyResult plan_shown(const PlanRequest& request, const Graph& graph, const Topology& topology,
+                                       const partitioner::Candidate& given) {
+  const partitioner::ShownSearch shown;
+  return plan_given(request, graph, topology, given, shown.costs(), request.constraints);
 }
 
 /// The plan with the best of several schedules, after a table of them.
 partitioner::RankedPlan best_schedule(const PlanRequest& request, const Graph& graph, const Topology& topology,
                                       const std::optional<partitioner::Candidate>& given) {
+  partitioner::ShownSearch shown;
+  std::size_t number = 0;
   const auto plan_one = [&](const partitioner::Constraints& constraints) {
-    if (given) return plan_given(request, graph, topology, *given, constraints);
-    stagecraft::ProgressLine line;
-    return partitioner::plan_with(request.strategy, graph, topology, telling(line), constraints);
+    const partitioner::ToldPart part(shown.costs().progress, fmt::format("{} ({} of {})", constraints.plan.schedule,
+                                                                         ++number, request.schedules.size()));
+    if (given) return plan_given(request, graph, topology, *given, shown.costs(), constraints);
+    return partitioner::plan_with(request.strategy, graph, topology, shown.costs(), constraints);
   };
   partitioner::ScheduleSearch search = search_schedules(request.schedules, request.constraints, plan_one);
+  shown.end();
   fmt::print(stderr, "{}", trials_text(search, mark_of(request), stagecraft::line_width()));
   auto ranked = std::get<partitioner::RankedPlan>(search.trials[search.best].answer);
   ranked.plan.lower_bound = search.lower_bound;
@@ -110,22 +114,24 @@ partitioner::RankedPlan improved(PlanRequest& request, partitioner::ChoiceContex
     context.strategy = before.strategy + ", improved";
     start = stagecraft::within(path, [&] { return start_of(before, graph, topology, request.constraints); });
   }
-  stagecraft::ProgressLine line;
-  return improved_choice(request.choice, context, graph, topology, telling(line), request.constraints, start);
+  partitioner::ShownSearch shown;
+  context.end_progress = [&shown] { shown.end(); };
+  return improved_choice(request.choice, context, graph, topology, shown.costs(), request.constraints, start);
 }
 
 /// The best of the plans that the request chooses from, after their list.
-partitioner::RankedPlan chosen_plan(const PlanRequest& request, const partitioner::ChoiceContext& context,
-                                    const Graph& graph, const Topology& topology) {
-  stagecraft::ProgressLine line;
-  return best_choice(request.choice, context, graph, topology, telling(line), request.constraints);
+partitioner::RankedPlan chosen_plan(const PlanRequest& request, partitioner::ChoiceContext context, const Graph& graph,
+                                    const Topology& topology) {
+  partitioner::ShownSearch shown;
+  context.end_progress = [&shown] { shown.end(); };
+  return best_choice(request.choice, context, graph, topology, shown.costs(), request.constraints);
 }
 
 /// The best plan of the requested strategy, after a table of what it compared.
 partitioner::RankedPlan best_plan(const PlanRequest& request, const Graph& graph, const Topology& topology) {
   auto result = [&] {
-    stagecraft::ProgressLine line;
-    return partitioner::plan_with(request.strategy, graph, topology, telling(line), request.constraints);
+    const partitioner::ShownSearch shown;
+    return partitioner::plan_with(request.strategy, graph, topology, shown.costs(), request.constraints);
   }();
   const auto* ranking = std::get_if<partitioner::Ranking>(&result);
   if (ranking != nullptr && partitioner::strategy_by_name(request.strategy).compares)
@@ -138,8 +144,10 @@ partitioner::RankedPlan best_plan(const PlanRequest& request, const Graph& graph
 
 /// The best plan of all settings, after a table of them; `graph` becomes that of its microbatch size.
 partitioner::RankedPlan of_settings(const PlanRequest& request, Graph& graph, const Topology& topology) {
-  stagecraft::ProgressLine line;
-  partitioner::SizedPlan found = best_of_settings(request, graph, topology, telling(line), mark_of(request));
+  partitioner::ShownSearch shown;
+  const auto end_progress = [&shown] { shown.end(); };
+  partitioner::SizedPlan found =
+      best_of_settings(request, graph, topology, shown.costs(), mark_of(request), end_progress);
   graph = std::move(found.graph);
   return std::move(found.ranked);
 }
@@ -163,7 +171,7 @@ int plan(PlanRequest& request) {
       request.choice.settings      ? of_settings(request, graph, topology)
       : improves                   ? improved(request, context, graph, topology, given)
       : !request.schedules.empty() ? best_schedule(request, graph, topology, given)
-      : given                     ? first_of(request, plan_given(request, graph, topology, *given, request.constraints))
+      : given                     ? first_of(request, plan_shown(request, graph, topology, *given))
       : request.choice.is_asked() ? chosen_plan(request, context, graph, topology)
                                   : best_plan(request, graph, topology);
   check_proved(ranked, graph, topology, request.graph);

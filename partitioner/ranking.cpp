@@ -21,6 +21,7 @@
 namespace stagecraft::partitioner {
 namespace {
 
+constexpr const char* kAuto = "auto";
 /// Stage counts beyond this are tried by doubling only.
 constexpr int kEveryCount = 16;
 /// pipedream's sets of layers take minutes for more layers than this.
@@ -328,6 +329,7 @@ std::optional<Bytes> least_need(const Graph& graph, const Topology& topology, co
 
 StrategyResult rank_plans(const Graph& graph, const Topology& topology, const CostModel& costs,
                           const Constraints& constraints) {
+  const ToldSearch told(costs.progress, kAuto);
   Drafts found = drafts(graph, topology, constraints);
   if (found.plans.empty()) return Infeasible{"no candidate is possible; " + skipped_text(found.skipped)};
 
@@ -340,7 +342,9 @@ StrategyResult rank_plans(const Graph& graph, const Topology& topology, const Co
   Ranking out;
   Skips skips;
   std::optional<Seconds> best;
+  std::size_t tried = 0;
   for (const auto& [least, i] : order) {
+    told.tried(tried++, order.size());
     // A small allowance for the rounding of sums.
     if (best && least > *best * (1 + kTie + 1e-9)) {
       ++out.slower;
@@ -349,7 +353,10 @@ StrategyResult rank_plans(const Graph& graph, const Topology& topology, const Co
     try {
       const Drafted& draft = found.plans[i];
       RankedPlan ranked = predicted_plan(draft.origin, graph, topology, draft.candidate, costs, constraints);
-      if (ranked.fits) best = std::min(best.value_or(ranked.prediction.iteration), ranked.prediction.iteration);
+      if (ranked.fits) {
+        best = std::min(best.value_or(ranked.prediction.iteration), ranked.prediction.iteration);
+        if (costs.progress != nullptr) costs.progress->found(*best);
+      }
       out.plans.push_back(std::move(ranked));
     } catch (const std::invalid_argument& e) {
       skips.add(e.what());
@@ -376,7 +383,7 @@ StrategyResult rank_plans(const Graph& graph, const Topology& topology, const Co
 
 Strategy auto_strategy() {
   Strategy out;
-  out.name = "auto";
+  out.name = kAuto;
   out.help =
       "pipedream and profile, also on fewer devices; the shortest predicted step wins; within 1 %, the fewest devices, "
       "then stages";

@@ -13,6 +13,7 @@
 #include "costmodel/index.h"
 #include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/device_types.h"
+#include "costmodel/prediction/progress_parts.h"
 
 namespace stagecraft {
 namespace {
@@ -79,6 +80,9 @@ std::variant<Prediction, Infeasible> predict_slower(const Graph& graph, const To
   slower.links[mechanism] = factor;
   return predict(graph, with_calibration(topology, slower), plan, options);
 }
+
+/// Of an interval: the predictions with nothing changed, and with each mechanism slower; there may be fewer.
+double most_predictions(const Topology& topology) { return 2 + static_cast<double>(topology.levels.size()); }
 
 double square(double x) { return x * x; }
 
@@ -232,22 +236,24 @@ std::variant<Prediction, Infeasible> predict_with_intervals(const Graph& graph, 
                                                             const BoundPlan& plan,
                                                             const std::optional<Calibration>& calibration,
                                                             const PredictOptions& options) {
-  auto result = calibration ? predict_calibrated(graph, topology, plan, *calibration, options)
-                            : predict(graph, topology, plan, options);
+  if (calibration) {
+    auto calibrated = predict_calibrated(graph, topology, plan, *calibration, options);
+    if (auto* prediction = std::get_if<Prediction>(&calibrated))
+      add_calibrated_ranges(*prediction, graph, plan, *calibration);
+    return calibrated;
+  }
+  ProgressParts parts(options, most_predictions(topology));
+  auto result = predict(graph, topology, plan, parts.next());
   auto* out = std::get_if<Prediction>(&result);
   if (!out) return result;
-  if (calibration) {
-    add_calibrated_ranges(*out, graph, plan, *calibration);
-    return result;
-  }
   std::vector<Contribution> contributions;
   FigureSource layers = FigureSource::Measured;
   FigureSource links = FigureSource::Measured;
   std::vector<std::vector<double>> squares(out->stages.size(), std::vector<double>(std::size(kFigures)));
-  PredictOptions again = options;
-  again.progress = {};
-  for (const auto& [name, doubt] : doubts_of(graph, topology, plan)) {
-    const auto slower = predict_slower(graph, topology, plan, name, doubt, again);
+  const std::map<std::string, Doubt> doubts = doubts_of(graph, topology, plan);
+  parts.set_left(static_cast<double>(doubts.size()));
+  for (const auto& [name, doubt] : doubts) {
+    const auto slower = predict_slower(graph, topology, plan, name, doubt, parts.next());
     const auto* moved = std::get_if<Prediction>(&slower);
     if (!moved) continue;
     const double change = std::max(0.0, log_ratio(moved->iteration, out->iteration));
@@ -288,15 +294,15 @@ std::variant<StepRatio, Infeasible> step_ratio(const Scenario& first, const Scen
     Seconds time;  // per microbatch
   };
   PredictOptions how = options;
-  how.progress = {};
   if (calibration) how.host_per_action = calibration->host;
+  ProgressParts parts(how, 2 * (calibration ? 1 : most_predictions(first.topology)));
   std::vector<Side> sides;
   for (const Scenario* scenario : {&first, &second}) {
     sides.push_back({calibration ? with_calibration(scenario->graph, *calibration) : scenario->graph,
                      calibration ? with_calibration(scenario->topology, *calibration) : scenario->topology,
                      BoundPlan(scenario->plan), Seconds(0)});
     Side& side = sides.back();
-    auto result = predict(side.graph, side.topology, side.plan, how);
+    auto result = predict(side.graph, side.topology, side.plan, parts.next());
     if (auto* none = std::get_if<Infeasible>(&result)) return *none;
     side.time = std::get<Prediction>(result).iteration / scenario->plan.microbatches;
   }
@@ -309,10 +315,11 @@ std::variant<StepRatio, Infeasible> step_ratio(const Scenario& first, const Scen
       for (const auto& [name, doubt] : doubts_of(side.graph, side.topology, side.plan))
         doubts[name] = worse(doubts[name], doubt);
     }
+    parts.set_left(static_cast<double>(2 * doubts.size()));
     for (const auto& [name, doubt] : doubts) {
       std::vector<Seconds> times;
       for (const Side& side : sides) {
-        const auto result = predict_slower(side.graph, side.topology, side.plan, name, doubt, how);
+        const auto result = predict_slower(side.graph, side.topology, side.plan, name, doubt, parts.next());
         if (const auto* none = std::get_if<Infeasible>(&result)) return *none;
         times.push_back(std::get<Prediction>(result).iteration / side.plan.plan().microbatches);
       }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "costmodel/index.h"
+#include "costmodel/prediction/progress_parts.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 
@@ -91,12 +92,13 @@ std::variant<PlanComparison, Infeasible> compare_plans(const Graph& graph, const
   const BoundPlan bound[] = {BoundPlan(first), BoundPlan(second)};
   out.moved = moved_layers(bound[0], bound[1]);
   out.differences = plan_differences(first, second);
+  ProgressParts parts(options, 4);
   for (const bool is_second : {false, true}) {
-    auto result = predict_with_intervals(graph, topology, bound[is_second ? 1 : 0], calibration, options);
+    auto result = predict_with_intervals(graph, topology, bound[is_second ? 1 : 0], calibration, parts.next());
     if (auto* none = std::get_if<Infeasible>(&result)) return std::move(*none);
     (is_second ? out.second : out.first) = std::get<Prediction>(std::move(result));
   }
-  auto ratio = step_ratio({graph, topology, first}, {graph, topology, second}, calibration, options);
+  auto ratio = step_ratio({graph, topology, first}, {graph, topology, second}, calibration, parts.next(2));
   if (auto* none = std::get_if<Infeasible>(&ratio)) return std::move(*none);
   out.ratio = std::get<StepRatio>(ratio);
   return out;

@@ -11,6 +11,7 @@
 
 #include "costmodel/accuracy/intervals.h"
 #include "costmodel/index.h"
+#include "costmodel/prediction/progress_parts.h"
 #include "costmodel/prediction/step_replay.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
@@ -384,9 +385,10 @@ Seconds total(const StepParts& parts) {
 std::variant<Explanation, Infeasible> explain(const Graph& graph, const Topology& topology, const BoundPlan& plan,
                                               const ExplainOptions& options) {
   const PredictionInputs model = model_of(graph, topology, options);
-  ExplainOptions whole = options;  // a path has no gap, so the step is replayed in full where that takes seconds
-  whole.predict.most_whole = options.predict.most_replayed;
-  auto result = predict_with_intervals(graph, topology, plan, options.calibration, whole.predict);
+  ProgressParts parts(options.predict, options.moves ? 2 : 1);
+  PredictOptions whole = parts.next();  // a path has no gap, so the step is replayed in full where that takes seconds
+  whole.most_whole = whole.most_replayed;
+  auto result = predict_with_intervals(graph, topology, plan, options.calibration, whole);
   if (auto* none = std::get_if<Infeasible>(&result)) return std::move(*none);
   Explanation out;
   out.prediction = std::get<Prediction>(std::move(result));
@@ -395,7 +397,11 @@ std::variant<Explanation, Infeasible> explain(const Graph& graph, const Topology
     add_parts(out, plan, input, model.options.host_per_action);
     if (out.prediction.reckoned_microbatches == 0) add_path(out, plan, input);
   }
-  if (options.moves) add_best_move(out, graph, topology, plan, options, model);
+  if (options.moves) {
+    ExplainOptions moving = options;
+    moving.predict = parts.next();
+    add_best_move(out, graph, topology, plan, moving, model);
+  }
   for (const RankMemory& memory : out.prediction.timeline.memory) {
     out.memory.push_back({memory.rank, memory.total, std::nullopt});
     if (topology.device.memory) out.memory.back().room = *topology.device.memory - memory.total;

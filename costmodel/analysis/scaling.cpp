@@ -1,12 +1,14 @@
 #include "costmodel/analysis/scaling.h"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/index.h"
+#include "costmodel/prediction/progress_parts.h"
 
 namespace stagecraft {
 
@@ -52,9 +54,13 @@ std::variant<std::vector<ScalePoint>, Infeasible> predict_scaling(const Scenario
                                                                   const std::optional<Calibration>& calibration,
                                                                   const PredictOptions& options) {
   std::vector<ScalePoint> out;
+  // A prediction takes in proportion to the copies; from the second on, one copy is predicted again beside them.
+  ProgressParts parts(options, std::accumulate(copies.begin(), copies.end(), 0.0, [](double sum, int count) {
+                        return sum + (count == 1 ? 1 : 2 * count + 1);
+                      }));
   for (const int count : copies) {
     const Scenario many = scaled(one, count, work);
-    auto result = predict_with_intervals(many.graph, many.topology, BoundPlan(many.plan), calibration, options);
+    auto result = predict_with_intervals(many.graph, many.topology, BoundPlan(many.plan), calibration, parts.next(count));
     if (auto* none = std::get_if<Infeasible>(&result)) return std::move(*none);
     const Prediction& prediction = std::get<Prediction>(result);
     ScalePoint point;
@@ -67,7 +73,7 @@ std::variant<std::vector<ScalePoint>, Infeasible> predict_scaling(const Scenario
     point.samples_per_s = prediction.samples_per_s;
     for (const StagePrediction& stage : prediction.stages) point.fits = point.fits && stage.fits;
     if (count > 1) {
-      const auto ratio = step_ratio(many, one, calibration, options);
+      const auto ratio = step_ratio(many, one, calibration, parts.next(count + 1));
       if (const auto* none = std::get_if<Infeasible>(&ratio)) return *none;
       // Per microbatch, perfect scaling takes 1 / count of the time.
       const auto& found = std::get<StepRatio>(ratio);

@@ -16,6 +16,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/device_types.h"
+#include "costmodel/prediction/progress_parts.h"
 #include "costmodel/prediction/stage_costs.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
@@ -343,15 +344,16 @@ std::variant<WhatIf, Infeasible> what_if(const Scenario& scenario, const std::ve
   for (const std::string& change : changes) changed = with_change(std::move(changed), change);
   WhatIf out;
   out.changes = changes;
+  ProgressParts parts(options, 4);
   for (const bool after : {false, true}) {
     const Scenario& of = after ? changed : scenario;
-    auto result = predict_with_intervals(of.graph, of.topology, BoundPlan(of.plan), calibration, options);
+    auto result = predict_with_intervals(of.graph, of.topology, BoundPlan(of.plan), calibration, parts.next());
     if (auto* none = std::get_if<Infeasible>(&result)) return std::move(*none);
     (after ? out.after : out.before) = std::get<Prediction>(std::move(result));
   }
   out.before_microbatch = out.before.iteration / scenario.plan.microbatches;
   out.after_microbatch = out.after.iteration / changed.plan.microbatches;
-  auto ratio = step_ratio(changed, scenario, calibration, options);
+  auto ratio = step_ratio(changed, scenario, calibration, parts.next(2));
   if (auto* none = std::get_if<Infeasible>(&ratio)) return std::move(*none);
   out.ratio = std::get<StepRatio>(ratio);
   return out;

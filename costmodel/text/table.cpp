@@ -123,6 +123,8 @@ std::string list_lines(const std::string& text, const std::string& indent, int w
   return line.empty() ? out : out + indent + line + "\n";
 }
 
+std::string beginning(const std::string& text, int width) { return text.substr(0, place_of(text, to_index(width))); }
+
 int line_width() {
   constexpr int kUsual = 80;
   constexpr int kLeast = 20;

@@ -23,6 +23,9 @@ struct TableColumn {
 /// `width` bytes, if no item is longer.
 [[nodiscard]] std::string list_lines(const std::string& text, const std::string& indent, int width);
 
+/// The first characters of `text`, which is UTF-8: at most `width` of them.
+[[nodiscard]] std::string beginning(const std::string& text, int width);
+
 /// Line width of tables on standard error, in characters: the environment variable COLUMNS if it is a number of at
 /// least 20, else the terminal's, else 80.
 [[nodiscard]] int line_width();

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstdint>
 #include <span>
 #include <stdexcept>
 
@@ -77,6 +78,23 @@ std::string format_seconds(Seconds time) {
   if (time == Seconds(0)) return "0 s";
   if (!std::isfinite(time.value)) return fmt::format("{} s", time.value);
   return (time < Seconds(0) ? "-" : "") + three_digits(std::abs(time.value), kTimeUnits, 1000);
+}
+
+std::string duration_text(Seconds duration) {
+  struct Part {
+    const char* name;
+    std::int64_t seconds;
+  };
+  static constexpr std::array<Part, 4> kParts{{{"d", 86400}, {"h", 3600}, {"min", 60}, {"s", 1}}};
+  const auto whole = static_cast<std::int64_t>(std::llround(duration.value));
+  for (std::size_t i = 0; i + 1 < kParts.size(); ++i) {
+    const auto& [name, seconds] = kParts[i];
+    const auto& [next_name, next_seconds] = kParts[i + 1];
+    if (whole >= seconds) {
+      return fmt::format("{} {} {} {}", whole / seconds, name, whole % seconds / next_seconds, next_name);
+    }
+  }
+  return fmt::format("{} s", whole);
 }
 
 }  // namespace stagecraft

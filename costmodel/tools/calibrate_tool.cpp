@@ -11,6 +11,7 @@
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "costmodel/prediction/device_match.h"
+#include "costmodel/text/progress.h"
 #include "costmodel/version.h"
 
 namespace {
@@ -75,7 +76,12 @@ int main(int argc, char** argv) {
         const auto topology = stagecraft::format::read_topology(topology_path);
         check_links("stagecraft-calibrate", {topology_path, {}, {}}, topology, acceptance);
         static_cast<void>(check_times("stagecraft-calibrate", graph_path, graph, topology, acceptance));
-        auto calibration = stagecraft::calibrate(graph, topology, read_runs(run_paths), options);
+        auto calibration = [&] {
+          const stagecraft::LiveProgress progress([&](stagecraft::Seconds passed) {
+            return fmt::format("calibrating from {} files: {}", run_paths.size(), stagecraft::time_text(passed));
+          });
+          return stagecraft::calibrate(graph, topology, read_runs(run_paths), options);
+        }();
         calibration.provenance.tool = std::string("stagecraft-calibrate ") + stagecraft::version();
         calibration.provenance.notes["graph"] = graph_path;
         calibration.provenance.notes["topology"] = topology_path;

@@ -5,6 +5,7 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/plan_comparison_json.h"
+#include "costmodel/text/progress.h"
 #include "costmodel/text/table.h"
 
 int main(int argc, char** argv) {
@@ -35,8 +36,11 @@ int main(int argc, char** argv) {
             validate(is_second ? second : first, graph, topology);
           });
         }
-        const auto comparison =
-            stagecraft::answer_of(stagecraft::compare_plans(graph, topology, first, second, calibration));
+        const auto comparison = [&, &graph = graph, &topology = topology, &calibration = calibration] {
+          stagecraft::ShareProgress progress("predicting both plans");
+          return stagecraft::answer_of(
+              stagecraft::compare_plans(graph, topology, first, second, calibration, {.progress = progress.teller()}));
+        }();
         stagecraft::format::write_text(
             "-", json ? stagecraft::format::plan_comparison_json(comparison)
                       : plan_comparison_text(comparison, first_path, second_path, stagecraft::line_width()));

@@ -1,8 +1,6 @@
 #include "costmodel/analysis/explain.h"
 #include "costmodel/errors.h"
 
-#include <fmt/format.h>
-
 #include "costmodel/command/tool.h"
 #include "costmodel/command/tool_inputs.h"
 #include "costmodel/format/files/files.h"
@@ -38,8 +36,8 @@ int main(int argc, char** argv) {
         options.moves = !no_moves;
         options.calibration = inputs.calibration;
         auto result = stagecraft::within(plan_path, [&] {
-          stagecraft::ProgressLine line;
-          options.predict.progress = [&line](double done) { line.show(fmt::format("evaluated {:.0f} %", done * 100)); };
+          stagecraft::ShareProgress progress("explaining");
+          options.predict.progress = progress.teller();
           return stagecraft::explain(inputs.graph, inputs.topology, plan, options);
         });
         const auto explanation = stagecraft::answer_of(std::move(result), plan_path + ": ");

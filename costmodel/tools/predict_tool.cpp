@@ -184,8 +184,8 @@ int main(int argc, char** argv) {
         const stagecraft::BoundPlan plan(given);
         if (!chakra.empty()) stagecraft::format::check_outputs_in(chakra, inputs, chakra_files(plan), force);
         auto result = stagecraft::within(plan_path, [&, &graph = graph, &topology = topology] {
-          stagecraft::ProgressLine line;
-          options.progress = [&line](double done) { line.show(fmt::format("simulated {:.0f} %", done * 100)); };
+          stagecraft::ShareProgress progress("predicting");
+          options.progress = progress.teller();
           return stagecraft::predict_with_intervals(graph, topology, plan, scenario.calibration, options);
         });
         auto prediction = stagecraft::answer_of(std::move(result), plan_path + ": ");
@@ -194,8 +194,9 @@ int main(int argc, char** argv) {
         print(prediction, fit_texts(prediction, topology.device.memory, plan.positions()),
               stagecraft::slowdown_assumption(graph, topology));
         if (!scale.empty()) {
-          options.progress = {};
           auto points = stagecraft::within("--scale", [&, &graph = graph, &topology = topology] {
+            stagecraft::ShareProgress progress("predicting copies");
+            options.progress = progress.teller();
             return stagecraft::predict_scaling(
                 {graph, topology, plan.plan()}, scale,
                 same_batch ? stagecraft::ScaledWork::Fixed : stagecraft::ScaledWork::PerCopy, scenario.calibration,

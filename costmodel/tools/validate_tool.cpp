@@ -8,6 +8,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/validation_json.h"
 #include "costmodel/interchange/pictures/scatter_picture.h"
+#include "costmodel/text/progress.h"
 #include "costmodel/text/table.h"
 
 int main(int argc, char** argv) {
@@ -49,7 +50,9 @@ int main(int argc, char** argv) {
         }
         stagecraft::format::check_outputs(files, {{output, "stagecraft.validation"}, {picture, "SVG picture"}}, force);
         std::vector<stagecraft::ValidatedRun> runs;
+        stagecraft::ShareProgress progress("reading runs");
         for (std::size_t i = 0; i < files.size(); i += 2) {
+          progress.tell(static_cast<double>(i) / static_cast<double>(files.size()));
           const auto prediction = stagecraft::format::read_prediction(files[i]);
           const auto measurement = stagecraft::format::read_measurement(files[i + 1]);
           try {
@@ -59,6 +62,7 @@ int main(int argc, char** argv) {
           }
         }
         const auto validation = stagecraft::validated(std::move(runs), noise);
+        progress.end();
         if (!picture.empty())
           stagecraft::format::write_text(picture, stagecraft::interchange::scatter_picture(validation));
         const std::string document = stagecraft::format::validation_json(validation);

@@ -1,10 +1,14 @@
 #include "costmodel/analysis/whatif.h"
+
+#include <utility>
+
 #include "costmodel/command/tool.h"
 #include "costmodel/command/tool_inputs.h"
 #include "costmodel/command/tool_settings.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/whatif_json.h"
+#include "costmodel/text/progress.h"
 #include "costmodel/text/table.h"
 
 int main(int argc, char** argv) {
@@ -31,9 +35,11 @@ int main(int argc, char** argv) {
         stagecraft::Scenario scenario{std::move(inputs.graph), std::move(inputs.topology),
                                       stagecraft::format::read_plan(plan_path)};
         static_cast<void>(stagecraft::with_settings(scenario, changes));
-        const auto whatif = stagecraft::answer_of(
-            stagecraft::within(plan_path, [&] { return stagecraft::what_if(scenario, changes, inputs.calibration); }),
-            plan_path + ": ");
+        auto result = stagecraft::within(plan_path, [&] {
+          stagecraft::ShareProgress progress("predicting before and after");
+          return stagecraft::what_if(scenario, changes, inputs.calibration, {.progress = progress.teller()});
+        });
+        const auto whatif = stagecraft::answer_of(std::move(result), plan_path + ": ");
         stagecraft::format::write_text(
             "-", json ? stagecraft::format::whatif_json(whatif) : whatif_text(whatif, stagecraft::line_width()));
         return 0;

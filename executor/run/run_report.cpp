@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <cmath>
 #include <iostream>
 
 #include "costmodel/index.h"
@@ -22,23 +20,6 @@ std::string speed_text(std::int64_t samples, Seconds measured, std::optional<Sec
                        100 * (measured.value / predicted->value - 1));
   }
   return out;
-}
-
-std::string duration_text(Seconds duration) {
-  struct Unit {
-    const char* name;
-    std::int64_t seconds;
-  };
-  static constexpr std::array<Unit, 4> kUnits{{{"d", 86400}, {"h", 3600}, {"min", 60}, {"s", 1}}};
-  const auto whole = static_cast<std::int64_t>(std::llround(duration.value));
-  for (std::size_t i = 0; i + 1 < kUnits.size(); ++i) {
-    const auto& [name, seconds] = kUnits[i];
-    const auto& [next_name, next_seconds] = kUnits[i + 1];
-    if (whole >= seconds) {
-      return fmt::format("{} {} {} {}", whole / seconds, name, whole % seconds / next_seconds, next_name);
-    }
-  }
-  return fmt::format("{} s", whole);
 }
 
 Seconds StepReporter::MeanTime::take() {

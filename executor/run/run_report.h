@@ -17,9 +17,6 @@ namespace stagecraft::run {
 /// without parentheses if there is no prediction. The difference is measured / predicted - 1.
 [[nodiscard]] std::string speed_text(std::int64_t samples, Seconds measured, std::optional<Seconds> predicted);
 
-/// A duration in its two largest units: "45 s", "3 min 20 s", "2 h 5 min", "4 d 3 h".
-[[nodiscard]] std::string duration_text(Seconds duration);
-
 /// How a run reports its progress.
 struct ReportOptions {
   std::int64_t every = 0;  ///< steps between lines; 0: about ten in all, and at least one every ten seconds

@@ -90,7 +90,9 @@ void improve_best(Gathered& gathered, const Question& question, const StageConst
                                         microbatches_of_a_step(question.constraints.plan), source.plan.chunks),
                         &source);
   }
+  std::size_t number = 0;
   for (const auto& [start, source] : starts) {
+    const ToldPart part(question.costs.progress, fmt::format("plan {} of {}", ++number, starts.size()));
     ImproveOptions options;
     options.goal = question.goal;
     options.hand = hand;
@@ -284,7 +286,11 @@ RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& contex
   if (!by_step || !request.top) gathered.others_lower_bound.reset();
   const Question question{graph, topology, costs, constraints, options, request.goal};
   if (gathered.plans.empty()) {
-    if (request.explain && memory_limit(topology, constraints)) print_changes(smallest_changes(question));
+    if (request.explain && memory_limit(topology, constraints)) {
+      const std::vector<std::string> changes = smallest_changes(question);
+      context.end_progress();
+      print_changes(changes);
+    }
     throw NoAnswerError(context.graph + ": ", gathered.reason);
   }
   // For short steps there is the strategy optimal.
@@ -314,6 +320,7 @@ RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& contex
       }
       list.relaxations = relaxations(question, plans.front());
     }
+    context.end_progress();
     if (!request.folder.empty()) write_plans(request.folder, plans, context.force, list);
     std::string text = list_text(list, request.all ? 0 : kLines, context.mark, line_width());
     const int more = request.top.value_or(0) - to_int(plans.size());
@@ -354,6 +361,7 @@ RankedPlan improved_choice(const ChoiceRequest& request, const ChoiceContext& co
   }
   const RankedPlan before = predicted_plan(origin, graph, topology, first, costs, constraints);
   RankedPlan out = improved_plan(origin, graph, topology, costs, constraints, first, options);
+  context.end_progress();
   fmt::print(stderr, "step improved from {0}{1} to {0}{2}\n", context.mark, format_seconds(before.prediction.iteration),
              format_seconds(out.prediction.iteration));
   if (!out.fits)

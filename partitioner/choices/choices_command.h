@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -63,6 +64,7 @@ struct ChoiceContext {
   std::vector<std::string> inputs;
   std::string output;  ///< the best plan's file
   bool force = false;
+  std::function<void()> end_progress = [] {};  ///< before something is printed: removes what shows the progress
 };
 
 /// Throws as the writing of --top-to, --picture and the best plan would, before the work.

@@ -1,5 +1,7 @@
 #include "partitioner/choices/gather.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <stdexcept>
@@ -39,17 +41,29 @@ class Gathering {
     const std::vector<PlanSettings> variants = settings();
     const Seconds time = time_limit(constraints_.options);
     const Seconds share = std::max(kLeastTime, time / static_cast<double>((parts.size() + 1) * variants.size()));
+    const std::size_t all = variants.size() * (parts.size() + 1);
+    std::size_t number = 0;
+    const auto told = [&](const Topology& topology) {
+      const int devices = device_count(topology);
+      return ToldPart(costs_.progress, all == 1 ? "all strategies"
+                                                : fmt::format("{} device{} ({} of {})", devices,
+                                                              devices == 1 ? "" : "s", ++number, all));
+    };
     for (const PlanSettings& variant : variants) {
       Constraints wanted = constraints_;
       wanted.plan = variant;
       if (parts.size() + variants.size() > 1) wanted.options.insert_or_assign(kTimeLimit, share.value);
-      if (options_.strategy.empty()) {
-        ask_all(topology_, wanted);
-        predict_drafts(wanted, time);
-      } else {
-        ask(options_.strategy, topology_, wanted, true);
+      {
+        const ToldPart part = told(topology_);
+        if (options_.strategy.empty()) {
+          ask_all(topology_, wanted);
+          predict_drafts(wanted, time);
+        } else {
+          ask(options_.strategy, topology_, wanted, true);
+        }
       }
       for (const Topology& part : parts) {
+        const ToldPart told_part = told(part);
         const std::string name = options_.strategy.empty() ? kDefaultStrategy : options_.strategy;
         ask(name, part, wanted, false);
       }
@@ -126,8 +140,12 @@ class Gathering {
 
   void predict_drafts(const Constraints& wanted, Seconds time) {
     const auto start = std::chrono::steady_clock::now();
+    const ToldSearch told(costs_.progress, "candidates");
+    told.ends_after(time);
     Drafts found = drafts(graph_, topology_, wanted);
-    for (const Drafted& draft : found.plans) {
+    for (std::size_t i = 0; i < found.plans.size(); ++i) {
+      const Drafted& draft = found.plans[i];
+      told.tried(i, found.plans.size());
       if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() > time.value) {
         ++out_.not_simulated;
         continue;

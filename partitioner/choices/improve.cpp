@@ -37,6 +37,8 @@ class Improvement {
         devices_(device_count(topology)) {}
 
   RankedPlan run(const Candidate& start) {
+    const ToldSearch told(costs_.progress, "improving");
+    told.ends_after(options_.time);
     candidate_ = start;
     if (candidate_.recomputation.empty()) {
       const PlanSettings& settings = constraints_.plan;
@@ -44,6 +46,7 @@ class Improvement {
     }
     best_ = predicted_plan(origin_, graph_, topology_, start, costs_, constraints_);
     key_ = key_of(best_);
+    tell();
     bool changed = true;
     while (changed && !is_late()) {
       changed = false;
@@ -73,6 +76,11 @@ class Improvement {
     // What does not fit is as good as it is small.
     const Objective objective = ranked.fits ? options_.goal.objective : Objective::Memory;
     return {!ranked.fits, !meets(ranked, options_.goal), rank_key(merits(ranked), objective)};
+  }
+  /// Tells of the best plan's step, if that is what becomes better.
+  void tell() const {
+    if (costs_.progress != nullptr && best_.fits && options_.goal.objective == Objective::Time)
+      costs_.progress->found(best_.prediction.iteration);
   }
   [[nodiscard]] bool is_late() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count() > options_.time.value;
@@ -107,6 +115,7 @@ class Improvement {
       best_ = std::move(ranked);
       key_ = std::move(key);
       candidate_ = std::move(candidate);
+      tell();
       return true;
     } catch (const std::invalid_argument&) {  // not enough devices, or the schedule cannot run it
       return false;

@@ -160,6 +160,7 @@ std::vector<format::Relaxation> relaxations(const Question& question, const Rank
   std::vector<format::Relaxation> out;
   const double own = rank_key(merits(best), question.goal.objective).front();
   const auto ask = [&](const std::string& name, const Question& without) {
+    const ToldPart part(question.costs.progress, name);
     format::Relaxation each{name, {}, false};
     if (const std::optional<RankedPlan> other = best_of(without)) {
       each.step = other->prediction.iteration;

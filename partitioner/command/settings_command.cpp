@@ -110,7 +110,8 @@ void check_settings(const PlanRequest& request) {
 }
 
 SizedPlan best_of_settings(const PlanRequest& request, const Graph& graph, const Topology& topology,
-                           const CostModel& costs, const std::string& mark) {
+                           const CostModel& costs, const std::string& mark,
+                           const std::function<void()>& end_progress) {
   SizedGraphs graphs = graphs_of(request, graph, topology);
   const SettingSpace space = space_of(request, std::move(graphs.graphs), graph);
   SettingsSearch search = [&] {
@@ -118,6 +119,7 @@ SizedPlan best_of_settings(const PlanRequest& request, const Graph& graph, const
       return search_settings(space, topology, costs);
     } catch (const NoAnswerError& e) { throw NoAnswerError(request.graph + ": ", {e.what(), e.kind()}); }
   }();
+  end_progress();
   SettingTrial& best = search.trials[search.best];
   format::PlanList list = settings_list(search, space, topology);
   for (const std::string& each : graphs.notes) list.skipped.emplace_back(each, 1);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -22,6 +23,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/objective_json.h"
 #include "costmodel/index.h"
+#include "costmodel/text/progress.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 #include "costmodel/version.h"
@@ -190,8 +192,14 @@ Plan plan_of(const Request& request, const Graph& graph, const Topology& topolog
   return plan;
 }
 
-ObjectiveAnswer found(const std::string& source, std::variant<ObjectiveAnswer, Infeasible> result) {
-  auto answer = answer_of(std::move(result), source + ": ");
+/// What `solve` answers, with its progress meanwhile.
+ObjectiveAnswer found(const Request& request, const std::string& source,
+                      const std::function<std::variant<ObjectiveAnswer, Infeasible>()>& solve) {
+  auto answer = [&] {
+    const LiveProgress progress(
+        [&](Seconds passed) { return request.profile + ": " + time_text(passed, request.options.limits.time); });
+    return answer_of(solve(), source + ": ");
+  }();
   answer.source = source;
   return answer;
 }
@@ -205,11 +213,11 @@ int run(Request& request) {
     const interchange::Units units = interchange::units_by_name(request.units);
     const std::string text = format::read_text(request.problem);
     const std::string& format = objective_profile(request.profile).problem;
-    const ObjectiveAnswer answer = found(
-        request.problem,
-        format == "piper"
-            ? answer_objective(interchange::parse_piper(text, request.problem), units, request.options)
-            : answer_objective(interchange::parse_dnn_partitioning(text, request.problem), units, request.options));
+    const ObjectiveAnswer answer = found(request, request.problem, [&] {
+      return format == "piper"
+                 ? answer_objective(interchange::parse_piper(text, request.problem), units, request.options)
+                 : answer_objective(interchange::parse_dnn_partitioning(text, request.problem), units, request.options);
+    });
     format::write_text("-", request.json ? objective_json(answer) : answer_text(answer));
     return 0;
   }
@@ -219,7 +227,8 @@ int run(Request& request) {
   const Topology topology = topology_of(request.topology);
   check_links("stagecraft-plan", request.topology, topology, request.acceptance);
   const std::string other = check_times("stagecraft-plan", request.graph, graph, topology, request.acceptance);
-  ObjectiveAnswer answer = found(request.graph, answer_objective(request.profile, graph, topology, request.options));
+  ObjectiveAnswer answer = found(
+      request, request.graph, [&] { return answer_objective(request.profile, graph, topology, request.options); });
   if (!other.empty()) answer.notes.push_back("times of another device: " + other);
   const std::string shown = request.json ? objective_json(answer) : answer_text(answer);
   if (request.output.empty()) {

@@ -107,10 +107,12 @@ class Search {
         than_(than),
         costs_(graph, topology, constraints.plan),
         time_(time_limit(constraints.options)),
+        told_(model.progress, kName),
         plans_(kName, graph, topology, model, constraints, costs_),
         placed_(graph, topology, constraints, plans_),
         context_{costs_, constraints, memory_limit(topology, constraints), time_, plans_} {
     if (than) plans_.exclude_from(*than);
+    told_.ends_after(time_.end());
   }
 
   StrategyResult run() {
@@ -154,24 +156,31 @@ class Search {
     skipped_ = std::move(found.skipped);
     try_drafts(found.plans);
     time_.start_again();
+    told_.ends_after(time_.end());
     ChainSpaces spaces(context_);
-    Seconds low = least_computation(costs_);
-    low = follow_path(low, kPathShare);
-    low = follow_trips(low);
+    Seconds low = proved(least_computation(costs_));
+    low = proved(follow_path(low, kPathShare));
+    low = proved(follow_trips(low));
     time_.allow_some(kPlaceShare);
     placed_.try_placements(time_.stop());
     if (!spaces.is_empty()) {
       SplitPolish(context_, trips_.get(), {kTripShare, kPolishShare, kShakeShare}).run(low, suggested_, drafts_);
       if (plans_.best() && !is_bound_by_trips()) {
-        low = follow_path(low, kBoundShare);
+        low = proved(follow_path(low, kBoundShare));
         time_.allow(kBoundShare);
-        low = spaces.least(low, *plans_.best());
+        low = proved(spaces.least(low, *plans_.best()));
       }
-      low = std::max(low, enumerate_all(spaces, low));
+      low = proved(std::max(low, enumerate_all(spaces, low)));
     }
     time_.allow(1);
     placed_.try_placements(time_.stop());
     if (is_path_cut_off_) time_.cut_off();
+    return low;
+  }
+
+  /// Tells of a lower bound of all plans, and returns it.
+  Seconds proved(Seconds low) const {
+    told_.proved(low);
     return low;
   }
 
@@ -312,6 +321,7 @@ class Search {
   std::optional<Seconds> than_;  ///< only plans with a shorter step are of interest
   PipelineCosts costs_;
   SearchTime time_;
+  ToldSearch told_;
   Seconds draft_time_;  ///< for which the candidates of `auto` are predicted at least
   PredictedPlans plans_;
   PlacedPlans placed_;
@@ -348,14 +358,17 @@ std::optional<double> objective(const Graph& graph, const Topology& topology, co
 
 }  // namespace
 
+std::string gap_percent(Seconds iteration, Seconds lower_bound) {
+  if (lower_bound >= iteration) return "0";
+  const double percent = (iteration / lower_bound - 1) * 100;
+  if (percent < 0.1) return "0.1";
+  return percent < 10 ? fmt::format("{:.2g}", percent) : fmt::format("{:.0f}", percent);
+}
+
 std::string gap_text(Seconds iteration, Seconds lower_bound) {
   if (lower_bound >= iteration) return "the best possible";
   if (lower_bound <= Seconds(0)) return "without a lower bound";
-  const double percent = (iteration / lower_bound - 1) * 100;
-  const std::string text = percent < 0.1  ? "0.1"
-                           : percent < 10 ? fmt::format("{:.2g}", percent)
-                                          : fmt::format("{:.0f}", percent);
-  return fmt::format("at most {} % above the best possible", text);
+  return fmt::format("at most {} % above the best possible", gap_percent(iteration, lower_bound));
 }
 
 Seconds least_step(const Graph& graph, const Topology& topology, const PlanSettings& settings) {

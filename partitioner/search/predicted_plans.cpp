@@ -52,6 +52,7 @@ std::optional<Seconds> PredictedPlans::predict(const std::string& origin, const 
 void PredictedPlans::keep(RankedPlan ranked) {
   const Seconds step = ranked.prediction.iteration;
   if (ranked.fits) {
+    if (model_.progress != nullptr && (!best() || step < *best())) model_.progress->found(step);
     shortest_.insert(std::ranges::upper_bound(shortest_, step), step);
     if (to_int(shortest_.size()) > constraints_.wanted) shortest_.pop_back();
   }

@@ -20,9 +20,14 @@ class SearchTime {
 
   /// From now on shares are those of the time that is left, but of no less than half.
   void start_again() {
-    limit_ = std::max(limit_ / 2, limit_ - passed());
+    const Seconds passed_now = passed();
+    before_ += passed_now;
+    limit_ = std::max(limit_ / 2, limit_ - passed_now);
     start_ = std::chrono::steady_clock::now();
   }
+
+  /// When all of the search ends, since it began.
+  [[nodiscard]] Seconds end() const { return before_ + limit_; }
 
   /// What is under way may go on up to this share. If it is not done by then, the search was cut off.
   void allow(double share) {
@@ -53,6 +58,7 @@ class SearchTime {
  private:
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   Seconds limit_;
+  Seconds before_;  ///< what had passed when it started again
   double share_ = 1;
   bool is_needed_ = true;
   bool was_cut_off_ = false;

@@ -35,7 +35,9 @@ class SettingsRun {
         costs_(costs),
         limit_(memory_limit(topology, space.constraints)),
         all_(time_limit(space.constraints.options)),
-        time_(all_) {
+        time_(all_),
+        told_(costs.progress, "settings") {
+    told_.ends_after(all_);
     for (StepSettings& settings : settings_of(space, topology)) {
       const Seconds least = least_step(space.graphs[settings.graph].graph, topology, settings.plan);
       out_.trials.push_back({std::move(settings), {}, least, {}, false});
@@ -49,10 +51,7 @@ class SettingsRun {
     draft_all(kDraftedShare, [](const SettingTrial&) { return true; });
     search_rounds();
     if (best_ >= kForever) throw_no_plan();
-    out_.lower_bound = best_;
-    for (const SettingTrial& trial : out_.trials) {
-      if (!is_settled(trial, best_)) out_.lower_bound = std::min(out_.lower_bound, trial.lower_bound);
-    }
+    out_.lower_bound = lower_bound();
     return std::move(out_);
   }
 
@@ -74,7 +73,7 @@ class SettingsRun {
 
   /// Takes what was found with a trial's settings.
   void take(SettingTrial& trial, ShorterPlan found) {
-    trial.lower_bound = std::max(trial.lower_bound, found.lower_bound);
+    raise(trial, found.lower_bound);
     if (!found.plan) return;
     found.plan->prediction.timeline.spans.clear();
     const Seconds step = found.plan->prediction.iteration;
@@ -83,6 +82,30 @@ class SettingsRun {
     if (step >= best_ * (1 - kEqual)) return;
     best_ = step;
     out_.best = static_cast<std::size_t>(&trial - out_.trials.data());
+    tell();
+  }
+
+  void raise(SettingTrial& trial, Seconds lower_bound) {
+    if (lower_bound <= trial.lower_bound) return;
+    trial.lower_bound = lower_bound;
+    tell();
+  }
+
+  /// Tells of the bound of all plans, and how many settings are done with.
+  void tell() const {
+    if (costs_.progress == nullptr) return;
+    const auto settled = std::ranges::count_if(out_.trials, [&](const SettingTrial& t) { return is_settled(t, best_); });
+    told_.tried(static_cast<std::size_t>(settled), out_.trials.size());
+    told_.proved(lower_bound());
+  }
+
+  /// Of all plans: the smallest of the trials' bounds, or the best step.
+  [[nodiscard]] Seconds lower_bound() const {
+    Seconds out = best_;
+    for (const SettingTrial& trial : out_.trials) {
+      if (!is_settled(trial, best_)) out = std::min(out, trial.lower_bound);
+    }
+    return out;
   }
 
   void search(SettingTrial& trial, Seconds time, std::optional<Seconds> than) {
@@ -95,8 +118,7 @@ class SettingsRun {
   void bound(SettingTrial& trial) {
     if (best_ >= kForever || !is_open(trial)) return;
     const Constraints constraints = constraints_of(trial, std::max(kLeastSlice, left()));
-    const Seconds least = quick_bound(graph_of(trial), topology_, costs_, constraints, best_);
-    trial.lower_bound = std::max(trial.lower_bound, least);
+    raise(trial, quick_bound(graph_of(trial), topology_, costs_, constraints, best_));
   }
 
   void bound_all() {
@@ -177,6 +199,7 @@ class SettingsRun {
   std::optional<Bytes> limit_;
   Seconds all_;
   SearchTime time_;
+  ToldSearch told_;
   SettingsSearch out_;
   Seconds best_ = kForever;  ///< step
 };

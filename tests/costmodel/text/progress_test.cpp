@@ -1,18 +1,23 @@
 #include "costmodel/text/progress.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <latch>
 #include <string>
+
+#include "costmodel/text/terminal.h"
+#include "tests/support/pseudo_terminal.h"
 
 namespace stagecraft {
 namespace {
+
+using ::testing::EndsWith;
+using ::testing::StartsWith;
 
 /// Redirects standard error to another file for the lifetime of this object.
 class StandardError {
@@ -36,33 +41,22 @@ class StandardError {
 class ProgressOnATerminal : public ::testing::Test {
  protected:
   void SetUp() override {
-    host_ = ::posix_openpt(O_RDWR | O_NOCTTY);
-    if (host_ >= 0 && ::grantpt(host_) == 0 && ::unlockpt(host_) == 0)
-      terminal_ = ::open(::ptsname(host_), O_RDWR | O_NOCTTY);
-    if (terminal_ < 0) GTEST_SKIP() << "this machine has no pseudo-terminals (/dev/pts)";
-  }
-  void TearDown() override {
-    if (host_ >= 0) ::close(host_);
+    ::unsetenv("CI");
+    ::unsetenv("COLUMNS");
+    ::setenv("TERM", "xterm", 1);
+    if (!terminal_.is_open()) GTEST_SKIP() << "this machine has no pseudo-terminals (/dev/pts)";
   }
   /// What `work` writes to standard error, which is a terminal. Call once.
   template <class Work>
-  std::string written_by(Work work) const {
+  std::string written_by(Work work) {
     {
-      const StandardError to(terminal_);
+      const StandardError to(terminal_.descriptor());
       work();
     }
-    ::close(terminal_);
-    // Once the other end is closed, read returns what is left and then fails.
-    std::string out;
-    std::array<char, 256> part{};
-    for (ssize_t count = 0; (count = ::read(host_, part.data(), part.size())) > 0;)
-      out.append(part.data(), static_cast<std::size_t>(count));
-    return out;
+    return terminal_.written();
   }
 
- private:
-  int host_ = -1;
-  int terminal_ = -1;
+  testing::PseudoTerminal terminal_{30};
 };
 
 // Returns to the start of the line and clears it.
@@ -108,6 +102,68 @@ TEST_F(ProgressOnATerminal, IsWrittenAtMostTenTimesASecond) {
             kClear + "at 0 ms" + kClear + "at 100 ms" + kClear);
 }
 
+// One column stays free: in the last one, some terminals begin a new line.
+TEST_F(ProgressOnATerminal, IsCutToTheWidth) {
+  EXPECT_EQ(written_by([] { ProgressLine().show("0123456789012345678901234567\u00e9 and more"); }),
+            kClear + "0123456789012345678901234567\u00e9" + kClear);
+}
+
+TEST_F(ProgressOnATerminal, IsNotShownWhereNobodyReadsIt) {
+  EXPECT_EQ(written_by([] {
+              EXPECT_TRUE(shows_progress());
+              ::setenv("CI", "true", 1);
+              EXPECT_FALSE(shows_progress());
+              ProgressLine().show("in a CI job");
+              ::unsetenv("CI");
+              ::setenv("TERM", "dumb", 1);
+              EXPECT_FALSE(shows_progress());
+              ProgressLine().show("on a dumb terminal");
+            }),
+            "");
+}
+
+TEST_F(ProgressOnATerminal, IsRedrawnMeanwhileAndRemovedBeforeResults) {
+  std::latch drawn(2);
+  const std::string written = written_by([&] {
+    LiveProgress line(
+        [&, times = 0](Seconds passed) mutable {
+          EXPECT_GE(passed, Seconds(0));
+          if (++times <= 2) drawn.count_down();
+          return times < 2 ? "first" : "then";
+        },
+        Seconds(0));
+    drawn.wait();  // the work, which need not call anything
+    line.end();
+    line.end();
+    std::fputs("result\n", stderr);
+  });
+  EXPECT_THAT(written, StartsWith(kClear + "first" + kClear));
+  EXPECT_THAT(written, EndsWith(kClear + "result\r\n"));
+  EXPECT_EQ(testing::shown_after(written), "result\n");
+}
+
+TEST_F(ProgressOnATerminal, IsNotShownForShortWork) {
+  EXPECT_EQ(written_by([] { const LiveProgress line([](Seconds) { return "too early"; }, Seconds(1000)); }), "");
+}
+
+TEST_F(ProgressOnATerminal, IsGoneAfterAnError) {
+  std::latch drawn(1);
+  const std::string written = written_by([&] {
+    try {
+      const LiveProgress line(
+          [&, first = true](Seconds) mutable {
+            if (first) drawn.count_down();
+            first = false;
+            return "working";
+          },
+          Seconds(0));
+      drawn.wait();
+      throw 1;
+    } catch (int) { std::fputs("error\n", stderr); }
+  });
+  EXPECT_EQ(testing::shown_after(written), "error\n");
+}
+
 TEST(ProgressLine, SaysNothingToAFile) {
   std::FILE* const file = std::tmpfile();
   ASSERT_NE(file, nullptr);
@@ -116,10 +172,21 @@ TEST(ProgressLine, SaysNothingToAFile) {
     ProgressLine line;
     EXPECT_FALSE(line.visible());
     line.show("1 of 3");
+    const LiveProgress live([](Seconds) { return "2 of 3"; }, Seconds(0));
+    ShareProgress share("predicting", Seconds(0));
+    share.tell(0.5);
   }
   std::fseek(file, 0, SEEK_END);
   EXPECT_EQ(std::ftell(file), 0);
   std::fclose(file);
+}
+
+// A quarter took 5 s, so the other three take 15 s.
+TEST(ShareText, GivesTheTimeLeftInProportion) {
+  EXPECT_EQ(share_text("predicting", 0.25, Seconds(5)), "predicting: 25 %, 15 s left");
+  EXPECT_EQ(share_text("predicting", 0, Seconds(5)), "predicting");
+  EXPECT_EQ(share_text("predicting", 0.009, Seconds(5)), "predicting: 1 %");
+  EXPECT_EQ(share_text("predicting", 1, Seconds(5)), "predicting: 100 %");
 }
 
 }  // namespace

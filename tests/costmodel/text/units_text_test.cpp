@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace stagecraft {
 namespace {
@@ -62,6 +65,16 @@ TEST(FormatSeconds, ShowsThreeDigitsOfTheFittingUnit) {
   EXPECT_EQ(format_seconds(1.5_s), "1.50 s");
   EXPECT_EQ(format_seconds(4321_s), "4321 s");
   EXPECT_EQ(format_seconds(-(2_ms)), "-2.00 ms");
+}
+
+TEST(DurationText, HasTwoUnits) {
+  for (const auto& [seconds, text] : std::vector<std::pair<double, std::string>>{{0.2, "0 s"},
+                                                                                 {45.4, "45 s"},
+                                                                                 {59.6, "1 min 0 s"},
+                                                                                 {200, "3 min 20 s"},
+                                                                                 {7500, "2 h 5 min"},
+                                                                                 {356400, "4 d 3 h"}})
+    EXPECT_EQ(duration_text(Seconds(seconds)), text);
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "costmodel/format/files/files.h"
@@ -21,16 +20,6 @@ TEST(SpeedText, ShowsPredictionAndMeasurement) {
             "812 samples/s, 19.7 ms per step (predicted 18.9 ms, +4 %)");
   EXPECT_EQ(speed_text(4, Seconds(1), Seconds(2)), "4.0 samples/s, 1.00 s per step (predicted 2.00 s, -50 %)");
   EXPECT_EQ(speed_text(5, Seconds(2), std::nullopt), "2.5 samples/s, 2.00 s per step");
-}
-
-TEST(DurationText, HasTwoUnits) {
-  for (const auto& [seconds, text] : std::vector<std::pair<double, std::string>>{{0.2, "0 s"},
-                                                                                 {45.4, "45 s"},
-                                                                                 {59.6, "1 min 0 s"},
-                                                                                 {200, "3 min 20 s"},
-                                                                                 {7500, "2 h 5 min"},
-                                                                                 {356400, "4 d 3 h"}})
-    EXPECT_EQ(duration_text(Seconds(seconds)), text);
 }
 
 /// 2 microbatches of 4 samples.
