@@ -11,7 +11,7 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/prediction/device_match.h"
-#include "costmodel/text/table.h"
+#include "costmodel/text/terminal.h"
 #include "costmodel/version.h"
 #include "partitioner/candidate.h"
 #include "partitioner/choices/choices_command.h"
@@ -45,7 +45,7 @@ constexpr const char* kExample =
 
 void note(const std::string& text) { fmt::print(stderr, "note: {}\n", text); }
 
-void warn(const std::string& text) { fmt::print(stderr, "stagecraft-plan: warning: {}\n", text); }
+void warn(const std::string& text) { stagecraft::warn("stagecraft-plan", text); }
 
 /// Mark before every figure that comes from times measured on another device.
 std::string mark_of(const PlanRequest& request) { return request.other_device.empty() ? "" : "~"; }
@@ -93,7 +93,7 @@ partitioner::RankedPlan best_schedule(const PlanRequest& request, const Graph& g
   };
   partitioner::ScheduleSearch search = search_schedules(request.schedules, request.constraints, plan_one);
   shown.end();
-  fmt::print(stderr, "{}", trials_text(search, mark_of(request), stagecraft::line_width()));
+  fmt::print(stderr, "{}", trials_text(search, mark_of(request), stagecraft::error_screen()));
   auto ranked = std::get<partitioner::RankedPlan>(search.trials[search.best].answer);
   ranked.plan.lower_bound = search.lower_bound;
   ranked.plan.provenance.notes["schedules"] = trials_note(search);
@@ -135,7 +135,7 @@ partitioner::RankedPlan best_plan(const PlanRequest& request, const Graph& graph
   }();
   const auto* ranking = std::get_if<partitioner::Ranking>(&result);
   if (ranking != nullptr && partitioner::strategy_by_name(request.strategy).compares)
-    fmt::print(stderr, "{}", ranking_text(*ranking, mark_of(request), stagecraft::line_width()));
+    fmt::print(stderr, "{}", ranking_text(*ranking, mark_of(request), stagecraft::error_screen()));
   partitioner::RankedPlan ranked = first_of(request, std::move(result));
   // For a strategy with its own memory rule, that rule decides.
   if (!ranked.fits) warn(memory_excess(ranked, topology, request.constraints) + " (by the cost model)");
@@ -183,7 +183,7 @@ int plan(PlanRequest& request) {
   if (!request.other_device.empty()) ranked.plan.provenance.notes["other device"] = request.other_device;
   const std::string& parts = ranked.prediction.backward_parts;
   if (!parts.empty()) ranked.plan.provenance.notes["backward parts"] = parts;
-  fmt::print(stderr, "{}", stages_text(graph, ranked, request.other_device, stagecraft::line_width()));
+  fmt::print(stderr, "{}", stages_text(graph, ranked, request.other_device, stagecraft::error_screen()));
   if (!idle.empty()) note(idle);
   if (!parts.empty()) note(parts);
   if (const std::string& text = ranked.prediction.message_processing; !text.empty()) note(text);

@@ -179,7 +179,8 @@ StepChange step_change(const Measurement& first, const Measurement& second, std:
   return out;
 }
 
-std::string step_change_text(const StepChange& change, const std::string& first, const std::string& second, int width) {
+std::string step_change_text(const StepChange& change, const std::string& first, const std::string& second,
+                             const Screen& screen) {
   const auto time = [](Seconds value) { return format_seconds(value); };
   const auto bytes = [](Bytes value) { return format_bytes(value); };
   std::vector<std::vector<std::string>> rows{row("step", change.step, time)};
@@ -215,7 +216,7 @@ std::string step_change_text(const StepChange& change, const std::string& first,
       rows.push_back(row(fmt::format("stage {} peak memory", ranks.stage), ranks.memory, bytes));
   }
   std::string out =
-      table_text({{.title = "", .left = true}, {.title = first}, {.title = second}, {.title = "change"}}, rows, width);
+      table_text({{.title = "", .left = true}, {.title = first}, {.title = second}, {.title = "change"}}, rows, screen);
   for (const ConditionChange& difference : change.differences)
     out += fmt::format("{}: {} and {}\n", difference.what, difference.first, difference.second);
   if (change.steps.first && change.steps.second)

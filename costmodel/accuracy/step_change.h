@@ -7,6 +7,7 @@
 
 #include "costmodel/conditions.h"
 #include "costmodel/prediction/predict.h"
+#include "costmodel/text/terminal.h"
 #include "costmodel/timeline.h"
 #include "costmodel/units.h"
 
@@ -75,9 +76,9 @@ struct StepChange {
 /// a run without steps.
 [[nodiscard]] StepChange step_change(const Measurement& first, const Measurement& second, std::size_t skip = 2);
 
-/// A table to print, with lines of at most `width` if its columns allow it; `first` and `second` are the names of its
+/// A table to print, no wider than the screen if its columns allow it; `first` and `second` are the names of its
 /// columns. The document is format/results/step_change_json.h.
 [[nodiscard]] std::string step_change_text(const StepChange& change, const std::string& first,
-                                           const std::string& second, int width);
+                                           const std::string& second, const Screen& screen);
 
 }  // namespace stagecraft

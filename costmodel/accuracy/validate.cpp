@@ -69,7 +69,7 @@ std::string shown(const std::optional<double>& value, Show show) {
   return value ? show(*value) : std::string("-");
 }
 
-std::string regimes_text(const std::vector<Regime>& regimes, const char* title, int width) {
+std::string regimes_text(const std::vector<Regime>& regimes, const char* title, const Screen& screen) {
   std::vector<std::vector<std::string>> rows;
   for (const Regime& r : regimes) {
     const bool intervals = r.coverage.n > 0;
@@ -90,7 +90,7 @@ std::string regimes_text(const std::vector<Regime>& regimes, const char* title, 
                      {.title = "regret"},
                      {.title = "inside"},
                      {.title = "half-width"}},
-                    rows, width);
+                    rows, screen);
 }
 
 }  // namespace
@@ -128,10 +128,10 @@ Validation validated(std::vector<ValidatedRun> runs, double noise) {
           .noise = noise};
 }
 
-std::string validation_text(const Validation& validation, int width) {
-  std::string out = regimes_text(validation.regimes, "runs", width);
+std::string validation_text(const Validation& validation, const Screen& screen) {
+  std::string out = regimes_text(validation.regimes, "runs", screen);
   if (!validation.without_drift.empty())
-    out += "\n" + regimes_text(validation.without_drift, "drift of the machine removed", width);
+    out += "\n" + regimes_text(validation.without_drift, "drift of the machine removed", screen);
   std::vector<std::vector<std::string>> rows;
   for (const ValidatedRun& run : validation.runs) {
     const Scored& t = run.times;
@@ -150,7 +150,7 @@ std::string validation_text(const Validation& validation, int width) {
                             {.title = "measured"},
                             {.title = "error"},
                             {.title = "interval", .left = true}},
-                           rows, width);
+                           rows, screen);
   out += "error: predicted / measured - 1; bias: median with sign; regret: largest of the predicted best plan\n";
   if (validation.noise.value_or(0) > 0)
     out += fmt::format("tau: of pairs whose measured times differ by more than {}\n", percent(*validation.noise));

@@ -7,6 +7,7 @@
 
 #include "costmodel/accuracy/scores.h"
 #include "costmodel/prediction/predict.h"
+#include "costmodel/text/terminal.h"
 #include "costmodel/timeline.h"
 
 namespace stagecraft {
@@ -55,8 +56,8 @@ struct Validation {
 /// std::invalid_argument if there are no runs, or if `noise` is negative or not finite.
 [[nodiscard]] Validation validated(std::vector<ValidatedRun> runs, double noise = 0);
 
-/// Tables of regimes and of runs, at most `width` characters wide. The document is format/validation_json.h, the
+/// Tables of regimes and of runs, no wider than the screen. The document is format/validation_json.h, the
 /// picture interchange/scatter_picture.h.
-[[nodiscard]] std::string validation_text(const Validation& validation, int width);
+[[nodiscard]] std::string validation_text(const Validation& validation, const Screen& screen);
 
 }  // namespace stagecraft

@@ -105,7 +105,7 @@ std::variant<PlanComparison, Infeasible> compare_plans(const Graph& graph, const
 }
 
 std::string plan_comparison_text(const PlanComparison& comparison, const std::string& first, const std::string& second,
-                                 int width) {
+                                 const Screen& screen) {
   const Prediction& a = comparison.first;
   const Prediction& b = comparison.second;
   std::vector<std::vector<std::string>> rows;
@@ -118,7 +118,7 @@ std::string plan_comparison_text(const PlanComparison& comparison, const std::st
         {"samples per second", fmt::format("{:.1f}", *a.samples_per_s), fmt::format("{:.1f}", *b.samples_per_s)});
   }
   rows.push_back({"largest peak memory", peak_text(a), peak_text(b)});
-  std::string out = table_text({{.title = "", .left = true}, {.title = first}, {.title = second}}, rows, width);
+  std::string out = table_text({{.title = "", .left = true}, {.title = first}, {.title = second}}, rows, screen);
   for (std::size_t i = 0; i < std::min(kShownMoves, comparison.moved.size()); ++i) {
     const MovedLayer& moved = comparison.moved[i];
     out += fmt::format("layer {}: stage {} and stage {}\n", moved.layer, moved.first, moved.second);

@@ -10,6 +10,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/plan.h"
 #include "costmodel/prediction/predict.h"
+#include "costmodel/text/terminal.h"
 
 namespace stagecraft {
 
@@ -54,6 +55,6 @@ struct PlanComparison {
 
 /// For people; `first` and `second` name the plans.
 [[nodiscard]] std::string plan_comparison_text(const PlanComparison& comparison, const std::string& first,
-                                               const std::string& second, int width);
+                                               const std::string& second, const Screen& screen);
 
 }  // namespace stagecraft

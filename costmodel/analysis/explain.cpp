@@ -297,7 +297,7 @@ std::string stages_text(const std::vector<int>& stages) {
   return fmt::format("stage{} {}", stages.size() == 1 ? "" : "s", format_ranges(stages, ", "));
 }
 
-std::string parts_text(const Explanation& e, int width) {
+std::string parts_text(const Explanation& e, const Screen& screen) {
   std::vector<std::vector<std::string>> rows;
   const auto row = [&](const std::string& name, const StepParts& parts, const std::optional<Seconds>& slack) {
     const Seconds step = total(parts);
@@ -315,7 +315,7 @@ std::string parts_text(const Explanation& e, int width) {
                      {.title = "update"},
                      {.title = "bubble"},
                      {.title = "slack"}},
-                    rows, width);
+                    rows, screen);
 }
 
 std::string path_text(const Explanation& e) {
@@ -409,13 +409,13 @@ std::variant<Explanation, Infeasible> explain(const Graph& graph, const Topology
   return out;
 }
 
-std::string explanation_text(const Explanation& e, int width) {
+std::string explanation_text(const Explanation& e, const Screen& screen) {
   std::string out = "step " + format_seconds(e.prediction.iteration);
   if (e.prediction.samples_per_s) out += fmt::format(", {:.1f} samples per second", *e.prediction.samples_per_s);
   if (e.prediction.low && e.prediction.high)
     out +=
         fmt::format(", 90 % interval {} to {}", format_seconds(*e.prediction.low), format_seconds(*e.prediction.high));
-  out += "\n" + parts_text(e, width) + path_text(e);
+  out += "\n" + parts_text(e, screen) + path_text(e);
   const PositionParts& slowest = e.positions[to_index(e.bottleneck)];
   out += fmt::format("bottleneck: {}, {} of work per step, {:.1f} % above the mean\n", stages_text(slowest.stages),
                      format_seconds(busy(slowest.parts)), e.imbalance * 100);

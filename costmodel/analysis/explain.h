@@ -12,6 +12,7 @@
 #include "costmodel/graph.h"
 #include "costmodel/prediction/predict.h"
 #include "costmodel/simulation/critical_path.h"
+#include "costmodel/text/terminal.h"
 #include "costmodel/topology.h"
 #include "costmodel/units.h"
 
@@ -102,8 +103,8 @@ struct ExplainOptions {
 [[nodiscard]] std::variant<Explanation, Infeasible> explain(const Graph& graph, const Topology& topology,
                                                             const BoundPlan& plan, const ExplainOptions& options = {});
 
-/// For people: shares in percent, the path, the bottleneck, the best move, memory; lines of at most `width`, if the
+/// For people: shares in percent, the path, the bottleneck, the best move, memory; no wider than the screen, if the
 /// table's columns allow it.
-[[nodiscard]] std::string explanation_text(const Explanation& explanation, int width);
+[[nodiscard]] std::string explanation_text(const Explanation& explanation, const Screen& screen);
 
 }  // namespace stagecraft

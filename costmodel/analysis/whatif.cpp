@@ -392,7 +392,7 @@ Bytes largest_peak(const Prediction& prediction, const std::vector<int>& ranks) 
 
 }  // namespace
 
-std::string whatif_text(const WhatIf& result, int width) {
+std::string whatif_text(const WhatIf& result, const Screen& screen) {
   std::vector<std::vector<std::string>> rows;
   const auto change = [](double ratio) { return fmt::format("{:+.1f} %", (ratio - 1) * 100); };
   const Prediction& before = result.before;
@@ -420,7 +420,7 @@ std::string whatif_text(const WhatIf& result, int width) {
   }
   std::string out = fmt::format("with {}\n", fmt::join(result.changes, ", "));
   out += table_text({{.title = "", .left = true}, {.title = "before"}, {.title = "after"}, {.title = "change"}}, rows,
-                    width);
+                    screen);
   for (const StagePrediction& stage : after.stages) {
     if (!stage.fits) out += fmt::format("stage {} does not fit in memory after the change\n", stage.stage);
   }

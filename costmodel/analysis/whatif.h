@@ -8,6 +8,7 @@
 #include "costmodel/accuracy/intervals.h"
 #include "costmodel/errors.h"
 #include "costmodel/prediction/predict.h"
+#include "costmodel/text/terminal.h"
 
 namespace stagecraft {
 
@@ -48,6 +49,6 @@ struct WhatIf {
                                                        const PredictOptions& options = {});
 
 /// A table to print: step, throughput, and for each stage the largest peak memory of its ranks, before and after.
-[[nodiscard]] std::string whatif_text(const WhatIf& result, int width);
+[[nodiscard]] std::string whatif_text(const WhatIf& result, const Screen& screen);
 
 }  // namespace stagecraft

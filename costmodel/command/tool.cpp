@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "costmodel/errors/catalogue.h"
+#include "costmodel/text/terminal.h"
 #include "costmodel/text/units_text.h"
 #include "costmodel/version.h"
 
@@ -44,6 +45,10 @@ ErrorKind usage_kind(const CLI::ParseError& error) {
 
 }  // namespace
 
+void warn(const std::string& program, const std::string& text) {
+  std::cerr << program << ": " << emphasized("warning:", Emphasis::Warning, error_screen().colour) << " " << text << "\n";
+}
+
 std::optional<std::string> nearest_name(const std::string& name, const std::vector<std::string>& known) {
   std::optional<std::string> nearest;
   std::size_t fewest = std::max<std::size_t>(1, name.size() / 3) + 1;
@@ -74,8 +79,9 @@ std::optional<std::string> nearest_name(const std::string& name, const std::vect
 int run_tool(const ToolText& text, int argc, char** argv, const std::function<void(CLI::App&)>& configure,
              const std::function<int()>& run) {
   const std::string program = "stagecraft-" + text.verb;
+  const std::string place = emphasized(program + ":", Emphasis::Error, error_screen().colour) + " ";
   const auto refuse_usage = [&](const CLI::ParseError& error, const std::string& suggestion = "") {
-    std::cerr << program << ": " << with_code(error.what() + suggestion, usage_kind(error)) << "\nsee stagecraft "
+    std::cerr << place << with_code(error.what() + suggestion, usage_kind(error)) << "\nsee stagecraft "
               << text.verb << " --help\n";
     return 2;
   };
@@ -91,7 +97,7 @@ int run_tool(const ToolText& text, int argc, char** argv, const std::function<vo
     } catch (const CLI::ExtrasError& e) { return refuse_usage(e, suggested_option(app)); }
     return run();
   } catch (const CLI::ParseError& e) { return refuse_usage(e); } catch (const std::exception& e) {
-    std::cerr << program << ": " << message_of(e) << "\n";
+    std::cerr << place << message_of(e) << "\n";
     return 1;
   }
 }

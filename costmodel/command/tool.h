@@ -25,6 +25,10 @@ struct ToolText {
   std::string versions = "";  ///< versions of libraries, which --version prints after the program's own
 };
 
+/// Says on standard error: "stagecraft-plan: warning: TEXT". On a terminal, warnings and the program's name before an
+/// error are coloured.
+void warn(const std::string& program, const std::string& text);
+
 /// The known name of which `name` is probably a misspelling: the one with the fewest edits (a character added, dropped,
 /// replaced, or swapped with the next), the first if several tie. Nothing if it takes more than one edit and more than
 /// a third of its characters.

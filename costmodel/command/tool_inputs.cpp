@@ -29,7 +29,7 @@ std::string check_times(const std::string& program, const std::string& path, Gra
   if (!distrust.empty() && !acceptance.untrusted)
     throw InputError(ErrorKind::UntrustedProfile,
                      path + ": " + distrust + "; profile again, or add --accept-untrusted");
-  if (!distrust.empty()) fmt::print(stderr, "{}: warning: {}: {}\n", program, path, distrust);
+  if (!distrust.empty()) warn(program, path + ": " + distrust);
   try {
     check_has_times(graph);
     return accepted_differences(graph, topology, acceptance.other_device);

@@ -64,7 +64,7 @@ std::string summary_text(const Prediction& predicted, const Measurement* measure
       row("peak memory", format_bytes(peak.predicted), format_bytes(peak.measured), error_text(peak.error()));
     }
   }
-  return table_text(columns, rows, line_width());
+  return table_text(columns, rows, output_screen());
 }
 
 }  // namespace stagecraft::project

@@ -62,8 +62,8 @@ std::vector<std::vector<std::size_t>> parts(const std::vector<std::size_t>& widt
 }  // namespace
 
 std::string table_text(const std::vector<TableColumn>& columns, const std::vector<std::vector<std::string>>& rows,
-                       int width) {
-  const auto limit = to_index(width);
+                       const Screen& screen, std::optional<std::size_t> best) {
+  const auto limit = to_index(screen.width);
   std::vector<std::size_t> widths;
   for (std::size_t c = 0; c < columns.size(); ++c) {
     std::size_t widest = characters(columns[c].title);
@@ -85,7 +85,7 @@ std::string table_text(const std::vector<TableColumn>& columns, const std::vecto
   std::string out;
   bool was_cut = false;
   for (const std::vector<std::size_t>& part : parts(widths, limit)) {
-    const auto line = [&](const auto& cell_of) {
+    const auto line = [&](const auto& cell_of, std::optional<Emphasis> emphasis) {
       std::string text;
       for (const std::size_t c : part) {
         const std::string cell = cut(cell_of(c), widths[c]);
@@ -95,13 +95,16 @@ std::string table_text(const std::vector<TableColumn>& columns, const std::vecto
         text += columns[c].left ? cell + padding : padding + cell;
       }
       text.erase(text.find_last_not_of(' ') + 1);
-      out += text + "\n";
+      out += (emphasis ? emphasized(text, *emphasis, screen.colour) : text) + "\n";
     };
-    line([&](std::size_t c) -> const std::string& { return columns[c].title; });
-    for (const auto& row : rows) line([&](std::size_t c) -> const std::string& { return row[c]; });
+    line([&](std::size_t c) -> const std::string& { return columns[c].title; }, Emphasis::Heading);
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      line([&](std::size_t c) -> const std::string& { return rows[r][c]; },
+           r == best ? std::optional(Emphasis::Best) : std::nullopt);
+    }
   }
   if (was_cut)
-    out += "(... is cut to " + std::to_string(width) + " columns, COLUMNS=" + std::to_string(whole) + " shows all)\n";
+    out += "(... is cut to " + std::to_string(screen.width) + " columns, COLUMNS=" + std::to_string(whole) + " shows all)\n";
   return out;
 }
 

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "costmodel/text/table.h"
+
 namespace stagecraft {
 namespace {
 
@@ -19,5 +21,30 @@ std::string_view variable(const char* name) {
 bool is_terminal(int descriptor) { return ::isatty(descriptor) == 1 && variable("TERM") != "dumb"; }
 
 bool shows_progress() { return is_terminal(STDERR_FILENO) && variable("CI").empty(); }
+
+bool shows_colour(int descriptor) { return is_terminal(descriptor) && variable("NO_COLOR").empty(); }
+
+std::string emphasized(const std::string& text, Emphasis emphasis, bool colour) {
+  if (!colour || text.empty()) return text;
+  const char* begin = "\033[1m";  // bold
+  switch (emphasis) {
+    case Emphasis::Heading:
+      break;
+    case Emphasis::Best:
+      begin = "\033[32m";  // green
+      break;
+    case Emphasis::Error:
+      begin = "\033[1;31m";  // bold red
+      break;
+    case Emphasis::Warning:
+      begin = "\033[1;33m";  // bold yellow
+      break;
+  }
+  return begin + text + "\033[0m";
+}
+
+Screen output_screen() { return {line_width(), shows_colour(STDOUT_FILENO)}; }
+
+Screen error_screen() { return {line_width(), shows_colour(STDERR_FILENO)}; }
 
 }  // namespace stagecraft

@@ -9,7 +9,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/comparison_json.h"
 #include "costmodel/format/results/step_change_json.h"
-#include "costmodel/text/table.h"
+#include "costmodel/text/terminal.h"
 
 namespace {
 
@@ -72,7 +72,7 @@ int main(int argc, char** argv) {
                 : stagecraft::step_change(std::get<Measurement>(first), std::get<Measurement>(second), skip);
         stagecraft::format::write_text(
             "-", json ? stagecraft::format::step_change_json(change)
-                      : step_change_text(change, first_path, second_path, stagecraft::line_width()));
+                      : step_change_text(change, first_path, second_path, stagecraft::output_screen()));
         return 0;
       });
 }

@@ -6,7 +6,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/plan_comparison_json.h"
 #include "costmodel/text/progress.h"
-#include "costmodel/text/table.h"
+#include "costmodel/text/terminal.h"
 
 int main(int argc, char** argv) {
   stagecraft::ScenarioFiles files;
@@ -43,7 +43,7 @@ int main(int argc, char** argv) {
         }();
         stagecraft::format::write_text(
             "-", json ? stagecraft::format::plan_comparison_json(comparison)
-                      : plan_comparison_text(comparison, first_path, second_path, stagecraft::line_width()));
+                      : plan_comparison_text(comparison, first_path, second_path, stagecraft::output_screen()));
         return 0;
       });
 }

@@ -7,7 +7,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/explanation_json.h"
 #include "costmodel/text/progress.h"
-#include "costmodel/text/table.h"
+#include "costmodel/text/terminal.h"
 
 int main(int argc, char** argv) {
   stagecraft::ScenarioFiles files;
@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
         });
         const auto explanation = stagecraft::answer_of(std::move(result), plan_path + ": ");
         stagecraft::format::write_text("-", json ? stagecraft::format::explanation_json(explanation)
-                                                 : explanation_text(explanation, stagecraft::line_width()));
+                                                 : explanation_text(explanation, stagecraft::output_screen()));
         return 0;
       });
 }

@@ -1,8 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <iostream>
 
 #include "costmodel/accuracy/intervals.h"
@@ -21,6 +19,7 @@
 #include "costmodel/report/text_gantt.h"
 #include "costmodel/text/progress.h"
 #include "costmodel/text/table.h"
+#include "costmodel/text/terminal.h"
 #include "costmodel/text/units_text.h"
 
 namespace {
@@ -77,7 +76,7 @@ void print(const stagecraft::Prediction& p, const std::vector<std::string>& fits
                                  {.title = "in flight"},
                                  {.title = "peak memory"},
                                  {.title = "", .left = true}},
-                                rows, stagecraft::line_width());
+                                rows, stagecraft::error_screen());
   out += "forward and backward are per microbatch, the rest per step; means over replicas\n";
   if (!p.changes.empty()) out += fmt::format("with {}\n", fmt::join(p.changes, ", "));
   if (!p.channel.empty())
@@ -116,7 +115,7 @@ void print(const std::vector<stagecraft::ScalePoint>& scaling) {
                                            {.title = "efficiency"},
                                            {.title = "90 % interval"},
                                            {.title = "", .left = true}},
-                                          rows, stagecraft::line_width());
+                                          rows, stagecraft::error_screen());
 }
 
 /// The files of write_chakra.
@@ -206,10 +205,9 @@ int main(int argc, char** argv) {
           print(prediction.scaling);
         }
         if (gantt) {
-          const char* const no_colour = std::getenv("NO_COLOR");
-          const bool colour = ::isatty(STDERR_FILENO) == 1 && (no_colour == nullptr || *no_colour == '\0');
-          std::cerr << stagecraft::report::text_gantt(stagecraft::report::shown_step(prediction),
-                                                      stagecraft::line_width(), colour);
+          const stagecraft::Screen screen = stagecraft::error_screen();
+          std::cerr << stagecraft::report::text_gantt(stagecraft::report::shown_step(prediction), screen.width,
+                                                      screen.colour);
         }
         if (prediction.reckoned_microbatches > 0) {
           const int replayed = plan.plan().microbatches - prediction.reckoned_microbatches;

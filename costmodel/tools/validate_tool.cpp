@@ -9,7 +9,7 @@
 #include "costmodel/format/results/validation_json.h"
 #include "costmodel/interchange/pictures/scatter_picture.h"
 #include "costmodel/text/progress.h"
-#include "costmodel/text/table.h"
+#include "costmodel/text/terminal.h"
 
 int main(int argc, char** argv) {
   std::vector<std::string> files;
@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
         const std::string document = stagecraft::format::validation_json(validation);
         if (!output.empty()) stagecraft::format::write_text(output, document);
         stagecraft::format::write_text(
-            "-", json ? document : stagecraft::validation_text(validation, stagecraft::line_width()));
+            "-", json ? document : stagecraft::validation_text(validation, stagecraft::output_screen()));
         return 0;
       });
 }

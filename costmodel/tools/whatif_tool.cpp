@@ -9,7 +9,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/whatif_json.h"
 #include "costmodel/text/progress.h"
-#include "costmodel/text/table.h"
+#include "costmodel/text/terminal.h"
 
 int main(int argc, char** argv) {
   stagecraft::ScenarioFiles files;
@@ -41,7 +41,7 @@ int main(int argc, char** argv) {
         });
         const auto whatif = stagecraft::answer_of(std::move(result), plan_path + ": ");
         stagecraft::format::write_text(
-            "-", json ? stagecraft::format::whatif_json(whatif) : whatif_text(whatif, stagecraft::line_width()));
+            "-", json ? stagecraft::format::whatif_json(whatif) : whatif_text(whatif, stagecraft::output_screen()));
         return 0;
       });
 }

@@ -15,7 +15,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/index.h"
 #include "costmodel/report/pictures.h"
-#include "costmodel/text/table.h"
+#include "costmodel/text/terminal.h"
 #include "costmodel/text/units_text.h"
 #include "costmodel/version.h"
 #include "partitioner/candidate.h"
@@ -322,14 +322,14 @@ RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& contex
     }
     context.end_progress();
     if (!request.folder.empty()) write_plans(request.folder, plans, context.force, list);
-    std::string text = list_text(list, request.all ? 0 : kLines, context.mark, line_width());
+    std::string text = list_text(list, request.all ? 0 : kLines, context.mark, error_screen());
     const int more = request.top.value_or(0) - to_int(plans.size());
     if (more > 0)
       text += fmt::format("there are no more than these {} distinct plans among the candidates\n", plans.size());
     if (gathered.not_simulated > 0)
       text += fmt::format("{} more were not simulated: time was up, see --time-limit\n", gathered.not_simulated);
     if (const std::string skipped = skipped_text(gathered.skipped); !skipped.empty()) text += skipped + "\n";
-    if (request.explain) text += reasons_text(list, context.mark, line_width());
+    if (request.explain) text += reasons_text(list, context.mark, error_screen());
     fmt::print(stderr, "{}", text);
     if (!request.picture.empty())
       format::write_text(request.picture, picture_file(report::front_picture("front", list, list.memory_limit)));

@@ -94,7 +94,7 @@ format::PlanList plan_list(const std::vector<RankedPlan>& plans, const Gathered&
   return out;
 }
 
-std::string list_text(const format::PlanList& list, int lines, const std::string& mark, int width) {
+std::string list_text(const format::PlanList& list, int lines, const std::string& mark, const Screen& screen) {
   const bool costs = list.objective == to_string(Objective::Cost) || list.price_per_device_hour;
   const bool samples = list.plans.front().samples_per_s.has_value();
   const bool front = list.list == "front";
@@ -135,7 +135,7 @@ std::string list_text(const format::PlanList& list, int lines, const std::string
     }
     rows.push_back(std::move(row));
   }
-  std::string out = table_text(columns, rows, width);
+  std::string out = table_text(columns, rows, screen, 0);
   if (shown < list.plans.size()) out += fmt::format("and {} more; --all shows them\n", list.plans.size() - shown);
   if (list.proven) out += proven_text(*list.proven, to_int(list.plans.size()));
   return out;

@@ -6,6 +6,7 @@
 
 #include "costmodel/format/results/plan_list_json.h"
 #include "costmodel/graph.h"
+#include "costmodel/text/terminal.h"
 #include "partitioner/choices/choice.h"
 #include "partitioner/choices/gather.h"
 
@@ -27,8 +28,9 @@ struct ListRequest {
 [[nodiscard]] format::PlanList plan_list(const std::vector<RankedPlan>& plans, const Gathered& gathered,
                                          const ListRequest& request);
 
-/// The list as text: a table with lines of at most `width`, of at most `lines` plans (0: all), and how many more there
+/// The list as text: a table no wider than the screen, of at most `lines` plans (0: all), and how many more there
 /// are. `mark` goes before each figure.
-[[nodiscard]] std::string list_text(const format::PlanList& list, int lines, const std::string& mark, int width);
+[[nodiscard]] std::string list_text(const format::PlanList& list, int lines, const std::string& mark,
+                                    const Screen& screen);
 
 }  // namespace stagecraft::partitioner

@@ -212,7 +212,7 @@ std::vector<std::string> smallest_changes(const Question& question) {
   return out;
 }
 
-std::string reasons_text(const format::PlanList& list, const std::string& mark, int width) {
+std::string reasons_text(const format::PlanList& list, const std::string& mark, const Screen& screen) {
   std::vector<std::vector<std::string>> rows;
   std::string sentences;
   const format::ListedPlan& best = list.plans.front();
@@ -244,7 +244,7 @@ std::string reasons_text(const format::PlanList& list, const std::string& mark, 
                      {.title = "reduction"},
                      {.title = "transfers"},
                      {.title = "bubble"}},
-                    rows, width) +
+                    rows, screen) +
          sentences;
   for (const format::Relaxation& each : list.relaxations) {
     out += each.change;

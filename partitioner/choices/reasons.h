@@ -6,6 +6,7 @@
 
 #include "costmodel/format/results/plan_list_json.h"
 #include "costmodel/graph.h"
+#include "costmodel/text/terminal.h"
 #include "costmodel/topology.h"
 #include "partitioner/choices/choice.h"
 #include "partitioner/choices/gather.h"
@@ -39,6 +40,6 @@ struct Question {
 
 /// Why the first plan is better than the others, and which constraints bind: a table of the parts of their steps, and
 /// sentences. `mark` goes before each figure. Plans without parts are left out.
-[[nodiscard]] std::string reasons_text(const format::PlanList& list, const std::string& mark, int width);
+[[nodiscard]] std::string reasons_text(const format::PlanList& list, const std::string& mark, const Screen& screen);
 
 }  // namespace stagecraft::partitioner

@@ -76,7 +76,7 @@ ScheduleSearch search_schedules(const std::vector<std::string>& schedules, const
   throw NoAnswerError("", {"no plan with any of these schedules:" + reasons});
 }
 
-std::string trials_text(const ScheduleSearch& search, const std::string& mark, int width) {
+std::string trials_text(const ScheduleSearch& search, const std::string& mark, const Screen& screen) {
   std::vector<std::vector<std::string>> rows;
   std::string reasons;
   for (const ScheduleTrial& trial : search.trials) {
@@ -101,7 +101,7 @@ std::string trials_text(const ScheduleSearch& search, const std::string& mark, i
                      {.title = "bubble"},
                      {.title = "peak memory"},
                      {.title = "", .left = true}},
-                    rows, width) +
+                    rows, screen, search.best) +
          reasons;
 }
 

@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "costmodel/text/terminal.h"
 #include "costmodel/units.h"
 #include "partitioner/strategy.h"
 
@@ -36,7 +37,7 @@ struct ScheduleSearch {
                                               const std::function<StrategyResult(const Constraints&)>& plan);
 
 /// A table of the trials. `mark` comes before each figure.
-[[nodiscard]] std::string trials_text(const ScheduleSearch& search, const std::string& mark, int width);
+[[nodiscard]] std::string trials_text(const ScheduleSearch& search, const std::string& mark, const Screen& screen);
 
 /// The same in one line, for a plan's provenance: "gpipe 14.0 ms, 1f1b 12.0 ms; no plan with zb-h1".
 [[nodiscard]] std::string trials_note(const ScheduleSearch& search);

@@ -22,7 +22,8 @@ constexpr std::size_t kShown = 12;
 
 }  // namespace
 
-std::string stages_text(const Graph& graph, const RankedPlan& ranked, const std::string& other_device, int width) {
+std::string stages_text(const Graph& graph, const RankedPlan& ranked, const std::string& other_device,
+                        const Screen& screen) {
   const Plan& plan = ranked.plan;
   const Prediction& prediction = ranked.prediction;
   const std::string mark = other_device.empty() ? "" : "~";
@@ -47,7 +48,7 @@ std::string stages_text(const Graph& graph, const RankedPlan& ranked, const std:
                                 {.title = "fwd + bwd"},
                                 {.title = "parameters"},
                                 {.title = "first .. last", .left = true, .can_be_cut = true}},
-                               rows, width);
+                               rows, screen);
   // A strategy without the end of a step in its model does not see that replicas beyond the microbatches are idle.
   const bool endless = ranked.endless && !prediction.idle_devices.empty();
   if (plan.steady_state) {
@@ -63,7 +64,7 @@ std::string stages_text(const Graph& graph, const RankedPlan& ranked, const std:
   return out + "\n";
 }
 
-std::string ranking_text(const Ranking& ranking, const std::string& mark, int width) {
+std::string ranking_text(const Ranking& ranking, const std::string& mark, const Screen& screen) {
   const std::vector<RankedPlan>& plans = ranking.plans;
   std::vector<std::vector<std::string>> rows;
   for (const RankedPlan& r : std::span(plans).first(std::min(plans.size(), kShown))) {
@@ -83,7 +84,7 @@ std::string ranking_text(const Ranking& ranking, const std::string& mark, int wi
                                 {.title = "bubble"},
                                 {.title = "peak memory"},
                                 {.title = "", .left = true}},
-                               rows, width);
+                               rows, screen, plans.front().fits ? std::optional<std::size_t>(0) : std::nullopt);
   if (plans.size() > kShown) out += fmt::format("and {} more\n", plans.size() - kShown);
   if (ranking.slower > 0) {
     out += fmt::format("{} more skipped: {} compute time alone exceeds the best step\n", ranking.slower,

@@ -3,19 +3,20 @@
 #include <string>
 
 #include "costmodel/graph.h"
+#include "costmodel/text/terminal.h"
 #include "partitioner/strategy.h"
 
 namespace stagecraft::partitioner {
 
-/// The stages of a plan as a table of at most `width` columns, then its times and, of a plan with a lower bound, how
+/// The stages of a plan as a table no wider than the screen, then its times and, of a plan with a lower bound, how
 /// far it can be from the best. Ends with a line end. `other_device`: how the device of the times differs from the
 /// topology's; then every figure is marked with ~, and a line says so. Precondition: the plan is valid for the graph.
 [[nodiscard]] std::string stages_text(const Graph& graph, const RankedPlan& ranked, const std::string& other_device,
-                                      int width);
+                                      const Screen& screen);
 
-/// The compared plans, best first, as a table of at most `width` columns; of many only the first ones. Then, where
+/// The compared plans, best first, as a table no wider than the screen; of many only the first ones. Then, where
 /// there are any, how many others there are, what was not simulated, how ties are decided, and what was skipped. `mark`
 /// comes before every figure.
-[[nodiscard]] std::string ranking_text(const Ranking& ranking, const std::string& mark, int width);
+[[nodiscard]] std::string ranking_text(const Ranking& ranking, const std::string& mark, const Screen& screen);
 
 }  // namespace stagecraft::partitioner

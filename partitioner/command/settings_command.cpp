@@ -12,7 +12,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
-#include "costmodel/text/table.h"
+#include "costmodel/text/terminal.h"
 #include "partitioner/settings/settings_listing.h"
 #include "partitioner/settings/settings_search.h"
 
@@ -123,7 +123,7 @@ SizedPlan best_of_settings(const PlanRequest& request, const Graph& graph, const
   SettingTrial& best = search.trials[search.best];
   format::PlanList list = settings_list(search, space, topology);
   for (const std::string& each : graphs.notes) list.skipped.emplace_back(each, 1);
-  fmt::print(stderr, "{}", settings_list_text(list, request.choice.all ? 0 : kLines, mark, line_width()));
+  fmt::print(stderr, "{}", settings_list_text(list, request.choice.all ? 0 : kLines, mark, error_screen()));
   for (const std::string& each : graphs.notes) fmt::print(stderr, "note: {}\n", each);
   const SizedGraph& chosen = space.graphs[best.settings.graph];
   note_graph(request, graph, chosen);

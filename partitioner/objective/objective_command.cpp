@@ -120,7 +120,7 @@ void declare(CLI::App& app, Request& request) {
   app.callback([&request, &app] { check_usage(request, app); });
 }
 
-std::string answer_text(const ObjectiveAnswer& answer) {
+std::string answer_text(const ObjectiveAnswer& answer, const Screen& screen) {
   std::string out =
       fmt::format("{} of {}: {:.9g} {}\n", answer.profile, answer.source, answer.value.value, answer.unit);
   if (is_exact(answer)) {
@@ -162,7 +162,7 @@ std::string answer_text(const ObjectiveAnswer& answer) {
     }
     row.push_back(stage.layers.empty() ? "" : stage.layers.front() + " .. " + stage.layers.back());
   }
-  out += table_text(columns, rows, line_width());
+  out += table_text(columns, rows, screen);
   if (answer.downsets > 0)
     out += fmt::format("{} nodes, {} down-sets, {} pairs of them evaluated\n", answer.nodes, answer.downsets,
                        answer.pairs);
@@ -218,7 +218,7 @@ int run(Request& request) {
                  ? answer_objective(interchange::parse_piper(text, request.problem), units, request.options)
                  : answer_objective(interchange::parse_dnn_partitioning(text, request.problem), units, request.options);
     });
-    format::write_text("-", request.json ? objective_json(answer) : answer_text(answer));
+    format::write_text("-", request.json ? objective_json(answer) : answer_text(answer, output_screen()));
     return 0;
   }
   if (!request.output.empty())
@@ -230,7 +230,8 @@ int run(Request& request) {
   ObjectiveAnswer answer = found(
       request, request.graph, [&] { return answer_objective(request.profile, graph, topology, request.options); });
   if (!other.empty()) answer.notes.push_back("times of another device: " + other);
-  const std::string shown = request.json ? objective_json(answer) : answer_text(answer);
+  const Screen screen = request.output == "-" ? error_screen() : output_screen();
+  const std::string shown = request.json ? objective_json(answer) : answer_text(answer, screen);
   if (request.output.empty()) {
     format::write_text("-", shown);
     return 0;

@@ -17,9 +17,10 @@ namespace stagecraft::partitioner {
 namespace {
 
 constexpr const char* kOpen = "open";
+constexpr const char* kBest = "best";
 
 std::string outcome_of(const SettingTrial& trial, const SettingTrial& best) {
-  if (&trial == &best) return "best";
+  if (&trial == &best) return kBest;
   if (!is_settled(trial, best.plan->prediction.iteration)) return kOpen;
   if (trial.plan) return "not better";
   if (trial.need) return "does not fit";
@@ -73,12 +74,12 @@ format::PlanList settings_list(const SettingsSearch& search, const SettingSpace&
     out.settings.back().outcome = outcome_of(trial, best);
   }
   std::ranges::stable_sort(out.settings, {}, [](const format::ListedSetting& each) {
-    return std::tuple(each.outcome != "best", each.step.value_or(kForever), each.lower_bound.value_or(kForever));
+    return std::tuple(each.outcome != kBest, each.step.value_or(kForever), each.lower_bound.value_or(kForever));
   });
   return out;
 }
 
-std::string settings_list_text(const format::PlanList& list, int lines, const std::string& mark, int width) {
+std::string settings_list_text(const format::PlanList& list, int lines, const std::string& mark, const Screen& screen) {
   const std::size_t all = list.settings.size();
   const std::size_t shown = lines == 0 ? all : std::min(all, to_index(lines));
   const auto any = [&](const auto& has) { return std::ranges::any_of(list.settings, has); };
@@ -90,8 +91,10 @@ std::string settings_list_text(const format::PlanList& list, int lines, const st
   for (const char* title : {"step", "at least", "memory"}) columns.push_back({.title = title});
   columns.push_back({.title = "", .left = true});
   std::vector<std::vector<std::string>> rows;
+  std::optional<std::size_t> best;
   for (std::size_t i = 0; i < shown; ++i) {
     const format::ListedSetting& each = list.settings[i];
+    if (each.outcome == kBest) best = i;
     std::vector<std::string> row{microbatches_text(each), each.schedule};
     if (recomputes) row.push_back(recomputation_text(each.recompute, each.recompute_every));
     if (buckets) row.push_back(each.gradient_bucket_bytes ? format_bytes(*each.gradient_bucket_bytes) : "none");
@@ -101,7 +104,7 @@ std::string settings_list_text(const format::PlanList& list, int lines, const st
     row.push_back(each.outcome);
     rows.push_back(std::move(row));
   }
-  std::string out = table_text(columns, rows, width);
+  std::string out = table_text(columns, rows, screen, best);
   if (shown < all) out += fmt::format("and {} more; --all shows them\n", all - shown);
   if (const auto open = open_ones(list); open > 0) {
     out += fmt::format("{} of {} settings {} open: time was up before it was clear that no plan with {} is better\n",

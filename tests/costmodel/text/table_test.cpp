@@ -50,6 +50,37 @@ TEST(TableText, ContinuesBelowWithTheFirstColumnRepeated) {
             "    1     4 ms   no\n");
 }
 
+// As wide as without colours: escape sequences take no place. The last column has no spaces after it to colour.
+TEST(TableText, ColoursTitlesAndTheBestRow) {
+  const std::vector<TableColumn> columns{{.title = "n"}, {.title = "name", .left = true}};
+  const std::vector<std::vector<std::string>> rows{{"1", "a"}, {"22", "longer"}};
+  EXPECT_EQ(table_text(columns, rows, {9, true}, 1),
+            "\033[1m n name\033[0m\n"
+            " 1 a\n"
+            "\033[32m22 longer\033[0m\n");
+  EXPECT_EQ(table_text(columns, rows, {9, false}, 1),
+            " n name\n"
+            " 1 a\n"
+            "22 longer\n");
+}
+
+TEST(TableText, ColoursEachPartOfATableThatContinuesBelow) {
+  EXPECT_EQ(table_text({{.title = "stage"}, {.title = "forward"}, {.title = "backward"}},
+                       {{"0", "1 ms", "2 ms"}, {"1", "3 ms", "4 ms"}}, {20, true}, 0),
+            "\033[1mstage forward\033[0m\n"
+            "\033[32m    0    1 ms\033[0m\n"
+            "    1    3 ms\n"
+            "\033[1mstage backward\033[0m\n"
+            "\033[32m    0     2 ms\033[0m\n"
+            "    1     4 ms\n");
+}
+
+TEST(Beginning, CountsCharacters) {
+  EXPECT_EQ(beginning("\u00e4pfel", 2), "\u00e4p");
+  EXPECT_EQ(beginning("short", 9), "short");
+  EXPECT_EQ(beginning("none", 0), "");
+}
+
 TEST(TableText, KeepsEveryLineWithinTheWidth) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);
