@@ -13,11 +13,15 @@
 #include <string_view>
 #include <utility>
 
+#include "costmodel/analysis/scaling.h"
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
+#include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/device_types.h"
 #include "costmodel/prediction/progress_parts.h"
 #include "costmodel/prediction/stage_costs.h"
+#include "costmodel/roofline/cards.h"
+#include "costmodel/roofline/estimate.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 
@@ -25,6 +29,9 @@ namespace stagecraft {
 namespace {
 
 using Names = std::vector<std::string>;  // the parts of a name between dots
+
+/// Groups of a level that can be set.
+constexpr int kMostGroups = 1 << 20;
 
 std::invalid_argument wrong(const std::string& value, const std::string& expected) {
   return std::invalid_argument("found \"" + value + "\", expected " + expected);
@@ -117,13 +124,18 @@ Stage& stage_of(Scenario& scenario, const std::string& name) {
   return scenario.plan.stages[static_cast<std::size_t>(*index)];
 }
 
-Link& link_of(Scenario& scenario, const std::string& name) {
+/// The level's index.
+int level_of(const Scenario& scenario, const std::string& name) {
   std::vector<std::string> known;
-  for (Level& level : scenario.topology.levels) {
-    if (level.name == name) return level.link;
+  for (const Level& level : scenario.topology.levels) {
+    if (level.name == name) return to_int(known.size());
     known.push_back(level.name);
   }
   throw InputError(ErrorKind::UnknownName, unknown_name("level", name, known));
+}
+
+Link& link_of(Scenario& scenario, const std::string& name) {
+  return scenario.topology.levels[to_index(level_of(scenario, name))].link;
 }
 
 /// Scales the latency in each measured time, that of `hops` messages, and the rest.
@@ -247,6 +259,61 @@ void set_bucket(Scenario& scenario, const Names&, const std::string& value) {
   if (value != "off") scenario.plan.gradient_bucket_bytes = parse_bytes(value);
 }
 
+void set_count(Scenario& scenario, const Names& names, const std::string& value) {
+  const int level = level_of(scenario, names[0]);
+  const auto by = factor(value);
+  const double count = by ? *by * scenario.topology.levels[to_index(level)].count : number(value).value_or(0);
+  if (count < 1 || count > kMostGroups || count != std::floor(count))
+    throw wrong(value, "an integer of 1 or more, or a factor such as 2x that makes one");
+  scenario = with_groups(scenario, level, static_cast<int>(count));
+}
+
+/// The device of the graph's times, as a roofline describes it.
+roofline::Machine machine_of_times(const Graph& graph) {
+  const std::string name = measured_device(graph).name;
+  roofline::Machine out = [&] {
+    try {
+      return roofline::machine_of(roofline::find_card(name), graph.dtype, graph.allow_tf32.value_or(false));
+    } catch (const std::invalid_argument&) {
+      throw std::invalid_argument(fmt::format(
+          "the graph's times are those of {}, whose peak rates are not in the table of cards; stagecraft estimate "
+          "takes them by hand, and makes the graph of the other device",
+          name.empty() ? "an unknown device" : "\"" + name + "\""));
+    }
+  }();
+  if (graph.estimate) {
+    out.peak = graph.estimate->peak;
+    out.bandwidth = graph.estimate->bandwidth;
+    out.time_per_operator = graph.estimate->time_per_operator;
+  }
+  return out;
+}
+
+/// An estimate of an estimate has the doubts of both.
+void add_doubt(Timing& timing, const Timing& before) {
+  if (timing.log_spread && before.log_spread) timing.log_spread = std::hypot(*timing.log_spread, *before.log_spread);
+}
+
+void set_device(Scenario& scenario, const Names&, const std::string& value) {
+  const roofline::Card& card = roofline::find_card(value);
+  if (!scenario.topology.others.empty() || !scenario.graph.profiles.empty())
+    throw std::invalid_argument("needs devices of one type, the topology has several");
+  const Graph before = scenario.graph;
+  const roofline::RooflineReference reference{before, machine_of_times(before)};
+  const roofline::Machine target = roofline::machine_of(card, before.dtype, before.allow_tf32.value_or(false));
+  scenario.graph = roofline::estimated(before, target, reference);
+  for (std::size_t i = 0; before.estimate && i < before.layers.size(); ++i) {
+    Layer& layer = scenario.graph.layers[i];
+    add_doubt(layer.forward, before.layers[i].forward);
+    add_doubt(layer.backward, before.layers[i].backward);
+    if (layer.update && before.layers[i].update) add_doubt(*layer.update, *before.layers[i].update);
+  }
+  Device& device = scenario.topology.device;
+  device.name = card.name;
+  device.kind = DeviceKind::Gpu;
+  device.memory = card.memory;
+}
+
 void set_memory(Scenario& scenario, const Names&, const std::string& value) {
   auto& memory = scenario.topology.device.memory;
   if (const auto by = factor(value)) {
@@ -275,6 +342,10 @@ const std::vector<Setting>& table() {
       {{"gradient_bucket", "25MB, off", "largest bucket of gradients in one all-reduce"}, set_bucket},
       {{"link.LEVEL.bandwidth", "2x, 25GB/s", "of the level's links, and of what was measured on them"}, set_bandwidth},
       {{"link.LEVEL.latency", "0.5x, 5us", "of the level's links, and of what was measured on them"}, set_latency},
+      {{"LEVEL.count", "4, 2x", "groups of the level; more get copies of the plan, with fewer it has fewer copies"},
+       set_count},
+      {{"device", "H200", "card of all devices (stagecraft estimate --list): estimated times, and its memory"},
+       set_device},
       {{"memory", "2x, 80GiB", "memory of each device"}, set_memory},
   };
   return settings;
@@ -295,13 +366,15 @@ Names parts_of(const std::string& name) {
   return out;
 }
 
-/// Whether `name` is the setting; a level's name may have dots.
+/// Whether `name` is the setting; what stands for any text may have dots.
 std::optional<Names> matched(const Names& setting, const Names& name) {
-  if (name.size() < setting.size() || (setting.size() == 1 && name.size() > 1)) return std::nullopt;
+  const auto variable = std::find_if(setting.begin(), setting.end(), is_variable) - setting.begin();
+  const bool has_variable = to_index(variable) < setting.size();
+  if (name.size() < setting.size() || (!has_variable && name.size() > setting.size())) return std::nullopt;
   Names out = name;
-  while (out.size() > setting.size()) {  // only the middle part of three may have dots
-    out[1] += "." + out[2];
-    out.erase(out.begin() + 2);
+  while (out.size() > setting.size()) {
+    out[to_index(variable)] += "." + out[to_index(variable) + 1];
+    out.erase(out.begin() + variable + 1);
   }
   for (std::size_t i = 0; i < out.size(); ++i) {
     if (!is_variable(setting[i]) && setting[i] != out[i]) return std::nullopt;
@@ -351,6 +424,7 @@ std::variant<WhatIf, Infeasible> what_if(const Scenario& scenario, const std::ve
     if (auto* none = std::get_if<Infeasible>(&result)) return std::move(*none);
     (after ? out.after : out.before) = std::get<Prediction>(std::move(result));
   }
+  if (changed.graph.estimate != scenario.graph.estimate) out.after.other_device = estimate_text(changed.graph);
   out.before_microbatch = out.before.iteration / scenario.plan.microbatches;
   out.after_microbatch = out.after.iteration / changed.plan.microbatches;
   auto ratio = step_ratio(changed, scenario, calibration, parts.next(2));
@@ -363,7 +437,7 @@ namespace {
 
 /// The ranks that run the same stages.
 struct RanksOfStages {
-  std::string label;  ///< "stage 1, ranks 2-5"; with chunks "stages 0, 2, rank 0"
+  std::string stages;  ///< "stage 1"; with chunks "stages 0, 2"
   std::vector<int> ranks;
 };
 
@@ -374,14 +448,18 @@ std::vector<RanksOfStages> ranks_by_stage(const Prediction& prediction) {
     ranks[to_index(prediction.timeline.stage_of_rank[to_index(each.rank)])].push_back(each.rank);
   std::vector<RanksOfStages> out;
   for (std::size_t p = 0; p < positions.size(); ++p) {
-    const std::vector<int>& of = ranks[p];
-    if (of.empty()) continue;
-    out.push_back({fmt::format("stage{} {}, {}", positions[p].size() == 1 ? "" : "s", fmt::join(positions[p], ", "),
-                               of.size() == 1 ? fmt::format("rank {}", of[0])
-                                              : fmt::format("ranks {}-{}", of.front(), of.back())),
-                   of});
+    out.push_back({fmt::format("stage{} {}", positions[p].size() == 1 ? "" : "s", fmt::join(positions[p], ", ")),
+                   std::move(ranks[p])});
   }
   return out;
+}
+
+/// "stage 1, ranks 2-5"; without the ranks if the change gives the stages others.
+std::string label_of(const RanksOfStages& before, const RanksOfStages& after) {
+  const std::vector<int>& ranks = before.ranks;
+  if (ranks != after.ranks) return before.stages;
+  return before.stages + (ranks.size() == 1 ? fmt::format(", rank {}", ranks[0])
+                                            : fmt::format(", ranks {}-{}", ranks.front(), ranks.back()));
 }
 
 Bytes largest_peak(const Prediction& prediction, const std::vector<int>& ranks) {
@@ -413,14 +491,19 @@ std::string whatif_text(const WhatIf& result, const Screen& screen) {
   }
   rows.push_back({"bubble", fmt::format("{:.1f} %", before.bubble * 100), fmt::format("{:.1f} %", after.bubble * 100),
                   fmt::format("{:+.1f} pt", (after.bubble - before.bubble) * 100)});
-  for (const RanksOfStages& of : ranks_by_stage(before)) {
-    const Bytes a = largest_peak(before, of.ranks);
-    const Bytes b = largest_peak(after, of.ranks);
-    rows.push_back({of.label + " peak memory", format_bytes(a), format_bytes(b), a > Bytes(0) ? change(b / a) : "-"});
+  const std::vector<RanksOfStages> ranks_before = ranks_by_stage(before);
+  const std::vector<RanksOfStages> ranks_after = ranks_by_stage(after);
+  for (std::size_t p = 0; p < std::min(ranks_before.size(), ranks_after.size()); ++p) {
+    if (ranks_before[p].ranks.empty()) continue;
+    const Bytes a = largest_peak(before, ranks_before[p].ranks);
+    const Bytes b = largest_peak(after, ranks_after[p].ranks);
+    rows.push_back({label_of(ranks_before[p], ranks_after[p]) + " peak memory", format_bytes(a), format_bytes(b),
+                    a > Bytes(0) ? change(b / a) : "-"});
   }
   std::string out = fmt::format("with {}\n", fmt::join(result.changes, ", "));
   out += table_text({{.title = "", .left = true}, {.title = "before"}, {.title = "after"}, {.title = "change"}}, rows,
                     screen);
+  if (!after.other_device.empty()) out += "after the change: " + after.other_device + "\n";
   for (const StagePrediction& stage : after.stages) {
     if (!stage.fits) out += fmt::format("stage {} does not fit in memory after the change\n", stage.stage);
   }

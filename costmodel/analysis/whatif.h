@@ -19,7 +19,7 @@ struct SettingText {
   std::string meaning;
 };
 
-/// All quantities that can be set. `stage.S` and `link.LEVEL` name a stage of the plan and a level of the topology.
+/// All quantities that can be set. `S` and `LEVEL` stand for a stage of the plan and a level of the topology.
 [[nodiscard]] const std::vector<SettingText>& settings_known();
 
 /// The scenario after `change`, "NAME=VALUE". A value with a trailing x is a factor ("0.8x"). A faster link divides the
@@ -28,8 +28,10 @@ struct SettingText {
 /// processor time of messages, which is a part of theirs, the latency's factor scales what every message takes (the
 /// time of the smallest measured one), the bandwidth's the rest. Layer times, on every type of devices, are first
 /// scaled by closure_factor, whose iteration is then dropped, so that a change of one stage leaves the others alone. An
-/// absolute time of a stage is that on the slowest type of its devices. Throws std::invalid_argument: a change without
-/// "=", an unknown name (listing the known ones), level or stage, or a value that is not valid for it.
+/// absolute time of a stage is that on the slowest type of its devices. Another number of groups changes the plan too,
+/// as with_groups says. Another card scales the graph's times as roofline::estimated does, from the card that they belong
+/// to, and sets the devices' name and memory; links stay. Throws std::invalid_argument: a change without "=", an unknown
+/// name (listing the known ones), level, stage or card, or a value that is not valid for it.
 [[nodiscard]] Scenario with_change(Scenario scenario, const std::string& change);
 
 /// Predictions before and after changes.

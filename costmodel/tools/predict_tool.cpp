@@ -177,6 +177,7 @@ int main(int argc, char** argv) {
         stagecraft::format::check_outputs(inputs, {{output, "stagecraft.prediction"}, {trace, "Chrome trace"}}, force);
         if (!chakra.empty()) stagecraft::format::check_can_write_in(chakra);
         stagecraft::ScenarioInputs scenario = read_scenario("stagecraft-predict", files);
+        const std::optional<stagecraft::Estimate> estimate = scenario.graph.estimate;
         const auto [graph, topology, given] = stagecraft::with_settings(
             {std::move(scenario.graph), std::move(scenario.topology), stagecraft::format::read_plan(plan_path)},
             changes);
@@ -188,7 +189,7 @@ int main(int argc, char** argv) {
           return stagecraft::predict_with_intervals(graph, topology, plan, scenario.calibration, options);
         });
         auto prediction = stagecraft::answer_of(std::move(result), plan_path + ": ");
-        prediction.other_device = scenario.other_device;
+        prediction.other_device = graph.estimate == estimate ? scenario.other_device : estimate_text(graph);
         prediction.changes = changes;
         print(prediction, fit_texts(prediction, topology.device.memory, plan.positions()),
               stagecraft::slowdown_assumption(graph, topology));

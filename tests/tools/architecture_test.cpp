@@ -34,7 +34,7 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"costmodel/simulation", {"costmodel"}},
     {"costmodel/prediction", {"costmodel/links", "costmodel/simulation", "costmodel/text"}},
     {"costmodel/accuracy", {"costmodel/prediction"}},
-    {"costmodel/analysis", {"costmodel/accuracy"}},
+    {"costmodel/analysis", {"costmodel/accuracy", "costmodel/roofline"}},
     {"costmodel/doctor", {"costmodel/prediction"}},
     {"costmodel/roofline", {"costmodel/prediction"}},
     {"costmodel/format/files", {"costmodel"}},

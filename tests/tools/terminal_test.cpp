@@ -2,10 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <vector>
 
 #include "costmodel/format/json.h"
 #include "tests/support/chains.h"
+#include "tests/support/pipedream_cases.h"
+#include "tests/support/places.h"
 #include "tests/support/pseudo_terminal.h"
 #include "tests/support/run_command.h"
 
@@ -17,8 +18,8 @@ namespace {
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using ::testing::StartsWith;
 using testing::Outcome;
+using ::testing::StartsWith;
 
 const std::string kEscape = "\033[";
 
@@ -26,10 +27,9 @@ class ToolsOnATerminal : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!terminal_.is_open()) GTEST_SKIP() << "this machine has no pseudo-terminals (/dev/pts)";
-    // So many splits that no search of a second ends by itself.
-    std::vector<double> times;
-    for (int i = 0; i < 400; ++i) times.push_back(1 + (i * 37 % 11) * 0.1);
-    folder_.write("long.json", format::graph_json(testing::chain_graph(times, times, Bytes(100'000'000))));
+    // A search of a second does not end by itself: one of six leaves a gap of 7.5 %.
+    folder_.write("long.json",
+                  format::graph_json(read_pipedream_profile(source_folder() + "/tests/golden/pipedream", "gnmt")));
     const Graph graph = testing::chain_graph({1, 1, 1}, {2, 2, 2});
     folder_.write("graph.json", format::graph_json(graph));
     folder_.write("topology.json", format::topology_json(testing::flat_topology(2)));
@@ -43,17 +43,31 @@ class ToolsOnATerminal : public ::testing::Test {
   testing::PseudoTerminal terminal_{132};
 };
 
-const std::string kLongPlan = "plan long.json -n 16 --microbatches 12 --time-limit 1 -o plan.json";
+const std::string kLongPlan = "plan long.json -n 4 -b 1e9 --microbatches 8 --time-limit 1 -o plan.json";
 
 TEST_F(ToolsOnATerminal, ShowHowFarASearchIsAndRemoveItBeforeTheResult) {
   EXPECT_EQ(run(kLongPlan).status, 0);
   const std::string written = terminal_.written();
-  EXPECT_THAT(written, ContainsRegex("\r\033\\[Koptimal: 0\\.[5-9] of 1 s, best step [0-9.]+ s, gap at most [0-9.]+ %, "
+  EXPECT_THAT(written, ContainsRegex("\r\033\\[Koptimal: 0\\.[5-9] of 1 s, best step [0-9.]+ ms, gap at most [0-9.]+ %, "
                                      "[0-9]+ plans predicted"));
   const std::string shown = testing::shown_after(written);
   EXPECT_THAT(shown, StartsWith("plan "));
   EXPECT_THAT(shown, HasSubstr("predicted step"));
   EXPECT_THAT(shown, Not(HasSubstr("optimal: ")));
+}
+
+TEST_F(ToolsOnATerminal, RemoveItBeforeAListOfPlans) {
+  EXPECT_EQ(run(kLongPlan + " --top 3").status, 0);
+  const std::string written = terminal_.written();
+  EXPECT_THAT(written, ContainsRegex("\r\033\\[Kall strategies: optimal: 0\\.[5-9] of 1 s, best step"));
+  EXPECT_THAT(testing::shown_after(written), StartsWith("# plan "));
+}
+
+TEST_F(ToolsOnATerminal, RemoveItBeforeATableOfSettings) {
+  EXPECT_EQ(run(kLongPlan + " --settings best").status, 0);
+  const std::string written = terminal_.written();
+  EXPECT_THAT(written, ContainsRegex("\r\033\\[Ksettings: 0\\.[5-9] of 1 s, [0-9]+ of [0-9]+, best step"));
+  EXPECT_THAT(testing::shown_after(written), StartsWith("microbatches "));
 }
 
 TEST_F(ToolsOnATerminal, ShowNoProgressInACiJob) {

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <vector>
+
 #include "costmodel/prediction/device_types.h"
 #include "tests/support/chains.h"
 
@@ -147,6 +150,77 @@ TEST(WhatIf, ChangesThePlanAndTheDevices) {
   EXPECT_EQ(with_change(scenario(), "memory=1GiB").topology.device.memory, Bytes(1 << 30));
 }
 
+// Copies share nothing but gradients, of which there are none here, so without latency a step of twice the microbatches
+// takes as long.
+TEST(WhatIf, ChangesTheNumberOfGroups) {
+  const Scenario twice = with_change(scenario(), "node.count=4");
+  EXPECT_EQ(twice.topology.levels[0].count, 4);
+  EXPECT_EQ(twice.plan.stages[1].devices, (std::vector<int>{1, 3}));
+  EXPECT_EQ(twice.plan.microbatches, 4);
+  EXPECT_EQ(with_change(scenario(), "node.count=2x").plan, twice.plan);
+  Scenario alone = scenario();
+  alone.topology.levels[0].link.latency = Seconds(0);
+  const auto result = std::get<WhatIf>(what_if(alone, {"node.count=4"}));
+  EXPECT_NEAR(result.after.iteration.value, result.before.iteration.value, 1e-12);
+  EXPECT_NEAR(result.ratio.ratio, 0.5, 1e-12);
+}
+
+TEST(WhatIf, FindsLevelsWhoseNamesHaveDots) {
+  Scenario dotted = scenario();
+  dotted.topology.levels[0].name = "rack.a";
+  EXPECT_EQ(with_change(dotted, "rack.a.count=6").topology.levels[0].count, 6);
+  EXPECT_EQ(with_change(dotted, "link.rack.a.bandwidth=2x").topology.levels[0].link.bandwidth, BytesPerSecond(2000));
+}
+
+/// Layers of one operator that only moves data: as much as an H100 moves in 1 s at 0.8 of its 3350 GB/s, apart from
+/// the 5 us to start it. Measured forward: 2 s, twice that.
+Scenario on_h100() {
+  Scenario out = scenario();
+  for (Layer& layer : out.graph.layers) {
+    layer.forward_work = layer.backward_work = Work{Flops(0), Bytes(2'680'000'000'000), 1};
+    layer.forward.median = layer.backward.median = Seconds(2);
+  }
+  out.graph.dtype = "bfloat16";
+  out.graph.device = MeasuredDevice{"NVIDIA H100 80GB HBM3", DeviceKind::Gpu};
+  out.topology.device = {"NVIDIA H100 80GB HBM3", Bytes(80'000'000'000)};
+  return out;
+}
+
+// An H200 moves the same at 4800 GB/s: 3350 / 4800 s and 5 us. The factor of 2 / 1.000005 is the layers' own.
+TEST(WhatIf, ChangesTheCard) {
+  const Scenario after = with_change(on_h100(), "device=h200");
+  EXPECT_EQ(after.topology.device.name, "NVIDIA H200");
+  EXPECT_EQ(after.topology.device.memory, Bytes(141'000'000'000));
+  EXPECT_EQ(after.topology.levels, on_h100().topology.levels);
+  EXPECT_EQ(after.graph.device.name, "NVIDIA H200");
+  const Timing& forward = after.graph.layers[0].forward;
+  EXPECT_NEAR(forward.median.value, 2 / 1.000005 * (3350.0 / 4800 + 5e-6), 1e-9);
+  EXPECT_NEAR(*forward.log_spread, 0.15, 1e-12);
+  const auto result = std::get<WhatIf>(what_if(on_h100(), {"device=H200"}));
+  EXPECT_LT(result.after.iteration, result.before.iteration);
+  EXPECT_EQ(result.before.other_device, "");
+  EXPECT_THAT(whatif_text(result, 100), HasSubstr("after the change: " + estimate_text(after.graph)));
+}
+
+// Back on an H100: the layers' own times, with the doubts of both steps, sqrt(0.15^2 + 0.15^2).
+TEST(WhatIf, ChangesTheCardOfAnEstimate) {
+  const Scenario back = with_change(with_change(on_h100(), "device=H200"), "device=H100-SXM-80GB");
+  EXPECT_NEAR(back.graph.layers[0].forward.median.value, 2, 1e-9);
+  EXPECT_NEAR(*back.graph.layers[0].backward.log_spread, 0.15 * std::sqrt(2), 1e-12);
+}
+
+TEST(WhatIf, RefusesACardWithoutMeasuresOfTheGraphs) {
+  Scenario processor = on_h100();
+  processor.graph.device.name = "AMD EPYC 9654";
+  EXPECT_THAT([&] { (void)with_change(processor, "device=H200"); },
+              refuses("device: the graph's times are those of \"AMD EPYC 9654\", whose peak rates are not in the table "
+                      "of cards; stagecraft estimate"));
+  EXPECT_THAT([] { (void)with_change(on_h100(), "device=H900"); }, refuses("unknown card \"H900\", known are V100"));
+  Scenario mixed = on_h100();
+  mixed.topology.others = {{1, 1, {.name = "slow", .memory = std::nullopt}}};
+  EXPECT_THAT([&] { (void)with_change(mixed, "device=H200"); }, refuses("needs devices of one type"));
+}
+
 TEST(WhatIf, RefusesWhatItDoesNotKnow) {
   const auto change = [](const std::string& text) { return [text] { (void)with_change(scenario(), text); }; };
   EXPECT_THAT(change("speed=2x"), refuses("unknown setting \"speed\", known are compute, stage.S.compute"));
@@ -160,6 +234,11 @@ TEST(WhatIf, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(change("microbatches=0"), refuses("expected an integer of 1 or more"));
   EXPECT_THAT(change("memory=2x"), refuses("the topology gives no device memory"));
   EXPECT_THAT(change("recompute=yes"), refuses("expected on or off"));
+  EXPECT_THAT(change("nodes.count=4"), refuses("unknown level \"nodes\", known are node"));
+  EXPECT_THAT(change("node.count=0"), refuses("node.count: found \"0\", expected an integer of 1 or more"));
+  EXPECT_THAT(change("node.count=1.2x"), refuses("found \"1.2x\", expected an integer"));
+  EXPECT_THAT(change("node.count=many"), refuses("found \"many\", expected an integer"));
+  EXPECT_THAT(change("node.count=3"), refuses("expected a multiple or a divisor of 2"));
 }
 
 // 1f1b of two microbatches, message 0.6 s: rank 0: F0 0-1, F1 1-2; rank 1: F0 1.6-2.6, B0 2.6-4.6, F1 4.6-5.6, B1
@@ -191,6 +270,19 @@ TEST(WhatIf, PrintsTheMemoryOfAStageOnce) {
               ::testing::AllOf(HasSubstr("3.00 MiB"), HasSubstr("6.00 MiB"), HasSubstr("+100.0 %")));
   EXPECT_THAT(text, HasSubstr("stage 1, rank 2 peak memory"));
   EXPECT_THAT(text, ::testing::Not(HasSubstr("stage 0, rank 0")));
+}
+
+// Ranks 0 and 1 run the stages before, 0 and 1 the first stage after, 2 and 3 the second.
+TEST(WhatIf, PrintsTheMemoryOfTheRanksThatAStageHasAfterwards) {
+  auto result = std::get<WhatIf>(what_if(scenario(), {"node.count=4"}));
+  result.before.timeline.memory[1].total = Bytes(3 << 20);
+  result.after.timeline.memory[1].total = Bytes(9 << 20);
+  result.after.timeline.memory[2].total = result.after.timeline.memory[3].total = Bytes(3 << 20);
+  const std::string text = whatif_text(result, 120);
+  const std::size_t row = text.find("stage 1 peak memory");
+  ASSERT_NE(row, std::string::npos) << text;
+  EXPECT_THAT(text.substr(row, text.find('\n', row) - row),
+              ::testing::AllOf(HasSubstr("3.00 MiB"), HasSubstr("+0.0 %"), ::testing::Not(HasSubstr("9.00 MiB"))));
 }
 
 // Two ranks with two chunks each: rank 0 has stages 0 and 2.
