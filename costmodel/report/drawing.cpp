@@ -148,6 +148,13 @@ const char* series_colour(std::size_t i) {
   return colours.at(i % colours.size());
 }
 
+std::string ramp_colour(double share) {
+  constexpr std::array<double, 3> least{0x00, 0x5f, 0xa8};
+  constexpr std::array<double, 3> most{0xf0, 0xa8, 0x10};
+  const auto part = [&](std::size_t i) { return std::lround(least.at(i) + share * (most.at(i) - least.at(i))); };
+  return fmt::format("#{:02x}{:02x}{:02x}", part(0), part(1), part(2));
+}
+
 double text_width(std::string_view text, double size) { return 0.58 * size * static_cast<double>(characters(text)); }
 
 std::string fitted(const std::string& text, double width, double size) {
@@ -191,10 +198,11 @@ void Drawing::text(double x, double y, const std::string& anchor, const std::str
            "\n";
 }
 
-void Drawing::mark(std::size_t number, double x, double y, const std::string& tooltip, bool light) {
-  const char* const colour = series_colour(number);
-  const std::string style = fmt::format("fill=\"{0}\" fill-opacity=\"{1}\" stroke=\"{0}\"{2}", colour,
-                                        light ? "0" : "0.85", light ? " stroke-opacity=\"0.55\"" : "");
+void Drawing::mark(std::size_t number, double x, double y, const std::string& tooltip, bool light,
+                   const std::string& colour) {
+  const std::string style = fmt::format("fill=\"{0}\" fill-opacity=\"{1}\" stroke=\"{0}\"{2}",
+                                        colour.empty() ? series_colour(number) : colour, light ? "0" : "0.85",
+                                        light ? " stroke-opacity=\"0.55\"" : "");
   constexpr double r = 4.2;
   switch (number % 4) {
     case 0:

@@ -45,6 +45,11 @@ enum class Fill {
 [[nodiscard]] std::string stage_colour(int stage);
 /// Colour of a curve or mark among several: Okabe and Ito's that stand out on light and dark paper; repeats after six.
 [[nodiscard]] const char* series_colour(std::size_t i);
+/// Series with the same colour and the same shape of marks are at least this far apart.
+constexpr std::size_t kDistinctSeries = 12;
+/// Colour of a value among ordered ones, from 0 for the least to 1 for the most: from blue to orange, ever lighter, so
+/// that the order shows with any colour vision, and in print.
+[[nodiscard]] std::string ramp_colour(double share);
 
 /// Marks reach no further than this from their middle.
 constexpr double kMarkRadius = 5.5;
@@ -86,8 +91,9 @@ class Drawing {
             const std::string& more = "");
   void line(double x1, double y1, double x2, double y2, const std::string& style);
   void path(const std::string& points, const std::string& style, const std::string& tooltip = "");
-  /// The mark of series `number`, in its colour and one of four shapes; `light`: its outline alone.
-  void mark(std::size_t number, double x, double y, const std::string& tooltip, bool light = false);
+  /// The mark of series `number`, in its colour, or another one, and one of four shapes; `light`: its outline alone.
+  void mark(std::size_t number, double x, double y, const std::string& tooltip, bool light = false,
+            const std::string& colour = "");
   void text(double x, double y, const std::string& anchor, const std::string& words, const std::string& style = "ink",
             double size = 11, const std::string& more = "");
   void open(const std::string& attributes) { body_ += "<g " + attributes + ">\n"; }

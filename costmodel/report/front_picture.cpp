@@ -133,6 +133,12 @@ Picture front_picture(const std::string& name, const format::PlanList& list, std
         {x(plan.memory) - kMarkRadius, y(plan) - kMarkRadius, x(plan.memory) + kMarkRadius, y(plan) + kMarkRadius});
   }
   std::map<int, std::size_t> series;
+  // More counts than marks that differ: colours in the order of the counts, and each plan's count next to its number.
+  const bool ramps = unbeaten.size() > kDistinctSeries;
+  const auto colour_of = [&](std::size_t number) -> std::string {
+    if (!ramps) return series_colour(number);
+    return ramp_colour(static_cast<double>(number) / static_cast<double>(unbeaten.size() - 1));
+  };
   for (auto& [devices, plans] : unbeaten) {
     const std::size_t number = series.size();
     series[devices] = number;
@@ -143,26 +149,29 @@ Picture front_picture(const std::string& name, const format::PlanList& list, std
                                : fmt::format(" H{:.2f} V{:.2f}", x(plan->memory), y(*plan));
     }
     if (plans.size() > 1)
-      out.path(points, fmt::format("fill=\"none\" stroke=\"{}\" stroke-width=\"1.2\"", series_colour(number)));
+      out.path(points, fmt::format("fill=\"none\" stroke=\"{}\" stroke-width=\"1.2\"", colour_of(number)));
   }
   std::size_t unlabelled = 0;
   for (std::size_t i = 0; i < list.plans.size(); ++i) {
     const ListedPlan& plan = list.plans[i];
-    out.mark(series[plan.device_count], x(plan.memory), y(plan),
+    const std::size_t number = series[plan.device_count];
+    out.mark(number, x(plan.memory), y(plan),
              fmt::format("plan {}, {}: {} device{}, step {}, {}{}", i + 1, plan.origin, plan.device_count,
                          plan.device_count == 1 ? "" : "s", format_seconds(plan.step), format_bytes(plan.memory),
                          beaten[i] ? "; another plan is better" : ""),
-             beaten[i]);
+             beaten[i], colour_of(number));
   }
   for (std::size_t i = 0; i < list.plans.size(); ++i) {
     const ListedPlan& plan = list.plans[i];
-    if (!labels.write(out, x(plan.memory), y(plan), std::to_string(i + 1))) ++unlabelled;
+    const std::string words = ramps ? fmt::format("{} ({})", i + 1, plan.device_count) : std::to_string(i + 1);
+    if (!labels.write(out, x(plan.memory), y(plan), words)) ++unlabelled;
   }
+  if (ramps) caption += " In parentheses: its devices, which are more the lighter the mark is.";
   if (unlabelled > 0) caption += fmt::format(" {} numbers have no room.", unlabelled);
 
   double at = kTop + 10;
   const auto entry = [&](std::size_t number, const std::string& words, bool light) {
-    out.mark(number, kLeft + kWide + 24, at, "", light);
+    out.mark(number, kLeft + kWide + 24, at, "", light, colour_of(number));
     out.text(kLeft + kWide + 36, at + 4, "start", words, light ? "soft" : "strong");
     at += kLine;
   };

@@ -36,6 +36,11 @@ constexpr const char* kH100 = "archive-lib.hpctech.co.jp/gpuproduct/nvidia-h100.
 constexpr const char* kH200 = "itkb.uw.cz, H200 vs B300; anandtech.com/show/21136; H100's rates";
 constexpr const char* kGH200 = "nishikiout.net, August 2023 (memory); H100's rates";
 
+// 7.7 TB/s as for one GPU; 64 TB/s of a DGX B200 would be 8.
+constexpr const char* kB200 = "verda.com/blog/gb300-nvl72-architecture; glennklockwood.com/garden/processors/B200";
+// As other pages quote it, of a superchip with two GPUs.
+constexpr const char* kGB200 = "nvidia.com/en-us/data-center/gb200-nvl72; halved";
+
 constexpr Row kRows[] = {
     {"Tesla V100-SXM2-16GB", "V100-SXM2-16GB", 15.7, 0, 125, 0, 900, 16, kV100},
     {"Tesla V100-SXM2-32GB", "V100-SXM2-32GB", 15.7, 0, 125, 0, 900, 32, kV100},
@@ -55,6 +60,8 @@ constexpr Row kRows[] = {
     {"NVIDIA H100 80GB HBM3", "H100-SXM-80GB", 67, 494.5, 989.5, 989.5, 3350, 80, kH100},
     {"NVIDIA H200", "H200-SXM-141GB", 67, 494.5, 989.5, 989.5, 4800, 141, kH200},
     {"NVIDIA GH200 480GB", "GH200-96GB", 67, 494.5, 989.5, 989.5, 4000, 96, kGH200},
+    {"NVIDIA B200", "B200-SXM-180GB", 75, 1100, 2250, 2250, 7700, 180, kB200},
+    {"NVIDIA GB200", "GB200-186GB", 80, 1250, 2500, 2500, 8000, 186, kGB200},
 };
 
 std::optional<FlopsPerSecond> rate(double tera) {

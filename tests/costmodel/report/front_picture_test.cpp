@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <sstream>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -59,6 +61,50 @@ TEST(FrontPicture, HasAMarkForEachPlanAndALegendOfDevices) {
   // 8 samples/s and 1 KiB are the last ticks. The plot is 560 by 340 pixels from (86, 26) on: the first plan (a square)
   // lies at (646, 26), the second (a circle, which begins 4.2 to the left) at (366, 196).
   EXPECT_THAT(picture.inner, AllOf(HasSubstr("M641.80,21.80 h"), HasSubstr("M361.80,196.00 a")));
+}
+
+/// A plan on each of `counts` numbers of devices, the more the faster.
+format::PlanList plans_on(int counts) {
+  format::PlanList list;
+  for (int i = 1; i <= counts; ++i) list.plans.push_back(plan_of("optimal", 2 * i, 10 * i, Bytes(4096 - 64 * i)));
+  return list;
+}
+
+/// Shape (the path from its first corner on) and colour of the marks in the order of the plans.
+std::vector<std::pair<std::string, std::string>> looks(const Picture& picture) {
+  std::vector<std::pair<std::string, std::string>> out;
+  const pugi::xml_document document = parsed(picture.inner);
+  for (const auto& node : document.select_nodes("//path[title]")) {
+    const std::string path = node.node().attribute("d").value();
+    out.emplace_back(path.substr(path.find(' ')), node.node().attribute("fill").value());
+  }
+  return out;
+}
+
+/// Relative luminance of "#rrggbb", without the display's gamma: enough for an order.
+double lightness(const std::string& colour) {
+  const auto part = [&](std::size_t at) { return std::stoi(colour.substr(at, 2), nullptr, 16); };
+  return 0.2126 * part(1) + 0.7152 * part(3) + 0.0722 * part(5);
+}
+
+TEST(FrontPicture, DistinguishesAnyNumberOfDeviceCounts) {
+  for (const int counts : {2, 12, 13, 24, 40}) {
+    SCOPED_TRACE(counts);
+    const Picture picture = front_picture("front", plans_on(counts), std::nullopt);
+    check_picture(picture);
+    const auto all = looks(picture);
+    ASSERT_EQ(all.size(), static_cast<std::size_t>(counts));
+    EXPECT_EQ(std::set(all.begin(), all.end()).size(), all.size());
+  }
+}
+
+TEST(FrontPicture, NamesTheDevicesOfEachPlanWhereShapesWouldRepeat) {
+  EXPECT_THAT(front_picture("front", plans_on(12), std::nullopt).inner, Not(HasSubstr(">12 (24)<")));
+  const Picture picture = front_picture("front", plans_on(13), std::nullopt);
+  EXPECT_THAT(picture.inner, AllOf(HasSubstr(">1 (2)<"), HasSubstr(">13 (26)<")));
+  EXPECT_THAT(picture.caption, HasSubstr("In parentheses: its devices, which are more the lighter the mark is."));
+  const auto all = looks(picture);
+  for (std::size_t i = 1; i < all.size(); ++i) EXPECT_GT(lightness(all[i].second), lightness(all[i - 1].second)) << i;
 }
 
 TEST(FrontPicture, ShowsStepsWhereSamplesAreUnknown) {
