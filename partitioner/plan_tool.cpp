@@ -167,13 +167,12 @@ int plan(PlanRequest& request) {
   context.strategy = request.strategy_named ? request.strategy : "";
   context.mark = mark_of(request);
   const bool improves = request.choice.complete || !request.choice.improve.empty();
-  partitioner::RankedPlan ranked =
-      request.choice.settings      ? of_settings(request, graph, topology)
-      : improves                   ? improved(request, context, graph, topology, given)
-      : !request.schedules.empty() ? best_schedule(request, graph, topology, given)
-      : given                     ? first_of(request, plan_shown(request, graph, topology, *given))
-      : request.choice.is_asked() ? chosen_plan(request, context, graph, topology)
-                                  : best_plan(request, graph, topology);
+  partitioner::RankedPlan ranked = request.choice.settings      ? of_settings(request, graph, topology)
+                                   : improves                   ? improved(request, context, graph, topology, given)
+                                   : !request.schedules.empty() ? best_schedule(request, graph, topology, given)
+                                   : given ? first_of(request, plan_shown(request, graph, topology, *given))
+                                   : request.choice.is_asked() ? chosen_plan(request, context, graph, topology)
+                                                               : best_plan(request, graph, topology);
   check_proved(ranked, graph, topology, request.graph);
   // Bounds are those of the graph's own times.
   if (!topology.others.empty()) ranked.plan.lower_bound.reset();

@@ -16,9 +16,9 @@ namespace stagecraft::partitioner {
 
 /// How far the search for a plan is.
 struct SearchState {
-  std::string part;    ///< "zb-h1 (2 of 6)", of work that asks several searches; empty: of one
-  std::string search;  ///< "optimal"; empty: none has begun
-  Seconds passed;      ///< since the search began
+  std::string part;                         ///< "zb-h1 (2 of 6)", of work that asks several searches; empty: of one
+  std::string search;                       ///< "optimal"; empty: none has begun
+  Seconds passed;                           ///< since the search began
   std::optional<Seconds> limit = {};        ///< when it ends
   std::optional<Seconds> best = {};         ///< the shortest step of a plan that fits
   std::optional<Seconds> lower_bound = {};  ///< no plan that the search considers has a shorter step

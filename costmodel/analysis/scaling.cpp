@@ -22,8 +22,7 @@ int devices_inside(const Topology& topology, int level) {
 
 void check_replicable(const Plan& plan, const std::string& what) {
   if (!schedule_of(plan).replicated || !plan.listed.empty()) {
-    throw std::invalid_argument(what + ": schedule \"" + plan.schedule +
-                                "\" does not support replicas; 1f1b does");
+    throw std::invalid_argument(what + ": schedule \"" + plan.schedule + "\" does not support replicas; 1f1b does");
   }
 }
 
@@ -50,8 +49,7 @@ Scenario copied(const Scenario& one, int level, int copies, ScaledWork work) {
     }
   }
   const std::int64_t microbatches = std::int64_t{one.plan.microbatches} * (work == ScaledWork::PerCopy ? copies : 1);
-  if (microbatches > kMostMicrobatches)
-    throw std::invalid_argument(what + ": a step has more than 2^20 microbatches");
+  if (microbatches > kMostMicrobatches) throw std::invalid_argument(what + ": a step has more than 2^20 microbatches");
   out.plan.microbatches = static_cast<int>(microbatches);
   return out;
 }
@@ -130,7 +128,8 @@ std::variant<std::vector<ScalePoint>, Infeasible> predict_scaling(const Scenario
                       }));
   for (const int count : copies) {
     const Scenario many = scaled(one, count, work);
-    auto result = predict_with_intervals(many.graph, many.topology, BoundPlan(many.plan), calibration, parts.next(count));
+    auto result =
+        predict_with_intervals(many.graph, many.topology, BoundPlan(many.plan), calibration, parts.next(count));
     if (auto* none = std::get_if<Infeasible>(&result)) return std::move(*none);
     const Prediction& prediction = std::get<Prediction>(result);
     ScalePoint point;

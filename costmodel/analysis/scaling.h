@@ -22,11 +22,11 @@ enum class ScaledWork {
 /// its only host, or as validate.
 [[nodiscard]] Scenario scaled(const Scenario& one, int copies, ScaledWork work);
 
-/// `one` with `count` groups at a level of the topology (0: the innermost) and its plan in all of them. With more groups,
-/// a multiple of those that there are, the plan is copied into the new ones, as scaled does, with the microbatches of
-/// each copy. With fewer, a divisor, the copies on the groups that go are dropped: those that stay must have the same
-/// share of each stage's replicas, and of the microbatches. Throws std::invalid_argument if that is not so, and as
-/// scaled, except that a level that is a host gets more devices.
+/// `one` with `count` groups at a level of the topology (0: the innermost) and its plan in all of them. With more
+/// groups, a multiple of those that there are, the plan is copied into the new ones, as scaled does, with the
+/// microbatches of each copy. With fewer, a divisor, the copies on the groups that go are dropped: those that stay must
+/// have the same share of each stage's replicas, and of the microbatches. Throws std::invalid_argument if that is not
+/// so, and as scaled, except that a level that is a host gets more devices.
 [[nodiscard]] Scenario with_groups(const Scenario& one, int level, int count);
 
 /// Predicts `one` on each number of copies. The efficiency is the throughput per device over that of one copy; its

@@ -46,7 +46,8 @@ ErrorKind usage_kind(const CLI::ParseError& error) {
 }  // namespace
 
 void warn(const std::string& program, const std::string& text) {
-  std::cerr << program << ": " << emphasized("warning:", Emphasis::Warning, error_screen().colour) << " " << text << "\n";
+  std::cerr << program << ": " << emphasized("warning:", Emphasis::Warning, error_screen().colour) << " " << text
+            << "\n";
 }
 
 std::optional<std::string> nearest_name(const std::string& name, const std::vector<std::string>& known) {
@@ -81,8 +82,8 @@ int run_tool(const ToolText& text, int argc, char** argv, const std::function<vo
   const std::string program = "stagecraft-" + text.verb;
   const std::string place = emphasized(program + ":", Emphasis::Error, error_screen().colour) + " ";
   const auto refuse_usage = [&](const CLI::ParseError& error, const std::string& suggestion = "") {
-    std::cerr << place << with_code(error.what() + suggestion, usage_kind(error)) << "\nsee stagecraft "
-              << text.verb << " --help\n";
+    std::cerr << place << with_code(error.what() + suggestion, usage_kind(error)) << "\nsee stagecraft " << text.verb
+              << " --help\n";
     return 2;
   };
   try {

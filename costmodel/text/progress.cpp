@@ -47,8 +47,8 @@ void LiveProgress::redraw(const std::stop_token& stop, Seconds quiet) {
     ended_.wait_for(lock, stop, time, [] { return false; });
     return !stop.stop_requested();
   };
-  bool goes_on = wait(
-      std::chrono::duration_cast<ProgressLine::Clock::duration>(std::chrono::duration<double>(quiet.value)));
+  bool goes_on =
+      wait(std::chrono::duration_cast<ProgressLine::Clock::duration>(std::chrono::duration<double>(quiet.value)));
   for (; goes_on; goes_on = wait(kBetween)) {
     const std::string text = text_(Seconds(std::chrono::duration<double>(ProgressLine::Clock::now() - begin).count()));
     if (!text.empty()) line_.show(text);

@@ -23,7 +23,8 @@ class ProgressLine {
   ~ProgressLine();
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
-  /// At most ten times a second; more frequent calls do nothing. Text that does not fit into the terminal's line is cut.
+  /// At most ten times a second; more frequent calls do nothing. Text that does not fit into the terminal's line is
+  /// cut.
   void show(const std::string& text);
   /// Removes the line, so that others can be printed; the next show prints it again.
   void clear();

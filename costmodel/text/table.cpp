@@ -104,7 +104,8 @@ std::string table_text(const std::vector<TableColumn>& columns, const std::vecto
     }
   }
   if (was_cut)
-    out += "(... is cut to " + std::to_string(screen.width) + " columns, COLUMNS=" + std::to_string(whole) + " shows all)\n";
+    out += "(... is cut to " + std::to_string(screen.width) + " columns, COLUMNS=" + std::to_string(whole) +
+           " shows all)\n";
   return out;
 }
 

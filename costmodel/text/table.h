@@ -17,10 +17,10 @@ struct TableColumn {
 };
 
 /// `rows` of one cell per column under the titles, each column as wide as its widest cell, no line longer than the
-/// screen's and none with trailing spaces. A table that would be wider first cuts the columns that can be cut, the widest first
-/// and none below 12, and says so in a line after the table; then it continues below with the remaining columns, with
-/// the first one repeated. Widths count characters of UTF-8. A column wider than the screen keeps its width. On a screen
-/// with colours, the titles and row `best` stand out.
+/// screen's and none with trailing spaces. A table that would be wider first cuts the columns that can be cut, the
+/// widest first and none below 12, and says so in a line after the table; then it continues below with the remaining
+/// columns, with the first one repeated. Widths count characters of UTF-8. A column wider than the screen keeps its
+/// width. On a screen with colours, the titles and row `best` stand out.
 [[nodiscard]] std::string table_text(const std::vector<TableColumn>& columns,
                                      const std::vector<std::vector<std::string>>& rows, const Screen& screen,
                                      std::optional<std::size_t> best = {});

@@ -110,8 +110,7 @@ void check_settings(const PlanRequest& request) {
 }
 
 SizedPlan best_of_settings(const PlanRequest& request, const Graph& graph, const Topology& topology,
-                           const CostModel& costs, const std::string& mark,
-                           const std::function<void()>& end_progress) {
+                           const CostModel& costs, const std::string& mark, const std::function<void()>& end_progress) {
   SizedGraphs graphs = graphs_of(request, graph, topology);
   const SettingSpace space = space_of(request, std::move(graphs.graphs), graph);
   SettingsSearch search = [&] {

@@ -26,8 +26,9 @@ struct SizedPlan {
 };
 
 /// The best plan of all settings. Reads the profiles of --more-graphs. Prints how each setting fared on stderr, with
-/// `mark` before each figure, and, if asked, the document on stdout; calls `end_progress` before. Throws NoAnswerError if no plan fits;
-/// std::invalid_argument, which begins with the file's name, if the profiles do not fit each other or the global batch.
+/// `mark` before each figure, and, if asked, the document on stdout; calls `end_progress` before. Throws NoAnswerError
+/// if no plan fits; std::invalid_argument, which begins with the file's name, if the profiles do not fit each other or
+/// the global batch.
 [[nodiscard]] SizedPlan best_of_settings(const PlanRequest& request, const Graph& graph, const Topology& topology,
                                          const CostModel& costs, const std::string& mark,
                                          const std::function<void()>& end_progress);

@@ -8,8 +8,9 @@
 
 namespace stagecraft::partitioner {
 
-/// How far a search is, in a line: "optimal: 1.2 of 3 s, best step 12.3 ms, gap at most 4.1 %, 812 plans predicted". With
-/// the number of things to try but no limit, the time left is that of the rest in proportion. Empty before a search.
+/// How far a search is, in a line: "optimal: 1.2 of 3 s, best step 12.3 ms, gap at most 4.1 %, 812 plans predicted".
+/// With the number of things to try but no limit, the time left is that of the rest in proportion. Empty before a
+/// search.
 [[nodiscard]] std::string progress_text(const SearchState& state);
 
 /// Shows on a terminal how far the searches are that use its costs, until it ends.

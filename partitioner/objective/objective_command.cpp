@@ -227,8 +227,8 @@ int run(Request& request) {
   const Topology topology = topology_of(request.topology);
   check_links("stagecraft-plan", request.topology, topology, request.acceptance);
   const std::string other = check_times("stagecraft-plan", request.graph, graph, topology, request.acceptance);
-  ObjectiveAnswer answer = found(
-      request, request.graph, [&] { return answer_objective(request.profile, graph, topology, request.options); });
+  ObjectiveAnswer answer = found(request, request.graph,
+                                 [&] { return answer_objective(request.profile, graph, topology, request.options); });
   if (!other.empty()) answer.notes.push_back("times of another device: " + other);
   const Screen screen = request.output == "-" ? error_screen() : output_screen();
   const std::string shown = request.json ? objective_json(answer) : answer_text(answer, screen);

@@ -94,7 +94,8 @@ class SettingsRun {
   /// Tells of the bound of all plans, and how many settings are done with.
   void tell() const {
     if (costs_.progress == nullptr) return;
-    const auto settled = std::ranges::count_if(out_.trials, [&](const SettingTrial& t) { return is_settled(t, best_); });
+    const auto settled =
+        std::ranges::count_if(out_.trials, [&](const SettingTrial& t) { return is_settled(t, best_); });
     told_.tried(static_cast<std::size_t>(settled), out_.trials.size());
     told_.proved(lower_bound());
   }

@@ -130,9 +130,7 @@ TEST(SearchProgress, OfStrategiesIsTheirAnswer) {
     EXPECT_THAT(state.search, ::testing::StartsWith(name));
     EXPECT_GE(state.predicted, 1);
     EXPECT_EQ(state.limit.has_value(), name == "optimal");
-    if (name == "optimal" || name == "auto") {
-      EXPECT_EQ(state.best, ranking.plans.front().prediction.iteration);
-    }
+    if (name == "optimal" || name == "auto") { EXPECT_EQ(state.best, ranking.plans.front().prediction.iteration); }
     if (name == "optimal") {
       ASSERT_TRUE(state.lower_bound);
       EXPECT_GE(*state.lower_bound, *ranking.lower_bound * (1 - 1e-6));

@@ -64,8 +64,7 @@ class PseudoTerminal {
 };
 
 /// Before a command that writes to a PseudoTerminal: the environment of somebody who sits in front of it.
-inline constexpr const char* kAtATerminal =
-    "env -u CI -u NO_COLOR -u COLUMNS TERM=xterm ";
+inline constexpr const char* kAtATerminal = "env -u CI -u NO_COLOR -u COLUMNS TERM=xterm ";
 
 /// What a terminal shows after `written`: the lines, without colours and without what was overwritten or erased.
 inline std::string shown_after(std::string_view written) {

@@ -48,8 +48,9 @@ const std::string kLongPlan = "plan long.json -n 4 -b 1e9 --microbatches 8 --tim
 TEST_F(ToolsOnATerminal, ShowHowFarASearchIsAndRemoveItBeforeTheResult) {
   EXPECT_EQ(run(kLongPlan).status, 0);
   const std::string written = terminal_.written();
-  EXPECT_THAT(written, ContainsRegex("\r\033\\[Koptimal: 0\\.[5-9] of 1 s, best step [0-9.]+ ms, gap at most [0-9.]+ %, "
-                                     "[0-9]+ plans predicted"));
+  EXPECT_THAT(written,
+              ContainsRegex("\r\033\\[Koptimal: 0\\.[5-9] of 1 s, best step [0-9.]+ ms, gap at most [0-9.]+ %, "
+                            "[0-9]+ plans predicted"));
   const std::string shown = testing::shown_after(written);
   EXPECT_THAT(shown, StartsWith("plan "));
   EXPECT_THAT(shown, HasSubstr("predicted step"));

@@ -58,7 +58,8 @@ TEST(Scaled, RefusesWhatCannotBeCopied) {
 /// Two nodes of two devices; a stage on each node.
 Scenario two_nodes() {
   Scenario out = two_stages();
-  out.topology.levels = {Level{"device", 2, out.topology.levels[0].link}, Level{"node", 2, out.topology.levels[0].link}};
+  out.topology.levels = {Level{"device", 2, out.topology.levels[0].link},
+                         Level{"node", 2, out.topology.levels[0].link}};
   out.plan = one_layer_a_stage(out.graph, out.topology, {2, 2}, "1f1b", 4);
   return out;
 }

@@ -44,8 +44,8 @@ TEST(Cards, HaveDifferentNamesAndASource) {
   }
 }
 
-// NVIDIA's page of the GB200 lists a superchip of two GPUs: with sparsity 10 PFLOP/s in BF16 and 5 in TF32, which is twice
-// the dense rate; 160 TFLOP/s in FP32, 372 GB, 16 TB/s.
+// NVIDIA's page of the GB200 lists a superchip of two GPUs: with sparsity 10 PFLOP/s in BF16 and 5 in TF32, which is
+// twice the dense rate; 160 TFLOP/s in FP32, 372 GB, 16 TB/s.
 TEST(Cards, HaveTheDenseRateOfOneOfTheGpusOfASuperchip) {
   const Card& gb200 = find_card("GB200");
   EXPECT_EQ(peak_rate(gb200, "bfloat16", false), FlopsPerSecond(10e15 / 2 / 2));
@@ -56,8 +56,8 @@ TEST(Cards, HaveTheDenseRateOfOneOfTheGpusOfASuperchip) {
   EXPECT_EQ(find_card("B200").memory, Bytes(1'440'000'000'000 / 8));  // a DGX B200 has 1,440 GB
 }
 
-// A rate with narrower numbers is never lower, and a typing error of a power of ten would show: from the T4 to the GB200
-// these cards do 8 to 92 TFLOP/s in float32 and read 300 to 8000 GB/s.
+// A rate with narrower numbers is never lower, and a typing error of a power of ten would show: from the T4 to the
+// GB200 these cards do 8 to 92 TFLOP/s in float32 and read 300 to 8000 GB/s.
 TEST(Cards, HavePlausibleRates) {
   for (const Card& card : cards()) {
     SCOPED_TRACE(card.name);
