@@ -22,7 +22,7 @@ from exporter.inputs import draw_all, parse_input
 from make import QUICKLY
 from script_models import SCRIPT_MODELS
 from table import MODELS
-from train_test import SEED, STEPS, call, count_layers, described
+from train_test import SEED, STEPS, call, described, layers_of
 
 # Models that return the cross entropy of their attribute `model`.
 EVALUATED = ("cnn_traced", "cnn_scripted", "several_names_scripted")
@@ -39,7 +39,7 @@ def trained(binaries, name, folder, work):
     graph, plan, saved, out = (os.path.join(work, each) for each in ("graph.json", "plan.json", "saved", "model.safetensors"))
     call(f"{binaries}/stagecraft-profile", model, *described(entry.get("inputs", ())), "--microbatch", str(entry["samples"]),
          *QUICKLY, "-o", graph)
-    stages = str(min(2, count_layers(graph)))
+    stages = str(min(2, len(layers_of(graph))))
     call(f"{binaries}/stagecraft-plan", graph, "-n", stages, "--strategy", "uniform", "--stages", stages, "--microbatches",
          str(entry["microbatches"]), "-o", plan)
     call(f"{binaries}/stagecraft-run", plan, "--data", f"tensors-in-order:{record}", "--steps", str(STEPS), "--learning-rate",
