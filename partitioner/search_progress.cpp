@@ -22,7 +22,7 @@ void SearchProgress::predicted() {
   simulated(0);
 }
 
-ToldSearch::ToldSearch(SearchProgress* progress, const std::string& name) : progress_(nullptr), counted_(progress) {
+ToldSearch::ToldSearch(SearchProgress* progress, const std::string& name) : counted_(progress) {
   if (progress == nullptr) return;
   progress->change([&](SearchState& state) {
     if (progress->searches_++ > 0) return;

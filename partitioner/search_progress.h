@@ -27,8 +27,8 @@ struct SearchState {
   double simulated = 0;                     ///< share of the plan that is being predicted; 0 unless that takes long
 };
 
-/// What searches tell of how far they are, for a display in another thread. All that is told costs next to nothing: a
-/// lock that is free, a few times per search, and an addition per predicted plan.
+/// The progress that searches report, for a display in another thread. Reporting costs next to nothing: an uncontended
+/// lock a few times per search, and an addition per predicted plan.
 class SearchProgress {
  public:
   using Clock = std::chrono::steady_clock;
@@ -63,8 +63,8 @@ class SearchProgress {
   std::atomic<double> simulated_ = 0;
 };
 
-/// A search, which tells of itself as long as this object exists. Of a search within another one only the plans count:
-/// its limit and its bound are not those of the whole.
+/// A search that reports its progress while this object exists. A search inside another one reports only its plans,
+/// because its limit and its bound are not those of the whole.
 class ToldSearch {
  public:
   /// `progress` may be null. `name`: SearchState::search.
@@ -81,8 +81,8 @@ class ToldSearch {
   void tried(std::size_t done, std::size_t all) const;
 
  private:
-  SearchProgress* progress_;  ///< null for a search within another one
-  SearchProgress* counted_;   ///< where it counts as a search
+  SearchProgress* progress_ = nullptr;  ///< null for a search within another one
+  SearchProgress* counted_;             ///< where it counts as a search
 };
 
 /// A part of work that asks several searches, as long as this object exists. Of a part of a part, both are named.

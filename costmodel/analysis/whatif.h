@@ -19,7 +19,7 @@ struct SettingText {
   std::string meaning;
 };
 
-/// All quantities that can be set. `S` and `LEVEL` stand for a stage of the plan and a level of the topology.
+/// All quantities that can be set: `S` is a stage of the plan, `LEVEL` a level of the topology.
 [[nodiscard]] const std::vector<SettingText>& settings_known();
 
 /// The scenario after `change`, "NAME=VALUE". A value with a trailing x is a factor ("0.8x"). A faster link divides the

@@ -41,7 +41,7 @@ class ProgressLine {
 inline constexpr Seconds kQuiet{0.5};
 
 /// A ProgressLine that a thread of its own redraws ten times a second, so that the work need not call anything while it
-/// goes on. There is no thread unless the line is visible.
+/// goes on. If the line is not visible, no thread is started.
 class LiveProgress {
  public:
   /// `text`, which that thread calls, gives the line after so much time; empty: shows nothing yet. It is shown from

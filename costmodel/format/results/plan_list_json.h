@@ -68,9 +68,9 @@ struct PlanList {
   int microbatches = 1;                    ///< of the best plan
   std::optional<Bytes> memory_limit = {};  ///< that a plan may use of a device; absent: unlimited
   std::optional<Seconds> lower_bound;      ///< of the predicted step; absent: unknown
-  std::optional<int> proven = {};          ///< so many plans are no longer than any that is not listed; absent: unknown
-  int considered = 0;                      ///< distinct plans that fit in memory; of settings, those with such a plan
-  std::vector<ListedPlan> plans;           ///< best first
+  std::optional<int> proven = {};  ///< for how many plans no unlisted plan is known to be shorter; absent: unknown
+  int considered = 0;              ///< distinct plans that fit in memory; of settings, those with such a plan
+  std::vector<ListedPlan> plans;   ///< best first
   std::vector<Relaxation> relaxations = {};
   std::vector<ListedSetting> settings = {};          ///< best first
   std::vector<std::pair<std::string, int>> skipped;  ///< reasons, and how many candidates each ruled out
