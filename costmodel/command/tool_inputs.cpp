@@ -43,7 +43,7 @@ void check_links(const std::string& program, const TopologyRequest& request, con
   if (!acceptance.untrusted)
     throw InputError(ErrorKind::UntrustedLinks,
                      request.file + ": " + distrust + "; measure them again, or add --accept-untrusted");
-  fmt::print(stderr, "{}: warning: {}: {}\n", program, request.file, distrust);
+  warn(program, request.file + ": " + distrust);
 }
 
 void add_graph_for_option(CLI::App& app, std::vector<std::string>& graphs_for) {

@@ -62,6 +62,17 @@ std::vector<LevelGroup> groups_of(const std::string& what, Bytes data, const std
   return out;
 }
 
+/// A reduce-scatter or an all-gather, the two halves of an all-reduce: the measured `curves` for a level's ranks, else
+/// the ring, which takes both the same time.
+Seconds half_time(const std::string& what, std::map<int, Curve> Link::* curves, Bytes data,
+                  const std::vector<int>& devices, const Topology& topology) {
+  Seconds total;
+  for (const LevelGroup& group : groups_of(what, data, devices, topology))
+    total += measured(group.link->*curves, group.ranks, group.data)
+                 .value_or(ring_time(group.ranks - 1.0, group.data, group.ranks, *group.link));
+  return total;
+}
+
 /// Reduce-scatter and all-gather inside a level that is not the outermost one.
 Seconds inner_time(const LevelGroup& group) {
   if (const auto halves = measured_halves(group.data, group.ranks, *group.link)) return *halves;
@@ -113,19 +124,11 @@ Seconds all_reduce_time(Bytes data, const std::vector<int>& devices, const Topol
 }
 
 Seconds reduce_scatter_time(Bytes data, const std::vector<int>& devices, const Topology& topology) {
-  Seconds total;
-  for (const LevelGroup& group : groups_of("a reduce-scatter", data, devices, topology))
-    total += measured(group.link->reduce_scatter, group.ranks, group.data)
-                 .value_or(ring_reduce_scatter_time(group.data, group.ranks, *group.link));
-  return total;
+  return half_time("a reduce-scatter", &Link::reduce_scatter, data, devices, topology);
 }
 
 Seconds all_gather_time(Bytes data, const std::vector<int>& devices, const Topology& topology) {
-  Seconds total;
-  for (const LevelGroup& group : groups_of("an all-gather", data, devices, topology))
-    total += measured(group.link->all_gather, group.ranks, group.data)
-                 .value_or(ring_all_gather_time(group.data, group.ranks, *group.link));
-  return total;
+  return half_time("an all-gather", &Link::all_gather, data, devices, topology);
 }
 
 }  // namespace stagecraft
