@@ -10,6 +10,9 @@
 
 namespace stagecraft::partitioner {
 
+/// Steps that differ by less, relatively, are equal.
+inline constexpr double kEqual = 1e-9;
+
 /// Plans whose predicted steps differ by at most this share of the shorter one are ties: less than the variation of one
 /// plan's step from run to run.
 inline constexpr double kTie = 0.01;

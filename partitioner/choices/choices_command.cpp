@@ -279,11 +279,13 @@ RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& contex
   if (hand.is_empty()) options.strategy = context.strategy;  // else its candidates are few
   options.fewer_devices = request.front || request.goal.objective != Objective::Time;
   options.recomputation = request.front;
-  Constraints wanted_plans = constraints;
-  const bool by_step = hand.is_empty() && !request.front && request.goal.objective == Objective::Time;
-  if (by_step) wanted_plans.wanted = request.top.value_or(1);
-  Gathered gathered = gather(graph, topology, costs, wanted_plans, options);
-  if (!by_step || !request.top) gathered.others_lower_bound.reset();
+  // Searches compare steps: only of a list by step can they prove that no plan is missing.
+  const bool proves_list =
+      request.top && hand.is_empty() && !request.front && request.goal.objective == Objective::Time;
+  Constraints searched = constraints;
+  if (proves_list) searched.wanted = *request.top;
+  Gathered gathered = gather(graph, topology, costs, searched, options);
+  if (!proves_list) gathered.others_lower_bound.reset();
   const Question question{graph, topology, costs, constraints, options, request.goal};
   if (gathered.plans.empty()) {
     if (request.explain && memory_limit(topology, constraints)) {

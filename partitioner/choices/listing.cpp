@@ -10,6 +10,7 @@
 #include "costmodel/index.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
+#include "partitioner/ranking.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -17,8 +18,6 @@ namespace {
 constexpr double kSecondsPerHour = 3600;
 /// The table shows prices of this many steps, one step's is too small to read.
 constexpr double kSteps = 1000;
-/// Steps that differ by less, relatively, are equal.
-constexpr double kEqual = 1e-9;
 
 format::ListedPlan listed(const RankedPlan& ranked, const ListRequest& request) {
   const Plan& plan = ranked.plan;
@@ -88,8 +87,7 @@ format::PlanList plan_list(const std::vector<RankedPlan>& plans, const Gathered&
   out.lower_bound = gathered.lower_bound;
   out.considered = to_int(gathered.plans.size());
   for (const RankedPlan& ranked : plans) out.plans.push_back(listed(ranked, request));
-  if (gathered.others_lower_bound && !request.front && request.goal.objective == Objective::Time)
-    out.proven = proven_of(plans, *gathered.others_lower_bound);
+  if (gathered.others_lower_bound) out.proven = proven_of(plans, *gathered.others_lower_bound);
   for (const Skipped& each : gathered.skipped) out.skipped.emplace_back(each.reason, each.count);
   return out;
 }

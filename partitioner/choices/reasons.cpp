@@ -20,7 +20,6 @@
 namespace stagecraft::partitioner {
 namespace {
 
-constexpr double kEqual = 1e-9;
 constexpr int kMostDevices = 4096;  ///< more devices are not tried
 constexpr int kMostTimes = 8;       ///< times the existing groups
 constexpr double kSameStep = 5e-4;  ///< steps that differ by less are called equal

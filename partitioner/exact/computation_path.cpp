@@ -6,12 +6,6 @@
 #include "partitioner/exact/heaviest_path.h"
 
 namespace stagecraft::partitioner {
-namespace {
-
-/// Whether a backward follows that the stages before wait for. Where it is split, what is left can be done meanwhile.
-bool returns(const PipelineCosts& costs) { return costs.schedule().trains && !costs.schedule().splits_backward; }
-
-}  // namespace
 
 std::vector<int> computation_path(const PipelineCosts& costs) {
   const int nodes = costs.dag().nodes;
@@ -21,7 +15,7 @@ std::vector<int> computation_path(const PipelineCosts& costs) {
     weights.push_back(costs.node(v).forward + costs.node(v).least_return);
     for (const int number : costs.read_by(v)) {
       const CrossingValue& value = costs.values()[to_index(number)];
-      if (!returns(costs) || value.gradient)
+      if (!costs.returns() || value.gradient)
         incoming[to_index(v)].push_back({value.producer, number, value.least_forward, value.least_back});
     }
   }
@@ -32,9 +26,9 @@ PathHop path_hop(const PipelineCosts& costs, int from, int to) {
   std::optional<PathHop> out;
   for (const int number : costs.read_by(to)) {
     const CrossingValue& value = costs.values()[to_index(number)];
-    if (value.producer != from || (returns(costs) && !value.gradient)) continue;
+    if (value.producer != from || (costs.returns() && !value.gradient)) continue;
     if (out && out->forward + out->back >= value.least_forward + value.least_back) continue;
-    out = PathHop{value.least_forward, returns(costs) ? value.least_back : Seconds(0), value.port};
+    out = PathHop{value.least_forward, costs.returns() ? value.least_back : Seconds(0), value.port};
   }
   return out.value_or(PathHop{});
 }

@@ -46,10 +46,7 @@ std::unique_ptr<PathBound> PathBound::of(const PipelineCosts& costs, std::option
 }
 
 PathBound::PathBound(const PipelineCosts& costs, std::optional<Bytes> limit, int most_cuts)
-    : costs_(costs),
-      limit_(limit),
-      alternates_(costs.schedule().alternates),
-      returns_(costs.schedule().trains && !costs.schedule().splits_backward) {
+    : costs_(costs), limit_(limit), alternates_(costs.schedule().alternates), returns_(costs.returns()) {
   find_cuts(computation_path(costs), most_cuts);
   find_replicas();
 }

@@ -77,6 +77,8 @@ class PipelineCosts {
   /// Most microbatches that one of `replicas` replicas computes in a step; if steps overlap a mean, less 1 % by which
   /// the period of a prediction's window may be too short.
   [[nodiscard]] double share(int replicas) const;
+  /// Whether a backward follows that the stages before wait for. Where it is split, what is left can be done meanwhile.
+  [[nodiscard]] bool returns() const { return schedule_.trains && !schedule_.splits_backward; }
   /// Least time from the end of a stage's last backward until `replicas` devices, any of them, have summed its `bytes`
   /// of gradients. `backward` is the backward of a microbatch, during which buckets can already be summed.
   [[nodiscard]] Seconds least_reduce(Bytes bytes, int replicas, Seconds backward) const;

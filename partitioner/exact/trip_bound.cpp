@@ -108,7 +108,7 @@ void TripBound::find_path() {
   std::vector<std::vector<Arc>> incoming(kept_.size());
   for (std::size_t e = 0; e < edges_.size(); ++e) {
     const KeptEdge& edge = edges_[e];
-    if (costs_.schedule().trains && !costs_.schedule().splits_backward && !edge.returns) continue;
+    if (costs_.returns() && !edge.returns) continue;
     incoming[to_index(edge.to)].push_back({edge.from, to_int(e), edge.forward, edge.back});
   }
   const HeaviestPath path = heaviest_path(weights, incoming);

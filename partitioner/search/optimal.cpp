@@ -239,15 +239,17 @@ class Search {
     return is_bound_by_trips() ? done : low;
   }
 
+  /// Notes whether a bound by a path was cut off, which then says nothing, and returns what it says.
+  std::optional<bool> noted(std::optional<bool> refuted) {
+    is_path_cut_off_ = !refuted;
+    return refuted;
+  }
+
   /// A bound for all plans from `low` to `high`, by SegmentBound.
   [[nodiscard]] Seconds follow_segments(Seconds low, Seconds high) {
     const std::optional<SegmentBound> segments = SegmentBound::of(costs_);
     if (!segments) return low;
-    const auto refutes = [&](Seconds time) {
-      const std::optional<bool> refuted = segments->refutes(time, time_.stop());
-      is_path_cut_off_ = !refuted;
-      return refuted;
-    };
+    const auto refutes = [&](Seconds time) { return noted(segments->refutes(time, time_.stop())); };
     return refutes(high * (1 - kEqual)).value_or(false) ? high : least_time(low, high, kSegmentPrecision, 0.5, refutes);
   }
 
@@ -261,11 +263,8 @@ class Search {
       if (cuts == kFewCuts && costs_.dag().nodes <= kMostCuts) continue;
       const std::unique_ptr<PathBound> path = PathBound::of(costs_, context_.limit, cuts);
       if (!path) break;
-      low = least_time(low, plans_.best().value_or(kForever), kBoundPrecision, kCautious, [&](Seconds time) {
-        const std::optional<bool> refuted = path->refutes(time, costs_.devices(), time_.stop());
-        is_path_cut_off_ = !refuted;
-        return refuted;
-      });
+      low = least_time(low, plans_.best().value_or(kForever), kBoundPrecision, kCautious,
+                       [&](Seconds time) { return noted(path->refutes(time, costs_.devices(), time_.stop())); });
     }
     return low;
   }

@@ -14,13 +14,11 @@
 #include "costmodel/units.h"
 #include "partitioner/candidate.h"
 #include "partitioner/exact/pipeline_costs.h"
+#include "partitioner/ranking.h"
 #include "partitioner/search/least_time.h"
 #include "partitioner/strategy.h"
 
 namespace stagecraft::partitioner {
-
-/// Steps that differ by less, relatively, are equal.
-inline constexpr double kEqual = 1e-9;
 
 /// The plans that a search predicted. Of many only the best are kept, and of all but the best the spans are dropped.
 class PredictedPlans {
@@ -40,7 +38,7 @@ class PredictedPlans {
   [[nodiscard]] std::optional<Seconds> last_wanted() const {
     return to_int(shortest_.size()) < constraints_.wanted ? std::nullopt : std::optional(shortest_.back());
   }
-  /// Whether plans with this lower bound are no better than the wanted ones.
+  /// Whether no plan with this lower bound can beat the last wanted one.
   [[nodiscard]] bool is_excluded(Seconds bound) const {
     return last_wanted() && bound >= *last_wanted() * (1 - kEqual);
   }
