@@ -182,23 +182,25 @@ Topology topology_of(const LinkMeasurement& measured, const std::string& channel
   out.levels.front().link.channel = channel;
   out.levels.front().link.processing = measured.processing;
   out.levels.front().link.distrust = distrust(measured);
+  std::vector<std::string> moved;  // of each curve
   for (const LinkCurve& curve : measured.curves) {
-    if (Curve* place = place_of(curve, out))
-      *place = is_copy(curve.operation) ? curve_of(curve.points) : fit_monotone(curve_of(curve.points)).curve;
+    MonotoneFit fit;
+    fit.curve = curve_of(curve.points);
+    if (!is_copy(curve.operation)) fit = fit_monotone(fit.curve);
+    moved.push_back(moved_text(fit));
+    if (Curve* place = place_of(curve, out)) *place = std::move(fit.curve);
   }
   validate(out);
   out.levels.front().link.latency = latency_of(one_way->points);  // of points that validate has accepted
   auto& notes = out.provenance.notes;
   notes["channel"] = channel;
   if (measured.ranks == 1) notes["one rank"] = "its send_receive is to itself, and its collectives are copies";
-  for (const LinkCurve& curve : measured.curves) {
+  for (std::size_t i = 0; i < measured.curves.size(); ++i) {
+    const LinkCurve& curve = measured.curves[i];
     if (curve.points.empty()) continue;
     const std::string name = curve_name(curve.operation, curve.ranks);
     notes[name] = quality(curve.points);
-    if (!is_copy(curve.operation)) {
-      if (const std::string moved = moved_text(fit_monotone(curve_of(curve.points))); !moved.empty())
-        notes[name] += "; " + moved;
-    }
+    if (!moved[i].empty()) notes[name] += "; " + moved[i];
     if (curve.operation == Duplex || curve.operation == Pairs)
       notes[name] += beside_one_way(curve.points.back(), largest);
     notes[name + " fit"] = fit_text(curve);
