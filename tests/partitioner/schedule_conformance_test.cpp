@@ -10,6 +10,7 @@
 #include "costmodel/prediction/verify.h"
 #include "partitioner/strategy.h"
 #include "tests/support/chains.h"
+#include "tests/support/table_names.h"
 
 // What holds for every entry of the table of schedules: it can be planned, its plans are proved, and they can be
 // predicted. A new schedule needs no new code here.
@@ -131,17 +132,8 @@ TEST_P(EverySchedule, IsPlannedProvedAndPredicted) {
   }
 }
 
-std::vector<std::string> names() {
-  std::vector<std::string> out;
-  for (const ScheduleEntry& entry : schedules()) out.push_back(entry.name);
-  return out;
-}
-
-INSTANTIATE_TEST_SUITE_P(Table, EverySchedule, ::testing::ValuesIn(names()), [](const auto& tested) {
-  std::string out = tested.param;
-  std::ranges::replace(out, '-', '_');
-  return out;
-});
+INSTANTIATE_TEST_SUITE_P(Table, EverySchedule, ::testing::ValuesIn(testing::names_of(schedules())),
+                         testing::AfterEntry());
 
 TEST(TiedParameters, AreRefusedUnderAsynchronousSchedules) {
   Constraints constraints;

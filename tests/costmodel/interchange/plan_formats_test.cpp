@@ -11,6 +11,7 @@
 #include "costmodel/interchange/pipedream_conf.h"
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/known_names.h"
+#include "tests/support/table_names.h"
 
 // What every plan format guarantees; each format's own tests check what it writes.
 
@@ -118,22 +119,13 @@ TEST_P(PlanFormats, WarnOfRecomputationThatTheyDoNotCarry) {
   EXPECT_THAT(warnings, Contains(HasSubstr("recomput")));
 }
 
-std::vector<std::string> names() {
-  std::vector<std::string> out;
-  for (const PlanFormat& format : plan_formats()) out.push_back(format.name);
-  return out;
-}
+INSTANTIATE_TEST_SUITE_P(Formats, PlanFormats, ::testing::ValuesIn(testing::names_of(plan_formats())),
+                         testing::AfterEntry());
 
-INSTANTIATE_TEST_SUITE_P(Formats, PlanFormats, ::testing::ValuesIn(names()), [](const auto& tested) {
-  std::string out = tested.param;
-  std::replace(out.begin(), out.end(), '-', '_');
-  return out;
-});
-
-TEST(PlanFormatTable, IsSortedByName) { EXPECT_TRUE(std::ranges::is_sorted(names())); }
+TEST(PlanFormatTable, IsSortedByName) { EXPECT_TRUE(std::ranges::is_sorted(testing::names_of(plan_formats()))); }
 
 TEST(PlanFormat, ListsTheKnownNamesWithTheOthersInOrder) {
-  std::vector<std::string> known = names();
+  std::vector<std::string> known = testing::names_of(plan_formats());
   known.insert(known.end(), {"zeta", "chakra"});
   std::ranges::sort(known);
   EXPECT_THAT([] { (void)plan_format("keras", {"zeta", "chakra"}); },

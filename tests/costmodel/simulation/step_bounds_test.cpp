@@ -15,6 +15,7 @@
 #include "costmodel/prediction/step_replay.h"
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/chains.h"
+#include "tests/support/table_names.h"
 
 namespace stagecraft {
 namespace {
@@ -227,17 +228,8 @@ TEST_P(EveryStepBracket, HoldsTheStep) {
   }
 }
 
-std::vector<std::string> schedule_names() {
-  std::vector<std::string> out;
-  for (const ScheduleEntry& schedule : schedules()) out.push_back(schedule.name);
-  return out;
-}
-
-INSTANTIATE_TEST_SUITE_P(Schedules, EveryStepBracket, ::testing::ValuesIn(schedule_names()), [](const auto& each) {
-  std::string name = each.param;
-  std::ranges::replace(name, '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Schedules, EveryStepBracket, ::testing::ValuesIn(testing::names_of(schedules())),
+                         testing::AfterEntry());
 
 // Of graphs on clusters of two levels, with ports that all devices of a server share.
 TEST(StepBracket, HoldsThePredictedStep) {

@@ -16,6 +16,7 @@
 #include "executor/intake/layer_sources.h"
 #include "tests/support/files/png_bytes.h"
 #include "tests/support/run_command.h"
+#include "tests/support/table_names.h"
 
 // The conformance suite of data sources: every case runs on every entry of the table.
 
@@ -106,16 +107,8 @@ class DataSourceSuite : public ::testing::TestWithParam<std::string> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Every, DataSourceSuite, ::testing::ValuesIn([] {
-                           std::vector<std::string> names;
-                           for (const DataSourceKind& kind : data_sources()) names.push_back(kind.name);
-                           return names;
-                         }()),
-                         [](const auto& entry) {
-                           std::string name = entry.param;
-                           std::ranges::replace(name, '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Every, DataSourceSuite, ::testing::ValuesIn(testing::names_of(data_sources())),
+                         testing::AfterEntry());
 
 bool equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
   return std::ranges::equal(a, b, [](const at::Tensor& x, const at::Tensor& y) { return x.equal(y); });

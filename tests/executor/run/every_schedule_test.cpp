@@ -5,6 +5,7 @@
 #include "costmodel/bound_plan.h"
 #include "executor/run/run.h"
 #include "tests/support/models/planned_models.h"
+#include "tests/support/table_names.h"
 
 // Every entry of the table of schedules runs, trains like a single process, and keeps the order of its lists.
 
@@ -67,16 +68,8 @@ void expect_runs(const ScheduleEntry& schedule, const std::vector<int>& replicas
 
 class EverySchedule : public ::testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(Table, EverySchedule, ::testing::ValuesIn([] {
-                           std::vector<std::string> names;
-                           for (const ScheduleEntry& schedule : schedules()) names.push_back(schedule.name);
-                           return names;
-                         }()),
-                         [](const auto& entry) {
-                           std::string name = entry.param;
-                           for (char& letter : name) letter = letter == '-' ? '_' : letter;
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Table, EverySchedule, ::testing::ValuesIn(testing::names_of(schedules())),
+                         testing::AfterEntry());
 
 TEST_P(EverySchedule, RunsPipelines) {
   const ScheduleEntry& schedule = schedule_by_name(GetParam());

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "costmodel/index.h"
+#include "tests/partitioner/exact/bounds.h"
 #include "tests/support/chains.h"
 #include "tests/support/every_partition.h"
 
@@ -16,15 +17,6 @@ namespace stagecraft::partitioner {
 namespace {
 
 constexpr int kDevices = 6;
-
-const auto kNoStop = [] { return false; };
-
-PlanSettings settings_of(const std::string& schedule, int microbatches = 4) {
-  PlanSettings out;
-  out.schedule = schedule;
-  out.microbatches = microbatches;
-  return out;
-}
 
 int below(std::mt19937& random, int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); }
 
@@ -59,7 +51,7 @@ void expect_valid(const PipelineCosts& costs, const Split& split, int devices) {
 /// is (4 + 2 - 1) * 9 s at most, and no less than 4 * 9 = 36 s; halved it is (4 + 2 - 1) * 6 = 30 s. So a layer moves.
 TEST(LocalSearch, MovesALayerToTheIdleStage) {
   const PipelineCosts costs(testing::chain_graph({1, 1, 1, 1}, {2, 2, 2, 2}), testing::flat_topology(2),
-                            settings_of("1f1b"));
+                            settings_of("1f1b", 4));
   Movable movable;
   movable.stages = movable.replicas = false;
   movable.devices = 2;
@@ -75,7 +67,8 @@ TEST(LocalSearch, NeverEndsAboveItsStartAndKeepsToWhatMayMove) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     const Graph graph = testing::branching_graph(random, 2 + below(random, 6));
-    const PipelineCosts costs(graph, testing::flat_topology(kDevices, 1e6), settings_of(seed % 2 ? "1f1b" : "gpipe"));
+    const PipelineCosts costs(graph, testing::flat_topology(kDevices, 1e6),
+                              settings_of(seed % 2 ? "1f1b" : "gpipe", 4));
     const Split start = random_split(random, costs.dag().nodes);
     Movable movable;
     movable.stages = below(random, 2) == 0;
@@ -99,7 +92,7 @@ TEST(LocalSearch, NeverEndsAboveItsStartAndKeepsToWhatMayMove) {
 TEST(LocalSearch, StopsWhenItIsToldTo) {
   std::mt19937 random(1);
   const PipelineCosts costs(testing::chain_graph({1, 1, 1, 1, 1}, {2, 2, 2, 2, 2}), testing::flat_topology(kDevices),
-                            settings_of("1f1b"));
+                            settings_of("1f1b", 4));
   Movable movable;
   movable.devices = kDevices;
   const Split start{{0, 0, 0, 0, 1}, {1, 1}};
@@ -120,7 +113,7 @@ TEST(Shaken, GivesValidSplitsWhateverTheSeed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     const Graph graph = testing::branching_graph(random, 2 + below(random, 6));
-    const PipelineCosts costs(graph, testing::flat_topology(kDevices), settings_of("1f1b"));
+    const PipelineCosts costs(graph, testing::flat_topology(kDevices), settings_of("1f1b", 4));
     const Split start = random_split(random, costs.dag().nodes);
     Movable movable;
     movable.devices = devices_of(start) + below(random, 2);

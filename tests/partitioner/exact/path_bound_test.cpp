@@ -9,21 +9,14 @@
 #include "partitioner/cost_model.h"
 #include "partitioner/exact/trip_bound.h"
 #include "partitioner/search/optimal.h"
+#include "tests/partitioner/exact/bounds.h"
 #include "tests/support/chains.h"
 #include "tests/support/every_partition.h"
 
 namespace stagecraft::partitioner {
 namespace {
 
-const auto kNoStop = [] { return false; };
 constexpr int kAllCuts = 1000;
-
-PlanSettings settings_of(const std::string& schedule, int microbatches) {
-  PlanSettings out;
-  out.schedule = schedule;
-  out.microbatches = microbatches;
-  return out;
-}
 
 /// The largest time that the bound refutes, within 1e-6.
 double bound_of(PathBound& bound, int devices) {

@@ -9,18 +9,12 @@
 #include "costmodel/links/collectives.h"
 #include "partitioner/candidate.h"
 #include "partitioner/cost_model.h"
+#include "tests/partitioner/exact/bounds.h"
 #include "tests/support/chains.h"
 #include "tests/support/every_partition.h"
 
 namespace stagecraft::partitioner {
 namespace {
-
-PlanSettings settings_of(const std::string& schedule, int microbatches) {
-  PlanSettings out;
-  out.schedule = schedule;
-  out.microbatches = microbatches;
-  return out;
-}
 
 Seconds bound_of(const Graph& graph, const Topology& topology, const PlanSettings& settings, const Split& split) {
   return PipelineCosts(graph, topology, settings).lower_bound(split).value();

@@ -9,20 +9,12 @@
 #include "partitioner/candidate.h"
 #include "partitioner/cost_model.h"
 #include "partitioner/search/optimal.h"
+#include "tests/partitioner/exact/bounds.h"
 #include "tests/support/chains.h"
 #include "tests/support/every_partition.h"
 
 namespace stagecraft::partitioner {
 namespace {
-
-const auto kNoStop = [] { return false; };
-
-PlanSettings settings_of(const std::string& schedule, int microbatches) {
-  PlanSettings out;
-  out.schedule = schedule;
-  out.microbatches = microbatches;
-  return out;
-}
 
 SegmentBound bound_of(const Graph& graph, const Topology& topology, const PlanSettings& settings) {
   return SegmentBound::of(PipelineCosts(graph, topology, settings)).value();

@@ -6,20 +6,12 @@
 
 #include "partitioner/candidate.h"
 #include "partitioner/cost_model.h"
+#include "tests/partitioner/exact/bounds.h"
 #include "tests/support/chains.h"
 #include "tests/support/every_partition.h"
 
 namespace stagecraft::partitioner {
 namespace {
-
-const auto kNoStop = [] { return false; };
-
-PlanSettings settings_of(const std::string& schedule, int microbatches) {
-  PlanSettings out;
-  out.schedule = schedule;
-  out.microbatches = microbatches;
-  return out;
-}
 
 /// Two layers of 1 + 2 s, messages of 1 s each way, 4 microbatches, no use in replicas (10 GB of parameters at 1 GB/s).
 /// One stage: 4 (3 + 3) = 24 s. Two stages hold 2 and 1 microbatches at once: the first needs two round trips of
