@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/command/help.h"
 #include "costmodel/command/tool.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/plan_hash.h"
@@ -44,6 +45,7 @@ CLI::Option* add_work(CLI::App& app, RunCommand& o) {
 
 /// What is told of the steps.
 void add_report(CLI::App& app, RunCommand& o) {
+  const OptionGroup group(app, "Log and metrics");
   app.add_option("--log-every", o.report.every,
                  "print a line, and write a line to --metrics, every N steps (default: about ten lines in all and at "
                  "least one every ten seconds; metrics for every step)")
@@ -57,6 +59,7 @@ void add_report(CLI::App& app, RunCommand& o) {
 }
 
 void add_validation(CLI::App& app, RunCommand& o) {
+  const OptionGroup group(app, "Validation");
   const auto validate =
       app.add_option("--validate-data", o.validate_data,
                      "data source on which to validate, in evaluation mode; each sample is read once, in order")
@@ -74,6 +77,7 @@ void add_validation(CLI::App& app, RunCommand& o) {
 
 /// Where ranks run, and how they talk.
 void add_ranks(CLI::App& app, RunCommand& o) {
+  const OptionGroup group(app, "Ranks");
   app.add_option(
          "--channel", o.channel,
          fmt::format("{}; default: {}, or between processes the first of the others that fits --device and that all "
@@ -103,11 +107,18 @@ void add_ranks(CLI::App& app, RunCommand& o) {
                  "with --hosts: command that starts a rank; takes a host and a command line, like ssh")
       ->capture_default_str();
   app.add_option("--logs", o.logs, "folder for each rank's log, rank-N.log; rank 0 also writes to the terminal");
+  app.add_option("--threads", o.run.threads, "threads per rank")
+      ->capture_default_str()
+      ->transform(integer(1, kMostAtOnce));
+  app.add_option("--timeout", o.timeout_s, "end the run if a rank is silent for this many seconds")
+      ->capture_default_str()
+      ->transform(number_from(kShortest, kLongest));
   app.add_flag("--dry-run", o.dry_run, "print which rank does what, then exit");
 }
 
 /// What a run compares, and what it does about values that are not finite.
 void add_checks(CLI::App& app, RunCommand& o) {
+  const OptionGroup group(app, "Checks");
   const auto check =
       app.add_flag("--check", o.run.check, "compare losses and all gradients of every step with a single process");
   app.add_option("--expect", o.run.expected,
@@ -126,6 +137,7 @@ void add_checks(CLI::App& app, RunCommand& o) {
 
 /// Returns the options of the loss scale.
 std::pair<CLI::Option*, CLI::Option*> add_loss_scale(CLI::App& app, RunCommand& o) {
+  const OptionGroup group(app, kOptimizerGroup);
   const auto scale = app.add_option_function<std::string>(
       "--loss-scale",
       [&o](const std::string& text) {
@@ -144,6 +156,7 @@ std::pair<CLI::Option*, CLI::Option*> add_loss_scale(CLI::App& app, RunCommand& 
 }
 
 void add_checkpoints(CLI::App& app, RunCommand& o) {
+  const OptionGroup group(app, "Checkpoints and weights");
   const auto folder =
       app.add_option("--checkpoint", o.run.checkpoint.folder,
                      "checkpoint folder, shared by all ranks. SIGINT and SIGTERM then end the run after the "
@@ -181,18 +194,12 @@ void add_run_options(CLI::App& app, RunCommand& o) {
   add_validation(app, o);
   add_ranks(app, o);
   add_checks(app, o);
-  app.add_option("--threads", o.run.threads, "threads per rank")
-      ->capture_default_str()
-      ->transform(integer(1, kMostAtOnce));
-  app.add_option("--timeout", o.timeout_s, "end the run if a rank is silent for this many seconds")
-      ->capture_default_str()
-      ->transform(number_from(kShortest, kLongest));
   app.add_option("--seed", o.run.seed, "random seed of weights, data and dropout")
       ->capture_default_str()
       ->transform(integer<decltype(o.run.seed)>(0));
   add_optimizer_options(app, o.run.optimizer);
-  add_training_options(app, o.run.optimizer);
   const auto [scale, interval] = add_loss_scale(app, o);
+  add_training_options(app, o.run.optimizer);
   app.callback([&o, scale = scale, interval = interval, steps] {
     o.scales_loss = scale->count() + interval->count() > 0;
     o.steps_given = steps->count() > 0;

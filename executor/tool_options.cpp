@@ -7,6 +7,7 @@
 #include <iostream>
 #include <system_error>
 
+#include "costmodel/command/help.h"
 #include "costmodel/errors/catalogue.h"
 #include "executor/channel/channels.h"
 #include "executor/data/data_source.h"
@@ -118,15 +119,15 @@ void add_input_range_option(CLI::App& app, std::vector<std::string>& set) {
 }
 
 void add_import_options(CLI::App& app, std::vector<std::string>& set) {
+  const OptionGroup group(app, "Model files");
   const auto as_setting = [&app, &set](const std::string& option, const std::string& prefix, const std::string& help) {
     add_setting_option(app, set, option, prefix, help);
   };
   as_setting("--layers", "layers=",
-             "model files: how to cut into layers: auto (repeated blocks and the modules around them; default), leaf "
+             "how to cut into layers: auto (repeated blocks and the modules around them; default), leaf "
              "(innermost modules), depth=N (modules at depth N) or op (operators)");
-  as_setting("--loss", "loss=", "model files without a loss: cross_entropy, mse and others; a wrong name lists them");
-  as_setting("--loss-output",
-             "loss_output=", "model files: index of the output that is the loss, or that --loss reads");
+  as_setting("--loss", "loss=", "loss of a model without one: cross_entropy, mse and others; a wrong name lists them");
+  as_setting("--loss-output", "loss_output=", "index of the output that is the loss, or that --loss reads");
   as_setting("--input", "input.",
              "TorchScript files: NAME=TYPE[SHAPE] of one sample, such as image=float32[3,224,224]; append "
              ":batch_axis=N if the batch axis is not 0; repeatable");
@@ -145,6 +146,7 @@ std::map<std::string, std::string> given_options(const CLI::App& app) {
 }
 
 void add_optimizer_options(CLI::App& app, stage::OptimizerOptions& options) {
+  const OptionGroup group(app, kOptimizerGroup);
   app.add_option("--optimizer", options.name,
                  "sgd, adam, adamw, adamax, nadam, radam, adagrad, adadelta, rmsprop (as in torch.optim) or lion")
       ->capture_default_str()
@@ -195,6 +197,11 @@ void add_optimizer_options(CLI::App& app, stage::OptimizerOptions& options) {
 }
 
 void add_training_options(CLI::App& app, stage::OptimizerOptions& options) {
+  app.add_option("--clip-norm", options.clip_norm, "clip the gradient of the whole model to this norm; 0: no clipping")
+      ->group(kOptimizerGroup)
+      ->capture_default_str()
+      ->transform(number_from(0, 1e30));
+  const OptionGroup group(app, "Learning-rate schedule");
   app.add_option("--lr-schedule,--rate-schedule", options.rate.name,
                  "learning-rate schedule: constant; linear, polynomial or cosine down to --last-rate at the last step; "
                  "step, exponential or one-cycle")
@@ -228,9 +235,6 @@ void add_training_options(CLI::App& app, stage::OptimizerOptions& options) {
   app.add_option("--anneal-strategy", options.rate.anneal, "how one-cycle moves between its rates: cos or linear")
       ->capture_default_str()
       ->check(one_of("annealing", {"cos", "linear"}));
-  app.add_option("--clip-norm", options.clip_norm, "clip the gradient of the whole model to this norm; 0: no clipping")
-      ->capture_default_str()
-      ->transform(number_from(0, 1e30));
 }
 
 int run_computing_tool(ToolText text, int argc, char** argv, const std::function<void(CLI::App&)>& configure,

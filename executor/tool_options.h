@@ -39,7 +39,7 @@ namespace stagecraft {
 
 void add_input_range_option(CLI::App& app, std::vector<std::string>& set);
 
-/// Options of models that come from a file, as words of --set.
+/// Options of models that come from a file, as words of --set; a group of --help.
 void add_import_options(CLI::App& app, std::vector<std::string>& set);
 
 /// Every option of `app` with its value, given or default, by its long name, or by its name for a positional argument.
@@ -51,6 +51,9 @@ inline constexpr double kShortest = 0.001;
 
 /// Largest number of threads of a rank, and of ranks on a machine; a larger number is a mistake.
 inline constexpr int kMostAtOnce = 1024;
+
+/// The help's group of the optimizer's options.
+inline constexpr const char* kOptimizerGroup = "Optimizer";
 
 void add_optimizer_options(CLI::App& app, stage::OptimizerOptions& options);
 

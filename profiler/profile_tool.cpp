@@ -7,6 +7,7 @@
 #include <iostream>
 #include <thread>
 
+#include "costmodel/command/help.h"
 #include "costmodel/command/tool.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
@@ -315,7 +316,7 @@ void add_model_options(CLI::App& app, Options& o) {
                  "export-model")
       ->required();
   app.add_option("--set", o.set, "model option key=value; repeatable")->allow_extra_args(false);
-  stagecraft::add_import_options(app, o.set);
+  app.add_option("--data", o.data, "data source")->capture_default_str()->check(stagecraft::data_name());
   app.add_option("--microbatch", o.microbatches,
                  "samples per microbatch; a list such as 1,2,4 writes one graph each: graph-1.json, graph-2.json, ...")
       ->delimiter(',')
@@ -331,10 +332,15 @@ void add_model_options(CLI::App& app, Options& o) {
       ->check(stagecraft::one_of("dtype", kTypes));
   app.add_flag("--allow-tf32", o.allow_tf32,
                "let GPUs round the inputs of float32 matrix products, convolutions and recurrent layers to TF32");
+  app.add_option("--seed", o.profile.seed, "random seed of weights and data")
+      ->capture_default_str()
+      ->transform(stagecraft::integer<decltype(o.profile.seed)>(0));
+  stagecraft::add_import_options(app, o.set);
 }
 
 /// Options for how it is measured.
 void add_measurement_options(CLI::App& app, Options& o) {
+  const stagecraft::OptionGroup group(app, "Measurement");
   app.add_flag("--isolated", o.profile.isolated, "also measure each layer alone");
   CLI::Option* const structure = app.add_flag(
       "--structure", o.structure,
@@ -342,7 +348,6 @@ void add_measurement_options(CLI::App& app, Options& o) {
   app.add_flag("--without-work", o.without_work, "with --structure: after one forward, without counting work")
       ->needs(structure);
   stagecraft::add_accept_untrusted(app, o.accept_untrusted, "exit with 0 even if the profile is not trusted");
-  app.add_option("--data", o.data, "data source")->capture_default_str()->check(stagecraft::data_name());
   app.add_option("--threads", o.profile.threads, "threads per rank")
       ->capture_default_str()
       ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
@@ -364,9 +369,6 @@ void add_measurement_options(CLI::App& app, Options& o) {
                  "skipped is listed")
       ->capture_default_str()
       ->transform(stagecraft::number_above(0));
-  app.add_option("--seed", o.profile.seed, "random seed of weights and data")
-      ->capture_default_str()
-      ->transform(stagecraft::integer<decltype(o.profile.seed)>(0));
   stagecraft::add_optimizer_options(app, o.profile.optimizer);
 }
 

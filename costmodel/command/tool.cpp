@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <exception>
 #include <iostream>
+#include <memory>
 
+#include "costmodel/command/help.h"
 #include "costmodel/errors/catalogue.h"
 #include "costmodel/text/terminal.h"
 #include "costmodel/text/units_text.h"
@@ -90,6 +92,7 @@ int run_tool(const ToolText& text, int argc, char** argv, const std::function<vo
     CLI::App app(text.purpose, "stagecraft " + text.verb);
     app.footer("Example:\n  " + text.example + "\n\nExit status: 0 done, 1 bad input or no answer, 2 wrong usage.");
     app.set_version_flag("--version", program + " " + version() + text.versions);
+    app.formatter(std::make_shared<HelpFormatter>(output_screen().width));
     configure(app);
     try {
       app.parse(argc, argv);

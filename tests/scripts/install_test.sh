@@ -28,7 +28,7 @@ for verb in ${listed##*verbs: }; do
   if [ "$verb" = export-model ] && ! "$prefix/bin/stagecraft" export-model --help >/dev/null 2>&1; then continue; fi   # no Python
   [ -s "$page" ] || { echo "$page is missing"; exit 1; }
   grep -q '^\.SH EXAMPLES' "$page" || { echo "$page has no examples"; exit 1; }
-  for option in $("$prefix/bin/stagecraft" "$verb" --help | grep -oE '^ +--[a-z-]+' | tr -d ' '); do
+  for option in $("$prefix/bin/stagecraft" "$verb" --help | grep -oE '^  --[a-z-]+' | tr -d ' '); do
     grep -qe "^\.B .*${option//-/\\\\-}" "$page" || { echo "$page does not describe $option"; exit 1; }
   done
 done
