@@ -412,7 +412,8 @@ Scenario with_change(Scenario scenario, const std::string& change) {
 }
 
 std::variant<WhatIf, Infeasible> what_if(const Scenario& scenario, const std::vector<std::string>& changes,
-                                         const std::optional<Calibration>& calibration, const PredictOptions& options) {
+                                         const std::optional<Calibration>& calibration, const PredictOptions& options,
+                                         const std::string& other_device) {
   Scenario changed = scenario;
   for (const std::string& change : changes) changed = with_change(std::move(changed), change);
   WhatIf out;
@@ -424,7 +425,9 @@ std::variant<WhatIf, Infeasible> what_if(const Scenario& scenario, const std::ve
     if (auto* none = std::get_if<Infeasible>(&result)) return std::move(*none);
     (after ? out.after : out.before) = std::get<Prediction>(std::move(result));
   }
-  if (changed.graph.estimate != scenario.graph.estimate) out.after.other_device = estimate_text(changed.graph);
+  out.before.other_device = other_device;
+  out.after.other_device =
+      changed.graph.estimate == scenario.graph.estimate ? other_device : estimate_text(changed.graph);
   out.before_microbatch = out.before.iteration / scenario.plan.microbatches;
   out.after_microbatch = out.after.iteration / changed.plan.microbatches;
   auto ratio = step_ratio(changed, scenario, calibration, parts.next(2));
@@ -503,7 +506,8 @@ std::string whatif_text(const WhatIf& result, const Screen& screen) {
   std::string out = fmt::format("with {}\n", fmt::join(result.changes, ", "));
   out += table_text({{.title = "", .left = true}, {.title = "before"}, {.title = "after"}, {.title = "change"}}, rows,
                     screen);
-  if (!after.other_device.empty()) out += "after the change: " + after.other_device + "\n";
+  if (!after.other_device.empty() && after.other_device != before.other_device)
+    out += "after the change: " + after.other_device + "\n";
   for (const StagePrediction& stage : after.stages) {
     if (!stage.fits) out += fmt::format("stage {} does not fit in memory after the change\n", stage.stage);
   }

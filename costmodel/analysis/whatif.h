@@ -44,11 +44,14 @@ struct WhatIf {
   StepRatio ratio;            ///< of the time per microbatch after to that before
 };
 
-/// Both predictions, with intervals. Throws std::invalid_argument as with_change, naming the change, and as predict.
+/// Both predictions, with intervals. `other_device` is Prediction::other_device of the scenario's times; where a change
+/// estimates them for another card, the prediction after says that instead. Throws std::invalid_argument as
+/// with_change, naming the change, and as predict.
 [[nodiscard]] std::variant<WhatIf, Infeasible> what_if(const Scenario& scenario,
                                                        const std::vector<std::string>& changes,
                                                        const std::optional<Calibration>& calibration = {},
-                                                       const PredictOptions& options = {});
+                                                       const PredictOptions& options = {},
+                                                       const std::string& other_device = {});
 
 /// A table to print: step, throughput, and for each stage the largest peak memory of its ranks, before and after.
 [[nodiscard]] std::string whatif_text(const WhatIf& result, const Screen& screen);

@@ -37,7 +37,8 @@ int main(int argc, char** argv) {
         static_cast<void>(stagecraft::with_settings(scenario, changes));
         auto result = stagecraft::within(plan_path, [&] {
           stagecraft::ShareProgress progress("predicting before and after");
-          return stagecraft::what_if(scenario, changes, inputs.calibration, {.progress = progress.teller()});
+          return stagecraft::what_if(scenario, changes, inputs.calibration, {.progress = progress.teller()},
+                                     inputs.other_device);
         });
         const auto whatif = stagecraft::answer_of(std::move(result), plan_path + ": ");
         stagecraft::format::write_text(

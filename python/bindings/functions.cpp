@@ -220,8 +220,9 @@ void bind_functions(nb::module_& module) {
       "whatif",
       [](Graph graph, const Topology& topology, const Plan& plan, const std::vector<std::string>& changes,
          const std::optional<Calibration>& calibration, const AcceptedDoubts& acceptance) {
-        static_cast<void>(check_times(graph, topology, acceptance));
-        return value_of(what_if({std::move(graph), topology, plan}, changes, calibration, interruptible()));
+        const std::string other_device = check_times(graph, topology, acceptance);
+        return value_of(
+            what_if({std::move(graph), topology, plan}, changes, calibration, interruptible(), other_device));
       },
       nb::arg("graph"), nb::arg("topology"), nb::arg("plan"), nb::arg("changes"), nb::arg("calibration").none(),
       nb::arg("acceptance"), free);

@@ -6,10 +6,11 @@
 namespace stagecraft::format {
 namespace {
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 
 Json side_json(const Prediction& prediction) {
   Json out = predicted_step_json(prediction);
+  if (!prediction.other_device.empty()) out["other_device"] = prediction.other_device;
   out["bubble"] = prediction.bubble;
   out["memory"] = Json::array();
   for (const RankMemory& memory : prediction.timeline.memory)

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <vector>
 
+#include "costmodel/format/results/whatif_json.h"
 #include "costmodel/prediction/device_types.h"
 #include "tests/support/chains.h"
 
@@ -200,6 +202,22 @@ TEST(WhatIf, ChangesTheCard) {
   EXPECT_LT(result.after.iteration, result.before.iteration);
   EXPECT_EQ(result.before.other_device, "");
   EXPECT_THAT(whatif_text(result, 100), HasSubstr("after the change: " + estimate_text(after.graph)));
+}
+
+// Only the times after a change of the card are estimates; other changes leave both sides with the graph's.
+TEST(WhatIf, SaysWhoseTimesEachSideHas) {
+  const auto json_of = [](const std::string& change) {
+    const auto result = std::get<WhatIf>(what_if(on_h100(), {change}, {}, {}, "measured on an A100"));
+    return nlohmann::json::parse(format::whatif_json(result));
+  };
+  const auto card = json_of("device=H200");
+  EXPECT_EQ(card["before"]["other_device"], "measured on an A100");
+  EXPECT_EQ(card["after"]["other_device"], estimate_text(with_change(on_h100(), "device=H200").graph));
+  const auto compute = json_of("compute=2x");
+  EXPECT_EQ(compute["before"]["other_device"], "measured on an A100");
+  EXPECT_EQ(compute["after"]["other_device"], "measured on an A100");
+  const auto own = nlohmann::json::parse(format::whatif_json(std::get<WhatIf>(what_if(on_h100(), {"compute=2x"}))));
+  EXPECT_FALSE(own["before"].contains("other_device") || own["after"].contains("other_device"));
 }
 
 // Back on an H100: the layers' own times, with the doubts of both steps, sqrt(0.15^2 + 0.15^2).

@@ -51,7 +51,9 @@ std::string some_explanation() {
   return explanation_json(std::get<Explanation>(explain(s.graph, s.topology, BoundPlan(s.plan))));
 }
 
-std::string some_whatif() { return whatif_json(std::get<WhatIf>(what_if(small_scenario(), {"compute=2x"}))); }
+std::string some_whatif() {
+  return whatif_json(std::get<WhatIf>(what_if(small_scenario(), {"compute=2x"}, {}, {}, "measured elsewhere")));
+}
 
 std::string some_diff() {
   const Scenario s = small_scenario();
