@@ -23,6 +23,7 @@ const std::vector<DoctorCheck>& checks() {
 std::vector<Finding> diagnose(const ExaminedDocuments& documents, const DoctorOptions& options) {
   std::vector<Finding> out;
   for (const DoctorCheck& check : checks()) {
+    if (options.progress) options.progress(check.summary);
     check.find(documents, options, [&](const std::string& file, const std::string& place, const std::string& message) {
       out.push_back({check.code, check.severity, file, place, message});
     });

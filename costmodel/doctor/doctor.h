@@ -40,8 +40,9 @@ struct ExaminedDocuments {
 };
 
 struct DoctorOptions {
-  std::chrono::sys_days today;     ///< UTC
-  std::chrono::days most_age{90};  ///< a measurement that is older is stale
+  std::chrono::sys_days today;                            ///< UTC
+  std::chrono::days most_age{90};                         ///< a measurement that is older is stale
+  std::function<void(const std::string&)> progress = {};  ///< told what is looked for next: DoctorCheck::summary
 };
 
 /// Takes a finding of one check: file, place and message.

@@ -44,10 +44,17 @@ class Verifier {
   }
 
   std::variant<Verified, Infeasible> run() {
-    using Proof = Refusal (Verifier::*)();
-    for (const Proof proof : {&Verifier::standing, &Verifier::complete, &Verifier::ordered, &Verifier::applied,
-                              &Verifier::edges, &Verifier::ending, &Verifier::bounded}) {
-      if (Refusal refusal = (this->*proof)()) return Infeasible{std::move(*refusal), ErrorKind::Unprovable};
+    struct Proof {
+      const char* proved;
+      Refusal (Verifier::*find)();
+    };
+    for (const auto& [proved, find] :
+         {Proof{"every action is on its rank", &Verifier::standing}, Proof{"no action is missing", &Verifier::complete},
+          Proof{"inputs come first", &Verifier::ordered}, Proof{"every gradient has its update", &Verifier::applied},
+          Proof{"both ends of an edge agree", &Verifier::edges}, Proof{"no deadlock", &Verifier::ending},
+          Proof{"bounds of the schedule", &Verifier::bounded}}) {
+      if (options_.progress) options_.progress(proved);
+      if (Refusal refusal = (this->*find)()) return Infeasible{std::move(*refusal), ErrorKind::Unprovable};
     }
     int held = 0;
     int versions = 1;
@@ -352,6 +359,7 @@ std::variant<Verified, Infeasible> verify(const BoundPlan& plan, const std::vect
   auto result = verify(plan, lists, options);
   auto* const proof = std::get_if<Verified>(&result);
   if (!proof) return result;
+  if (options.progress) options.progress("memory of every rank");
   const std::vector<MemoryReplay> needs = replay_memory(graph, topology, plan, lists);
   std::size_t neediest = 0;
   for (std::size_t rank = 0; rank < needs.size(); ++rank) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <variant>
@@ -15,7 +16,8 @@ namespace stagecraft {
 
 struct VerifyOptions {
   Queues queues = Queues::Edge;
-  int steps = 1;  ///< covered by the lists, see action_lists
+  int steps = 1;                                          ///< covered by the lists, see action_lists
+  std::function<void(const std::string&)> progress = {};  ///< told what is proved next: "no deadlock"
 };
 
 /// The proof for one rank.

@@ -290,10 +290,11 @@ std::vector<std::optional<std::size_t>> prediction_of_run(const ReportDocuments&
   return out;
 }
 
-std::vector<std::string> complete(ReportDocuments& d) {
+std::vector<std::string> complete(ReportDocuments& d, const std::function<void(const std::string&)>& progress) {
   std::vector<std::string> out;
   if (d.predictions.empty() && d.graph && d.topology && has_times(d.graph->value)) {
     for (const auto& plan : d.plans) {
+      if (progress) progress("predicting " + plan.file);
       try {
         (void)accepted_differences(d.graph->value, d.topology->value, false);
         auto result =
@@ -314,6 +315,7 @@ std::vector<std::string> complete(ReportDocuments& d) {
       continue;
     }
     const auto& p = d.predictions[*predictions[run]];
+    if (progress) progress("comparing " + m.file);
     try {
       d.comparisons.push_back({p.file + " and " + m.file, compare(p.value, m.value)});
     } catch (const std::invalid_argument& e) {

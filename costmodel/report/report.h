@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -43,8 +44,9 @@ void add_document(ReportDocuments& documents, const std::string& text, const std
 
 /// Predicts each plan if there are a graph with times and a topology, but no prediction, and compares each run with its
 /// prediction_of_run if there is no comparison. Returns one sentence for each plan that cannot be predicted and each
-/// run that cannot be compared.
-std::vector<std::string> complete(ReportDocuments& documents);
+/// run that cannot be compared. Tells `progress`, if any, which plan or run comes next.
+std::vector<std::string> complete(ReportDocuments& documents,
+                                  const std::function<void(const std::string&)>& progress = {});
 
 /// A part of the report.
 struct Section {

@@ -67,11 +67,28 @@ ShareProgress::ShareProgress(std::string what, Seconds quiet)
                 Seconds passed) { return share_text(what, done_.load(std::memory_order_relaxed), passed); },
             quiet) {}
 
+StepProgress::StepProgress(std::string what, Seconds quiet)
+    : line_(
+          [this, what = std::move(what)](Seconds passed) {
+            const std::lock_guard lock(mutex_);
+            return step_text(what, step_, passed);
+          },
+          quiet) {}
+
+void StepProgress::tell(const std::string& step) {
+  const std::lock_guard lock(mutex_);
+  step_ = step;
+}
+
 std::string time_text(Seconds passed, const std::optional<Seconds>& limit) {
   constexpr Seconds kShort(10);
   if (!limit) return duration_text(passed);
   if (*limit < kShort) return fmt::format("{:.1f} of {:.2g} s", passed.value, limit->value);
   return duration_text(passed) + " of " + duration_text(*limit);
+}
+
+std::string step_text(const std::string& what, const std::string& step, Seconds passed) {
+  return step.empty() ? what : fmt::format("{}: {}, {}", what, step, time_text(passed));
 }
 
 std::string share_text(const std::string& what, double done, Seconds passed) {

@@ -82,8 +82,31 @@ class ShareProgress {
   LiveProgress line_;
 };
 
+/// LiveProgress of work in steps that follow one another.
+class StepProgress {
+ public:
+  /// `what` is being done: "proving".
+  explicit StepProgress(std::string what, Seconds quiet = kQuiet);
+  /// Says which step begins: "no deadlock". The line is as step_text gives it.
+  void tell(const std::string& step);
+  /// tell, as a function that must not outlive this object.
+  [[nodiscard]] std::function<void(const std::string&)> teller() {
+    return [this](const std::string& step) { tell(step); };
+  }
+  /// As LiveProgress::end.
+  void end() { line_.end(); }
+
+ private:
+  std::mutex mutex_;
+  std::string step_;
+  LiveProgress line_;
+};
+
 /// "12 s"; with a limit "12 s of 2 min 0 s", or if that is short "1.2 of 3 s".
 [[nodiscard]] std::string time_text(Seconds passed, const std::optional<Seconds>& limit = {});
+
+/// "proving: no deadlock, 12 s"; without a step only `what`.
+[[nodiscard]] std::string step_text(const std::string& what, const std::string& step, Seconds passed);
 
 /// "predicting: 43 %, 12 s left": `passed` is how long the share took; the rest is assumed to take as long in
 /// proportion. Without the time left below 1 %, without both at 0.

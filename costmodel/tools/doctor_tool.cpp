@@ -7,6 +7,7 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/results/diagnosis_json.h"
 #include "costmodel/index.h"
+#include "costmodel/text/progress.h"
 
 int main(int argc, char** argv) {
   using stagecraft::doctor::Severity;
@@ -41,9 +42,14 @@ int main(int argc, char** argv) {
         }
         if (diagnosis.files.empty()) throw CLI::RequiredError("FILE");
         stagecraft::doctor::ExaminedDocuments documents;
-        for (const std::string& file : diagnosis.files) stagecraft::format::read_into(documents, file);
+        stagecraft::StepProgress progress("examining");
+        for (const std::string& file : diagnosis.files) {
+          progress.tell("reading " + file);
+          stagecraft::format::read_into(documents, file);
+        }
         const auto today = std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now());
-        diagnosis.findings = diagnose(documents, {today, std::chrono::days(most_age_days)});
+        diagnosis.findings = diagnose(documents, {today, std::chrono::days(most_age_days), progress.teller()});
+        progress.end();
         stagecraft::format::write_text(
             "-", json ? stagecraft::format::diagnosis_json(diagnosis) : diagnosis_text(diagnosis));
         const bool fails = count(diagnosis, Severity::Error) > 0 || (strict && count(diagnosis, Severity::Warning) > 0);

@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <functional>
 #include <iostream>
 
 #include "costmodel/command/tool.h"
@@ -6,6 +7,7 @@
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/project/process.h"
 #include "costmodel/report/report.h"
+#include "costmodel/text/progress.h"
 
 namespace {
 
@@ -24,7 +26,8 @@ void write_png(const std::string& svg, const std::string& png) {
 
 /// Writes all pictures of a report to `folder`.
 void write_pictures(const std::string& folder, const std::vector<std::string>& inputs,
-                    const std::vector<stagecraft::report::Section>& sections, bool png, bool force) {
+                    const std::vector<stagecraft::report::Section>& sections, bool png, bool force,
+                    const std::function<void(const std::string&)>& progress) {
   std::vector<const stagecraft::report::Picture*> pictures;
   std::vector<stagecraft::format::OutputFile> outputs;
   for (const auto& section : sections) {
@@ -38,6 +41,7 @@ void write_pictures(const std::string& folder, const std::vector<std::string>& i
   fs::create_directories(folder);
   for (const stagecraft::report::Picture* picture : pictures) {
     const std::string path = (fs::path(folder) / picture->name).string();
+    progress("writing " + path);
     stagecraft::format::write_text(path + ".svg", picture_file(*picture));
     if (png) write_png(path + ".svg", path + ".png");
   }
@@ -76,11 +80,19 @@ int main(int argc, char** argv) {
         stagecraft::format::check_outputs(files, {{output, "HTML report"}}, force);
         if (!pictures.empty()) stagecraft::format::check_can_write_in(pictures);
         stagecraft::report::ReportDocuments documents;
-        for (const std::string& file : files)
+        stagecraft::StepProgress preparing("report");
+        for (const std::string& file : files) {
+          preparing.tell("reading " + file);
           add_document(documents, stagecraft::format::read_text(file), file == "-" ? "standard input" : file);
-        for (const std::string& note : complete(documents)) std::cerr << "stagecraft-report: note: " << note << "\n";
+        }
+        const auto notes = complete(documents, preparing.teller());
+        preparing.end();
+        for (const std::string& note : notes) std::cerr << "stagecraft-report: note: " << note << "\n";
+        stagecraft::StepProgress drawing("report");
+        drawing.tell("drawing");
         const auto parts = sections(documents);
-        if (!pictures.empty()) write_pictures(pictures, files, parts, png, force);
+        if (!pictures.empty()) write_pictures(pictures, files, parts, png, force, drawing.teller());
+        drawing.end();
         stagecraft::format::write_text(output, report_page(documents, parts));
         return 0;
       });

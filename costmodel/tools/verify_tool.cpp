@@ -10,6 +10,7 @@
 #include "costmodel/format/plan_hash.h"
 #include "costmodel/interchange/actions_csv.h"
 #include "costmodel/prediction/verify.h"
+#include "costmodel/text/progress.h"
 
 namespace {
 
@@ -69,6 +70,9 @@ int main(int argc, char** argv) {
       [&] {
         stagecraft::VerifyOptions options;
         options.queues = stagecraft::usage("--queues", [&] { return stagecraft::queues_by_name(queues); });
+        stagecraft::StepProgress progress("proving");
+        options.progress = progress.teller();
+        progress.tell("reading the plan");
         const stagecraft::BoundPlan plan(read(plan_path));
         options.steps = steps > 0 ? steps : plan.step_window().steps;
         std::optional<stagecraft::Graph> graph;
@@ -79,9 +83,11 @@ int main(int argc, char** argv) {
         }
         try {
           if (graph) validate(plan.plan(), *graph, *topology);
+          progress.tell("making the action lists");
           const auto lists = plan.action_lists(options.steps, prefetch);
           const auto proof = stagecraft::answer_of(graph ? verify(plan, lists, *graph, *topology, options)
                                                          : verify(plan, lists, options));
+          progress.end();
           fmt::print("{}: proved of {}; hash {:016x}\n", plan_path, proof.summary, stagecraft::format::plan_hash(plan));
         } catch (const std::exception& e) {
           throw stagecraft::NoAnswerError(plan_path + ": ", {e.what(), stagecraft::kind_of(e)});

@@ -516,6 +516,25 @@ TEST(Verify, ComparesPeakMemoryWithTheDevice) {
               StartsWith("rank 0 needs up to 3.00 KiB, its device has 1.95 KiB"));
 }
 
+TEST(Verify, TellsWhatItProves) {
+  const Graph graph = testing::chain_graph({1, 1}, {1, 1});
+  const Topology topology = testing::flat_topology(2);
+  const BoundPlan plan(testing::one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 4));
+  std::vector<std::string> told;
+  VerifyOptions options;
+  options.progress = [&](const std::string& proved) { told.push_back(proved); };
+  (void)verify(plan, plan.action_lists(), graph, topology, options);
+  ASSERT_EQ(told.size(), 8U);
+  EXPECT_EQ(told.front(), "every action is on its rank");
+  EXPECT_EQ(told.back(), "memory of every rank");
+  // After a refusal nothing more is proved.
+  told.clear();
+  Lists lists = plan.action_lists();
+  lists[0].pop_back();
+  EXPECT_TRUE(std::holds_alternative<Infeasible>(verify(plan, lists, graph, topology, options)));
+  EXPECT_THAT(told, ::testing::Not(::testing::Contains("memory of every rank")));
+}
+
 TEST(Queues, ReadsTheWordsItWrites) {
   for (const Queues queues : kAllQueues) EXPECT_EQ(queues_by_name(to_string(queues)), queues);
   EXPECT_THAT([] { (void)queues_by_name("node"); },

@@ -344,7 +344,9 @@ TEST(Report, PredictsPlansThatComeWithoutAPrediction) {
   d.graph = {"graph.json", row_graph(8)};
   d.topology = {"topology.json", testing::flat_topology(2)};
   d.plans.push_back({"plan.json", row_plan(d.graph->value, 2)});
-  EXPECT_THAT(complete(d), ::testing::IsEmpty());
+  std::vector<std::string> told;
+  EXPECT_THAT(complete(d, [&](const std::string& step) { told.push_back(step); }), ::testing::IsEmpty());
+  EXPECT_THAT(told, ::testing::ElementsAre("predicting plan.json"));
   ASSERT_EQ(d.predictions.size(), 1U);
   EXPECT_EQ(d.predictions[0].file, "plan.json, predicted");
   EXPECT_EQ(d.predictions[0].value.stages.size(), 2U);

@@ -175,10 +175,17 @@ TEST(ProgressLine, SaysNothingToAFile) {
     const LiveProgress live([](Seconds) { return "2 of 3"; }, Seconds(0));
     ShareProgress share("predicting", Seconds(0));
     share.tell(0.5);
+    StepProgress steps("proving", Seconds(0));
+    steps.tell("no deadlock");
   }
   std::fseek(file, 0, SEEK_END);
   EXPECT_EQ(std::ftell(file), 0);
   std::fclose(file);
+}
+
+TEST(StepText, NamesTheStep) {
+  EXPECT_EQ(step_text("proving", "no deadlock", Seconds(12)), "proving: no deadlock, 12 s");
+  EXPECT_EQ(step_text("proving", "", Seconds(12)), "proving");
 }
 
 // A quarter took 5 s, so the other three take 15 s.
