@@ -77,6 +77,7 @@ int finish(const RunResult& result, const RunCommand& o, std::optional<stagecraf
     std::cerr << fmt::format("final loss scale {:g}; {} of {} steps overflowed and were skipped\n",
                              result.loss_scale->scale, result.skipped_steps, m.losses.size());
   }
+  stagecraft::warn_if_unsteady("stagecraft-run", m.conditions);
   for (const std::string& reason : stagecraft::crowded_reasons(m.conditions, "the run"))
     std::cerr << "not trusted: " + reason + "\n";
   if (!o.output.empty()) write_measurement(o, m);

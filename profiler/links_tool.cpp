@@ -67,6 +67,7 @@ std::vector<std::string> show(const LinkMeasurement& measured) {
   }
   if (measured.processing)
     std::cerr << "processor time of a message, " << stagecraft::profiler::processing_text(*measured.processing) << "\n";
+  stagecraft::warn_if_unsteady("stagecraft-links", measured.conditions);
   return stagecraft::profiler::distrust(measured);
 }
 

@@ -118,12 +118,6 @@ void print(const stagecraft::profiler::Profile& profile) {
                      profile.stop == stagecraft::profiler::Stop::Precise ? "precise enough" : "time limit reached",
                      format_seconds(profile.sum), profile.closure() * 100);
   out += quality_text(profile);
-  if (profile.interruption() > kMostInterruption) {
-    out += fmt::format(
-        "warning: other processes interrupted the layers by {:.1f} %; medians of layers exclude this, the iteration "
-        "includes it\n",
-        profile.interruption() * 100);
-  }
   if (graph.slowdown.size() > 1) {
     out += "slowdown by number of ranks on this host:";
     for (std::size_t i = 0; i < graph.slowdown.size(); ++i) out += fmt::format(" {}: {:.2f}", i + 1, graph.slowdown[i]);
@@ -133,8 +127,15 @@ void print(const stagecraft::profiler::Profile& profile) {
     out += fmt::format("time limit (--max-seconds) reached after {:.1f} s; cut short or skipped: {}\n", profile.seconds,
                        fmt::join(profile.cut, ", "));
   }
-  for (const std::string& reason : graph.quality->reasons) out += "not trusted: " + reason + "\n";
   std::cerr << out;
+  if (profile.interruption() > kMostInterruption) {
+    stagecraft::warn("stagecraft-profile",
+                     fmt::format("other processes interrupted the layers by {:.1f} %; medians of layers exclude this, "
+                                 "the iteration includes it",
+                                 profile.interruption() * 100));
+  }
+  stagecraft::warn_if_unsteady("stagecraft-profile", graph.conditions);
+  for (const std::string& reason : graph.quality->reasons) std::cerr << "not trusted: " + reason + "\n";
 }
 
 /// graph.json for one microbatch, graph-8.json for several.

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "costmodel/accuracy/steadiness.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/device_types.h"
@@ -185,12 +186,8 @@ Doubt compute_doubt(const Graph& graph, const BoundPlan& plan) {
   if (sum > Seconds(0)) out.log_spread = error / sum;
   if (graph.iteration && graph.iteration->median > Seconds(0))
     out.log_spread = std::max(out.log_spread, error_of(*graph.iteration) / graph.iteration->median);
-  if (graph.conditions.yardstick) {
-    double drift = 0;
-    for (const YardstickTimes& work : graph.conditions.yardstick->works)
-      drift = std::max(drift, std::log(work.slowest / work.fastest) / std::sqrt(12.0));
-    out.log_spread = std::hypot(out.log_spread, drift);
-  }
+  if (graph.conditions.yardstick)
+    out.log_spread = std::hypot(out.log_spread, speed_spread(*graph.conditions.yardstick));
   if (!backward_parts_assumption(graph, plan).empty()) out.source = FigureSource::Analytic;
   if (graph.estimate) out.source = FigureSource::Extrapolated;
   if (assumed) out.source = FigureSource::Assumed;

@@ -24,10 +24,9 @@ struct Doubt {
 /// The uncertainty of the layers' times. The standard error of a median of n samples is 1.2533 * 1.4826 * (median
 /// absolute deviation) / sqrt(n); a time without spread counts as 10 % of itself, an estimated one with its log_spread.
 /// The errors of layers add up linearly, as fully correlated ones do, because one machine in one state measured all of
-/// them; with a measured iteration, to which layers are scaled, its relative error if that is larger. The range of the
-/// yardstick during the profile, as a uniform distribution, adds in quadrature. Sources: Kenney & Keeping, Mathematics
-/// of Statistics, 1951 (standard error of a median); JCGM 100:2008 (GUM), 4.3.7 (uniform), 5.2.2 note 1 (correlated
-/// errors).
+/// them; with a measured iteration, to which layers are scaled, its relative error if that is larger. How much the
+/// device's speed changed during the profile, see speed_spread, adds in quadrature. Sources: Kenney & Keeping,
+/// Mathematics of Statistics, 1951 (standard error of a median); JCGM 100:2008 (GUM), 5.2.2 note 1 (correlated errors).
 [[nodiscard]] Doubt compute_doubt(const Graph& graph, const BoundPlan& plan);
 
 /// The uncertainty of the messages and all-reduces that the plan sends over links of `level`: 10 % inside the range of

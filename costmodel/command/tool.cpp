@@ -5,6 +5,7 @@
 #include <iostream>
 #include <memory>
 
+#include "costmodel/accuracy/steadiness.h"
 #include "costmodel/command/help.h"
 #include "costmodel/errors/catalogue.h"
 #include "costmodel/text/terminal.h"
@@ -50,6 +51,11 @@ ErrorKind usage_kind(const CLI::ParseError& error) {
 void warn(const std::string& program, const std::string& text) {
   std::cerr << program << ": " << emphasized("warning:", Emphasis::Warning, error_screen().colour) << " " << text
             << "\n";
+}
+
+void warn_if_unsteady(const std::string& program, const Conditions& conditions) {
+  if (const std::string text = unsteady_text(conditions); !text.empty())
+    warn(program, text + "; measure again on a quieter machine, or expect errors of this size");
 }
 
 std::optional<std::string> nearest_name(const std::string& name, const std::vector<std::string>& known) {

@@ -17,6 +17,8 @@
 
 namespace stagecraft {
 
+struct Conditions;
+
 /// The text of --help, apart from the options.
 struct ToolText {
   std::string verb;           ///< "plan"; the program is then stagecraft-plan, called as `stagecraft plan`
@@ -28,6 +30,9 @@ struct ToolText {
 /// Says on standard error: "stagecraft-plan: warning: TEXT". On a terminal, warnings and the program's name before an
 /// error are coloured.
 void warn(const std::string& program, const std::string& text);
+
+/// Warns if the device's speed changed while something was measured.
+void warn_if_unsteady(const std::string& program, const Conditions& conditions);
 
 /// The known name of which `name` is probably a misspelling: the one with the fewest edits (a character added, dropped,
 /// replaced, or swapped with the next), the first if several tie. Nothing if it takes more than one edit and more than

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 
+#include "costmodel/accuracy/steadiness.h"
 #include "costmodel/conditions.h"
 #include "costmodel/doctor/check_lists.h"
 #include "costmodel/index.h"
@@ -14,7 +15,6 @@
 namespace stagecraft::doctor {
 namespace {
 
-constexpr double kMostRange = 1.25;     ///< between the readings of one yardstick
 constexpr Seconds kMostLayerTime{100};  ///< of one microbatch
 constexpr int kFewestSamples = 5;       ///< fewer have no spread
 constexpr double kMostSpread = 0.25;    ///< median absolute deviation / median
@@ -92,13 +92,7 @@ void find_stale(const ExaminedDocuments& documents, const DoctorOptions& options
 
 void find_changing_speed(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for_each_measured(documents, [&](const std::string& file, const Conditions& conditions, const Provenance&) {
-    if (!conditions.yardstick) return;
-    const WorkDrift range = widest_range(*conditions.yardstick);
-    if (range.ratio <= kMostRange) return;
-    report(file, "/conditions/yardstick",
-           fmt::format("the device's speed changed while it was measured: the slowest {} took {:.2f} times as long as "
-                       "the fastest",
-                       range.work, range.ratio));
+    if (const std::string text = unsteady_text(conditions); !text.empty()) report(file, "/conditions/yardstick", text);
   });
 }
 

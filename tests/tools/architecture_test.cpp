@@ -35,7 +35,7 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"costmodel/prediction", {"costmodel/links", "costmodel/simulation", "costmodel/text"}},
     {"costmodel/accuracy", {"costmodel/prediction"}},
     {"costmodel/analysis", {"costmodel/accuracy", "costmodel/roofline"}},
-    {"costmodel/doctor", {"costmodel/prediction"}},
+    {"costmodel/doctor", {"costmodel/accuracy"}},
     {"costmodel/roofline", {"costmodel/prediction"}},
     {"costmodel/format/files", {"costmodel"}},
     {"costmodel/format", {"costmodel/format/files", "costmodel/doctor", "costmodel/analysis"}},

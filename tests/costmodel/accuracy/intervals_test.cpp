@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "costmodel/accuracy/steadiness.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft {
@@ -44,7 +45,7 @@ TEST(Intervals, TakeTheLargerErrorOfTheIterationAndAddTheDrift) {
   Yardstick yardstick;
   yardstick.works.push_back({"work", Seconds(1), Seconds(1), Seconds(1), Seconds(1), Seconds(1.2), 3});
   graph.conditions.yardstick = yardstick;
-  EXPECT_NEAR(compute_doubt(graph, plan).log_spread, std::hypot(error * 0.05, std::log(1.2) / std::sqrt(12)), 1e-12);
+  EXPECT_NEAR(compute_doubt(graph, plan).log_spread, std::hypot(error * 0.05, speed_spread(yardstick)), 1e-12);
 }
 
 TEST(Intervals, NameTheSource) {
