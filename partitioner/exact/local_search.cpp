@@ -1,6 +1,7 @@
 #include "partitioner/exact/local_search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -199,6 +200,132 @@ Split shaken(const PipelineCosts& costs, Split split, const Movable& movable, st
     if (std::ranges::count(other.stage_of_node, own) > 0) split = std::move(other);
   }
   return split;
+}
+
+namespace {
+
+/// A part of the nodes that move together, at most.
+constexpr int kMovedShare = 40;
+
+class Rearrangement {
+ public:
+  Rearrangement(const PipelineCosts& costs, Split split, const Movable& movable, std::mt19937& random)
+      : costs_(costs), split_(std::move(split)), movable_(movable), random_(random) {}
+
+  void change() {
+    const bool is_free = split_.chunks == 1;
+    const int what = pick(6);
+    if (what <= 1) return move_nodes();
+    if (what == 2 && is_free && movable_.stages) return join(pick(stages() - 1));
+    if (what == 3 && is_free && movable_.stages) return divide(pick(stages()));
+    if (is_free && movable_.replicas && costs_.schedule().replicated) move_replica(pick(stages()));
+  }
+  [[nodiscard]] Split take() { return std::move(split_); }
+
+ private:
+  int pick(int below) { return below < 1 ? 0 : to_int(random_() % static_cast<unsigned>(below)); }
+  [[nodiscard]] int stages() const { return to_int(split_.replicas.size()); }
+
+  /// Ascending, which is a topological order.
+  [[nodiscard]] std::vector<int> nodes_of(int stage) const {
+    std::vector<int> out;
+    for (int node = 0; node < costs_.dag().nodes; ++node) {
+      if (split_.stage_of_node[to_index(node)] == stage) out.push_back(node);
+    }
+    return out;
+  }
+
+  /// The first nodes of a stage to the one before, or the last ones of that to the stage: what they need, or what needs
+  /// them, within their stage moves too.
+  void move_nodes() {
+    if (stages() < 2) return;
+    const int before = pick(stages() - 1);
+    const bool back = pick(2) == 0;
+    const std::vector<int> nodes = nodes_of(back ? before + 1 : before);
+    const int most = std::min(to_int(nodes.size()) - 1, std::max(1, costs_.dag().nodes / kMovedShare));
+    if (most < 1) return;
+    const int count = 1 + pick(most);
+    for (int i = 0; i < count; ++i) {
+      const int node = back ? nodes[to_index(i)] : nodes[nodes.size() - 1 - to_index(i)];
+      split_.stage_of_node[to_index(node)] = back ? before : before + 1;
+    }
+  }
+
+  /// Stages `stage` and the next one.
+  void join(int stage) {
+    if (stages() < 2) return;
+    for (int& each : split_.stage_of_node) each -= each > stage ? 1 : 0;
+    const int replicas = split_.replicas[to_index(stage) + 1];
+    split_.replicas.erase(split_.replicas.begin() + stage + 1);
+    if (movable_.replicas && costs_.schedule().replicated) split_.replicas[to_index(stage)] += replicas;
+  }
+
+  void divide(int stage) {
+    const std::vector<int> nodes = nodes_of(stage);
+    const int replicas = split_.replicas[to_index(stage)];
+    const bool is_shared = replicas > 1 && movable_.replicas;
+    if (nodes.size() < 2 || (!is_shared && used(split_) + replicas > movable_.devices)) return;
+    const int cut = 1 + pick(to_int(nodes.size()) - 1);
+    for (int& each : split_.stage_of_node) each += each > stage ? 1 : 0;
+    for (int i = cut; i < to_int(nodes.size()); ++i) split_.stage_of_node[to_index(nodes[to_index(i)])] = stage + 1;
+    const int first = is_shared ? 1 + pick(replicas - 1) : replicas;
+    split_.replicas[to_index(stage)] = first;
+    split_.replicas.insert(split_.replicas.begin() + stage + 1, is_shared ? replicas - first : replicas);
+  }
+
+  /// One to this stage, from another one or from those that are idle.
+  void move_replica(int stage) {
+    if (used(split_) < movable_.devices && pick(2) == 0) {
+      ++split_.replicas[to_index(stage)];
+      return;
+    }
+    const auto from = to_index(pick(stages()));
+    if (split_.replicas[from] < 2) return;
+    --split_.replicas[from];
+    ++split_.replicas[to_index(stage)];
+  }
+
+  const PipelineCosts& costs_;
+  Split split_;
+  const Movable& movable_;
+  std::mt19937& random_;
+};
+
+}  // namespace
+
+Split random_split(const PipelineCosts& costs, const Movable& movable, std::mt19937& random) {
+  constexpr int kMostStages = 16;
+  const auto pick = [&](int below) { return to_int(random() % static_cast<unsigned>(below)); };
+  const int nodes = costs.dag().nodes;
+  const int stages = 1 + pick(std::min({movable.devices, kMostStages, nodes}));
+  Split out;
+  out.replicas.assign(to_index(stages), 1);
+  if (movable.replicas && costs.schedule().replicated) {
+    for (int spare = pick(movable.devices - stages + 1); spare > 0; --spare) ++out.replicas[to_index(pick(stages))];
+  }
+  // Up to a factor of 1.5 more or less than in proportion.
+  std::vector<double> until;
+  for (const int replicas : out.replicas)
+    until.push_back((until.empty() ? 0 : until.back()) + replicas * std::pow(1.5, pick(2001) / 1000.0 - 1));
+  Seconds all;
+  for (int node = 0; node < nodes; ++node) all += costs.node(node).least;
+  Seconds done;
+  int stage = 0;
+  for (int node = 0; node < nodes; ++node) {
+    const bool is_full = done * until.back() >= all * until[to_index(stage)];
+    const bool must = nodes - node <= stages - 1 - stage;  // one node for each stage that is left
+    if (node > 0 && stage + 1 < stages && (is_full || must)) ++stage;
+    out.stage_of_node.push_back(stage);
+    done += costs.node(node).least;
+  }
+  return out;
+}
+
+Split rearranged(const PipelineCosts& costs, Split split, const Movable& movable, std::mt19937& random) {
+  Rearrangement out(costs, std::move(split), movable, random);
+  const unsigned changes = 1 + random() % 3;
+  for (unsigned i = 0; i < changes; ++i) out.change();
+  return out.take();
 }
 
 SplitValue bound_of_split(const PipelineCosts& costs) {

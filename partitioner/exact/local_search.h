@@ -29,6 +29,14 @@ struct Movable {
 /// `split` after some random moves of nodes and replicas.
 [[nodiscard]] Split shaken(const PipelineCosts& costs, Split split, const Movable& movable, std::mt19937& random);
 
+/// A random split: some stages in the order of the nodes, whose computation is about in proportion to their replicas.
+[[nodiscard]] Split random_split(const PipelineCosts& costs, const Movable& movable, std::mt19937& random);
+
+/// `split` after one to three random changes that `movable` allows, larger ones than those of shaken: several nodes
+/// from a stage to the next one or back, in their order; a replica more, or to another stage; two neighbouring stages
+/// as one; one as two. May be `split` itself. Of several stages per device only nodes move.
+[[nodiscard]] Split rearranged(const PipelineCosts& costs, Split split, const Movable& movable, std::mt19937& random);
+
 /// PipelineCosts::lower_bound as the value.
 [[nodiscard]] SplitValue bound_of_split(const PipelineCosts& costs);
 

@@ -40,6 +40,8 @@ constexpr double kTripShare = 0.16;
 constexpr double kPolishShare = 0.4;
 constexpr double kShakeShare = 0.5;
 constexpr double kBoundShare = 0.65;
+/// By how much the local search and its moves go on longer without TripBound, which would use that time.
+constexpr double kLonger = 0.12;
 /// And the search for plans that TripBound's enumeration ends, where it leaves nodes out.
 constexpr double kTripsEnumerated = 0.8;
 /// The first placements end after this share of the time; the last ones begin after the other.
@@ -164,7 +166,9 @@ class Search {
     time_.allow_some(kPlaceShare);
     placed_.try_placements(time_.stop());
     if (!spaces.is_empty()) {
-      SplitPolish(context_, trips_.get(), {kTripShare, kPolishShare, kShakeShare}).run(low, suggested_, drafts_);
+      const double more = trips_ ? 0 : kLonger;
+      SplitPolish(context_, trips_.get(), {kTripShare, kPolishShare + more, kShakeShare + more})
+          .run(low, suggested_, drafts_);
       if (plans_.best() && !is_bound_by_trips()) {
         low = proved(follow_path(low, kBoundShare));
         time_.allow(kBoundShare);

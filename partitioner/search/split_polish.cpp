@@ -1,6 +1,7 @@
 #include "partitioner/search/split_polish.h"
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <set>
 
@@ -9,10 +10,16 @@
 namespace stagecraft::partitioner {
 namespace {
 
-constexpr std::size_t kImproved = 12;  ///< drafts that it begins with
-constexpr std::size_t kCounts = 8;     ///< numbers of devices
-constexpr int kShakes = 100;           ///< random moves
-constexpr double kCoarse = 0.02;       ///< precision of bounds over some of the devices
+constexpr std::size_t kImproved = 12;     ///< drafts that it begins with
+constexpr std::size_t kCounts = 8;        ///< numbers of devices
+constexpr int kShakes = 100;              ///< random moves
+constexpr double kCoarse = 0.02;          ///< precision of bounds over some of the devices
+constexpr int kManyNodes = 200;           ///< of as many, cuts are rearranged rather than moved by single nodes,
+constexpr int kFewDevices = 64;           ///< unless there are more devices: then a prediction takes too long
+constexpr int kRandomStarts = 64;         ///< splits among those that are rearranged first
+constexpr std::size_t kFavoured = 3;      ///< numbers of stages whose splits are rearranged in half of all turns
+constexpr double kRearrangeShare = 0.75;  ///< of the time until the random moves begin
+constexpr int kIdle = 5000;               ///< rearrangements that improve nothing, after which there are no more
 
 /// 1, 2, 4, ... times less than all devices, ascending.
 std::vector<int> device_counts(int all) {
@@ -36,9 +43,27 @@ std::vector<Split> best_drafts(std::vector<BoundedSplit> drafts) {
   return out;
 }
 
+/// A quick lower bound: the computation of each stage for all microbatches, after that of the stages before for one.
+Seconds least_computation(const PipelineCosts& costs, const Split& split) {
+  std::vector<Seconds> sums(split.replicas.size());
+  for (int node = 0; node < costs.dag().nodes; ++node)
+    sums[to_index(split.stage_of_node[to_index(node)])] += costs.node(node).least;
+  Seconds before;
+  Seconds out;
+  for (std::size_t s = 0; s < sums.size(); ++s) {
+    out = std::max(out, before + sums[s] * costs.share(split.replicas[s]));
+    if (costs.waits() && costs.returns()) before += sums[s];
+  }
+  return out;
+}
+
 }  // namespace
 
 void SplitPolish::run(Seconds low, const std::vector<Split>& suggested, std::vector<BoundedSplit> drafts) {
+  if (rearranges()) {
+    rearrange(drafts, shares_.begin + kRearrangeShare * (shares_.shake - shares_.begin));
+    shares_.begin = context_.time.allowed();
+  }
   const std::vector<int> counts = device_counts(context_.costs.devices());
   const double each = (shares_.shake - shares_.begin) / static_cast<double>(counts.size());
   SearchTime& time = context_.time;
@@ -95,6 +120,52 @@ void SplitPolish::polish(const Split& split, int devices, double share) {
   };
   const auto stop = [&] { return context_.time.is_past(share); };
   context_.plans.step_of(improved(context_.costs, split, context_.movable(devices), step, stop));
+}
+
+bool SplitPolish::rearranges() const {
+  return trips_ == nullptr && context_.costs.dag().nodes >= kManyNodes && context_.costs.devices() <= kFewDevices;
+}
+
+/// A beam search that keeps the best split of each number of stages: one of them is changed, and the result is kept if
+/// it is better than the one with as many stages. A cut of many nodes can move as a whole here; the moves of `improved`
+/// must each help. Then polishes the best.
+void SplitPolish::rearrange(const std::vector<BoundedSplit>& drafts, double share) {
+  context_.time.allow_some(share);
+  std::mt19937 random(1);
+  const int devices = context_.costs.devices();
+  const Movable movable = context_.movable(devices);
+  const auto is_past = [&] { return context_.time.is_past(share); };
+  std::map<std::size_t, BoundedSplit> kept;  // by number of stages, with their steps
+  std::vector<std::size_t> order;            // numbers of stages, the best first
+  const auto keep = [&](Split split) {
+    const std::size_t stages = split.replicas.size();
+    const auto own = kept.find(stages);
+    const Seconds worst = own == kept.end() ? kForever : own->second.first;
+    if (least_computation(context_.costs, split) >= worst) return;
+    if (movable.limit && context_.costs.least_memory(split) > *movable.limit) return;
+    const std::optional<Seconds> least = context_.costs.lower_bound(split);
+    if (!least || *least >= worst) return;
+    const std::optional<Seconds> step = context_.plans.step_of(split);
+    if (!step || *step >= worst) return;
+    if (own == kept.end()) order.push_back(stages);
+    kept.insert_or_assign(stages, BoundedSplit{*step, std::move(split)});
+    std::ranges::stable_sort(order, {}, [&](std::size_t each) { return kept.at(each).first; });
+  };
+  for (const auto* starts : {&context_.plans.best_splits(), &drafts}) {
+    for (const BoundedSplit& start : std::vector(*starts)) {
+      if (!is_past()) keep(start.second);
+    }
+  }
+  for (int i = 0; i < kRandomStarts && movable.stages && !is_past(); ++i)
+    keep(random_split(context_.costs, movable, random));
+  if (order.empty()) return;
+  for (int idle = 0; idle < kIdle && !is_past(); ++idle) {
+    const std::size_t among = random() % 2 == 0 ? std::min(order.size(), kFavoured) : order.size();
+    const Seconds best = kept.at(order.front()).first;
+    keep(rearranged(context_.costs, kept.at(order[random() % among]).second, movable, random));
+    if (kept.at(order.front()).first < best) idle = 0;
+  }
+  polish(kept.at(order.front()).second, devices, share);
 }
 
 /// Polishes the best splits again after some random moves.

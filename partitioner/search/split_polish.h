@@ -14,10 +14,12 @@ using BoundedSplit = std::pair<Seconds, Split>;
 
 /// Improves splits with small moves: by their bounds, then the best of them by their predictions, which see more of
 /// what makes a plan slow. First over some of the devices, then ever more of them, then over all; at last the best ones
-/// again after random moves. All splits that it tries are in SearchContext::plans.
+/// again after random moves. In a large graph, cuts of many nodes have to move: if it has too many sets for TripBound,
+/// and there are few devices, it first rearranges the drafts and random splits at random. All splits that it tries are
+/// in SearchContext::plans.
 class SplitPolish {
  public:
-  /// When it begins, when the random moves do, and when they end, as shares of the time.
+  /// When it begins, when the random moves do, and when it ends, as shares of the time.
   struct Shares {
     double begin = 0, shake = 0, end = 0;
   };
@@ -33,6 +35,8 @@ class SplitPolish {
   void improve(const std::vector<Split>& starts, int devices, double more);
   void polish(const Split& split, int devices, double share);
   void shake();
+  [[nodiscard]] bool rearranges() const;
+  void rearrange(const std::vector<BoundedSplit>& drafts, double share);
 
   const SearchContext& context_;
   TripSearch* trips_;

@@ -129,5 +129,51 @@ TEST(Shaken, GivesValidSplitsWhateverTheSeed) {
   EXPECT_GT(changed, 250);
 }
 
+TEST(Rearranged, GivesValidSplitsWhateverTheSeed) {
+  int changed = 0, more = 0, fewer = 0, replicas = 0;
+  for (unsigned seed = 1; seed <= 1000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const Graph graph = testing::branching_graph(random, 2 + below(random, 6));
+    const PipelineCosts costs(graph, testing::flat_topology(kDevices), settings_of("1f1b", 4));
+    const Split start = random_split(random, costs.dag().nodes);
+    Movable movable;
+    movable.devices = devices_of(start) + below(random, 2);
+    movable.replicas = below(random, 2) == 0;
+    movable.stages = below(random, 2) == 0;
+    std::mt19937 same = random;
+    const Split end = rearranged(costs, start, movable, random);
+    expect_valid(costs, end, movable.devices);
+    if (!movable.stages) { EXPECT_EQ(end.replicas.size(), start.replicas.size()); }
+    if (!movable.stages && !movable.replicas) { EXPECT_EQ(end.replicas, start.replicas); }
+    EXPECT_EQ(rearranged(costs, start, movable, same), end);
+    changed += end != start ? 1 : 0;
+    more += end.replicas.size() > start.replicas.size() ? 1 : 0;
+    fewer += end.replicas.size() < start.replicas.size() ? 1 : 0;
+    replicas += end.replicas.size() == start.replicas.size() && end.replicas != start.replicas ? 1 : 0;
+  }
+  EXPECT_GT(changed, 300);
+  EXPECT_GT(more, 20);
+  EXPECT_GT(fewer, 50);
+  EXPECT_GT(replicas, 50);
+}
+
+// Of several stages per device, only nodes move.
+TEST(Rearranged, KeepsTheStagesOfChunks) {
+  const Graph graph = testing::chain_graph({1, 1, 1, 1, 1, 1, 1, 1}, {2, 2, 2, 2, 2, 2, 2, 2});
+  const PipelineCosts costs(graph, testing::flat_topology(2), settings_of("interleaved-1f1b", 4));
+  const Split start{{0, 0, 1, 1, 2, 2, 3, 3}, {1, 1, 1, 1}, 2};
+  Movable movable;
+  movable.devices = 2;
+  std::mt19937 random(1);
+  for (int i = 0; i < 200; ++i) {
+    const Split end = rearranged(costs, start, movable, random);
+    EXPECT_EQ(end.replicas, start.replicas);
+    EXPECT_EQ(end.chunks, 2);
+    EXPECT_TRUE(std::ranges::is_sorted(end.stage_of_node));
+    EXPECT_EQ(std::set<int>(end.stage_of_node.begin(), end.stage_of_node.end()).size(), 4U);
+  }
+}
+
 }  // namespace
 }  // namespace stagecraft::partitioner
