@@ -165,11 +165,11 @@ DEADLINE_S = 2 * TIMEOUT_S + 2
 class Launcher:
     """Runs of one small plan of 3 ranks under a launcher, and of the same plan under --spawn."""
 
-    def __init__(self, bin_folder, work, command):
+    def __init__(self, bin_folder, work, command, channel=None):
         self.bin, self.work, self.command, self.count = bin_folder, work, command, 0
         make_plans(bin_folder, work)
         self.program = [os.path.join(bin_folder, "stagecraft-run"), plan_name(3, "1f1b"), *TRAINING, "--timeout",
-                        str(TIMEOUT_S)]
+                        str(TIMEOUT_S), *(["--channel", channel] if channel else [])]
         tool(bin_folder, work, "stagecraft-run", *self.program[1:], "--steps", str(STEPS), "--spawn", "-o",
              "spawned.json", "--checkpoint", "spawned")
 
