@@ -22,6 +22,35 @@ int used(const Split& split) {
   return std::accumulate(split.replicas.begin(), split.replicas.begin() + positions, 0);
 }
 
+/// The nodes of a stage, ascending, which is a topological order.
+std::vector<int> nodes_of(const Split& split, int stage) {
+  std::vector<int> out;
+  for (int node = 0; node < to_int(split.stage_of_node.size()); ++node) {
+    if (split.stage_of_node[to_index(node)] == stage) out.push_back(node);
+  }
+  return out;
+}
+
+/// A stage and the next one as one, with the replicas of the first, or of both.
+Split joined(Split split, int stage, bool adds_replicas) {
+  for (int& each : split.stage_of_node) each -= each > stage ? 1 : 0;
+  if (adds_replicas) split.replicas[to_index(stage)] += split.replicas[to_index(stage) + 1];
+  split.replicas.erase(split.replicas.begin() + stage + 1);
+  return split;
+}
+
+/// A stage of these nodes cut in two before its `cut`th one, with `first` and `second` replicas.
+Split divided(Split split, int stage, const std::vector<int>& nodes, int cut, int first, int second) {
+  for (int& each : split.stage_of_node) each += each > stage ? 1 : 0;
+  for (int i = cut; i < to_int(nodes.size()); ++i) split.stage_of_node[to_index(nodes[to_index(i)])] = stage + 1;
+  split.replicas[to_index(stage)] = first;
+  split.replicas.insert(split.replicas.begin() + stage + 1, second);
+  return split;
+}
+
+/// A random number from 0 on that is below this, which is above 0.
+int pick(std::mt19937& random, int below) { return to_int(random() % static_cast<unsigned>(below)); }
+
 class Moves {
  public:
   Moves(const PipelineCosts& costs, Split split, const Movable& movable, const SplitValue& value,
@@ -114,12 +143,7 @@ class Moves {
 
   void join_stages() {
     for (int s = 0; s + 1 < to_int(best_.replicas.size()); ++s) {
-      Split split = best_;
-      for (int& stage : split.stage_of_node) stage -= stage > s ? 1 : 0;
-      if (movable_.replicas && costs_.schedule().replicated)
-        split.replicas[to_index(s)] += split.replicas[to_index(s) + 1];
-      split.replicas.erase(split.replicas.begin() + s + 1);
-      try_split(std::move(split));
+      try_split(joined(best_, s, movable_.replicas && costs_.schedule().replicated));
       if (stop_()) return;
     }
   }
@@ -127,10 +151,7 @@ class Moves {
   /// Cuts each stage in two, at some places of the order of its nodes.
   void divide_stages() {
     for (int s = 0; s < to_int(best_.replicas.size()); ++s) {
-      std::vector<int> nodes;
-      for (int node = 0; node < costs_.dag().nodes; ++node) {
-        if (best_.stage_of_node[to_index(node)] == s) nodes.push_back(node);
-      }
+      const std::vector<int> nodes = nodes_of(best_, s);
       const int step = std::max(1, to_int(nodes.size()) / kCuts);
       for (int cut = step; cut < to_int(nodes.size()); cut += step) {
         const int replicas = best_.replicas[to_index(s)];
@@ -139,12 +160,7 @@ class Moves {
             {replicas, replicas}, {replicas / 2, replicas - replicas / 2}, {replicas, 1}, {replicas, 2}, {1, replicas}};
         for (const auto& [first, second] : ways) {
           if (first < 1 || second > replicas) continue;
-          Split split = best_;
-          for (int& stage : split.stage_of_node) stage += stage > s ? 1 : 0;
-          for (int i = cut; i < to_int(nodes.size()); ++i) split.stage_of_node[to_index(nodes[to_index(i)])] = s + 1;
-          split.replicas[to_index(s)] = first;
-          split.replicas.insert(split.replicas.begin() + s + 1, second);
-          if (try_split(std::move(split))) return;
+          if (try_split(divided(best_, s, nodes, cut, first, second))) return;
           if (stop_()) return;
         }
       }
@@ -169,21 +185,20 @@ Split improved(const PipelineCosts& costs, Split split, const Movable& movable, 
 }
 
 Split shaken(const PipelineCosts& costs, Split split, const Movable& movable, std::mt19937& random) {
-  const auto pick = [&](int below) { return to_int(random() % static_cast<unsigned>(below)); };
   const int stages = to_int(split.replicas.size());
-  const int moves = 1 + pick(3);
+  const int moves = 1 + pick(random, 3);
   for (int move = 0; move < moves; ++move) {
-    if (movable.replicas && split.chunks == 1 && costs.schedule().replicated && pick(2) == 0) {
-      const auto s = to_index(pick(stages));
-      const auto t = to_index(pick(stages));
+    if (movable.replicas && split.chunks == 1 && costs.schedule().replicated && pick(random, 2) == 0) {
+      const auto s = to_index(pick(random, stages));
+      const auto t = to_index(pick(random, stages));
       if (split.replicas[t] > 1) --split.replicas[t];
       if (used(split) < movable.devices) ++split.replicas[s];
       continue;
     }
     // A node with all that must follow it into the next stage, or precede it into the one before.
-    const int node = pick(costs.dag().nodes);
+    const int node = pick(random, costs.dag().nodes);
     const int own = split.stage_of_node[to_index(node)];
-    const int to = own + (pick(2) == 0 ? 1 : -1);
+    const int to = own + (pick(random, 2) == 0 ? 1 : -1);
     if (to < 0 || to >= stages) continue;
     Split other = split;
     std::vector<int> waiting{node};
@@ -214,72 +229,56 @@ class Rearrangement {
 
   void change() {
     const bool is_free = split_.chunks == 1;
-    const int what = pick(6);
+    const int what = pick(random_, 6);
     if (what <= 1) return move_nodes();
-    if (what == 2 && is_free && movable_.stages) return join(pick(stages() - 1));
-    if (what == 3 && is_free && movable_.stages) return divide(pick(stages()));
-    if (is_free && movable_.replicas && costs_.schedule().replicated) move_replica(pick(stages()));
+    if (what == 2 && is_free && movable_.stages) return join();
+    if (what == 3 && is_free && movable_.stages) return divide(pick(random_, stages()));
+    if (is_free && movable_.replicas && costs_.schedule().replicated) move_replica(pick(random_, stages()));
   }
   [[nodiscard]] Split take() { return std::move(split_); }
 
  private:
-  int pick(int below) { return below < 1 ? 0 : to_int(random_() % static_cast<unsigned>(below)); }
   [[nodiscard]] int stages() const { return to_int(split_.replicas.size()); }
-
-  /// Ascending, which is a topological order.
-  [[nodiscard]] std::vector<int> nodes_of(int stage) const {
-    std::vector<int> out;
-    for (int node = 0; node < costs_.dag().nodes; ++node) {
-      if (split_.stage_of_node[to_index(node)] == stage) out.push_back(node);
-    }
-    return out;
-  }
 
   /// The first nodes of a stage to the one before, or the last ones of that to the stage: what they need, or what needs
   /// them, within their stage moves too.
   void move_nodes() {
     if (stages() < 2) return;
-    const int before = pick(stages() - 1);
-    const bool back = pick(2) == 0;
-    const std::vector<int> nodes = nodes_of(back ? before + 1 : before);
+    const int before = pick(random_, stages() - 1);
+    const bool back = pick(random_, 2) == 0;
+    const std::vector<int> nodes = nodes_of(split_, back ? before + 1 : before);
     const int most = std::min(to_int(nodes.size()) - 1, std::max(1, costs_.dag().nodes / kMovedShare));
     if (most < 1) return;
-    const int count = 1 + pick(most);
+    const int count = 1 + pick(random_, most);
     for (int i = 0; i < count; ++i) {
       const int node = back ? nodes[to_index(i)] : nodes[nodes.size() - 1 - to_index(i)];
       split_.stage_of_node[to_index(node)] = back ? before : before + 1;
     }
   }
 
-  /// Stages `stage` and the next one.
-  void join(int stage) {
+  void join() {
     if (stages() < 2) return;
-    for (int& each : split_.stage_of_node) each -= each > stage ? 1 : 0;
-    const int replicas = split_.replicas[to_index(stage) + 1];
-    split_.replicas.erase(split_.replicas.begin() + stage + 1);
-    if (movable_.replicas && costs_.schedule().replicated) split_.replicas[to_index(stage)] += replicas;
+    const int stage = pick(random_, stages() - 1);
+    split_ = joined(std::move(split_), stage, movable_.replicas && costs_.schedule().replicated);
   }
 
   void divide(int stage) {
-    const std::vector<int> nodes = nodes_of(stage);
+    const std::vector<int> nodes = nodes_of(split_, stage);
     const int replicas = split_.replicas[to_index(stage)];
     const bool is_shared = replicas > 1 && movable_.replicas;
     if (nodes.size() < 2 || (!is_shared && used(split_) + replicas > movable_.devices)) return;
-    const int cut = 1 + pick(to_int(nodes.size()) - 1);
-    for (int& each : split_.stage_of_node) each += each > stage ? 1 : 0;
-    for (int i = cut; i < to_int(nodes.size()); ++i) split_.stage_of_node[to_index(nodes[to_index(i)])] = stage + 1;
-    const int first = is_shared ? 1 + pick(replicas - 1) : replicas;
-    split_.replicas[to_index(stage)] = first;
-    split_.replicas.insert(split_.replicas.begin() + stage + 1, is_shared ? replicas - first : replicas);
+    const int cut = 1 + pick(random_, to_int(nodes.size()) - 1);
+    const int first = is_shared ? 1 + pick(random_, replicas - 1) : replicas;
+    split_ = divided(std::move(split_), stage, nodes, cut, first, is_shared ? replicas - first : replicas);
   }
 
   /// One to this stage, from another one or from those that are idle.
   void move_replica(int stage) {
-    if (used(split_) < movable_.devices && pick(2) == 0) {
+    if (used(split_) < movable_.devices && pick(random_, 2) == 0) {
       ++split_.replicas[to_index(stage)];
       return;
     }
-    const auto from = to_index(pick(stages()));
+    const auto from = to_index(pick(random_, stages()));
     if (split_.replicas[from] < 2) return;
     --split_.replicas[from];
     ++split_.replicas[to_index(stage)];
@@ -295,18 +294,18 @@ class Rearrangement {
 
 Split random_split(const PipelineCosts& costs, const Movable& movable, std::mt19937& random) {
   constexpr int kMostStages = 16;
-  const auto pick = [&](int below) { return to_int(random() % static_cast<unsigned>(below)); };
   const int nodes = costs.dag().nodes;
-  const int stages = 1 + pick(std::min({movable.devices, kMostStages, nodes}));
+  const int stages = 1 + pick(random, std::min({movable.devices, kMostStages, nodes}));
   Split out;
   out.replicas.assign(to_index(stages), 1);
   if (movable.replicas && costs.schedule().replicated) {
-    for (int spare = pick(movable.devices - stages + 1); spare > 0; --spare) ++out.replicas[to_index(pick(stages))];
+    for (int spare = pick(random, movable.devices - stages + 1); spare > 0; --spare)
+      ++out.replicas[to_index(pick(random, stages))];
   }
   // Up to a factor of 1.5 more or less than in proportion.
   std::vector<double> until;
   for (const int replicas : out.replicas)
-    until.push_back((until.empty() ? 0 : until.back()) + replicas * std::pow(1.5, pick(2001) / 1000.0 - 1));
+    until.push_back((until.empty() ? 0 : until.back()) + replicas * std::pow(1.5, pick(random, 2001) / 1000.0 - 1));
   Seconds all;
   for (int node = 0; node < nodes; ++node) all += costs.node(node).least;
   Seconds done;

@@ -43,20 +43,6 @@ std::vector<Split> best_drafts(std::vector<BoundedSplit> drafts) {
   return out;
 }
 
-/// A quick lower bound: the computation of each stage for all microbatches, after that of the stages before for one.
-Seconds least_computation(const PipelineCosts& costs, const Split& split) {
-  std::vector<Seconds> sums(split.replicas.size());
-  for (int node = 0; node < costs.dag().nodes; ++node)
-    sums[to_index(split.stage_of_node[to_index(node)])] += costs.node(node).least;
-  Seconds before;
-  Seconds out;
-  for (std::size_t s = 0; s < sums.size(); ++s) {
-    out = std::max(out, before + sums[s] * costs.share(split.replicas[s]));
-    if (costs.waits() && costs.returns()) before += sums[s];
-  }
-  return out;
-}
-
 }  // namespace
 
 void SplitPolish::run(Seconds low, const std::vector<Split>& suggested, std::vector<BoundedSplit> drafts) {
@@ -141,7 +127,6 @@ void SplitPolish::rearrange(const std::vector<BoundedSplit>& drafts, double shar
     const std::size_t stages = split.replicas.size();
     const auto own = kept.find(stages);
     const Seconds worst = own == kept.end() ? kForever : own->second.first;
-    if (least_computation(context_.costs, split) >= worst) return;
     if (movable.limit && context_.costs.least_memory(split) > *movable.limit) return;
     const std::optional<Seconds> least = context_.costs.lower_bound(split);
     if (!least || *least >= worst) return;
@@ -151,10 +136,8 @@ void SplitPolish::rearrange(const std::vector<BoundedSplit>& drafts, double shar
     kept.insert_or_assign(stages, BoundedSplit{*step, std::move(split)});
     std::ranges::stable_sort(order, {}, [&](std::size_t each) { return kept.at(each).first; });
   };
-  for (const auto* starts : {&context_.plans.best_splits(), &drafts}) {
-    for (const BoundedSplit& start : std::vector(*starts)) {
-      if (!is_past()) keep(start.second);
-    }
+  for (const auto& [bound, split] : drafts) {
+    if (!is_past()) keep(split);
   }
   for (int i = 0; i < kRandomStarts && movable.stages && !is_past(); ++i)
     keep(random_split(context_.costs, movable, random));

@@ -129,6 +129,29 @@ TEST(Shaken, GivesValidSplitsWhateverTheSeed) {
   EXPECT_GT(changed, 250);
 }
 
+TEST(RandomSplit, IsValidWhateverTheSeed) {
+  std::set<std::size_t> stages;
+  int replicated = 0;
+  for (unsigned seed = 1; seed <= 1000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const Graph graph = testing::branching_graph(random, 2 + below(random, 6));
+    const PipelineCosts costs(graph, testing::flat_topology(kDevices), settings_of("1f1b", 4));
+    Movable movable;
+    movable.devices = 1 + below(random, kDevices);
+    movable.replicas = below(random, 2) == 0;
+    std::mt19937 same = random;
+    const Split split = random_split(costs, movable, random);
+    expect_valid(costs, split, movable.devices);
+    if (!movable.replicas) { EXPECT_EQ(devices_of(split), to_int(split.replicas.size())); }
+    EXPECT_EQ(random_split(costs, movable, same), split);
+    stages.insert(split.replicas.size());
+    replicated += devices_of(split) > to_int(split.replicas.size()) ? 1 : 0;
+  }
+  EXPECT_EQ(stages.size(), to_index(kDevices));
+  EXPECT_GT(replicated, 100);
+}
+
 TEST(Rearranged, GivesValidSplitsWhateverTheSeed) {
   int changed = 0, more = 0, fewer = 0, replicas = 0;
   for (unsigned seed = 1; seed <= 1000; ++seed) {
