@@ -11,6 +11,7 @@
 #include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
+#include "costmodel/layers_by_id.h"
 
 namespace stagecraft {
 namespace {
@@ -121,15 +122,11 @@ bool has_gradient(const Boundary& boundary) {
 }
 
 std::vector<std::vector<const Layer*>> layers_of_stages(const Graph& graph, const Plan& plan) {
-  std::unordered_map<std::string, const Layer*> by_id;
-  for (const Layer& layer : graph.layers) by_id[layer.id] = &layer;
+  const LayersById by_id(graph);
   std::vector<std::vector<const Layer*>> out;
   for (const Stage& stage : plan.stages) {
     std::vector<const Layer*>& layers = out.emplace_back();
-    for (const std::string& id : stage.layers) {
-      const auto it = by_id.find(id);
-      layers.push_back(it == by_id.end() ? &graph.layers[to_index(layer_index(graph, id))] : it->second);
-    }
+    for (const std::string& id : stage.layers) layers.push_back(&graph.layers[to_index(by_id.index(id))]);
   }
   return out;
 }
@@ -367,19 +364,20 @@ void validate(const Plan& plan) {
 
 namespace {
 
-/// layer_index for a layer of the plan: one that the graph lacks means that they do not belong together.
-int planned_layer_index(const Graph& graph, const std::string& id) {
+/// The index of a layer of the plan: one that the graph lacks means that they do not belong together.
+int planned_layer_index(const LayersById& layers, const std::string& id) {
   try {
-    return layer_index(graph, id);
+    return layers.index(id);
   } catch (const InputError& e) { refuse_match(e.what()); }
 }
 
 /// Checks that a valid plan fits graph and topology.
 void check_fits(const Plan& plan, const Graph& graph, const Topology& topology) {
+  const LayersById layers(graph);
   std::vector<int> stage_of_layer(graph.layers.size(), -1);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     for (const std::string& id : plan.stages[s].layers) {
-      stage_of_layer[to_index(planned_layer_index(graph, id))] = to_int(s);
+      stage_of_layer[to_index(planned_layer_index(layers, id))] = to_int(s);
     }
     for (const int device : plan.stages[s].devices) {
       if (device >= device_count(topology)) {

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "costmodel/index.h"
+#include "costmodel/layers_by_id.h"
 #include "partitioner/downsets.h"
 #include "partitioner/pipedream_search.h"
 
@@ -143,9 +144,10 @@ std::optional<double> objective(const Graph& graph, const Topology& topology, co
   const auto grown = pipedream_downsets(graph, kMostDownsets);
   if (topology.levels.size() != 1 || std::holds_alternative<Infeasible>(grown)) return std::nullopt;
   const Downsets& sets = std::get<Downsets>(grown);
+  const LayersById layers(graph);
   std::vector<int> stage_of_layer(graph.layers.size(), -1);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    for (const std::string& id : plan.stages[s].layers) stage_of_layer[to_index(layer_index(graph, id))] = to_int(s);
+    for (const std::string& id : plan.stages[s].layers) stage_of_layer[to_index(layers.index(id))] = to_int(s);
   }
   std::vector<SearchStage> stages;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "costmodel/index.h"
+#include "costmodel/layers_by_id.h"
 #include "partitioner/exact/placement.h"
 #include "partitioner/given_split.h"
 
@@ -258,9 +259,10 @@ class Improvement {
 
   /// Layers in topological order: the plan's stages have it.
   [[nodiscard]] std::vector<int> order() const {
+    const LayersById layers(graph_);
     std::vector<int> out;
     for (const Stage& stage : best_.plan.stages) {
-      for (const std::string& id : stage.layers) out.push_back(layer_index(graph_, id));
+      for (const std::string& id : stage.layers) out.push_back(layers.index(id));
     }
     return out;
   }

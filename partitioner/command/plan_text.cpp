@@ -27,15 +27,15 @@ std::string stages_text(const Graph& graph, const RankedPlan& ranked, const std:
   const Plan& plan = ranked.plan;
   const Prediction& prediction = ranked.prediction;
   const std::string mark = other_device.empty() ? "" : "~";
+  const std::vector<std::vector<const Layer*>> layers = layers_of_stages(graph, plan);
   std::vector<std::vector<std::string>> rows;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
     Seconds time;
     Bytes parameters;
-    for (const std::string& id : stage.layers) {
-      const Layer& layer = graph.layers[to_index(layer_index(graph, id))];
-      time += layer.forward.median + layer.backward.median;
-      parameters += layer.parameter_bytes;
+    for (const Layer* layer : layers[s]) {
+      time += layer->forward.median + layer->backward.median;
+      parameters += layer->parameter_bytes;
     }
     rows.push_back({std::to_string(s), std::to_string(stage.devices.size()), format_ranges(stage.devices),
                     std::to_string(stage.layers.size()), mark + format_seconds(time), mark + format_bytes(parameters),
