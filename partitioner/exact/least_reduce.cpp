@@ -42,26 +42,26 @@ LeastReduce::LeastReduce(const Topology& topology) : levels_(topology.levels), t
 /// all_reduce_time has it: with k groups at most in one, a level takes 2 (k - 1) (latency + part / k / bandwidth), or
 /// where trees may be used at least 2 ceil(log2 k) latency and no fewer bytes, and leaves 1 / k of its part to the
 /// levels above. n devices in groups of k are in ceil(n / k) groups or more.
-LeastReduce::Line LeastReduce::least_from(std::size_t level, int devices) const {
+ReduceLine LeastReduce::least_from(std::size_t level, int devices) const {
   if (devices <= 1 || level == levels_.size()) return {};
   const Level& own = levels_[level];
   int above = 1;  // groups at most
   for (std::size_t l = level + 1; l < levels_.size() && above < devices; ++l)
     above *= std::min(levels_[l].count, devices);
-  std::optional<Line> out;
+  std::optional<ReduceLine> out;
   for (int k = 1; k <= std::min(own.count, devices); ++k) {
     const int groups = (devices + k - 1) / k;
     if (groups > above) continue;
-    const Line rest = least_from(level + 1, groups);
+    const ReduceLine rest = least_from(level + 1, groups);
     const double ring = k - 1;
     const double steps = trees_ ? std::min<double>(ring, std::bit_width(static_cast<unsigned>(k) - 1)) : ring;
-    const Line line{2 * steps * own.link.latency + rest.fixed,
-                    Seconds(2.0 * (k - 1) / k / own.link.bandwidth.value) + rest.per_byte / k};
+    const ReduceLine line{2 * steps * own.link.latency + rest.fixed,
+                          Seconds(2.0 * (k - 1) / k / own.link.bandwidth.value) + rest.per_byte / k};
     if (!out) out = line;
     out->fixed = std::min(out->fixed, line.fixed);
     out->per_byte = std::min(out->per_byte, line.per_byte);
   }
-  return out.value_or(Line{});
+  return out.value_or(ReduceLine{});
 }
 
 Seconds LeastReduce::time(Bytes bytes, int devices, bool is_least) const {
@@ -72,13 +72,13 @@ Seconds LeastReduce::time(Bytes bytes, int devices, bool is_least) const {
     return curve == link.all_reduce.end() ? Seconds(0) : least_beyond(curve->second, bytes);
   }
   if (!grows_) return Seconds(0);
-  const Line& least = line(devices);
+  const ReduceLine& least = line(devices);
   return std::max(Seconds(0), least.fixed + least.per_byte * static_cast<double>(bytes.value));
 }
 
-const LeastReduce::Line& LeastReduce::line(int devices) const {
+const ReduceLine& LeastReduce::line(int devices) const {
   if (to_index(devices) >= lines_.size()) lines_.resize(to_index(devices) + 1);
-  std::optional<Line>& known = lines_[to_index(devices)];
+  std::optional<ReduceLine>& known = lines_[to_index(devices)];
   if (!known) {
     known = least_from(0, devices);
     known->fixed -= rounding_;
@@ -94,6 +94,16 @@ Seconds LeastReduce::time_in_parts(Bytes bytes, int devices, Bytes part, int mos
   // Each part takes a fixed time, too, of which one is counted, and may be rounded down.
   const auto parts = is_least ? most : std::min<std::int64_t>(most, bytes.value / part.value + 1);
   return std::max(Seconds(0), whole - rounding_ * static_cast<double>(parts - 1));
+}
+
+ReduceLine LeastReduce::line_below(Bytes most_bytes, int devices, int parts) const {
+  if (!grows_ || most_bytes <= Bytes(0)) return {};
+  // One level's time is the least of some lines, so no less than its chord.
+  if (levels_.size() == 1)
+    return {Seconds(0), time(most_bytes, devices, false) / static_cast<double>(most_bytes.value)};
+  ReduceLine out = line(devices);
+  out.fixed = std::min(Seconds(0), out.fixed - rounding_ * (parts - 1.0));
+  return out;
 }
 
 }  // namespace stagecraft::partitioner

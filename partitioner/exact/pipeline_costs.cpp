@@ -166,6 +166,14 @@ Seconds PipelineCosts::reduce_time(Bytes bytes, int replicas, Seconds backward, 
   return larger(Seconds(0), sums - backward);
 }
 
+ReduceLine PipelineCosts::reduce_line(int replicas) const {
+  if (replicas < 2 || !waits_ || !schedule_.trains) return {};
+  if (settings_.gradient_bucket_bytes && schedule_.splits_backward) return {};
+  Bytes all;
+  for (const NodeCosts& node : nodes_) all += node.untied;
+  return least_reduce_.line_below(all, replicas, settings_.gradient_bucket_bytes ? dag_.nodes : 1);
+}
+
 std::vector<StageSums> PipelineCosts::sums_of(const Split& split) const {
   std::vector<StageSums> out(split.replicas.size());
   std::vector<std::set<int>> loaded(split.replicas.size());
@@ -268,6 +276,12 @@ const std::vector<std::vector<Action>>& PipelineCosts::lists_of(const Split& spl
       actions_ += lists.emplace_back(schedule_.compute_actions(shape, position, replica)).size();
   }
   return lists_.emplace(std::move(key), std::move(lists)).first->second;
+}
+
+const std::vector<std::vector<Action>>* PipelineCosts::lists(const std::vector<int>& replicas) const {
+  Split split;
+  split.replicas = replicas;
+  return can_run(split) ? &lists_of(split) : nullptr;
 }
 
 Seconds PipelineCosts::busiest(const Split& split, const std::vector<StageSums>& sums) const {

@@ -86,6 +86,9 @@ class PipelineCosts {
   /// summed during it, and the less follows; but what follows is shorter by no more than the backward is longer. So a
   /// sum of this and of that backward, or more, is a bound.
   [[nodiscard]] Seconds least_reduce_of_more(Bytes bytes, int replicas, Seconds backward) const;
+  /// A line below least_reduce of any bytes up to all, before the backward is taken off where buckets_are_hidden.
+  [[nodiscard]] ReduceLine reduce_line(int replicas) const;
+  [[nodiscard]] bool buckets_are_hidden() const { return settings_.gradient_bucket_bytes.has_value(); }
   /// Whether least_reduce of more replicas is never less; measured curves may fall.
   [[nodiscard]] bool reduce_grows() const { return least_reduce_.grows(); }
 
@@ -97,6 +100,10 @@ class PipelineCosts {
   [[nodiscard]] std::optional<Seconds> lower_bound(const Split& split) const;
   /// A lower bound of the memory of the stage that needs the most.
   [[nodiscard]] Bytes least_memory(const Split& split) const;
+
+  /// The computation of each rank in order, for one stage per device with so many replicas; null if the schedule cannot
+  /// run them. Valid until the next call, also of lower_bound.
+  [[nodiscard]] const std::vector<std::vector<Action>>* lists(const std::vector<int>& replicas) const;
 
   [[nodiscard]] Partition partition(const Split& split) const;
   [[nodiscard]] Split split_of(const Partition& partition, int chunks) const;

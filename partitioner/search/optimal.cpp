@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <stdexcept>
@@ -37,6 +38,8 @@ constexpr Seconds kDraftTime(1);
 /// bounds without splits give way.
 constexpr double kPathShare = 0.12;
 constexpr double kTripShare = 0.16;
+/// The share for PathBound where there are too many sets for TripBound, if it suggests splits.
+constexpr double kLongPathShare = 0.3;
 constexpr double kPolishShare = 0.4;
 constexpr double kShakeShare = 0.5;
 constexpr double kBoundShare = 0.65;
@@ -51,6 +54,9 @@ constexpr double kSearchShare = 0.9;
 constexpr int kFewCuts = 200;
 constexpr int kMostCuts = 1000;
 constexpr double kQuickPrecision = 0.03;
+/// Of the splits that it suggests, as many are predicted, and these even if its time is up.
+constexpr std::size_t kMostFromPath = 16;
+constexpr std::size_t kLeastFromPath = 3;
 /// As far beyond what is known, relatively to the best plan, PathBound is asked: it refutes fast.
 constexpr double kCautious = 0.15;
 /// How closely the bound by SegmentBound is found, which takes no time.
@@ -163,6 +169,7 @@ class Search {
     Seconds low = proved(least_computation(costs_));
     low = proved(follow_path(low, kPathShare));
     low = proved(follow_trips(low));
+    if (!trips_ && suggests_) low = proved(follow_path(low, kLongPathShare));
     time_.allow_some(kPlaceShare);
     placed_.try_placements(time_.stop());
     if (!spaces.is_empty()) {
@@ -265,12 +272,27 @@ class Search {
     if (!is_one_stage_per_device()) return follow_segments(low, plans_.best().value_or(kForever));
     for (const int cuts : {kFewCuts, kMostCuts}) {
       if (cuts == kFewCuts && costs_.dag().nodes <= kMostCuts) continue;
-      const std::unique_ptr<PathBound> path = PathBound::of(costs_, context_.limit, cuts);
+      std::unique_ptr<PathBound>& path = paths_[cuts];
+      if (!path) path = PathBound::of(costs_, context_.limit, cuts);
       if (!path) break;
       low = least_time(low, plans_.best().value_or(kForever), kBoundPrecision, kCautious,
                        [&](Seconds time) { return noted(path->refutes(time, costs_.devices(), time_.stop())); });
+      const std::vector<Split> splits = path->splits();
+      suggests_ = suggests_ || !splits.empty();
+      try_splits(splits);
     }
     return low;
+  }
+
+  /// Predicts the first of some splits whose bounds are below the best plan.
+  void try_splits(const std::vector<Split>& splits) {
+    for (std::size_t i = 0; i < std::min(splits.size(), kMostFromPath); ++i) {
+      if (i < kLeastFromPath ? time_.is_past(1) : time_.is_up()) return;
+      const Split& split = splits[i];
+      if (!context_.is_wanted(split)) continue;
+      const std::optional<Seconds> bound = costs_.lower_bound(split);
+      if (bound && !plans_.is_excluded(*bound)) plans_.step_of(split);
+    }
   }
 
   /// Predicts what a bound does not exclude, by rising bounds from `low`. Returns the bound up to which nothing was
@@ -331,8 +353,10 @@ class Search {
   SearchContext context_;
   std::vector<BoundedSplit> drafts_;  ///< splits of `auto`
   std::vector<Skipped> skipped_;
-  int slower_ = 0;                ///< Ranking::slower
-  bool is_path_cut_off_ = false;  ///< the latest bound by a path was
+  int slower_ = 0;                                   ///< Ranking::slower
+  bool is_path_cut_off_ = false;                     ///< the latest bound by a path was
+  std::map<int, std::unique_ptr<PathBound>> paths_;  ///< by number of cuts
+  bool suggests_ = false;                            ///< one of them suggests splits
   std::unique_ptr<TripSearch> trips_;
   std::vector<Split> suggested_;  ///< by it
 };
