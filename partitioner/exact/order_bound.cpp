@@ -16,8 +16,9 @@ constexpr int kIdle = 30;
 constexpr double kLarger = 1e-6;
 /// Plays of the matrix game for each new chain or cuts.
 constexpr int kPlays = 100;
-/// Of larger orders, no actions are followed.
+/// Actions and messages of one order, and of all that are remembered: beyond that, nothing is known of an order.
 constexpr std::size_t kMostEvents = 200'000;
+constexpr std::size_t kMostOfAll = 2'000'000;
 
 }  // namespace
 
@@ -43,8 +44,13 @@ OrderBound::OrderBound(const PipelineCosts& costs, const PathCuts& cuts) : costs
 
 std::optional<bool> OrderBound::refutes(Seconds time, const StageOrder& stages, const std::function<bool()>& stop) {
   if (costs_.schedule().splits_backward) return false;
-  const auto known = orders_.find(stages);
-  Order& order = known != orders_.end() ? known->second : orders_.emplace(stages, begun(stages)).first->second;
+  auto known = orders_.find(stages);
+  if (known == orders_.end()) {
+    if (events_ > kMostOfAll) return false;
+    known = orders_.emplace(stages, begun(stages)).first;
+    events_ += known->second.events.size();
+  }
+  Order& order = known->second;
   for (int round = 0; round < kRounds; ++round) {
     if (order.low > time.value) return true;
     if (order.done || order.high <= time.value) return false;

@@ -103,6 +103,7 @@ class OrderBound {
   std::vector<double> hop_, hop_back_;                 ///< by fine cut
   std::size_t first_ = 1, last_ = 0;                   ///< fine cuts with nodes of the path before and after them
   std::map<StageOrder, Order> orders_;
+  std::size_t events_ = 0;  ///< in them
 };
 
 }  // namespace stagecraft::partitioner
