@@ -99,7 +99,8 @@ void declare(CLI::App& app, Request& request) {
       ->check(one_of("units", {"published", "fixed"}))
       ->capture_default_str();
   declare_devices(app, request.topology, ". With --from-problem: of the file's accelerators");
-  app.add_option("--microbatches", request.options.microbatches, "microbatches per step, for flush, gpipe and piper")
+  app.add_option("--microbatches", request.options.microbatches,
+                 "microbatches per step, for dapple, flush, gpipe and piper")
       ->transform(integer(1, kMostMicrobatches, "the maximum of a plan file"))
       ->capture_default_str();
   add_bytes_option(app, "--memory-limit", request.options.memory_limit,

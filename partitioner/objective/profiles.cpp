@@ -6,6 +6,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
+#include "partitioner/objective/dapple_solver.h"
 #include "partitioner/objective/load_problem.h"
 #include "partitioner/objective/piper_solver.h"
 #include "partitioner/pipedream.h"
@@ -18,6 +19,7 @@ using format::ObjectiveStage;
 
 constexpr const char* kMaxLoad = "max-load";
 constexpr const char* kPiper = "piper";
+constexpr const char* kDapple = "dapple";
 constexpr const char* kFlush = "flush";
 constexpr const char* kGpipe = "gpipe";
 constexpr const char* kPipedream = "pipedream-parity";
@@ -77,6 +79,28 @@ std::variant<ObjectiveAnswer, Infeasible> answer_of(const interchange::Piper& pr
   return answer;
 }
 
+std::variant<ObjectiveAnswer, Infeasible> dapple_answer(const Graph& graph, int devices, BytesPerSecond bandwidth,
+                                                        const ObjectiveOptions& options, ObjectiveAnswer answer) {
+  auto result =
+      solve(dapple_problems(graph, devices, bandwidth, options.microbatches, options.memory_limit), options.limits);
+  if (auto* infeasible = std::get_if<Infeasible>(&result)) return std::move(*infeasible);
+  const auto& found = std::get<DappleAnswer>(result);
+  answer.unit = "seconds per step of " + std::to_string(options.microbatches) + " microbatches";
+  answer.value = found.value;
+  answer.lower_bound = found.lower_bound;
+  take_effort(answer, found.effort);
+  for (const DappleStage& stage : found.stages) {
+    ObjectiveStage& made = answer.stages.emplace_back();
+    for (const int layer : stage.nodes) made.layers.push_back(graph.layers[to_index(layer)].id);
+    made.replicas = stage.devices;
+    made.time = stage.time;
+    if (options.memory_limit) made.memory_bytes = stage.bytes;
+  }
+  answer.notes.emplace_back("a stage's devices divide each microbatch among them; its time is that of their part");
+  answer.notes.emplace_back("for the layers as lists in two depth-first orders, and no more stages than microbatches");
+  return answer;
+}
+
 std::variant<ObjectiveAnswer, Infeasible> pipedream_answer(const Graph& graph, const Topology& topology,
                                                            const ObjectiveOptions& options, ObjectiveAnswer answer) {
   PipedreamOptions pipedream = options.pipedream;
@@ -109,6 +133,10 @@ std::variant<ObjectiveAnswer, Infeasible> pipedream_answer(const Graph& graph, c
 
 const std::vector<ObjectiveProfile>& objective_profiles() {
   static const std::vector<ObjectiveProfile> table{
+      {kDapple,
+       "step of DAPPLE's planner: microbatches divided among a stage's devices, transfers, sums of gradients partly "
+       "hidden",
+       ""},
       {kFlush,
        "sum of the stages' times + (microbatches - 1) slowest stage, as in Alpa; one device per stage, transfers free",
        ""},
@@ -150,6 +178,8 @@ std::variant<ObjectiveAnswer, Infeasible> answer_objective(const std::string& pr
         piper_problem(graph, devices, slowest.value_or(BytesPerSecond(1e9)), options.microbatches, limit);
     return answer_of(problem, Seconds(1), options.limits, std::move(answer), true);
   }
+  if (profile == kDapple)
+    return dapple_answer(graph, devices, slowest.value_or(BytesPerSecond(1e9)), options, std::move(answer));
   LoadObjective objective;
   objective.microbatches = options.microbatches;
   if (profile == kMaxLoad) {

@@ -33,7 +33,7 @@ struct ObjectiveProfile {
 
 /// Parameters of the profiles in addition to the problem.
 struct ObjectiveOptions {
-  int microbatches = 4;               ///< of a step, for flush, gpipe and piper on a graph
+  int microbatches = 4;               ///< of a step, for dapple, flush, gpipe and piper on a graph
   std::optional<Bytes> memory_limit;  ///< of a device, on a graph
   std::optional<int> devices;         ///< replaces a problem's number of accelerators
   PipedreamOptions pipedream;

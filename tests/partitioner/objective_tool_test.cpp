@@ -83,7 +83,7 @@ TEST_F(ObjectiveTool, PlansAnInputOfPiper) {
 }
 
 TEST_F(ObjectiveTool, PlansAGraphByEveryProfile) {
-  for (const char* profile : {"flush", "gpipe", "max-load", "piper", "pipedream-parity"}) {
+  for (const char* profile : {"dapple", "flush", "gpipe", "max-load", "piper", "pipedream-parity"}) {
     const nlohmann::json found = answer(std::string(profile) + " graph.json topology.json -o plan.json --force");
     EXPECT_EQ(found["format"], "stagecraft.objective");
     EXPECT_EQ(found["profile"], profile);
@@ -109,7 +109,7 @@ TEST_F(ObjectiveTool, AnswersWrongUsageWithStatusTwo) {
     EXPECT_THAT(outcome.err, HasSubstr(message)) << arguments;
   };
   refused("best graph.json topology.json",
-          "--objective-profile: unknown objective profile \"best\", known are flush, gpipe, max-load, "
+          "--objective-profile: unknown objective profile \"best\", known are dapple, flush, gpipe, max-load, "
           "pipedream-parity, piper");
   refused("max-load", "give a graph, or --from-problem");
   refused("max-load graph.json", "give either a topology file or --devices");

@@ -1,0 +1,312 @@
+#include "partitioner/objective/dapple_solver.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <queue>
+#include <set>
+#include <utility>
+
+#include "costmodel/index.h"
+#include "partitioner/objective/clock.h"
+#include "partitioner/objective/depth_first.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+/// Divisions into stages, by first and last layer and devices, of longer lists are not tried.
+constexpr double kMostStages = 4e6;
+/// Rounding of sums that are taken in different orders.
+constexpr double kRounding = 1e-12;
+
+/// A division of a list.
+struct Division {
+  double step = kInfinite;
+  std::vector<int> ends, devices;
+};
+
+/// All divisions of one list.
+class DappleSearch {
+ public:
+  DappleSearch(const DappleProblem& problem, const SearchClock& clock)
+      : problem_(problem),
+        clock_(clock),
+        layers_(to_int(problem.layers.size())),
+        stages_(std::min({problem.devices, problem.microbatches, layers_})),
+        time_(problem.layers.size() + 1),
+        parameters_(problem.layers.size() + 1),
+        outputs_(problem.layers.size() + 1) {
+    for (std::size_t i = 0; i < problem.layers.size(); ++i) {
+      time_[i + 1] = time_[i] + problem.layers[i].time.value;
+      parameters_[i + 1] = parameters_[i] + problem.layers[i].parameters;
+      outputs_[i + 1] = outputs_[i] + problem.layers[i].outputs;
+    }
+  }
+
+  /// The shortest division, and a bound of all: the same unless the time was up, which `stopped` says.
+  Division run(double& lower_bound, bool& stopped) {
+    const std::vector<double> blocks = all_blocks();
+    struct Interval {
+      double bound;
+      std::size_t first, last;  // blocks; of the last one, the rest is known
+      double rest;
+      bool operator>(const Interval& other) const { return bound > other.bound; }
+    };
+    std::priority_queue<Interval, std::vector<Interval>, std::greater<>> open;
+    const auto step_from = [&](std::size_t block, double rest) {
+      return time_.back() + (problem_.microbatches - 1) * blocks[block] + rest;
+    };
+    const auto push = [&](std::size_t first, std::size_t last, double rest) {
+      if (first > last || rest == kInfinite) return;
+      open.push({step_from(first, rest), first, last, rest});
+    };
+    try {
+      push(0, blocks.size() - 1, rest_of(blocks.back()));
+      while (!open.empty() && open.top().bound < best_.step * (1 - kRounding)) {
+        const Interval own = open.top();
+        if (own.first == own.last) break;  // its rest is that of a division found
+        const std::size_t middle = own.first + (own.last - own.first) / 2;
+        const double rest = rest_of(blocks[middle]);
+        open.pop();
+        push(own.first, middle, rest);
+        push(middle + 1, own.last, own.rest);
+      }
+    } catch (const TimeIsUp&) { stopped = true; }
+    lower_bound = best_.step;
+    if (stopped) lower_bound = open.empty() ? time_.back() : std::min(best_.step, open.top().bound);
+    return best_;
+  }
+
+  [[nodiscard]] std::uint64_t pairs() const { return pairs_; }
+
+ private:
+  /// Of the first layers on some devices in some stages: sums of transfers, and the longest reduce that is not hidden.
+  struct Way {
+    double sum = 0, reduce = 0;
+    int from = 0, devices = 0;  // where the last stage begins, and its devices
+    std::size_t before = 0;     // the way to there
+  };
+
+  [[nodiscard]] double cut(int end) const {
+    return end == layers_ ? 0 : problem_.layers[to_index(end) - 1].crossing / problem_.bandwidth.value;
+  }
+  [[nodiscard]] double stage_time(int from, int end, int devices) const {
+    return (time_[to_index(end)] - time_[to_index(from)]) / devices;
+  }
+
+  [[nodiscard]] std::vector<double> all_blocks() const {
+    std::set<double> out;
+    for (int from = 0; from < layers_; ++from) {
+      for (int end = from + 1; end <= layers_; ++end) {
+        for (int r = 1; r <= problem_.devices; ++r) out.insert(stage_time(from, end, r));
+      }
+    }
+    for (int end = 1; end < layers_; ++end) out.insert(2 * cut(end));
+    return {out.begin(), out.end()};
+  }
+
+  [[nodiscard]] std::size_t slot(int end, int devices, int stages) const {
+    return (to_index(end) * to_index(problem_.devices + 1) + to_index(devices)) * to_index(stages_ + 1) +
+           to_index(stages);
+  }
+
+  /// The least sum of transfers and what is left of a reduce if the block is at most that; infinite if no division is.
+  double rest_of(double block) {
+    block *= 1 + kRounding;
+    std::vector<std::vector<Way>> ways(slot(layers_, problem_.devices, stages_) + 1);
+    ways[slot(0, 0, 0)] = {Way{}};
+    for (int end = 1; end <= layers_; ++end) {
+      if (end < layers_ && 2 * cut(end) > block) continue;
+      if (clock_.is_over()) throw TimeIsUp{};
+      for (int r = 1; r <= problem_.devices; ++r) {
+        for (int from = end - 1; from >= 0 && stage_time(from, end, r) <= block; --from) {
+          ++pairs_;
+          const double parameters = parameters_[to_index(end)] - parameters_[to_index(from)];
+          const double bytes = parameters + (outputs_[to_index(end)] - outputs_[to_index(from)]) / r;
+          if (problem_.memory_limit && bytes > *problem_.memory_limit) break;
+          const double reduce = 2.0 * (r - 1) / r * parameters / problem_.bandwidth.value;
+          for (int d = r; d <= problem_.devices; ++d) {
+            for (int s = 1; s <= stages_; ++s) {
+              const std::vector<Way>& before = ways[slot(from, d - r, s - 1)];
+              for (std::size_t w = 0; w < before.size(); ++w) {
+                add(ways[slot(end, d, s)],
+                    {before[w].sum + cut(end), std::max(before[w].reduce, reduce - (s - 1) * block), from, r, w});
+              }
+            }
+          }
+        }
+      }
+    }
+    double out = kInfinite;
+    for (int d = 1; d <= problem_.devices; ++d) {
+      for (int s = 1; s <= stages_; ++s) {
+        for (const Way& way : ways[slot(layers_, d, s)]) {
+          if (way.sum + way.reduce >= out) continue;
+          out = way.sum + way.reduce;
+          keep(ways, d, s, way);
+        }
+      }
+    }
+    return out;
+  }
+
+  /// Unless another one is no longer in both.
+  static void add(std::vector<Way>& all, const Way& way) {
+    const auto is_no_longer = [](const Way& a, const Way& b) { return a.sum <= b.sum && a.reduce <= b.reduce; };
+    if (std::ranges::any_of(all, [&](const Way& other) { return is_no_longer(other, way); })) return;
+    // In place: ways behind it refer to those before by their numbers, once all of them are known.
+    std::erase_if(all, [&](const Way& other) { return is_no_longer(way, other); });
+    all.push_back(way);
+  }
+
+  /// Remembers the division if it is the shortest.
+  void keep(const std::vector<std::vector<Way>>& ways, int devices, int stages, Way way) {
+    Division found;
+    for (int end = layers_; true; way = ways[slot(end, devices, stages)][way.before]) {
+      found.ends.insert(found.ends.begin(), end);
+      found.devices.insert(found.devices.begin(), way.devices);
+      end = way.from;
+      devices -= way.devices;
+      --stages;
+      if (end == 0) break;
+    }
+    found.step = dapple_step(problem_, found.ends, found.devices).value;
+    if (found.step < best_.step) best_ = std::move(found);
+  }
+
+  const DappleProblem& problem_;
+  const SearchClock& clock_;
+  int layers_;
+  int stages_;                                       ///< at most
+  std::vector<double> time_, parameters_, outputs_;  ///< of the first layers
+  Division best_;
+  std::uint64_t pairs_ = 0;
+};
+
+}  // namespace
+
+std::vector<DappleProblem> dapple_problems(const Graph& graph, int devices, BytesPerSecond bandwidth, int microbatches,
+                                           std::optional<Bytes> memory_limit) {
+  std::vector<int> layer_of_node;
+  std::vector<int> node_of_layer(graph.layers.size(), -1);
+  for (std::size_t i = 0; i < graph.layers.size(); ++i) {
+    if (is_input(graph.layers[i])) continue;
+    node_of_layer[i] = to_int(layer_of_node.size());
+    layer_of_node.push_back(to_int(i));
+  }
+  Dag dag{to_int(layer_of_node.size()), {}};
+  std::map<std::pair<int, int>, std::set<int>> readers;  // nodes, by layer and output, -1 for all of them
+  for (const Edge& edge : graph.edges) {
+    const int from = node_of_layer[to_index(edge.source)];
+    const int to = node_of_layer[to_index(edge.destination)];
+    if (from < 0 || to < 0) continue;
+    dag.edges.emplace_back(from, to);
+    readers[{edge.source, edge.output.value_or(-1)}].insert(to);
+  }
+  std::vector<DappleProblem> out;
+  std::vector<int> backwards = depth_first(reversed(dag));
+  std::ranges::reverse(backwards);
+  for (const std::vector<int>& order : {depth_first(dag), backwards}) {
+    DappleProblem& problem = out.emplace_back();
+    problem.devices = devices;
+    problem.microbatches = microbatches;
+    problem.bandwidth = bandwidth;
+    if (memory_limit) problem.memory_limit = static_cast<double>(memory_limit->value);
+    std::vector<std::size_t> place(order.size());
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      place[to_index(order[i])] = i;
+      const int number = layer_of_node[to_index(order[i])];
+      const Layer& layer = graph.layers[to_index(number)];
+      problem.layers.push_back({number, layer.forward.median + layer.backward.median,
+                                static_cast<double>(layer.parameter_bytes.value),
+                                static_cast<double>(activation_bytes(layer).value), 0});
+    }
+    for (const auto& [output, nodes] : readers) {
+      const Layer& layer = graph.layers[to_index(output.first)];
+      const Bytes bytes = output.second < 0 ? activation_bytes(layer) : layer.outputs[to_index(output.second)].bytes;
+      std::size_t last = 0;
+      for (const int node : nodes) last = std::max(last, place[to_index(node)]);
+      for (std::size_t i = place[to_index(node_of_layer[to_index(output.first)])]; i < last; ++i)
+        problem.layers[i].crossing += static_cast<double>(bytes.value);
+    }
+  }
+  return out;
+}
+
+Seconds dapple_step(const DappleProblem& problem, const std::vector<int>& ends, const std::vector<int>& devices) {
+  double all = 0;
+  double block = 0;
+  double transfers = 0;
+  std::vector<double> reduces;
+  int from = 0;
+  for (std::size_t s = 0; s < ends.size(); ++s) {
+    double time = 0;
+    double parameters = 0;
+    for (; from < ends[s]; ++from) {
+      time += problem.layers[to_index(from)].time.value;
+      parameters += problem.layers[to_index(from)].parameters;
+    }
+    all += time;
+    block = std::max(block, time / devices[s]);
+    reduces.push_back(2.0 * (devices[s] - 1) / devices[s] * parameters / problem.bandwidth.value);
+    if (s + 1 == ends.size()) break;
+    const double transfer = problem.layers[to_index(from) - 1].crossing / problem.bandwidth.value;
+    transfers += transfer;
+    block = std::max(block, 2 * transfer);
+  }
+  double left = 0;
+  for (std::size_t s = 0; s < reduces.size(); ++s) left = std::max(left, reduces[s] - static_cast<double>(s) * block);
+  return Seconds(all + (problem.microbatches - 1) * block + transfers + left);
+}
+
+std::variant<DappleAnswer, Infeasible> solve(const std::vector<DappleProblem>& lists, const SearchLimits& limits) {
+  const auto layers = static_cast<double>(lists.front().layers.size());
+  const double stages = layers * layers / 2 * lists.front().devices;
+  if (stages > kMostStages) {
+    return Infeasible{fmt::format(
+        "{:g} layers on {} devices are {:.2g} possible stages, DAPPLE's problem is solved for up to {:.2g}: take fewer "
+        "devices or a graph with fewer layers",
+        layers, lists.front().devices, stages, kMostStages)};
+  }
+  const SearchClock clock(limits);
+  DappleAnswer out;
+  out.lower_bound = Seconds(kInfinite);
+  Division best;
+  const DappleProblem* of = nullptr;
+  bool stopped = false;
+  for (const DappleProblem& problem : lists) {
+    DappleSearch search(problem, clock);
+    double bound = 0;
+    const Division found = search.run(bound, stopped);
+    out.lower_bound = std::min(out.lower_bound, Seconds(bound));
+    out.effort.pairs += search.pairs();
+    out.effort.nodes = to_int(problem.layers.size());
+    if (found.step >= best.step) continue;
+    best = found;
+    of = &problem;
+  }
+  if (stopped) out.effort.stopped = "the time limit was reached";
+  if (of == nullptr) {
+    return Infeasible{stopped ? "the time limit was reached before a plan was found"
+                              : "no division of the layers fits in memory: each device holds the parameters of its "
+                                "stage and its part of the outputs"};
+  }
+  out.value = Seconds(best.step);
+  int from = 0;
+  for (std::size_t s = 0; s < best.ends.size(); ++s) {
+    DappleStage& stage = out.stages.emplace_back();
+    stage.devices = best.devices[s];
+    for (; from < best.ends[s]; ++from) {
+      const DappleProblem::Layer& layer = of->layers[to_index(from)];
+      stage.nodes.push_back(layer.node);
+      stage.time += layer.time / stage.devices;
+      stage.bytes += layer.parameters + layer.outputs / stage.devices;
+    }
+  }
+  return out;
+}
+
+}  // namespace stagecraft::partitioner
