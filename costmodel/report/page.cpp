@@ -20,7 +20,7 @@ nav{margin:14px 0 0;display:flex;flex-wrap:wrap;gap:4px 18px}a{color:var(--accen
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(170px,1fr));gap:12px}.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px}
 .card b{display:block;font-size:21px;line-height:1.25}.card span{display:block}.card small{display:block;color:var(--soft);font-size:12px;line-height:1.35;margin-top:3px}
 .warning{color:var(--warn);font-weight:600}figure{margin:16px 0 26px}.wide,.frame{overflow-x:auto}.frame svg{display:block;height:auto}.frame svg.whole{max-width:100%}
-table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums;margin:10px 0}th,td{padding:4px 18px 4px 0;text-align:right;border-bottom:1px solid var(--line)}th:first-child,td:first-child{text-align:left}th{color:var(--soft);font-weight:600}
+table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums;margin:10px 0}th,td{padding:4px 18px 4px 0;text-align:right;border-bottom:1px solid var(--line)}.left{text-align:left}th{color:var(--soft);font-weight:600}
 .zoom{display:none;gap:6px;margin:0 0 6px}.zoom button{font:inherit;font-size:13px;padding:2px 12px;border:1px solid var(--line);border-radius:6px;background:var(--card);color:var(--ink);cursor:pointer}
 @media print{body{max-width:none;padding:0}nav,.zoom{display:none!important}figure,.card,tr{break-inside:avoid}.frame,.wide{overflow:visible}.frame svg{max-width:100%}}
 )";

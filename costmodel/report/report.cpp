@@ -1,6 +1,7 @@
 #include "costmodel/report/report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -44,13 +45,18 @@ std::vector<NamedPrediction> named(const std::vector<FromFile<Prediction>>& pred
 
 Seconds busy(const StageGroup& stages) { return stages.sum.compute + stages.sum.update + stages.sum.reduce; }
 
-std::string table(const std::vector<std::string>& titles, const std::vector<std::vector<std::string>>& rows) {
+/// The first columns are words, the others figures.
+std::string table(const std::vector<std::string>& titles, const std::vector<std::vector<std::string>>& rows,
+                  std::size_t words = 1) {
+  const auto left = [&](std::size_t column) { return column < words ? " class=\"left\"" : ""; };
   std::string out = "<div class=\"wide\"><table><thead><tr>";
-  for (const std::string& title : titles) out += "<th scope=\"col\">" + markup_text(title) + "</th>";
+  for (std::size_t i = 0; i < titles.size(); ++i)
+    out += std::string("<th scope=\"col\"") + left(i) + ">" + markup_text(titles[i]) + "</th>";
   out += "</tr></thead><tbody>\n";
   for (const auto& row : rows) {
     out += "<tr>";
-    for (const std::string& cell : row) out += "<td>" + markup_text(cell) + "</td>";
+    for (std::size_t i = 0; i < row.size(); ++i)
+      out += std::string("<td") + left(i) + ">" + markup_text(row[i]) + "</td>";
     out += "</tr>\n";
   }
   return out + "</tbody></table></div>\n";
@@ -163,6 +169,13 @@ Section summary(const ReportDocuments& d) {
   return out;
 }
 
+/// "8-8", or "24 stages" where that has no room.
+std::string stages_text(const std::vector<int>& replicas) {
+  constexpr std::size_t kLong = 24;
+  std::string out = fmt::format("{}", fmt::join(replicas, "-"));
+  return out.size() <= kLong ? out : fmt::format("{} stages", replicas.size());
+}
+
 /// What a list is, its plans, and their pictures.
 Section list_section(const ReportDocuments& d, const FromFile<format::PlanList>& each, std::size_t i) {
   constexpr std::size_t kRows = 30;
@@ -181,7 +194,7 @@ Section list_section(const ReportDocuments& d, const FromFile<format::PlanList>&
     markup += paragraph(
         markup_text("No plan of the search has a shorter step than " + format_seconds(*list.lower_bound) + "."));
   const bool samples = list.plans.front().samples_per_s.has_value();
-  std::vector<std::string> titles{"#", "plan", "devices", "stages", "step"};
+  std::vector<std::string> titles{"#", "plan", "replicas", "devices", "step"};
   if (samples) titles.emplace_back("samples/s");
   titles.insert(titles.end(), {"peak memory", "idle"});
   if (list.price_per_device_hour) titles.emplace_back("price of 1000 steps");
@@ -194,15 +207,15 @@ Section list_section(const ReportDocuments& d, const FromFile<format::PlanList>&
     if (plan.recomputed > 0)
       name += plan.recomputed == to_int(plan.replicas.size()) ? ", recomputed"
                                                               : fmt::format(", {} recomputed", plan.recomputed);
-    std::vector<std::string> row{std::to_string(rows.size() + 1), std::move(name), std::to_string(plan.device_count),
-                                 std::to_string(plan.replicas.size()), format_seconds(plan.step)};
+    std::vector<std::string> row{std::to_string(rows.size() + 1), std::move(name), stages_text(plan.replicas),
+                                 std::to_string(plan.device_count), format_seconds(plan.step)};
     if (samples) row.push_back(fmt::format("{:.4g}", plan.samples_per_s.value_or(0)));
     row.push_back(format_bytes(plan.memory));
     row.push_back(plan.parts && plan.step > Seconds(0) ? percent(idle_time(*plan.parts) / plan.step) : "");
     if (list.price_per_device_hour) row.push_back(plan.price ? fmt::format("{:.4g}", *plan.price * 1000) : "");
     rows.push_back(std::move(row));
   }
-  markup += table(titles, rows);
+  markup += table(titles, rows, 3);
   if (count > kRows) markup += paragraph(fmt::format("And {} more.", count - kRows));
   Section out{numbered("plans", i), "Plans to choose from: " + each.file, markup, {}};
   std::optional<Bytes> limit = list.memory_limit;

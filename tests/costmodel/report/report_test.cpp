@@ -286,8 +286,9 @@ TEST(Report, ShowsListsOfPlans) {
                                          "microbatches per step."));
   EXPECT_THAT(parts[1].markup, HasSubstr("shorter step than 11.0 s"));
   // Idle: 0.5 + 0.5 of 12 s. 1000 steps at 0.36.
-  EXPECT_THAT(parts[1].markup, HasSubstr("<td>1</td><td>optimal</td><td>3</td><td>2</td><td>12.0 s</td><td>0.75</td>"
-                                         "<td>400 B</td><td>8.3 %</td><td>360</td>"));
+  EXPECT_THAT(parts[1].markup,
+              HasSubstr("<td class=\"left\">1</td><td class=\"left\">optimal</td><td class=\"left\">2-1</td><td>3</td>"
+                        "<td>12.0 s</td><td>0.75</td><td>400 B</td><td>8.3 %</td><td>360</td>"));
   ASSERT_EQ(parts[1].pictures.size(), 2U);
   EXPECT_EQ(parts[1].pictures[0].name, "plan-front");
   EXPECT_THAT(parts[1].pictures[0].inner, HasSubstr("limit 700 B"));  // the list's own, not the topology's
