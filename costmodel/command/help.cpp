@@ -1,6 +1,7 @@
 #include "costmodel/command/help.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -15,6 +16,19 @@ std::pair<std::string, std::string> type_and_range(const CLI::Option& option) {
   const std::string full = option.get_type_name();
   const std::size_t colon = full.find(':');
   return colon == full.npos ? std::pair(full, std::string()) : std::pair(full.substr(0, colon), full.substr(colon + 1));
+}
+
+/// What options of these names take in all tools, instead of CLI11's TEXT; nothing for positionals, whose names say it.
+std::string value_name(const CLI::Option& option) {
+  static const std::map<std::string, std::string> by_name{
+      {"calibration", "FILE"}, {"chakra", "FOLDER"},  {"from-problem", "FILE"}, {"from-profile", "FILE"},
+      {"graph", "FILE"},       {"measured", "FILE"},  {"output", "FILE"},       {"pictures", "FOLDER"},
+      {"plan", "FILE"},        {"set", "NAME=VALUE"}, {"svg", "FILE"},          {"trace", "FILE"}};
+  std::string type = type_and_range(option).first;
+  if (type != "TEXT") return type;
+  if (option.get_lnames().empty()) return option.get_snames().empty() ? "" : type;
+  const auto found = by_name.find(option.get_lnames().front());
+  return found == by_name.end() ? type : found->second;
 }
 
 std::string joined(const std::set<CLI::Option*>& options) {
@@ -78,7 +92,8 @@ std::string HelpFormatter::make_option(const CLI::Option* option, bool is_positi
 std::string HelpFormatter::make_option_opts(const CLI::Option* option) const {
   std::string out;
   if (option->get_type_size() != 0) {
-    out += " " + type_and_range(*option).first;
+    const std::string value = value_name(*option);
+    if (!value.empty()) out += " " + value;
     if (option->get_expected_max() == CLI::detail::expected_max_vector_size && !out.ends_with("...")) out += " ...";
   }
   return out;

@@ -48,6 +48,7 @@ class Help : public ::testing::Test {
           ->excludes(rain);
     }
     app.add_option("--seed", seed_, "kind of seed")->envname("SEED");
+    app.add_option("-o,--output", field_, "where the harvest goes");
     app.add_flag("--secret", rain_, "not shown")->group("");
     return app.help();
   }
@@ -72,7 +73,9 @@ TEST_F(Help, EndsDescriptionsWithWhatIsAllowed) {
   const std::string help = text(200);
   EXPECT_THAT(help, HasSubstr("put into the ground [1 or more; default: 3; not with --rain]\n"));
   EXPECT_THAT(help, HasSubstr("kind of seed [or the environment variable SEED]\n"));
-  EXPECT_THAT(help, HasSubstr("  FIELD TEXT              where to sow\n"));
+  EXPECT_THAT(help, HasSubstr("  FIELD                   where to sow\n"));
+  EXPECT_THAT(help, HasSubstr("  --seed TEXT             kind of seed"));
+  EXPECT_THAT(help, HasSubstr("  -o,--output FILE        where the harvest goes\n"));
 }
 
 TEST_F(Help, FitsTheScreen) {
