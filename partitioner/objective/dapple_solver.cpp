@@ -300,7 +300,7 @@ std::variant<DappleAnswer, Infeasible> solve(const std::vector<DappleProblem>& l
     DappleStage& stage = out.stages.emplace_back();
     stage.devices = best.devices[s];
     for (; from < best.ends[s]; ++from) {
-      const DappleProblem::Layer& layer = of->layers[to_index(from)];
+      const DappleProblem::ListLayer& layer = of->layers[to_index(from)];
       stage.nodes.push_back(layer.node);
       stage.time += layer.time / stage.devices;
       stage.bytes += layer.parameters + layer.outputs / stage.devices;

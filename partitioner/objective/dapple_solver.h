@@ -13,14 +13,14 @@ namespace stagecraft::partitioner {
 
 /// A list of layers to divide among equal devices, for the step of one minibatch.
 struct DappleProblem {
-  struct Layer {
+  struct ListLayer {
     int node = 0;           ///< which it is, for DappleStage
     Seconds time;           ///< forward and backward of a microbatch on one device
     double parameters = 0;  ///< bytes
     double outputs = 0;     ///< bytes of a microbatch
     double crossing = 0;    ///< bytes of the outputs that layers behind this one read from it or from those before
   };
-  std::vector<Layer> layers;
+  std::vector<ListLayer> layers;
   int devices = 1;
   int microbatches = 1;
   BytesPerSecond bandwidth;

@@ -69,7 +69,7 @@ TEST(DappleSolver, IsTheShortestOfAllDivisions) {
     const int layers = 1 + static_cast<int>(random() % 6);
     DappleProblem problem = list_problem(std::vector<double>(to_index(layers), 0), 0, 0,
                                          1 + static_cast<int>(random() % 4), 1 + static_cast<int>(random() % 8));
-    for (DappleProblem::Layer& layer : problem.layers)
+    for (DappleProblem::ListLayer& layer : problem.layers)
       layer = {layer.node, Seconds(some(9)), some(8), some(4), some(4)};
     if (random() % 3 == 0) problem.memory_limit = 2 + some(20);
     double shortest = 1e100;
