@@ -139,7 +139,9 @@ int main(int argc, char** argv) {
             ->required()
             ->check(stagecraft::data_name());
         app.add_option("--model", o.model, "model (default: the one that the checkpoint names)");
-        app.add_option("--set", o.set, "model option key=value; overrides the checkpoint's")->allow_extra_args(false);
+        app.add_option("--set", o.set, "model option key=value; overrides the checkpoint's")
+            ->type_name("NAME=VALUE")
+            ->allow_extra_args(false);
         stagecraft::add_import_options(app, o.set);
         app.add_option("--microbatch", o.microbatch,
                        "samples per microbatch (default: as in the checkpoint's training, or 32 for a weights file)")
@@ -157,7 +159,8 @@ int main(int argc, char** argv) {
             ->capture_default_str()
             ->transform(stagecraft::integer<decltype(o.seed)>(0));
         app.add_flag("--json", o.json, "print the document stagecraft.evaluation");
-        app.add_option("-o,--output", o.output, "output file for that document; - is standard output");
+        app.add_option("-o,--output", o.output, "output file for that document; - is standard output")
+            ->type_name("FILE");
         stagecraft::add_force_option(app, o.force);
       },
       [&] { return run(o); });

@@ -27,7 +27,9 @@ constexpr std::int64_t kMostEpochs = 1'000'000;
 CLI::Option* add_work(CLI::App& app, RunCommand& o) {
   app.add_option("PLAN", o.plan, "plan.json of stagecraft plan")->required();
   app.add_option("--model", o.model, "model (default: the one in the plan)");
-  app.add_option("--set", o.set, "model option key=value; overrides the plan's")->allow_extra_args(false);
+  app.add_option("--set", o.set, "model option key=value; overrides the plan's")
+      ->type_name("NAME=VALUE")
+      ->allow_extra_args(false);
   add_input_range_option(app, o.set);
   app.add_option("--data", o.data, "data source")->capture_default_str()->check(data_name());
   const auto steps =
@@ -205,8 +207,9 @@ void add_run_options(CLI::App& app, RunCommand& o) {
     o.steps_given = steps->count() > 0;
   });
   add_checkpoints(app, o);
-  app.add_option("-o,--output", o.output, "output file for the measured timeline; - is standard output");
-  app.add_option("--trace", o.trace, "write a Chrome trace of the run, for ui.perfetto.dev");
+  app.add_option("-o,--output", o.output, "output file for the measured timeline; - is standard output")
+      ->type_name("FILE");
+  app.add_option("--trace", o.trace, "write a Chrome trace of the run, for ui.perfetto.dev")->type_name("FILE");
   add_force_option(app, o.force);
 }
 

@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
        "stagecraft discover -o topology.json"},
       argc, argv,
       [&](CLI::App& app) {
-        app.add_option("-o,--output", output, "output file for the topology; - is standard output");
+        app.add_option("-o,--output", output, "output file for the topology; - is standard output")->type_name("FILE");
         stagecraft::add_force_option(app, force);
       },
       [&] {

@@ -244,7 +244,8 @@ int main(int argc, char** argv) {
             ->capture_default_str()
             ->transform(stagecraft::number_from(stagecraft::kShortest, stagecraft::kLongest));
         stagecraft::add_accept_untrusted(app, o.accept_untrusted, "exit with 0 even if the measurement is not trusted");
-        app.add_option("-o,--output", o.output, "output file for the topology; - is standard output");
+        app.add_option("-o,--output", o.output, "output file for the topology; - is standard output")
+            ->type_name("FILE");
         stagecraft::add_force_option(app, o.force);
       },
       [&] { return run(o, stagecraft::own_command(argc, argv)); });

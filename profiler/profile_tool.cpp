@@ -316,7 +316,9 @@ void add_model_options(CLI::App& app, Options& o) {
                  "a built-in model (see below) or a model file, such as model.pt2 from stagecraft "
                  "export-model")
       ->required();
-  app.add_option("--set", o.set, "model option key=value; repeatable")->allow_extra_args(false);
+  app.add_option("--set", o.set, "model option key=value; repeatable")
+      ->type_name("NAME=VALUE")
+      ->allow_extra_args(false);
   app.add_option("--data", o.data, "data source")->capture_default_str()->check(stagecraft::data_name());
   app.add_option("--microbatch", o.microbatches,
                  "samples per microbatch; a list such as 1,2,4 writes one graph each: graph-1.json, graph-2.json, ...")
@@ -377,9 +379,10 @@ void add_measurement_options(CLI::App& app, Options& o) {
 void add_output_options(CLI::App& app, Options& o) {
   app.add_option("--trace", o.trace,
                  "write a Chrome trace of the last profiled steps, for ui.perfetto.dev: kernels by stream and layer; "
-                 "on a CPU, layers");
+                 "on a CPU, layers")
+      ->type_name("FILE");
   app.add_option("--csv", o.csv, "write the same as CSV");
-  app.add_option("-o,--output", o.output, "output file for the graph; - is standard output");
+  app.add_option("-o,--output", o.output, "output file for the graph; - is standard output")->type_name("FILE");
   stagecraft::add_force_option(app, o.force);
 }
 

@@ -1,7 +1,6 @@
 #include "costmodel/command/help.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <utility>
 
@@ -18,17 +17,10 @@ std::pair<std::string, std::string> type_and_range(const CLI::Option& option) {
   return colon == full.npos ? std::pair(full, std::string()) : std::pair(full.substr(0, colon), full.substr(colon + 1));
 }
 
-/// What options of these names take in all tools, instead of CLI11's TEXT; nothing for positionals, whose names say it.
+/// What the option takes: nothing for a positional, whose name says it better than CLI11's TEXT.
 std::string value_name(const CLI::Option& option) {
-  static const std::map<std::string, std::string> by_name{
-      {"calibration", "FILE"}, {"chakra", "FOLDER"},  {"from-problem", "FILE"}, {"from-profile", "FILE"},
-      {"graph", "FILE"},       {"measured", "FILE"},  {"output", "FILE"},       {"pictures", "FOLDER"},
-      {"plan", "FILE"},        {"set", "NAME=VALUE"}, {"svg", "FILE"},          {"trace", "FILE"}};
-  std::string type = type_and_range(option).first;
-  if (type != "TEXT") return type;
-  if (option.get_lnames().empty()) return option.get_snames().empty() ? "" : type;
-  const auto found = by_name.find(option.get_lnames().front());
-  return found == by_name.end() ? type : found->second;
+  const std::string type = type_and_range(option).first;
+  return option.get_positional() && type == "TEXT" ? "" : type;
 }
 
 std::string joined(const std::set<CLI::Option*>& options) {

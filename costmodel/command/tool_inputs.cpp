@@ -105,7 +105,8 @@ void add_scenario_files_or_devices(CLI::App& app, ScenarioFiles& files, std::str
 
 void add_scenario_options(CLI::App& app, ScenarioFiles& files, const std::string& consequence) {
   app.add_option("--calibration", files.calibration,
-                 "calibration.json of stagecraft calibrate: factors from measured runs");
+                 "calibration.json of stagecraft calibrate: factors from measured runs")
+      ->type_name("FILE");
   add_graph_for_option(app, files.graphs_for);
   add_acceptance_options(app, files.acceptance, consequence);
 }

@@ -17,7 +17,9 @@ std::string settings_text() {
 }
 
 CLI::Option* add_set_option(CLI::App& app, std::vector<std::string>& changes) {
-  return app.add_option("--set", changes, "a change, NAME=VALUE; see below")->allow_extra_args(false);
+  return app.add_option("--set", changes, "a change, NAME=VALUE; see below")
+      ->type_name("NAME=VALUE")
+      ->allow_extra_args(false);
 }
 
 Scenario with_settings(Scenario scenario, const std::vector<std::string>& changes) {

@@ -61,7 +61,9 @@ int main(int argc, char** argv) {
         app.add_option("TOPOLOGY", topology_path, "topology.json")->required();
         app.add_option("RUNS", run_paths, "plan.json, then one or more measured.json of it; then the next plan")
             ->required();
-        app.add_option("-o,--output", output, "output file; - is standard output")->capture_default_str();
+        app.add_option("-o,--output", output, "output file; - is standard output")
+            ->type_name("FILE")
+            ->capture_default_str();
         app.add_option("--skip", options.skip, "number of measured steps to skip at the start of each run")
             ->capture_default_str()
             ->transform(stagecraft::integer<std::size_t>(0));

@@ -309,7 +309,7 @@ int main(int argc, char** argv) {
         app.add_option(
             "--device", o.target.name,
             "a card from the table (--list), or the name of another device together with its peak and bandwidth");
-        app.add_option("-o,--output", o.output, "output file; - is standard output");
+        app.add_option("-o,--output", o.output, "output file; - is standard output")->type_name("FILE");
         app.add_option(
                "--microbatch", o.microbatch,
                "instead of --device: times for microbatches of this many samples, from profiles with other sizes")
@@ -318,7 +318,8 @@ int main(int argc, char** argv) {
         app.add_option("--more-graphs", o.more_graphs, "profiles of the same model with microbatches of other sizes")
             ->type_name("GRAPH ...");
         app.add_option("--from-profile", o.from_profile,
-                       "profile from which each layer's efficiency is learned; default: GRAPH, if it has times");
+                       "profile from which each layer's efficiency is learned; default: GRAPH, if it has times")
+            ->type_name("FILE");
         app.add_option("--from-device", o.source.name,
                        "device of those times, if the profile's name for it is not in the table");
         add_device_options(app, "--", "on the device; default: as the times that it starts from", o.target);

@@ -184,10 +184,12 @@ int main(int argc, char** argv) {
         app.add_option("-o,--output", request.output,
                        "output file, - is standard output; or the folder, for a format with several files and without "
                        "--kind")
+            ->type_name("FILE")
             ->capture_default_str();
         app.add_option("--kind", request.kind, "file to write, for a format with several");
         app.add_option("--graph", request.graph,
-                       formats_with("--graph") + ": graph.json; also writes it with the plan's stages");
+                       formats_with("--graph") + ": graph.json; also writes it with the plan's stages")
+            ->type_name("FILE");
         app.add_flag(
             "--depths", request.options.depths,
             formats_with("--depths") + ": write the plan's warm-ups as stage_to_depth_map in the hybrid configuration");

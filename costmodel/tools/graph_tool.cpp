@@ -144,13 +144,17 @@ int main(int argc, char** argv) {
                "graph.json, PipeDream's graph.txt, or a model as in stagecraft profile (drawn without times); - is "
                "standard input")
             ->required();
-        app.add_option("--set", set, "key=value, an option of the model; may be repeated")->allow_extra_args(false);
-        app.add_option("--plan", plan, "plan.json; draws its stages as frames");
+        app.add_option("--set", set, "key=value, an option of the model; may be repeated")
+            ->type_name("NAME=VALUE")
+            ->allow_extra_args(false);
+        app.add_option("--plan", plan, "plan.json; draws its stages as frames")->type_name("FILE");
         CLI::Option* const as_dot = app.add_flag("--dot", dot,
                                                  "write Graphviz DOT (default unless the output ends in "
                                                  ".svg)");
         app.add_flag("--svg", svg, "write SVG, drawn by dot from the package graphviz")->excludes(as_dot);
-        app.add_option("-o,--output", output, "output file; - is standard output")->capture_default_str();
+        app.add_option("-o,--output", output, "output file; - is standard output")
+            ->type_name("FILE")
+            ->capture_default_str();
         stagecraft::add_force_option(app, force);
       },
       [&] {

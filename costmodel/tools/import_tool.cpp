@@ -45,13 +45,16 @@ int main(int argc, char** argv) {
         app.add_option("FILE", inputs, "input file; - is standard input")->required();
         app.add_option("--measured", measured,
                        "measured topology; its links replace those of levels with the same "
-                       "name");
+                       "name")
+            ->type_name("FILE");
         app.add_option(
                "--units", units,
                "of dnn-partitioning and piper: published reads all numbers in the units that the format states; fixed "
                "detects and corrects times in another unit, and reports them (default: published)")
             ->check(stagecraft::one_of("units", {"published", "fixed"}));
-        app.add_option("-o,--output", output, "output file; - is standard output")->capture_default_str();
+        app.add_option("-o,--output", output, "output file; - is standard output")
+            ->type_name("FILE")
+            ->capture_default_str();
         stagecraft::add_force_option(app, force);
       },
       [&] {

@@ -152,8 +152,9 @@ int main(int argc, char** argv) {
       [&](CLI::App& app) {
         add_scenario_files_or_devices(app, files, plan_path);
         stagecraft::add_set_option(app, changes);
-        app.add_option("-o,--output", output, "output file; - is standard output");
-        app.add_option("--trace", trace, "a Chrome trace (also for ui.perfetto.dev) of the predicted step");
+        app.add_option("-o,--output", output, "output file; - is standard output")->type_name("FILE");
+        app.add_option("--trace", trace, "a Chrome trace (also for ui.perfetto.dev) of the predicted step")
+            ->type_name("FILE");
         app.add_flag("--gantt", gantt, "print the predicted step as a timeline in text, as wide as the terminal");
         CLI::Option* const copies =
             app.add_option(
@@ -166,7 +167,8 @@ int main(int argc, char** argv) {
         app.add_flag("--same-batch", same_batch,
                      "with --scale, share the plan's microbatches among the copies (default: each copy has them)")
             ->needs(copies);
-        app.add_option("--chakra", chakra, "folder for Chakra execution traces, one per rank, for ASTRA-sim");
+        app.add_option("--chakra", chakra, "folder for Chakra execution traces, one per rank, for ASTRA-sim")
+            ->type_name("FOLDER");
         stagecraft::add_force_option(app, force);
         app.add_flag("--free-transfers", options.free_transfers, "treat transfers as free");
         add_scenario_options(app, files, "; ignores the slowdown of shared hosts and marks every figure with ~");

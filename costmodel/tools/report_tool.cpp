@@ -69,8 +69,11 @@ int main(int argc, char** argv) {
                "graph, topology, plans, lists of plans (plan --top or --front with --json), predictions, measured "
                "runs, comparisons (compare --json), validation; in any order; - is standard input")
             ->required();
-        app.add_option("-o,--output", output, "HTML page; - is standard output")->capture_default_str();
-        CLI::Option* const folder = app.add_option("--pictures", pictures, "folder for each picture as an SVG file");
+        app.add_option("-o,--output", output, "HTML page; - is standard output")
+            ->type_name("FILE")
+            ->capture_default_str();
+        CLI::Option* const folder =
+            app.add_option("--pictures", pictures, "folder for each picture as an SVG file")->type_name("FOLDER");
         app.add_flag("--png", png,
                      "with --pictures: PNG files too, drawn by rsvg-convert from the package librsvg2-bin")
             ->needs(folder);

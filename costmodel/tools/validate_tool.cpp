@@ -38,8 +38,8 @@ int main(int argc, char** argv) {
             ->capture_default_str()
             ->transform(stagecraft::number_from(0, 1));
         app.add_flag("--json", json, "print a stagecraft.validation document instead of tables");
-        app.add_option("-o,--output", output, "a stagecraft.validation document");
-        app.add_option("--svg", picture, "a picture of predicted against measured step times");
+        app.add_option("-o,--output", output, "a stagecraft.validation document")->type_name("FILE");
+        app.add_option("--svg", picture, "a picture of predicted against measured step times")->type_name("FILE");
         stagecraft::add_force_option(app, force);
       },
       [&] {

@@ -49,7 +49,8 @@ int main(int argc, char** argv) {
                        "plan.json, or action lists in the CSV format of torch.distributed.pipelining; - is standard "
                        "input")
             ->required();
-        CLI::Option* const graph = app.add_option("--graph", graph_path, "graph.json, to check memory too");
+        CLI::Option* const graph =
+            app.add_option("--graph", graph_path, "graph.json, to check memory too")->type_name("FILE");
         CLI::Option* const topology = app.add_option("--topology", topology_path, "topology.json, with --graph");
         graph->needs(topology);
         topology->needs(graph);

@@ -159,7 +159,9 @@ void declare_plan(CLI::App& app, PlanRequest& request) {
          "plan by another planner's arithmetic, with other options: see stagecraft plan --objective-profile max-load "
          "--help")
       ->type_name("NAME");
-  app.add_option("-o,--output", request.output, "output file; - is standard output")->capture_default_str();
+  app.add_option("-o,--output", request.output, "output file; - is standard output")
+      ->type_name("FILE")
+      ->capture_default_str();
   add_force_option(app, request.force);
 
   for (const Strategy& strategy : strategies())

@@ -116,7 +116,8 @@ void declare(CLI::App& app, Request& request) {
       ->capture_default_str();
   add_acceptance_options(app, request.acceptance);
   app.add_flag("--json", request.json, "print the answer as JSON");
-  app.add_option("-o,--output", request.output, "also write the stages of a graph as a plan; - is standard output");
+  app.add_option("-o,--output", request.output, "also write the stages of a graph as a plan; - is standard output")
+      ->type_name("FILE");
   add_force_option(app, request.force);
   app.callback([&request, &app] { check_usage(request, app); });
 }

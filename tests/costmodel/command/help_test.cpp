@@ -48,7 +48,7 @@ class Help : public ::testing::Test {
           ->excludes(rain);
     }
     app.add_option("--seed", seed_, "kind of seed")->envname("SEED");
-    app.add_option("-o,--output", field_, "where the harvest goes");
+    app.add_option("-o,--output", field_, "where the harvest goes")->type_name("FILE");
     app.add_flag("--secret", rain_, "not shown")->group("");
     return app.help();
   }
