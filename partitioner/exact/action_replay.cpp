@@ -93,23 +93,12 @@ void ActionReplay::compute(std::size_t rank, const Action& action, Seconds start
 }
 
 bool ActionReplay::run() {
-  std::vector<std::size_t> next(lists_.size(), 0);
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (std::size_t rank = 0; rank < lists_.size(); ++rank) {
-      for (; next[rank] < lists_[rank].size(); ++next[rank]) {
-        const Action& action = lists_[rank][next[rank]];
-        const Seconds start = ready(action, now_[rank]);
-        if (start < Seconds(0)) break;
-        moved = true;
-        compute(rank, action, start);
-      }
-    }
-  }
-  for (std::size_t rank = 0; rank < lists_.size(); ++rank) {
-    if (next[rank] < lists_[rank].size()) return false;
-  }
-  return true;
+  return replay_lists(lists_, [this](std::size_t rank, const Action& action) {
+    const Seconds start = ready(action, now_[rank]);
+    if (start < Seconds(0)) return false;
+    compute(rank, action, start);
+    return true;
+  });
 }
 
 }  // namespace stagecraft::partitioner

@@ -10,6 +10,23 @@
 
 namespace stagecraft::partitioner {
 
+/// Goes through the lists of all ranks, each in order: `perform(rank, action)` says whether the action could be done;
+/// one that waits for another rank is tried again after that. False if the lists deadlock.
+template <class Perform>
+bool replay_lists(const std::vector<std::vector<Action>>& lists, Perform&& perform) {
+  std::vector<std::size_t> next(lists.size(), 0);
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t rank = 0; rank < lists.size(); ++rank) {
+      for (; next[rank] < lists[rank].size() && perform(rank, lists[rank][next[rank]]); ++next[rank]) moved = true;
+    }
+  }
+  for (std::size_t rank = 0; rank < lists.size(); ++rank) {
+    if (next[rank] < lists[rank].size()) return false;
+  }
+  return true;
+}
+
 /// The longest path through the action lists of a split on devices in order: each action takes as long as it takes
 /// alone, and the messages of one boundary between two ranks come one after the other.
 class ActionReplay {

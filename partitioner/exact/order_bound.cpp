@@ -1,9 +1,11 @@
 #include "partitioner/exact/order_bound.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "costmodel/schedule.h"
+#include "partitioner/exact/action_replay.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -85,7 +87,7 @@ OrderBound::Order OrderBound::begun(const StageOrder& stages) const {
   Chain none;
   none.stages.resize(replicas.size());
   for (std::size_t s = 0; s < replicas.size(); ++s) {
-    out.reduces.push_back(costs_.reduce_line(replicas[s]));
+    out.reduces.push_back(costs_.reduce_line(cuts_.fine().back().low.untied, replicas[s]));
     Chain computed = none;
     computed.stages[s].parts[Least] = costs_.share(replicas[s]);
     add_chain(out, std::move(computed));
@@ -94,32 +96,27 @@ OrderBound::Order OrderBound::begun(const StageOrder& stages) const {
 }
 
 /// Adds the actions of the lists, of stages with a `number`, and the messages between them, as ActionReplay goes
-/// through them. False if there are too many, or they deadlock.
+/// through them; a rank has the forward of a microbatch before its backward. False if there are too many, or they
+/// deadlock.
 bool OrderBound::add_events(Order& order, const std::vector<std::vector<Action>>& lists, const std::vector<int>& number,
                             int microbatches) {
   const std::vector<int>& replicas = order.replicas;
   std::size_t actions = 0;
   for (const auto& list : lists) actions += list.size();
   if (2 * actions > kMostEvents) return false;
-  // By stage and microbatch, the event; by boundary and pair of ranks, the latest message.
+  // By boundary and microbatch, the message; by boundary and pair of ranks, the latest one.
   const auto slot = [&](int stage, int microbatch) {
     return to_index(stage) * to_index(microbatches) + to_index(microbatch);
   };
   const std::vector<int> none(replicas.size() * to_index(microbatches), -1);
-  std::vector<int> forward = none;
-  std::vector<int> back = none;
   std::vector<int> hop = none;
   std::vector<int> hop_back = none;
   std::vector<int> lane = none;
   std::vector<int> lane_back = none;
   order.last.assign(lists.size(), -1);
   order.stage_of_rank.assign(lists.size(), -1);
-  const auto add = [&](Event::Kind kind, int stage, const std::array<int, 3>& after) {
-    Event event;
-    event.kind = kind;
-    event.stage = stage;
-    event.after = after;
-    order.events.push_back(event);
+  const auto add = [&](Event::Kind kind, int stage, int first, int second) {
+    order.events.push_back({{first, second}, stage, kind});
     return to_int(order.events.size()) - 1;
   };
   const int last_stage = to_int(replicas.size()) - 1;
@@ -127,41 +124,27 @@ bool OrderBound::add_events(Order& order, const std::vector<std::vector<Action>>
   const auto send = [&](Event::Kind kind, int stage, int microbatch, int sent, std::vector<int>& lanes) {
     const int cycle = std::min(microbatches, std::lcm(replicas[to_index(stage)], replicas[to_index(stage) + 1]));
     int& before = lanes[slot(stage, microbatch % cycle)];
-    before = add(kind, stage, {sent, before, -1});
+    before = add(kind, stage, sent, before);
     return before;
   };
-  std::vector<std::size_t> next(lists.size(), 0);
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (std::size_t rank = 0; rank < lists.size(); ++rank) {
-      for (; next[rank] < lists[rank].size(); ++next[rank]) {
-        const Action& action = lists[rank][next[rank]];
-        const int s = number[to_index(action.stage)];
-        if (s < 0) continue;
-        order.stage_of_rank[rank] = s;
-        const int m = action.microbatch;
-        int& own = order.last[rank];
-        if (action.kind == ActionKind::Forward) {
-          const int arrived = s > 0 ? hop[slot(s - 1, m)] : -1;
-          if (s > 0 && arrived < 0) break;
-          own = forward[slot(s, m)] = add(Event::Kind::Forward, s, {own, arrived, -1});
-          if (s < last_stage) hop[slot(s, m)] = send(Event::Kind::Hop, s, m, own, lane);
-        } else if (action.kind == ActionKind::Backward) {
-          const int arrived = s < last_stage ? hop_back[slot(s, m)] : -1;
-          if (forward[slot(s, m)] < 0 || (s < last_stage && arrived < 0)) break;
-          own = back[slot(s, m)] = add(Event::Kind::Back, s, {own, arrived, forward[slot(s, m)]});
-          if (s > 0) hop_back[slot(s - 1, m)] = send(Event::Kind::HopBack, s - 1, m, own, lane_back);
-        } else {
-          return false;
-        }
-        moved = true;
-      }
+  return replay_lists(lists, [&](std::size_t rank, const Action& action) {
+    const int s = number[to_index(action.stage)];
+    if (s < 0) return true;
+    order.stage_of_rank[rank] = s;
+    const int m = action.microbatch;
+    const bool is_back = action.kind == ActionKind::Backward;
+    const int from = is_back ? s + 1 : s - 1;  // the stage that it gets a message from
+    int arrived = -1;
+    if (from >= 0 && from <= last_stage) {
+      arrived = is_back ? hop_back[slot(s, m)] : hop[slot(from, m)];
+      if (arrived < 0) return false;
     }
-  }
-  for (std::size_t rank = 0; rank < lists.size(); ++rank) {
-    if (next[rank] < lists[rank].size()) return false;
-  }
-  return true;
+    int& own = order.last[rank];
+    own = add(is_back ? Event::Kind::Back : Event::Kind::Forward, s, own, arrived);
+    if (is_back && s > 0) hop_back[slot(s - 1, m)] = send(Event::Kind::HopBack, s - 1, m, own, lane_back);
+    if (!is_back && s < last_stage) hop[slot(s, m)] = send(Event::Kind::Hop, s, m, own, lane);
+    return true;
+  });
 }
 
 /// Another round: the best weights of the known chains for the known cuts, the best cuts for them, and the longest
@@ -338,22 +321,23 @@ double OrderBound::least(const Order& order, const Chain& chain, Begins& begins)
   }
   begins.assign(stages - 1, 0);
   if (stages == 1) return out;
-  constexpr double kFar = 1e200;
   std::vector<double> before(cuts.size(), 0);  // least of the terms of the cuts before
   std::vector<std::vector<int>> via(stages - 1, std::vector<int>(cuts.size(), -1));
   std::vector<double> now(cuts.size());
+  double least_now = 0;  // least of the terms up to this cut, which is `at`
+  int at = -1;
   for (std::size_t s = 0; s + 1 < stages; ++s) {
     const StageShare& a = chain.stages[s];
     const StageShare& b = chain.stages[s + 1];
-    double least_now = kFar;
-    int at = -1;
+    least_now = std::numeric_limits<double>::infinity();
+    at = -1;
     for (std::size_t j = first_; j <= last_; ++j) {
       double term = a.hop * hop_[j] + a.hop_back * hop_back_[j];
       for (std::size_t k = 0; k < Parts; ++k) {
         term +=
             order.loose[s] ? times(k, a.parts[k], j) + times(k, -b.parts[k], j) : times(k, a.parts[k] - b.parts[k], j);
       }
-      now[j] = least_now;  // of the terms so far, for the cuts after
+      now[j] = least_now;
       via[s][j] = at;
       const double sum = before[j] + term;
       if (sum < least_now) {
@@ -361,16 +345,13 @@ double OrderBound::least(const Order& order, const Chain& chain, Begins& begins)
         at = to_int(j);
       }
     }
-    if (s + 2 == stages) {
-      out += least_now;
-      for (std::size_t t = stages - 1; t-- > 0;) {
-        begins[t] = to_index(at);
-        if (t > 0) at = via[t - 1][to_index(at)];
-      }
-    }
     std::swap(before, now);
   }
-  return out;
+  for (std::size_t s = stages - 1; s-- > 0;) {
+    begins[s] = to_index(at);
+    if (s > 0) at = via[s - 1][to_index(at)];
+  }
+  return out + least_now;
 }
 
 /// Regret matching (Hart and Mas-Colell 2000) with regrets of no less than 0, both sides in turn (Tammelin 2014); the
@@ -432,12 +413,13 @@ void OrderBound::add_begins(Order& order, Begins begins) const {
   order.begins_sum.push_back(0);
 }
 
-std::vector<Split> OrderBound::splits() const {
+std::vector<Split> OrderBound::splits(std::size_t most) const {
   std::vector<const Order*> found;
   for (const auto& [stages, order] : orders_) {
     if (!order.begins.empty() && order.replicas.size() == stages.replicas.size()) found.push_back(&order);
   }
   std::ranges::stable_sort(found, {}, [](const Order* order) { return order->high; });
+  found.resize(std::min(found.size(), most));
   std::vector<Split> out;
   for (const Order* order : found) out.push_back({cuts_.stage_of_node(order->begins[order->best]), order->replicas, 1});
   return out;

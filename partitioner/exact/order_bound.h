@@ -28,10 +28,10 @@ struct StageOrder {
 /// least as long as any chain of actions that wait for each other, such as the first forward of each stage, all
 /// backwards of the last one and its update. That is a sum over stages: some number of forwards, backwards, messages.
 /// Any weights w_p >= 0 of chains p with sum 1 give a bound: the least of sum_p w_p time_p(cuts) over all cuts, found
-/// exactly by dynamic programming along the path, as each term belongs to one cut. Of stages without a node of the path
-/// nothing is counted but what others hold in flight for them. The weights and cuts are those of a
-/// matrix game (Dantzig 1951): chains play against cuts. In turn the longest chain for some cuts and the best cuts for
-/// some weights are added, until the bound is near the step of the best cuts found.
+/// exactly by dynamic programming along the path, as each term belongs to one cut. Of stages without a node of the
+/// path, only the microbatches count that others hold for them. The weights and cuts are those of a matrix game
+/// (Dantzig 1951): chains play against cuts. In turn the longest chain for some cuts and the best cuts for some weights
+/// are added, until the bound is near the step of the best cuts found.
 class OrderBound {
  public:
   /// All arguments must outlive it.
@@ -40,8 +40,8 @@ class OrderBound {
   /// Whether no such split takes at most `time`, as far as the bound can tell. Absent if it was stopped.
   [[nodiscard]] std::optional<bool> refutes(Seconds time, const StageOrder& stages, const std::function<bool()>& stop);
 
-  /// The cuts with the shortest steps found, each for another order, the shortest first.
-  [[nodiscard]] std::vector<Split> splits() const;
+  /// The cuts with the shortest steps found, each for another order, the shortest first; `most` at most.
+  [[nodiscard]] std::vector<Split> splits(std::size_t most) const;
 
  private:
   /// What a stage's time is the sum of, by number of its nodes before a cut.
@@ -61,7 +61,7 @@ class OrderBound {
 
   /// One action or message: what it waits for, and of what it is one more.
   struct Event {
-    std::array<int, 3> after = {-1, -1, -1};
+    std::array<int, 2> after = {-1, -1};
     int stage = 0;
     enum class Kind { Forward, Back, Hop, HopBack } kind = Kind::Forward;
   };
@@ -97,6 +97,7 @@ class OrderBound {
   static void play(Order& order);
   void add_chain(Order& order, Chain chain) const;
   void add_begins(Order& order, Begins begins) const;
+
   const PipelineCosts& costs_;
   const PathCuts& cuts_;
   std::array<std::vector<double>, Parts> low_, high_;  ///< by fine cut, in seconds; Reduce: in bytes

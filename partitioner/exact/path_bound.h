@@ -35,8 +35,8 @@ class PathBound {
   /// stopped.
   [[nodiscard]] std::optional<bool> refutes(Seconds time, int devices, const std::function<bool()>& stop);
 
-  /// Splits that seemed short while it looked for reasons to refute a time, the shortest first.
-  [[nodiscard]] std::vector<Split> splits() const { return orders_.splits(); }
+  /// Splits that it came upon with steps that seem short, the shortest first; `most` at most.
+  [[nodiscard]] std::vector<Split> splits(std::size_t most) const { return orders_.splits(most); }
 
  private:
   using Prefix = PathStages::Prefix;

@@ -89,7 +89,6 @@ class PathStages {
   [[nodiscard]] Seconds time() const { return time_; }
   [[nodiscard]] int devices() const { return devices_; }
   [[nodiscard]] std::size_t waves() const { return waves_; }
-  [[nodiscard]] bool alternates() const { return alternates_; }  ///< what is in flight is known
   [[nodiscard]] const std::vector<Replicas>& replicas() const { return replicas_; }
 
   [[nodiscard]] StageBound stage(const PathCut& a, const PathCut& b) const;

@@ -166,12 +166,10 @@ Seconds PipelineCosts::reduce_time(Bytes bytes, int replicas, Seconds backward, 
   return larger(Seconds(0), sums - backward);
 }
 
-ReduceLine PipelineCosts::reduce_line(int replicas) const {
+ReduceLine PipelineCosts::reduce_line(Bytes most, int replicas) const {
   if (replicas < 2 || !waits_ || !schedule_.trains) return {};
   if (settings_.gradient_bucket_bytes && schedule_.splits_backward) return {};
-  Bytes all;
-  for (const NodeCosts& node : nodes_) all += node.untied;
-  return least_reduce_.line_below(all, replicas, settings_.gradient_bucket_bytes ? dag_.nodes : 1);
+  return least_reduce_.line_below(most, replicas, settings_.gradient_bucket_bytes ? dag_.nodes : 1);
 }
 
 std::vector<StageSums> PipelineCosts::sums_of(const Split& split) const {

@@ -86,8 +86,8 @@ class PipelineCosts {
   /// summed during it, and the less follows; but what follows is shorter by no more than the backward is longer. So a
   /// sum of this and of that backward, or more, is a bound.
   [[nodiscard]] Seconds least_reduce_of_more(Bytes bytes, int replicas, Seconds backward) const;
-  /// A line below least_reduce of any bytes up to all, before the backward is taken off where buckets_are_hidden.
-  [[nodiscard]] ReduceLine reduce_line(int replicas) const;
+  /// A line below least_reduce of up to `most` bytes, before the backward is taken off where buckets_are_hidden.
+  [[nodiscard]] ReduceLine reduce_line(Bytes most, int replicas) const;
   [[nodiscard]] bool buckets_are_hidden() const { return settings_.gradient_bucket_bytes.has_value(); }
   /// Whether least_reduce of more replicas is never less; measured curves may fall.
   [[nodiscard]] bool reduce_grows() const { return least_reduce_.grows(); }

@@ -145,7 +145,6 @@ ReplicaOrders::Found ReplicaOrders::keeps() {
   }
   StageOrder stages;
   for (const Element& each : order_) {
-    if (each.replicas->first != each.replicas->last) return Found::Some;
     stages.replicas.push_back(each.replicas->first);
     stages.on_path.push_back(each.on_path);
   }

@@ -24,7 +24,7 @@ class ReplicaOrders {
   /// The best of what comes after a coarse cut on at most so many devices; null if nothing keeps within the step.
   using After = std::function<const Suffix*(std::size_t cut, int devices)>;
 
-  /// There are too many sequences for more.
+  /// There are too many sequences for more. Of as many replicas, each number is told apart.
   static constexpr int kMostDevices = 16;
 
   /// All arguments must outlive it.
@@ -34,7 +34,7 @@ class ReplicaOrders {
   [[nodiscard]] std::optional<bool> refutes(const After& after, const std::function<bool()>& stop);
 
   /// See PathBound.
-  [[nodiscard]] std::vector<Split> splits() const { return bound_.splits(); }
+  [[nodiscard]] std::vector<Split> splits(std::size_t most) const { return bound_.splits(most); }
 
  private:
   /// One stage of a sequence. Not all have a node of the path.

@@ -149,8 +149,8 @@ class Search {
     if (low <= Seconds(0)) return low;
     time_.allow_some(kPathShare);
     if (!is_one_stage_per_device()) return follow_segments(low, *than_);
-    const std::unique_ptr<PathBound> path = PathBound::of(costs_, context_.limit, kFewCuts);
-    if (!path) return low;
+    PathBound* const path = path_bound(kFewCuts);
+    if (path == nullptr) return low;
     const auto refutes = [&](Seconds time) { return path->refutes(time, costs_.devices(), time_.stop()); };
     const std::optional<bool> all = refutes(*than_ * (1 - kEqual));
     if (all.value_or(false)) return *than_;
@@ -169,7 +169,7 @@ class Search {
     Seconds low = proved(least_computation(costs_));
     low = proved(follow_path(low, kPathShare));
     low = proved(follow_trips(low));
-    if (!trips_ && suggests_) low = proved(follow_path(low, kLongPathShare));
+    if (!trips_ && suggests_splits()) low = proved(follow_path(low, kLongPathShare));
     time_.allow_some(kPlaceShare);
     placed_.try_placements(time_.stop());
     if (!spaces.is_empty()) {
@@ -272,21 +272,28 @@ class Search {
     if (!is_one_stage_per_device()) return follow_segments(low, plans_.best().value_or(kForever));
     for (const int cuts : {kFewCuts, kMostCuts}) {
       if (cuts == kFewCuts && costs_.dag().nodes <= kMostCuts) continue;
-      std::unique_ptr<PathBound>& path = paths_[cuts];
-      if (!path) path = PathBound::of(costs_, context_.limit, cuts);
-      if (!path) break;
+      PathBound* const path = path_bound(cuts);
+      if (path == nullptr) break;
       low = least_time(low, plans_.best().value_or(kForever), kBoundPrecision, kCautious,
                        [&](Seconds time) { return noted(path->refutes(time, costs_.devices(), time_.stop())); });
-      const std::vector<Split> splits = path->splits();
-      suggests_ = suggests_ || !splits.empty();
-      try_splits(splits);
+      try_splits(path->splits(kMostFromPath));
     }
     return low;
   }
 
-  /// Predicts the first of some splits whose bounds are below the best plan.
+  /// The bound by about so many cuts, which remembers what it was asked; null if there is none.
+  [[nodiscard]] PathBound* path_bound(int cuts) {
+    std::unique_ptr<PathBound>& path = paths_[cuts];
+    if (!path) path = PathBound::of(costs_, context_.limit, cuts);
+    return path.get();
+  }
+  [[nodiscard]] bool suggests_splits() const {
+    return std::ranges::any_of(paths_, [](const auto& each) { return each.second && !each.second->splits(1).empty(); });
+  }
+
+  /// Predicts those splits whose bounds are below the best plan.
   void try_splits(const std::vector<Split>& splits) {
-    for (std::size_t i = 0; i < std::min(splits.size(), kMostFromPath); ++i) {
+    for (std::size_t i = 0; i < splits.size(); ++i) {
       if (i < kLeastFromPath ? time_.is_past(1) : time_.is_up()) return;
       const Split& split = splits[i];
       if (!context_.is_wanted(split)) continue;
@@ -356,7 +363,6 @@ class Search {
   int slower_ = 0;                                   ///< Ranking::slower
   bool is_path_cut_off_ = false;                     ///< the latest bound by a path was
   std::map<int, std::unique_ptr<PathBound>> paths_;  ///< by number of cuts
-  bool suggests_ = false;                            ///< one of them suggests splits
   std::unique_ptr<TripSearch> trips_;
   std::vector<Split> suggested_;  ///< by it
 };

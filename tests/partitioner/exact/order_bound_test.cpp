@@ -26,14 +26,7 @@ StageOrder on_path(std::vector<int> replicas) {
 
 /// The largest time that the bound refutes, within 1e-5.
 double bound_of(OrderBound& bound, const StageOrder& stages) {
-  double low = 0;
-  double high = 1;
-  while (bound.refutes(Seconds(high), stages, kNoStop) == true) high *= 2;
-  while (high - low > 1e-5 * high) {
-    const double middle = (low + high) / 2;
-    (bound.refutes(Seconds(middle), stages, kNoStop) == true ? low : high) = middle;
-  }
-  return low;
+  return largest_refuted(1e-5, [&](Seconds time) { return bound.refutes(time, stages, kNoStop); });
 }
 
 /// 60 layers of 1 + 2 s in two stages under 1F1B: with x layers in the first, whose warm-up is one microbatch, 20
@@ -45,7 +38,7 @@ TEST(OrderBound, IsTheStepOfEqualStages) {
   const PathCuts cuts(costs, kAllCuts);
   OrderBound bound(costs, cuts);
   EXPECT_NEAR(bound_of(bound, on_path({1, 1})), 21 * 90, 0.5);
-  const std::vector<Split> splits = bound.splits();
+  const std::vector<Split> splits = bound.splits(9);
   ASSERT_EQ(splits.size(), 1U);
   EXPECT_EQ(splits.front().replicas, (std::vector<int>{1, 1}));
   EXPECT_EQ(std::ranges::count(splits.front().stage_of_node, 0), 30);
@@ -86,7 +79,7 @@ TEST(OrderBound, LeavesOutStagesBesideThePath) {
   EXPECT_NEAR(bound_of(bound, {{1, 1, 1}, {true, false, true}}), 15, 1e-3);  // more are in flight
   EXPECT_EQ(bound.refutes(Seconds(1e9), {{1}, {false}}, kNoStop), false);    // nothing is known
   EXPECT_EQ(bound.refutes(Seconds(1), on_path({1, 1, 1}), kNoStop), false);  // longer than the path
-  EXPECT_EQ(bound.splits().size(), 1U);
+  EXPECT_EQ(bound.splits(9).size(), 1U);
 }
 
 TEST(OrderBound, IsStopped) {

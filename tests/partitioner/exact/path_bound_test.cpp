@@ -21,14 +21,7 @@ constexpr int kAllCuts = 1000;
 
 /// The largest time that the bound refutes, within 1e-6.
 double bound_of(PathBound& bound, int devices) {
-  double low = 0;
-  double high = 1;
-  while (bound.refutes(Seconds(high), devices, kNoStop) == true) high *= 2;
-  while (high - low > 1e-6 * high) {
-    const double middle = (low + high) / 2;
-    (bound.refutes(Seconds(middle), devices, kNoStop) == true ? low : high) = middle;
-  }
-  return low;
+  return largest_refuted(1e-6, [&](Seconds time) { return bound.refutes(time, devices, kNoStop); });
 }
 
 /// As TripBound's: one stage takes 4 (3 + 3) = 24 s. Of two stages with messages of 1 s each way, the first holds 2 of
@@ -135,7 +128,7 @@ TEST(PathBound, SuggestsShortSplits) {
     const auto bound = PathBound::of(costs, {}, 60);
     const double least = bound_of(*bound, 6);
     double shortest = 1e100;
-    for (const Split& split : bound->splits()) shortest = std::min(shortest, costs.lower_bound(split)->value);
+    for (const Split& split : bound->splits(100)) shortest = std::min(shortest, costs.lower_bound(split)->value);
     EXPECT_GE(shortest, least * (1 - 1e-9));
     EXPECT_LT(shortest, 1.01 * least);
     Split one;

@@ -132,12 +132,7 @@ TEST(SegmentBound, NeverExceedsTheBestOfAllPlans) {
     chunked += with_chunks ? 1 : 0;
     const SegmentBound bound = bound_of(graph, topology, settings);
     ASSERT_EQ(bound.refutes(*shortest * (1 + 1e-9), kNoStop), false) << shortest->value;
-    double low = 0;
-    for (double high = shortest->value; high - low > 1e-4 * high;) {
-      const double middle = (low + high) / 2;
-      (bound.refutes(Seconds(middle), kNoStop) == true ? low : high) = middle;
-    }
-    tightness += low / shortest->value;
+    tightness += largest_refuted(1e-4, [&](Seconds time) { return bound.refutes(time, kNoStop); }) / shortest->value;
   }
   EXPECT_GT(compared, 2500);
   EXPECT_GT(chunked, 50) << "several stages per device are the best in some cases";
