@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <queue>
 #include <set>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "costmodel/index.h"
 #include "partitioner/objective/clock.h"
 #include "partitioner/objective/depth_first.h"
+#include "partitioner/objective/load_problem.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -190,26 +190,9 @@ class DappleSearch {
 
 std::vector<DappleProblem> dapple_problems(const Graph& graph, int devices, BytesPerSecond bandwidth, int microbatches,
                                            std::optional<Bytes> memory_limit) {
-  std::vector<int> layer_of_node;
-  std::vector<int> node_of_layer(graph.layers.size(), -1);
-  for (std::size_t i = 0; i < graph.layers.size(); ++i) {
-    if (is_input(graph.layers[i])) continue;
-    node_of_layer[i] = to_int(layer_of_node.size());
-    layer_of_node.push_back(to_int(i));
-  }
-  Dag dag{to_int(layer_of_node.size()), {}};
-  std::map<std::pair<int, int>, std::set<int>> readers;  // nodes, by layer and output, -1 for all of them
-  for (const Edge& edge : graph.edges) {
-    const int from = node_of_layer[to_index(edge.source)];
-    const int to = node_of_layer[to_index(edge.destination)];
-    if (from < 0 || to < 0) continue;
-    dag.edges.emplace_back(from, to);
-    readers[{edge.source, edge.output.value_or(-1)}].insert(to);
-  }
+  const LayerNodes nodes = layer_nodes(graph);
   std::vector<DappleProblem> out;
-  std::vector<int> backwards = depth_first(reversed(dag));
-  std::ranges::reverse(backwards);
-  for (const std::vector<int>& order : {depth_first(dag), backwards}) {
+  for (const std::vector<int>& order : depth_first_orders(nodes.order)) {
     DappleProblem& problem = out.emplace_back();
     problem.devices = devices;
     problem.microbatches = microbatches;
@@ -218,19 +201,17 @@ std::vector<DappleProblem> dapple_problems(const Graph& graph, int devices, Byte
     std::vector<std::size_t> place(order.size());
     for (std::size_t i = 0; i < order.size(); ++i) {
       place[to_index(order[i])] = i;
-      const int number = layer_of_node[to_index(order[i])];
+      const int number = nodes.layer_of_node[to_index(order[i])];
       const Layer& layer = graph.layers[to_index(number)];
       problem.layers.push_back({number, layer.forward.median + layer.backward.median,
                                 static_cast<double>(layer.parameter_bytes.value),
                                 static_cast<double>(activation_bytes(layer).value), 0});
     }
-    for (const auto& [output, nodes] : readers) {
-      const Layer& layer = graph.layers[to_index(output.first)];
-      const Bytes bytes = output.second < 0 ? activation_bytes(layer) : layer.outputs[to_index(output.second)].bytes;
+    for (const LayerNodes::ReadOutput& output : nodes.outputs) {
       std::size_t last = 0;
-      for (const int node : nodes) last = std::max(last, place[to_index(node)]);
-      for (std::size_t i = place[to_index(node_of_layer[to_index(output.first)])]; i < last; ++i)
-        problem.layers[i].crossing += static_cast<double>(bytes.value);
+      for (const int node : output.readers) last = std::max(last, place[to_index(node)]);
+      for (std::size_t i = place[to_index(output.producer)]; i < last; ++i)
+        problem.layers[i].crossing += static_cast<double>(output.bytes.value);
     }
   }
   return out;

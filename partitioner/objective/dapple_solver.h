@@ -49,8 +49,8 @@ struct DappleAnswer {
 /// The division of one of the lists with the shortest step by DAPPLE's published planner,
 ///   T + (M - 1) block + sum of x_s + max(0, max over s of a_s - s block),
 /// where T is the time of a microbatch on one device, x_s the time of the bytes that cross the end of stage s, block
-/// the largest of all stages' times T_s / r_s and of 2 x_s, and a_s = 2 (r_s - 1) / r_s parameters / bandwidth. Stages
-/// are counted from 0, and there are no more than microbatches. Infeasible if none fits in memory.
+/// the largest of all stages' times T_s / r_s and of 2 x_s, and a_s = 2 (r_s - 1) / r_s parameters / bandwidth. The
+/// first stage has number 0. A plan has at most one stage per microbatch. Infeasible if no plan fits in memory.
 ///
 /// For a block of at most b, the least of the other terms is found by dynamic programming over layers, devices and
 /// stages, with those pairs of sums and reduces that are not both larger than another one's; it falls as b grows. So

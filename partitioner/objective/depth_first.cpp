@@ -35,10 +35,16 @@ Dag list_of(const std::vector<int>& order) {
   return out;
 }
 
-std::vector<Dag> depth_first_lists(const Dag& dag) {
+std::vector<std::vector<int>> depth_first_orders(const Dag& dag) {
   std::vector<int> from_the_end = depth_first(reversed(dag));
   std::ranges::reverse(from_the_end);
-  return {list_of(depth_first(dag)), list_of(from_the_end)};
+  return {depth_first(dag), from_the_end};
+}
+
+std::vector<Dag> depth_first_lists(const Dag& dag) {
+  std::vector<Dag> out;
+  for (const std::vector<int>& order : depth_first_orders(dag)) out.push_back(list_of(order));
+  return out;
 }
 
 }  // namespace stagecraft::partitioner

@@ -80,38 +80,48 @@ LoadProblem load_problem(const interchange::DnnPartitioning& input, interchange:
   return joined(std::move(problem), contract(order, free_leaves(touching, is_free)));
 }
 
-LoadProblem load_problem(const Graph& graph, int devices, std::optional<BytesPerSecond> bandwidth, int crossings,
-                         std::optional<Bytes> memory_limit) {
-  LoadProblem problem;
-  problem.accelerators = devices;
-  if (memory_limit) problem.memory_limit = static_cast<double>(memory_limit->value);
+LayerNodes layer_nodes(const Graph& graph) {
+  LayerNodes out;
   std::vector<int> node_of_layer(graph.layers.size(), -1);
   for (std::size_t i = 0; i < graph.layers.size(); ++i) {
-    const Layer& layer = graph.layers[i];
-    if (is_input(layer)) continue;
-    node_of_layer[i] = to_int(problem.nodes.size());
-    LoadProblem::Node& node = problem.nodes.emplace_back();
-    node.accelerator = node.cpu = layer.forward.median + layer.backward.median;
-    node.bytes = static_cast<double>((layer.parameter_bytes + activation_bytes(layer)).value);
-    node.members = {layer.id};
+    if (is_input(graph.layers[i])) continue;
+    node_of_layer[i] = to_int(out.layer_of_node.size());
+    out.layer_of_node.push_back(to_int(i));
   }
-  problem.order.nodes = to_int(problem.nodes.size());
+  out.order.nodes = to_int(out.layer_of_node.size());
   std::map<std::pair<int, int>, std::set<int>> readers;  // by layer and output, -1 for all of them
   for (const Edge& edge : graph.edges) {
     const int from = node_of_layer[to_index(edge.source)];
     const int to = node_of_layer[to_index(edge.destination)];
     if (from < 0 || to < 0) continue;
-    problem.order.edges.emplace_back(from, to);
+    out.order.edges.emplace_back(from, to);
     readers[{edge.source, edge.output.value_or(-1)}].insert(to);
   }
-  if (bandwidth) {
-    for (const auto& [output, nodes] : readers) {
-      const Layer& layer = graph.layers[to_index(output.first)];
-      const Bytes bytes = output.second < 0 ? activation_bytes(layer) : layer.outputs[to_index(output.second)].bytes;
-      if (bytes == Bytes(0)) continue;
-      problem.tensors.push_back(
-          {node_of_layer[to_index(output.first)], {nodes.begin(), nodes.end()}, bytes / *bandwidth * crossings});
-    }
+  for (const auto& [output, nodes] : readers) {
+    const Layer& layer = graph.layers[to_index(output.first)];
+    const Bytes bytes = output.second < 0 ? activation_bytes(layer) : layer.outputs[to_index(output.second)].bytes;
+    out.outputs.push_back({node_of_layer[to_index(output.first)], {nodes.begin(), nodes.end()}, bytes});
+  }
+  return out;
+}
+
+LoadProblem load_problem(const Graph& graph, int devices, std::optional<BytesPerSecond> bandwidth, int crossings,
+                         std::optional<Bytes> memory_limit) {
+  LoadProblem problem;
+  problem.accelerators = devices;
+  if (memory_limit) problem.memory_limit = static_cast<double>(memory_limit->value);
+  const LayerNodes nodes = layer_nodes(graph);
+  for (const int number : nodes.layer_of_node) {
+    const Layer& layer = graph.layers[to_index(number)];
+    LoadProblem::Node& node = problem.nodes.emplace_back();
+    node.accelerator = node.cpu = layer.forward.median + layer.backward.median;
+    node.bytes = static_cast<double>((layer.parameter_bytes + activation_bytes(layer)).value);
+    node.members = {layer.id};
+  }
+  problem.order = nodes.order;
+  for (const LayerNodes::ReadOutput& output : nodes.outputs) {
+    if (bandwidth && output.bytes > Bytes(0))
+      problem.tensors.push_back({output.producer, output.readers, output.bytes / *bandwidth * crossings});
   }
   const Dag order = problem.order;
   return joined(std::move(problem), contract(order));

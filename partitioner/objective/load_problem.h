@@ -30,6 +30,19 @@ struct LoadProblem {
   double memory_limit = std::numeric_limits<double>::infinity();  ///< bytes of an accelerator
 };
 
+/// The layers of a graph besides inputs as nodes, in the graph's order, and what they read from each other.
+struct LayerNodes {
+  struct ReadOutput {
+    int producer = 0;
+    std::vector<int> readers;  ///< each once
+    Bytes bytes;
+  };
+  std::vector<int> layer_of_node;
+  Dag order;
+  std::vector<ReadOutput> outputs;
+};
+[[nodiscard]] LayerNodes layer_nodes(const Graph& graph);
+
 /// How the stages of a plan add up.
 enum class Combination {
   Slowest,    ///< max t: the time of a microbatch in steady state
