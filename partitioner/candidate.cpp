@@ -6,6 +6,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
+#include "costmodel/layers_by_id.h"
 #include "costmodel/prediction/device_types.h"
 #include "costmodel/text/units_text.h"
 #include "partitioner/remedies.h"
@@ -15,6 +16,23 @@ namespace stagecraft::partitioner {
 std::optional<int> microbatches_of_a_step(const PlanSettings& settings) {
   if (schedule_by_name(settings.schedule).weights != Weights::Flushed) return std::nullopt;
   return settings.microbatches;
+}
+
+std::vector<int> replicas_of(const Plan& plan) {
+  std::vector<int> out;
+  for (const Stage& stage : plan.stages) out.push_back(to_int(stage.devices.size()));
+  return out;
+}
+
+Partition partition_of(const Graph& graph, const Plan& plan) {
+  const LayersById layers(graph);
+  Partition out;
+  out.stage_of_layer.assign(graph.layers.size(), -1);
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    for (const std::string& id : plan.stages[s].layers) out.stage_of_layer[to_index(layers.index(id))] = to_int(s);
+  }
+  out.replicas = replicas_of(plan);
+  return out;
 }
 
 Plan plan_of_candidate(const Graph& graph, const Topology& topology, const Candidate& candidate,

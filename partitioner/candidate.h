@@ -39,6 +39,12 @@ struct Candidate {
 /// steps overlap.
 [[nodiscard]] std::optional<int> microbatches_of_a_step(const PlanSettings& settings);
 
+/// The number of replicas of each stage.
+[[nodiscard]] std::vector<int> replicas_of(const Plan& plan);
+
+/// The layers and replicas of the plan's stages. Throws as layer_index does.
+[[nodiscard]] Partition partition_of(const Graph& graph, const Plan& plan);
+
 /// The plan of one candidate, with its devices, warm-ups, recomputation and steady state. Throws as make_plan does, and
 /// for tied parameters under an asynchronous schedule, which runs do not support.
 [[nodiscard]] Plan plan_of_candidate(const Graph& graph, const Topology& topology, const Candidate& candidate,

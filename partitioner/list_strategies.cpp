@@ -13,6 +13,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/split.h"
+#include "partitioner/candidate.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -121,8 +122,7 @@ std::variant<Candidate, Infeasible> list_candidate(const Graph& graph, const Top
 std::optional<double> heaviest(const Graph& graph, const Topology& topology, const Constraints& constraints,
                                const Balance& balance, const Plan& plan) {
   const std::vector<int>& layers = balance.layers;
-  std::vector<int> replicas;
-  for (const Stage& stage : plan.stages) replicas.push_back(to_int(stage.devices.size()));
+  const std::vector<int> replicas = replicas_of(plan);
   const auto stages = to_index(stage_count(topology, constraints));
   const std::vector<int> wanted = constraints.replicas.empty() ? std::vector<int>(stages, 1) : constraints.replicas;
   if (replicas != wanted) return std::nullopt;

@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "costmodel/index.h"
-#include "costmodel/layers_by_id.h"
+#include "partitioner/candidate.h"
 #include "partitioner/downsets.h"
 #include "partitioner/pipedream_search.h"
 
@@ -144,11 +144,7 @@ std::optional<double> objective(const Graph& graph, const Topology& topology, co
   const auto grown = pipedream_downsets(graph, kMostDownsets);
   if (topology.levels.size() != 1 || std::holds_alternative<Infeasible>(grown)) return std::nullopt;
   const Downsets& sets = std::get<Downsets>(grown);
-  const LayersById layers(graph);
-  std::vector<int> stage_of_layer(graph.layers.size(), -1);
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    for (const std::string& id : plan.stages[s].layers) stage_of_layer[to_index(layers.index(id))] = to_int(s);
-  }
+  const std::vector<int> stage_of_layer = partition_of(graph, plan).stage_of_layer;
   std::vector<SearchStage> stages;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const auto set = set_behind(sets, stage_of_layer, to_int(s));

@@ -14,6 +14,7 @@
 #include "costmodel/index.h"
 #include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/stage_costs.h"
+#include "costmodel/text/replicas_text.h"
 #include "partitioner/list_strategies.h"
 #include "partitioner/pipedream.h"
 #include "partitioner/remedies.h"
@@ -179,8 +180,6 @@ class Skips {
   std::map<std::string, std::size_t> place_;
   std::vector<Skipped> all_;
 };
-
-std::string replicas_text(const std::vector<int>& replicas) { return fmt::format("{}", fmt::join(replicas, "-")); }
 
 /// Throws std::invalid_argument if the candidate does not have the requested stages and replicas.
 void check_constraints(const Candidate& candidate, const Constraints& wanted) {

@@ -54,10 +54,9 @@ std::vector<Bytes> tied_bytes(const Graph& graph, const BoundPlan& plan) {
 }
 
 StageMemories::StageMemories(const Graph& graph, const BoundPlan& plan)
-    : graph_(graph), plan_(plan), members_(to_index(plan.stages())) {
+    : graph_(graph), plan_(plan), layers_(graph), members_(to_index(plan.stages())) {
   std::vector<int> stage_of(graph.layers.size(), -1);
   for (std::size_t i = 0; i < graph.layers.size(); ++i) {
-    index_.emplace(graph.layers[i].id, to_int(i));
     stage_of[i] = plan.stage_of(graph.layers[i].id).value_or(-1);
     if (stage_of[i] >= 0) members_[to_index(stage_of[i])].layers.push_back(to_int(i));
   }
@@ -71,7 +70,7 @@ StageMemories::Recomputed StageMemories::recomputed(int stage) const {
   const Stage& own = plan_.plan().stages[to_index(stage)];
   const int length = own.recompute_every > 0 ? own.recompute_every : to_int(own.layers.size());
   std::unordered_map<int, int> segment_of;
-  for (std::size_t i = 0; i < own.layers.size(); ++i) segment_of[index_.at(own.layers[i])] = to_int(i) / length;
+  for (std::size_t i = 0; i < own.layers.size(); ++i) segment_of[layers_.index(own.layers[i])] = to_int(i) / length;
   std::map<int, Bytes> saved;
   Recomputed out;
   for (const int i : members_[to_index(stage)].layers) {
@@ -136,7 +135,7 @@ RankMemory StageMemories::operator()(int stage, int in_flight) const {
     for (const BoundaryTensor& tensor : tensors(b)) {
       received += tensor.bytes;
       if (schedule.trains && tensor.gradient) sending += tensor.bytes;
-      const std::vector<Output>& outputs = graph_.layers[to_index(index_.at(tensor.layer))].outputs;
+      const std::vector<Output>& outputs = graph_.layers[to_index(layers_.index(tensor.layer))].outputs;
       const bool kept = !tensor.output || outputs[to_index(*tensor.output)].saved.value_or(true);
       if (!kept) unsaved += tensor.bytes;
     }

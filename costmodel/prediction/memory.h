@@ -1,10 +1,10 @@
 #pragma once
 
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "costmodel/bound_plan.h"
+#include "costmodel/layers_by_id.h"
 #include "costmodel/timeline.h"
 
 namespace stagecraft {
@@ -67,8 +67,8 @@ class StageMemories {
 
   const Graph& graph_;
   const BoundPlan& plan_;
-  std::unordered_map<std::string, int> index_;  // of layers
-  std::vector<Members> members_;                // by stage
+  LayersById layers_;
+  std::vector<Members> members_;  // by stage
 };
 
 }  // namespace stagecraft

@@ -1,7 +1,6 @@
 #include "costmodel/report/report.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -18,6 +17,7 @@
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/report/pictures.h"
 #include "costmodel/report/stage_groups.h"
+#include "costmodel/text/replicas_text.h"
 #include "costmodel/text/units_text.h"
 
 namespace stagecraft::report {
@@ -169,16 +169,10 @@ Section summary(const ReportDocuments& d) {
   return out;
 }
 
-/// "8-8", or "24 stages" where that has no room.
-std::string stages_text(const std::vector<int>& replicas) {
-  constexpr std::size_t kLong = 24;
-  std::string out = fmt::format("{}", fmt::join(replicas, "-"));
-  return out.size() <= kLong ? out : fmt::format("{} stages", replicas.size());
-}
-
 /// What a list is, its plans, and their pictures.
 Section list_section(const ReportDocuments& d, const FromFile<format::PlanList>& each, std::size_t i) {
   constexpr std::size_t kRows = 30;
+  constexpr std::size_t kReplicas = 24;  ///< characters
   const format::PlanList& list = each.value;
   const std::size_t count = list.plans.size();
   std::string words = list.list == "front"
@@ -207,8 +201,9 @@ Section list_section(const ReportDocuments& d, const FromFile<format::PlanList>&
     if (plan.recomputed > 0)
       name += plan.recomputed == to_int(plan.replicas.size()) ? ", recomputed"
                                                               : fmt::format(", {} recomputed", plan.recomputed);
-    std::vector<std::string> row{std::to_string(rows.size() + 1), std::move(name), stages_text(plan.replicas),
-                                 std::to_string(plan.device_count), format_seconds(plan.step)};
+    std::vector<std::string> row{std::to_string(rows.size() + 1), std::move(name),
+                                 replicas_text(plan.replicas, kReplicas), std::to_string(plan.device_count),
+                                 format_seconds(plan.step)};
     if (samples) row.push_back(fmt::format("{:.4g}", plan.samples_per_s.value_or(0)));
     row.push_back(format_bytes(plan.memory));
     row.push_back(plan.parts && plan.step > Seconds(0) ? percent(idle_time(*plan.parts) / plan.step) : "");

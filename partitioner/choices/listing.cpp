@@ -10,6 +10,7 @@
 #include "costmodel/index.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
+#include "partitioner/candidate.h"
 #include "partitioner/ranking.h"
 
 namespace stagecraft::partitioner {
@@ -27,9 +28,9 @@ format::ListedPlan listed(const RankedPlan& ranked, const ListRequest& request) 
   for (const Stage& stage : plan.stages) {
     out.first.push_back(stage.layers.front());
     out.devices.push_back(format_ranges(stage.devices));
-    out.replicas.push_back(to_int(stage.devices.size()));
     out.recomputed += stage.recompute ? 1 : 0;
   }
+  out.replicas = replicas_of(plan);
   out.device_count = own.devices;
   out.chunks = plan.chunks;
   out.step = own.step;

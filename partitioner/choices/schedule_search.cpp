@@ -9,8 +9,10 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/schedule.h"
+#include "costmodel/text/replicas_text.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
+#include "partitioner/candidate.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -31,14 +33,6 @@ const RankedPlan* plan_of(const ScheduleTrial& trial) { return std::get_if<Ranke
 bool is_better(const RankedPlan& a, const RankedPlan& b) {
   if (a.fits != b.fits) return a.fits;
   return a.prediction.iteration < b.prediction.iteration;
-}
-
-std::string replicas_text(const Plan& plan) {
-  constexpr std::size_t kWidest = 18;
-  std::vector<std::size_t> replicas;
-  for (const Stage& stage : plan.stages) replicas.push_back(stage.devices.size());
-  const std::string out = fmt::format("{}", fmt::join(replicas, "-"));
-  return out.size() > kWidest ? fmt::format("{} stages", replicas.size()) : out;
 }
 
 }  // namespace
@@ -89,7 +83,8 @@ std::string trials_text(const ScheduleSearch& search, const std::string& mark, c
     Bytes peak;
     for (const RankMemory& memory : ranked->prediction.timeline.memory) peak = std::max(peak, memory.total);
     const bool is_best = &trial == &search.trials[search.best];
-    rows.push_back({trial.schedule, replicas_text(ranked->plan), mark + format_seconds(ranked->prediction.iteration),
+    rows.push_back({trial.schedule, replicas_text(replicas_of(ranked->plan), kReplicasWidth),
+                    mark + format_seconds(ranked->prediction.iteration),
                     fmt::format("{}{:.1f} %", mark, ranked->prediction.bubble * 100), mark + format_bytes(peak),
                     !ranked->fits ? "does not fit"
                     : is_best     ? "best"

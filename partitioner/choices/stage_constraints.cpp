@@ -183,16 +183,4 @@ std::optional<Partition> with_stage_constraints(const Graph& graph, Partition pa
   return partition;
 }
 
-Partition partition_of(const Graph& graph, const Plan& plan) {
-  std::map<std::string, std::size_t> index_of;
-  for (std::size_t i = 0; i < graph.layers.size(); ++i) index_of[graph.layers[i].id] = i;
-  Partition out;
-  out.stage_of_layer.assign(graph.layers.size(), -1);
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    for (const std::string& id : plan.stages[s].layers) out.stage_of_layer[index_of.at(id)] = to_int(s);
-    out.replicas.push_back(to_int(plan.stages[s].devices.size()));
-  }
-  return out;
-}
-
 }  // namespace stagecraft::partitioner

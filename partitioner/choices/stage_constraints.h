@@ -33,7 +33,4 @@ struct StageConstraints {
 [[nodiscard]] std::optional<Partition> with_stage_constraints(const Graph& graph, Partition partition,
                                                               const StageConstraints& hand);
 
-/// The layers of the plan's stages.
-[[nodiscard]] Partition partition_of(const Graph& graph, const Plan& plan);
-
 }  // namespace stagecraft::partitioner

@@ -11,6 +11,7 @@
 #include "costmodel/index.h"
 #include "costmodel/interchange/actions_csv.h"
 #include "costmodel/interchange/plan_formats.h"
+#include "partitioner/candidate.h"
 #include "partitioner/given_split.h"
 #include "partitioner/list_strategies.h"
 
@@ -40,8 +41,7 @@ void take_lists(PlanRequest& request, const Plan& shape) {
   Constraints& constraints = request.constraints;
   constraints.stages = to_int(shape.stages.size());
   constraints.chunks = shape.chunks;
-  constraints.replicas.clear();
-  for (const Stage& stage : shape.stages) constraints.replicas.push_back(to_int(stage.devices.size()));
+  constraints.replicas = replicas_of(shape);
   if (request.strategy == kDefaultStrategy) request.strategy = kProfileStrategy;
 }
 

@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "costmodel/index.h"
+#include "costmodel/text/replicas_text.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
+#include "partitioner/candidate.h"
 #include "partitioner/ranking.h"
 #include "partitioner/search/optimal.h"
 
@@ -68,13 +70,10 @@ std::string ranking_text(const Ranking& ranking, const std::string& mark, const 
   const std::vector<RankedPlan>& plans = ranking.plans;
   std::vector<std::vector<std::string>> rows;
   for (const RankedPlan& r : std::span(plans).first(std::min(plans.size(), kShown))) {
-    std::vector<std::size_t> replicas;
-    for (const Stage& stage : r.plan.stages) replicas.push_back(stage.devices.size());
     Bytes peak;
     for (const auto& memory : r.prediction.timeline.memory) peak = std::max(peak, memory.total);
-    std::string shown = fmt::format("{}", fmt::join(replicas, "-"));
-    if (shown.size() > 18) shown = fmt::format("{} stages", replicas.size());
-    rows.push_back({r.origin, std::move(shown), mark + format_seconds(r.prediction.iteration),
+    rows.push_back({r.origin, replicas_text(replicas_of(r.plan), kReplicasWidth),
+                    mark + format_seconds(r.prediction.iteration),
                     fmt::format("{}{:.1f} %", mark, r.prediction.bubble * 100), mark + format_bytes(peak),
                     r.fits ? "" : "does not fit"});
   }

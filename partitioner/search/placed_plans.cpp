@@ -3,7 +3,6 @@
 #include <string>
 
 #include "costmodel/index.h"
-#include "costmodel/layers_by_id.h"
 #include "partitioner/exact/placement.h"
 
 namespace stagecraft::partitioner {
@@ -18,13 +17,7 @@ constexpr std::size_t kPlaced = 5;
 /// The plan's stages on devices in order.
 Candidate PlacedPlans::candidate_of(const RankedPlan& ranked) const {
   Candidate out;
-  const LayersById layers(graph_);
-  out.partition.stage_of_layer.assign(graph_.layers.size(), -1);
-  for (std::size_t s = 0; s < ranked.plan.stages.size(); ++s) {
-    for (const std::string& id : ranked.plan.stages[s].layers)
-      out.partition.stage_of_layer[to_index(layers.index(id))] = to_int(s);
-    out.partition.replicas.push_back(to_int(ranked.plan.stages[s].devices.size()));
-  }
+  out.partition = partition_of(graph_, ranked.plan);
   out.chunks = ranked.plan.chunks;
   out.steady_state = ranked.plan.steady_state;
   return out;

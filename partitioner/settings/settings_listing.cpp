@@ -9,6 +9,7 @@
 #include "costmodel/index.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
+#include "partitioner/candidate.h"
 #include "partitioner/choices/choice.h"
 #include "partitioner/choices/listing.h"
 #include "partitioner/search/least_time.h"
@@ -41,7 +42,7 @@ format::ListedSetting listed(const SettingTrial& trial, const SettingSpace& spac
   out.memory = trial.need;
   if (has_bounds && trial.lower_bound < kForever) out.lower_bound = trial.lower_bound;
   if (!trial.plan) return out;
-  for (const Stage& stage : trial.plan->plan.stages) out.replicas.push_back(to_int(stage.devices.size()));
+  out.replicas = replicas_of(trial.plan->plan);
   out.chunks = trial.plan->plan.chunks;
   out.step = trial.plan->prediction.iteration;
   out.memory = merits(*trial.plan).memory;

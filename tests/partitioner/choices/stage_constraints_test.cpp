@@ -7,6 +7,7 @@
 #include <random>
 #include <stdexcept>
 
+#include "partitioner/candidate.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft::partitioner {
