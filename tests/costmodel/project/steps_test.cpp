@@ -175,7 +175,7 @@ TEST(Steps, UseOptionsThatTheProgramsHave) {
   for (const auto& [verb, options] : used) {
     if (!std::filesystem::exists(program_folder() + "/stagecraft-" + verb)) continue;
     built.insert(verb);
-    const std::string help = folder.run("stagecraft-" + verb + " --help | tr ',' ' '").out;
+    const std::string help = folder.run("stagecraft-" + verb + " --help | tr ',\\n' ' '").out;
     for (const std::string& option : options) EXPECT_THAT(help, ::testing::HasSubstr(" " + option + " ")) << verb;
   }
   EXPECT_THAT(built, ::testing::IsSupersetOf({"plan", "predict", "report"}));
