@@ -53,11 +53,13 @@ void add_report(CLI::App& app, RunCommand& o) {
                  "least one every ten seconds; metrics for every step)")
       ->type_name("N")
       ->transform(integer<decltype(o.report.every)>(1));
-  app.add_option(
-      "--metrics", o.report.metrics,
-      "write loss, learning rate, times and gradient norm as JSON lines during the run; --resume appends to the file");
+  app.add_option("--metrics", o.report.metrics,
+                 "write loss, learning rate, times and gradient norm as JSON lines during the run; --resume appends to "
+                 "the file")
+      ->type_name("FILE");
   app.add_option("--tensorboard", o.report.tensorboard,
-                 "write the same numbers at the same steps to a TensorBoard event file in this folder");
+                 "write the same numbers at the same steps to a TensorBoard event file in this folder")
+      ->type_name("FOLDER");
 }
 
 void add_validation(CLI::App& app, RunCommand& o) {
@@ -104,11 +106,13 @@ void add_ranks(CLI::App& app, RunCommand& o) {
                  "start one process per rank on the hosts in this file, one NAME [slots=N] per line, filled in order. "
                  "The program, the working folder and all files must have the same paths on every host. Ranks meet at "
                  "the first host, or at MASTER_ADDR and MASTER_PORT")
+      ->type_name("FILE")
       ->excludes(here);
   app.add_option("--remote-shell", o.remote_shell,
                  "with --hosts: command that starts a rank; takes a host and a command line, like ssh")
       ->capture_default_str();
-  app.add_option("--logs", o.logs, "folder for each rank's log, rank-N.log; rank 0 also writes to the terminal");
+  app.add_option("--logs", o.logs, "folder for each rank's log, rank-N.log; rank 0 also writes to the terminal")
+      ->type_name("FOLDER");
   app.add_option("--threads", o.run.threads, "threads per rank")
       ->capture_default_str()
       ->transform(integer(1, kMostAtOnce));
@@ -162,7 +166,8 @@ void add_checkpoints(CLI::App& app, RunCommand& o) {
   const auto folder =
       app.add_option("--checkpoint", o.run.checkpoint.folder,
                      "checkpoint folder, shared by all ranks. SIGINT and SIGTERM then end the run after the "
-                     "current step, with a checkpoint and exit status 75");
+                     "current step, with a checkpoint and exit status 75")
+          ->type_name("FOLDER");
   app.add_option("--keep", o.run.checkpoint.keep,
                  "number of newest checkpoints to keep; a checkpoint with infinities or NaNs replaces none")
       ->needs(folder)
@@ -182,9 +187,10 @@ void add_checkpoints(CLI::App& app, RunCommand& o) {
       ->needs(folder)
       ->transform(integer(0));
   app.add_option(
-      "--weights", o.run.checkpoint.weights,
-      "initial parameters by name: a safetensors file, or a state dict from torch.save (.pt, .pth); a resumed "
-      "checkpoint takes precedence");
+         "--weights", o.run.checkpoint.weights,
+         "initial parameters by name: a safetensors file, or a state dict from torch.save (.pt, .pth); a resumed "
+         "checkpoint takes precedence")
+      ->type_name("FILE");
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ int main(int argc, char** argv) {
       [&](CLI::App& app) {
         app.add_option("CHECKPOINT", o.checkpoint, "checkpoint folder of stagecraft run, or one of its step-N folders")
             ->required();
-        app.add_option("--model", o.model, "path of the model file, if it has moved since the run");
+        app.add_option("--model", o.model, "path of the model file, if it has moved since the run")->type_name("FILE");
         app.add_option("-o,--output", o.output, "output file, in the safetensors format")
             ->type_name("FILE")
             ->required();

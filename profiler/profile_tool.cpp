@@ -381,7 +381,7 @@ void add_output_options(CLI::App& app, Options& o) {
                  "write a Chrome trace of the last profiled steps, for ui.perfetto.dev: kernels by stream and layer; "
                  "on a CPU, layers")
       ->type_name("FILE");
-  app.add_option("--csv", o.csv, "write the same as CSV");
+  app.add_option("--csv", o.csv, "write the same as CSV")->type_name("FILE");
   app.add_option("-o,--output", o.output, "output file for the graph; - is standard output")->type_name("FILE");
   stagecraft::add_force_option(app, o.force);
 }

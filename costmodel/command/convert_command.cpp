@@ -149,7 +149,8 @@ void declare(CLI::App& app, Request& request) {
       ->required();
   app.add_option("--model", request.model,
                  "graph.json, graph.txt or model.pt2 (default: PLAN if it is a graph, else the archive that the plan "
-                 "names)");
+                 "names)")
+      ->type_name("FILE");
   app.add_option("--replicas", request.replicas, "replicas per stage if PLAN is a graph (default: 1)")
       ->delimiter(',')
       ->transform(stagecraft::integer(1, 1 << 20))

@@ -51,7 +51,8 @@ int main(int argc, char** argv) {
             ->required();
         CLI::Option* const graph =
             app.add_option("--graph", graph_path, "graph.json, to check memory too")->type_name("FILE");
-        CLI::Option* const topology = app.add_option("--topology", topology_path, "topology.json, with --graph");
+        CLI::Option* const topology =
+            app.add_option("--topology", topology_path, "topology.json, with --graph")->type_name("FILE");
         graph->needs(topology);
         topology->needs(graph);
         app.add_option("--queues", queues,
