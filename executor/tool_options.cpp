@@ -14,6 +14,7 @@
 #include "executor/data/sources.h"
 #include "executor/device/device.h"
 #include "executor/device/machine/program.h"
+#include "executor/files/columns.h"
 #include "executor/intake/layer_sources.h"
 #include "executor/launch/exit_status.h"
 #include "executor/model/builtin_models.h"
@@ -37,8 +38,10 @@ void add_setting_option(CLI::App& app, std::vector<std::string>& set, const std:
 /// What --version says about this program's build and the libraries that it finds: ", LibTorch 2.11.0, ...".
 std::string tool_versions() {
   const bool images = data::why_no_images().empty();
+  const bool columns = files::why_no_columns().empty();
   return device::program_versions() + ", " + channel::channel_versions() +
-         (images ? ", libjpeg and libpng" : ", without images");
+         (images ? ", libjpeg and libpng" : ", without images") +
+         (columns ? ", Parquet and Arrow" : ", without Parquet");
 }
 
 }  // namespace

@@ -279,7 +279,7 @@ std::vector<std::string> data_files(const std::string& source) {
   if (colon == std::string::npos) return {};
   const std::string kind = source.substr(0, colon);
   std::string rest = source.substr(colon + 1);
-  if (kind == "images") {
+  if (kind == "images" || kind == "tokens") {
     const std::regex option(",[a-z]+=");
     std::smatch first;
     return {std::regex_search(rest, first, option) ? first.prefix().str() : rest};

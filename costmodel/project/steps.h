@@ -43,7 +43,8 @@ using FindExample = std::function<std::optional<std::string>(const std::string& 
 [[nodiscard]] std::vector<ProjectStep> steps_of(const Project& project, const FindExample& find_example);
 
 /// The files and folders that the data source `source` names: those of "tensors:FILE", "tensors:NAME=FILE,NAME=FILE",
-/// "text:FILE", "images:FOLDER,OPTION=VALUE" and "fashion-mnist:FOLDER", in their order; none for a name alone.
+/// "text:FILE", "tokens:FILE,column=NAME", "images:FOLDER,OPTION=VALUE" and "fashion-mnist:FOLDER", in their order;
+/// none for a name alone.
 [[nodiscard]] std::vector<std::string> data_files(const std::string& source);
 /// Whether a model is a file, not the name of a built-in model: it has a dot or a slash.
 [[nodiscard]] bool is_model_file(const std::string& model);

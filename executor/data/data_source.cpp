@@ -69,12 +69,14 @@ DataSourceKind fashion_mnist_test_data();
 DataSourceKind tensors_data();
 DataSourceKind tensors_in_order_data();
 DataSourceKind text_data();
+DataSourceKind tokens_data();
 DataSourceKind images_data();
 
 const std::vector<DataSourceKind>& data_sources() {
   static const std::vector<DataSourceKind> sources{
-      synthetic_data(), fashion_mnist_data(), fashion_mnist_test_data(), tensors_data(), tensors_in_order_data(),
-      text_data(),      images_data(),
+      synthetic_data(), fashion_mnist_data(),    fashion_mnist_test_data(),
+      tensors_data(),   tensors_in_order_data(), text_data(),
+      tokens_data(),    images_data(),
   };
   return sources;
 }

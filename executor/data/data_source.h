@@ -51,7 +51,7 @@ struct DataSourceKind {
 };
 
 /// All data sources: `synthetic`, `fashion-mnist` and `fashion-mnist-test`, both also with `:DIR`, `text:FILE`,
-/// `tensors:PATH`, `tensors-in-order:PATH` and `images:FOLDER`.
+/// `tokens:PATH`, `tensors:PATH`, `tensors-in-order:PATH` and `images:FOLDER`.
 [[nodiscard]] const std::vector<DataSourceKind>& data_sources();
 
 /// The source `name` for the inputs of `model`; `seed` determines values and order. Throws std::invalid_argument for an

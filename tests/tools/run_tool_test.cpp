@@ -13,6 +13,7 @@
 #include "executor/channel/channels.h"
 #include "executor/device/device.h"
 #include "executor/device/machine/program.h"
+#include "executor/files/columns.h"
 #include "executor/files/safetensors.h"
 #include "tests/support/models/planned_models.h"
 #include "tests/support/run_command.h"
@@ -68,12 +69,15 @@ TEST_F(RunTool, SaysWithWhichChannelsAndImagesItWasBuilt) {
   EXPECT_EQ(o.err, "");
   const std::string first = std::string("stagecraft-run ") + version() + device::program_versions() + ", ";
   ASSERT_THAT(o.out, ::testing::StartsWith(first));
-  EXPECT_THAT(o.out.substr(first.size()), ::testing::MatchesRegex("Gloo [(]c10d[)], (UCX [0-9]+[.][0-9]+[.][0-9]+|UCX "
-                                                                  "not found|without UCX), (libjpeg and "
-                                                                  "libpng|without images)\n"));
+  EXPECT_THAT(o.out.substr(first.size()),
+              ::testing::MatchesRegex("Gloo [(]c10d[)], (UCX [0-9]+[.][0-9]+[.][0-9]+|UCX "
+                                      "not found|without UCX), (libjpeg and "
+                                      "libpng|without images), (Parquet and Arrow|without Parquet)\n"));
   // The help lists the data sources of the build.
   const bool images = folder_.run("stagecraft-run --help | grep -q STAGECRAFT_WITH_IMAGES").status != 0;
-  EXPECT_THAT(o.out, ::testing::EndsWith(images ? ", libjpeg and libpng\n" : ", without images\n"));
+  EXPECT_THAT(o.out, ::testing::HasSubstr(images ? ", libjpeg and libpng, " : ", without images, "));
+  EXPECT_THAT(o.out,
+              ::testing::EndsWith(files::why_no_columns().empty() ? ", Parquet and Arrow\n" : ", without Parquet\n"));
 }
 
 TEST_F(RunTool, LooksForUcxOnlyToSayItsVersion) {

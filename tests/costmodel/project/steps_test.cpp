@@ -27,6 +27,7 @@ TEST(DataFiles, AreThoseThatTheSourceNames) {
   EXPECT_THAT(data_files("tensors:t.safetensors"), ElementsAre("t.safetensors"));
   EXPECT_THAT(data_files("tensors-in-order:x=a.npy,y=b=c.npy"), ElementsAre("a.npy", "b=c.npy"));
   EXPECT_THAT(data_files("text:a=b,c.txt"), ElementsAre("a=b,c.txt"));
+  EXPECT_THAT(data_files("tokens:t.parquet,column=text"), ElementsAre("t.parquet"));
   EXPECT_THAT(data_files("fashion-mnist:d"), ElementsAre("d"));
 }
 

@@ -95,6 +95,10 @@ class DataSourceSuite : public ::testing::TestWithParam<std::string> {
                     testing::png_bytes(28, 28, 0, std::string(784, static_cast<char>(10 * i))));
     }
     const std::string samples = (folder_.path() / "samples.safetensors").string();
+    std::string header = "{'descr': '|u1', 'fortran_order': False, 'shape': (4, 10)}";
+    header += std::string(128 - 10 - 1 - header.size(), ' ') + "\n";
+    folder_.write("tokens.npy",
+                  std::string("\x93NUMPY\x01\x00", 8) + static_cast<char>(header.size()) + '\0' + header + bytes);
     return {
         {"synthetic", {"mlp", {}, "", 0}},
         {"fashion-mnist", {"mlp", {}, folder_.path().string(), kImages}},
@@ -102,6 +106,8 @@ class DataSourceSuite : public ::testing::TestWithParam<std::string> {
         {"tensors", {"mlp", {}, samples, count}},
         {"tensors-in-order", {"mlp", {}, samples, count}},
         {"images", {"convnet", {}, (folder_.path() / "classes").string(), count}},
+        {"tokens",
+         {"transformer", {{"sequence", "4"}, {"vocabulary", "256"}}, (folder_.path() / "tokens.npy").string(), 0}},
         {"text", {"transformer", {{"sequence", "4"}, {"vocabulary", "256"}}, (folder_.path() / "text").string(), 0}},
     };
   }

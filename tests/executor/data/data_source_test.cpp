@@ -53,8 +53,9 @@ TEST(DataFiles, OfDebiansPackageAreTheSamePlacesAsItsFolders) {
 
 // A project finds the files that a step depends on without the table.
 TEST(DataFiles, AreThoseThatAProjectFinds) {
-  for (const std::string source : {"synthetic", "text:a=b,c.txt", "tensors:t.safetensors", "tensors:a=x.npy,b=y.npy",
-                                   "tensors-in-order:a=x.npy", "images:photos", "images:a,B=1,augment=yes"}) {
+  for (const std::string source :
+       {"synthetic", "text:a=b,c.txt", "tensors:t.safetensors", "tensors:a=x.npy,b=y.npy", "tensors-in-order:a=x.npy",
+        "images:photos", "images:a,B=1,augment=yes", "tokens:a,b.npy", "tokens:t.parquet,column=text"}) {
     if (source.starts_with("images") && !why_no_images().empty()) continue;
     EXPECT_EQ(data_files(source), project::data_files(source)) << source;
   }

@@ -1,0 +1,66 @@
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "costmodel/errors.h"
+#include "executor/data/sources.h"
+
+namespace stagecraft::data {
+namespace {
+
+class TokenWindows : public DataSource {
+ public:
+  TokenWindows(at::Tensor tokens, std::int64_t sequence, std::optional<std::uint64_t> seed)
+      : tokens_(std::move(tokens)), sequence_(sequence), seed_(seed) {}
+
+  std::vector<at::Tensor> batch(std::int64_t step, int microbatch, int microbatches, std::int64_t samples,
+                                std::span<const int> inputs) const override {
+    const std::int64_t first = (step * microbatches + microbatch) * samples;
+    std::vector<at::Tensor> out;
+    for (const int input : inputs) {
+      at::Tensor windows = at::empty({samples, sequence_}, at::TensorOptions().dtype(at::kLong));
+      for (std::int64_t i = 0; i < samples; ++i)
+        windows.select(0, i).copy_(tokens_.narrow(0, place(first + i) + (input == kTarget ? 1 : 0), sequence_));
+      out.push_back(std::move(windows));
+    }
+    return out;
+  }
+
+  std::optional<std::int64_t> samples() const override { return (tokens_.numel() - 1) / sequence_; }
+
+ private:
+  static constexpr int kTarget = 1;  ///< index of the input that is one token ahead
+
+  /// Where the `index`-th window of a run begins.
+  std::int64_t place(std::int64_t index) const {
+    if (!seed_) return index % *samples() * sequence_;
+    const auto places = static_cast<std::uint64_t>(tokens_.numel() - sequence_);
+    return static_cast<std::int64_t>(model::mix_seed(*seed_, "window", static_cast<std::uint64_t>(index)) % places);
+  }
+
+  at::Tensor tokens_;
+  std::int64_t sequence_;
+  std::optional<std::uint64_t> seed_;
+};
+
+}  // namespace
+
+std::int64_t sequence_of(const std::string& kind, const model::Model& model) {
+  const std::vector<model::ModelInput>& inputs = model.inputs;
+  const bool fits = inputs.size() == 2 && inputs[0].dtype == "int64" && inputs[1].dtype == "int64" &&
+                    inputs[0].name != "target" && inputs[1].name == "target" && inputs[0].shape.size() == 1 &&
+                    inputs[0].shape == inputs[1].shape;
+  if (!fits)
+    throw InputError(
+        ErrorKind::DataMismatch,
+        fmt::format("data source {} gives tokens int64[sequence], target int64[sequence]; model {} needs {}", kind,
+                    model.name, describe_inputs(model)));
+  return inputs[0].shape[0];
+}
+
+std::unique_ptr<DataSource> token_windows(at::Tensor tokens, std::int64_t sequence, std::optional<std::uint64_t> seed) {
+  return std::make_unique<TokenWindows>(std::move(tokens), sequence, seed);
+}
+
+}  // namespace stagecraft::data

@@ -1,0 +1,128 @@
+#include <ATen/ops/aminmax.h>
+#include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+#include "costmodel/errors.h"
+#include "executor/data/file_tensors.h"
+#include "executor/data/sources.h"
+#include "executor/device/dtype.h"
+#include "executor/files/columns.h"
+
+namespace stagecraft::data {
+namespace {
+
+/// Number of tokens checked at a time.
+constexpr std::int64_t kAtOnce = std::int64_t{1} << 20;
+
+/// PATH[,column=NAME].
+struct TokenFiles {
+  std::string path;
+  std::string column;  ///< empty: not given
+};
+
+TokenFiles parse_argument(const std::string& text) {
+  constexpr std::string_view kOption = ",column=";
+  const std::size_t begin = text.rfind(kOption);
+  if (begin == std::string::npos) return {text, ""};
+  TokenFiles out{text.substr(0, begin), text.substr(begin + kOption.size())};
+  if (out.column.empty()) throw std::invalid_argument("data source tokens: column= is empty, expected a column's name");
+  return out;
+}
+
+/// The column of tokens where none is named: that of the model's input, or as tokenizers of Hugging Face call it.
+std::string usual_column(const std::string& path, const std::string& input) {
+  const std::vector<std::string> names = files::column_names(path);
+  for (const std::string& each : {input, std::string("input_ids")}) {
+    if (std::ranges::find(names, each) != names.end()) return each;
+  }
+  throw FormatError(
+      ErrorKind::DataMismatch,
+      fmt::format("{}: has neither a column \"{}\" nor \"input_ids\"; add ,column=NAME, where NAME is one of {}", path,
+                  input, fmt::join(names, ", ")));
+}
+
+/// All tokens of a file, one after the other, and a name of them for messages.
+std::pair<at::Tensor, std::string> read_tokens(const TokenFiles& argument, const std::string& input) {
+  if (files::has_columns(argument.path)) {
+    const std::string name = argument.column.empty() ? usual_column(argument.path, input) : argument.column;
+    return {files::read_columns(argument.path, {name}).front().values,
+            fmt::format("{}: column \"{}\"", argument.path, name)};
+  }
+  if (!argument.column.empty())
+    throw InputError(ErrorKind::DataMismatch,
+                     argument.path + ": column= is for Parquet and Arrow files (.parquet, .arrow, .feather)");
+  const FileTensor file = open_npy(argument.path);
+  std::int64_t count = 1;
+  for (const std::int64_t axis : file.shape) count *= axis;
+  const std::shared_ptr<const void> owner = file.owner;
+  at::Tensor bytes = file.bytes({count});
+  // NumPy pads the header so that they are; other writers may not.
+  const bool aligned = reinterpret_cast<std::uintptr_t>(file.values) % c10::elementSize(file.dtype) == 0;
+  if (!aligned) return {bytes.clone().view(file.dtype).squeeze(-1), argument.path};
+  return {at::from_blob(file.values, {count}, [owner](void*) {}, at::TensorOptions().dtype(file.dtype)), argument.path};
+}
+
+/// Throws for tokens outside the range of the inputs.
+void check_tokens(const at::Tensor& tokens, const std::string& place, const model::Model& model) {
+  const model::ModelInput& input = model.inputs[0];
+  const std::int64_t least = std::max(input.least, model.inputs[1].least);
+  const std::int64_t end = std::min(input.classes, model.inputs[1].classes);
+  for (std::int64_t first = 0; first < tokens.numel(); first += kAtOnce) {
+    const auto [low, high] = at::aminmax(tokens.narrow(0, first, std::min(kAtOnce, tokens.numel() - first)));
+    const bool below = low.item<std::int64_t>() < least;
+    const std::int64_t bad = (below ? low : high).item<std::int64_t>();
+    if (!below && bad < end) continue;
+    std::string remedy;
+    if (input.range_setting) {
+      remedy = fmt::format(", or another range with --input-range {}=LOW..HIGH", input.name);
+    } else if (!below) {
+      remedy = fmt::format(": set vocabulary={} or more", bad + 1);
+    }
+    throw FormatError(ErrorKind::DataMismatch,
+                      fmt::format("{}: found token {}, model {} has {}..{} (upper end excluded){}", place, bad,
+                                  model.name, least, end, remedy));
+  }
+}
+
+/// Windows of the tokens in a file: the rows of a column, or all axes of an array, follow each other.
+std::unique_ptr<DataSource> tokens_source(const std::string& text, const model::Model& model,
+                                          std::optional<std::uint64_t> seed) {
+  const std::int64_t sequence = sequence_of("tokens", model);
+  auto [tokens, place] = read_tokens(parse_argument(text), model.inputs[0].name);
+  if (!at::isIntegralType(tokens.scalar_type(), /*includeBool=*/false))
+    throw FormatError(ErrorKind::DataMismatch,
+                      fmt::format("{}: found {}, expected integers", place, device::dtype_text(tokens.scalar_type())));
+  if (tokens.numel() < sequence + 1)
+    throw FormatError(ErrorKind::DataMismatch,
+                      fmt::format("{}: {} tokens, must be at least {}, one more than sequence={} of model {}", place,
+                                  tokens.numel(), sequence + 1, sequence, model.name));
+  check_tokens(tokens, place, model);
+  return token_windows(std::move(tokens), sequence, seed);
+}
+
+}  // namespace
+
+DataSourceKind tokens_data() {
+  return {.name = "tokens",
+          .argument = "PATH",
+          .needed = "files",
+          .help =
+              "integers as tokens; the target is the next one. PATH is a .npy file, or a .parquet or .arrow file or a "
+              "folder of these, whose rows follow each other; ,column=NAME chooses a column (default: that named like "
+              "the model's input, or input_ids)",
+          .open = [](const std::string& path, const model::Model& model, std::uint64_t,
+                     std::optional<std::uint64_t> seed) { return tokens_source(path, model, seed); },
+          .files =
+              [](const std::string& text) {
+                const std::string path = parse_argument(text).path;
+                return files::has_columns(path) ? files::column_files(path) : std::vector{path};
+              }};
+}
+
+}  // namespace stagecraft::data
