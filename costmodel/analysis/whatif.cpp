@@ -70,13 +70,23 @@ Seconds seconds(const std::string& value) {
   throw wrong(value, "a factor such as 0.5x or a time such as 5us");
 }
 
-/// "25GB/s", "25e9".
-BytesPerSecond rate(const std::string& value) {
+/// parse_bytes of a value with a unit: of "2", nobody knows whether it was meant as a factor.
+Bytes bytes_with_unit(const std::string& value, const std::string& expected) {
   try {
-    const std::string bytes = value.ends_with("/s") ? value.substr(0, value.size() - 2) : value;
-    if (const Bytes out = parse_bytes(bytes); out > Bytes(0)) return BytesPerSecond(static_cast<double>(out.value));
+    const bool has_unit = !number(value);
+    if (const Bytes out = parse_bytes(value); has_unit && out > Bytes(0)) return out;
   } catch (const std::invalid_argument&) {}
-  throw wrong(value, "a factor such as 2x or a bandwidth such as 25GB/s");
+  throw wrong(value, expected);
+}
+
+/// "25GB/s", "25e9B/s".
+BytesPerSecond rate(const std::string& value) {
+  constexpr const char* kExpected = "a factor such as 2x or a bandwidth such as 25GB/s";
+  if (!value.ends_with("/s")) throw wrong(value, kExpected);
+  try {
+    const Bytes out = bytes_with_unit(value.substr(0, value.size() - 2), kExpected);
+    return BytesPerSecond(static_cast<double>(out.value));
+  } catch (const std::invalid_argument&) { throw wrong(value, kExpected); }
 }
 
 bool on_or_off(const std::string& value) {
@@ -320,7 +330,7 @@ void set_memory(Scenario& scenario, const Names&, const std::string& value) {
     if (!memory) throw std::invalid_argument("the topology gives no device memory to multiply");
     memory = Bytes(std::llround(static_cast<double>(memory->value) * *by));
   } else {
-    memory = parse_bytes(value);
+    memory = bytes_with_unit(value, "a factor such as 2x or a size such as 80GiB");
   }
 }
 

@@ -249,6 +249,9 @@ TEST(WhatIf, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(change("stage.0.compute=fast"), refuses("found \"fast\", expected a factor such as 0.5x or a time"));
   EXPECT_THAT(change("compute=0x"), refuses("found \"0x\", expected a factor above 0"));
   EXPECT_THAT(change("link.node.bandwidth=-1"), refuses("expected a factor such as 2x or a bandwidth"));
+  EXPECT_THAT(change("link.node.bandwidth=2"), refuses("found \"2\", expected a factor such as 2x or a bandwidth"));
+  EXPECT_THAT(change("link.node.bandwidth=2/s"), refuses("found \"2/s\", expected a factor such as 2x or a bandwidth"));
+  EXPECT_THAT(change("memory=80"), refuses("found \"80\", expected a factor such as 2x or a size such as 80GiB"));
   EXPECT_THAT(change("microbatches=0"), refuses("expected an integer of 1 or more"));
   EXPECT_THAT(change("memory=2x"), refuses("the topology gives no device memory"));
   EXPECT_THAT(change("recompute=yes"), refuses("expected on or off"));
