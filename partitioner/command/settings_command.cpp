@@ -38,11 +38,25 @@ std::vector<Graph> profiles_of(const PlanRequest& request, const Graph& graph, c
   return out;
 }
 
+/// Of profiles on a host that ranks share, some may lack their slowdown: steps of that size then look too short.
+void note_missing_slowdowns(const PlanRequest& request, const std::vector<Graph>& profiles) {
+  const auto most = std::ranges::max_element(profiles, {}, [](const Graph& each) { return each.slowdown.size(); });
+  for (std::size_t i = 0; i < profiles.size(); ++i) {
+    if (profiles[i].slowdown.size() == most->slowdown.size()) continue;
+    const std::string& path = i == 0 ? request.graph : request.choice.more_graphs[i - 1];
+    fmt::print(stderr,
+               "warning: {}: the slowdown of {} ranks on one host was not measured, as it was for microbatches of {} "
+               "samples; steps of this size look too short; profile it again with a larger --max-seconds\n",
+               path, most->slowdown.size(), most->microbatch_samples.value_or(1));
+  }
+}
+
 /// What is searched, and which microbatch sizes are not.
 SizedGraphs graphs_of(const PlanRequest& request, const Graph& graph, const Topology& topology) {
   const std::optional<std::int64_t>& batch = request.choice.global_batch;
   if (!batch) return {{{graph, request.constraints.plan.microbatches, "", true}}, {}};
   const std::vector<Graph> profiles = profiles_of(request, graph, topology);
+  note_missing_slowdowns(request, profiles);
   return within(request.graph, [&] { return sized_graphs(profiles, *batch); });
 }
 
@@ -59,12 +73,20 @@ SettingSpace space_of(const PlanRequest& request, std::vector<SizedGraph> graphs
   return out;
 }
 
+/// The file of the profile with these microbatches.
+std::string file_of_samples(const PlanRequest& request, std::int64_t samples) {
+  for (const std::string& path : request.choice.more_graphs) {
+    if (format::read_graph(path).microbatch_samples == samples) return path;
+  }
+  return request.graph;
+}
+
 /// Says which graph predicts the plan, unless it is the request's.
 void note_graph(const PlanRequest& request, const Graph& graph, const SizedGraph& chosen) {
   if (chosen.graph.microbatch_samples == graph.microbatch_samples) return;
   const std::int64_t samples = chosen.graph.microbatch_samples.value_or(1);
   const std::string graph_text =
-      chosen.is_measured ? "that profile"
+      chosen.is_measured ? file_of_samples(request, samples)
                          : fmt::format("the graph of: stagecraft estimate {} --more-graphs {} --microbatch {}",
                                        request.graph, fmt::join(request.choice.more_graphs, " "), samples);
   fmt::print(stderr, "note: the plan has microbatches of {} samples, {}; to predict it, use {}\n", samples,

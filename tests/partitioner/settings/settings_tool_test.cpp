@@ -55,8 +55,22 @@ TEST_F(SettingsTool, FindsTheBestMicrobatchSize) {
                            HasSubstr("the best possible on these devices"),
                            HasSubstr("only microbatches of 2 to 4 samples are tried"),
                            HasSubstr("note: the plan has microbatches of 4 samples, measured with microbatches of 4 "
-                                     "samples; to predict it, use that profile\n")));
+                                     "samples; to predict it, use graph-4.json\n")));
   EXPECT_EQ(folder_.run("stagecraft-verify plan.json --graph graph-4.json --topology topology.json").status, 0);
+}
+
+// A profile that ran out of time has no slowdown: its layers look as fast beside another rank as alone.
+TEST_F(SettingsTool, WarnsAboutAProfileWithoutSlowdown) {
+  Graph slowed = of_samples(2);
+  slowed.slowdown = {1, 1.5};
+  folder_.write("slowed.json", format::graph_json(slowed));
+  const std::string rest = " topology.json --global-batch 8 --settings best --more-graphs ";
+  const std::string warning =
+      "warning: graph-4.json: the slowdown of 2 ranks on one host was not measured, as it was for microbatches of 2 "
+      "samples; steps of this size look too short; profile it again with a larger --max-seconds\n";
+  EXPECT_THAT(plan("slowed.json" + rest + "graph-4.json").err, HasSubstr(warning));
+  EXPECT_THAT(plan("graph-4.json" + rest + "slowed.json").err, HasSubstr(warning));
+  EXPECT_THAT(plan("graph.json" + rest + "graph-4.json").err, ::testing::Not(HasSubstr("slowdown")));
 }
 
 TEST_F(SettingsTool, InterpolatesBetweenProfiles) {
