@@ -205,8 +205,27 @@ FileTensor open_npy(const std::string& path) {
   return {path, header.dtype, header.shape, std::nullopt, file, file->at(header.begin)};
 }
 
+void refuse_other_formats(const std::string& path) {
+  static const std::map<std::string, std::string> remedies{
+      {".csv", "pandas.read_csv(FILE).to_parquet(\"data.parquet\")"},
+      {".tsv", "pandas.read_csv(FILE, sep=\"\\t\").to_parquet(\"data.parquet\")"},
+      {".json", "pandas.read_json(FILE).to_parquet(\"data.parquet\")"},
+      {".jsonl", "pandas.read_json(FILE, lines=True).to_parquet(\"data.parquet\")"},
+      {".npz", "numpy.save(\"NAME.npy\", array) for each array"},
+      {".pt", "safetensors.torch.save_file(tensors, \"data.safetensors\")"},
+      {".pth", "safetensors.torch.save_file(tensors, \"data.safetensors\")"}};
+  const auto remedy = remedies.find(fs::path(path).extension().string());
+  if (remedy == remedies.end() || !fs::exists(path)) return;
+  throw FormatError(
+      ErrorKind::DamagedData,
+      fmt::format("{}: {} files are not read; expected .safetensors, .npy, .parquet, .arrow or .feather; in "
+                  "Python: {}",
+                  path, remedy->first, remedy->second));
+}
+
 std::vector<FileTensor> open_tensors(const std::string& kind, const std::string& path,
                                      const std::vector<model::ModelInput>& inputs) {
+  refuse_other_formats(path);
   if (files::has_columns(path)) return open_columns(path, inputs);
   if (fs::is_directory(path)) return open_folder(path, inputs);
   if (is_list(path)) return open_list(kind, path, inputs);

@@ -35,6 +35,9 @@ struct FileTensor {
 [[nodiscard]] std::vector<FileTensor> open_tensors(const std::string& kind, const std::string& path,
                                                    const std::vector<model::ModelInput>& inputs);
 
+/// Throws FormatError for a file of tables or arrays that no source reads, such as .csv: says which it should be.
+void refuse_other_formats(const std::string& path);
+
 /// The files that open_tensors reads.
 [[nodiscard]] std::vector<std::string> tensor_files(const std::string& kind, const std::string& path);
 

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
@@ -29,7 +30,13 @@ struct TokenFiles {
 TokenFiles parse_argument(const std::string& text) {
   constexpr std::string_view kOption = ",column=";
   const std::size_t begin = text.rfind(kOption);
-  if (begin == std::string::npos) return {text, ""};
+  if (begin == std::string::npos) {
+    const std::size_t comma = text.rfind(',');
+    if (comma != std::string::npos && text.find('=', comma) != std::string::npos && !std::filesystem::exists(text))
+      throw std::invalid_argument(
+          fmt::format("data source tokens: found \"{}\", expected PATH or PATH,column=NAME", text));
+    return {text, ""};
+  }
   TokenFiles out{text.substr(0, begin), text.substr(begin + kOption.size())};
   if (out.column.empty()) throw std::invalid_argument("data source tokens: column= is empty, expected a column's name");
   return out;
@@ -57,6 +64,7 @@ std::pair<at::Tensor, std::string> read_tokens(const TokenFiles& argument, const
   if (!argument.column.empty())
     throw InputError(ErrorKind::DataMismatch,
                      argument.path + ": column= is for Parquet and Arrow files (.parquet, .arrow, .feather)");
+  refuse_other_formats(argument.path);
   const FileTensor file = open_npy(argument.path);
   std::int64_t count = 1;
   for (const std::int64_t axis : file.shape) count *= axis;

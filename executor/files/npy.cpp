@@ -112,7 +112,7 @@ NpyHeader parse_npy_header(const std::string& text, std::int64_t bytes, const st
   constexpr std::size_t kLength = 8;
   const auto byte = [&](std::size_t i) { return static_cast<std::size_t>(static_cast<unsigned char>(text[i])); };
   if (text.size() < kLength + 2 || text.compare(0, kVersion, "\x93NUMPY") != 0)
-    throw FormatError(ErrorKind::DamagedData, file + ": is not a NumPy file: wrong magic string");
+    throw FormatError(ErrorKind::DamagedData, file + ": is not a NumPy file (.npy): does not begin with \\x93NUMPY");
   const std::size_t version = byte(kVersion);
   if (version < 1 || version > 3)
     throw FormatError(ErrorKind::DamagedData,

@@ -8,6 +8,7 @@
 #include "costmodel/errors.h"
 #include "executor/data/data_source.h"
 #include "tests/support/places.h"
+#include "tests/support/run_command.h"
 
 // The sources tensors and tokens on Parquet and Arrow files (tests/golden/columns).
 
@@ -131,6 +132,7 @@ TEST(ColumnSources, NameTheTokensThatDoNotFit) {
           "has neither a column \"tokens\" nor \"input_ids\"; add ,column=NAME, where NAME is one of x,");
   refuses(source + ",column=x", text_model(), "column \"x\": found float64, expected integers");
   refuses(source + ",column=", text_model(), "column= is empty, expected a column's name");
+  refuses(source + ",col=x", text_model(), ",col=x\", expected PATH or PATH,column=NAME");
   model::Model small = text_model();
   small.inputs[1].classes = 1000;
   refuses(source + ",column=text", small,
@@ -139,6 +141,21 @@ TEST(ColumnSources, NameTheTokensThatDoNotFit) {
   for (model::ModelInput& each : small.inputs) each.shape = {18};
   refuses(source + ",column=text", small,
           "column \"text\": 18 tokens, must be at least 19, one more than sequence=18 of model m");
+}
+
+TEST(OtherFormats, AreRefusedWithWhatToDo) {
+  const testing::CommandFolder folder;
+  folder.write("data.csv", "x,y\n1,2\n");
+  folder.write("data.npz", "PK");
+  const std::string csv = (folder.path() / "data.csv").string();
+  const std::string expected = csv +
+                               ": .csv files are not read; expected .safetensors, .npy, .parquet, .arrow or .feather; "
+                               "in Python: pandas.read_csv(FILE).to_parquet(\"data.parquet\")";
+  refuses("tensors:" + csv, three_inputs(), expected);
+  refuses("tokens:" + csv, text_model(), expected);
+  refuses("tensors:" + (folder.path() / "data.npz").string(), three_inputs(),
+          "numpy.save(\"NAME.npy\", array) for each");
+  refuses("tensors:nowhere.csv", three_inputs(), "nowhere.csv: cannot read: No such file or directory");
 }
 
 }  // namespace
