@@ -57,6 +57,10 @@ const LayerSource& source_of(const std::string& name) {
   for (const LayerSource& source : layer_sources()) {
     if (source.ending.empty() != file && source.has(name)) return source;
   }
+  if (name.find(".py:") != std::string::npos || name.ends_with(".py"))
+    throw InputError(ErrorKind::NotAModel,
+                     fmt::format("{}: is Python; export the model first: stagecraft export-model {} ... -o model.pt2",
+                                 name, name.ends_with(".py") ? name + ":FUNCTION" : name));
   if (file) refuse_file(name);
   throw InputError(
       ErrorKind::UnknownName,

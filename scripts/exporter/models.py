@@ -122,6 +122,8 @@ def find_model(text, arguments, pretrained, head=None, loss=None):
         return _torchvision(text.removeprefix("torchvision:"), arguments, pretrained)
     if text.startswith("transformers:"):
         return _transformers(text.removeprefix("transformers:"), arguments, pretrained, head, loss)
+    if text.endswith(".py"):
+        raise ExportError(f"MODEL {text}: which model? Write {text}:NAME, where NAME is a function or class in it that builds the model")
     if ":" not in text:
         return _torchvision(text, arguments, pretrained)
     if pretrained:

@@ -751,6 +751,7 @@ class Messages(InFolder):
         self.says(1, f'MODEL {HARD}: unknown callable "Nothing", known are', f"{HARD}:Nothing", *own)
         self.says(1, f'there is no file {self.folder}/none.py', f"{self.folder}/none.py:build", *own)
         self.says(1, "there is no module nowhere", "nowhere:build", *own)
+        self.says(1, f"MODEL {HARD}: which model? Write {HARD}:NAME", HARD, *own)
         self.says(1, f"{HARD}:not_a_model: returns dict, must return a torch.nn.Module", f"{HARD}:not_a_model", *own)
         self.says(1, f"{OWN}:Mlp: building the model fails, TypeError:", f"{OWN}:Mlp", *own, "--model-args", "depth=2")
         self.says(1, '--model-args "depth": must be key=value', f"{OWN}:Mlp", *own, "--model-args", "depth")

@@ -122,6 +122,17 @@ TEST(BuildModel, ListsTheKnownModels) {
                                            ", and files that end in .pt2 or .pt"));
 }
 
+TEST(BuildModel, SaysToExportAModelInPython) {
+  const auto says = [](const std::string& text) { return ThrowsMessage<std::invalid_argument>(text); };
+  EXPECT_THAT(
+      [] { (void)intake::build_model("my/model.py:build", {}); },
+      says("my/model.py:build: is Python; export the model first: stagecraft export-model my/model.py:build ... "
+           "-o model.pt2"));
+  EXPECT_THAT([] { (void)intake::build_model("model.py", {}); },
+              says("model.py: is Python; export the model first: stagecraft export-model model.py:FUNCTION ... "
+                   "-o model.pt2"));
+}
+
 TEST(BuildModel, ListsTheKnownOptions) {
   EXPECT_THAT(
       [] { (void)intake::build_model("mlp", {{"depth", "3"}}); },
