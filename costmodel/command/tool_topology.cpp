@@ -9,11 +9,12 @@ namespace stagecraft {
 
 void declare_devices(CLI::App& app, TopologyRequest& request, const std::string& note) {
   app.add_option("-n,--devices", request.devices,
-                 "number of devices per level, innermost first; replaces TOPOLOGY" + note)
+                 "number of devices per level, innermost first; 8,4 is four hosts of 8; replaces TOPOLOGY" + note)
       ->delimiter(',')
       ->transform(integer(1))
       ->type_name("COUNT ...");
-  app.add_option("-b,--bandwidths", request.bandwidths, "bandwidth of each level of --devices (default: 1e9)")
+  app.add_option("-b,--bandwidths", request.bandwidths,
+                 "bandwidth of each level's links (default: 1e9, which is 8 Gbit/s)")
       ->delimiter(',')
       ->transform(number_above(0))
       ->type_name("BYTES_PER_S ...");
