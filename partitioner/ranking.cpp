@@ -17,7 +17,6 @@
 #include "costmodel/text/replicas_text.h"
 #include "partitioner/list_strategies.h"
 #include "partitioner/pipedream.h"
-#include "partitioner/remedies.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -374,10 +373,14 @@ StrategyResult rank_plans(const Graph& graph, const Topology& topology, const Co
     changed.plan = other;
     return least_need(g, t, costs, changed);
   };
-  return Infeasible{"no plan fits in memory; the smallest (" + first.origin + ") " +
-                        memory_excess(first, topology, constraints) +
-                        remedies_text(graph, topology, settings, *memory_limit(topology, constraints), need),
-                    ErrorKind::DoesNotFit};
+  return Infeasible{no_plan_fits(first, graph, topology, constraints, need), ErrorKind::DoesNotFit};
+}
+
+std::string no_plan_fits(const RankedPlan& smallest, const Graph& graph, const Topology& topology,
+                         const Constraints& constraints, const NeedOf& need) {
+  return "no plan fits in memory; in the smallest (" + smallest.origin + ") " +
+         memory_excess(smallest, topology, constraints) +
+         remedies_text(graph, topology, constraints.plan, *memory_limit(topology, constraints), need);
 }
 
 Strategy auto_strategy() {
@@ -387,6 +390,7 @@ Strategy auto_strategy() {
       "pipedream and profile, also on fewer devices; the shortest predicted step wins; within 1 %, the fewest devices, "
       "then stages";
   out.plan = rank_plans;
+  out.least_need = least_need;
   out.objective = [](const Graph& graph, const Topology& topology, const CostModel& costs, const Constraints&,
                      const Plan& plan) -> std::optional<double> {
     const auto predicted = costs.predict(graph, topology, plan);

@@ -84,6 +84,10 @@ struct Strategy {
   /// that it does not consider.
   std::function<std::optional<double>(const Graph&, const Topology&, const CostModel&, const Constraints&, const Plan&)>
       objective;
+  /// The least memory of a device that a plan of the strategy was found to need, whatever the limit; absent if it has
+  /// no plan. Unset: its plan is the one to look at.
+  std::function<std::optional<Bytes>(const Graph&, const Topology&, const CostModel&, const Constraints&)> least_need =
+      nullptr;
   bool exact = false;              ///< no plan that it considers has a smaller objective than its first
   bool compares = false;           ///< its ranking shows how others compare with the first
   bool takes_hand = false;         ///< its plans may have layers where the user wants them: --pin, --no-cut-in

@@ -54,8 +54,8 @@ std::optional<Bytes> need_of(const Question& question) {
     const std::string& strategy = question.options.strategy;
     Topology unlimited = question.topology;
     unlimited.device.memory.reset();
-    if (strategy.empty() || strategy_by_name(strategy).compares)
-      return least_need(question.graph, unlimited, question.costs, free);
+    const Strategy& owner = strategy_by_name(strategy.empty() ? kDefaultStrategy : strategy);
+    if (owner.least_need) return owner.least_need(question.graph, unlimited, question.costs, free);
     auto result = plan_with(strategy, question.graph, unlimited, question.costs, free);
     const auto* ranking = std::get_if<Ranking>(&result);
     if (ranking == nullptr) return std::nullopt;

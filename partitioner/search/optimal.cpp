@@ -24,6 +24,7 @@
 #include "partitioner/search/placed_plans.h"
 #include "partitioner/search/predicted_plans.h"
 #include "partitioner/search/search_context.h"
+#include "partitioner/search/smallest_plan.h"
 #include "partitioner/search/split_polish.h"
 #include "partitioner/search/trip_search.h"
 
@@ -61,6 +62,9 @@ constexpr std::size_t kLeastFromPath = 3;
 constexpr double kCautious = 0.15;
 /// How closely the bound by SegmentBound is found, which takes no time.
 constexpr double kSegmentPrecision = 1e-4;
+/// For the search for the plan with the least memory, if none fits, and for that after each change that might help.
+constexpr Seconds kSmallestTime(0.5);
+constexpr Seconds kRemedyTime(0.1);
 
 bool is_in_order(const Candidate& candidate) {
   int next = 0;
@@ -319,6 +323,9 @@ class Search {
   StrategyResult result(Seconds low) {
     Ranking out{plans_.take(), std::move(skipped_), slower_};
     const bool is_all = !out.plans.empty() && out.plans.front().fits;
+    if (!is_all && context_.limit) {
+      if (std::optional<StrategyResult> small = smallest(low)) return std::move(*small);
+    }
     if (!is_all) {
       StrategyResult other = rank_plans(graph_, topology_, model_, constraints_);
       if (auto* infeasible = std::get_if<Infeasible>(&other)) return std::move(*infeasible);
@@ -328,6 +335,28 @@ class Search {
     out.lower_bound = first.plan.lower_bound = up_to(low, first.prediction.iteration);
     if (is_all) out.others_lower_bound = std::min(low, plans_.least_dropped());
     return out;
+  }
+
+  /// Where the search found no plan that fits: one that does after all, else why not. Absent without candidates.
+  std::optional<StrategyResult> smallest(Seconds low) {
+    const auto small = smallest_plan(graph_, topology_, model_, constraints_, kSmallestTime);
+    if (!small) return std::nullopt;
+    RankedPlan ranked = predicted_plan(small->origin, graph_, topology_, small->candidate, model_, constraints_);
+    if (ranked.fits) {
+      ranked.plan.lower_bound = up_to(low, ranked.prediction.iteration);
+      Ranking out{{}, std::move(skipped_), slower_};
+      out.lower_bound = ranked.plan.lower_bound;
+      out.others_lower_bound = low;
+      out.plans.push_back(std::move(ranked));
+      return out;
+    }
+    const NeedOf need = [&](const Graph& g, const Topology& t, const PlanSettings& other) -> std::optional<Bytes> {
+      Constraints changed = constraints_;
+      changed.plan = other;
+      const auto found = smallest_plan(g, t, model_, changed, kRemedyTime);
+      return found ? std::optional(found->need) : std::nullopt;
+    };
+    return Infeasible{no_plan_fits(ranked, graph_, topology_, constraints_, need), ErrorKind::DoesNotFit};
   }
 
   /// The best plan, if it is shorter than the given one.
@@ -437,6 +466,11 @@ Strategy optimal_strategy() {
     return Search(graph, topology, costs, constraints).run();
   };
   out.objective = objective;
+  out.least_need = [](const Graph& graph, const Topology& topology, const CostModel& costs,
+                      const Constraints& constraints) -> std::optional<Bytes> {
+    const auto found = smallest_plan(graph, topology, costs, constraints, kRemedyTime);
+    return found ? std::optional(found->need) : std::nullopt;
+  };
   out.exact = true;
   out.compares = true;
   out.takes_hand = true;

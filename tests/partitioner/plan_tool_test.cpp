@@ -1,10 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <regex>
 #include <sstream>
 
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/text/units_text.h"
 #include "partitioner/strategy.h"
 #include "tests/partitioner/plan_command_test.h"
 #include "tests/support/chains.h"
@@ -125,7 +127,7 @@ TEST_F(PlanTool, RefusesAPlanThatNeedsMoreMemoryThanTheLimit) {
   EXPECT_THAT(small.err, HasSubstr("on each device, the limit is 1.00 MiB"));
   const Outcome none = run("graph.json topology.json --memory-limit 1MiB");
   EXPECT_EQ(none.status, 1);
-  EXPECT_THAT(none.err, HasSubstr("no plan fits in memory; the smallest ("));
+  EXPECT_THAT(none.err, HasSubstr("no plan fits in memory; in the smallest ("));
 }
 
 TEST_F(PlanTool, TakesTheShortestPredictedStepOfAllStrategiesUnlessAskedOtherwise) {
@@ -328,6 +330,30 @@ TEST_F(PlanTool, SkipsCandidatesThatDoNotSuitAndSaysWhy) {
   EXPECT_EQ(run("chain.json -n 4 --stages 9").status, 1);
 }
 
+// The first two layers take as long as the last one, and most of the memory: `auto` cuts behind them. The smallest plan
+// is one of the two cuts, whose own messages say what they need.
+TEST_F(PlanTool, FindsTheSmallestPlanWhereNothingFits) {
+  Graph graph = testing::chain_graph({1, 1, 2}, {1, 1, 1});
+  const std::vector<std::int64_t> saved{1000, 1000, 10};
+  for (std::size_t i = 0; i < saved.size(); ++i) {
+    graph.layers[i].saved_bytes = Bytes(saved[i]);
+    graph.layers[i].workspace_bytes = Bytes(0);
+  }
+  write("chain.json", format::graph_json(graph));
+  const std::string one = "chain.json -n 2 --schedule gpipe --microbatches 2 --memory-limit 1";
+  const auto need_of = [](const std::string& text) {
+    std::smatch found;
+    EXPECT_TRUE(std::regex_search(text, found, std::regex("needs up to ([0-9.]+ [KMG]?i?B)"))) << text;
+    return parse_bytes(found[1].str());
+  };
+  const std::string wide = run(one + " --split-at l2").err;
+  const std::string even = run(one + " --split-at l1").err;
+  ASSERT_LT(need_of(even), need_of(wide)) << wide << even;
+  const std::string least = run("chain.json -n 2 --stages 2 --schedule gpipe --microbatches 2 --memory-limit 1").err;
+  EXPECT_THAT(least, HasSubstr("no plan fits in memory; in the smallest (optimal) stage "));
+  EXPECT_EQ(need_of(least), need_of(even)) << least << even;
+}
+
 // Four layers that keep 25 bytes for each of the four microbatches of gpipe: 400 B. With recomputation a stage keeps
 // those of one microbatch, 100 B; layer by layer 25 B. With 2 instead of 8 samples a layer keeps 7 B (6.25, rounded
 // up), 112 B in total; with 1 sample 4 B, 64 B in total, or 16 B with recomputation. Four devices as replicas hold one
@@ -345,7 +371,7 @@ TEST_F(PlanTool, SaysWhatWouldFitWhereNothingDoes) {
   EXPECT_EQ(some.status, 1);
   EXPECT_EQ(
       some.err,
-      "stagecraft-plan: chain.json: no plan fits in memory; the smallest (pipedream) stage 0 needs up to 408 B on "
+      "stagecraft-plan: chain.json: no plan fits in memory; in the smallest (pipedream) stage 0 needs up to 408 B on "
       "each device, the limit is 120 B; these would fit: --recompute (102 B), microbatches of 2 samples instead of "
       "8 (114 B), 4 devices instead of 1 (102 B) [SC2102]\n");
   const Outcome both = run(one + "20");

@@ -245,7 +245,8 @@ TEST_F(ChoicesTool, NamesWhatTheGraphLacks) {
   refuses("graph.json topology.json --global-batch 1", 1,
           "its microbatches have 2 samples, which do not divide --global-batch 1; 2 would do");
   refuses("graph.json topology.json --global-batch 2097154", 1, "at most 1048576 are possible");
-  refuses("graph.json topology.json --top 3 --memory-limit 1", 1, "graph.json: no plan fits in memory; the smallest");
+  refuses("graph.json topology.json --top 3 --memory-limit 1", 1,
+          "graph.json: no plan fits in memory; in the smallest");
 }
 
 TEST_F(ChoicesTool, ReplacesNoFolderOfSomethingElse) {

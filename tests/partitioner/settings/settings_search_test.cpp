@@ -282,7 +282,7 @@ TEST(SettingsSearch, SaysWhatWouldFitWhereNothingDoes) {
   EXPECT_THAT([&] { (void)search_settings(space, testing::flat_topology(1), simulated_costs()); },
               ThrowsMessage<NoAnswerError>(AllOf(HasSubstr("no plan with any of 9 settings; with 4 microbatches of 1 "
                                                            "samples, gpipe, recompute "),
-                                                 HasSubstr("no plan fits in memory; the smallest"))));
+                                                 HasSubstr("no plan fits in memory; in the smallest"))));
   space.constraints.memory_limit.reset();
   space.constraints.stages = 2;  // on one device
   EXPECT_THAT(
