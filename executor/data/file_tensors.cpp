@@ -205,6 +205,19 @@ FileTensor open_npy(const std::string& path) {
   return {path, header.dtype, header.shape, std::nullopt, file, file->at(header.begin)};
 }
 
+std::optional<std::pair<std::int64_t, at::Tensor>> values_outside(const at::Tensor& bytes, at::ScalarType type,
+                                                                  std::int64_t least, std::int64_t end) {
+  constexpr std::int64_t kAtOnce = std::int64_t{1} << 20;
+  for (std::int64_t first = 0; first < bytes.size(0); first += kAtOnce) {
+    const std::int64_t count = std::min(kAtOnce, bytes.size(0) - first);
+    at::Tensor values = bytes.narrow(0, first, count).clone().view(type).to(at::kLong).squeeze(-1);
+    const auto [low, high] = at::aminmax(values);
+    if (low.item<std::int64_t>() < least || high.item<std::int64_t>() >= end)
+      return std::pair(first, std::move(values));
+  }
+  return std::nullopt;
+}
+
 void refuse_other_formats(const std::string& path) {
   static const std::map<std::string, std::string> remedies{
       {".csv", "pandas.read_csv(FILE).to_parquet(\"data.parquet\")"},

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "executor/model/model.h"
@@ -34,6 +35,12 @@ struct FileTensor {
 /// the files. Messages name `kind`. Throws FormatError for a missing tensor, listing those present, and a damaged file.
 [[nodiscard]] std::vector<FileTensor> open_tensors(const std::string& kind, const std::string& path,
                                                    const std::vector<model::ModelInput>& inputs);
+
+/// The first million of integers of which one is outside [least, end): where they begin, and their values as int64.
+/// `bytes` has two axes: the integers of this type, and the bytes of each. Absent if all are inside.
+[[nodiscard]] std::optional<std::pair<std::int64_t, at::Tensor>> values_outside(const at::Tensor& bytes,
+                                                                                at::ScalarType type, std::int64_t least,
+                                                                                std::int64_t end);
 
 /// Throws FormatError for a file of tables or arrays that no source reads, such as .csv: says which it should be.
 void refuse_other_formats(const std::string& path);

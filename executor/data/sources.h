@@ -22,8 +22,8 @@ namespace stagecraft::data {
 /// The sequence length of a model that data source `kind` can train: its inputs are tokens int64[sequence], under any
 /// name, and target int64[sequence]. Throws InputError for another model.
 [[nodiscard]] std::int64_t sequence_of(const std::string& kind, const model::Model& model);
-/// Windows of a text for such a model: the target is the token after each. `tokens` are integers of one axis, more than
-/// `sequence`. With a `seed` windows begin at random positions, otherwise they are consecutive.
+/// Windows of a text for such a model: the target is the token after each. `tokens` are contiguous integers of one
+/// axis, more than `sequence`. With a `seed` windows begin at random positions, otherwise they are consecutive.
 [[nodiscard]] std::unique_ptr<DataSource> token_windows(at::Tensor tokens, std::int64_t sequence,
                                                         std::optional<std::uint64_t> seed);
 

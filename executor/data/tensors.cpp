@@ -1,4 +1,3 @@
-#include <ATen/ops/aminmax.h>
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -15,9 +14,6 @@
 
 namespace stagecraft::data {
 namespace {
-
-/// Number of values checked at a time.
-constexpr std::int64_t kAtOnce = std::int64_t{1} << 20;
 
 std::string spec_text(const std::string& dtype, const std::vector<std::string>& shape) {
   return fmt::format("{}[{}]", dtype, fmt::join(shape, ", "));
@@ -46,24 +42,20 @@ void check_range(const FileTensor& tensor, const model::ModelInput& input, std::
   std::int64_t count = 1;
   for (const std::int64_t axis : tensor.shape) count *= axis;
   const at::ScalarType type = tensor.dtype == at::kBool ? at::kByte : tensor.dtype;
-  const at::Tensor all = tensor.bytes({count});
-  for (std::int64_t first = 0; first < count; first += kAtOnce) {
-    const at::Tensor values = all.narrow(0, first, std::min(kAtOnce, count - first)).clone().view(type).to(at::kLong);
-    const auto [low, high] = at::aminmax(values);
-    if (low.item<std::int64_t>() >= least && high.item<std::int64_t>() < end) continue;
-    const std::int64_t* const begin = values.const_data_ptr<std::int64_t>();
-    const std::int64_t* const bad =
-        std::find_if(begin, begin + values.numel(), [&](std::int64_t value) { return value < least || value >= end; });
-    std::vector<std::int64_t> place;
-    std::int64_t rest = first + (bad - begin);
-    for (auto axis = tensor.shape.rbegin(); axis != tensor.shape.rend(); ++axis) {
-      place.insert(place.begin(), rest % *axis);
-      rest /= *axis;
-    }
-    throw FormatError(ErrorKind::DataMismatch,
-                      fmt::format("{}: input \"{}\": found {} at [{}], expected {}", tensor.path, input.name, *bad,
-                                  fmt::join(place, ", "), wanted));
+  const auto outside = values_outside(tensor.bytes({count}), type, least, end);
+  if (!outside) return;
+  const auto& [first, values] = *outside;
+  const std::int64_t* const begin = values.const_data_ptr<std::int64_t>();
+  const std::int64_t* const bad =
+      std::find_if(begin, begin + values.numel(), [&](std::int64_t value) { return value < least || value >= end; });
+  std::vector<std::int64_t> place;
+  std::int64_t rest = first + (bad - begin);
+  for (auto axis = tensor.shape.rbegin(); axis != tensor.shape.rend(); ++axis) {
+    place.insert(place.begin(), rest % *axis);
+    rest /= *axis;
   }
+  throw FormatError(ErrorKind::DataMismatch, fmt::format("{}: input \"{}\": found {} at [{}], expected {}", tensor.path,
+                                                         input.name, *bad, fmt::join(place, ", "), wanted));
 }
 
 class Tensors : public DataSource {

@@ -1,6 +1,8 @@
+#include <ATen/Dispatch.h>
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "costmodel/errors.h"
@@ -20,8 +22,11 @@ class TokenWindows : public DataSource {
     std::vector<at::Tensor> out;
     for (const int input : inputs) {
       at::Tensor windows = at::empty({samples, sequence_}, at::TensorOptions().dtype(at::kLong));
-      for (std::int64_t i = 0; i < samples; ++i)
-        windows.select(0, i).copy_(tokens_.narrow(0, place(first + i) + (input == kTarget ? 1 : 0), sequence_));
+      AT_DISPATCH_INTEGRAL_TYPES(tokens_.scalar_type(), "token_windows", [&] {
+        const scalar_t* const tokens = tokens_.const_data_ptr<scalar_t>() + (input == kTarget ? 1 : 0);
+        std::int64_t* to = windows.mutable_data_ptr<std::int64_t>();
+        for (std::int64_t i = 0; i < samples; ++i) to = std::copy_n(tokens + place(first + i), sequence_, to);
+      });
       out.push_back(std::move(windows));
     }
     return out;

@@ -18,9 +18,6 @@
 namespace stagecraft::data {
 namespace {
 
-/// Number of tokens checked at a time.
-constexpr std::int64_t kAtOnce = std::int64_t{1} << 20;
-
 /// PATH[,column=NAME].
 struct TokenFiles {
   std::string path;
@@ -81,21 +78,20 @@ void check_tokens(const at::Tensor& tokens, const std::string& place, const mode
   const model::ModelInput& input = model.inputs[0];
   const std::int64_t least = std::max(input.least, model.inputs[1].least);
   const std::int64_t end = std::min(input.classes, model.inputs[1].classes);
-  for (std::int64_t first = 0; first < tokens.numel(); first += kAtOnce) {
-    const auto [low, high] = at::aminmax(tokens.narrow(0, first, std::min(kAtOnce, tokens.numel() - first)));
-    const bool below = low.item<std::int64_t>() < least;
-    const std::int64_t bad = (below ? low : high).item<std::int64_t>();
-    if (!below && bad < end) continue;
-    std::string remedy;
-    if (input.range_setting) {
-      remedy = fmt::format(", or another range with --input-range {}=LOW..HIGH", input.name);
-    } else if (!below) {
-      remedy = fmt::format(": set vocabulary={} or more", bad + 1);
-    }
-    throw FormatError(ErrorKind::DataMismatch,
-                      fmt::format("{}: found token {}, model {} has {}..{} (upper end excluded){}", place, bad,
-                                  model.name, least, end, remedy));
+  const auto outside = values_outside(tokens.unsqueeze(-1).view(at::kByte), tokens.scalar_type(), least, end);
+  if (!outside) return;
+  const auto [low, high] = at::aminmax(outside->second);
+  const bool below = low.item<std::int64_t>() < least;
+  const std::int64_t bad = (below ? low : high).item<std::int64_t>();
+  std::string remedy;
+  if (input.range_setting) {
+    remedy = fmt::format(", or another range with --input-range {}=LOW..HIGH", input.name);
+  } else if (!below) {
+    remedy = fmt::format(": set vocabulary={} or more", bad + 1);
   }
+  throw FormatError(ErrorKind::DataMismatch,
+                    fmt::format("{}: found token {}, model {} has {}..{} (upper end excluded){}", place, bad,
+                                model.name, least, end, remedy));
 }
 
 /// Windows of the tokens in a file: the rows of a column, or all axes of an array, follow each other.

@@ -1,6 +1,5 @@
 #include "executor/files/columns.h"
 
-#include <ATen/ops/aminmax.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -93,27 +92,15 @@ arrow::ipc::IpcReadOptions only(const arrow::Schema& schema, const std::vector<s
   return out;
 }
 
-FileColumns read_arrow_file(const std::shared_ptr<arrow::io::RandomAccessFile>& bytes,
-                            const std::vector<std::string>& names, const std::string& file) {
-  const auto schema = value_of(arrow::ipc::RecordBatchFileReader::Open(bytes), file)->schema();
+/// By arrow::ipc::RecordBatchFileReader or RecordBatchStreamReader.
+template <typename Reader>
+FileColumns read_arrow(const std::shared_ptr<arrow::io::RandomAccessFile>& bytes, const std::vector<std::string>& names,
+                       const std::string& file) {
+  const auto schema = value_of(Reader::Open(bytes), file)->schema();
   check_names(*schema, names, file);
   if (names.empty()) return {schema, {}};
-  const auto reader = value_of(arrow::ipc::RecordBatchFileReader::Open(bytes, only(*schema, names)), file);
-  return from_table(*value_of(reader->ToTable(), file), names);
-}
-
-FileColumns read_arrow_stream(const std::shared_ptr<arrow::io::RandomAccessFile>& bytes,
-                              const std::vector<std::string>& names, const std::string& file) {
-  const auto schema =
-      value_of(arrow::ipc::RecordBatchStreamReader::Open(std::static_pointer_cast<arrow::io::InputStream>(bytes)), file)
-          ->schema();
-  check_names(*schema, names, file);
-  if (names.empty()) return {schema, {}};
-  check(bytes->Seek(0), file);
-  const auto reader = value_of(arrow::ipc::RecordBatchStreamReader::Open(
-                                   std::static_pointer_cast<arrow::io::InputStream>(bytes), only(*schema, names)),
-                               file);
-  return from_table(*value_of(reader->ToTable(), file), names);
+  check(bytes->Seek(0), file);  // a stream has read on
+  return from_table(*value_of(value_of(Reader::Open(bytes, only(*schema, names)), file)->ToTable(), file), names);
 }
 
 FileColumns read_file(const std::string& file, const std::vector<std::string>& names) {
@@ -123,11 +110,11 @@ FileColumns read_file(const std::string& file, const std::vector<std::string>& n
   const std::shared_ptr<arrow::io::RandomAccessFile> bytes = std::move(mapped).ValueUnsafe();
   const std::string magic = value_of(bytes->ReadAt(0, kMagicBytes), file)->ToString();
   if (magic.starts_with("PAR1")) return read_parquet(bytes, names, file);
-  if (magic.starts_with("ARROW1")) return read_arrow_file(bytes, names, file);
+  if (magic.starts_with("ARROW1")) return read_arrow<arrow::ipc::RecordBatchFileReader>(bytes, names, file);
   if (magic.starts_with("FEA1")) refuse(file, "is a Feather file of version 1; write it as version 2");
   if (!magic.starts_with("\xFF\xFF\xFF\xFF"))
     refuse(file, "is neither Parquet nor Arrow: begins with neither PAR1, ARROW1 nor a stream's marker");
-  return read_arrow_stream(bytes, names, file);
+  return read_arrow<arrow::ipc::RecordBatchStreamReader>(bytes, names, file);
 }
 
 /// Collects the numbers of a column, file after file.
@@ -167,7 +154,6 @@ class Collector {
 
   /// All lists at this depth have to be of one length; the rows of the outermost are counted.
   void note(std::size_t depth, std::int64_t row, std::int64_t length) {
-    if (lengths_.size() <= depth) lengths_.resize(depth + 1);
     if (!lengths_[depth]) lengths_[depth] = length;
     if (*lengths_[depth] == length || !uneven_.empty()) return;
     const std::string where = depth == 0 ? fmt::format("row {}: ", first_row_ + row) : "";
