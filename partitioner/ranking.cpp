@@ -17,6 +17,7 @@
 #include "costmodel/text/replicas_text.h"
 #include "partitioner/list_strategies.h"
 #include "partitioner/pipedream.h"
+#include "partitioner/remedies.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -368,19 +369,20 @@ StrategyResult rank_plans(const Graph& graph, const Topology& topology, const Co
   sort_by_merit(out.plans);
   const RankedPlan& first = out.plans.front();
   if (first.fits) return out;
+  return no_plan_fits(first, graph, topology, costs, constraints, least_need);
+}
+
+Infeasible no_plan_fits(const RankedPlan& smallest, const Graph& graph, const Topology& topology,
+                        const CostModel& costs, const Constraints& constraints, const LeastNeed& least_need) {
   const NeedOf need = [&](const Graph& g, const Topology& t, const PlanSettings& other) {
     Constraints changed = constraints;
     changed.plan = other;
     return least_need(g, t, costs, changed);
   };
-  return Infeasible{no_plan_fits(first, graph, topology, constraints, need), ErrorKind::DoesNotFit};
-}
-
-std::string no_plan_fits(const RankedPlan& smallest, const Graph& graph, const Topology& topology,
-                         const Constraints& constraints, const NeedOf& need) {
-  return "no plan fits in memory; in the smallest (" + smallest.origin + ") " +
-         memory_excess(smallest, topology, constraints) +
-         remedies_text(graph, topology, constraints.plan, *memory_limit(topology, constraints), need);
+  return {"no plan fits in memory; in the smallest (" + smallest.origin + ") " +
+              memory_excess(smallest, topology, constraints) +
+              remedies_text(graph, topology, constraints.plan, *memory_limit(topology, constraints), need),
+          ErrorKind::DoesNotFit};
 }
 
 Strategy auto_strategy() {

@@ -6,7 +6,6 @@
 
 #include "costmodel/units.h"
 #include "partitioner/candidate.h"
-#include "partitioner/remedies.h"
 #include "partitioner/strategy.h"
 
 namespace stagecraft::partitioner {
@@ -51,11 +50,11 @@ struct Drafts {
 [[nodiscard]] std::optional<Bytes> least_need(const Graph& graph, const Topology& topology, const CostModel& costs,
                                               const Constraints& constraints);
 
-/// "no plan fits in memory; in the smallest (pipedream) stage 0 needs up to 755 KiB on each device, the limit is 660
-/// KiB; these would fit: ...": why there is no plan, where `smallest` needs the least memory. See remedies_text for the
-/// end.
-[[nodiscard]] std::string no_plan_fits(const RankedPlan& smallest, const Graph& graph, const Topology& topology,
-                                       const Constraints& constraints, const NeedOf& need);
+/// Says that not even `smallest`, the plan that needs the least memory, fits: by how much, and what would fit by
+/// remedies_text with `least_need`. "no plan fits in memory; in the smallest (pipedream) stage 0 needs up to ...".
+[[nodiscard]] Infeasible no_plan_fits(const RankedPlan& smallest, const Graph& graph, const Topology& topology,
+                                      const CostModel& costs, const Constraints& constraints,
+                                      const LeastNeed& least_need);
 
 /// "skipped 3 candidates: schedule ... does not support replicas; gpipe, 1f1b, ... do (2); ... (1)"; empty if there are
 /// none.

@@ -72,6 +72,10 @@ struct Ranking {
 /// Plans, best first, or why there is none.
 using StrategyResult = std::variant<Ranking, Infeasible>;
 
+/// The least memory of a device; absent without a plan.
+using LeastNeed =
+    std::function<std::optional<Bytes>(const Graph&, const Topology&, const CostModel&, const Constraints&)>;
+
 /// A way to turn a graph and a topology into plans. `plan` expects a graph and a topology that validate() accepts; its
 /// plans are valid for them and meet the constraints, and equal calls give equal results unless a limit on its time
 /// ends a search. It throws std::invalid_argument for constraints and options that it does not support.
@@ -86,8 +90,7 @@ struct Strategy {
       objective;
   /// The least memory of a device that a plan of the strategy was found to need, whatever the limit; absent if it has
   /// no plan. Unset: its plan is the one to look at.
-  std::function<std::optional<Bytes>(const Graph&, const Topology&, const CostModel&, const Constraints&)> least_need =
-      nullptr;
+  LeastNeed least_need = nullptr;
   bool exact = false;              ///< no plan that it considers has a smaller objective than its first
   bool compares = false;           ///< its ranking shows how others compare with the first
   bool takes_hand = false;         ///< its plans may have layers where the user wants them: --pin, --no-cut-in

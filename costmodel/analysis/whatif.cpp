@@ -70,11 +70,11 @@ Seconds seconds(const std::string& value) {
   throw wrong(value, "a factor such as 0.5x or a time such as 5us");
 }
 
-/// parse_bytes of a value with a unit: of "2", nobody knows whether it was meant as a factor.
-Bytes bytes_with_unit(const std::string& value, const std::string& expected) {
+/// parse_bytes of `bytes`, all or a part of `value`. They need a unit: "2" may have been meant as a factor.
+Bytes bytes_with_unit(const std::string& bytes, const std::string& value, const std::string& expected) {
   try {
-    const bool has_unit = !number(value);
-    if (const Bytes out = parse_bytes(value); has_unit && out > Bytes(0)) return out;
+    const bool has_unit = !number(bytes);
+    if (const Bytes out = parse_bytes(bytes); has_unit && out > Bytes(0)) return out;
   } catch (const std::invalid_argument&) {}
   throw wrong(value, expected);
 }
@@ -83,10 +83,8 @@ Bytes bytes_with_unit(const std::string& value, const std::string& expected) {
 BytesPerSecond rate(const std::string& value) {
   constexpr const char* kExpected = "a factor such as 2x or a bandwidth such as 25GB/s";
   if (!value.ends_with("/s")) throw wrong(value, kExpected);
-  try {
-    const Bytes out = bytes_with_unit(value.substr(0, value.size() - 2), kExpected);
-    return BytesPerSecond(static_cast<double>(out.value));
-  } catch (const std::invalid_argument&) { throw wrong(value, kExpected); }
+  const Bytes out = bytes_with_unit(value.substr(0, value.size() - 2), value, kExpected);
+  return BytesPerSecond(static_cast<double>(out.value));
 }
 
 bool on_or_off(const std::string& value) {
@@ -330,7 +328,7 @@ void set_memory(Scenario& scenario, const Names&, const std::string& value) {
     if (!memory) throw std::invalid_argument("the topology gives no device memory to multiply");
     memory = Bytes(std::llround(static_cast<double>(memory->value) * *by));
   } else {
-    memory = bytes_with_unit(value, "a factor such as 2x or a size such as 80GiB");
+    memory = bytes_with_unit(value, value, "a factor such as 2x or a size such as 80GiB");
   }
 }
 

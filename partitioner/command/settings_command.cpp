@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <stdexcept>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/index.h"
 #include "costmodel/text/terminal.h"
 #include "partitioner/settings/settings_listing.h"
 #include "partitioner/settings/settings_search.h"
@@ -38,16 +40,20 @@ std::vector<Graph> profiles_of(const PlanRequest& request, const Graph& graph, c
   return out;
 }
 
+/// The file of the `index`-th of them.
+const std::string& file_of_profile(const PlanRequest& request, std::size_t index) {
+  return index == 0 ? request.graph : request.choice.more_graphs[index - 1];
+}
+
 /// Of profiles on a host that ranks share, some may lack their slowdown: steps of that size then look too short.
 void note_missing_slowdowns(const PlanRequest& request, const std::vector<Graph>& profiles) {
   const auto most = std::ranges::max_element(profiles, {}, [](const Graph& each) { return each.slowdown.size(); });
   for (std::size_t i = 0; i < profiles.size(); ++i) {
     if (profiles[i].slowdown.size() == most->slowdown.size()) continue;
-    const std::string& path = i == 0 ? request.graph : request.choice.more_graphs[i - 1];
     fmt::print(stderr,
                "warning: {}: the slowdown of {} ranks on one host was not measured, as it was for microbatches of {} "
                "samples; steps of this size look too short; profile it again with a larger --max-seconds\n",
-               path, most->slowdown.size(), most->microbatch_samples.value_or(1));
+               file_of_profile(request, i), most->slowdown.size(), most->microbatch_samples.value_or(1));
   }
 }
 
@@ -57,7 +63,12 @@ SizedGraphs graphs_of(const PlanRequest& request, const Graph& graph, const Topo
   if (!batch) return {{{graph, request.constraints.plan.microbatches, "", true}}, {}};
   const std::vector<Graph> profiles = profiles_of(request, graph, topology);
   note_missing_slowdowns(request, profiles);
-  return within(request.graph, [&] { return sized_graphs(profiles, *batch); });
+  SizedGraphs out = within(request.graph, [&] { return sized_graphs(profiles, *batch); });
+  for (SizedGraph& each : out.graphs) {
+    const auto profile = std::ranges::find(profiles, each.graph.microbatch_samples, &Graph::microbatch_samples);
+    if (profile != profiles.end()) each.file = file_of_profile(request, to_index(profile - profiles.begin()));
+  }
+  return out;
 }
 
 SettingSpace space_of(const PlanRequest& request, std::vector<SizedGraph> graphs, const Graph& graph) {
@@ -73,20 +84,12 @@ SettingSpace space_of(const PlanRequest& request, std::vector<SizedGraph> graphs
   return out;
 }
 
-/// The file of the profile with these microbatches.
-std::string file_of_samples(const PlanRequest& request, std::int64_t samples) {
-  for (const std::string& path : request.choice.more_graphs) {
-    if (format::read_graph(path).microbatch_samples == samples) return path;
-  }
-  return request.graph;
-}
-
 /// Says which graph predicts the plan, unless it is the request's.
 void note_graph(const PlanRequest& request, const Graph& graph, const SizedGraph& chosen) {
   if (chosen.graph.microbatch_samples == graph.microbatch_samples) return;
   const std::int64_t samples = chosen.graph.microbatch_samples.value_or(1);
   const std::string graph_text =
-      chosen.is_measured ? file_of_samples(request, samples)
+      chosen.is_measured ? chosen.file
                          : fmt::format("the graph of: stagecraft estimate {} --more-graphs {} --microbatch {}",
                                        request.graph, fmt::join(request.choice.more_graphs, " "), samples);
   fmt::print(stderr, "note: the plan has microbatches of {} samples, {}; to predict it, use {}\n", samples,

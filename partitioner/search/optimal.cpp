@@ -107,6 +107,13 @@ Seconds least_computation(const PipelineCosts& costs) {
   return std::max({spread, busiest, least_way(costs)}) * (1 - kEqual);
 }
 
+/// What smallest_plan needs, after a change that might help.
+std::optional<Bytes> least_need_of_moves(const Graph& graph, const Topology& topology, const CostModel& costs,
+                                         const Constraints& constraints) {
+  const auto found = smallest_plan(graph, topology, costs, constraints, kRemedyTime);
+  return found ? std::optional(found->need) : std::nullopt;
+}
+
 /// The plans that were predicted, and what is known about all others.
 class Search {
  public:
@@ -322,9 +329,13 @@ class Search {
 
   StrategyResult result(Seconds low) {
     Ranking out{plans_.take(), std::move(skipped_), slower_};
-    const bool is_all = !out.plans.empty() && out.plans.front().fits;
+    bool is_all = !out.plans.empty() && out.plans.front().fits;
     if (!is_all && context_.limit) {
-      if (std::optional<StrategyResult> small = smallest(low)) return std::move(*small);
+      if (std::optional<RankedPlan> small = smallest()) {
+        if (!small->fits) return no_plan_fits(*small, graph_, topology_, model_, constraints_, least_need_of_moves);
+        out.plans = {std::move(*small)};
+        is_all = true;
+      }
     }
     if (!is_all) {
       StrategyResult other = rank_plans(graph_, topology_, model_, constraints_);
@@ -337,26 +348,11 @@ class Search {
     return out;
   }
 
-  /// Where the search found no plan that fits: one that does after all, else why not. Absent without candidates.
-  std::optional<StrategyResult> smallest(Seconds low) {
+  /// Where the search found no plan that fits, the one that needs the least memory. Absent without candidates.
+  [[nodiscard]] std::optional<RankedPlan> smallest() const {
     const auto small = smallest_plan(graph_, topology_, model_, constraints_, kSmallestTime);
     if (!small) return std::nullopt;
-    RankedPlan ranked = predicted_plan(small->origin, graph_, topology_, small->candidate, model_, constraints_);
-    if (ranked.fits) {
-      ranked.plan.lower_bound = up_to(low, ranked.prediction.iteration);
-      Ranking out{{}, std::move(skipped_), slower_};
-      out.lower_bound = ranked.plan.lower_bound;
-      out.others_lower_bound = low;
-      out.plans.push_back(std::move(ranked));
-      return out;
-    }
-    const NeedOf need = [&](const Graph& g, const Topology& t, const PlanSettings& other) -> std::optional<Bytes> {
-      Constraints changed = constraints_;
-      changed.plan = other;
-      const auto found = smallest_plan(g, t, model_, changed, kRemedyTime);
-      return found ? std::optional(found->need) : std::nullopt;
-    };
-    return Infeasible{no_plan_fits(ranked, graph_, topology_, constraints_, need), ErrorKind::DoesNotFit};
+    return predicted_plan(small->origin, graph_, topology_, small->candidate, model_, constraints_);
   }
 
   /// The best plan, if it is shorter than the given one.
@@ -466,11 +462,7 @@ Strategy optimal_strategy() {
     return Search(graph, topology, costs, constraints).run();
   };
   out.objective = objective;
-  out.least_need = [](const Graph& graph, const Topology& topology, const CostModel& costs,
-                      const Constraints& constraints) -> std::optional<Bytes> {
-    const auto found = smallest_plan(graph, topology, costs, constraints, kRemedyTime);
-    return found ? std::optional(found->need) : std::nullopt;
-  };
+  out.least_need = least_need_of_moves;
   out.exact = true;
   out.compares = true;
   out.takes_hand = true;

@@ -14,6 +14,7 @@ struct SizedGraph {
   int microbatches = 1;
   std::string origin;       ///< ResizedGraph::origin; empty if nothing says how many samples a microbatch has
   bool is_measured = true;  ///< else interpolated
+  std::string file = {};    ///< of the profile, where it is known
 };
 
 /// The graphs that a search may choose from.
