@@ -1,6 +1,5 @@
 # Apache Arrow's C++ libraries as they come with pyarrow from PyPI.
-#   ArrowLibraries::parquet      libparquet and libarrow
-#   ArrowLibraries_INCLUDE_DIR   their headers
+#   ArrowLibraries::parquet      libparquet and libarrow, with their headers
 # Looks in STAGECRAFT_PYARROW (the folder with include/ and libarrow.so.*, for a wheel .../site-packages/pyarrow), then in
 # .venv of the source tree.
 set(_hints ${STAGECRAFT_PYARROW})
@@ -34,5 +33,6 @@ if(ArrowLibraries_FOUND AND NOT TARGET ArrowLibraries::parquet)
   add_library(ArrowLibraries::parquet SHARED IMPORTED)
   set_target_properties(ArrowLibraries::parquet PROPERTIES
     IMPORTED_LOCATION ${ArrowLibraries_parquet_LIBRARY}
+    INTERFACE_INCLUDE_DIRECTORIES ${ArrowLibraries_INCLUDE_DIR}
     INTERFACE_LINK_LIBRARIES ArrowLibraries::arrow)
 endif()

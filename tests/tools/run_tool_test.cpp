@@ -16,6 +16,7 @@
 #include "executor/files/columns.h"
 #include "executor/files/safetensors.h"
 #include "tests/support/models/planned_models.h"
+#include "tests/support/places.h"
 #include "tests/support/run_command.h"
 
 // stagecraft-run as a user runs it.
@@ -91,6 +92,28 @@ TEST_F(RunTool, LooksForUcxOnlyToSayItsVersion) {
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_EQ(o.err, "");
   EXPECT_THAT(o.out, HasSubstr(", UCX not found, "));
+}
+
+TEST_F(RunTool, LoadsWhatReadsColumnsOnlyWhenItReadsSome) {
+  if (!files::why_no_columns().empty()) GTEST_SKIP() << "built without Arrow";
+  const auto mlp = testing::planned_model("mlp", {{"inputs", "12"}, {"width", "16"}}, 3);
+  folder_.write("plan.json", format::plan_json(cut_plan(mlp, {3}, {1, 1}, "1f1b", 4)));
+  const std::string columns = " --data tensors:" + source_folder() + "/tests/golden/columns/plain.arrow";
+  const std::string libraries = "rm -f tried.*; LD_DEBUG=libs LD_DEBUG_OUTPUT=tried stagecraft-run plan.json --steps 1";
+  EXPECT_EQ(folder_.run(libraries + " && cat tried.* | grep -q libarrow").status, 1);
+  EXPECT_EQ(folder_.run(libraries + columns + "; cat tried.* | grep -q libarrow").status, 0);
+
+  // A copy of the program has no such library beside its folder, and then one that cannot be loaded.
+  const std::string copied = "bin/stagecraft-run plan.json --steps 1" + columns;
+  Outcome o = folder_.run("mkdir bin && cp $(command -v stagecraft-run) bin/ && " + copied);
+  EXPECT_EQ(o.status, 1);
+  EXPECT_THAT(o.err,
+              HasSubstr("/plain.arrow: this build reads neither Parquet nor Arrow files: run scripts/setup, or"));
+  EXPECT_THAT(folder_.run("bin/stagecraft-run --version").out, ::testing::EndsWith(", without Parquet\n"));
+  o = folder_.run("mkdir -p lib/stagecraft && echo none >lib/stagecraft/libstagecraft_columns.so && " + copied);
+  EXPECT_EQ(o.status, 1);
+  EXPECT_THAT(o.err, HasSubstr("/plain.arrow: cannot load what reads Parquet and Arrow files, run scripts/setup: "));
+  EXPECT_THAT(o.err, HasSubstr("/lib/stagecraft/libstagecraft_columns.so: file too short"));
 }
 
 TEST_F(RunTool, PrintsTheLossScaleOfAPlanInFloat16AndRefusesOneForOthers) {
