@@ -17,6 +17,16 @@ output=$(PATH=$folder:$PATH bash "$source/scripts/setup" --planner 2>&1) || stat
 [ "$status" = 1 ] || fail "status $status, wanted 1"
 case "$output" in *"As root, run:"*"apt-get update && apt-get install"*"g++ cmake ninja-build"*) ;; *) fail "the line to run is not told" ;; esac
 
+# A wheel is built from the packages of --planner; the documentation lists them, too.
+status=0
+output=$(PATH=$folder:$PATH bash "$source/scripts/wheel" 2>&1) || status=$?
+[ "$status" = 1 ] || fail "status $status, wanted 1"
+source "$source/scripts/library_packages"
+for package in "${library_packages[@]}"; do
+  case "$output" in *"apt-get install"*" $package "*) ;; *) fail "scripts/wheel does not install $package" ;; esac
+  grep -q "\b$package\b" "$source/docs/python.md" || fail "docs/python.md does not name $package"
+done
+
 stand_in dpkg-query 'echo "install ok installed"'
 status=0
 output=$(PATH=$folder:$PATH STAGECRAFT_TORCH=/nowhere bash "$source/scripts/setup" 2>&1) || status=$?
