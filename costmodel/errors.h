@@ -1,6 +1,7 @@
 #pragma once
 
 #include <exception>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -126,7 +127,13 @@ class NoAnswerError : public std::runtime_error, public HasErrorKind {
 /// OutOfMemory for std::bad_alloc, else Unexpected.
 [[nodiscard]] ErrorKind kind_of(const std::exception& error);
 
-/// The text `unknown WHAT "NAME", known are A, B, C` for a name that is not in a table.
+/// The known name of which `name` is probably a misspelling: the one with the fewest edits (a character added, dropped,
+/// replaced, or swapped with the next), the first if several tie. Nothing if it takes more than one edit and more than
+/// a third of its characters.
+[[nodiscard]] std::optional<std::string> nearest_name(const std::string& name, const std::vector<std::string>& known);
+
+/// The text `unknown WHAT "NAME", known are A, B, C` for a name that is not in a table, with `did you mean A?` before
+/// the known names if it looks like a misspelling of one.
 [[nodiscard]] std::string unknown_name(std::string_view what, std::string_view name,
                                        const std::vector<std::string>& known);
 

@@ -58,33 +58,6 @@ void warn_if_unsteady(const std::string& program, const Conditions& conditions) 
     warn(program, text + "; measure again on a quieter machine, or expect errors of this size");
 }
 
-std::optional<std::string> nearest_name(const std::string& name, const std::vector<std::string>& known) {
-  std::optional<std::string> nearest;
-  std::size_t fewest = std::max<std::size_t>(1, name.size() / 3) + 1;
-  for (const std::string& candidate : known) {
-    // Optimal string alignment: edits[i][j] for the first i characters of `name` and the first j of the candidate.
-    std::vector<std::vector<std::size_t>> edits(name.size() + 1, std::vector<std::size_t>(candidate.size() + 1));
-    for (std::size_t i = 0; i <= name.size(); ++i) {
-      for (std::size_t j = 0; j <= candidate.size(); ++j) {
-        if (i == 0 || j == 0) {
-          edits[i][j] = i + j;
-          continue;
-        }
-        const bool same = name[i - 1] == candidate[j - 1];
-        edits[i][j] = std::min({edits[i - 1][j] + 1, edits[i][j - 1] + 1, edits[i - 1][j - 1] + (same ? 0 : 1)});
-        if (i > 1 && j > 1 && name[i - 1] == candidate[j - 2] && name[i - 2] == candidate[j - 1]) {
-          edits[i][j] = std::min(edits[i][j], edits[i - 2][j - 2] + 1);
-        }
-      }
-    }
-    if (edits.back().back() < fewest) {
-      fewest = edits.back().back();
-      nearest = candidate;
-    }
-  }
-  return nearest;
-}
-
 int run_tool(const ToolText& text, int argc, char** argv, const std::function<void(CLI::App&)>& configure,
              const std::function<int()>& run) {
   const std::string program = "stagecraft-" + text.verb;

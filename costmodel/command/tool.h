@@ -34,11 +34,6 @@ void warn(const std::string& program, const std::string& text);
 /// Warns if the device's speed changed while something was measured.
 void warn_if_unsteady(const std::string& program, const Conditions& conditions);
 
-/// The known name of which `name` is probably a misspelling: the one with the fewest edits (a character added, dropped,
-/// replaced, or swapped with the next), the first if several tie. Nothing if it takes more than one edit and more than
-/// a third of its characters.
-[[nodiscard]] std::optional<std::string> nearest_name(const std::string& name, const std::vector<std::string>& known);
-
 /// The exit status of a tool: `configure(CLI::App&)` declares its options, then `run()` does the work and returns 0 for
 /// done or 1 for "no answer". --help and --version end with 0. A command line that is wrong whatever the files contain
 /// ends with 2: one that cannot be parsed, and a CLI::ParseError from `run`. Any other exception from `run` (bad input,

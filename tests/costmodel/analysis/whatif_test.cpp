@@ -255,7 +255,7 @@ TEST(WhatIf, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(change("microbatches=0"), refuses("expected an integer of 1 or more"));
   EXPECT_THAT(change("memory=2x"), refuses("the topology gives no device memory"));
   EXPECT_THAT(change("recompute=yes"), refuses("expected on or off"));
-  EXPECT_THAT(change("nodes.count=4"), refuses("unknown level \"nodes\", known are node"));
+  EXPECT_THAT(change("nodes.count=4"), refuses("unknown level \"nodes\", did you mean node? known are node"));
   EXPECT_THAT(change("node.count=0"), refuses("node.count: found \"0\", expected an integer of 1 or more"));
   EXPECT_THAT(change("node.count=1.2x"), refuses("found \"1.2x\", expected an integer"));
   EXPECT_THAT(change("node.count=many"), refuses("found \"many\", expected an integer"));

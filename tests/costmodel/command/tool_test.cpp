@@ -89,16 +89,6 @@ TEST(RunTool, SuggestsTheOptionNearestToAMisspelling) {
   EXPECT_THAT(said("--colour"), ::testing::Not(HasSubstr("did you mean")));
 }
 
-TEST(NearestName, CountsEditsAndSwaps) {
-  const std::vector<std::string> verbs = {"plan", "explain", "predict"};
-  EXPECT_EQ(nearest_name("pan", verbs), "plan");   // one character is missing
-  EXPECT_EQ(nearest_name("paln", verbs), "plan");  // two are swapped: one edit
-  EXPECT_EQ(nearest_name("explian", verbs), "explain");
-  EXPECT_EQ(nearest_name("predicts", verbs), "predict");
-  EXPECT_EQ(nearest_name("run", verbs), std::nullopt);
-  EXPECT_EQ(nearest_name("plan", {}), std::nullopt);
-}
-
 TEST(RunTool, EndsWithTwoWhereTheWorkFindsTheCommandLineWrong) {
   const Outcome o = sow({}, []() -> int { throw CLI::ValidationError("--depth", "is too deep"); });
   EXPECT_EQ(o.status, 2);

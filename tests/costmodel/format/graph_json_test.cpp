@@ -152,7 +152,7 @@ TEST(ReadGraph, NamesAnotherFormatAndVersion) {
 
 TEST(ReadGraph, ListsTheKnownKeysForAnUnknownOne) {
   expect_refused("\"name\"", "\"nmae\": 1, \"name\"",
-                 "/: unknown key \"nmae\", known are format, version, name, options");
+                 "/: unknown key \"nmae\", did you mean name? known are format, version, name, options");
   expect_refused("\"id\": \"b\"", "\"id\": \"b\", \"x/y\": 1",
                  "/layers/1: unknown key \"x/y\", known are id, name, kind");
   expect_refused("\"source\"", "\"from\": 1, \"source\"",

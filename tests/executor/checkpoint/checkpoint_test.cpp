@@ -378,8 +378,9 @@ TEST_F(CheckpointedRun, NamesTensorsThatAreMissingOrUnknownOrOfAnotherShape) {
             place + "tensor \"fc1.weight\" is missing, and 1 more");
   EXPECT_EQ(verdict([](files::NamedTensors& t) { t.erase("optimizer.second/fc1.bias"); }),
             place + "tensor \"optimizer.second/fc1.bias\" is missing");
-  EXPECT_THAT(verdict([](files::NamedTensors& t) { t["fc9.weight"] = t["fc1.weight"]; }),
-              HasSubstr(place + "unknown tensor \"fc9.weight\", known are fc1.bias, fc1.weight, "));
+  EXPECT_THAT(
+      verdict([](files::NamedTensors& t) { t["fc9.weight"] = t["fc1.weight"]; }),
+      HasSubstr(place + "unknown tensor \"fc9.weight\", did you mean fc1.weight? known are fc1.bias, fc1.weight, "));
   EXPECT_EQ(verdict([](files::NamedTensors& t) { t["fc1.bias"] = t["fc1.weight"]; }),
             place + "tensor \"fc1.bias\": found Float [16, 12], expected Float [16]");
   EXPECT_EQ(verdict([](files::NamedTensors& t) { t["fc1.bias"] = t["fc1.bias"].to(at::kDouble); }),

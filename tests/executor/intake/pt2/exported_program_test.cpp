@@ -180,8 +180,9 @@ TEST(ExportedPrograms, RefuseArgumentsNamingNodeModuleAndPointer) {
                  R"("weight", "arg": {"as_tensors": {"name": "p_w"}})",
                  "a.pt2: models/model.json: node \"linear\" (torch.ops.aten.linear.default) of module h.fc: "
                  "/graph_module/graph/nodes/1/inputs/1/arg/as_tensors: found {\"name\":\"p_w\"}, expected an array");
-  expect_argument_refused(R"({"as_thing": 2})",
-                          "unknown argument \"as_thing\", known are as_bool, as_bools, as_complex");
+  expect_argument_refused(
+      R"({"as_thing": 2})",
+      "unknown argument \"as_thing\", did you mean as_string? known are as_bool, as_bools, as_complex");
   expect_argument_refused(R"({"as_int": 2, "as_bool": true})", "expected an object with exactly one key");
   expect_argument_refused("{}", "expected an object with exactly one key");
   expect_argument_refused("2", "expected an object with exactly one key");
