@@ -1,6 +1,7 @@
 #include "costmodel/format/cursor.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <stdexcept>
@@ -282,9 +283,28 @@ Json parse_document(const std::string& text, const std::string& file) {
   return builder.take();
 }
 
+namespace {
+
+/// A kind of documents that commands read, and the command that users have it from.
+struct DocumentWriter {
+  std::string_view format;
+  std::string_view command;
+};
+
+constexpr std::array kWriters{
+    DocumentWriter{"stagecraft.graph", "stagecraft profile"}, DocumentWriter{"stagecraft.topology", "stagecraft links"},
+    DocumentWriter{"stagecraft.plan", "stagecraft plan"}, DocumentWriter{"stagecraft.prediction", "stagecraft predict"},
+    DocumentWriter{"stagecraft.timeline", "stagecraft run"}};
+
+}  // namespace
+
 void check_header(Fields& fields, const std::string& format, int newest) {
   const Cursor name = fields.required("format");
-  if (name.text() != format) name.fail_type("\"" + format + "\"", ErrorKind::OtherDocument);
+  if (name.text() != format) {
+    const auto writer = std::ranges::find(kWriters, format, &DocumentWriter::format);
+    const std::string how = writer == kWriters.end() ? "" : ", which " + std::string(writer->command) + " writes";
+    name.fail_type("\"" + format + "\"" + how, ErrorKind::OtherDocument);
+  }
   const Cursor number = fields.required("version");
   const std::int64_t found = number.integer(0, 1'000'000);
   if (found < 1 || found > newest) {

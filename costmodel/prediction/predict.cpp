@@ -180,11 +180,14 @@ std::string idle_text(const Prediction& prediction) {
   const std::vector<int>& idle = prediction.idle_devices;
   const std::vector<int>& unused = prediction.unused_devices;
   if (idle.empty() && unused.empty()) return "";
-  std::string out =
-      std::to_string(idle.size() + unused.size()) + " of " + std::to_string(prediction.devices) + " devices are idle: ";
-  if (!idle.empty()) out += format_ranges(idle) + " have no microbatch";
+  std::string out = std::to_string(idle.size() + unused.size()) + " of " + std::to_string(prediction.devices) +
+                    " devices " + (idle.size() + unused.size() == 1 ? "is" : "are") + " idle: ";
+  const auto is = [](const std::vector<int>& devices, const char* one, const char* several) {
+    return format_ranges(devices) + (devices.size() == 1 ? one : several);
+  };
+  if (!idle.empty()) out += is(idle, " has no microbatch", " have no microbatch");
   if (!idle.empty() && !unused.empty()) out += ", ";
-  if (!unused.empty()) out += format_ranges(unused) + " are not in any stage";
+  if (!unused.empty()) out += is(unused, " is not in any stage", " are not in any stage");
   return out;
 }
 

@@ -26,8 +26,10 @@ namespace {
 using interchange::markup_text;
 
 template <class T>
-void add_only(std::optional<FromFile<T>>& place, const std::string& file, T value) {
-  if (place) throw FormatError(file + ": a second document of this kind, the first is " + place->file);
+void add_only(std::optional<FromFile<T>>& place, const std::string& file, T value, const std::string& kind) {
+  if (place)
+    throw FormatError(
+        fmt::format("{}: a report shows one {}, and {} is one, too; leave one out", file, kind, place->file));
   place = FromFile<T>{file, std::move(value)};
 }
 
@@ -260,9 +262,9 @@ const std::vector<std::string>& readable_formats() {
 void add_document(ReportDocuments& d, const std::string& text, const std::string& file) {
   const std::string kind = format::text_kind(text);
   if (kind == "stagecraft.graph") {
-    add_only(d.graph, file, format::parse_graph(text, file));
+    add_only(d.graph, file, format::parse_graph(text, file), "graph");
   } else if (kind == "stagecraft.topology") {
-    add_only(d.topology, file, format::parse_topology(text, file));
+    add_only(d.topology, file, format::parse_topology(text, file), "topology");
   } else if (kind == "stagecraft.plan") {
     d.plans.push_back({file, format::parse_plan(text, file)});
   } else if (kind == "stagecraft.prediction") {
@@ -274,7 +276,7 @@ void add_document(ReportDocuments& d, const std::string& text, const std::string
   } else if (kind == "stagecraft.plans") {
     d.lists.push_back({file, format::parse_plan_list(text, file)});
   } else if (kind == "stagecraft.validation") {
-    add_only(d.validation, file, format::parse_validation(text, file));
+    add_only(d.validation, file, format::parse_validation(text, file), "validation");
   } else {
     throw FormatError(ErrorKind::OtherDocument,
                       fmt::format("{}: /format: found {}, expected one of {}", file,

@@ -245,7 +245,8 @@ class Errors(unittest.TestCase):
             stagecraft.Graph.load("none.json")
         self.assertRegex(str(caught.exception), r"^none\.json: ")
         self.assertIsInstance(caught.exception, ValueError)
-        self.raises(stagecraft.InputError, "SC1105", 'text: /format: found "stagecraft.topology", expected "stagecraft.graph"',
+        self.raises(stagecraft.InputError, "SC1105",
+                    'text: /format: found "stagecraft.topology", expected "stagecraft.graph", which stagecraft profile writes',
                     stagecraft.Graph.from_json, document("1f1b", "topology.json").to_json())
 
     def test_wrong_arguments(self):

@@ -255,7 +255,7 @@ TEST_F(PredictTool, NamesUnusedDevices) {
   folder_.write("three.json", format::topology_json(topology));
   folder_.write("two.json", format::plan_json(testing::one_layer_a_stage(graph, topology, {2}, "1f1b", 1)));
   const Outcome o = predict("one.json three.json two.json -o p.json");
-  EXPECT_THAT(o.err, HasSubstr("note: 2 of 3 devices are idle: 1 have no microbatch, 2 are not in any stage\n"));
+  EXPECT_THAT(o.err, HasSubstr("note: 2 of 3 devices are idle: 1 has no microbatch, 2 is not in any stage\n"));
   EXPECT_THAT(o.err, HasSubstr("bubble 50.0 %"));
   const auto json = nlohmann::json::parse(folder_.read("p.json"));
   EXPECT_EQ(json["devices"], 3);

@@ -337,7 +337,8 @@ TEST(Report, ReadsDocumentsByTheirFormat) {
             "stagecraft.plan, stagecraft.prediction, stagecraft.timeline, stagecraft.comparison, "
             "stagecraft.plans, stagecraft.validation");
   EXPECT_THAT(message("buy milk"), HasSubstr("found no document of stagecraft"));
-  EXPECT_EQ(message(format::graph_json(full_graph())), "x.json: a second document of this kind, the first is a");
+  EXPECT_EQ(message(format::graph_json(full_graph())),
+            "x.json: a report shows one graph, and a is one, too; leave one out");
 }
 
 TEST(Report, PredictsPlansThatComeWithoutAPrediction) {
