@@ -22,8 +22,7 @@ int main(int argc, char** argv) {
        "--json"},
       argc, argv,
       [&](CLI::App& app) {
-        add_scenario_files(app, files);
-        app.add_option("PLAN", plan_path, "plan.json")->required();
+        add_scenario_files_or_devices(app, files, plan_path);
         app.add_flag("--no-moves", no_moves, "do not look for the best move");
         app.add_flag("--json", json, "a stagecraft.explanation document instead of text");
         add_scenario_options(app, files);

@@ -23,8 +23,7 @@ int main(int argc, char** argv) {
            stagecraft::settings_text()},
       argc, argv,
       [&](CLI::App& app) {
-        add_scenario_files(app, files);
-        app.add_option("PLAN", plan_path, "plan.json")->required();
+        add_scenario_files_or_devices(app, files, plan_path);
         stagecraft::add_set_option(app, changes)->required();
         app.add_flag("--json", json, "a stagecraft.whatif document instead of a table");
         add_scenario_options(app, files);

@@ -39,6 +39,12 @@ TEST_F(ExplainTool, PrintsWhereTheTimeGoes) {
   EXPECT_THAT(explain("graph.json topology.json plan.json --no-moves").out, HasSubstr("no layer can move"));
 }
 
+TEST_F(ExplainTool, TakesDevicesInsteadOfATopology) {
+  const Outcome o = explain("graph.json plan.json --devices 2");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_EQ(o.out, explain("graph.json topology.json plan.json").out);
+}
+
 TEST_F(ExplainTool, AppliesACalibration) {
   folder_.write("calibration.json", R"({"format": "stagecraft.calibration", "version": 1, "compute_factor": 2,
 "host_per_action_s": 0.5, "links": [], "memory_factor": 1, "interval": {"log_half_width": 0.1, "declared": true},

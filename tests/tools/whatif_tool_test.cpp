@@ -49,6 +49,16 @@ TEST_F(WhatIfTool, PredictsBeforeAndAfter) {
   EXPECT_DOUBLE_EQ(json["after"]["iteration_s"], 13.5);
 }
 
+// The same links as topology.json, which has no device either.
+TEST_F(WhatIfTool, TakesDevicesInsteadOfATopology) {
+  const std::string changed = " --set compute=0.5x --json";
+  const Outcome file = run("whatif graph.json topology.json plan.json" + changed);
+  const Outcome o = run("whatif graph.json plan.json --devices 2" + changed);
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_EQ(o.out, file.out);
+  EXPECT_EQ(run("whatif graph.json plan.json" + changed).status, 2);
+}
+
 TEST_F(WhatIfTool, ListsTheSettings) {
   EXPECT_THAT(run("whatif --help").out, HasSubstr("link.LEVEL.bandwidth"));
   const Outcome o = run("whatif graph.json topology.json plan.json --set speed=2x");
