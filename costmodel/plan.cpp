@@ -152,6 +152,7 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
   plan.microbatch_samples = graph.microbatch_samples;
   plan.dtype = graph.dtype;
   plan.allow_tf32 = graph.allow_tf32;
+  plan.optimizer = graph.optimizer;
   plan.microbatches = settings.microbatches;
   plan.schedule = settings.schedule;
   plan.chunks = settings.chunks;
@@ -364,20 +365,19 @@ void validate(const Plan& plan) {
 
 namespace {
 
-/// The index of a layer of the plan: one that the graph lacks means that they do not belong together.
-int planned_layer_index(const LayersById& layers, const std::string& id) {
-  try {
-    return layers.index(id);
-  } catch (const InputError& e) { refuse_match(e.what()); }
-}
-
 /// Checks that a valid plan fits graph and topology.
 void check_fits(const Plan& plan, const Graph& graph, const Topology& topology) {
   const LayersById layers(graph);
   std::vector<int> stage_of_layer(graph.layers.size(), -1);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     for (const std::string& id : plan.stages[s].layers) {
-      stage_of_layer[to_index(planned_layer_index(layers, id))] = to_int(s);
+      try {
+        stage_of_layer[to_index(layers.index(id))] = to_int(s);
+      } catch (const InputError& e) {
+        refuse_match(plan.model == graph.name ? std::string(e.what())
+                                              : "the plan is for model \"" + plan.model + "\", the graph is of \"" +
+                                                    graph.name + "\", which has no layer \"" + id + "\"");
+      }
     }
     for (const int device : plan.stages[s].devices) {
       if (device >= device_count(topology)) {

@@ -60,6 +60,7 @@ struct Plan {
   std::optional<std::int64_t> microbatch_samples;
   std::string dtype;               ///< Graph::dtype: of the computation; empty: unknown, runs as float32
   std::optional<bool> allow_tf32;  ///< Graph::allow_tf32
+  std::string optimizer;           ///< Graph::optimizer: that the predictions count on
   int microbatches = 1;
   std::string schedule = "1f1b";
   int chunks = 1;        ///< stages per device, see PipelineShape

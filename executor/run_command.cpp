@@ -23,15 +23,15 @@ namespace {
 /// So that epochs times samples fit in 64 bits.
 constexpr std::int64_t kMostEpochs = 1'000'000;
 
-/// What is trained, on what, and for how long. Returns the option of the steps.
-CLI::Option* add_work(CLI::App& app, RunCommand& o) {
+/// What is trained, on what, and for how long. Returns the options of the data and the steps.
+std::pair<CLI::Option*, CLI::Option*> add_work(CLI::App& app, RunCommand& o) {
   app.add_option("PLAN", o.plan, "plan.json of stagecraft plan")->required();
   app.add_option("--model", o.model, "model (default: the one in the plan)");
   app.add_option("--set", o.set, "model option key=value; overrides the plan's")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false);
   add_input_range_option(app, o.set);
-  app.add_option("--data", o.data, "data source")->capture_default_str()->check(data_name());
+  const auto data = app.add_option("--data", o.data, "data source")->capture_default_str()->check(data_name());
   const auto steps =
       app.add_option("--steps", o.run.steps,
                      "total number of steps, including those before a resumed checkpoint; a plan that evaluates "
@@ -42,7 +42,7 @@ CLI::Option* add_work(CLI::App& app, RunCommand& o) {
                  "train for this many passes over the data instead of a number of steps; needs finite data")
       ->excludes(steps)
       ->transform(integer<decltype(o.epochs)>(1, kMostEpochs));
-  return steps;
+  return {data, steps};
 }
 
 /// What is told of the steps.
@@ -197,7 +197,7 @@ void add_checkpoints(CLI::App& app, RunCommand& o) {
 
 void add_run_options(CLI::App& app, RunCommand& o) {
   o.given = [&app] { return given_options(app); };
-  CLI::Option* const steps = add_work(app, o);
+  const auto [data, steps] = add_work(app, o);
   add_report(app, o);
   add_validation(app, o);
   add_ranks(app, o);
@@ -208,8 +208,9 @@ void add_run_options(CLI::App& app, RunCommand& o) {
   add_optimizer_options(app, o.run.optimizer);
   const auto [scale, interval] = add_loss_scale(app, o);
   add_training_options(app, o.run.optimizer);
-  app.callback([&o, scale = scale, interval = interval, steps] {
+  app.callback([&o, scale = scale, interval = interval, data = data, steps = steps] {
     o.scales_loss = scale->count() + interval->count() > 0;
+    o.data_given = data->count() > 0;
     o.steps_given = steps->count() > 0;
   });
   add_checkpoints(app, o);

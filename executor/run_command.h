@@ -25,6 +25,7 @@ struct RunCommand {
   std::string model;
   std::vector<std::string> set;
   std::string data = "synthetic";
+  bool data_given = false;
   std::string validate_data;
   std::string channel;
   std::string device = "cpu";

@@ -118,6 +118,19 @@ void check_gpus(const RunCommand& o, int ranks) {
   (void)stagecraft::launch::gpu_of_rank(last, stagecraft::device::gpu_count(), o.share_gpu);
 }
 
+/// What a user may not have meant; for rank 0, when all ranks are there.
+void say_assumptions(const RunCommand& o, const RunJob& job) {
+  if (!o.data_given) std::cerr << "note: no --data given, the samples are random\n";
+  const std::string& planned = job.plan.plan().optimizer;
+  const std::string& used = o.run.optimizer.name;
+  if (job.trains() && !planned.empty() && planned != used) {
+    stagecraft::warn("stagecraft-run",
+                     fmt::format("the plan was made for --optimizer {}, this run uses {}: its time and memory differ "
+                                 "from the prediction; profile and plan with --optimizer {}",
+                                 planned, used, used));
+  }
+}
+
 int run_process(const LaunchInfo& launch, const RunJob& job, RunCommand& o, milliseconds deadline) {
   RunResult result;
   stagecraft::launch::RankWork rank{.channel = o.channel, .device = stagecraft::device_kind(o)};
@@ -136,7 +149,10 @@ int run_process(const LaunchInfo& launch, const RunJob& job, RunCommand& o, mill
   };
   rank.work = [&](stagecraft::launch::Rendezvous& rendezvous, stagecraft::channel::Channel& channel) {
     std::optional<stagecraft::run::StepReporter> reporter;
-    if (launch.rank == 0) reporter.emplace(job.plan.plan(), o.report);
+    if (launch.rank == 0) {
+      say_assumptions(o, job);
+      reporter.emplace(job.plan.plan(), o.report);
+    }
     result = stagecraft::run::run_rank(job.bound, *job.data, o.run, launch.rank, channel,
                                        stagecraft::launch::common_clock(rendezvous),
                                        [&](const stagecraft::run::Progress& p) { (*reporter)(p); });
@@ -148,6 +164,7 @@ int run_process(const LaunchInfo& launch, const RunJob& job, RunCommand& o, mill
 int run_threads(const RunJob& job, RunCommand& o, milliseconds deadline) {
   o.run.device = stagecraft::device::open_device(o.device, o.allow_tf32);
   save_as_it_goes(o);
+  say_assumptions(o, job);
   stagecraft::run::StepReporter reporter(job.plan.plan(), o.report);
   return finish(stagecraft::run::run_local(job.bound, *job.data, o.run, kPatience * deadline,
                                            [&](const stagecraft::run::Progress& p) { reporter(p); }),

@@ -13,6 +13,7 @@ std::uint64_t plan_hash(const BoundPlan& plan) {
   };
   Plan bare = plan.plan();
   bare.provenance = {};
+  bare.optimizer.clear();  // of the predictions; a run says its own
   add(plan_json(bare));
   for (const auto& list : plan.action_lists()) {
     for (const Action& a : list) add(action_text(a) + ",");

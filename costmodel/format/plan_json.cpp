@@ -8,7 +8,7 @@ namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.plan";
-constexpr int kVersion = 6;
+constexpr int kVersion = 7;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 constexpr int kMostDevices = 1 << 24;
 
@@ -97,6 +97,7 @@ Plan parse_plan(const std::string& text, const std::string& file) {
   if (const auto v = fields.optional("microbatch_samples")) out.microbatch_samples = v->integer(1, kMany);
   if (const auto v = fields.optional("dtype")) out.dtype = v->text();
   if (const auto v = fields.optional("allow_tf32")) out.allow_tf32 = v->boolean();
+  if (const auto v = fields.optional("optimizer")) out.optimizer = v->text();
   out.microbatches = to_int(fields.required("microbatches").integer(1, kMostMicrobatches));
   out.schedule = fields.required("schedule").text();
   if (const auto v = fields.optional("chunks")) out.chunks = to_int(v->integer(1, 1 << 20));
@@ -129,6 +130,7 @@ std::string plan_json(const Plan& plan) {
   if (plan.microbatch_samples) out["microbatch_samples"] = *plan.microbatch_samples;
   if (!plan.dtype.empty()) out["dtype"] = plan.dtype;
   if (plan.allow_tf32) out["allow_tf32"] = *plan.allow_tf32;
+  if (!plan.optimizer.empty()) out["optimizer"] = plan.optimizer;
   out["microbatches"] = plan.microbatches;
   out["schedule"] = plan.schedule;
   if (plan.chunks > 1) out["chunks"] = plan.chunks;

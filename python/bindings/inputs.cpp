@@ -296,6 +296,7 @@ void bind_plan(nb::module_& module) {
   nb::class_<Plan> plan(module, "Plan", "Which layers run where, in which order (stagecraft.plan).");
   plan.def_ro("model", &Plan::model, "The graph's name.")
       .def_ro("options", &Plan::options, "The model's options that are not defaults.")
+      .def_ro("optimizer", &Plan::optimizer, "That the predictions count on; empty if none was measured.")
       .def_ro("stages", &Plan::stages)
       .def_ro("microbatches", &Plan::microbatches, "Per step.")
       .def_ro("microbatch_samples", &Plan::microbatch_samples, "Samples in a microbatch; None if unknown.")

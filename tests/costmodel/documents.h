@@ -136,6 +136,7 @@ inline Plan full_plan() {
   plan.strategy = "by hand";
   plan.dtype = "bfloat16";
   plan.allow_tf32 = true;
+  plan.optimizer = "adamw";
   plan.gradient_bucket_bytes = Bytes(1024);
   plan.stages = {{{"a"}, {0}, true, 2}, {{"b"}, {1}, false}, {{"c"}, {0}, false}, {{"d"}, {1}, false}};
   for (int s = 0; s < 3; ++s) {

@@ -118,6 +118,7 @@ TEST(MakePlan, TakesTheDtypeOfTheGraphAndTheSettingsOfAllStages) {
   Graph graph = chain();
   graph.dtype = "bfloat16";
   graph.allow_tf32 = true;
+  graph.optimizer = "adamw";
   PlanSettings settings;
   settings.recompute = true;
   settings.recompute_every = 2;
@@ -125,6 +126,7 @@ TEST(MakePlan, TakesTheDtypeOfTheGraphAndTheSettingsOfAllStages) {
   const Plan plan = make_plan(graph, flat_topology(2), {{0, 1, 1}, {1, 1}}, settings);
   EXPECT_EQ(plan.dtype, "bfloat16");
   EXPECT_EQ(plan.allow_tf32, true);
+  EXPECT_EQ(plan.optimizer, "adamw");
   EXPECT_EQ(plan.gradient_bucket_bytes, 100_B);
   EXPECT_EQ(plan.stages, (std::vector<Stage>{{{"l0"}, {0}, true, 2}, {{"l1", "l2"}, {1}, true, 2}}));
 }
@@ -268,6 +270,9 @@ TEST(ValidatePlan, NamesWhatDoesNotFitGraphAndTopology) {
   strange.stages[1].layers.push_back("l9");
   EXPECT_THAT(message([&] { validate(strange, graph, topology); }),
               ::testing::HasSubstr("unknown layer \"l9\", known are l0"));
+  strange.model = "gpt";
+  EXPECT_EQ(message([&] { validate(strange, graph, topology); }),
+            "the plan is for model \"gpt\", the graph is of \"" + graph.name + "\", which has no layer \"l9\"");
   Plan backwards = good;
   std::swap(backwards.stages[0].layers, backwards.stages[1].layers);
   backwards.boundaries.clear();

@@ -90,7 +90,7 @@ TEST_F(RunLaunch, KeepsTheLogsOfRanksThatEndAndAddsToThem) {
   EXPECT_EQ(folder_.read("logs/rank-1.log"), "") << "nothing was said there";
 
   const std::string before = folder_.read("logs/rank-2.log");
-  const Outcome again = folder_.run("stagecraft-run replicated.json --spawn --steps 3 --logs logs");
+  const Outcome again = folder_.run("stagecraft-run replicated.json --data synthetic --spawn --steps 3 --logs logs");
   EXPECT_EQ(again.status, 0) << again.err;
   EXPECT_THAT(folder_.read("logs/rank-2.log").substr(before.size()),
               ::testing::MatchesRegex("stagecraft: rank 2 restarts, [0-9: -]+ UTC\n"));

@@ -81,6 +81,23 @@ TEST_F(RunTool, SaysWithWhichChannelsAndImagesItWasBuilt) {
               ::testing::EndsWith(files::why_no_columns().empty() ? ", Parquet and Arrow\n" : ", without Parquet\n"));
 }
 
+TEST_F(RunTool, SaysOnceWhatItAssumes) {
+  const std::string random = "note: no --data given, the samples are random\n";
+  for (const char* how : {"", " --spawn --channel gloo"}) {
+    const std::string said = run(std::string("plan.json") + how).err;
+    EXPECT_THAT(said, HasSubstr(random));
+    EXPECT_EQ(said.find(random), said.rfind(random));
+  }
+  EXPECT_THAT(run("plan.json --data synthetic").err, ::testing::Not(HasSubstr(random)));
+
+  Plan adam = cut_plan(*planned_, {3}, {1, 1}, "1f1b", 4);
+  adam.optimizer = "adam";
+  folder_.write("adam.json", format::plan_json(adam));
+  const std::string made = "the plan was made for --optimizer adam, this run uses sgd: ";
+  EXPECT_THAT(run("adam.json").err, HasSubstr("stagecraft-run: warning: " + made));
+  EXPECT_THAT(run("adam.json --optimizer adam").err, ::testing::Not(HasSubstr("was made for")));
+}
+
 TEST_F(RunTool, LooksForUcxOnlyToSayItsVersion) {
   if (folder_.run("stagecraft-run --version | grep -q 'without UCX'").status == 0) GTEST_SKIP() << "built without UCX";
   const std::string libraries = "LD_DEBUG=libs LD_DEBUG_OUTPUT=tried stagecraft-run ";

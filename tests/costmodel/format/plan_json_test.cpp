@@ -26,9 +26,9 @@ TEST(PlanJson, NamesThePlaceOfAWrongAction) {
 TEST(PlanJson, ReadsOlderVersions) {
   const Plan plan = row_plan("1f1b", {1, 1}, 2);
   for (const char* version :
-       {"\"version\": 1", "\"version\": 2", "\"version\": 3", "\"version\": 4", "\"version\": 5"}) {
+       {"\"version\": 1", "\"version\": 2", "\"version\": 3", "\"version\": 4", "\"version\": 5", "\"version\": 6"}) {
     std::string text = plan_json(plan);
-    text.replace(text.find("\"version\": 6"), 12, version);
+    text.replace(text.find("\"version\": 7"), 12, version);
     EXPECT_EQ(parse_plan(text, "plan.json"), plan);
   }
 }
@@ -47,7 +47,7 @@ TEST(PlanJson, HoldsTiedParameters) {
 
 TEST(PlanJson, LeavesOutWhatIsNotSet) {
   const std::string text = plan_json(row_plan("1f1b", {1}, 2));  // boundary tensors would have a dtype
-  for (const char* key : {"dtype", "allow_tf32", "gradient_bucket_bytes", "recompute", "tied"})
+  for (const char* key : {"dtype", "allow_tf32", "optimizer", "gradient_bucket_bytes", "recompute", "tied"})
     EXPECT_EQ(text.find(key), std::string::npos) << key;
 }
 
