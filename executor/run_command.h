@@ -50,28 +50,28 @@ struct RunCommand {
   std::function<std::map<std::string, std::string>()> given;  ///< every option with its value, by long name
 };
 
-/// Declares the options, which fill `command`; it must outlive the app.
-void add_run_options(CLI::App& app, RunCommand& command);
+/// Declares the options, which fill `o`; it must outlive the app.
+void add_run_options(CLI::App& app, RunCommand& o);
 
 /// What the command runs. An unknown model or model option is a usage error of the option that named it.
-[[nodiscard]] run::JobRequest job_request(const RunCommand& command);
+[[nodiscard]] run::JobRequest job_request(const RunCommand& o);
 
 /// A run is long: checks first whether its results can be written, and that they replace nothing that it reads. Throws
 /// as format::check_outputs.
-void check_outputs(const RunCommand& command);
+void check_outputs(const RunCommand& o);
 
 /// Sets options that follow from the job, which must outlive the command, and refuses those that do not fit it: a usage
 /// error, or std::invalid_argument if the plan is what does not fit.
-void fit(RunCommand& command, const run::RunJob& job);
+void fit(RunCommand& o, const run::RunJob& job);
 
 /// Whether the output is a file that can be replaced repeatedly; a pipe gets one document, at the end.
-[[nodiscard]] bool saves_as_it_goes(const RunCommand& command);
+[[nodiscard]] bool saves_as_it_goes(const RunCommand& o);
 
 /// The kind of device on which ranks compute, as the table of channels has it.
-[[nodiscard]] std::string device_kind(const RunCommand& command);
+[[nodiscard]] std::string device_kind(const RunCommand& o);
 
 /// What must be equal on all ranks before anything is sent: the plan, the model file, the contents of data files (see
 /// files::fingerprint), and every option except those for where this rank reads the plan and writes its results.
-[[nodiscard]] std::vector<std::string> agreed_lines(const RunCommand& command, const BoundPlan& plan);
+[[nodiscard]] std::vector<std::string> agreed_lines(const RunCommand& o, const BoundPlan& plan);
 
 }  // namespace stagecraft
