@@ -365,19 +365,24 @@ void validate(const Plan& plan) {
 
 namespace {
 
+/// The index of a layer of the plan: one that the graph lacks means that they do not belong together.
+int planned_layer_index(const LayersById& layers, const std::string& id, const Plan& plan, const Graph& graph) {
+  try {
+    return layers.index(id);
+  } catch (const InputError& e) {
+    if (plan.model == graph.name) refuse_match(e.what());
+    refuse_match("the plan is for model \"" + plan.model + "\", the graph is of \"" + graph.name +
+                 "\", which has no layer \"" + id + "\"");
+  }
+}
+
 /// Checks that a valid plan fits graph and topology.
 void check_fits(const Plan& plan, const Graph& graph, const Topology& topology) {
   const LayersById layers(graph);
   std::vector<int> stage_of_layer(graph.layers.size(), -1);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     for (const std::string& id : plan.stages[s].layers) {
-      try {
-        stage_of_layer[to_index(layers.index(id))] = to_int(s);
-      } catch (const InputError& e) {
-        refuse_match(plan.model == graph.name ? std::string(e.what())
-                                              : "the plan is for model \"" + plan.model + "\", the graph is of \"" +
-                                                    graph.name + "\", which has no layer \"" + id + "\"");
-      }
+      stage_of_layer[to_index(planned_layer_index(layers, id, plan, graph))] = to_int(s);
     }
     for (const int device : plan.stages[s].devices) {
       if (device >= device_count(topology)) {
