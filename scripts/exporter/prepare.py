@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import sys
 from unittest import mock
 
 import torch
@@ -92,6 +93,26 @@ def right_states():
         return output, tuple(each.reshape(state.shape) for each, state in zip(last, states))
 
     with mock.patch.object(decompositions, "one_layer_lstm", run):
+        yield
+
+
+@contextlib.contextmanager
+def untraced():
+    """Context in which models of transformers choose attention masks as in a normal run. While torch.export traces, they
+    write out causal masks, which a run leaves to the attention kernel: a program for any number of tokens could not
+    choose, and values, such as positions that start anew where sequences are packed into one, are not known. Here the
+    number of tokens is fixed, and positions that all samples share are the model's own, one sequence."""
+    masks = sys.modules.get("transformers.masking_utils")
+    packed_of = getattr(masks, "find_packed_sequence_indices", None)
+    if packed_of is None or not hasattr(masks, "is_torchdynamo_exporting"):
+        yield
+        return
+
+    def run(position_ids):
+        return None if position_ids.stride(0) == 0 else packed_of(position_ids)
+
+    with mock.patch.object(masks, "is_torchdynamo_exporting", lambda: False), \
+            mock.patch.object(masks, "find_packed_sequence_indices", run):
         yield
 
 

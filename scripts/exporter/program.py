@@ -281,7 +281,7 @@ def _trace(model, tensors, shapes):
     try:
         # On failure torch prints the whole program; the message has the relevant part.
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()), prepare.right_states(), \
-                places.in_nodes():
+                prepare.untraced(), places.in_nodes():
             warnings.simplefilter("ignore")
             return torch.export.export(model, tuple(tensors), dynamic_shapes=shapes, strict=False)
     finally:

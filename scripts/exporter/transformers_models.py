@@ -71,6 +71,7 @@ def build(name, arguments, pretrained, head, loss):
         _complete(where, config, chosen)
         if chosen is not None and not config.architectures:
             config.architectures = [_heads(type(config))[chosen][0].__name__]
+        chooses_experts = getattr(config, "_experts_implementation", None) is not None
         auto = transformers.AutoModel if chosen is None else next(
             getattr(transformers, each) for each in dir(transformers) if each.startswith(PREFIX) and head_name(each) == chosen)
         model = auto.from_pretrained(name, config=config) if pretrained else auto.from_config(config)
@@ -78,6 +79,8 @@ def build(name, arguments, pretrained, head, loss):
         raise
     except Exception as error:
         raise ExportError(f"{where}: building the model fails{places.at(error)}, {first_line(error)}") from error
+    if not chooses_experts:
+        _use_torch_experts(where, model)
     model.train()
     for module in model.modules():
         if getattr(module, "gradient_checkpointing", False):
@@ -86,6 +89,17 @@ def build(name, arguments, pretrained, head, loss):
     constants = {key: value for key, value in {"use_cache": False, "return_dict": False}.items()
                  if key in taken or any(each.kind == each.VAR_KEYWORD for each in taken.values())}
     return model, *_inputs_and_loss(model, config, chosen, loss), constants
+
+
+def _use_torch_experts(where, model):
+    """Lets a mixture of experts compute with torch's operators only; what transformers prefers cannot be exported."""
+    can_set = getattr(model, "_can_set_experts_implementation", None)
+    if can_set is None or not can_set() or model.config._experts_implementation == "batched_mm":
+        return
+    before = model.config._experts_implementation
+    model.set_experts_implementation("batched_mm")
+    notice(f'{where}: experts_implementation is "batched_mm", because "{before}" cannot be exported; it copies the weights of '
+           f"each token's experts")
 
 
 def _config(name, fields, pretrained):
