@@ -6,6 +6,9 @@ import math
 import os
 import sys
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from exporter.errors import UNEXPECTED, ExportError, MissingOptionError, MissingPackageError, fail, first_line, notice  # noqa: E402
+
 DESCRIPTION = """\
 Exports a PyTorch model with its loss by torch.export, in training mode (or with --evaluation in evaluation mode) and for any
 number of samples, proves on two batches that the result trains like the model, bit for bit, and writes it.
@@ -42,17 +45,30 @@ Example:
 VERSION = "0.1.0"
 
 
+class Parser(argparse.ArgumentParser):
+    """Ends like the other verbs: the message with its code, then where the options are."""
+
+    CODES = (("unrecognized arguments", "SC1002"), ("are required", "SC1003"), ("mutually exclusive", "SC1004"),
+             ("goes with", "SC1004"), ("must be equal", "SC1004"))
+
+    def error(self, message):
+        fail(message, next((code for part, code in self.CODES if part in message), "SC1005"))
+        print(f"see {self.prog} --help", file=sys.stderr)
+        sys.exit(2)
+
+
 def parse(arguments):
-    parser = argparse.ArgumentParser(prog="stagecraft export-model", description=DESCRIPTION, epilog=LOSSES,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser(prog="stagecraft export-model", description=DESCRIPTION, epilog=LOSSES,
+                    formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("-o", "--output", metavar="FILE.pt2", required=True, help="the archive to write")
     parser.add_argument("--model-args", nargs="+", default=[], metavar="KEY=VALUE", action="extend",
                         help="arguments of the callable, or fields of a transformers configuration")
     parser.add_argument("--input", action="append", default=[], metavar="NAME=TYPE[SHAPE]",
                         help="an input: the shape of one sample, optionally followed by :batch_axis=N|none and :range=LOW..HIGH, "
-                             "as in tokens=int64[128]:range=0..50257 (HIGH is excluded). Names are forward's parameters; if no "
-                             "name is a parameter, inputs are passed by position")
+                             "as in tokens=int64[128]:range=0..50257 (HIGH is excluded; an embedding or a loss over classes "
+                             "determines the range too). Names are forward's parameters; if no name is a parameter, inputs are "
+                             "passed by position")
     parser.add_argument("--inputs", metavar="MODULE:CALLABLE",
                         help="a callable that returns a dict of forward's arguments instead: example tensors, or dicts, lists, "
                              "tuples and dataclasses of them")
@@ -121,7 +137,6 @@ def request_of(options):
     """The request of the command line."""
     import torch
 
-    from exporter.errors import ExportError
     from exporter.inputs import parse_examples, parse_input
     from exporter.losses import LOSSES
     from exporter.models import find_model, load_callable, load_weights, parse_arguments
@@ -136,7 +151,7 @@ def request_of(options):
         inputs, templates = parse_examples(load_callable(options.inputs, "--inputs")(), options.batch_axis, options.range)
     loss = options.loss or found.loss
     if loss is None:
-        raise ExportError(f"the loss of {options.model} is not known; give --loss {', '.join(LOSSES)} or module:callable")
+        raise MissingOptionError(f"the loss of {options.model} is not known; give --loss {', '.join(LOSSES)} or module:callable")
     if ":" in loss:
         loss = load_callable(loss, "--loss")
     fixed = options.samples if options.record else SAMPLES
@@ -157,19 +172,18 @@ def files_read(options):
 def main(arguments):
     options = parse(arguments)
     from exporter import outputs
-    from exporter.errors import ExportError, first_line, notice
 
     written = [(options.output, outputs.ARCHIVE)] + ([(options.record, outputs.RECORD)] if options.record else [])
     try:
         outputs.check(list(files_read(options)), written, options.force)
     except ExportError as error:
-        print(f"export-model: {error}", file=sys.stderr)
-        return 1
+        fail(error.message, error.code)
+        return error.status
     try:
         import torch
     except ImportError:
-        print("export-model: Python has no torch, run scripts/setup, or set STAGECRAFT_PYTHON to a Python that has torch 2.11",
-              file=sys.stderr)
+        fail("Python has no torch, run scripts/setup, or set STAGECRAFT_PYTHON to a Python that has torch 2.11",
+             MissingPackageError.code)
         return 1
     from exporter import program, record
 
@@ -185,12 +199,12 @@ def main(arguments):
     except ExportError as error:
         if options.debug:
             raise
-        print(f"export-model: {error}", file=sys.stderr)
-        return 1
+        fail(error.message, error.code)
+        return error.status
     except Exception as error:
         if options.debug:
             raise
-        print(f"export-model: {first_line(error)} (use --debug for the location)", file=sys.stderr)
+        fail(f"{first_line(error)} (use --debug for the location)", UNEXPECTED)
         return 1
     batch = f"{done.least} samples" if done.symbol is None else f"{done.least} to {done.most} samples"
     nodes = sum(node.op == "call_function" for node in done.exported.graph.nodes)
@@ -199,5 +213,4 @@ def main(arguments):
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     sys.exit(main(sys.argv[1:]))

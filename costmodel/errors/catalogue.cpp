@@ -122,9 +122,10 @@ std::vector<ErrorArea> make_catalogue() {
        {{NotAModel, "SC3001", "a file is not a model",
          "It is neither an archive of torch.export nor of TorchScript; a state dict has weights but no model.",
          "Export the module with `stagecraft export-model`, and pass weights with `--weights`."},
-        {UnsupportedModel, "SC3002", "a model has a part that cannot be divided into layers",
-         "It has an operator, a branch that depends on data, or an aliased value that stages cannot pass on. The "
-         "message names the node and its line in your Python code.",
+        {UnsupportedModel, "SC3002", "a model has a part that cannot be exported or divided into layers",
+         "It has an operator that needs Python, a branch or shape that depends on data, or an aliased value that "
+         "stages cannot pass on, or it computes differently when exported. The message names the place, if possible "
+         "the line of your Python code.",
          "Change the module there, or export it as the message says; docs/models.md lists what is supported."},
         {WrongMicrobatch, "SC3003", "the model does not take microbatches of this size",
          "It was exported for a fixed or a limited batch size.",

@@ -170,10 +170,12 @@ def _export(module: torch.nn.Module, batch: Any, path: str, loss: Loss, *, loss_
             done = program.export(request)
             program.save(done, path)
     except errors.ExportError as error:
-        text = str(error)
+        text = error.message
         for option, argument in _ARGUMENTS.items():
             text = text.replace(option, argument)
-        raise InputError(text) from error
+        wrong = InputError(text)
+        wrong.code = error.code
+        raise wrong from error
     other = [each.name for each in done.inputs if each.batch_axis != 0]
     if other:
         raise InputError(f"data: {other[0]} must have the samples on its first axis")

@@ -7,7 +7,7 @@ from typing import Callable
 import torch
 from torch.nn import functional
 
-from .errors import ExportError, unknown_name
+from .errors import ExportError, InputError, OptionError, unknown_name
 from .inputs import Input
 from .structure import tensors_of
 
@@ -30,18 +30,18 @@ def choose_loss(name, result, inputs, arguments, batch, loss_output):
     if callable(name):
         return _custom(name, dict.fromkeys(arguments) | inputs)
     if name not in LOSSES:
-        raise ExportError(f"--loss: {unknown_name('loss', name, LOSSES + ('module:callable',))}")
+        raise OptionError(f"--loss: {unknown_name('loss', name, LOSSES + ('module:callable',))}")
     if name == "none":
         return Loss(None)
     found = tensors_of(result)
     if loss_output >= len(found):
-        raise ExportError(f"--loss-output {loss_output}: the model returns {len(found)} tensors, the first is 0")
+        raise InputError(f"--loss-output {loss_output}: the model returns {len(found)} tensors, the first is 0")
     output = found[loss_output]
     if name == "in-model":
         if output.dim() != 0 or not output.dtype.is_floating_point:
-            raise ExportError(f"--loss in-model: output {loss_output} of the model has shape {list(output.shape)}, but a loss is "
-                              f"one number; use --loss-output to pick another output, or --input to give forward the labels from "
-                              f"which it computes its loss")
+            raise InputError(f"--loss in-model: output {loss_output} of the model has shape {list(output.shape)}, but a loss is "
+                             f"one number; use --loss-output to pick another output, or --input to give forward the labels from "
+                             f"which it computes its loss")
         return Loss(lambda result, inputs: tensors_of(result)[loss_output])
     axis = _batch_axis(output, inputs, batch)
     return {"cross_entropy": _cross_entropy, "next_token": _next_token, "mse": _mse, "bce": _bce}[name](
@@ -53,8 +53,8 @@ def _batch_axis(output, inputs, batch):
     for axis in axes + [0]:
         if output.dim() > axis and output.shape[axis] == batch:
             return axis
-    raise ExportError(f"--loss: the model's output has shape {list(output.shape)} for {batch} samples, none of its axes is the "
-                      f"batch; use --loss-output to pick another output, or --loss module:callable for a custom loss")
+    raise InputError(f"--loss: the model's output has shape {list(output.shape)} for {batch} samples, none of its axes is the "
+                     f"batch; use --loss-output to pick another output, or --loss module:callable for a custom loss")
 
 
 def _without(shape, axis):
@@ -70,14 +70,14 @@ def _target(inputs, dtype, shape, batch_axis, bounds):
 
 def _cross_entropy(output, inputs, batch_axis, index):
     if output.dim() < 2:
-        raise ExportError(f"--loss cross_entropy: the output has shape {list(output.shape)}, it has no class axis")
+        raise InputError(f"--loss cross_entropy: the output has shape {list(output.shape)}, it has no class axis")
     classes = output.dim() - 1 if output.dim() <= 3 else 1
     if "target" in inputs:
         wanted = inputs["target"].full_shape(output.shape[batch_axis])
         fitting = [axis for axis in (classes, 1, output.dim() - 1) if _without(output.shape, axis) == wanted]
         if not fitting:
-            raise ExportError(f"--loss cross_entropy: the output has shape {list(output.shape)} and target {list(wanted)}; "
-                              f"target must have that shape without the axis of classes, 1 or the last")
+            raise InputError(f"--loss cross_entropy: the output has shape {list(output.shape)} and target {list(wanted)}; "
+                             f"target must have that shape without the axis of classes, 1 or the last")
         classes = fitting[0]
     extra = _target(inputs, torch.int64, _without(output.shape, classes), batch_axis, (0, output.shape[classes]))
 
@@ -94,9 +94,9 @@ def _next_token(output, inputs, batch_axis, index):
     tokens = [each for each in inputs.values() if each.dtype in (torch.int64, torch.int32) and len(each.shape) == 1]
     named = [each for each in tokens if each.path[-1] in ("input_ids", "tokens")] or tokens
     if output.dim() != 3 or len(named) != 1:
-        raise ExportError(f"--loss next_token: needs scores of three axes and one input of token numbers, found an output of shape "
-                          f"{list(output.shape)} and {', '.join(each.given for each in named) or 'no such input'}; an input called "
-                          f"tokens takes precedence")
+        raise InputError(f"--loss next_token: needs scores of three axes and one input of token numbers, found an output of shape "
+                         f"{list(output.shape)} and {', '.join(each.given for each in named) or 'no such input'}; an input called "
+                         f"tokens takes precedence")
     name, time = named[0].name, 1 - batch_axis
 
     def function(result, tensors):
@@ -124,7 +124,7 @@ def _custom(function, inputs):
     names = list(inspect.signature(function).parameters)[1:]
     for name in names:
         if name not in inputs:
-            raise ExportError(f'--loss: the loss needs an input "{name}", there are {", ".join(inputs)}; add it with --input')
+            raise InputError(f'--loss: the loss needs an input "{name}", there are {", ".join(inputs)}; add it with --input')
     return Loss(lambda result, given: function(result, *(given[name] for name in names)))
 
 

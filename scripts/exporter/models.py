@@ -12,7 +12,8 @@ import sys
 import torch
 
 from . import places, prepare, transformers_models
-from .errors import ExportError, first_line, unknown_name
+from .errors import (ExportError, InputError, MissingPackageError, NotAModelError, OptionError, ReadError, UnknownNameError,
+                     WeightsError, first_line, unknown_name)
 from .inputs import DTYPES, Input
 from .transformers_models import INSTALL
 
@@ -33,7 +34,7 @@ def parse_arguments(texts):
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.isidentifier():
-            raise ExportError(f'--model-args "{text}": must be key=value')
+            raise OptionError(f'--model-args "{text}": must be key=value')
         try:
             out[key] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
@@ -46,9 +47,9 @@ def load_callable(text, option):
     imports in the file's folder, as Python does for a script."""
     place, _, name = text.rpartition(":")
     if not place or not name:
-        raise ExportError(f'{option} "{text}": must be module:callable or folder/file.py:callable')
+        raise OptionError(f'{option} "{text}": must be module:callable or folder/file.py:callable')
     if place.endswith(".py") and not os.path.isfile(place):
-        raise ExportError(f'{option} "{text}": there is no file {place}')
+        raise ReadError(f'{option} "{text}": there is no file {place}')
     try:
         if place.endswith(".py"):
             module = _load_file(os.path.realpath(place))
@@ -56,18 +57,18 @@ def load_callable(text, option):
             _put_first(os.getcwd())
             module = importlib.import_module(place)
     except ModuleNotFoundError as error:
-        raise ExportError(f'{option} "{text}": there is no module {error.name}{places.at(error)}') from error
+        raise ReadError(f'{option} "{text}": there is no module {error.name}{places.at(error)}') from error
     except Exception as error:
-        raise ExportError(f"{option} {place}: it cannot be imported{places.at(error)}, {first_line(error)}") from error
+        raise InputError(f"{option} {place}: it cannot be imported{places.at(error)}, {first_line(error)}") from error
     found = module
     for part in name.split("."):
         if not hasattr(found, part):
             known = [key for key, value in vars(module).items()
                      if callable(value) and getattr(value, "__module__", None) == module.__name__]
-            raise ExportError(f"{option} {place}: {unknown_name('callable', name, known or ['none'])}")
+            raise UnknownNameError(f"{option} {place}: {unknown_name('callable', name, known or ['none'])}")
         found = getattr(found, part)
     if not callable(found):
-        raise ExportError(f'{option} "{text}": {name} is of type {type(found).__name__}, must be callable')
+        raise InputError(f'{option} "{text}": {name} is of type {type(found).__name__}, must be callable')
     return found
 
 
@@ -117,25 +118,25 @@ def find_model(text, arguments, pretrained, head=None, loss=None):
     """The model called `text`, with the head of that name or one that suits `loss`, where transformers has several. Random weights
     come from torch's generator, which the caller seeds."""
     if head is not None and not text.startswith("transformers:"):
-        raise ExportError(f"--head {head}: only models of transformers, such as transformers:bert, have heads to choose from")
+        raise OptionError(f"--head {head}: only models of transformers, such as transformers:bert, have heads to choose from")
     if text.startswith("torchvision:"):
         return _torchvision(text.removeprefix("torchvision:"), arguments, pretrained)
     if text.startswith("transformers:"):
         return _transformers(text.removeprefix("transformers:"), arguments, pretrained, head, loss)
     if text.endswith(".py"):
-        raise ExportError(f"MODEL {text}: which model? Write {text}:NAME, where NAME is a function or class in it that builds the model")
+        raise OptionError(f"MODEL {text}: which model? Write {text}:NAME, where NAME is a function or class in it that builds the model")
     if ":" not in text:
         return _torchvision(text, arguments, pretrained)
     if pretrained:
-        raise ExportError("--pretrained: only models of torchvision and transformers have such weights; --weights FILE "
+        raise OptionError("--pretrained: only models of torchvision and transformers have such weights; --weights FILE "
                           "loads a state dict")
     build = load_callable(text, "MODEL")
     try:
         model = build if isinstance(build, torch.nn.Module) else build(**arguments)
     except Exception as error:
-        raise ExportError(f"{text}: building the model fails{places.at(error)}, {first_line(error)}") from error
+        raise InputError(f"{text}: building the model fails{places.at(error)}, {first_line(error)}") from error
     if not isinstance(model, torch.nn.Module):
-        raise ExportError(f"{text}: returns {type(model).__name__}, must return a torch.nn.Module")
+        raise NotAModelError(f"{text}: returns {type(model).__name__}, must return a torch.nn.Module")
     return Found(prepare.without_compile(model))
 
 
@@ -143,14 +144,14 @@ def _torchvision(name, arguments, pretrained):
     try:
         import torchvision
     except ImportError as error:
-        raise ExportError(f'MODEL "{name}": needs torchvision, {INSTALL}; give your own models as module:callable') from error
+        raise MissingPackageError(f'MODEL "{name}": needs torchvision, {INSTALL}; give your own models as module:callable') from error
     known = torchvision.models.list_models()
     if name not in known:
-        raise ExportError(unknown_name("torchvision model", name, known))
+        raise UnknownNameError(unknown_name("torchvision model", name, known))
     try:
         model = torchvision.models.get_model(name, weights="DEFAULT" if pretrained else None, **arguments)
     except Exception as error:
-        raise ExportError(f"torchvision:{name}: building the model fails{places.at(error)}, {first_line(error)}") from error
+        raise InputError(f"torchvision:{name}: building the model fails{places.at(error)}, {first_line(error)}") from error
     if name not in torchvision.models.list_models(torchvision.models):
         return Found(model)
     extent = 299 if name == "inception_v3" else arguments.get("image_size", 224)
@@ -168,25 +169,25 @@ def load_weights(model, path):
         state = _read_safetensors(path) if path.endswith(".safetensors") else torch.load(
             path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise ExportError(f"--weights {path}: {first_line(error)}") from error
+        raise ReadError(f"--weights {path}: {first_line(error)}") from error
     if isinstance(state, dict) and "state_dict" in state and isinstance(state["state_dict"], dict):
         state = state["state_dict"]
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise ExportError(f"--weights {path}: contains {type(state).__name__}, must contain a state dict of tensors")
+        raise WeightsError(f"--weights {path}: contains {type(state).__name__}, must contain a state dict of tensors")
     state = {key.replace("_orig_mod.", ""): value for key, value in state.items()}  # of a model of torch.compile
     try:
         missing, unexpected = model.load_state_dict(state, strict=False)
     except RuntimeError as error:
         reasons = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
-        raise ExportError(f"--weights {path}: {reasons[0]}") from error
+        raise WeightsError(f"--weights {path}: {reasons[0]}") from error
     names = {id(tensor): set() for tensor in model.state_dict(keep_vars=True).values()}
     for key, tensor in model.state_dict(keep_vars=True).items():
         names[id(tensor)].add(key)
     missing = [key for key in missing if not any(key in tied and tied & state.keys() for tied in names.values())]
     if missing or unexpected:
         which, word = (missing, "lacks") if missing else (unexpected, "has")
-        raise ExportError(f"--weights {path}: {word} {which[0]}, {'which the model has' if missing else 'which the model lacks'}"
-                          f" ({len(missing)} missing, {len(unexpected)} too many)")
+        raise WeightsError(f"--weights {path}: {word} {which[0]}, {'which the model has' if missing else 'which the model lacks'}"
+                           f" ({len(missing)} missing, {len(unexpected)} too many)")
 
 
 def _read_safetensors(path):

@@ -6,7 +6,7 @@ import struct
 import tempfile
 import zipfile
 
-from exporter.errors import ExportError
+from exporter.errors import ExportError, OverwriteError, WriteError
 
 REMEDY = "; use another name, or --force"
 
@@ -45,15 +45,15 @@ def check(inputs, outputs, force):
     `inputs` or is of another kind. Leaves nothing behind."""
     for path, (what, is_kind) in outputs:
         if os.path.isdir(path):
-            raise ExportError(f"{path}: is a directory, expected a file")
+            raise WriteError(f"{path}: is a directory, expected a file")
         try:
             os.rmdir(tempfile.mkdtemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(os.path.abspath(path))))
         except OSError as error:
-            raise ExportError(f"{path}: cannot be written, {error.strerror}") from error
+            raise WriteError(f"{path}: cannot be written, {error.strerror}") from error
         if force or not os.path.isfile(path):
             continue
         for name in inputs:
             if _same(name, path):
-                raise ExportError(f"{path}: is also an input{'' if name == path else f', as {name}'}, so it is not replaced{REMEDY}")
+                raise OverwriteError(f"{path}: is also an input{'' if name == path else f', as {name}'}, so it is not replaced{REMEDY}")
         if os.path.getsize(path) > 0 and not is_kind(path):
-            raise ExportError(f"{path}: is not {what}, so it is not replaced{REMEDY}")
+            raise OverwriteError(f"{path}: is not {what}, so it is not replaced{REMEDY}")

@@ -17,7 +17,7 @@ import zipfile
 import torch
 
 from . import places, prepare, randomness, refuse, self_check, structure
-from .errors import ExportError, first_line, notice, progress
+from .errors import ExportError, InputError, MissingOptionError, OptionError, WriteError, first_line, notice, progress
 from .inputs import draw_all, settled
 from .losses import choose_loss, with_loss
 
@@ -76,14 +76,14 @@ def export(request):
         _set_training(model)
     names = [each.name for each in request.inputs]
     if len(set(names)) < len(names):
-        raise ExportError(f"--input: {max(names, key=names.count)} appears twice")
+        raise OptionError(f"--input: {max(names, key=names.count)} appears twice")
     if not names:
-        raise ExportError("the inputs are not known; give each as --input NAME=dtype[extent,...], as in x=float32[3,224,224]")
+        raise MissingOptionError("the inputs are not known; give each as --input NAME=dtype[extent,...], as in x=float32[3,224,224]")
     call = _caller(model, request)
     samples = request.static or SAMPLES
     result = _probe(model, call, request.inputs, samples, request.seed)
     if not structure.tensors_of(result):
-        raise ExportError(f"{request.name}: forward returns {type(result).__name__} without a tensor in it")
+        raise InputError(f"{request.name}: forward returns {type(result).__name__} without a tensor in it")
     by_name = {each.name: each for each in request.inputs}
     loss = choose_loss(request.loss, result, by_name, call.templates, samples, request.loss_output)
     inputs = tuple(request.inputs) + loss.inputs
@@ -114,7 +114,7 @@ def _checked(model, eager, inputs, request, leasts):
         try:
             self_check.check(eager, exported, draw_all(inputs, 1, request.seed + 1), 1, request.seed, 1, request.rounding)
         except ExportError as error:
-            notice(f"exported for 2 samples and more: {error}")
+            notice(f"exported for 2 samples and more: {error.message}")
             return _checked(model, eager, inputs, request, [2])
     return exported, batch
 
@@ -180,14 +180,14 @@ def _caller(model, request):
         beside &= {"target"}
     positional = [name for name in names if name not in own and name not in beside]
     if own and positional and not open_ended:
-        raise ExportError(f"--input: forward has no parameter {positional[0]}, it has {', '.join(parameters)}")
+        raise InputError(f"--input: forward has no parameter {positional[0]}, it has {', '.join(parameters)}")
     if own and not positional or open_ended and not places:
         missing = [name for name in wanted if name not in own]
         if missing:
-            raise ExportError(f"--input: forward also needs {missing[0]}; given are {', '.join(names)}")
+            raise InputError(f"--input: forward also needs {missing[0]}; given are {', '.join(names)}")
         return _Call(templates, own + positional, [], request.constants)
     if not varied and not len([n for n in wanted]) <= len(positional) <= len(places):
-        raise ExportError(f"--input: forward takes {', '.join(parameters) or 'nothing'}; given are {', '.join(names)}")
+        raise InputError(f"--input: forward takes {', '.join(parameters) or 'nothing'}; given are {', '.join(names)}")
     return _Call(templates, [], positional, request.constants)
 
 
@@ -209,7 +209,7 @@ def _probe(model, call, inputs, samples, seed):
             return call(trial.forward, call.arguments(tensors))
         except Exception as error:
             given = ", ".join(f"{each.given} {list(tensors[each.name].shape)}" for each in inputs)
-            raise ExportError(f"running the model on {given} fails{places.at(error, trial)}: {first_line(error)}") from error
+            raise InputError(f"running the model on {given} fails{places.at(error, trial)}: {first_line(error)}") from error
 
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
@@ -224,7 +224,7 @@ def _probe_loss(trial, inputs, samples, seed, loss):
         try:
             return trial(*tensors)
         except Exception as error:
-            raise ExportError(f"--loss: running the loss fails{places.at(error, trial)}: {first_line(error)}") from error
+            raise InputError(f"--loss: running the loss fails{places.at(error, trial)}: {first_line(error)}") from error
 
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
@@ -232,7 +232,7 @@ def _probe_loss(trial, inputs, samples, seed, loss):
             out = randomness.check(run, "the loss")
     if loss.function is not None and (not isinstance(out[0], torch.Tensor) or out[0].dim() != 0):
         shape = list(out[0].shape) if isinstance(out[0], torch.Tensor) else type(out[0]).__name__
-        raise ExportError(f"--loss: the loss is {shape}, must be one number, such as its mean")
+        raise InputError(f"--loss: the loss is {shape}, must be one number, such as its mean")
     return indices.ranges()
 
 
@@ -346,7 +346,7 @@ def save(program, path):
         # A temporary folder, not a temporary name: the archive's root is named after its file, in plain letters.
         temporary = tempfile.mkdtemp(prefix=f".{os.path.basename(path)}.", dir=folder)
     except OSError as error:
-        raise ExportError(f"{path}: cannot be written, {error.strerror}") from error
+        raise WriteError(f"{path}: cannot be written, {error.strerror}") from error
     try:
         file = os.path.join(temporary, re.sub("[^A-Za-z0-9._-]", "_", os.path.basename(path)))
         with warnings.catch_warnings():
@@ -357,6 +357,6 @@ def save(program, path):
             refuse.check_archive(archive, program.exported)
         os.replace(file, path)
     except (OSError, RuntimeError) as error:
-        raise ExportError(f"{path}: cannot be written, {first_line(error)}") from error
+        raise WriteError(f"{path}: cannot be written, {first_line(error)}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

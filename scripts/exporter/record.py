@@ -10,7 +10,7 @@ import struct
 import torch
 
 from . import prepare
-from .errors import ExportError, progress
+from .errors import ExportError, InputError, WriteError, progress
 from .inputs import draw_all
 from .self_check import module_of, one_thread, same
 
@@ -105,10 +105,10 @@ class Training:
 def check_training(program, training):
     """Throws ExportError if the program cannot be trained like this."""
     if not program.has_loss:
-        raise ExportError("--record: the program has no loss; add one with --loss")
+        raise InputError("--record: the program has no loss; add one with --loss")
     if not program.least <= training.samples <= program.most:
         wanted = f"{program.least}" if program.least == program.most else f"{program.least} to {program.most}"
-        raise ExportError(f"--samples {training.samples}: the program takes microbatches of {wanted}")
+        raise InputError(f"--samples {training.samples}: the program takes microbatches of {wanted}")
 
 
 @prepare.uncompiled
@@ -222,7 +222,7 @@ def save_record(path, tensors, training):
                 file.write(block)
         os.replace(temporary, path)
     except OSError as error:
-        raise ExportError(f"{path}: cannot be written, {error.strerror}") from error
+        raise WriteError(f"{path}: cannot be written, {error.strerror}") from error
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)

@@ -13,7 +13,7 @@ from typing import Callable
 import torch
 from torch.utils import _pytree as pytree
 
-from .errors import ExportError
+from .errors import ExportError, InputError, OptionError
 
 PLAIN = (bool, int, float, str, type(None), torch.dtype, enum.Enum)
 
@@ -65,8 +65,8 @@ def template_of(value, path):
     if pairs is None:
         if isinstance(value, PLAIN):
             return value, []
-        raise ExportError(f"--inputs: {'.'.join(path)} is of type {type(value).__name__}, must be a tensor, a plain value, or a "
-                          f"dict, list, tuple or dataclass of them")
+        raise InputError(f"--inputs: {'.'.join(path)} is of type {type(value).__name__}, must be a tensor, a plain value, or a "
+                         f"dict, list, tuple or dataclass of them")
     parts, found = [], []
     for key, part in pairs:
         template, more = template_of(part, path + (str(key),))
@@ -112,7 +112,7 @@ def templates_of(paths, forward):
             if isinstance(place, Leaf):
                 break
         if isinstance(place, Leaf) or path[-1] in place:
-            raise ExportError(f"--input: {'.'.join(path)} appears twice")
+            raise OptionError(f"--input: {'.'.join(path)} appears twice")
         place[path[-1]] = Leaf(python_name(path))
     hints = _hints(forward)
     return {name: _typed(template, hints.get(name), (name,)) for name, template in nested.items()}
@@ -133,12 +133,12 @@ def _typed(template, hint, path):
         fields = getattr(kind, "_fields", None) or [field.name for field in dataclasses.fields(kind)]
         unknown = [key for key in template if key not in fields]
         if unknown:
-            raise ExportError(f"--input {place}.{unknown[0]}: {kind.__name__} has the fields {', '.join(fields)}")
+            raise InputError(f"--input {place}.{unknown[0]}: {kind.__name__} has the fields {', '.join(fields)}")
         make = lambda parts: kind(**dict(zip(template, parts)))
     elif all(key.isdecimal() for key in template):
         missing = [str(index) for index in range(len(template)) if str(index) not in template]
         if missing:
-            raise ExportError(f"--input: {place}.{missing[0]} is missing, the keys of a list count from 0 without a gap")
+            raise OptionError(f"--input: {place}.{missing[0]} is missing, the keys of a list count from 0 without a gap")
         template = {str(index): template[str(index)] for index in range(len(template))}
         hints = dict.fromkeys(template, (typing.get_args(hint) or (None,))[0]) if kind is list else {}
         make = tuple if kind is tuple else list

@@ -10,7 +10,8 @@ import sys
 import torch
 
 from . import places
-from .errors import ExportError, first_line, notice, unknown_name
+from .errors import (ExportError, InputError, MissingOptionError, MissingPackageError, ReadError, UnknownNameError,
+                     first_line, meant, notice, unknown_name)
 from .inputs import Input
 
 INSTALL = "scripts/setup --with-models installs it"
@@ -59,7 +60,7 @@ def build(name, arguments, pretrained, head, loss):
     try:
         import transformers
     except ImportError as error:
-        raise ExportError(f'MODEL "transformers:{name}": needs transformers, {INSTALL}') from error
+        raise MissingPackageError(f'MODEL "transformers:{name}": needs transformers, {INSTALL}') from error
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     where = f"transformers:{name}"
@@ -78,7 +79,7 @@ def build(name, arguments, pretrained, head, loss):
     except ExportError:
         raise
     except Exception as error:
-        raise ExportError(f"{where}: building the model fails{places.at(error)}, {first_line(error)}") from error
+        raise InputError(f"{where}: building the model fails{places.at(error)}, {first_line(error)}") from error
     if not chooses_experts:
         _use_torch_experts(where, model)
     model.train()
@@ -109,15 +110,16 @@ def _config(name, fields, pretrained):
         return transformers.AutoConfig.from_pretrained(name, **fields)
     if name.endswith(".json"):
         if not os.path.isfile(name):
-            raise ExportError(f"MODEL: there is no file {name}")
+            raise ReadError(f"MODEL: there is no file {name}")
         with open(name, encoding="utf-8") as file:
             given = json.load(file)
         if "model_type" not in given:
-            raise ExportError(f'{name}: has no "model_type", such as "gpt2"')
+            raise InputError(f'{name}: has no "model_type", such as "gpt2"')
         return transformers.AutoConfig.for_model(given.pop("model_type"), **{**given, **fields})
     if name not in transformers.models.auto.CONFIG_MAPPING:
-        raise ExportError(f'unknown transformers model "{name}", it must be a model type such as gpt2, bert or llama, '
-                          f"a configuration file NAME.json, or, with --pretrained, a name on the hub")
+        raise UnknownNameError(f'unknown transformers model "{name}",{meant(name, transformers.models.auto.CONFIG_MAPPING)} it '
+                               f"must be a model type such as gpt2, bert or llama, "
+                               f"a configuration file NAME.json, or, with --pretrained, a name on the hub")
     return transformers.AutoConfig.for_model(name, **fields)
 
 
@@ -126,7 +128,7 @@ def _check_fields(where, config, fields):
     known = {*type(config)().to_dict(), *config.attribute_map, "attn_implementation", "experts_implementation", "num_labels"}
     for name in [each for each in fields if each not in known]:
         if callable(getattr(type(config), name, None)) or name not in _read_fields(type(config)):
-            raise ExportError(f"{where}: {unknown_name('field', name, sorted(known))}")
+            raise UnknownNameError(f"{where}: {unknown_name('field', name, sorted(known))}")
 
 
 def _read_fields(kind):
@@ -149,7 +151,7 @@ def _choose_head(where, config, fields, head, loss):
         if name == "none":
             return None
         if name not in heads:
-            raise ExportError(f"--head: {where} has no head {head}, known are {listed}")
+            raise UnknownNameError(f"--head: {where} has no head {head}, known are {listed}")
         return name
     architecture = (config.architectures or [""])[0]
     if architecture in by_class:
@@ -160,7 +162,7 @@ def _choose_head(where, config, fields, head, loss):
     by_default = _default_head(config, heads)
     if labels:
         if not classes:
-            raise ExportError(f"{where}: {labels[0]} is for a head with classes; --head selects one of {listed}")
+            raise InputError(f"{where}: {labels[0]} is for a head with classes; --head selects one of {listed}")
         chosen = classes[0]
     elif by_default:
         return by_default
@@ -169,7 +171,7 @@ def _choose_head(where, config, fields, head, loss):
     elif len(trainable) == 1 and loss in (None, "cross_entropy"):
         chosen = trainable[0]
     elif loss is None:
-        raise ExportError(f"{where}: has no default head; --head selects one of {listed}")
+        raise MissingOptionError(f"{where}: has no default head; --head selects one of {listed}")
     else:
         return None
     others = [name for name in sorted(heads) if name != chosen]

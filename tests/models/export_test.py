@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import os
+import re
 import struct
 import sys
 import tempfile
@@ -28,7 +29,7 @@ import hard_models
 import make
 import models
 import table
-from exporter import prepare, program, record
+from exporter import errors, prepare, program, record
 from exporter.errors import ExportError
 from exporter.inputs import parse_input
 from exporter.program import Request
@@ -173,10 +174,10 @@ class Record(InFolder):
     def test_needs_a_loss_and_a_batch_that_fits(self):
         file = os.path.join(self.folder, "record.safetensors")
         status, _, error = run(f"{OWN}:Mlp", *VECTOR, "--loss", "none", "--record", file, "-o", self.file)
-        self.assertEqual((status, error), (1, "export-model: --record: the program has no loss; add one with --loss\n"))
+        self.assertEqual((status, error), (1, "stagecraft-export-model: --record: the program has no loss; add one with --loss [SC2001]\n"))
         status, _, error = run(f"{OWN}:Mlp", *VECTOR, "--loss", "mse", "--max-samples", 4, "--samples", 5, "--record", file, "-o",
                                self.file)
-        self.assertEqual((status, error), (1, "export-model: --samples 5: the program takes microbatches of 1 to 4\n"))
+        self.assertEqual((status, error), (1, "stagecraft-export-model: --samples 5: the program takes microbatches of 1 to 4 [SC2001]\n"))
         self.assertEqual(os.listdir(self.folder), [])
 
     def test_holds_complex_buffers(self):
@@ -466,7 +467,7 @@ class Options(InFolder):
         self.assertEqual([each["name"] for each in extra["inputs"]], ["input_ids", "target"])
         status, _, error = run("transformers:gpt2", "--model-args", "layers=2", "-o", self.file)
         self.assertEqual(status, 1)
-        self.assertIn('transformers:gpt2: unknown field "layers", known are', error)
+        self.assertIn('transformers:gpt2: unknown field "layers", did you mean n_layer? known are', error)
 
 
 class Imports(InFolder):
@@ -512,8 +513,8 @@ class Imports(InFolder):
     def test_what_a_file_lacks_is_told_with_its_line(self):
         file = self.write("stagecraft_test_broken.py", "import torch\nimport stagecraft_test_nowhere\n")
         status, _, error = run(f"{file}:Net", *VECTOR, "--loss", "mse", "-o", self.file)
-        self.assertEqual((status, error), (1, f'export-model: MODEL "{file}:Net": there is no module stagecraft_test_nowhere at '
-                                              f'{file}:2 "import stagecraft_test_nowhere"\n'))
+        self.assertEqual((status, error), (1, f'stagecraft-export-model: MODEL "{file}:Net": there is no module '
+                                              f'stagecraft_test_nowhere at {file}:2 "import stagecraft_test_nowhere" [SC1101]\n'))
 
 
 class RecurrentStates(unittest.TestCase):
@@ -558,9 +559,9 @@ class Heads(InFolder):
         extra, said = self.exported(*arguments)
         return {each["name"]: each["range"] for each in extra["inputs"]}, said
 
-    def says(self, text, *arguments):
-        status, _, error = run(*arguments, "-o", self.file)
-        self.assertEqual(status, 1, error)
+    def says(self, text, *arguments, status=1):
+        found, _, error = run(*arguments, "-o", self.file)
+        self.assertEqual(found, status, error)
         self.assertIn(text, error)
         self.assertFalse(os.path.exists(self.file))
 
@@ -612,10 +613,10 @@ class Heads(InFolder):
     def test_unknown_heads_and_fields_are_told(self):
         self.says("--head: transformers:vit has no head causal-lm, known are image-classification, masked-image-modeling, none",
                   "transformers:vit", "--model-args", *self.VIT, "--head", "causal-lm")
-        self.says("--head causal-lm: only models of transformers, such as transformers:bert, have "
-                  "heads", "resnet18", "--head", "causal-lm")
+        self.says("--head causal-lm: only models of transformers, such as transformers:bert, have heads", "resnet18", "--head",
+                  "causal-lm", status=2)
         self.says("transformers:segformer: has no default head; --head selects one of image-classification, "
-                  "semantic-segmentation, none", "transformers:segformer")
+                  "semantic-segmentation, none", "transformers:segformer", status=2)
         self.says('transformers:qwen3_moe: unknown field "haed_dim", known are', "transformers:qwen3_moe", "--model-args", "haed_dim=8")
         self.says('transformers:bert: unknown field "to_dict", known are', "transformers:bert", "--model-args", "to_dict=8")
 
@@ -651,45 +652,55 @@ class Heads(InFolder):
 
 
 class Messages(InFolder):
-    def says(self, status, text, *arguments):
-        found, _, error = run(*arguments)
-        self.assertEqual(found, status, error)
+    def says(self, code, text, *arguments):
+        """The message and its code, from which the exit status follows."""
+        status, _, error = run(*arguments)
+        self.assertEqual(status, 2 if code.startswith("SC10") else 1, error)
         self.assertIn(text, error)
+        self.assertIn(f"[{code}]\n", error)
         self.assertNotIn("Traceback", error)
         self.assertFalse(os.path.exists(self.file))
 
+    def test_codes_are_those_of_the_catalogue(self):
+        with open(os.path.join(ROOT, "docs", "errors.md"), encoding="utf-8") as file:
+            known = set(re.findall(r"^\| (SC\d{4}) \|", file.read(), re.MULTILINE))
+        own = {each.code for each in [ExportError, *ExportError.__subclasses__()]} | {errors.UNEXPECTED}
+        self.assertLessEqual(own | {code for _, code in export_model.Parser.CODES}, known)
+
     def test_usage(self):
-        self.says(2, "required: -o/--output", "resnet18")
-        self.says(2, "--output is model.onnx, must end in .pt2", "resnet18", "-o", "model.onnx")
-        self.says(2, "--static is 0, must be 1 or more", "resnet18", "-o", self.file, "--static", 0)
+        self.says("SC1003", "required: -o/--output", "resnet18")
+        self.says("SC1005", "--output is model.onnx, must end in .pt2", "resnet18", "-o", "model.onnx")
+        self.says("SC1005", "--static is 0, must be 1 or more", "resnet18", "-o", self.file, "--static", 0)
         for rate in ("nan", "inf", "-1"):
-            self.says(2, f"--learning-rate is {float(rate)}, must be a number of 0 or more", "resnet18", "-o", self.file,
+            self.says("SC1005", f"--learning-rate is {float(rate)}, must be a number of 0 or more", "resnet18", "-o", self.file,
                       "--learning-rate", rate)
-        self.says(2, "--input and --inputs are mutually exclusive", "a:b", "-o", self.file, *VECTOR, "--inputs", "a:b")
-        self.says(2, "unrecognized arguments: --inpt", "a:b", "-o", self.file, "--inpt", "x")
-        self.says(2, "--range goes with --inputs; --input has :range=LOW..HIGH", "a:b", "-o", self.file, *VECTOR, "--range", "x=0..4")
+        self.says("SC1004", "--input and --inputs are mutually exclusive", "a:b", "-o", self.file, *VECTOR, "--inputs", "a:b")
+        self.says("SC1002", "unrecognized arguments: --inpt", "a:b", "-o", self.file, "--inpt", "x")
+        self.says("SC1004", "--range goes with --inputs; --input has :range=LOW..HIGH", "a:b", "-o", self.file, *VECTOR, "--range", "x=0..4")
 
     def test_models(self):
         own = ["-o", self.file, *VECTOR, "--loss", "mse"]
-        self.says(1, f'MODEL {HARD}: unknown callable "Nothing", known are', f"{HARD}:Nothing", *own)
-        self.says(1, f'there is no file {self.folder}/none.py', f"{self.folder}/none.py:build", *own)
-        self.says(1, "there is no module nowhere", "nowhere:build", *own)
-        self.says(1, f"MODEL {HARD}: which model? Write {HARD}:NAME", HARD, *own)
-        self.says(1, f"{HARD}:not_a_model: returns dict, must return a torch.nn.Module", f"{HARD}:not_a_model", *own)
-        self.says(1, f"{OWN}:Mlp: building the model fails, TypeError:", f"{OWN}:Mlp", *own, "--model-args", "depth=2")
-        self.says(1, '--model-args "depth": must be key=value', f"{OWN}:Mlp", *own, "--model-args", "depth")
+        self.says("SC2002", f'MODEL {HARD}: unknown callable "Nothing", known are', f"{HARD}:Nothing", *own)
+        self.says("SC1101", f'there is no file {self.folder}/none.py', f"{self.folder}/none.py:build", *own)
+        self.says("SC1101", "there is no module nowhere", "nowhere:build", *own)
+        self.says("SC1005", f"MODEL {HARD}: which model? Write {HARD}:NAME", HARD, *own)
+        self.says("SC3001", f"{HARD}:not_a_model: returns dict, must return a torch.nn.Module", f"{HARD}:not_a_model", *own)
+        self.says("SC2001", f"{OWN}:Mlp: building the model fails, TypeError:", f"{OWN}:Mlp", *own, "--model-args", "depth=2")
+        self.says("SC1005", '--model-args "depth": must be key=value', f"{OWN}:Mlp", *own, "--model-args", "depth")
         if table.MODELS["resnet18"].is_installed():
-            self.says(1, 'unknown torchvision model "resnet19", known are', "resnet19", "-o", self.file)
+            self.says("SC2002", 'unknown torchvision model "resnet19", did you mean resnet18? known are', "resnet19", "-o", self.file)
 
     def test_inputs(self):
-        def says(text, *inputs):
-            self.says(1, text, f"{OWN}:Mlp", "-o", self.file, "--loss", "mse", *(part for each in inputs for part in ("--input", each)))
+        def says(text, *inputs, code="SC1005"):
+            self.says(code, text, f"{OWN}:Mlp", "-o", self.file, "--loss", "mse", *(part for each in inputs for part in ("--input", each)))
 
-        says("the inputs are not known; give each as --input NAME=dtype[extent,...]")
+        says("the inputs are not known; give each as --input NAME=dtype[extent,...]", code="SC1003")
         says('--input "x": must be NAME=dtype[extent,...]', "x")
-        says('unknown type "float23", known are float32', "x=float23[8]")
+        says('unknown type "float23", did you mean float32? known are float32', "x=float23[8]")
         says('the shape "[8,]" must be positive integers', "x=float32[8,]")
-        says("integers need a range of values, as in :range=0..50257", "x=int64[8]")
+        self.says("SC1005", "--input counts: the range of these integers is unknown, because they index neither an embedding nor "
+                  "the classes of a loss; add it, as in :range=0..50257", f"{HARD}:Counts", "-o", self.file, "--loss", "none",
+                  "--input", "counts=int64[8]")
         says('range is "5..5", must be LOW..HIGH', "x=int64[8]:range=5..5")
         says('batch_axis is "2", must be none or a number from 0 to 1', "x=float32[8]:batch_axis=2")
         says('"x-y" cannot be the name of an input, it must be a Python name', "x-y=float32[8]")
@@ -697,27 +708,34 @@ class Messages(InFolder):
         says("--input: x.1 is missing, the keys of a list count from 0 without a gap", "x.0=float32[8]", "x.2=float32[8]")
         says("--input: x appears twice", "x.0=float32[8]", "x=float32[8]")
         says('unknown option "axis", known are batch_axis, range', "x=float32[8]:axis=1")
-        says("forward has no parameter y, it has x", "x=float32[8]", "y=float32[8]")
+        says("forward has no parameter y, it has x", "x=float32[8]", "y=float32[8]", code="SC2001")
         says("x appears twice", "x=float32[8]", "x=float32[8]")
         says(os.path.join("tests", "models", line_of("models.py", "return self.layers(x)")) +
-             ": RuntimeError: mat1 and mat2 shapes cannot be multiplied", "x=float32[9]")
-        says("running the model on x [3, 9] fails at ", "x=float32[9]")
+             ": RuntimeError: mat1 and mat2 shapes cannot be multiplied", "x=float32[9]", code="SC2001")
+        says("running the model on x [3, 9] fails at ", "x=float32[9]", code="SC2001")
+
+    def test_integers_take_the_range_of_what_they_index(self):
+        extra, _ = self.exported(f"{OWN}:LstmLanguageModel", "--input", "tokens=int64[12]", "--loss", "next_token")
+        self.assertEqual([each["range"] for each in extra["inputs"]], [[0, 50]])
+        extra, _ = self.exported(f"{OWN}:TwoHeads", *VECTOR, "--input", "kind=int64[]", "--input", "place=float32[2]", "--loss",
+                                 f"{OWN}:two_losses")
+        self.assertEqual({each["name"]: each["range"] for each in extra["inputs"]}, {"x": None, "kind": [0, 4], "place": None})
 
     def test_examples(self):
         def says(text, *more):
-            self.says(1, text, f"{OWN}:NestedBatch", "-o", self.file, "--loss", "cross_entropy", "--inputs", f"{HARD}:nested_examples", *more)
+            self.says("SC1005", text, f"{OWN}:NestedBatch", "-o", self.file, "--loss", "cross_entropy", "--inputs", f"{HARD}:nested_examples", *more)
 
         known = "batch.image, batch.pair.0, batch.pair.1, batch.weights.hidden, target"
         says(f'--range "kind=0..4": must be NAME=LOW..HIGH, NAME one of {known}', "--range", "kind=0..4")
         says(f'--batch-axis "batch=1": must be NAME=N or NAME=none, NAME one of {known}', "--batch-axis", "batch=1")
         says('--range "target=4": range is "4", must be LOW..HIGH', "--range", "target=4")
-        self.says(1, "--inputs: returns list, must return a dict", f"{OWN}:Mlp", "-o", self.file, "--loss", "mse", "--inputs", "builtins:list")
+        self.says("SC2001", "--inputs: returns list, must return a dict", f"{OWN}:Mlp", "-o", self.file, "--loss", "mse", "--inputs", "builtins:list")
 
     def test_losses(self):
-        def says(text, loss, *more):
-            self.says(1, text, f"{OWN}:Mlp", "-o", self.file, *VECTOR, "--loss", loss, *more)
+        def says(text, loss, *more, code="SC2001"):
+            self.says(code, text, f"{OWN}:Mlp", "-o", self.file, *VECTOR, "--loss", loss, *more)
 
-        says('unknown loss "hinge", known are cross_entropy, mse, next_token, bce, in-model, none, module:callable', "hinge")
+        says('unknown loss "hinge", known are cross_entropy, mse, next_token, bce, in-model, none, module:callable', "hinge", code="SC1005")
         says("--loss-output 2: the model returns 1 tensors", "mse", "--loss-output", "2")
         says("output 0 of the model has shape [3, 4], but a loss is one number", "in-model")
         says("next_token: needs scores of three axes and one input of token numbers", "next_token")
@@ -764,7 +782,7 @@ class Writing(InFolder):
     def test_a_folder_that_is_not_there_is_told(self):
         file = os.path.join(self.folder, "none", "model.pt2")
         status, _, error = run(f"{OWN}:Mlp", *VECTOR, "--loss", "mse", "-o", file)
-        self.assertEqual((status, error), (1, f"export-model: {file}: cannot be written, No such file or directory\n"))
+        self.assertEqual((status, error), (1, f"stagecraft-export-model: {file}: cannot be written, No such file or directory [SC1102]\n"))
 
     def test_names_in_the_archive_are_those_that_seed(self):
         make.make("tied_dropout", self.folder, microbatches=2)

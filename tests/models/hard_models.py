@@ -110,6 +110,17 @@ class SparseEmbedding(nn.Module):
         return self.words(x).sum(1)
 
 
+class Counts(nn.Module):
+    """Computes with its integers, which index nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, counts):
+        return self.layer(counts.float()).mean()
+
+
 class FixedShape(_Layers):
     """Works only for three samples, but does not check for that."""
 

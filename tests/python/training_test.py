@@ -166,6 +166,18 @@ class Training(unittest.TestCase):
             stagecraft.profile(module(), loader())
         self.assertIn("loss: give cross_entropy", str(caught.exception))
 
+    def test_modules_that_cannot_be_exported(self):
+        class Branches(nn.Linear):
+            def forward(self, features):
+                out = super().forward(features)
+                return out if out.sum() > 0 else -out
+
+        with self.assertRaises(stagecraft.InputError) as caught:
+            stagecraft.profile(Branches(12, 3), loader(), loss="cross_entropy")
+        self.assertEqual(caught.exception.code, "SC3002")
+        self.assertIn("this branch depends on the values of a tensor", str(caught.exception))
+        self.assertNotIn("SC3002", str(caught.exception))
+
     def test_programs_that_fail_or_are_missing(self):
         with self.assertRaises(stagecraft.ProgramError) as caught:
             stagecraft.profile("no_such.pt2")
