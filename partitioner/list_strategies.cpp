@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 #include <regex>
 #include <set>
 #include <stdexcept>
+#include <utility>
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
@@ -81,11 +81,7 @@ std::variant<Candidate, Infeasible> list_candidate(const Graph& graph, const Top
   const int chunks = constraints.chunks.value_or(1);
   check_chunks(stages, chunks);
   const int positions = stages / chunks;
-  if (positions > device_count(topology)) {
-    const std::string needed = chunks > 1 ? std::to_string(positions) : "as many";
-    return Infeasible{std::to_string(stages) + " stages need " + needed + " devices, the topology has " +
-                      std::to_string(device_count(topology))};
-  }
+  if (auto few = too_few_devices(topology, stages, chunks, replicas)) return std::move(*few);
   if (stages > to_int(layers.size())) {
     return Infeasible{std::to_string(stages) + " stages need as many layers, the graph has " +
                       std::to_string(layers.size()) + " besides its inputs"};
@@ -94,11 +90,6 @@ std::variant<Candidate, Infeasible> list_candidate(const Graph& graph, const Top
   const std::vector<int> working = at_work(replicas, constraints.plan);
   const std::vector<int> bounds = balance.by_replicas ? balanced_bounds(balance.weights, stages, working)
                                                       : uniform_bounds(to_int(layers.size()), stages);
-  const std::int64_t devices = std::accumulate(replicas.begin(), replicas.begin() + positions, std::int64_t{0});
-  if (devices > device_count(topology)) {
-    return Infeasible{"the replicas need " + std::to_string(devices) + " devices, the topology has " +
-                      std::to_string(device_count(topology))};
-  }
   Candidate candidate;
   candidate.partition.stage_of_layer.assign(graph.layers.size(), -1);
   candidate.partition.replicas = replicas;

@@ -1,9 +1,12 @@
 #include "partitioner/strategy.h"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
+#include <utility>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "partitioner/list_strategies.h"
 #include "partitioner/pipedream.h"
 #include "partitioner/ranking.h"
@@ -64,10 +67,46 @@ OptionValues options_of_name(const std::string& name) {
   return {{strategy.name.substr(prefix.size()), name.substr(prefix.size())}};
 }
 
+std::optional<Infeasible> too_few_devices(const Topology& topology, int stages, int chunks,
+                                          const std::vector<int>& replicas) {
+  const int devices = device_count(topology);
+  const int positions = stages / chunks;
+  const std::string topology_has = " devices, the topology has " + std::to_string(devices);
+  if (positions > devices) {
+    const std::string needed = chunks > 1 ? std::to_string(positions) : "as many";
+    return Infeasible{std::to_string(stages) + " stages need " + needed + topology_has};
+  }
+  if (replicas.empty()) return std::nullopt;
+  const std::int64_t wanted = std::accumulate(replicas.begin(), replicas.begin() + positions, std::int64_t{0});
+  if (wanted > devices) return Infeasible{"the replicas need " + std::to_string(wanted) + topology_has};
+  return std::nullopt;
+}
+
+namespace {
+
+/// The same of a request; absent where its stages or chunks are a strategy's to choose, or contradict each other.
+std::optional<Infeasible> cannot_hold(const Topology& topology, const Constraints& constraints) {
+  const std::vector<int>& replicas = constraints.replicas;
+  const int stages = constraints.stages.value_or(to_int(replicas.size()));
+  const PlanSettings& settings = constraints.plan;
+  const bool chooses_chunks =
+      !constraints.chunks && settings.listed.empty() && schedule_by_name(settings.schedule).chunked;
+  const int chunks = constraints.chunks.value_or(1);
+  if (chooses_chunks || chunks < 1 || stages % chunks != 0) return std::nullopt;
+  if (!replicas.empty() && to_int(replicas.size()) != stages) return std::nullopt;
+  return too_few_devices(topology, stages, chunks, replicas);
+}
+
+}  // namespace
+
 StrategyResult plan_with(const std::string& name, const Graph& graph, const Topology& topology, const CostModel& costs,
                          Constraints constraints) {
+  const Strategy& strategy = strategy_by_name(name);
   constraints.options.merge(options_of_name(name));
-  return strategy_by_name(name).plan(graph, topology, costs, constraints);
+  if (!strategy.decides_stages) {
+    if (auto few = cannot_hold(topology, constraints)) return std::move(*few);
+  }
+  return strategy.plan(graph, topology, costs, constraints);
 }
 
 }  // namespace stagecraft::partitioner

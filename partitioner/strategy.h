@@ -127,7 +127,13 @@ inline constexpr const char* kDefaultStrategy = "optimal";
 /// The options within `name`: what follows the colon.
 [[nodiscard]] OptionValues options_of_name(const std::string& name);
 
-/// The plans of the strategy called `name`, with the options in the name and Constraints::options.
+/// Why the topology has too few devices for stages with `chunks` of them per device and these replicas, if not empty;
+/// absent if it has enough. Precondition: `chunks` divides `stages`, and `replicas` has one number per stage.
+[[nodiscard]] std::optional<Infeasible> too_few_devices(const Topology& topology, int stages, int chunks,
+                                                        const std::vector<int>& replicas);
+
+/// The plans of the strategy called `name`, with the options in the name and Constraints::options. Infeasible before
+/// the strategy is asked if the topology has too few devices.
 /// Throws std::invalid_argument for an unknown name, listing the names, and for what the strategy does not support.
 [[nodiscard]] StrategyResult plan_with(const std::string& name, const Graph& graph, const Topology& topology,
                                        const CostModel& costs, Constraints constraints = {});

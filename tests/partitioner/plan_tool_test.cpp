@@ -327,7 +327,11 @@ TEST_F(PlanTool, SkipsCandidatesThatDoNotSuitAndSaysWhy) {
   EXPECT_THAT(none.err, HasSubstr("no candidate is possible; skipped "));
   EXPECT_THAT(none.err,
               HasSubstr("schedule \"zb-h1\" does not support replicas; gpipe, 1f1b, pipedream and pipedream-2bw do ("));
-  EXPECT_EQ(run("chain.json -n 4 --stages 9").status, 1);
+  const Outcome many = run("chain.json -n 4 --stages 9");
+  EXPECT_EQ(many.status, 1);
+  EXPECT_THAT(many.err, HasSubstr("chain.json: 9 stages need as many devices, the topology has 4 [SC2101]"));
+  EXPECT_THAT(run("chain.json -n 4 --replicas 3,2").err,
+              HasSubstr("chain.json: the replicas need 5 devices, the topology has 4 [SC2101]"));
 }
 
 // The first two layers take as long as the last one, and most of the memory: `auto` cuts behind them. The smallest plan
