@@ -29,6 +29,7 @@ void translate(const std::exception_ptr& thrown, void*) {
 }  // namespace
 
 NB_MODULE(_core, module) {
+  nb::set_leak_warnings(false);  // other packages may keep objects until the interpreter ends
   module.doc() = "The cost model and the partitioner of stagecraft.";
   module.def("version", &stagecraft::version, "The version of stagecraft.");
   nb::register_exception_translator(translate);

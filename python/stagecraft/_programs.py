@@ -27,7 +27,7 @@ def find(verb: str) -> str:
     """The path of stagecraft-VERB: in STAGECRAFT_BIN, next to this package or Python, or on PATH."""
     name = f"stagecraft-{verb}"
     for place in _places():
-        path = os.path.join(place, name)
+        path = os.path.abspath(os.path.join(place, name))  # programs run in another folder
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return path
     on_path = shutil.which(name)
