@@ -64,7 +64,7 @@ std::vector<PlanDifference> plan_differences(const Plan& first, const Plan& seco
     const Stage& b = second.stages[s];
     const std::string stage = fmt::format("stage {} ", s);
     compare(stage + "replicas", std::to_string(a.devices.size()), std::to_string(b.devices.size()));
-    compare(stage + "devices", numbers_text(a.devices), numbers_text(b.devices));
+    compare(stage + "devices", format_ranges(a.devices), format_ranges(b.devices));
     compare(stage + "recomputation", recompute_text(a), recompute_text(b));
   }
   compare("gradient buckets", bucket(first), bucket(second));

@@ -28,11 +28,14 @@ TEST(Diff, FindsWhereTwoPlansDiffer) {
               ::testing::IsSupersetOf(std::vector<PlanDifference>{{"schedule", "1f1b", "gpipe"},
                                                                   {"microbatches", "4", "8"},
                                                                   {"stage 0 replicas", "1", "2"},
-                                                                  {"stage 0 devices", "0", "0 1"},
+                                                                  {"stage 0 devices", "0", "0,1"},
                                                                   {"stage 1 devices", "1", "2"},
                                                                   {"stage 0 recomputation", "off", "on"}}));
   EXPECT_TRUE(moved_layers(BoundPlan(a), BoundPlan(a)).empty());
   EXPECT_TRUE(plan_differences(a, a).empty());
+  Plan wide = a;
+  wide.stages[0].devices = {0, 1, 2, 3, 5};
+  EXPECT_THAT(plan_differences(a, wide), ::testing::Contains(PlanDifference{"stage 0 devices", "0", "0-3,5"}));
 }
 
 // Equal stages: (M + p - 1)(F + B) = 5 * 3 s for 4 microbatches; with three of four layers in stage 0 it is slower.
