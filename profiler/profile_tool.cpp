@@ -20,12 +20,11 @@
 #include "executor/model/stage_layers.h"
 #include "executor/tool_options.h"
 #include "profiler/kernels/writers.h"
-#include "profiler/layers/layer_work.h"
 #include "profiler/profile.h"
 #include "profiler/provenance.h"
 #include "profiler/rank_processes.h"
+#include "profiler/structure.h"
 #include "profiler/subject/model_graph.h"
-#include "profiler/subject/subject.h"
 
 namespace {
 
@@ -188,16 +187,7 @@ void print_merged(const stagecraft::model::Model& model) {
   }
 }
 
-/// Gives the layers, which follow the inputs, their work.
-void add_work(stagecraft::Graph& graph, const stagecraft::profiler::WorkByLayer& work) {
-  const std::size_t inputs = graph.layers.size() - work.forward.size();
-  for (std::size_t i = 0; i < work.forward.size(); ++i) {
-    graph.layers[inputs + i].forward_work = work.forward[i];
-    graph.layers[inputs + i].backward_work = work.backward[i];
-  }
-}
-
-/// Layers, shapes and bytes of one forward, operations and bytes moved of a forward and backward; nothing is measured.
+/// Layers, shapes and bytes, operations and bytes moved; nothing is measured.
 int write_structure(const Options& o, const stagecraft::model::Model& model,
                     const stagecraft::data::DataSource& source) {
   const stagecraft::stage::Placement placement{stagecraft::device::open_device(o.device, o.allow_tf32),
@@ -207,25 +197,18 @@ int write_structure(const Options& o, const stagecraft::model::Model& model,
     if (samples == 1) samples = std::clamp<std::int64_t>(2, model.least_samples, model.most_samples);
     stagecraft::model::check_samples(model, samples);
     stagecraft::ProgressLine line;
-    const auto watched = [&](const char* phase) {
-      return stagecraft::profiler::announcing(model, [&, phase](int layer) {
-        line.show(fmt::format("{} of {}: {}, layer {} of {}", o.model, samples, phase, layer + 1, model.layers.size()));
-      });
+    stagecraft::profiler::StructureOptions options{o.profile.optimizer, o.profile.seed, placement, !o.without_work};
+    options.progress = [&](const char* what, int layer) {
+      line.show(fmt::format("{} of {}: {}, layer {} of {}", o.model, samples, what, layer + 1, model.layers.size()));
     };
     const auto batch = source.batch(0, 0, 1, samples, stagecraft::profiler::inputs_read(model));
-    stagecraft::Graph graph = stagecraft::profiler::model_graph(
-        model, batch, stagecraft::profiler::layer_outputs(watched("shapes"), batch, o.profile.seed, placement),
-        samples);
-    graph.dtype = stagecraft::device::dtype_name(placement.compute);
-    if (!o.without_work) {
-      const stagecraft::model::Model counted = watched("operations and bytes");  // the subject refers to it
-      stagecraft::profiler::Subject subject(counted, o.profile.optimizer, o.profile.seed, placement, false);
-      add_work(graph, stagecraft::profiler::count_work(subject, model.layers.size(), batch));
-    }
+    stagecraft::profiler::Structure structure = stagecraft::profiler::structure_of(model, batch, samples, options);
     line.clear();  // the graph may go to the same terminal
-    graph.provenance = stagecraft::device::provenance_here("stagecraft-profile", placement.device);
+    if (!structure.ran.empty())
+      std::cerr << fmt::format("note: {} ran on this processor, because {}\n", o.model, structure.ran);
+    structure.graph.provenance = stagecraft::device::provenance_here("stagecraft-profile", placement.device);
     stagecraft::format::write_text(path_of(o, o.output.empty() ? "-" : o.output, samples),
-                                   stagecraft::format::graph_json(graph));
+                                   stagecraft::format::graph_json(structure.graph));
   }
   return 0;
 }
@@ -345,9 +328,10 @@ void add_model_options(CLI::App& app, Options& o) {
 void add_measurement_options(CLI::App& app, Options& o) {
   const stagecraft::OptionGroup group(app, "Measurement");
   app.add_flag("--isolated", o.profile.isolated, "also measure each layer alone");
-  CLI::Option* const structure = app.add_flag(
-      "--structure", o.structure,
-      "only write layers, shapes, bytes and counted work, for stagecraft estimate; times are zero placeholders");
+  CLI::Option* const structure = app.add_flag("--structure", o.structure,
+                                              "only write layers, shapes, bytes and counted work, for stagecraft "
+                                              "estimate; times are zero placeholders. On a CPU the "
+                                              "model may be larger than memory");
   app.add_flag("--without-work", o.without_work, "with --structure: after one forward, without counting work")
       ->needs(structure);
   stagecraft::add_accept_untrusted(app, o.accept_untrusted, "exit with 0 even if the profile is not trusted");

@@ -43,7 +43,7 @@ at::Tensor Dropout::operator()(const at::Tensor& x) {
   if (!active()) return x;
   if (!generator_.defined()) {
     generator_ =
-        x.is_cpu()
+        x.is_cpu() || x.is_meta()
             ? at::make_generator<at::CPUGeneratorImpl>()
             : at::globalContext().getAcceleratorHooksInterface(x.device().type()).getNewGenerator(x.get_device());
     generator_.set_current_seed(seed_);

@@ -27,6 +27,7 @@ std::mutex& random_turn() {
 }
 
 void set_seed(const c10::Device& device, std::uint64_t seed) {
+  if (device.is_meta()) return;  // tensors without values draw no numbers
   at::Generator generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard lock(generator.mutex());
   generator.unsafeGetGeneratorImpl()->set_current_seed(seed);
