@@ -2,6 +2,7 @@
 """stagecraft export-model: writes a PyTorch model, with its loss, as an archive that stagecraft trains without Python."""
 
 import argparse
+import contextlib
 import math
 import os
 import sys
@@ -91,6 +92,9 @@ def parse(arguments):
                         help="export the model as it is after model.eval(). Needed to evaluate (plan --schedule forward) a model "
                              "that draws random numbers in training other than by dropout, or computes differently in evaluation; "
                              "other archives can be evaluated too, with dropout off and running statistics in use")
+    parser.add_argument("--structure", action="store_true",
+                        help="export shapes and operators, but no weights: the model may be larger than this machine's memory. "
+                             "For profile --structure, which counts its work, and estimate")
     parser.add_argument("--allow-rounding", action="store_true",
                         help="accept a program that differs from the model by rounding; some libraries compute differently when "
                              "traced")
@@ -126,6 +130,9 @@ def parse(arguments):
         parser.error("--batch-axis goes with --inputs; --input has :batch_axis=N")
     if options.range and not options.inputs:
         parser.error("--range goes with --inputs; --input has :range=LOW..HIGH")
+    for name in ("record", "weights", "pretrained"):
+        if options.structure and getattr(options, name):
+            parser.error(f"--structure and --{name} are mutually exclusive: a structure has no weights")
     if options.record and options.static and options.samples not in (None, options.static):
         parser.error(f"--samples {options.samples} and --static {options.static}: they must be equal")
     if options.samples is None:
@@ -143,7 +150,8 @@ def request_of(options):
     from exporter.program import SAMPLES, Request
 
     torch.manual_seed(options.seed)
-    found = find_model(options.model, parse_arguments(options.model_args), options.pretrained, options.head, options.loss)
+    with torch.device("meta") if options.structure else contextlib.nullcontext():
+        found = find_model(options.model, parse_arguments(options.model_args), options.pretrained, options.head, options.loss)
     if options.weights:
         load_weights(found.model, options.weights)
     inputs, templates = tuple(parse_input(text) for text in options.input) or found.inputs, None
@@ -156,7 +164,8 @@ def request_of(options):
         loss = load_callable(loss, "--loss")
     fixed = options.samples if options.record else SAMPLES
     return Request(found.model, options.model, inputs, loss, options.loss_output, found.constants, options.static, fixed,
-                   options.max_samples, options.seed, options.allow_rounding, templates, options.evaluation)
+                   options.max_samples, options.seed, options.allow_rounding, templates, options.evaluation,
+                   options.structure)
 
 
 def files_read(options):

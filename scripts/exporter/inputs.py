@@ -31,6 +31,7 @@ class Input:
     range: tuple | None = None
     examples: torch.Tensor | None = dataclasses.field(default=None, compare=False)
     path: tuple = ()
+    device: str = "cpu"  # "meta": samples without values
 
     def __post_init__(self):
         object.__setattr__(self, "path", self.path or (self.name,))
@@ -50,6 +51,8 @@ class Input:
 
     def draw(self, samples, generator):
         """Random values for that many samples."""
+        if self.device == "meta":
+            return torch.empty(self.full_shape(samples), dtype=self.dtype, device="meta")
         if self.examples is not None:
             if self.batch_axis is None:
                 return self.examples.clone()

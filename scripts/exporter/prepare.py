@@ -101,7 +101,7 @@ def untraced():
     """Context in which models of transformers choose attention masks as in a normal run. While torch.export traces, they
     write out causal masks, which a run leaves to the attention kernel: a program for any number of tokens could not
     choose, and values, such as positions that start anew where sequences are packed into one, are not known. Here the
-    number of tokens is fixed, and positions that all samples share are the model's own, one sequence."""
+    number of tokens is fixed, and positions that all samples share, or that have no values, are of one sequence."""
     masks = sys.modules.get("transformers.masking_utils")
     packed_of = getattr(masks, "find_packed_sequence_indices", None)
     if packed_of is None or not hasattr(masks, "is_torchdynamo_exporting"):
@@ -109,7 +109,7 @@ def untraced():
         return
 
     def run(position_ids):
-        return None if position_ids.stride(0) == 0 else packed_of(position_ids)
+        return None if position_ids.stride(0) == 0 or position_ids.is_meta else packed_of(position_ids)
 
     with mock.patch.object(masks, "is_torchdynamo_exporting", lambda: False), \
             mock.patch.object(masks, "find_packed_sequence_indices", run):
@@ -137,6 +137,12 @@ def _classes(arguments):
     return arguments["target"], scores.shape[1 if scores.dim() > 1 else 0]
 
 
+def _same_memory(tensor, view):
+    if tensor.is_meta:  # all of those begin at address 0
+        return view is tensor or view._base is tensor
+    return tensor.data_ptr() == view.data_ptr()
+
+
 class IndexRanges(TorchFunctionMode):
     """Learns the range of integer inputs from a run: of those of `tensors` (by name) that, as a whole, index rows of
     an embedding or classes of a loss."""
@@ -152,7 +158,7 @@ class IndexRanges(TorchFunctionMode):
         if function in self._OF:
             index, end = self._OF[function](inspect.signature(function).bind(*given, **(named or {})).arguments)
             for name, tensor in self._tensors.items():
-                if tensor.data_ptr() == index.data_ptr() and tensor.numel() == index.numel() and not index.is_floating_point():
+                if _same_memory(tensor, index) and tensor.numel() == index.numel() and not index.is_floating_point():
                     self._ends[name] = min(end, self._ends.get(name, end))
         return function(*given, **(named or {}))
 

@@ -43,6 +43,7 @@ class Request:
     rounding: bool = False  # whether the program may differ from the model by rounding
     templates: dict | None = None
     evaluation: bool = False  # as after model.eval(), not in training mode
+    structure: bool = False  # shapes only: no values, nothing to compare
 
 
 @dataclasses.dataclass
@@ -66,10 +67,15 @@ class Program:
 @prepare.uncompiled
 def export(request):
     """The program of a request. Throws ExportError if it would not train like the model."""
+    with prepare.untraced() if request.structure else contextlib.nullcontext():
+        return _program(request)
+
+
+def _program(request):
     model = prepare.prepared(request.model)
     refuse.check_model(model)
     refuse.check_head(model, request.loss)
-    model.cpu()
+    model.to("meta" if request.structure else "cpu")
     if request.evaluation:
         model.eval()
     else:
@@ -81,12 +87,12 @@ def export(request):
         raise MissingOptionError("the inputs are not known; give each as --input NAME=dtype[extent,...], as in x=float32[3,224,224]")
     call = _caller(model, request)
     samples = request.static or SAMPLES
-    result = _probe(model, call, request.inputs, samples, request.seed)
+    result = _probe(model, call, _placed(request.inputs, request), samples, request.seed)
     if not structure.tensors_of(result):
         raise InputError(f"{request.name}: forward returns {type(result).__name__} without a tensor in it")
     by_name = {each.name: each for each in request.inputs}
     loss = choose_loss(request.loss, result, by_name, call.templates, samples, request.loss_output)
-    inputs = tuple(request.inputs) + loss.inputs
+    inputs = _placed(tuple(request.inputs) + loss.inputs, request)
     eager = with_loss(_copied(model), call, inputs, loss)
     with_loss(model, call, inputs, loss)
     inputs = settled(inputs, _probe_loss(_copied(eager), inputs, samples, request.seed, loss))
@@ -103,6 +109,8 @@ def _checked(model, eager, inputs, request, leasts):
     exported, batch = _export(model, inputs, request, leasts)
     refuse.check_program(exported, [each.name for each in inputs])
     _strip(exported)
+    if request.structure:
+        return exported, batch
     progress("comparing the exported program with the model")
     symbol, least, most = batch
     counts = [least] if symbol is None else [count for count in (2, 5) if least <= count <= most] or [least]
@@ -117,6 +125,10 @@ def _checked(model, eager, inputs, request, leasts):
             notice(f"exported for 2 samples and more: {error.message}")
             return _checked(model, eager, inputs, request, [2])
     return exported, batch
+
+
+def _placed(inputs, request):
+    return tuple(dataclasses.replace(each, device="meta") for each in inputs) if request.structure else inputs
 
 
 def _runs(eager, tensors):

@@ -17,8 +17,8 @@ SEED = 7
 QUICKLY = ("--warmup", "0", "--max-seconds", "0.05", "--concurrent", "1", "--accept-untrusted")
 
 
-def request(name):
-    """The request that exports the test model, built from its seed."""
+def request(name, structure=False):
+    """The request that exports the test model, built from its seed, or, for a structure, without values."""
     import torch
     from exporter.inputs import parse_input
     from exporter.program import Request
@@ -26,7 +26,10 @@ def request(name):
 
     entry = MODELS[name]
     torch.manual_seed(SEED)
-    return Request(entry.build(), name, tuple(map(parse_input, entry.inputs)), entry.loss, seed=SEED, **entry.options)
+    with torch.device("meta" if structure else "cpu"):
+        model = entry.build()
+    return Request(model, name, tuple(map(parse_input, entry.inputs)), entry.loss, seed=SEED, structure=structure,
+                   **entry.options)
 
 
 def describe(name, folder, **facts):

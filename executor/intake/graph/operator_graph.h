@@ -69,6 +69,7 @@ struct GraphTensor {
   bool trainable = false;
   bool constant = false;  ///< not part of the state dict
   std::function<at::Tensor()> load;
+  bool has_values = true;  ///< false: the file has its shape only, and `load` throws
 };
 
 /// The state of one call of a layer. Slots are the layer's numbering of values.

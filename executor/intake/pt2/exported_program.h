@@ -39,6 +39,7 @@ struct StoredTensor {
   std::int64_t storage_offset = 0;  ///< in values
   bool parameter = false;
   bool requires_grad = false;
+  bool has_values = true;  ///< false: exported on the meta device, shape and type only
   /// Names with equal records and geometry are one tensor: tied.
   friend bool operator==(const StoredTensor&, const StoredTensor&) = default;
 };

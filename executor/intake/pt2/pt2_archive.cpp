@@ -105,9 +105,6 @@ void check_bytes(const format::Cursor& at, const StoredTensor& tensor, const fil
     at.fail(fmt::format("record \"{}\" begins at byte {}, expected a multiple of {}", record.name, record.offset,
                         value_bytes));
   if (std::ranges::find(tensor.sizes, 0) != tensor.sizes.end()) return;
-  if (record.bytes == 0)
-    at.fail(fmt::format(
-        "record \"{}\" is empty: a model on the meta device has no weights; initialise it before export", record.name));
   Wide last = tensor.storage_offset;
   for (std::size_t i = 0; i < tensor.sizes.size(); ++i) {
     last += static_cast<Wide>(tensor.sizes[i] - 1) * tensor.strides[i];
@@ -152,7 +149,12 @@ void read_configuration(const Records& records, const std::string& folder, const
                         .requires_grad = meta.requires_grad};
     const files::ZipRecord* const payload = records.zip->find(tensor.record);
     if (payload == nullptr) path.fail("the archive has no record \"" + tensor.record + "\"");
-    check_bytes(at, tensor, *payload);
+    if (payload->bytes == 0 && meta.device.is_meta()) {
+      tensor.has_values = false;
+      tensor.record = records.root + "/" + folder + key;  // all of them share an empty one
+    } else {
+      check_bytes(at, tensor, *payload);
+    }
     if (!out.emplace(key, std::move(tensor)).second) at.fail("\"" + key + "\" is both a weight and a constant");
   }
 }
@@ -265,6 +267,17 @@ ExportNotes read_notes(const std::string& text, const std::string& place, const 
   return out;
 }
 
+/// Tensors without values share no bytes by which tied ones could be told: the notes name them.
+void tie_without_values(const std::vector<std::vector<std::string>>& tied,
+                        std::map<std::string, StoredTensor>& tensors) {
+  for (const std::vector<std::string>& names : tied) {
+    for (const std::string& name : names) {
+      StoredTensor& tensor = tensors.at(name);
+      if (!tensor.has_values) tensor.record = tensors.at(names.front()).record;
+    }
+  }
+}
+
 }  // namespace
 
 Pt2Archive read_pt2_archive(const std::string& path) {
@@ -283,6 +296,7 @@ Pt2Archive read_pt2_archive(const std::string& path) {
   check_tensors(out, records);
   if (const files::ZipRecord* const notes = records.find("extra/stagecraft.json")) {
     out.notes = read_notes(out.zip->read(*notes, kMostJsonBytes), records.place("extra/stagecraft.json"), out);
+    tie_without_values(out.notes->tied, out.tensors);
   }
   return out;
 }

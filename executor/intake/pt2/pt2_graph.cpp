@@ -160,7 +160,7 @@ class GraphBuilder {
     stored_.push_back(tensor);
     const bool constant = input.kind == ProgramInput::Kind::Constant || !input.persistent;
     out_.tensors.push_back({input.name, tensor.sizes, tensor.dtype, trainable, constant,
-                            [zip = archive_.zip, tensor] { return load_tensor(*zip, tensor); }});
+                            [zip = archive_.zip, tensor] { return load_tensor(*zip, tensor); }, tensor.has_values});
   }
 
   void add_input(const ProgramInput& input) {
@@ -326,6 +326,12 @@ class GraphBuilder {
 }  // namespace
 
 at::Tensor load_tensor(const files::ZipArchive& archive, const StoredTensor& stored) {
+  if (!stored.has_values) {
+    throw InputError(ErrorKind::BadInput,
+                     archive.path() +
+                         ": has shapes but no weights: it can be used by stagecraft profile --structure; to "
+                         "measure or train, export it without --structure");
+  }
   const files::ZipRecord* const record = archive.find(stored.record);
   if (!record) throw FormatError(ErrorKind::DamagedFile, archive.path() + ": has no record \"" + stored.record + "\"");
   std::shared_ptr<files::MappedRecord> bytes = archive.map(*record, /*check=*/true);

@@ -9,7 +9,7 @@
 namespace stagecraft::intake {
 
 /// The tensor that `archive` stores: a private mapping of its bytes, which may be trained in place; each call makes a
-/// new one. Throws FormatError, with file and record, if the CRC is wrong.
+/// new one. Throws FormatError, with file and record, if the CRC is wrong, InputError if it has no values.
 [[nodiscard]] at::Tensor load_tensor(const files::ZipArchive& archive, const StoredTensor& stored);
 
 /// The graph of an archive. Tied parameters have the name that comes first among the graph's inputs. The batch axis of

@@ -1,5 +1,6 @@
 #include "executor/intake/graph/layers/graph_model.h"
 
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -57,6 +58,12 @@ Movement movement_of(const OperatorGraph& graph, const std::vector<int>& nodes, 
   return out;
 }
 
+/// Without values, a tensor on the device "meta".
+at::Tensor value_or_shape(const GraphTensor& tensor) {
+  if (tensor.has_values) return tensor.load();
+  return at::empty(tensor.shape, at::TensorOptions().dtype(tensor.dtype).device(at::kMeta));
+}
+
 /// Makes the layers of a model from a graph and its groups.
 class Assembler {
  public:
@@ -80,7 +87,7 @@ class Assembler {
     for (const int value : grouping_.derived) {
       NodeProgram program(graph_, shared_nodes_for(graph_, grouping_, value), {value});
       std::vector<at::Tensor> tensors;
-      for (const int tensor : program.tensors()) tensors.push_back(graph_.tensors[to_index(tensor)].load());
+      for (const int tensor : program.tensors()) tensors.push_back(value_or_shape(graph_.tensors[to_index(tensor)]));
       derived.emplace_back(value, std::move(program), std::move(tensors));
     }
     add_inputs(programs, derived);
@@ -145,8 +152,14 @@ class Assembler {
       model::ModelInput input{.name = made.name, .dtype = "", .shape = {}};
       for (const int argument : program.arguments())
         input.sources.push_back(input_of_.at(graph_.values[to_index(argument)].source));
-      input.derive = [shared = std::make_shared<const NodeProgram>(std::move(program)), held = std::move(tensors)](
-                         std::span<const at::Tensor> sources) { return shared->run(sources, held, {}).front(); };
+      input.derive = [shared = std::make_shared<const NodeProgram>(std::move(program)),
+                      held = std::move(tensors)](std::span<const at::Tensor> sources) {
+        if (std::ranges::none_of(held, [](const at::Tensor& tensor) { return tensor.is_meta(); }))
+          return shared->run(sources, held, {}).front();
+        std::vector<at::Tensor> shapes;
+        for (const at::Tensor& source : sources) shapes.push_back(source.to(at::kMeta));
+        return shared->run(shapes, held, {}).front();
+      };
       derived_input_[value] = to_int(model_.inputs.size());
       model_.inputs.push_back(std::move(input));
     }

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "costmodel/errors.h"
+#include "executor/intake/pt2/pt2_graph.h"
 #include "tests/support/files/pt2_text.h"
 #include "tests/support/places.h"
 #include "tests/support/run_command.h"
@@ -169,9 +170,30 @@ TEST_F(Pt2Archives, RefuseTensorsThatDoNotLieInTheirRecord) {
                  beyond);
   std::vector<ZipPart> parts = archive_parts();
   parts[0].bytes = "";
-  expect_refused(parts, where +
-                            "record \"net/data/weights/weight_0\" is empty: a model on the meta device has no weights; "
-                            "initialise it before export");
+  expect_refused(parts, where + "the tensor exceeds the 0 bytes of record \"net/data/weights/weight_0\"");
+}
+
+// As torch.export.save writes parameters on the meta device: all share one empty record.
+TEST_F(Pt2Archives, HaveShapesWithoutValues) {
+  std::vector<ZipPart> parts = archive_parts();
+  std::erase_if(parts, [](const ZipPart& part) { return part.name.starts_with("net/data/weights/weight_"); });
+  parts.push_back({"net/data/weights/weight_0", ""});
+  for (ZipPart& part : parts) {
+    if (part.name != std::string("net/") + kWeights) continue;
+    part.bytes = replaced(part.bytes, "weight_1", "weight_0");
+    for (int tensor = 0; tensor < 2; ++tensor)
+      part.bytes = replaced(part.bytes, R"("type": "cpu")", R"("type": "meta")");
+  }
+  const Pt2Archive archive = read(parts);
+  for (const auto& [name, tensor] : archive.tensors) {
+    EXPECT_FALSE(tensor.has_values) << name;
+    EXPECT_EQ(tensor.record, archive.tensors.at("h.fc.weight").record);  // the notes call them tied
+  }
+  EXPECT_THAT([&] { (void)load_tensor(*archive.zip, archive.tensors.at("h.n")); },
+              ThrowsMessage<InputError>(HasSubstr("a.pt2: has shapes but no weights")));
+  std::erase_if(parts, [](const ZipPart& part) { return part.name == "net/extra/stagecraft.json"; });
+  const Pt2Archive untied = read(parts);
+  EXPECT_NE(untied.tensors.at("h.n").record, untied.tensors.at("h.fc.weight").record);
 }
 
 TEST_F(Pt2Archives, RefuseTensorsUnlikeTheProgram) {
