@@ -165,7 +165,8 @@ def _export(module: torch.nn.Module, batch: Any, path: str, loss: Loss, *, loss_
         bounds = [f"{name}={low}..{high}" for name, (low, high) in ranges.items()]
         found, templates = inputs.parse_examples(arguments, (), bounds)
         request = program.Request(copy.deepcopy(module), type(module).__name__, found, chosen, loss_output,
-                                  static=static, templates=templates, evaluation=evaluation)
+                                  static=static, templates=templates, evaluation=evaluation,
+                                  structure=any(each.is_meta for each in module.parameters()))
         with torch.random.fork_rng(devices=[]):
             done = program.export(request)
             program.save(done, path)
@@ -186,7 +187,8 @@ def export(module: torch.nn.Module, data: Any, path: str | os.PathLike[str], *, 
            ranges: Mapping[str, tuple[int, int]] = {}, static: int | None = None, evaluation: bool = False) -> None:
     """Writes a module with its loss as an archive (.pt2) that the programs train without Python, as export-model does.
 
-    The module is exported in training mode and stays as it is; the export proves that the archive trains as the module does.
+    The module is exported in training mode and stays as it is; the export proves that the archive trains as the module does. Of a
+    module on the device "meta" only shapes and operators are written, for profile(path, structure=True).
 
     data -- a DataLoader, of which the first batch is taken, or a batch: (input, target), or a dict of forward's arguments
     loss -- "cross_entropy", "mse", "bce", "next_token"; a function of (output, target); "in-model" (the default if a batch is a
@@ -301,6 +303,8 @@ def profile(model: Model, data: Any = None, *, microbatch: int | None = None, lo
         profile's steps. Otherwise a data source of the programs, such as "fashion-mnist"
     microbatch -- samples of a microbatch; default: of a module, those of the batch; otherwise 1
     loss, loss_output, ranges, static -- of a module, see export
+    structure (an option) -- measure nothing, only count operations and bytes, for estimate; the module may be on the device "meta",
+        without memory for its weights
     accept_untrusted -- return a profile even if the program says that it cannot be trusted; default:
         STAGECRAFT_ACCEPT_UNTRUSTED
     log -- show the program's messages on sys.stderr

@@ -1,5 +1,6 @@
 """A torch.nn.Module and a DataLoader through profile, plan, run and evaluate. Usage: training_test.py BIN."""
 
+import json
 import os
 import sys
 import tempfile
@@ -165,6 +166,18 @@ class Training(unittest.TestCase):
         with self.assertRaises(stagecraft.InputError) as caught:
             stagecraft.profile(module(), loader())
         self.assertIn("loss: give cross_entropy", str(caught.exception))
+
+    def test_structure_without_weights(self):
+        def structure(model):
+            graph = stagecraft.profile(model, loader(), loss="cross_entropy", structure=True)
+            return {key: value for key, value in json.loads(graph.to_json()).items() if key != "provenance"}
+
+        with torch.device("meta"):
+            model = module()
+        self.assertEqual(structure(model), structure(module()))
+        with self.assertRaises(stagecraft.ProgramError) as caught:
+            stagecraft.profile(model, loader(), loss="cross_entropy")
+        self.assertIn("has shapes but no weights", str(caught.exception))
 
     def test_modules_that_cannot_be_exported(self):
         class Branches(nn.Linear):
