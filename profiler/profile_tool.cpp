@@ -45,7 +45,8 @@ struct Options {
   std::string clock;
   std::string type = "float32";
   bool allow_tf32 = false;
-  std::vector<std::int64_t> microbatches{1};
+  std::vector<std::int64_t> microbatches;  ///< empty until check(): not given
+  bool default_microbatch = false;
   bool accept_untrusted = false;
   bool structure = false;
   bool without_work = false;
@@ -146,6 +147,8 @@ std::string path_of(const Options& o, const std::string& output, std::int64_t sa
 }
 
 void check(Options& o) {
+  o.default_microbatch = o.microbatches.empty();
+  if (o.default_microbatch) o.microbatches = {1};
   stagecraft::usage("--optimizer", [&] { stagecraft::stage::validate(o.profile.optimizer); });
   const bool cpu = o.device == "cpu";
   if (o.clock.empty()) o.clock = cpu ? "host" : "cupti";
@@ -193,8 +196,8 @@ int write_structure(const Options& o, const stagecraft::model::Model& model,
   const stagecraft::stage::Placement placement{stagecraft::device::open_device(o.device, o.allow_tf32),
                                                stagecraft::device::dtype_of(o.type)};
   for (std::int64_t samples : o.microbatches) {
-    // Default number: two, or what the model allows.
-    if (samples == 1) samples = std::clamp<std::int64_t>(2, model.least_samples, model.most_samples);
+    // Two by default, or what the model allows.
+    if (o.default_microbatch) samples = std::clamp<std::int64_t>(2, model.least_samples, model.most_samples);
     stagecraft::model::check_samples(model, samples);
     stagecraft::ProgressLine line;
     stagecraft::profiler::StructureOptions options{o.profile.optimizer, o.profile.seed, placement, !o.without_work};
@@ -307,7 +310,7 @@ void add_model_options(CLI::App& app, Options& o) {
                  "samples per microbatch; a list such as 1,2,4 writes one graph each: graph-1.json, graph-2.json, ...")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->capture_default_str()
+      ->default_str("1, with --structure 2")
       ->transform(stagecraft::integer<std::int64_t>(1));
   app.add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str()->check(stagecraft::device_name());
   app.add_option("--clock", o.clock,

@@ -162,8 +162,7 @@ std::vector<ErrorArea> make_catalogue() {
          "Build with the option that the message names, install the library, or use the alternative that it names."},
         {OutOfMemory, "SC4004", "out of memory", "A tensor could not be allocated.",
          "Use smaller microbatches, `plan --recompute`, more stages or a smaller dtype; `stagecraft predict` shows "
-         "what "
-         "each stage needs."},
+         "what each stage needs, and `profile --structure` takes no memory for weights."},
         {MissingProgram, "SC4005", "another program could not be started", "It is not installed or not on PATH.",
          "Install it as the message says, or use the option that does not need it."}}},
       {"Ranks",

@@ -35,7 +35,7 @@ case "$verb" in
     case "$model" in
       resnet*) more+=(--set image=32 --set channels=16) ;;
       mlp) [[ "$*" == *width=* ]] || more+=(--set width=64) ;;
-      gpt) more+=(--set width=64 --set heads=4 --set sequence=16 --set vocabulary=100) ;;
+      gpt) [[ "$*" == *--structure* ]] || more+=(--set width=64 --set heads=4 --set sequence=16 --set vocabulary=100) ;;
     esac
     ;;
   links) more=(--seconds 0.5 --max-bytes 64KiB) ;;

@@ -63,6 +63,8 @@ TEST_F(ProfileTool, WritesTheStructureWithoutTimes) {
   EXPECT_EQ(profile(kTiny + "--structure --without-work -o bare.json").status, 0);
   for (const Layer& layer : format::parse_graph(read("bare.json"), "bare.json").layers)
     EXPECT_EQ(layer.forward_work, std::nullopt) << layer.id;
+  EXPECT_EQ(profile(kTiny + "--structure --microbatch 1 -o one.json").status, 0);
+  EXPECT_EQ(format::parse_graph(read("one.json"), "one.json").microbatch_samples, 1);
   EXPECT_EQ(profile(kTiny + "--without-work").status, 2);
 }
 
