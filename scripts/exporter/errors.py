@@ -119,4 +119,5 @@ def progress(text):
 def first_line(error):
     """An exception in one line: its type and the first informative line of its text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    out = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return f"{out}; --structure exports shapes alone, which take no memory" if "allocate memory" in out else out

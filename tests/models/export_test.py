@@ -687,6 +687,10 @@ class Messages(InFolder):
         self.says("SC3001", f"{HARD}:not_a_model: returns dict, must return a torch.nn.Module", f"{HARD}:not_a_model", *own)
         self.says("SC2001", f"{OWN}:Mlp: building the model fails, TypeError:", f"{OWN}:Mlp", *own, "--model-args", "depth=2")
         self.says("SC1005", '--model-args "depth": must be key=value', f"{OWN}:Mlp", *own, "--model-args", "depth")
+        large = ["torch.nn:Linear", "-o", self.file, "--input", "x=float32[2097152]", "--loss", "none", "--model-args",
+                 "in_features=2097152", "out_features=2097152"]  # 16 TiB
+        self.says("SC2001", "allocate memory: you tried to allocate 17592186044416 bytes", *large)
+        self.says("SC2001", "; --structure exports shapes alone, which take no memory", *large)
         if table.MODELS["resnet18"].is_installed():
             self.says("SC2002", 'unknown torchvision model "resnet19", did you mean resnet18? known are', "resnet19", "-o", self.file)
 
