@@ -8,7 +8,7 @@ from ._core import (ActionChange, ActionComparison, BubbleComparison, Calibratio
                     WhatIf, Work, settings, strategies, version)
 from .errors import Error, InputError, MissingProgramError, NoPlanError, ProgramError
 from .planning import changed, compare, diff, explain, plan, plans, predict, report, whatif
-from .training import Evaluation, Run, evaluate, export, profile, run
+from .training import Evaluation, Run, estimate, evaluate, export, profile, run
 
 __version__ = version()
 
@@ -19,6 +19,6 @@ __all__ = [
     "NoPlanError", "Output", "PathShare", "Plan", "PlanComparison", "PlanDifference", "PlanList", "Prediction", "ProgramError",
     "Provenance", "RankMemory", "RankedPlan", "Ranking", "RanksChange", "Report", "Run", "Skipped", "Span", "Stage",
     "StagePrediction", "StepChange", "StepParts", "StepRatio", "StepTime", "Timeline", "Timing", "Topology", "WhatIf",
-    "Work", "__version__", "changed", "compare", "diff", "evaluate", "explain", "export", "plan", "plans", "predict",
+    "Work", "__version__", "changed", "compare", "diff", "estimate", "evaluate", "explain", "export", "plan", "plans", "predict",
     "profile", "report", "run", "settings", "strategies", "version", "whatif",
 ]

@@ -334,6 +334,25 @@ def profile(model: Model, data: Any = None, *, microbatch: int | None = None, lo
         return Graph.load(os.path.join(folder, "graph.json"))
 
 
+def estimate(graph: Graph, device: str, *, from_profile: Graph | None = None, **options: Any) -> Graph:
+    """The graph with its layers' times estimated for a device that you may not have, as the program does. Needs operations and
+    bytes, which profile counts, also with structure=True; every time carries the spread of an estimate.
+
+    device -- a card such as "H100-SXM"; an unknown one raises ProgramError, which lists them
+    from_profile -- a measured profile, from which efficiencies are learned; default: the graph's own times, if it has any
+    options -- those of the program: math="tf32", ...; stagecraft help estimate lists them
+    """
+    with tempfile.TemporaryDirectory(prefix="stagecraft-") as folder:
+        graph.save(os.path.join(folder, "graph.json"))
+        extra = _options(options)
+        if from_profile is not None:
+            from_profile.save(os.path.join(folder, "profile.json"))
+            extra += ["--from-profile", "profile.json"]
+        _programs.run("estimate", ["graph.json", "--device", device, "-o", os.path.join(folder, "estimate.json"), *extra],
+                      folder=folder)
+        return Graph.load(os.path.join(folder, "estimate.json"))
+
+
 class _Metrics:
     """Reads a file of metrics while a run writes it."""
 

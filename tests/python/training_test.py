@@ -175,6 +175,13 @@ class Training(unittest.TestCase):
         with torch.device("meta"):
             model = module()
         self.assertEqual(structure(model), structure(module()))
+        counted = stagecraft.profile(model, loader(), loss="cross_entropy", structure=True)
+        estimated = stagecraft.estimate(counted, "H100-SXM", math="tf32")
+        plan = stagecraft.plan(estimated, stagecraft.Topology.of([4], [1e11]), microbatches=4, accept_other_device=True)
+        self.assertGreater(plan.iteration_s, 0)
+        with self.assertRaises(stagecraft.ProgramError) as caught:
+            stagecraft.estimate(counted, "H100-SMX")
+        self.assertIn("H100-SXM", str(caught.exception))
         with self.assertRaises(stagecraft.ProgramError) as caught:
             stagecraft.profile(model, loader(), loss="cross_entropy")
         self.assertIn("has shapes but no weights", str(caught.exception))
