@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <span>
 #include <utility>
 
 #include "costmodel/errors.h"
@@ -11,19 +12,22 @@
 #include "profiler/layers/layer_work.h"
 #include "profiler/layers/shape_autocast.h"
 #include "profiler/layers/shape_kernels.h"
+#include "profiler/memory/measured_memory.h"
 #include "profiler/subject/model_graph.h"
 #include "profiler/subject/subject.h"
 
 namespace stagecraft::profiler {
 namespace {
 
-/// Gives the layers, which follow the inputs, their work.
-void add_work(Graph& graph, const WorkByLayer& work) {
-  const std::size_t inputs = graph.layers.size() - work.forward.size();
-  for (std::size_t i = 0; i < work.forward.size(); ++i) {
-    graph.layers[inputs + i].forward_work = work.forward[i];
-    graph.layers[inputs + i].backward_work = work.backward[i];
+/// Gives the layers, which follow the inputs, their work, and what they keep for backward.
+void add_work(Graph& graph, Subject& subject, const std::vector<at::Tensor>& batch, std::size_t layers) {
+  const std::span<Layer> own = std::span(graph.layers).last(layers);
+  const WorkByLayer work = count_work(subject, layers, batch);
+  for (std::size_t i = 0; i < layers; ++i) {
+    own[i].forward_work = work.forward[i];
+    own[i].backward_work = work.backward[i];
   }
+  count_kept_bytes(own, subject, batch);
 }
 
 /// `model`, whose parameters and buffers have shapes only.
@@ -51,7 +55,7 @@ Graph traced(const model::Model& model, const std::vector<at::Tensor>& batch, st
   if (options.count_work) {
     const model::Model counted = watched("operations and bytes");  // the subject refers to it
     Subject subject(counted, options.optimizer, options.seed, placement, false);
-    add_work(graph, count_work(subject, model.layers.size(), batch));
+    add_work(graph, subject, batch, model.layers.size());
   }
   return graph;
 }
@@ -63,6 +67,8 @@ Structure structure_of(const model::Model& model, const std::vector<at::Tensor>&
   Structure out;
   const auto finished = [&](Graph graph) {
     graph.dtype = device::dtype_name(options.placement.compute);
+    graph.optimizer = options.optimizer.name;
+    graph.optimizer_state_values = stage::state_values(options.optimizer);
     out.graph = std::move(graph);
     return std::move(out);
   };

@@ -29,10 +29,10 @@ struct Structure {
   std::string ran;  ///< why the model had to run, in one line; empty: it did not, or had to by StructureOptions::run
 };
 
-/// Layers, shapes and bytes of a microbatch of `samples`, and the operations and bytes moved of its forward and
-/// backward; no times. `batch` holds the inputs that layers read (inputs_read). On a processor nothing is computed and
-/// parameters take no memory, so that the model may be larger than this machine; on other devices, or with an
-/// operator that needs values or has no kernel without memory, the model runs once.
+/// Layers, shapes and bytes of a microbatch of `samples`, the operations and bytes moved of its forward and backward,
+/// and what autograd keeps between them; no times. `batch` holds the inputs that layers read (inputs_read). On a
+/// processor nothing is computed and parameters take no memory, so that the model may be larger than this machine; on
+/// other devices, or with an operator that needs values or has no kernel without memory, the model runs once.
 [[nodiscard]] Structure structure_of(const model::Model& model, const std::vector<at::Tensor>& batch,
                                      std::int64_t samples, const StructureOptions& options);
 

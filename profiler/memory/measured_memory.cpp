@@ -78,6 +78,12 @@ Bytes fill_layer_bytes(std::span<Layer> layers, const std::vector<std::int64_t>&
   return Bytes(most);
 }
 
+void count_kept_bytes(std::span<Layer> layers, Subject& subject, const std::vector<at::Tensor>& batch) {
+  fill_gradient_bytes(layers, subject.program().parameters());
+  fill_saved_for_backward_bytes(layers, subject, batch);
+  for (Layer& layer : layers) layer.saved_bytes = layer.saved_for_backward_bytes;
+}
+
 PeakBytes measure_memory(std::span<Layer> layers, Subject& subject, const std::vector<at::Tensor>& batch,
                          device::MemoryTracker& memory, c10::Device device, bool briefly) {
   const std::vector<stage::Parameter>& parameters = subject.program().parameters();

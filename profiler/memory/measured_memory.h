@@ -36,4 +36,8 @@ struct PeakBytes {
 [[nodiscard]] PeakBytes measure_memory(std::span<Layer> layers, Subject& subject, const std::vector<at::Tensor>& batch,
                                        device::MemoryTracker& memory, c10::Device device, bool briefly);
 
+/// What does not need an allocator to be watched: gradients, and what autograd keeps from forward to backward, which
+/// also becomes saved_bytes. Gradients must exist.
+void count_kept_bytes(std::span<Layer> layers, Subject& subject, const std::vector<at::Tensor>& batch);
+
 }  // namespace stagecraft::profiler

@@ -117,6 +117,20 @@ TEST(Structure, OfALowerPrecisionIsThatOfARun) {
   expect_as_run("net.pt2", intake::build_model(source_folder() + "/tests/golden/pt2/net.pt2", {}), at::kBFloat16);
 }
 
+// x [2, 4] -> fc1 -> [2, 8] -> relu -> [2, 8] -> fc2 -> [2, 3]: fc1 keeps x, relu its result, fc2 nothing more.
+TEST(Structure, SaysWhatTrainingKeepsInMemory) {
+  StructureOptions options;
+  options.optimizer.name = "adamw";
+  const Graph graph = structure(tiny_mlp(), options).graph;
+  EXPECT_EQ(graph.optimizer, "adamw");
+  EXPECT_EQ(graph.optimizer_state_values, 2);
+  const auto layer = [&](const char* id) { return graph.layers.at(static_cast<std::size_t>(layer_index(graph, id))); };
+  EXPECT_EQ(layer("fc1").saved_bytes, Bytes(2 * 4 * 4));
+  EXPECT_EQ(layer("relu1").saved_bytes, Bytes(2 * 8 * 4));
+  EXPECT_EQ(layer("fc2").saved_bytes, Bytes(0));
+  EXPECT_EQ(layer("fc1").gradient_bytes, Bytes((4 * 8 + 8) * 4));
+}
+
 TEST(Structure, HasNoWorkIfItIsNotWanted) {
   const Structure found = structure(tiny_mlp(), without_work());
   EXPECT_TRUE(
