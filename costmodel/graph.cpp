@@ -158,7 +158,8 @@ void check_has_times(const Graph& graph) {
   for (const auto& [key, value] : graph.options) command += " --set " + key + "=" + value;
   if (graph.microbatch_samples) command += " --microbatch " + std::to_string(*graph.microbatch_samples);
   throw InputError(ErrorKind::NoTimes,
-                   "every layer takes 0 s (the graph was written by profile --structure); measure the model with " +
+                   "every layer takes 0 s (the graph was written by profile --structure); estimate its times with "
+                   "stagecraft estimate GRAPH --device NAME, or measure the model with " +
                        command + " -o graph.json");
 }
 

@@ -75,7 +75,10 @@ CLI::Validator data_name() {
     const std::string kind = name.substr(0, name.find(':'));
     std::vector<std::string> known;
     for (const data::DataSourceKind& each : data::data_sources()) known.push_back(each.name);
-    return std::ranges::find(known, kind) != known.end() ? "" : unknown_name("data source", kind, known);
+    if (std::ranges::find(known, kind) != known.end()) return "";
+    const bool is_file = std::filesystem::is_regular_file(name);
+    return (is_file ? "a file needs its kind first, as in tensors:" + name + "; " : "") +
+           unknown_name("data source", kind, known);
   };
   return {check, ""};
 }

@@ -209,6 +209,17 @@ int write_structure(const Options& o, const stagecraft::model::Model& model,
     line.clear();  // the graph may go to the same terminal
     if (!structure.ran.empty())
       std::cerr << fmt::format("note: {} ran on this processor, because {}\n", o.model, structure.ran);
+    std::int64_t parameters = 0;
+    stagecraft::Flops flops;
+    for (const stagecraft::Layer& layer : structure.graph.layers) {
+      parameters += layer.parameters.value_or(0);
+      for (const auto& work : {layer.forward_work, layer.backward_work})
+        flops += work.value_or(stagecraft::Work{}).flops;
+    }
+    std::cerr << fmt::format("{}: {} layers, {:.4g} million parameters", o.model, model.layers.size(),
+                             parameters / 1e6);
+    if (!o.without_work) std::cerr << fmt::format(", {:.4g} GFLOP for a microbatch of {}", flops.value / 1e9, samples);
+    std::cerr << "\n";
     structure.graph.provenance = stagecraft::device::provenance_here("stagecraft-profile", placement.device);
     stagecraft::format::write_text(path_of(o, o.output.empty() ? "-" : o.output, samples),
                                    stagecraft::format::graph_json(structure.graph));

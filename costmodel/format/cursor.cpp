@@ -94,6 +94,10 @@ class DocumentBuilder {
     const std::string what = error.what();
     if (dynamic_cast<const Json::parse_error*>(&error) == nullptr)  // a number beyond double
       throw FormatError(ErrorKind::NotJson, *file_ + ": " + what.substr(what.find("] ") + 2));
+    if (text_->starts_with("PK\x03\x04"))
+      throw FormatError(ErrorKind::NotJson, *file_ +
+                                                ": not JSON but an archive, such as a model; stagecraft profile "
+                                                "makes a graph of a model");
     std::size_t line = 1;
     std::size_t column = 1;
     for (std::size_t i = 0; i + 1 < end && i < text_->size(); ++i) {

@@ -206,6 +206,9 @@ int main(int argc, char** argv) {
           });
           prediction.scaling = stagecraft::answer_of(std::move(points), "--scale: ");
           print(prediction.scaling);
+          if (topology.levels.size() == 1)
+            std::cerr << "note: the topology has one level, so all copies are on one host; for nodes give two, as in "
+                         "--devices 2,1 --bandwidths 3e9,1e9\n";
         }
         if (gantt) {
           const stagecraft::Screen screen = stagecraft::error_screen();

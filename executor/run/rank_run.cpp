@@ -106,7 +106,8 @@ RunResult RankRun::run() {
     reports_->report_until(done_);
   } catch (const stage::NonfiniteError& e) {
     throw stage::NonfiniteError(fmt::format(
-        "rank {}, {}{}; try a lower --learning-rate or --clip-norm, or continue with --on-nonfinite warn or skip",
+        "rank {}, {}{}; try a lower --learning-rate or --clip-norm, look for NaN in the data, or continue with "
+        "--on-nonfinite warn or skip",
         rank_, e.what(),
         checkpoints_.newest().empty() ? "" : fmt::format("; {} is the last good checkpoint", checkpoints_.newest())));
   }

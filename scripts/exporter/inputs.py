@@ -14,6 +14,8 @@ DTYPES = {
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
                   torch.int8, torch.uint8, torch.bool)
 }
+# Other names that PyTorch has for them.
+ALIASES = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32", "short": "int16"}
 FORM = "NAME=dtype[extent,...], optionally followed by :batch_axis=N or :range=LOW..HIGH, as in tokens=int64[128]:range=0..50257"
 
 
@@ -102,6 +104,7 @@ def parse_input(text):
         raise OptionError(f"{where}: must be {FORM}")
     name, dtype, extents, options = match.groups()
     path = path_of(name, where)
+    dtype = ALIASES.get(dtype, dtype)
     if dtype not in DTYPES:
         raise OptionError(f"{where}: {unknown_name('type', dtype, DTYPES)}")
     if not re.fullmatch(r"|\s*[1-9]\d*\s*(,\s*[1-9]\d*\s*)*", extents):

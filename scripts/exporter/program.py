@@ -221,7 +221,8 @@ def _probe(model, call, inputs, samples, seed):
             return call(trial.forward, call.arguments(tensors))
         except Exception as error:
             given = ", ".join(f"{each.given} {list(tensors[each.name].shape)}" for each in inputs)
-            raise InputError(f"running the model on {given} fails{places.at(error, trial)}: {first_line(error)}") from error
+            one = "; --input gives the shape of one sample, without the batch" if any(each.examples is None for each in inputs) else ""
+            raise InputError(f"running the model on {given} fails{places.at(error, trial)}: {first_line(error)}{one}") from error
 
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)

@@ -717,6 +717,7 @@ class Messages(InFolder):
         says(os.path.join("tests", "models", line_of("models.py", "return self.layers(x)")) +
              ": RuntimeError: mat1 and mat2 shapes cannot be multiplied", "x=float32[9]", code="SC2001")
         says("running the model on x [3, 9] fails at ", "x=float32[9]", code="SC2001")
+        says("; --input gives the shape of one sample, without the batch", "x=float32[3,8,9]", code="SC2001")
 
     def test_integers_take_the_range_of_what_they_index(self):
         extra, _ = self.exported(f"{OWN}:LstmLanguageModel", "--input", "tokens=int64[12]", "--loss", "next_token")
@@ -800,6 +801,8 @@ class Writing(InFolder):
         self.assertEqual((each.name, each.dtype, each.shape, each.batch_axis, each.range),
                          ("words", torch.int64, (7, 2), 1, (-3, 40)))
         self.assertEqual(each.full_shape(5), (7, 5, 2))
+        self.assertEqual(parse_input("x=float[3]").dtype, torch.float32)
+        self.assertEqual(parse_input("x=long[3]").dtype, torch.int64)
 
 
 if __name__ == "__main__":

@@ -236,8 +236,11 @@ TEST_F(PlanTool, RefusesAGraphWithoutTimes) {
   for (const char* strategy : {"", " --strategy uniform", " --strategy pipedream", " --split-at l1"}) {
     const Outcome o = run("structure.json -n 2" + std::string(strategy));
     EXPECT_EQ(o.status, 1) << strategy;
-    EXPECT_THAT(o.err, HasSubstr("structure.json: every layer takes 0 s (the graph was written by profile "
-                                 "--structure); measure the model with stagecraft profile chain -o graph.json"));
+    EXPECT_THAT(
+        o.err,
+        HasSubstr("structure.json: every layer takes 0 s (the graph was written by profile "
+                  "--structure); estimate its times with stagecraft estimate GRAPH --device NAME, or measure the "
+                  "model with stagecraft profile chain -o graph.json"));
   }
 }
 

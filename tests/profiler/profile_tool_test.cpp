@@ -90,6 +90,13 @@ TEST_F(ProfileTool, SaysInOneLineWhereMemoryRanOut) {
       MatchesRegex("stagecraft-profile: data of a microbatch of 1000000000000 samples: out of memory, .*" + more));
 }
 
+TEST_F(ProfileTool, SaysHowAFileIsNamedAsData) {
+  const Outcome o = run("profile", "mlp --data x.npy -o graph.json", "touch x.npy &&");
+  EXPECT_EQ(o.status, 2);
+  EXPECT_THAT(o.err,
+              HasSubstr("--data: a file needs its kind first, as in tensors:x.npy; unknown data source \"x.npy\", "));
+}
+
 TEST_F(ProfileTool, DrawsModels) {
   const Outcome o = run("graph", "mlp --set layers=2 --dot");
   EXPECT_EQ(o.status, 0) << o.err;

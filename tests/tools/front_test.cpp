@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "costmodel/version.h"
 #include "tests/support/places.h"
 #include "tests/support/run_command.h"
@@ -24,13 +26,20 @@ class Front : public ::testing::Test {
 };
 
 TEST_F(Front, ListsTheVerbs) {
-  EXPECT_EQ(front("").status, 2);
+  const Outcome bare = front("");
+  EXPECT_EQ(bare.status, 2);
+  const std::string list = "verbs: ";
+  ASSERT_THAT(bare.out, ::testing::ContainsRegex(
+                            "verbs: auto calibrate compare .*export export-model graph import.* plan predict"));
   for (const char* word : {"--help", "-h", "help"}) {
     const Outcome o = front(word);
     EXPECT_EQ(o.status, 0);
     EXPECT_THAT(o.out, HasSubstr("usage: stagecraft VERB [options]"));
-    EXPECT_THAT(o.out, ::testing::ContainsRegex(
-                           "verbs: auto calibrate compare .*export export-model graph import.* plan predict"));
+    EXPECT_THAT(o.out, HasSubstr("\n\nPlan and predict\n  plan          divide a model into stages and replicas\n"));
+    // Every verb that there is has a line.
+    std::istringstream verbs(bare.out.substr(bare.out.find(list) + list.size()));
+    for (std::string verb; verbs >> verb;)
+      EXPECT_THAT(o.out, ::testing::ContainsRegex("\n  " + verb + " +[a-z].*\n")) << verb;
   }
 }
 

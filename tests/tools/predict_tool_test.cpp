@@ -244,7 +244,8 @@ TEST_F(PredictTool, RefusesAGraphWithoutTimes) {
   EXPECT_EQ(o.status, 1);
   EXPECT_EQ(o.err,
             "stagecraft-predict: structure.json: every layer takes 0 s (the graph was written by profile --structure); "
-            "measure the model with stagecraft profile chain --set width=8 --microbatch 5 -o graph.json [SC2005]\n");
+            "estimate its times with stagecraft estimate GRAPH --device NAME, or measure the model with stagecraft "
+            "profile chain --set width=8 --microbatch 5 -o graph.json [SC2005]\n");
 }
 
 // Three devices, two replicas and one microbatch.

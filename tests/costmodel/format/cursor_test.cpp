@@ -243,6 +243,8 @@ TEST(ParseDocument, NamesTheLineOfAMissingQuote) {
   // The string of line 2 reaches the end of that line, its 11th character.
   const std::string text = "{\n  \"a\": \"b,\n  \"c\": 1\n}\n";
   EXPECT_THAT([&] { (void)parse_document(text, "f.json"); }, refuses("f.json: line 2 column 11: ", "not JSON"));
+  EXPECT_THAT([&] { (void)parse_document("PK\x03\x04 and more", "net.pt2"); },
+              refuses("net.pt2: not JSON but an archive, such as a model", "stagecraft profile makes a graph"));
 }
 
 TEST(ParseDocument, NamesLineAndColumnOfAWrongCharacterAnywhere) {

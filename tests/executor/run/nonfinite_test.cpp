@@ -90,10 +90,12 @@ TEST_F(Nonfinite, LossEndsTheRunWithStepRankAndCheckpoint) {
     const std::string last = std::to_string(plan.stages.size() - 1);
     const std::string good =
         plan.schedule == "pipedream" ? "" : "; " + folder() + "/step-2 is the last good checkpoint";
-    EXPECT_THAT([&] { (void)run(plan, bad, wanted); },
-                ThrowsMessage<std::runtime_error>(
-                    "rank " + last + ", step 3: the loss of microbatch 1 is not finite" + good +
-                    "; try a lower --learning-rate or --clip-norm, or continue with --on-nonfinite warn or skip"))
+    EXPECT_THAT(
+        [&] { (void)run(plan, bad, wanted); },
+        ThrowsMessage<std::runtime_error>("rank " + last + ", step 3: the loss of microbatch 1 is not finite" + good +
+                                          "; try a lower --learning-rate or --clip-norm, look for NaN in the data, or "
+                                          "continue with --on-nonfinite warn "
+                                          "or skip"))
         << plan.schedule;
     if (plan.schedule != "pipedream") { EXPECT_THAT(names(), ElementsAre("step-1", "step-2")); }
   }
