@@ -190,6 +190,19 @@ void print_merged(const stagecraft::model::Model& model) {
   }
 }
 
+/// "36 layers, 6658 million parameters, 1.767e+05 GFLOP for a microbatch of 2", without the last part if not counted.
+std::string size_text(const stagecraft::model::Model& model, const stagecraft::Graph& graph, std::int64_t samples) {
+  stagecraft::Work work;
+  for (const stagecraft::Layer& layer : graph.layers) {
+    if (layer.forward_work) work += *layer.forward_work;
+    if (layer.backward_work) work += *layer.backward_work;
+  }
+  const double millions = static_cast<double>(stagecraft::model::parameter_count(model)) / 1e6;
+  std::string out = fmt::format("{} layers, {:.4g} million parameters", model.layers.size(), millions);
+  if (work.operators > 0) out += fmt::format(", {:.4g} GFLOP for a microbatch of {}", work.flops.value / 1e9, samples);
+  return out;
+}
+
 /// Layers, shapes and bytes, operations and bytes moved; nothing is measured.
 int write_structure(const Options& o, const stagecraft::model::Model& model,
                     const stagecraft::data::DataSource& source) {
@@ -209,17 +222,7 @@ int write_structure(const Options& o, const stagecraft::model::Model& model,
     line.clear();  // the graph may go to the same terminal
     if (!structure.ran.empty())
       std::cerr << fmt::format("note: {} ran on this processor, because {}\n", o.model, structure.ran);
-    std::int64_t parameters = 0;
-    stagecraft::Flops flops;
-    for (const stagecraft::Layer& layer : structure.graph.layers) {
-      parameters += layer.parameters.value_or(0);
-      for (const auto& work : {layer.forward_work, layer.backward_work})
-        flops += work.value_or(stagecraft::Work{}).flops;
-    }
-    std::cerr << fmt::format("{}: {} layers, {:.4g} million parameters", o.model, model.layers.size(),
-                             parameters / 1e6);
-    if (!o.without_work) std::cerr << fmt::format(", {:.4g} GFLOP for a microbatch of {}", flops.value / 1e9, samples);
-    std::cerr << "\n";
+    std::cerr << o.model + ": " + size_text(model, structure.graph, samples) + "\n";
     structure.graph.provenance = stagecraft::device::provenance_here("stagecraft-profile", placement.device);
     stagecraft::format::write_text(path_of(o, o.output.empty() ? "-" : o.output, samples),
                                    stagecraft::format::graph_json(structure.graph));

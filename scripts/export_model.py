@@ -186,7 +186,7 @@ def main(arguments):
     try:
         outputs.check(list(files_read(options)), written, options.force)
     except ExportError as error:
-        fail(error.message, error.code)
+        fail(error, error.code)
         return error.status
     try:
         import torch
@@ -208,7 +208,7 @@ def main(arguments):
     except ExportError as error:
         if options.debug:
             raise
-        fail(error.message, error.code)
+        fail(error, error.code)
         return error.status
     except Exception as error:
         if options.debug:

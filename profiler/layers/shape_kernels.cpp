@@ -122,14 +122,17 @@ Tensor embedding_backward(const Tensor& gradient, const Tensor& /*indices*/, std
   return shaped(gradient, {rows, gradient.size(-1)});
 }
 
+std::vector<std::int64_t> chosen_shape(const Tensor& condition, const Tensor& self, const Tensor& other) {
+  return at::infer_size(condition.sizes(), at::infer_size(self.sizes(), other.sizes()));
+}
+
 Tensor where(const Tensor& condition, const Tensor& self, const Tensor& other) {
-  const std::vector<std::int64_t> shape =
-      at::infer_size(condition.sizes(), at::infer_size(self.sizes(), other.sizes()));
-  return at::empty(shape, self.options().dtype(at::result_type(self, other)).device(at::kMeta));
+  return at::empty(chosen_shape(condition, self, other),
+                   self.options().dtype(at::result_type(self, other)).device(at::kMeta));
 }
 
 Tensor& where_out(const Tensor& condition, const Tensor& self, const Tensor& other, Tensor& out) {
-  out.resize_(at::infer_size(condition.sizes(), at::infer_size(self.sizes(), other.sizes())));
+  out.resize_(chosen_shape(condition, self, other));
   return out;
 }
 
@@ -229,13 +232,9 @@ Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, Op
 }
 
 /// LibTorch's processors compute a whole recurrent layer in one operator, which has no kernel without memory.
-[[noreturn]] void recurrent() { TORCH_CHECK_NOT_IMPLEMENTED(false, "aten::lstm has no kernel without memory"); }
-
-std::tuple<Tensor, Tensor, Tensor> lstm(const Tensor& /*input*/, at::TensorList /*states*/,
-                                        at::TensorList /*parameters*/, bool /*biases*/, std::int64_t /*layers*/,
-                                        double /*dropout*/, bool /*train*/, bool /*bidirectional*/,
-                                        bool /*batch_first*/) {
-  recurrent();
+Three lstm(const Tensor& /*input*/, at::TensorList /*states*/, at::TensorList /*parameters*/, bool /*biases*/,
+           std::int64_t /*layers*/, double /*dropout*/, bool /*train*/, bool /*bidirectional*/, bool /*batch_first*/) {
+  C10_THROW_ERROR(NotImplementedError, "aten::lstm has no kernel without memory");
 }
 
 }  // namespace

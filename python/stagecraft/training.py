@@ -171,7 +171,7 @@ def _export(module: torch.nn.Module, batch: Any, path: str, loss: Loss, *, loss_
             done = program.export(request)
             program.save(done, path)
     except errors.ExportError as error:
-        text = error.message
+        text = str(error)
         for option, argument in _ARGUMENTS.items():
             text = text.replace(option, argument)
         wrong = InputError(text)

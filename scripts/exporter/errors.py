@@ -17,14 +17,6 @@ class ExportError(Exception):
         """The exit status: 2 for wrong usage, else 1."""
         return 2 if self.code.startswith("SC10") else 1
 
-    def __str__(self):
-        return f"{super().__str__()} [{self.code}]"
-
-    @property
-    def message(self):
-        """The text without the code."""
-        return super().__str__()
-
 
 class MissingOptionError(ExportError):
     """Something must be said by an option."""

@@ -49,7 +49,7 @@ def load_callable(text, option):
     if not place or not name:
         raise OptionError(f'{option} "{text}": must be module:callable or folder/file.py:callable')
     if place.endswith(".py") and not os.path.isfile(place):
-        raise ReadError(f'{option} "{text}": there is no file {place}')
+        raise ReadError(f'{option} "{text}": file {place} does not exist')
     try:
         if place.endswith(".py"):
             module = _load_file(os.path.realpath(place))
@@ -57,7 +57,7 @@ def load_callable(text, option):
             _put_first(os.getcwd())
             module = importlib.import_module(place)
     except ModuleNotFoundError as error:
-        raise ReadError(f'{option} "{text}": there is no module {error.name}{places.at(error)}') from error
+        raise ReadError(f'{option} "{text}": cannot find module {error.name}{places.at(error)}') from error
     except Exception as error:
         raise InputError(f"{option} {place}: it cannot be imported{places.at(error)}, {first_line(error)}") from error
     found = module

@@ -122,7 +122,7 @@ def _checked(model, eager, inputs, request, leasts):
         try:
             self_check.check(eager, exported, draw_all(inputs, 1, request.seed + 1), 1, request.seed, 1, request.rounding)
         except ExportError as error:
-            notice(f"exported for 2 samples and more: {error.message}")
+            notice(f"exported for 2 samples and more: {error}")
             return _checked(model, eager, inputs, request, [2])
     return exported, batch
 

@@ -110,7 +110,7 @@ def _config(name, fields, pretrained):
         return transformers.AutoConfig.from_pretrained(name, **fields)
     if name.endswith(".json"):
         if not os.path.isfile(name):
-            raise ReadError(f"MODEL: there is no file {name}")
+            raise ReadError(f"MODEL: file {name} does not exist")
         with open(name, encoding="utf-8") as file:
             given = json.load(file)
         if "model_type" not in given:

@@ -513,7 +513,7 @@ class Imports(InFolder):
     def test_what_a_file_lacks_is_told_with_its_line(self):
         file = self.write("stagecraft_test_broken.py", "import torch\nimport stagecraft_test_nowhere\n")
         status, _, error = run(f"{file}:Net", *VECTOR, "--loss", "mse", "-o", self.file)
-        self.assertEqual((status, error), (1, f'stagecraft-export-model: MODEL "{file}:Net": there is no module '
+        self.assertEqual((status, error), (1, f'stagecraft-export-model: MODEL "{file}:Net": cannot find module '
                                               f'stagecraft_test_nowhere at {file}:2 "import stagecraft_test_nowhere" [SC1101]\n'))
 
 
@@ -681,8 +681,8 @@ class Messages(InFolder):
     def test_models(self):
         own = ["-o", self.file, *VECTOR, "--loss", "mse"]
         self.says("SC2002", f'MODEL {HARD}: unknown callable "Nothing", known are', f"{HARD}:Nothing", *own)
-        self.says("SC1101", f'there is no file {self.folder}/none.py', f"{self.folder}/none.py:build", *own)
-        self.says("SC1101", "there is no module nowhere", "nowhere:build", *own)
+        self.says("SC1101", f'file {self.folder}/none.py does not exist', f"{self.folder}/none.py:build", *own)
+        self.says("SC1101", "cannot find module nowhere", "nowhere:build", *own)
         self.says("SC1005", f"MODEL {HARD}: which model? Write {HARD}:NAME", HARD, *own)
         self.says("SC3001", f"{HARD}:not_a_model: returns dict, must return a torch.nn.Module", f"{HARD}:not_a_model", *own)
         self.says("SC2001", f"{OWN}:Mlp: building the model fails, TypeError:", f"{OWN}:Mlp", *own, "--model-args", "depth=2")

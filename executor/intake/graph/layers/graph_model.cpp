@@ -152,10 +152,10 @@ class Assembler {
       model::ModelInput input{.name = made.name, .dtype = "", .shape = {}};
       for (const int argument : program.arguments())
         input.sources.push_back(input_of_.at(graph_.values[to_index(argument)].source));
-      input.derive = [shared = std::make_shared<const NodeProgram>(std::move(program)),
-                      held = std::move(tensors)](std::span<const at::Tensor> sources) {
-        if (std::ranges::none_of(held, [](const at::Tensor& tensor) { return tensor.is_meta(); }))
-          return shared->run(sources, held, {}).front();
+      const bool has_values = std::ranges::none_of(tensors, [](const at::Tensor& tensor) { return tensor.is_meta(); });
+      input.derive = [shared = std::make_shared<const NodeProgram>(std::move(program)), held = std::move(tensors),
+                      has_values](std::span<const at::Tensor> sources) {
+        if (has_values) return shared->run(sources, held, {}).front();
         std::vector<at::Tensor> shapes;
         for (const at::Tensor& source : sources) shapes.push_back(source.to(at::kMeta));
         return shared->run(shapes, held, {}).front();
