@@ -70,18 +70,7 @@ CLI::Validator device_name() {
   return {check, ""};
 }
 
-CLI::Validator data_name() {
-  const auto check = [](const std::string& name) -> std::string {
-    const std::string kind = name.substr(0, name.find(':'));
-    std::vector<std::string> known;
-    for (const data::DataSourceKind& each : data::data_sources()) known.push_back(each.name);
-    if (std::ranges::find(known, kind) != known.end()) return "";
-    const bool is_file = std::filesystem::is_regular_file(name);
-    return (is_file ? "a file needs its kind first, as in tensors:" + name + "; " : "") +
-           unknown_name("data source", kind, known);
-  };
-  return {check, ""};
-}
+CLI::Validator data_name() { return {data::unknown_source_text, ""}; }
 
 model::Model build_model_at(const std::string& place, const std::string& name,
                             const std::map<std::string, std::string>& set, model::ModelMode mode) {

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <stdexcept>
 #include <utility>
 
@@ -21,11 +22,7 @@ std::pair<const DataSourceKind*, std::string> kind_and_argument(const std::strin
   const std::string word = name.substr(0, colon);
   const std::string argument = colon == std::string::npos ? "" : name.substr(colon + 1);
   const auto kind = std::ranges::find(data_sources(), word, &DataSourceKind::name);
-  if (kind == data_sources().end()) {
-    std::vector<std::string> known;
-    for (const DataSourceKind& each : data_sources()) known.push_back(each.name);
-    throw InputError(ErrorKind::UnknownName, unknown_name("data source", word, known));
-  }
+  if (kind == data_sources().end()) throw InputError(ErrorKind::UnknownName, unknown_source_text(name));
   if (kind->argument.empty() && colon != std::string::npos)
     throw std::invalid_argument(fmt::format("data source \"{}\": {} takes no argument", name, word));
   if (!kind->needed.empty() && argument.empty()) {
@@ -79,6 +76,17 @@ const std::vector<DataSourceKind>& data_sources() {
       tokens_data(),    images_data(),
   };
   return sources;
+}
+
+std::string unknown_source_text(const std::string& name) {
+  const std::string kind = name.substr(0, name.find(':'));
+  std::vector<std::string> known;
+  for (const DataSourceKind& each : data_sources()) known.push_back(each.name);
+  if (std::ranges::find(known, kind) != known.end()) return "";
+  const std::string hint = std::filesystem::is_regular_file(name)
+                               ? fmt::format("a file needs its kind first, as in tensors:{}; ", name)
+                               : "";
+  return hint + unknown_name("data source", kind, known);
 }
 
 std::unique_ptr<DataSource> make_data_source(const std::string& name, const model::Model& model, std::uint64_t seed,

@@ -60,6 +60,10 @@ struct DataSourceKind {
 [[nodiscard]] std::unique_ptr<DataSource> make_data_source(const std::string& name, const model::Model& model,
                                                            std::uint64_t seed, DataOrder order = DataOrder::Training);
 
+/// Why the kind of source `name` is unknown, listing the known ones; a file without its kind gets an example. Empty if
+/// the kind is known.
+[[nodiscard]] std::string unknown_source_text(const std::string& name);
+
 /// DataSourceKind::files of the source `name`. Throws std::invalid_argument for an unknown name and a wrong argument,
 /// as make_data_source does.
 [[nodiscard]] std::vector<std::string> data_files(const std::string& name);

@@ -369,6 +369,16 @@ TEST(MakeDataSource, ListsTheKnown) {
               ThrowsMessage<std::invalid_argument>("data source \"synthetic:x\": synthetic takes no argument"));
 }
 
+TEST(MakeDataSource, SaysHowAFileIsNamed) {
+  const fs::path file = fs::path(testing::TempDir()) / "data_source_test.npy";
+  std::ofstream(file) << "x";
+  const std::string name = file.string();
+  EXPECT_THAT([&] { (void)make_data_source(name, intake::build_model("mlp", {}), 1); },
+              ThrowsMessage<std::invalid_argument>(StartsWith("a file needs its kind first, as in tensors:" + name +
+                                                              "; unknown data source \"" + name + "\", ")));
+  fs::remove(file);
+}
+
 TEST(MakeDataSource, SaysThatATextIsMissing) {
   EXPECT_THAT([] { (void)make_data_source("text:/nowhere", intake::build_model("gpt", {}), 1); },
               ThrowsMessage<FormatError>(HasSubstr("/nowhere")));
