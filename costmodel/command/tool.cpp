@@ -1,5 +1,8 @@
 #include "costmodel/command/tool.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <exception>
 #include <iostream>
@@ -15,6 +18,13 @@
 namespace stagecraft {
 
 namespace {
+
+/// The arguments that no option takes, in the order given. CLI11 prints them in reverse.
+std::string unexpected_text(const CLI::App& app) {
+  const std::vector<std::string> arguments = app.remaining();
+  const char* const what = arguments.size() > 1 ? "the following arguments were" : "the following argument was";
+  return fmt::format("{} not expected: {}", what, fmt::join(arguments, " "));
+}
 
 /// ", did you mean --depth?" for the first unexpected argument that looks like a misspelt option, else nothing.
 std::string suggested_option(const CLI::App& app) {
@@ -62,9 +72,8 @@ int run_tool(const ToolText& text, int argc, char** argv, const std::function<vo
              const std::function<int()>& run) {
   const std::string program = "stagecraft-" + text.verb;
   const std::string place = emphasized(program + ":", Emphasis::Error, error_screen().colour) + " ";
-  const auto refuse_usage = [&](const CLI::ParseError& error, const std::string& suggestion = "") {
-    std::cerr << place << with_code(error.what() + suggestion, usage_kind(error)) << "\nsee stagecraft " << text.verb
-              << " --help\n";
+  const auto refuse_usage = [&](const CLI::ParseError& error, const std::string& message) {
+    std::cerr << place << with_code(message, usage_kind(error)) << "\nsee stagecraft " << text.verb << " --help\n";
     return 2;
   };
   try {
@@ -77,9 +86,9 @@ int run_tool(const ToolText& text, int argc, char** argv, const std::function<vo
       app.parse(argc, argv);
     } catch (const CLI::Success& e) {  // --help, --version
       return app.exit(e);
-    } catch (const CLI::ExtrasError& e) { return refuse_usage(e, suggested_option(app)); }
+    } catch (const CLI::ExtrasError& e) { return refuse_usage(e, unexpected_text(app) + suggested_option(app)); }
     return run();
-  } catch (const CLI::ParseError& e) { return refuse_usage(e); } catch (const std::exception& e) {
+  } catch (const CLI::ParseError& e) { return refuse_usage(e, e.what()); } catch (const std::exception& e) {
     std::cerr << place << message_of(e) << "\n";
     return 1;
   }

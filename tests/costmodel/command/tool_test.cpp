@@ -84,7 +84,8 @@ TEST(RunTool, SuggestsTheOptionNearestToAMisspelling) {
     app.add_option("--width", width);
   };
   const auto said = [&](const std::string& argument) { return sow({argument, "3"}, declare, [] { return 0; }).err; };
-  EXPECT_THAT(said("--depht"), HasSubstr("not expected: 3 --depht, did you mean --depth? [SC1002]\n"));
+  EXPECT_THAT(said("--depht"),
+              HasSubstr("the following arguments were not expected: --depht 3, did you mean --depth? [SC1002]\n"));
   EXPECT_THAT(said("--with=4"), HasSubstr(", did you mean --width? [SC1002]\n"));
   EXPECT_THAT(said("--colour"), ::testing::Not(HasSubstr("did you mean")));
 }
