@@ -68,6 +68,16 @@ void load(const Options& o, const std::optional<FoundCheckpoint>& found, const M
   stagecraft::checkpoint::load_weights(files, program);
 }
 
+/// Samples per microbatch if --microbatch does not say: the usual number that the model allows, or a smaller one that
+/// leaves no sample over.
+std::int64_t default_microbatch(const Options& o, const std::optional<FoundCheckpoint>& found, const Model& model,
+                                const stagecraft::data::DataSource& data) {
+  const std::int64_t usual =
+      std::clamp(found ? found->manifest.microbatch_samples : kMicrobatch, model.least_samples, model.most_samples);
+  const std::optional<std::int64_t> samples = o.samples ? o.samples : data.samples();
+  return samples ? stagecraft::run::even_microbatch(*samples, usual, model.least_samples) : usual;
+}
+
 int run(const Options& o) {
   stagecraft::format::check_outputs({o.weights, o.model}, {{o.output, "stagecraft.evaluation"}}, o.force);
   std::error_code error;
@@ -80,8 +90,7 @@ int run(const Options& o) {
   stagecraft::device::prepare_device(o.device);
   const Model model = model_of(o, found);
   const auto data = stagecraft::data::make_data_source(o.data, model, o.seed, stagecraft::data::DataOrder::Evaluation);
-  const std::int64_t usual = found ? found->manifest.microbatch_samples : kMicrobatch;
-  const std::int64_t microbatch = o.microbatch.value_or(std::clamp(usual, model.least_samples, model.most_samples));
+  const std::int64_t microbatch = o.microbatch ? *o.microbatch : default_microbatch(o, found, model, *data);
   if (microbatch < model.least_samples || microbatch > model.most_samples) {
     throw stagecraft::InputError(stagecraft::ErrorKind::WrongMicrobatch,
                                  fmt::format("--microbatch: {} samples, model {} takes {} to {}", microbatch,
@@ -143,8 +152,10 @@ int main(int argc, char** argv) {
             ->type_name("NAME=VALUE")
             ->allow_extra_args(false);
         stagecraft::add_import_options(app, o.set);
-        app.add_option("--microbatch", o.microbatch,
-                       "samples per microbatch (default: as in the checkpoint's training, or 32 for a weights file)")
+        app.add_option(
+               "--microbatch", o.microbatch,
+               "samples per microbatch (default: as in the checkpoint's training, or 32 for a weights file; if that "
+               "leaves samples over, down to a quarter of it)")
             ->transform(stagecraft::integer<std::int64_t>(1));
         app.add_option("--samples", o.samples,
                        "evaluate this many samples from the beginning; required for endless data")

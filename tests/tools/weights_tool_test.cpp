@@ -51,7 +51,7 @@ TEST_F(WeightsTool, WritesTheParametersOfAllStagesAlone) {
 
 TEST_F(WeightsTool, AreEvaluatedWithoutChangingAnything) {
   const std::string before = folder_.run("sha256sum saved/step-2/*").out;
-  const Outcome o = folder_.run("stagecraft-evaluate saved --data synthetic --samples 20 --seed 3");
+  const Outcome o = folder_.run("stagecraft-evaluate saved --data synthetic --microbatch 3 --samples 20 --seed 3");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_THAT(o.out,
               ::testing::MatchesRegex("loss [0-9.]+, accuracy 0\\.[0-9]+ \\([0-9]+ of [0-9]+\\), .* samples/s\n"));
@@ -63,11 +63,15 @@ TEST_F(WeightsTool, AreEvaluatedWithoutChangingAnything) {
   const Outcome file = folder_.run("stagecraft-evaluate model.safetensors" + model);
   EXPECT_EQ(file.status, 0) << file.err;
   EXPECT_EQ(file.out.substr(0, file.out.find(" samples (")), o.out.substr(0, o.out.find(" samples (")));
-  const Outcome json = folder_.run("stagecraft-evaluate saved/step-2 --data synthetic --samples 20 --json -o e.json");
+  const Outcome json =
+      folder_.run("stagecraft-evaluate saved/step-2 --data synthetic --samples 20 --microbatch 3 --json -o e.json");
   EXPECT_EQ(json.status, 0) << json.err;
   EXPECT_EQ(json.out, folder_.read("e.json"));
   EXPECT_THAT(json.out,
               HasSubstr("\"weights\": \"saved/step-2\",\n  \"step\": 2,\n  \"samples\": 18,\n  \"samples_left\": 2,"));
+  // Microbatches of 3 as in training would leave two samples over.
+  const Outcome even = folder_.run("stagecraft-evaluate saved/step-2 --data synthetic --samples 20 --json");
+  EXPECT_THAT(even.out, HasSubstr("\n  \"samples\": 20,\n  \"samples_left\": 0,"));
 }
 
 TEST_F(WeightsTool, EvaluationNamesWhatIsWrong) {

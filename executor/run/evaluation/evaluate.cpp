@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "executor/run/evaluation/prediction_watcher.h"
@@ -17,6 +18,14 @@ EvaluationPieces evaluation_pieces(const data::DataSource& data, std::int64_t mi
   if (wanted < microbatch)
     throw std::invalid_argument(fmt::format("{} samples do not fill one microbatch of {}", wanted, microbatch));
   return {microbatch, wanted / microbatch, wanted % microbatch};
+}
+
+std::int64_t even_microbatch(std::int64_t samples, std::int64_t usual, std::int64_t least) {
+  const std::int64_t smallest = std::max(least, usual / 4 + (usual % 4 == 0 ? 0 : 1));
+  for (std::int64_t size = std::min(samples, usual); size >= smallest; --size) {
+    if (samples % size == 0) return size;
+  }
+  return usual;
 }
 
 void set_predictions(format::ModelEvaluation& evaluation, const std::optional<Predictions>& found) {

@@ -127,6 +127,23 @@ TEST(Evaluate, HasNoAccuracyWithSeveralLossesOrOther) {
   }
 }
 
+TEST(EvenMicrobatch, IsTheLargestDivisorFromAQuarterOfTheUsualToTheUsual) {
+  EXPECT_EQ(even_microbatch(64, 32, 1), 32);
+  EXPECT_EQ(even_microbatch(60, 32, 1), 30);
+  EXPECT_EQ(even_microbatch(88, 32, 1), 22);
+  EXPECT_EQ(even_microbatch(104, 25, 1), 13);
+  EXPECT_EQ(even_microbatch(10, 32, 1), 10) << "all at once";
+  EXPECT_EQ(even_microbatch(49, 25, 1), 7) << "a quarter of 25 is 6.25";
+  EXPECT_EQ(even_microbatch(36, 25, 13), 18);
+}
+
+TEST(EvenMicrobatch, IsTheUsualIfNoDivisorIsLargeEnough) {
+  EXPECT_EQ(even_microbatch(97, 32, 1), 32) << "a prime number";
+  EXPECT_EQ(even_microbatch(7 * 11, 32, 12), 32) << "a model that takes at least 12";
+  EXPECT_EQ(even_microbatch(7, 32, 1), 32) << "less than a quarter";
+  EXPECT_EQ(even_microbatch(5, 1, 1), 1);
+}
+
 TEST(EvaluationPieces, CoverTheDataOrSomeOfIt) {
   const auto pieces = [](std::optional<std::int64_t> all, std::int64_t microbatch,
                          std::optional<std::int64_t> samples) {
