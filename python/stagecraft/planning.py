@@ -1,10 +1,11 @@
-"""Planning and prediction: what the programs plan, predict, whatif, explain, diff, compare and report do, as functions."""
+"""Planning and prediction: what the programs plan, predict, whatif, explain, diff, compare and report do, as functions.
+Graphs, topologies and plans can be given as paths of their files."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Union, overload
+from typing import TypeVar, Union, overload
 
 from . import _core
 from ._core import (Calibration, Comparison, Explanation, Graph, Measurement, Plan, PlanComparison, PlanList, Prediction, Ranking,
@@ -12,7 +13,18 @@ from ._core import (Calibration, Comparison, Explanation, Graph, Measurement, Pl
 from .errors import InputError
 
 Bytes = Union[int, float, str]
+File = Union[str, "os.PathLike[str]"]
 Document = Union[Graph, Topology, Plan, Prediction, Measurement, Comparison, PlanList]
+Read = TypeVar("Read", Graph, Topology, Plan)
+
+
+def _read(kind: type[Read], document: Read | File) -> Read:
+    """The document, loaded if it is given as a path."""
+    return kind.load(document) if isinstance(document, (str, os.PathLike)) else document
+
+
+def _scenario(graph: Graph | File, topology: Topology | File, plan: Plan | File) -> tuple[Graph, Topology, Plan]:
+    return _read(Graph, graph), _read(Topology, topology), _read(Plan, plan)
 
 
 def _bytes(name: str, value: Bytes | None) -> int | None:
@@ -55,7 +67,7 @@ def _acceptance(untrusted: bool | None, other_device: bool) -> _core.Acceptance:
     return _core.Acceptance(untrusted, other_device)
 
 
-def plans(graph: Graph, topology: Topology, *, strategy: str | None = None, stages: int | None = None,
+def plans(graph: Graph | File, topology: Topology | File, *, strategy: str | None = None, stages: int | None = None,
           replicas: Sequence[int] = (), chunks: int | None = None, microbatches: int | None = None,
          global_batch: int | None = None, schedule: str = "1f1b",
           split_at: Sequence[str] = (), memory_limit: Bytes | None = None, recompute: bool = False,
@@ -63,6 +75,7 @@ def plans(graph: Graph, topology: Topology, *, strategy: str | None = None, stag
           options: Mapping[str, bool | float | str] = {}, accept_untrusted: bool | None = None,
           accept_other_device: bool = False) -> Ranking:
     """All plans that a strategy compared, best first. The arguments are those of plan."""
+    graph, topology = _read(Graph, graph), _read(Topology, topology)
     microbatches = _microbatches(graph, microbatches, global_batch)
     for name, value in (("stages", stages), ("chunks", chunks), ("recompute_every", recompute_every)):
         _positive(name, value)
@@ -77,7 +90,7 @@ def plans(graph: Graph, topology: Topology, *, strategy: str | None = None, stag
                        recompute_every or 0, bucket, _acceptance(accept_untrusted, accept_other_device))
 
 
-def plan(graph: Graph, topology: Topology, *, strategy: str | None = None, stages: int | None = None,
+def plan(graph: Graph | File, topology: Topology | File, *, strategy: str | None = None, stages: int | None = None,
          replicas: Sequence[int] = (), chunks: int | None = None, microbatches: int | None = None,
          global_batch: int | None = None, schedule: str = "1f1b",
          split_at: Sequence[str] = (), memory_limit: Bytes | None = None, recompute: bool = False,
@@ -108,11 +121,11 @@ def plan(graph: Graph, topology: Topology, *, strategy: str | None = None, stage
     return ranking.best.plan
 
 
-def predict(graph: Graph, topology: Topology, plan: Plan, *, calibration: Calibration | None = None,
+def predict(graph: Graph | File, topology: Topology | File, plan: Plan | File, *, calibration: Calibration | None = None,
             free_transfers: bool = False, accept_untrusted: bool | None = None,
             accept_other_device: bool = False) -> Prediction:
     """Time, throughput and memory of a plan, with 90 % intervals. Raises NoPlanError if its action lists deadlock."""
-    return _core.predict(graph, topology, plan, calibration, free_transfers,
+    return _core.predict(*_scenario(graph, topology, plan), calibration, free_transfers,
                          _acceptance(accept_untrusted, accept_other_device))
 
 
@@ -122,30 +135,34 @@ def _texts(changes: Mapping[str, object] | Iterable[str]) -> list[str]:
     return [changes] if isinstance(changes, str) else list(changes)
 
 
-def whatif(graph: Graph, topology: Topology, plan: Plan, changes: Mapping[str, object] | Iterable[str], *,
+def whatif(graph: Graph | File, topology: Topology | File, plan: Plan | File, changes: Mapping[str, object] | Iterable[str], *,
            calibration: Calibration | None = None, accept_untrusted: bool | None = None,
            accept_other_device: bool = False) -> WhatIf:
     """Predictions before and after changes, such as {"link.node.bandwidth": "2x", "microbatches": 16}; see settings()."""
-    return _core.whatif(graph, topology, plan, _texts(changes), calibration,
+    return _core.whatif(*_scenario(graph, topology, plan), _texts(changes), calibration,
                         _acceptance(accept_untrusted, accept_other_device))
 
 
-def changed(graph: Graph, topology: Topology, plan: Plan,
+def changed(graph: Graph | File, topology: Topology | File, plan: Plan | File,
             changes: Mapping[str, object] | Iterable[str]) -> tuple[Graph, Topology, Plan]:
     """The three documents after the changes of whatif."""
-    return _core.changed(graph, topology, plan, _texts(changes))
+    return _core.changed(*_scenario(graph, topology, plan), _texts(changes))
 
 
-def explain(graph: Graph, topology: Topology, plan: Plan, *, moves: bool = True, calibration: Calibration | None = None,
-            accept_untrusted: bool | None = None, accept_other_device: bool = False) -> Explanation:
+def explain(graph: Graph | File, topology: Topology | File, plan: Plan | File, *, moves: bool = True,
+            calibration: Calibration | None = None, accept_untrusted: bool | None = None,
+            accept_other_device: bool = False) -> Explanation:
     """Why a plan's step takes as long as predicted; with `moves`, also the best move of a single layer."""
-    return _core.explain(graph, topology, plan, moves, calibration, _acceptance(accept_untrusted, accept_other_device))
+    return _core.explain(*_scenario(graph, topology, plan), moves, calibration,
+                         _acceptance(accept_untrusted, accept_other_device))
 
 
-def diff(graph: Graph, topology: Topology, first: Plan, second: Plan, *, calibration: Calibration | None = None,
-         accept_untrusted: bool | None = None, accept_other_device: bool = False) -> PlanComparison:
+def diff(graph: Graph | File, topology: Topology | File, first: Plan | File, second: Plan | File, *,
+         calibration: Calibration | None = None, accept_untrusted: bool | None = None,
+         accept_other_device: bool = False) -> PlanComparison:
     """Where two plans differ, both predictions, and how likely the first is faster."""
-    return _core.diff(graph, topology, first, second, calibration, _acceptance(accept_untrusted, accept_other_device))
+    return _core.diff(*_scenario(graph, topology, first), _read(Plan, second), calibration,
+                      _acceptance(accept_untrusted, accept_other_device))
 
 
 @overload

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Union
 from . import _html, _programs
 from ._core import Comparison, Graph, Measurement, Plan, Prediction
 from .errors import InputError
-from .planning import compare
+from .planning import File, _read, compare
 
 if TYPE_CHECKING:
     import torch
@@ -334,7 +334,7 @@ def profile(model: Model, data: Any = None, *, microbatch: int | None = None, lo
         return Graph.load(os.path.join(folder, "graph.json"))
 
 
-def estimate(graph: Graph, device: str, *, from_profile: Graph | None = None, **options: Any) -> Graph:
+def estimate(graph: Graph | File, device: str, *, from_profile: Graph | File | None = None, **options: Any) -> Graph:
     """The graph with its layers' times estimated for a device that you may not have, as the program does. Needs operations and
     bytes, which profile counts, also with structure=True; every time carries the spread of an estimate.
 
@@ -343,10 +343,10 @@ def estimate(graph: Graph, device: str, *, from_profile: Graph | None = None, **
     options -- those of the program: math="tf32", ...; stagecraft help estimate lists them
     """
     with tempfile.TemporaryDirectory(prefix="stagecraft-") as folder:
-        graph.save(os.path.join(folder, "graph.json"))
+        _read(Graph, graph).save(os.path.join(folder, "graph.json"))
         extra = _options(options)
         if from_profile is not None:
-            from_profile.save(os.path.join(folder, "profile.json"))
+            _read(Graph, from_profile).save(os.path.join(folder, "profile.json"))
             extra += ["--from-profile", "profile.json"]
         _programs.run("estimate", ["graph.json", "--device", device, "-o", os.path.join(folder, "estimate.json"), *extra],
                       folder=folder)
@@ -400,12 +400,13 @@ def _keep(checkpoint: str, archive: str, data: str) -> tuple[str, str]:
     return kept, link
 
 
-def run(plan: Plan, model: Model | None, data: Any, *, steps: int | None = None, epochs: int | None = None, loss: Loss = None,
+def run(plan: Plan | File, model: Model | None, data: Any, *, steps: int | None = None, epochs: int | None = None, loss: Loss = None,
         loss_output: int = 0, ranges: Mapping[str, tuple[int, int]] = {}, static: int | None = None,
         prediction: Prediction | None = None, checkpoint: str | os.PathLike[str] | None = None, resume: bool = False,
         on_metrics: Callable[[dict[str, Any]], None] | None = None, log: bool = False, **options: Any) -> Run:
     """Trains a model as a plan says, in one process per rank on this machine, and returns its weights.
 
+    plan -- a Plan, or the path of its file
     model -- the torch.nn.Module that was profiled, whose weights are the initial ones and stay as they are; or a built-in model
         by name, a model file, or None for the plan's
     data -- of a module, a DataLoader: each batch is a step, in its order, and must have plan.step_samples samples; the last one
@@ -434,6 +435,7 @@ def run(plan: Plan, model: Model | None, data: Any, *, steps: int | None = None,
         saved = os.path.abspath(checkpoint) if checkpoint is not None else os.path.join(folder, "checkpoints")
         _check_checkpoint(saved, resume)
         arguments = [os.path.join(folder, "plan.json")]
+        plan = _read(Plan, plan)
         plan.save(arguments[0])
         model_options: list[str] = []
         if model is not None and _is_module(model):

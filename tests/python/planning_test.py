@@ -4,6 +4,7 @@ import glob
 import inspect
 import json
 import os
+import pathlib
 import pickle
 import shlex
 import subprocess
@@ -113,6 +114,18 @@ class SameAsThePrograms(unittest.TestCase):
         program = subprocess.run([os.path.join(BIN, "stagecraft-plan"), "graph.json", "--devices", "2", "--bandwidths", "25e9",
                                   "--microbatches", "8"], cwd=os.path.join(CASES, "1f1b"), capture_output=True, text=True, check=True)
         self.assertEqual(without_origin(plain.to_json()), without_origin(program.stdout))
+
+    def test_paths_instead_of_documents(self):
+        graph, topology, plan = scenario("1f1b")
+        paths = [os.path.join(CASES, "1f1b", name) for name in ("graph.json", "topology.json", "plan.json")]
+        first = pathlib.Path(paths[0])
+        self.assertEqual(stagecraft.plan(first, paths[1], microbatches=8), stagecraft.plan(graph, topology, microbatches=8))
+        for function, given in ((stagecraft.predict, ()), (stagecraft.explain, ()), (stagecraft.whatif, (["microbatches=4"],))):
+            self.assertEqual(function(first, *paths[1:], *given).to_json(), function(graph, topology, plan, *given).to_json())
+        self.assertEqual(stagecraft.diff(*paths, paths[2]).to_json(), stagecraft.diff(graph, topology, plan, plan).to_json())
+        self.assertEqual(stagecraft.changed(*paths, ["microbatches=4"]), stagecraft.changed(graph, topology, plan, ["microbatches=4"]))
+        with self.assertRaisesRegex(stagecraft.InputError, "^none.json: "):
+            stagecraft.plan("none.json", topology)
 
     def test_report(self):
         with tempfile.TemporaryDirectory() as folder:
