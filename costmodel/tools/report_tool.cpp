@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <iostream>
 
 #include "costmodel/command/tool.h"
+#include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/project/process.h"
@@ -24,18 +26,36 @@ void write_png(const std::string& svg, const std::string& png) {
   throw stagecraft::DeviceError(svg + ": rsvg-convert ended with status " + std::to_string(status));
 }
 
-/// Writes all pictures of a report to `folder`.
-void write_pictures(const std::string& folder, const std::vector<std::string>& inputs,
-                    const std::vector<stagecraft::report::Section>& sections, bool png, bool force,
-                    const std::function<void(const std::string&)>& progress) {
-  std::vector<const stagecraft::report::Picture*> pictures;
-  std::vector<stagecraft::format::OutputFile> outputs;
+using Pictures = std::vector<const stagecraft::report::Picture*>;
+
+/// The pictures of a report with these names, or all if there are none. Throws InputError for a name that no picture
+/// has.
+Pictures chosen_pictures(const std::vector<stagecraft::report::Section>& sections,
+                         const std::vector<std::string>& names) {
+  Pictures pictures;
+  std::vector<std::string> known;
   for (const auto& section : sections) {
     for (const auto& picture : section.pictures) {
-      pictures.push_back(&picture);
-      outputs.push_back({picture.name + ".svg", "SVG picture"});
-      if (png) outputs.push_back({picture.name + ".png", "PNG picture"});
+      known.push_back(picture.name);
+      if (names.empty() || std::ranges::find(names, picture.name) != names.end()) pictures.push_back(&picture);
     }
+  }
+  for (const std::string& name : names) {
+    if (std::ranges::find(known, name) == known.end()) {
+      throw stagecraft::InputError(stagecraft::ErrorKind::UnknownName,
+                                   "--picture: " + stagecraft::unknown_name("picture", name, known));
+    }
+  }
+  return pictures;
+}
+
+/// Writes pictures to `folder`.
+void write_pictures(const std::string& folder, const std::vector<std::string>& inputs, const Pictures& pictures,
+                    bool png, bool force, const std::function<void(const std::string&)>& progress) {
+  std::vector<stagecraft::format::OutputFile> outputs;
+  for (const stagecraft::report::Picture* picture : pictures) {
+    outputs.push_back({picture->name + ".svg", "SVG picture"});
+    if (png) outputs.push_back({picture->name + ".png", "PNG picture"});
   }
   stagecraft::format::check_outputs_in(folder, inputs, outputs, force);
   fs::create_directories(folder);
@@ -53,6 +73,7 @@ int main(int argc, char** argv) {
   std::vector<std::string> files;
   std::string output = "-";
   std::string pictures;
+  std::vector<std::string> names;
   bool png = false;
   bool force = false;
   return stagecraft::run_tool(
@@ -74,6 +95,11 @@ int main(int argc, char** argv) {
             ->capture_default_str();
         CLI::Option* const folder =
             app.add_option("--pictures", pictures, "folder for each picture as an SVG file")->type_name("FOLDER");
+        app.add_option("--picture", names, "with --pictures: only the pictures of these names, such as gantt,graph")
+            ->delimiter(',')
+            ->allow_extra_args(false)
+            ->type_name("NAME,...")
+            ->needs(folder);
         app.add_flag("--png", png,
                      "with --pictures: PNG files too, drawn by rsvg-convert from the package librsvg2-bin")
             ->needs(folder);
@@ -94,7 +120,8 @@ int main(int argc, char** argv) {
         stagecraft::StepProgress drawing("report");
         drawing.tell("drawing");
         const auto parts = sections(documents);
-        if (!pictures.empty()) write_pictures(pictures, files, parts, png, force, drawing.teller());
+        if (!pictures.empty())
+          write_pictures(pictures, files, chosen_pictures(parts, names), png, force, drawing.teller());
         drawing.end();
         stagecraft::format::write_text(output, report_page(documents, parts));
         return 0;

@@ -192,6 +192,19 @@ TEST_F(Outputs, HoldForEveryVerb) {
   EXPECT_EQ(format::text_kind(folder_.read("g.json")), "stagecraft.plan");
 }
 
+TEST_F(Outputs, AreThePicturesThatAreNamed) {
+  const std::string command = "stagecraft-report g.json p.json -o r.html ";
+  EXPECT_EQ(folder_.run(command + "--pictures some --picture layer-bars").status, 0);
+  EXPECT_EQ(folder_.run("ls some").out, "layer-bars.svg\n");
+  const testing::Outcome unknown = folder_.run(command + "--pictures none --picture graph,layer-bar");
+  EXPECT_EQ(unknown.status, 1);
+  EXPECT_THAT(unknown.err, HasSubstr("--picture: unknown picture \"layer-bar\", did you mean layer-bars? known are "));
+  EXPECT_EQ(folder_.run("ls none").out, "");
+  const testing::Outcome alone = folder_.run(command + "--picture graph");
+  EXPECT_EQ(alone.status, 2);
+  EXPECT_THAT(alone.err, HasSubstr("--picture requires --pictures"));
+}
+
 TEST_F(Outputs, ArePicturesOfEveryPixelWhereAsked) {
   const testing::Outcome alone = folder_.run("stagecraft-report g.json p.json -o r.html --png");
   EXPECT_EQ(alone.status, 2);
