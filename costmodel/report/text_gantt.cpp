@@ -42,11 +42,11 @@ Sign sign_of(ActionKind kind) {
   }
 }
 
-/// For each column, the index in the timeline's spans of what takes most of it; -1: idle.
-std::vector<int> columns_of(const ShownStep& step, int rank, int columns) {
+/// For each column of `length` in all, the index in the timeline's spans of what takes most of it; -1: idle.
+std::vector<int> columns_of(const ShownStep& step, int rank, int columns, Seconds length) {
   std::vector<int> out(to_index(columns), -1);
   std::vector<double> most(to_index(columns), 0);
-  const double per = (step.end - step.begin).value / columns;
+  const double per = length.value / columns;
   if (!(per > 0)) return out;
   // Work hides waiting: a message is on its way while the rank computes.
   for (const bool work : {true, false}) {
@@ -57,7 +57,7 @@ std::vector<int> columns_of(const ShownStep& step, int rank, int columns) {
       const Sign sign = sign_of(span.action.kind);
       if (span.rank != rank || sign.first == '.' || (sign.first != '~') != work) continue;
       const double begin = (span.start - step.begin).value / per;
-      const double end = (span.end - step.begin).value / per;
+      const double end = (std::min(span.end, step.end) - step.begin).value / per;
       for (int c = std::max(0, static_cast<int>(std::floor(begin))); c < columns && c < end; ++c) {
         const double part = std::min(end, c + 1.0) - std::max<double>(begin, c);
         // Less than a third of a column is no more than rounding, unless nothing else is there to show.
@@ -72,7 +72,8 @@ std::vector<int> columns_of(const ShownStep& step, int rank, int columns) {
 
 }  // namespace
 
-std::string text_gantt(const ShownStep& step, int width, bool colour) {
+std::string text_gantt(const ShownStep& step, int width, bool colour, Seconds axis) {
+  const Seconds length = std::max(step.end - step.begin, axis);
   const Timeline& timeline = *step.timeline;
   std::vector<int> ranks;
   std::set<int> stages;
@@ -91,7 +92,7 @@ std::string text_gantt(const ShownStep& step, int width, bool colour) {
   std::set<char> used;
   for (const int rank : ranks) {
     out += label(rank) + std::string(longest - label(rank).size(), ' ') + " |";
-    const std::vector<int> at = columns_of(step, rank, columns);
+    const std::vector<int> at = columns_of(step, rank, columns, length);
     for (std::size_t c = 0; c < at.size();) {
       std::size_t end = c + 1;
       while (end < at.size() && at[end] == at[c]) ++end;
@@ -111,8 +112,8 @@ std::string text_gantt(const ShownStep& step, int width, bool colour) {
     }
     out += "|\n";
   }
-  const std::string whole = format_seconds(step.end - step.begin);
-  const std::string half = format_seconds((step.end - step.begin) / 2);
+  const std::string whole = format_seconds(length);
+  const std::string half = format_seconds(length / 2);
   std::string scale = "0";
   scale.resize(std::max<std::size_t>(scale.size(), to_index(columns) / 2 - half.size() / 2), ' ');
   scale += half;
@@ -135,6 +136,16 @@ std::string text_gantt(const ShownStep& step, int width, bool colour) {
   out += words + "\n";
   if (to_int(ranks.size()) < timeline.ranks)
     out += fmt::format("{} of {} ranks are shown, the first of each stage\n", ranks.size(), timeline.ranks);
+  return out;
+}
+
+std::string text_gantts(const std::vector<ShownStep>& steps, int width, bool colour) {
+  Seconds longest;
+  for (const ShownStep& step : steps) longest = std::max(longest, step.end - step.begin);
+  std::string out;
+  for (const ShownStep& step : steps) {
+    out += (out.empty() ? "" : "\n") + step.title + ":\n" + text_gantt(step, width, colour, longest);
+  }
   return out;
 }
 

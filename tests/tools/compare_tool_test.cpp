@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::Outcome;
+using ::testing::StartsWith;
 
 class CompareTool : public ::testing::Test {
  protected:
@@ -62,6 +63,15 @@ TEST_F(CompareTool, PrintsJson) {
   const auto comparison = format::parse_comparison(compare("prediction.json measured.json --skip 1 --json").out, "out");
   EXPECT_EQ(comparison.step.measured, 3.5_s);
   EXPECT_EQ(comparison.skipped, 1U);
+}
+
+TEST_F(CompareTool, DrawsTheMeasuredStepBelowThePredictedOne) {
+  const std::string table = compare("prediction.json measured.json --skip 0").out;
+  const Outcome o = compare("measured.json prediction.json --skip 0 --gantt");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_THAT(o.out, StartsWith(table + "\nprediction.json, predicted:\nrank 0 (stage 0) |"));
+  EXPECT_THAT(o.out, HasSubstr("\n\nmeasured.json, measured, step "));
+  EXPECT_EQ(compare("prediction.json measured.json --json --gantt").status, 2);
 }
 
 TEST_F(CompareTool, EndsWithOneOnBadInput) {

@@ -143,6 +143,21 @@ TEST(TextGantt, ShowsEachColumnsAction) {
   EXPECT_THAT(text_gantt({"predicted", &timeline, 0_s, 8_s}, 59, true), HasSubstr("\x1b[36mF0---\x1b[0m"));
 }
 
+TEST(TextGantt, DrawsStepsOnOneTimeAxis) {
+  const Timeline timeline = tiny_timeline();
+  Timeline shorter = timeline;
+  // Of the next step, which begins before the axis ends.
+  shorter.spans.push_back({0, 1, {ActionKind::Forward, 0, 0, -1}, 6_s, 7_s});
+  const std::string text =
+      text_gantts({{"predicted", &timeline, 0_s, 8_s}, {"measured, step 0", &shorter, 0_s, 6_s}}, 59, false);
+  const std::string bars =
+      "rank 0 (stage 0) |F0---F1---..........B0========..........|\n"
+      "rank 1 (stage 1) |~~~~~F0---B0========....................|\n"
+      "                  0                4.00 s           8.00 s\n"
+      "F forward, B backward, ~ waiting for a message, . idle\n";
+  EXPECT_EQ(text, "predicted:\n" + bars + "\nmeasured, step 0:\n" + bars);
+}
+
 TEST(Layout, SendsNoArrowThroughAStageThatItDoesNotTouch) {
   const Graph graph = row_graph(40);
   const Plan plan = row_plan(graph, 4);
