@@ -14,7 +14,7 @@
 #include "costmodel/index.h"
 #include "partitioner/candidate.h"
 #include "partitioner/exact/heaviest_path.h"
-#include "partitioner/exact/path_bound.h"
+#include "partitioner/exact/paths/path_bound.h"
 #include "partitioner/exact/pipeline_costs.h"
 #include "partitioner/exact/segment_bound.h"
 #include "partitioner/ranking.h"

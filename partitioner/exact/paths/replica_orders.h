@@ -5,9 +5,9 @@
 #include <optional>
 #include <vector>
 
-#include "partitioner/exact/order_bound.h"
-#include "partitioner/exact/path_cuts.h"
-#include "partitioner/exact/path_stages.h"
+#include "partitioner/exact/paths/order_bound.h"
+#include "partitioner/exact/paths/path_cuts.h"
+#include "partitioner/exact/paths/path_stages.h"
 #include "partitioner/exact/pipeline_costs.h"
 
 namespace stagecraft::partitioner {

@@ -8,7 +8,7 @@
 
 #include "costmodel/index.h"
 #include "costmodel/units.h"
-#include "partitioner/exact/path_cuts.h"
+#include "partitioner/exact/paths/path_cuts.h"
 #include "partitioner/exact/pipeline_costs.h"
 
 namespace stagecraft::partitioner {

@@ -1,4 +1,4 @@
-#include "partitioner/exact/path_bound.h"
+#include "partitioner/exact/paths/path_bound.h"
 
 #include <algorithm>
 

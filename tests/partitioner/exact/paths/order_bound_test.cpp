@@ -1,4 +1,4 @@
-#include "partitioner/exact/order_bound.h"
+#include "partitioner/exact/paths/order_bound.h"
 
 #include <gtest/gtest.h>
 

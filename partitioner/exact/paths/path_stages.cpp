@@ -1,4 +1,4 @@
-#include "partitioner/exact/path_stages.h"
+#include "partitioner/exact/paths/path_stages.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "partitioner/exact/path_cuts.h"
+#include "partitioner/exact/paths/path_cuts.h"
 
 #include <gtest/gtest.h>
 

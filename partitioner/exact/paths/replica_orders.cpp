@@ -1,4 +1,4 @@
-#include "partitioner/exact/replica_orders.h"
+#include "partitioner/exact/paths/replica_orders.h"
 
 #include <algorithm>
 #include <utility>

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "costmodel/units.h"
-#include "partitioner/exact/path_cuts.h"
-#include "partitioner/exact/path_stages.h"
+#include "partitioner/exact/paths/path_cuts.h"
+#include "partitioner/exact/paths/path_stages.h"
+#include "partitioner/exact/paths/replica_orders.h"
 #include "partitioner/exact/pipeline_costs.h"
-#include "partitioner/exact/replica_orders.h"
 
 namespace stagecraft::partitioner {
 
