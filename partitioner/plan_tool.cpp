@@ -183,7 +183,7 @@ int plan(PlanRequest& request) {
   const std::string& parts = ranked.prediction.backward_parts;
   if (!parts.empty()) ranked.plan.provenance.notes["backward parts"] = parts;
   fmt::print(stderr, "{}", stages_text(graph, ranked, request.other_device, stagecraft::error_screen()));
-  if (!idle.empty()) note(idle);
+  if (!idle.empty()) note(idle + idle_reason_text(ranked));
   if (!parts.empty()) note(parts);
   if (const std::string& text = ranked.prediction.message_processing; !text.empty()) note(text);
   if (const std::string text = slowdown_assumption(graph, topology); !text.empty()) note(text);

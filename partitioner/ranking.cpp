@@ -15,6 +15,7 @@
 #include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/stage_costs.h"
 #include "costmodel/text/replicas_text.h"
+#include "costmodel/text/units_text.h"
 #include "partitioner/list_strategies.h"
 #include "partitioner/pipedream.h"
 #include "partitioner/remedies.h"
@@ -36,10 +37,6 @@ struct Ask {
   std::string strategy;
   std::function<std::variant<Candidate, Infeasible>()> answer;
 };
-
-std::string count_text(int count, const char* what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
 
 int layers_in_stages(const Graph& graph) {
   return to_int(

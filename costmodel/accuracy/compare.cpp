@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "costmodel/index.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft {
 namespace {
@@ -215,8 +216,8 @@ std::string comparison_text(const Comparison& comparison) {
     row(fmt::format("rank {} peak memory", memory.rank), mebibytes(memory.peak.predicted),
         mebibytes(memory.peak.measured), percent(memory.peak));
   }
-  out += fmt::format("measured: median of {} steps (first {} skipped), median absolute deviation {}\n",
-                     comparison.steps, comparison.skipped, milliseconds(comparison.spread));
+  out += fmt::format("measured: median of {} (first {} skipped), median absolute deviation {}\n",
+                     count_text(comparison.steps, "step"), comparison.skipped, milliseconds(comparison.spread));
   if (const auto inside = is_inside(comparison)) {
     out += fmt::format("the measured step lies {} the predicted 90 % interval, {} to {}\n",
                        *inside ? "inside" : "outside", milliseconds(*comparison.low), milliseconds(*comparison.high));

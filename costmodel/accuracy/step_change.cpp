@@ -220,7 +220,8 @@ std::string step_change_text(const StepChange& change, const std::string& first,
   for (const ConditionChange& difference : change.differences)
     out += fmt::format("{}: {} and {}\n", difference.what, difference.first, difference.second);
   if (change.steps.first && change.steps.second)
-    out += fmt::format("measured: medians of {} and {} steps\n", *change.steps.first, *change.steps.second);
+    out +=
+        fmt::format("measured: medians of {} and {}\n", *change.steps.first, count_text(*change.steps.second, "step"));
   if (change.drift) out += "drift from the first run to the second: the device was " + drift_text(*change.drift) + "\n";
   if (!change.no_drift.empty()) out += "drift unknown: " + change.no_drift + "\n";
   for (const std::string& reason : change.distrust) out += "not trusted: " + reason + "\n";

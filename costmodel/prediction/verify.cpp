@@ -15,10 +15,6 @@ namespace stagecraft {
 namespace {
 
 std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
-std::string count_text(std::size_t count, const std::string& what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
-
 bool is_transfer(ActionKind kind) { return kind >= ActionKind::SendActivation && kind <= ActionKind::ReceiveGradient; }
 bool is_compute(ActionKind kind) { return kind <= ActionKind::WeightGradient; }
 

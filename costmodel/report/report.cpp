@@ -114,9 +114,8 @@ std::string run_summary(const FromFile<Measurement>& each) {
   const std::size_t skipped = std::min<std::size_t>(2, steps - 1);
   const Seconds time = step_time(m.timeline, skipped);
   std::string out = "<h3>" + markup_text(each.file) + "</h3>\n<div class=\"cards\">\n";
-  out += card(
-      format_seconds(time), "measured step",
-      fmt::format("median of {} step{}, first {} skipped", steps - skipped, steps - skipped == 1 ? "" : "s", skipped));
+  out += card(format_seconds(time), "measured step",
+              fmt::format("median of {}, first {} skipped", count_text(steps - skipped, "step"), skipped));
   if (m.microbatch_samples && time > Seconds(0))
     out += card(fmt::format("{:.4g}", static_cast<double>(*m.microbatch_samples * m.microbatches) / time.value),
                 "samples per second", "");

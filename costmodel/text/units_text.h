@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <string>
 #include <string_view>
 
@@ -21,5 +22,11 @@ namespace stagecraft {
 
 /// A duration in its two largest units, to the second: "45 s", "3 min 20 s", "2 h 5 min", "4 d 3 h".
 [[nodiscard]] std::string duration_text(Seconds duration);
+
+/// "1 step", "2 steps"; `several` is the plural if it is not `one` with an s: "2 microbatches".
+template <std::integral Count>
+[[nodiscard]] std::string count_text(Count count, const std::string& one, const std::string& several = "") {
+  return std::to_string(count) + " " + (count == 1 ? one : several.empty() ? one + "s" : several);
+}
 
 }  // namespace stagecraft

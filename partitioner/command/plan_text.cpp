@@ -22,7 +22,29 @@ namespace {
 /// Plans of a ranking that are listed.
 constexpr std::size_t kShown = 12;
 
+/// "4 microbatches of 16 samples, 64 samples per step; 1f1b".
+std::string batch_text(const Graph& graph, const Plan& plan) {
+  std::string out = count_text(plan.microbatches, "microbatch", "microbatches");
+  if (graph.microbatch_samples) {
+    const std::int64_t samples = *graph.microbatch_samples;
+    out += fmt::format(" of {}, {} per step", count_text(samples, "sample"),
+                       count_text(samples * plan.microbatches, "sample"));
+  } else {
+    out += " per step";
+  }
+  return out + "; " + plan.schedule;
+}
+
 }  // namespace
+
+std::string idle_reason_text(const RankedPlan& ranked) {
+  const Plan& plan = ranked.plan;
+  const auto most = std::ranges::max(replicas_of(plan));
+  if (ranked.prediction.unused_devices.empty() || most < plan.microbatches) return "";
+  return fmt::format("; with {}, at most {} of a stage {} work: try more --microbatches",
+                     count_text(plan.microbatches, "microbatch", "microbatches"),
+                     count_text(plan.microbatches, "replica"), plan.microbatches == 1 ? "has" : "have");
+}
 
 std::string stages_text(const Graph& graph, const RankedPlan& ranked, const std::string& other_device,
                         const Screen& screen) {
@@ -51,6 +73,7 @@ std::string stages_text(const Graph& graph, const RankedPlan& ranked, const std:
                                 {.title = "parameters"},
                                 {.title = "first .. last", .left = true, .can_be_cut = true}},
                                rows, screen);
+  out += batch_text(graph, plan) + "\n";
   // A strategy without the end of a step in its model does not see that replicas beyond the microbatches are idle.
   const bool endless = ranked.endless && !prediction.idle_devices.empty();
   if (plan.steady_state) {

@@ -251,7 +251,9 @@ TEST_F(PlanTool, NamesUnusedDevices) {
   // 3 s over the eight replicas that have a microbatch, not over sixteen.
   EXPECT_THAT(o.err, HasSubstr("slowest stage 375 ms per microbatch, estimated by profile; predicted step 3.00 s\n"));
   const std::string idle = "12 of 20 devices are idle: 8-15 have no microbatch, 16-19 are not in any stage";
-  EXPECT_THAT(o.err, HasSubstr("note: " + idle + "\n"));
+  EXPECT_THAT(o.err,
+              HasSubstr("note: " + idle +
+                        "; with 8 microbatches, at most 8 replicas of a stage have work: try more --microbatches\n"));
   EXPECT_EQ(format::parse_plan(o.out, "out").provenance.notes.at("idle devices"), idle);
   write("two.json", format::graph_json(testing::chain_graph({1, 1}, {2, 2})));
   EXPECT_THAT(run("two.json -n 20 --split-at l1 --replicas 16,4 --microbatches 8").err,

@@ -46,10 +46,6 @@ std::string escaped(const std::string& text, std::size_t longest, std::size_t ba
 
 Seconds both_ways(const Layer& layer) { return layer.forward.median + layer.backward.median; }
 
-std::string count_text(std::size_t count, const std::string& one) {
-  return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
-}
-
 /// Runs of the list of layers that are drawn one below the other.
 struct Column {
   int stage = -1;

@@ -36,8 +36,31 @@ TEST(StagesText, ShowsStagesAndTimes) {
             "stage replicas devices layers fwd + bwd parameters first .. last\n"
             "    0        2     0,1      2    6.00 s   2.00 KiB l0 .. l1\n"
             "    1        1       2      1    3.00 s   1.00 KiB l2 .. l2\n"
+            "4 microbatches per step; 1f1b\n"
             "slowest stage 3.00 s per microbatch, estimated by profile; predicted step 20.0 s\n"
             "bubble 12.5 %\n");
+}
+
+TEST(StagesText, CountsTheSamplesOfAStep) {
+  Graph known = graph();
+  known.microbatch_samples = 16;
+  RankedPlan ranked = two_stages();
+  EXPECT_THAT(stages_text(known, ranked, "", 80),
+              HasSubstr("\n4 microbatches of 16 samples, 64 samples per step; 1f1b\n"));
+  known.microbatch_samples = 1;
+  ranked.plan.microbatches = 1;
+  EXPECT_THAT(stages_text(known, ranked, "", 80), HasSubstr("\n1 microbatch of 1 sample, 1 sample per step; 1f1b\n"));
+}
+
+TEST(IdleReasonText, NamesTooFewMicrobatches) {
+  RankedPlan ranked = two_stages();
+  ranked.plan.microbatches = 2;  // stage 0 has two replicas
+  EXPECT_EQ(idle_reason_text(ranked), "") << "no device is left over";
+  ranked.prediction.unused_devices = {3};
+  EXPECT_EQ(idle_reason_text(ranked),
+            "; with 2 microbatches, at most 2 replicas of a stage have work: try more --microbatches");
+  ranked.plan.microbatches = 3;
+  EXPECT_EQ(idle_reason_text(ranked), "") << "a third replica would have work";
 }
 
 TEST(StagesText, SaysHowFarFromTheBestThePlanCanBe) {
