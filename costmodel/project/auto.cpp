@@ -33,6 +33,14 @@ constexpr int kStoppedWithCheckpoint = 75;  // of stagecraft run
 
 void say(const std::string& text) { fmt::print(stderr, "stagecraft-auto: {}\n", text); }
 
+/// The last line that is not empty: the cause of a failure.
+std::string last_line(const std::string& text) {
+  const std::size_t end = text.find_last_not_of('\n');
+  if (end == std::string::npos) return "";
+  const std::size_t begin = text.find_last_of('\n', end) + 1;  // 0 if there is none
+  return text.substr(begin, end + 1 - begin);
+}
+
 std::string parent_of(const std::string& path) { return fs::path(path).parent_path().string(); }
 
 bool exists(const std::string& path) {
@@ -235,8 +243,7 @@ class Doer {
                                    : fmt::format("failed with status {}", ended.status)));
     fmt::print(stderr, "  command:  {}\n  log:      {}\n  continue: {}{}\n", command(step), log_of(step),
                ended.signal ? "" : "fix the cause, then ", options_.shown);
-    const std::string log = format::read_text(log_of(step));
-    if (!ended.signal && log.find("--accept-untrusted") != std::string::npos) {
+    if (!ended.signal && last_line(format::read_text(log_of(step))).find("--accept-untrusted") != std::string::npos) {
       fmt::print(stderr, "  or:       {} --accept-untrusted   (accepts times measured on a busy machine)\n",
                  options_.shown);
     }

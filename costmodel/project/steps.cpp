@@ -8,6 +8,8 @@
 #include <regex>
 #include <stdexcept>
 
+#include "costmodel/errors.h"
+
 namespace stagecraft::project {
 namespace {
 
@@ -83,9 +85,11 @@ class Maker {
     graph_ = p_.text("model", "graph", files_.graph);
     topology_ = measured_links_ ? files_.topology : topology;
     if (topology.starts_with("example:")) {
-      const auto path = find_example(topology.substr(8));
-      if (!path) throw std::invalid_argument("[cluster] topology: there is no example \"" + topology.substr(8) + "\"");
-      topology_ = *path;
+      try {
+        topology_ = find_example(topology.substr(8));
+      } catch (const std::invalid_argument& e) {
+        throw InputError(kind_of(e), std::string("[cluster] topology: ") + e.what());
+      }
     }
   }
 

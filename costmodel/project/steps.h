@@ -35,8 +35,8 @@ struct ProjectStep {
   std::int64_t length = 0;          ///< for `run`: steps or epochs
 };
 
-/// The path of the example topology NAME; absent if there is none.
-using FindExample = std::function<std::optional<std::string>(const std::string& name)>;
+/// The path of the example topology NAME. Throws std::invalid_argument if there is none.
+using FindExample = std::function<std::string(const std::string& name)>;
 
 /// The steps of a project in their order: profile, links, estimate, plan, predict, run, evaluate, compare, report;
 /// without those that it does not need. Throws std::invalid_argument if it names an example that does not exist.

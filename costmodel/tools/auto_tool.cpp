@@ -7,6 +7,7 @@
 #include "costmodel/command/tool.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/project/auto.h"
+#include "costmodel/project/examples.h"
 
 namespace {
 
@@ -24,16 +25,6 @@ std::optional<std::string> program_of(const std::vector<fs::path>& places, const
   for (const fs::path& place : places) {
     std::string program = (place / ("stagecraft-" + verb)).string();
     if (::access(program.c_str(), X_OK) == 0) return program;
-  }
-  return std::nullopt;
-}
-
-/// In the source tree, and where it is installed.
-std::optional<std::string> example(const std::string& name) {
-  if (name.empty() || name.find('/') != std::string::npos) return std::nullopt;
-  for (const fs::path& place : {own_folder() / "../share/stagecraft/examples", own_folder() / "../../../examples"}) {
-    const fs::path path = (place / (name + ".json")).lexically_normal();
-    if (fs::exists(path)) return path.string();
   }
   return std::nullopt;
 }
@@ -98,7 +89,7 @@ int main(int argc, char** argv) {
         if (const std::string first = variable("STAGECRAFT_BIN"); !first.empty())
           places.insert(places.begin(), fs::absolute(first));
         options.program = [places](const std::string& verb) { return program_of(places, verb); };
-        options.find_example = example;
+        options.find_example = stagecraft::project::example_topology;
         if (elsewhere) {
           if (options.dry_run)
             std::cout << "cd " << stagecraft::project::shell_line({folder.string()}) << "\n" << std::flush;

@@ -5,7 +5,10 @@
 #include "costmodel/command/tool.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
+#include "costmodel/format/json.h"
+#include "costmodel/project/examples.h"
 #include "costmodel/project/new_project.h"
+#include "costmodel/roofline/cards.h"
 
 namespace {
 
@@ -19,6 +22,26 @@ void check_absent(const std::string& path) {
 void check_model(const std::string& model) {
   if (model.find_first_of("./") != std::string::npos && !std::filesystem::exists(model))
     throw stagecraft::FormatError(stagecraft::ErrorKind::CannotRead, model + ": does not exist");
+}
+
+/// Refuses a topology and a card that do not exist. Says what a cluster of GPUs still needs.
+void check_cluster(const stagecraft::project::NewProject& wanted) {
+  using stagecraft::usage;
+  constexpr std::string_view kExample = "example:";
+  if (!wanted.estimate.empty())
+    usage("--estimate", [&] { return stagecraft::roofline::find_card(wanted.estimate).name; });
+  if (wanted.topology.empty() || wanted.topology == "this-machine") return;
+  const std::string file = !wanted.topology.starts_with(kExample) ? wanted.topology : usage("--topology", [&] {
+    return stagecraft::project::example_topology(wanted.topology.substr(kExample.size()));
+  });
+  const stagecraft::Device device = stagecraft::format::read_topology(file).device;
+  const bool has_profile = wanted.model.ends_with(".json");
+  if (device.kind != stagecraft::DeviceKind::Gpu || has_profile || !wanted.estimate.empty()) return;
+  fmt::print(stderr,
+             "stagecraft-init: note: the topology's devices are GPUs ({}): the profile must come from one (device = "
+             "\"cuda\"), or "
+             "give --estimate CARD\n",
+             device.name);
 }
 
 }  // namespace
@@ -67,6 +90,7 @@ int main(int argc, char** argv) {
         });
         if (!force) check_absent(output);
         check_model(wanted.model);
+        check_cluster(wanted);
         stagecraft::format::write_text(output, text);
         if (output != "-") {
           fmt::print(stderr, "wrote {}; review it, then run: stagecraft auto{}\n", output,

@@ -102,6 +102,8 @@ std::string text_kind(const std::string& head) {
   return "";
 }
 
+std::string file_kind(const std::string& path) { return place_of(path).regular ? text_kind(head_of(path)) : ""; }
+
 void check_outputs(const std::vector<std::string>& inputs, const std::vector<OutputFile>& outputs, bool force) {
   std::vector<std::pair<Place, std::string>> read;
   for (const std::string& input : inputs) {

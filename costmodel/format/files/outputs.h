@@ -9,6 +9,9 @@ namespace stagecraft::format {
 /// the other texts that we write ("Chrome trace", "SVG picture", "schedule CSV", ...). Empty for anything else.
 [[nodiscard]] std::string text_kind(const std::string& head);
 
+/// The text_kind of a regular file; empty if it cannot be read.
+[[nodiscard]] std::string file_kind(const std::string& path);
+
 /// A file that a program will write.
 struct OutputFile {
   std::string path;  ///< "" or "-": none

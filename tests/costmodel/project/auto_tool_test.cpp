@@ -192,6 +192,8 @@ TEST_F(Auto, SaysWhichStepFailedAndHowToContinue) {
   const Outcome doubted = auto_("--from profile");
   EXPECT_EQ(doubted.status, 1);
   EXPECT_THAT(doubted.err, HasSubstr("\n  or:       stagecraft-auto --accept-untrusted"));
+  folder_.write("do-profile", "echo 'not trusted; add --accept-untrusted' >&2; echo 'no such model' >&2; exit 1\n");
+  EXPECT_THAT(auto_("--from profile").err, Not(HasSubstr("  or:  "))) << "that would not help";
   std::filesystem::remove(folder_.path() / "do-profile");
   (void)calls();
   EXPECT_EQ(auto_("--accept-untrusted --until links").status, 0);
@@ -348,7 +350,20 @@ TEST_F(Auto, BeginsWithWhatInitWrites) {
   EXPECT_EQ(folder_.run("stagecraft-init no.toml --from gpt layers").status, 2);
   EXPECT_EQ(folder_.run("stagecraft-init no.toml --estimate H200").status, 2);
   EXPECT_EQ(folder_.run("stagecraft-init no.toml --devices 0").status, 2);
+  for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
+           {"--topology example:dgx-h10",
+            "--topology: unknown example \"dgx-h10\", did you mean dgx-h100? known are aws-p5,"},
+           {"--topology t.json --estimate A100", "--estimate: "},
+           {"--topology t.json --estimate Z80", "--estimate: "}}) {
+    const Outcome refused = folder_.run("stagecraft-init no.toml --from gpt " + arguments);
+    EXPECT_EQ(refused.status, 2) << arguments;
+    EXPECT_THAT(refused.err, HasSubstr(message));
+  }
+  EXPECT_EQ(folder_.run("stagecraft-init no.toml --topology none.json").status, 1);
   EXPECT_FALSE(there("no.toml"));
+  EXPECT_THAT(folder_.run("stagecraft-init - --from gpt --topology example:dgx-h100").err,
+              HasSubstr("note: the topology's devices are GPUs"));
+  EXPECT_EQ(folder_.run("stagecraft-init - --from gpt --topology example:dgx-h100 --estimate H100-SXM").err, "");
   EXPECT_EQ(folder_.run("stagecraft-init none/no.toml").status, 1);
 }
 
