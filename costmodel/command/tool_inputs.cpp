@@ -10,6 +10,7 @@
 #include "costmodel/command/tool.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/calibration_json.h"
+#include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/device_types.h"
@@ -90,6 +91,19 @@ void add_scenario_files(CLI::App& app, ScenarioFiles& files) {
   app.add_option("TOPOLOGY", files.topology.file, "topology.json")->required();
 }
 
+namespace {
+
+/// Only PLAN is missing, unless the file in TOPOLOGY's place is a plan.
+CLI::RequiredError missing_plan(const ScenarioFiles& files) {
+  const std::string& second = files.topology.file;
+  if (second.empty() || !files.topology.devices.empty() || format::file_kind(second) != "stagecraft.plan")
+    return CLI::RequiredError("PLAN");
+  return {fmt::format("TOPOLOGY is required: {} is the plan; give the topology before it, or --devices", second),
+          CLI::ExitCodes::RequiredError};
+}
+
+}  // namespace
+
 void add_scenario_files_or_devices(CLI::App& app, ScenarioFiles& files, std::string& plan) {
   app.add_option("GRAPH", files.graph, "graph.json; - is standard input")->required();
   app.add_option("TOPOLOGY", files.topology.file, "topology.json; or use --devices");
@@ -98,7 +112,7 @@ void add_scenario_files_or_devices(CLI::App& app, ScenarioFiles& files, std::str
   app.callback([&files, &plan] {
     // With --devices, the second file is the plan.
     if (!files.topology.devices.empty() && plan.empty()) std::swap(files.topology.file, plan);
-    if (plan.empty()) throw CLI::RequiredError("PLAN");
+    if (plan.empty()) throw missing_plan(files);
     check_topology(files.topology);
   });
 }

@@ -62,7 +62,7 @@ struct ScenarioFiles {
 /// Declares GRAPH and TOPOLOGY.
 void add_scenario_files(CLI::App& app, ScenarioFiles& files);
 /// Declares GRAPH, TOPOLOGY and PLAN, and declare_devices, which replaces TOPOLOGY. Parsing throws CLI::ParseError if
-/// one is missing, and as check_topology. Sets the callback of `app`.
+/// one is missing, which is TOPOLOGY if the second file is a plan, and as check_topology. Sets the callback of `app`.
 void add_scenario_files_or_devices(CLI::App& app, ScenarioFiles& files, std::string& plan);
 
 /// Declares --calibration and add_acceptance_options.

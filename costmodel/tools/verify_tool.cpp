@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "costmodel/command/tool.h"
+#include "costmodel/command/tool_topology.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
@@ -33,7 +34,7 @@ stagecraft::Plan read(const std::string& path) {
 int main(int argc, char** argv) {
   std::string plan_path;
   std::string graph_path;
-  std::string topology_path;
+  stagecraft::TopologyRequest topology_request;
   std::string queues = "edge";
   int prefetch = 2;
   int steps = 0;
@@ -51,10 +52,10 @@ int main(int argc, char** argv) {
             ->required();
         CLI::Option* const graph =
             app.add_option("--graph", graph_path, "graph.json, to check memory too")->type_name("FILE");
-        CLI::Option* const topology =
-            app.add_option("--topology", topology_path, "topology.json, with --graph")->type_name("FILE");
-        graph->needs(topology);
-        topology->needs(graph);
+        app.add_option("--topology", topology_request.file, "topology.json, with --graph")
+            ->type_name("FILE")
+            ->needs(graph);
+        stagecraft::declare_devices(app, topology_request);
         app.add_option("--queues", queues,
                        "what shares a queue of transfers on a rank: edge (one queue for each directed edge), boundary "
                        "(for each boundary and direction), pair (for each other rank) or rank (one for all)")
@@ -68,6 +69,10 @@ int main(int argc, char** argv) {
                        "steps of an asynchronous schedule (default: enough to cover the steady "
                        "state)")
             ->transform(stagecraft::integer(1));
+        app.callback([&] {
+          if (!graph_path.empty()) stagecraft::check_topology(topology_request);
+          if (graph_path.empty() && !topology_request.devices.empty()) throw CLI::RequiresError("--devices", "--graph");
+        });
       },
       [&] {
         stagecraft::VerifyOptions options;
@@ -81,7 +86,7 @@ int main(int argc, char** argv) {
         std::optional<stagecraft::Topology> topology;
         if (!graph_path.empty()) {
           graph = stagecraft::format::read_graph(graph_path);
-          topology = stagecraft::format::read_topology(topology_path);
+          topology = stagecraft::topology_of(topology_request);
         }
         try {
           if (graph) validate(plan.plan(), *graph, *topology);

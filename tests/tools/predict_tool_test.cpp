@@ -339,6 +339,9 @@ TEST_F(PredictTool, EndsWithTwoOnWrongUsage) {
   EXPECT_EQ(predict("graph.json topology.json").status, 2);
   EXPECT_THAT(predict("graph.json topology.json").err,
               HasSubstr("PLAN is required [SC1003]\nsee stagecraft predict --help"));
+  EXPECT_THAT(predict("graph.json plan.json").err,
+              HasSubstr("TOPOLOGY is required: plan.json is the plan; give the topology before it, or --devices "
+                        "[SC1003]\nsee stagecraft predict --help"));
   EXPECT_EQ(predict("graph.json topology.json plan.json --magic").status, 2);
   EXPECT_THAT(predict("--help").out, HasSubstr("Example:\n  stagecraft predict graph.json topology.json plan.json"));
 }

@@ -51,6 +51,19 @@ TEST_F(VerifyTool, ComparesMemoryWhereGraphAndTopologyAreGiven) {
   EXPECT_EQ(o.err, "stagecraft-verify: plan.json: rank 0 needs up to 8.18 KiB, its device has 2.93 KiB [SC2102]\n");
 }
 
+TEST_F(VerifyTool, TakesCountsOfDevicesInsteadOfATopology) {
+  EXPECT_THAT(verify("plan.json --graph graph.json --devices 2").out, HasSubstr(", at most 4.98 KiB;"));
+  for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
+           {"--graph graph.json", "TOPOLOGY: give either a topology file or --devices"},
+           {"--graph graph.json --topology topology.json -n 2", "TOPOLOGY: give either a topology file or --devices"},
+           {"--topology topology.json", "--topology requires --graph"},
+           {"--devices 2", "--devices requires --graph"}}) {
+    const Outcome o = verify("plan.json " + arguments);
+    EXPECT_EQ(o.status, 2) << arguments;
+    EXPECT_THAT(o.err, HasSubstr(message));
+  }
+}
+
 TEST_F(VerifyTool, PrintsTheCycleOfADeadlock) {
   const Outcome o = verify("plan.json --queues pair --prefetch 1");
   EXPECT_EQ(o.status, 1);
