@@ -32,12 +32,23 @@ std::size_t place_of(std::string_view text, std::size_t n) {
   return text.size();
 }
 
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// Whether a number would be cut at this byte: half of 128 looks like another device.
+bool divides_number(std::string_view text, std::size_t at) {
+  return at > 0 && at < text.size() && is_digit(text[at - 1]) && is_digit(text[at]);
+}
+
 std::string cut(const std::string& text, std::size_t width) {
   const std::size_t all = characters(text);
   if (all <= width) return text;
   const std::size_t kept = width - kCut.size();
-  const std::size_t front = (kept + 1) / 2;
-  return text.substr(0, place_of(text, front)) + std::string(kCut) + text.substr(place_of(text, all - (kept - front)));
+  const std::size_t half = (kept + 1) / 2;
+  std::size_t front = place_of(text, half);
+  std::size_t back = place_of(text, all - (kept - half));
+  while (divides_number(text, front)) --front;
+  while (divides_number(text, back)) ++back;
+  return text.substr(0, front) + std::string(kCut) + text.substr(back);
 }
 
 std::size_t sum(const std::vector<std::size_t>& widths) {

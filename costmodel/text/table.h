@@ -9,7 +9,8 @@
 
 namespace stagecraft {
 
-/// A column of a printed table. `can_be_cut`: if the table is too wide, the middle of long cells becomes "...".
+/// A column of a printed table. `can_be_cut`: if the table is too wide, the middle of long cells becomes "...",
+/// which divides no number.
 struct TableColumn {
   std::string title;
   bool left = false;  ///< aligned left; right otherwise

@@ -39,6 +39,15 @@ TEST(TableText, CutsTheMiddleOfWhatCanBeCutAndSaysSo) {
             "(... is cut to 20 columns, COLUMNS=30 shows all)\n");
 }
 
+// 3 + 1 + 30 columns for 20: of 16, 7 before "..." and 6 after would be "12, 256" of 2560 and "31, 77" of 131.
+TEST(TableText, DoesNotCutNumbersInTwo) {
+  EXPECT_EQ(table_text({{.title = "sum"}, {.title = "text", .left = true, .can_be_cut = true}},
+                       {{"1", "12, 2560, 8, 9, 10, 11, 131, 77"}}, 20),
+            "sum text\n"
+            "  1 12, ..., 77\n"
+            "(... is cut to 20 columns, COLUMNS=35 shows all)\n");
+}
+
 TEST(TableText, ContinuesBelowWithTheFirstColumnRepeated) {
   EXPECT_EQ(table_text({{.title = "stage"}, {.title = "forward"}, {.title = "backward"}, {.title = "fits"}},
                        {{"0", "1 ms", "2 ms", "yes"}, {"1", "3 ms", "4 ms", "no"}}, 20),
