@@ -25,4 +25,9 @@ Seconds step_time(const Timeline& timeline, std::size_t first) {
   return Seconds(median(std::move(times)));
 }
 
+std::size_t warm_up_steps(const Timeline& timeline) {
+  constexpr std::size_t kWarmUp = 2;
+  return timeline.steps.empty() ? 0 : std::min(kWarmUp, timeline.steps.size() - 1);
+}
+
 }  // namespace stagecraft

@@ -83,4 +83,7 @@ struct Measurement {
 /// left.
 [[nodiscard]] Seconds step_time(const Timeline& timeline, std::size_t first = 0);
 
+/// How many first steps the median of a run leaves out, unless told otherwise: two, but never all.
+[[nodiscard]] std::size_t warm_up_steps(const Timeline& timeline);
+
 }  // namespace stagecraft

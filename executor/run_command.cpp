@@ -126,7 +126,8 @@ void add_ranks(CLI::App& app, RunCommand& o) {
 void add_checks(CLI::App& app, RunCommand& o) {
   const OptionGroup group(app, "Checks");
   const auto check =
-      app.add_flag("--check", o.run.check, "compare losses and all gradients of every step with a single process");
+      app.add_flag("--check", o.run.check,
+                   "compare losses and all gradients of every step with a single process; steps take longer");
   app.add_option("--expect", o.run.expected,
                  "compare losses, gradients, and final parameters and buffers with a record of the same "
                  "training in Python, written by stagecraft export-model --record")

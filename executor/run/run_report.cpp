@@ -106,11 +106,10 @@ void StepReporter::write(const Progress& progress) {
 }
 
 std::string closing_text(const Measurement& measurement, std::optional<Seconds> predicted) {
-  const std::size_t skip = std::min<std::size_t>(2, measurement.timeline.steps.size() - 1);
   return fmt::format("loss {:.4f} to {:.4f} in {} steps; {}", measurement.losses.front(), measurement.losses.back(),
                      measurement.losses.size(),
                      speed_text(measurement.microbatch_samples.value_or(0) * measurement.microbatches,
-                                step_time(measurement.timeline, skip), predicted));
+                                step_time(measurement.timeline, warm_up_steps(measurement.timeline)), predicted));
 }
 
 std::string evaluation_text(const Evaluation& evaluation, std::int64_t microbatch_samples,

@@ -99,7 +99,8 @@ std::string repr(const Plan& plan) {
 
 std::string repr(const Measurement& run) {
   std::string out = fmt::format("Measurement({}: {}", run.model, plural(run.timeline.steps.size(), "step"));
-  if (!run.timeline.steps.empty()) out += ", median " + format_seconds(step_time(run.timeline));
+  if (!run.timeline.steps.empty())
+    out += ", median " + format_seconds(step_time(run.timeline, warm_up_steps(run.timeline)));
   if (!run.losses.empty()) out += fmt::format(", loss {:.4g} to {:.4g}", run.losses.front(), run.losses.back());
   return out + (run.ended ? ")" : ", not ended)");
 }

@@ -26,5 +26,14 @@ TEST(StepTime, IsTheMedianOfTheStepsThatCount) {
   }
 }
 
+TEST(WarmUpSteps, AreTwoAndLeaveOneToMeasure) {
+  Timeline timeline;
+  EXPECT_EQ(warm_up_steps(timeline), 0U);
+  for (const std::size_t expected : {0U, 1U, 2U, 2U}) {
+    timeline.steps.emplace_back();
+    EXPECT_EQ(warm_up_steps(timeline), expected) << timeline.steps.size();
+  }
+}
+
 }  // namespace
 }  // namespace stagecraft
