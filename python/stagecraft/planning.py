@@ -20,7 +20,11 @@ Read = TypeVar("Read", Graph, Topology, Plan)
 
 def _read(kind: type[Read], document: Read | File) -> Read:
     """The document, loaded if it is given as a path."""
-    return kind.load(document) if isinstance(document, (str, os.PathLike)) else document
+    if isinstance(document, (str, os.PathLike)):
+        return kind.load(document)
+    if not isinstance(document, kind):
+        raise TypeError(f"found a {type(document).__name__}, expected a {kind.__name__} or the path of its file")
+    return document
 
 
 def _scenario(graph: Graph | File, topology: Topology | File, plan: Plan | File) -> tuple[Graph, Topology, Plan]:

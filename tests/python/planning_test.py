@@ -281,7 +281,7 @@ class Errors(unittest.TestCase):
             stagecraft.plan(graph, topology, memory_limit="16 apples")
         with self.assertRaises(stagecraft.InputError):
             stagecraft.plan(graph, topology, strategy="magic")
-        with self.assertRaises(TypeError):
+        with self.assertRaisesRegex(TypeError, "^found a Topology, expected a Graph or the path of its file$"):
             stagecraft.plan(topology, graph)
         with self.assertRaises(TypeError):
             stagecraft.report(graph, "plan.json")

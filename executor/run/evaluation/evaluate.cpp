@@ -25,7 +25,7 @@ std::int64_t even_microbatch(std::int64_t samples, std::int64_t usual, std::int6
   for (std::int64_t size = std::min(samples, usual); size >= smallest; --size) {
     if (samples % size == 0) return size;
   }
-  return usual;
+  return samples < usual && samples >= std::max<std::int64_t>(least, 1) ? samples : usual;
 }
 
 void set_predictions(format::ModelEvaluation& evaluation, const std::optional<Predictions>& found) {

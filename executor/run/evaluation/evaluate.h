@@ -25,7 +25,7 @@ struct EvaluationPieces {
                                                  std::optional<std::int64_t> samples);
 
 /// The largest divisor of `samples` from a quarter of `usual`, but at least `least`, to `usual`, so that none is left
-/// over; `usual` if there is none.
+/// over; all of them if they are fewer than `usual`; `usual` if there is none.
 [[nodiscard]] std::int64_t even_microbatch(std::int64_t samples, std::int64_t usual, std::int64_t least);
 
 /// Sets the fields of an evaluation that describe its predictions; `samples` must be set. No effect if there are none.

@@ -133,6 +133,7 @@ TEST(EvenMicrobatch, IsTheLargestDivisorFromAQuarterOfTheUsualToTheUsual) {
   EXPECT_EQ(even_microbatch(88, 32, 1), 22);
   EXPECT_EQ(even_microbatch(104, 25, 1), 13);
   EXPECT_EQ(even_microbatch(10, 32, 1), 10) << "all at once";
+  EXPECT_EQ(even_microbatch(7, 32, 1), 7) << "also less than a quarter";
   EXPECT_EQ(even_microbatch(49, 25, 1), 7) << "a quarter of 25 is 6.25";
   EXPECT_EQ(even_microbatch(36, 25, 13), 18);
 }
@@ -140,7 +141,7 @@ TEST(EvenMicrobatch, IsTheLargestDivisorFromAQuarterOfTheUsualToTheUsual) {
 TEST(EvenMicrobatch, IsTheUsualIfNoDivisorIsLargeEnough) {
   EXPECT_EQ(even_microbatch(97, 32, 1), 32) << "a prime number";
   EXPECT_EQ(even_microbatch(7 * 11, 32, 12), 32) << "a model that takes at least 12";
-  EXPECT_EQ(even_microbatch(7, 32, 1), 32) << "less than a quarter";
+  EXPECT_EQ(even_microbatch(7, 32, 8), 32) << "too few for the model: refused later";
   EXPECT_EQ(even_microbatch(5, 1, 1), 1);
 }
 
