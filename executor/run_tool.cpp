@@ -85,6 +85,9 @@ int finish(const RunResult& result, const RunCommand& o, std::optional<stagecraf
     stagecraft::format::write_text(o.trace, stagecraft::interchange::chrome_trace(m.timeline, m.model + ", measured"));
   if (result.check) {
     std::cerr << stagecraft::run::check_text(*result.check) + "\n";
+    if (!o.output.empty()) {
+      std::cerr << "note: the comparison made the steps in " << o.output << " longer; measure times without it\n";
+    }
     if (!stagecraft::run::is_close(*result.check)) return 1;
   }
   if (status(result, o) == stagecraft::launch::kStopped) {

@@ -19,21 +19,30 @@ void check_absent(const std::string& path) {
                                   path + ": already exists, so it is not replaced; use another name, or --force");
 }
 
-void check_model(const std::string& model) {
-  if (model.find_first_of("./") != std::string::npos && !std::filesystem::exists(model))
-    throw stagecraft::FormatError(stagecraft::ErrorKind::CannotRead, model + ": does not exist");
+/// A path of the project, which is relative to the project file's folder.
+std::string beside(const std::string& project, const std::string& path) {
+  if (project == "-") return path;
+  return (std::filesystem::path(project).parent_path() / path).string();
+}
+
+void check_model(const std::string& project, const std::string& model) {
+  if (model.find_first_of("./") == std::string::npos) return;
+  const std::string path = beside(project, model);
+  if (!std::filesystem::exists(path))
+    throw stagecraft::FormatError(stagecraft::ErrorKind::CannotRead, path + ": does not exist");
 }
 
 /// Refuses a topology and a card that do not exist. Says what a cluster of GPUs still needs.
-void check_cluster(const stagecraft::project::NewProject& wanted) {
+void check_cluster(const std::string& project, const stagecraft::project::NewProject& wanted) {
   using stagecraft::usage;
   constexpr std::string_view kExample = "example:";
   if (!wanted.estimate.empty())
     usage("--estimate", [&] { return stagecraft::roofline::find_card(wanted.estimate).name; });
   if (wanted.topology.empty() || wanted.topology == "this-machine") return;
-  const std::string file = !wanted.topology.starts_with(kExample) ? wanted.topology : usage("--topology", [&] {
-    return stagecraft::project::example_topology(wanted.topology.substr(kExample.size()));
-  });
+  const std::string file =
+      !wanted.topology.starts_with(kExample) ? beside(project, wanted.topology) : usage("--topology", [&] {
+        return stagecraft::project::example_topology(wanted.topology.substr(kExample.size()));
+      });
   const stagecraft::Device device = stagecraft::format::read_topology(file).device;
   const bool has_profile = wanted.model.ends_with(".json");
   if (device.kind != stagecraft::DeviceKind::Gpu || has_profile || !wanted.estimate.empty()) return;
@@ -89,8 +98,8 @@ int main(int argc, char** argv) {
           } catch (const stagecraft::FormatError& e) { throw stagecraft::InputError(stagecraft::kind_of(e), e.what()); }
         });
         if (!force) check_absent(output);
-        check_model(wanted.model);
-        check_cluster(wanted);
+        check_model(output, wanted.model);
+        check_cluster(output, wanted);
         stagecraft::format::write_text(output, text);
         if (output != "-") {
           fmt::print(stderr, "wrote {}; review it, then run: stagecraft auto{}\n", output,

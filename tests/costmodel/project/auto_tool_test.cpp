@@ -360,6 +360,10 @@ TEST_F(Auto, BeginsWithWhatInitWrites) {
     EXPECT_THAT(refused.err, HasSubstr(message));
   }
   EXPECT_EQ(folder_.run("stagecraft-init no.toml --topology none.json").status, 1);
+  // Paths are relative to the project file.
+  EXPECT_THAT(folder_.run("mkdir sub && stagecraft-init sub/no.toml --from g.json --topology t.json").err,
+              HasSubstr("sub/g.json: does not exist"));
+  EXPECT_EQ(folder_.run("stagecraft-init sub/yes.toml --from ../g.json --topology ../t.json").status, 0);
   EXPECT_FALSE(there("no.toml"));
   EXPECT_THAT(folder_.run("stagecraft-init - --from gpt --topology example:dgx-h100").err,
               HasSubstr("note: the topology's devices are GPUs"));
