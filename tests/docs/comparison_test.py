@@ -30,13 +30,18 @@ def main(source):
     check([r["deepspeed_over_gloo"] for r in transformers], "the same; ours over Gloo")
     check([r["deepspeed_over_ucx"] for name, r in deepspeed.items() if not name.startswith("transformer")], "the same; ours over UCX")
 
-    def beside_torch(path, layers, schedule):
-        rounds = [r for r in json.loads(read(path))["rounds"] if (r["layers"], r["schedule"]) == (layers, schedule)]
-        return statistics.median(r["torch_s"] / r["stagecraft_s"] for r in rounds)
+    rounds = json.loads(read("bench/results/torch_pipelining.json"))["rounds"]
 
-    quiet = "bench/results/torch_pipelining.json"
-    check([beside_torch(quiet, "small", s) for s in ("gpipe", "1f1b")], "torch.distributed.pipelining")
-    check([beside_torch(quiet, "large", s) for s in ("gpipe", "1f1b")], "the same", "transformer, large")
+    def beside_torch(channel, schedule, of="torch_s"):
+        """torch's step, or another, divided by ours over the channel, for each size."""
+        return [statistics.median(r[of] / r[channel] for r in rounds if (r["layers"], r["schedule"]) == (layers, schedule))
+                for layers in ("small", "medium", "large")]
+
+    check(beside_torch("ucx_s", "1f1b"), "torch.distributed.pipelining")
+    check(beside_torch("gloo_s", "1f1b"), "the same; both over Gloo")
+    check(beside_torch("ucx_s", "gpipe"), "the same, gpipe")
+    check(beside_torch("ucx_s", "interleaved-1f1b"), "the same, interleaved-1f1b")
+    check(beside_torch("bound_s", "1f1b", of="ucx_s"), "the bound")
 
     # Figures that a table of bench/ has.
     bench = " ".join(re.sub(r"[|*]", " ", read(path)) for path in (
