@@ -160,10 +160,9 @@ Section summary(const ReportDocuments& d) {
       out.markup += "<p class=\"warning\">" + markup_text(text) + ".</p>\n";
   }
   for (const auto& each : d.plans) {
-    out.markup += paragraph(
-        markup_text(fmt::format("{}: {} stage{}, schedule {}, {} microbatch{} per step.", each.file,
-                                each.value.stages.size(), each.value.stages.size() == 1 ? "" : "s", each.value.schedule,
-                                each.value.microbatches, each.value.microbatches == 1 ? "" : "es")));
+    out.markup += paragraph(markup_text(
+        fmt::format("{}: {}, schedule {}, {} per step.", each.file, count_text(each.value.stages.size(), "stage"),
+                    each.value.schedule, count_text(each.value.microbatches, "microbatch", "microbatches"))));
   }
   for (const auto& each : d.predictions) out.markup += prediction_summary(d, each);
   for (const auto& each : d.runs) out.markup += run_summary(each);
@@ -176,14 +175,13 @@ Section list_section(const ReportDocuments& d, const FromFile<format::PlanList>&
   constexpr std::size_t kReplicas = 24;  ///< characters
   const format::PlanList& list = each.value;
   const std::size_t count = list.plans.size();
-  std::string words = list.list == "front"
-                          ? fmt::format(
-                                "{} plan{} of which none is better in step, devices or memory without being "
-                                "worse in another",
-                                count, count == 1 ? "" : "s")
-                          : fmt::format("The {} best plan{} by {}", count, count == 1 ? "" : "s", list.objective);
-  words += fmt::format(", of {} that fit in memory; schedule {}, {} microbatch{} per step", list.considered,
-                       list.schedule, list.microbatches, list.microbatches == 1 ? "" : "es");
+  std::string words =
+      list.list == "front"
+          ? fmt::format("{} of which none is better in step, devices or memory without being worse in another",
+                        count_text(count, "plan"))
+          : fmt::format("The {} best plan{} by {}", count, count == 1 ? "" : "s", list.objective);
+  words += fmt::format(", of {} that fit in memory; schedule {}, {} per step", list.considered, list.schedule,
+                       count_text(list.microbatches, "microbatch", "microbatches"));
   std::string markup = paragraph(markup_text(words) + ".");
   if (list.lower_bound)
     markup += paragraph(

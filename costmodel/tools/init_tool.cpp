@@ -48,8 +48,7 @@ void check_cluster(const std::string& project, const stagecraft::project::NewPro
   if (device.kind != stagecraft::DeviceKind::Gpu || has_profile || !wanted.estimate.empty()) return;
   fmt::print(stderr,
              "stagecraft-init: note: the topology's devices are GPUs ({}): the profile must come from one (device = "
-             "\"cuda\"), or "
-             "give --estimate CARD\n",
+             "\"cuda\"), or give --estimate CARD\n",
              device.name);
 }
 

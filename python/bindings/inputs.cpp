@@ -66,15 +66,10 @@ Bytes parameter_bytes(const Graph& graph) {
 
 std::size_t ranks(const Plan& plan) { return BoundPlan(plan).ranks().size(); }
 
-std::string plural(std::size_t count, const std::string& word) {
-  return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
-}
-
 std::string repr(const Graph& graph) {
-  std::string out = fmt::format("Graph({}: {}, {} of parameters", graph.name, plural(graph.layers.size(), "layer"),
+  std::string out = fmt::format("Graph({}: {}, {} of parameters", graph.name, count_text(graph.layers.size(), "layer"),
                                 format_bytes(parameter_bytes(graph)));
-  if (graph.microbatch_samples)
-    out += ", microbatches of " + plural(static_cast<std::size_t>(*graph.microbatch_samples), "sample");
+  if (graph.microbatch_samples) out += ", microbatches of " + count_text(*graph.microbatch_samples, "sample");
   if (has_times(graph)) out += fmt::format(", {} per microbatch", format_seconds(compute_time(graph)));
   return out + (distrust_text(graph).empty() ? ")" : ", not trusted)");
 }
@@ -82,23 +77,22 @@ std::string repr(const Graph& graph) {
 std::string repr(const Topology& topology) {
   std::vector<std::string> levels;
   for (const Level& level : topology.levels) levels.push_back(fmt::format("{} x {}", level.count, level.name));
-  return fmt::format("Topology({}: {} ({}) of {})", topology.name,
-                     plural(static_cast<std::size_t>(device_count(topology)), "device"), fmt::join(levels, ", "),
-                     topology.device.name.empty() ? "unknown kind" : topology.device.name);
+  return fmt::format("Topology({}: {} ({}) of {})", topology.name, count_text(device_count(topology), "device"),
+                     fmt::join(levels, ", "), topology.device.name.empty() ? "unknown kind" : topology.device.name);
 }
 
 std::string repr(const Plan& plan) {
   std::vector<std::size_t> replicas;
   for (const Stage& stage : plan.stages) replicas.push_back(stage.devices.size());
-  std::string out = fmt::format(
-      "Plan({}: {}, replicas {}, {}, {}", plan.model, plural(plan.stages.size(), "stage"), fmt::join(replicas, "-"),
-      plan.schedule, plan.microbatches == 1 ? "1 microbatch" : fmt::format("{} microbatches", plan.microbatches));
+  std::string out =
+      fmt::format("Plan({}: {}, replicas {}, {}, {}", plan.model, count_text(plan.stages.size(), "stage"),
+                  fmt::join(replicas, "-"), plan.schedule, count_text(plan.microbatches, "microbatch", "microbatches"));
   if (plan.iteration) out += ", predicted step " + format_seconds(*plan.iteration);
   return out + ")";
 }
 
 std::string repr(const Measurement& run) {
-  std::string out = fmt::format("Measurement({}: {}", run.model, plural(run.timeline.steps.size(), "step"));
+  std::string out = fmt::format("Measurement({}: {}", run.model, count_text(run.timeline.steps.size(), "step"));
   if (!run.timeline.steps.empty())
     out += ", median " + format_seconds(step_time(run.timeline, warm_up_steps(run.timeline)));
   if (!run.losses.empty()) out += fmt::format(", loss {:.4g} to {:.4g}", run.losses.front(), run.losses.back());
@@ -142,7 +136,7 @@ void bind_graph(nb::module_& module) {
       .def_ro("operators", &Work::operators, "Operators that compute or move something.")
       .def("__repr__", [](const Work& self) {
         return fmt::format("Work({:.4g} flops, {}, {})", self.flops.value, format_bytes(self.moved),
-                           plural(static_cast<std::size_t>(self.operators), "operator"));
+                           count_text(self.operators, "operator"));
       });
   nb::class_<Layer>(module, "Layer", "One unit of computation, with its costs for one microbatch on one device.")
       .def_ro("id", &Layer::id, "Unique in the graph; edges and plans use it.")
@@ -291,7 +285,7 @@ void bind_plan(nb::module_& module) {
       .def_ro("recompute_every", &Stage::recompute_every, "Layers that run again together; 0: the whole stage.")
       .def("__repr__", [](const Stage& self) {
         return fmt::format("Stage({} .. {}: {}, devices {})", self.layers.empty() ? "" : self.layers.front(),
-                           self.layers.empty() ? "" : self.layers.back(), plural(self.layers.size(), "layer"),
+                           self.layers.empty() ? "" : self.layers.back(), count_text(self.layers.size(), "layer"),
                            format_ranges(self.devices, ", "));
       });
   nb::class_<Plan> plan(module, "Plan", "Which layers run where, in which order (stagecraft.plan).");
@@ -367,8 +361,8 @@ void bind_measurement(nb::module_& module) {
       .def_ro("spans", &Timeline::spans)
       .def_ro("memory", &Timeline::memory, "Of each rank.")
       .def("__repr__", [](const Timeline& self) {
-        return fmt::format("Timeline({}, {}, {})", plural(static_cast<std::size_t>(self.ranks), "rank"),
-                           plural(self.steps.size(), "step"), plural(self.spans.size(), "span"));
+        return fmt::format("Timeline({}, {}, {})", count_text(self.ranks, "rank"),
+                           count_text(self.steps.size(), "step"), count_text(self.spans.size(), "span"));
       });
   nb::class_<Measurement> measurement(module, "Measurement", "What a run measured (stagecraft.timeline).");
   measurement.def_ro("model", &Measurement::model)
