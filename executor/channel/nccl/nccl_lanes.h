@@ -138,7 +138,7 @@ class NcclLanes {
 
   std::shared_ptr<NcclPool> pool_of(NcclLane& lane, int tag) const {
     std::shared_ptr<NcclPool>& pool = lane.pools[tag];
-    if (!pool) pool = std::make_shared<NcclPool>(line_->device, compute_stream(line_->device));
+    if (!pool) pool = std::make_shared<NcclPool>(line_->device);
     return pool;
   }
 
@@ -158,8 +158,8 @@ class NcclLanes {
     TakenSlot slot(std::make_unique<NcclPool::Slot>().release(), AbandonSlot{pool});
     slot->memory = at::empty(spec.shape, at::TensorOptions(spec.dtype).device(line_->device));
     slot->free = device::make_order_event();
-    // The allocator may return memory that work enqueued here still reads.
-    device::check(cudaEventRecord(slot->free.get(), pool->compute), "cudaEventRecord");
+    // The allocator may return memory that work enqueued on this thread's stream still uses.
+    device::check(cudaEventRecord(slot->free.get(), compute_stream(line_->device)), "cudaEventRecord");
     return slot;
   }
 

@@ -54,21 +54,22 @@ struct NcclOperation {
 struct NcclPool {
   struct Slot {
     at::Tensor memory;
-    device::CudaEvent free;  ///< its last reader is done
+    device::CudaEvent free;         ///< its last reader is done
+    cudaStream_t reader = nullptr;  ///< on which it is read, once it was waited for
   };
-  NcclPool(c10::Device d, cudaStream_t c) : device(d), compute(c) {}
+  explicit NcclPool(c10::Device d) : device(d) {}
   c10::Device device;
-  cudaStream_t compute;
   std::mutex mutex;
   std::vector<std::unique_ptr<Slot>> idle;
   std::vector<std::unique_ptr<Slot>> abandoned;  ///< of receives that failed: transfers and kernels may still use them
 
-  /// The thread that drops the last reference returns the slot, after all readers are enqueued.
+  /// The thread that drops the last reference returns the slot, after all readers are enqueued. Another thread computes
+  /// on another stream, so the slot knows the readers' one.
   static void give_back(const std::shared_ptr<NcclPool>& pool, Slot* slot) noexcept {
     std::unique_ptr<Slot> own(slot);
     try {
       const CurrentGpu guard(pool->device);
-      device::check(cudaEventRecord(own->free.get(), pool->compute), "cudaEventRecord");
+      device::check(cudaEventRecord(own->free.get(), own->reader), "cudaEventRecord");
       const std::lock_guard lock(pool->mutex);
       pool->idle.push_back(std::move(own));
     } catch (const std::exception&) {  // the device is lost: the memory is not reused
@@ -161,6 +162,7 @@ class NcclReceiving : public Receiving {
   at::Tensor wait() override {
     line_->order_after(*operation_);
     NcclPool::Slot* slot = slot_.release();
+    slot->reader = compute_stream(line_->device);
     return at::from_blob(
         slot->memory.data_ptr(), spec_.shape,
         [pool = slot_.get_deleter().pool, slot](void*) { NcclPool::give_back(pool, slot); },

@@ -97,9 +97,9 @@ inline void expect_ordered_streams(channel::Channel& channel, c10::Device device
     at::Tensor wrong = at::full({}, 0, at::TensorOptions(at::kLong).device(device));
     for (int message = 0; message < kMessages; ++message) {
       const at::Tensor got = channel.receive(spec, 0, 0)->wait();
-      // Takes long enough for the next message to need the memory.
+      // On a GPU this takes longer than a message, so that the next ones arrive before it is done.
       at::Tensor sum = got.sqrt();
-      for (int i = 0; i < 4; ++i) sum = sum.mul(1.0).add(0.0);
+      for (int i = 0; i < (device.is_cpu() ? 4 : 400); ++i) sum = sum.mul(1.0).add(0.0);
       wrong += got.ne(message).sum();
     }
     EXPECT_EQ(wrong.item<std::int64_t>(), 0);

@@ -46,7 +46,7 @@ void expect_overlap(channel::Channel& channel, c10::Device device, profiler::Ker
   const auto options = at::TensorOptions(at::kFloat).device(device);
   const at::Tensor factor = at::rand({2048, 2048}, options);
   const at::Tensor values = at::rand(spec.shape, options);
-  at::Tensor product = factor;
+  at::Tensor product = at::matmul(factor, factor).mul(1e-3);  // a kernel's first launch would wait for the transfers
   device::synchronize(device);
   channel.barrier();
   tracer.start();
@@ -106,11 +106,11 @@ int run(const std::string& name) {
   try {
     channel::share_gpu(launch.rank);
     const c10::Device device = device::open_device("cuda:0");
-    const device::OwnStream stream(device);
     const auto deadline = name == "late" ? seconds(3) : seconds(60);
     channel =
         channel::make_nccl_channel(launch, all_to_all(launch.ranks), channel::make_gloo_channel(launch, seconds(60)),
                                    device, deadline, {.deterministic = name == "deterministic"});
+    const device::OwnStream stream(device);  // as in a run, after the channel
     if (name == "deliveries") expect_deliveries(*channel, device);
     if (name == "sums" || name == "deterministic") expect_sums_of_all(*channel, device);
     if (name == "streams") expect_ordered_streams(*channel, device);
