@@ -25,6 +25,7 @@
 #include <numbers>
 
 #include "costmodel/index.h"
+#include "executor/model/recurrent_weights.h"
 
 namespace stagecraft::model {
 namespace {
@@ -233,6 +234,7 @@ ValueRef lstm(Model& model, const std::string& name, ValueRef in, const LstmShap
     const at::Tensor start = at::zeros({bidirectional ? 2 : 1, x.size(0), hidden}, x.options().requires_grad(false));
     const Tensors state{start, start};
     const Tensors parameters(call.parameters.begin(), call.parameters.end());
+    gather_recurrent_weights({.weights = parameters, .bidirectional = bidirectional});
     return {std::get<0>(at::lstm(x, state, parameters, /*has_biases=*/true, /*num_layers=*/1, /*dropout=*/0.0,
                                  call.training, bidirectional, /*batch_first=*/true))};
   };

@@ -64,7 +64,7 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"executor/intake/graph", {"executor/model", "executor/files"}},
     {"executor/intake/graph/calls", {"executor/intake/graph"}},
     {"executor/intake/graph/layers", {"executor/intake/graph/calls"}},
-    {"executor/intake/pt2/calls", {"executor/intake/graph/calls"}},
+    {"executor/intake/pt2/calls", {"executor/intake/graph/calls", "executor/model"}},
     {"executor/intake/pt2", {"executor/intake/pt2/calls", "executor/intake/graph/layers"}},
     {"executor/intake/torchscript/loading", {"executor/model", "executor/files"}},
     {"executor/intake/torchscript/values", {"executor/intake/torchscript/loading", "executor/intake/graph"}},

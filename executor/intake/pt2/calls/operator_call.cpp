@@ -11,6 +11,7 @@
 #include "executor/intake/pt2/calls/argument_push.h"
 #include "executor/intake/pt2/calls/higher_order.h"
 #include "executor/intake/pt2/calls/number_call.h"
+#include "executor/model/recurrent_weights.h"
 
 namespace stagecraft::intake {
 namespace {
@@ -95,6 +96,24 @@ std::vector<int> tensors_of(const ProgramGraph& graph, const ArgumentValue& valu
   return out;
 }
 
+std::optional<model::RecurrentKind> recurrent_kind(const c10::OperatorName& name) {
+  if (name.overload_name != "input") return {};
+  if (name.name == "aten::lstm") return model::RecurrentKind::Lstm;
+  if (name.name == "aten::gru") return model::RecurrentKind::Gru;
+  return {};
+}
+
+/// `stack`: input, states, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first.
+void gather_weights(model::RecurrentKind kind, const std::vector<c10::IValue>& stack) {
+  const std::vector<at::Tensor> weights = stack.at(2).toTensorVector();
+  model::gather_recurrent_weights({.kind = kind,
+                                   .weights = weights,
+                                   .layers = stack.at(4).toInt(),
+                                   .has_biases = stack.at(3).toBool(),
+                                   .bidirectional = stack.at(7).toBool(),
+                                   .batch_first = stack.at(8).toBool()});
+}
+
 }  // namespace
 
 bool is_higher_order(const ProgramNode& node) { return node.target.starts_with("torch.ops.higher_order."); }
@@ -171,10 +190,12 @@ NodeCall make_call(const ProgramGraph& graph, const ProgramNode& node, const std
     }
     results.push_back(std::move(result));
   }
-  return [op, pushes = std::move(pushes), results = std::move(results), place](Frame& frame) {
+  return [op, recurrent = recurrent_kind(op.operator_name()), pushes = std::move(pushes), results = std::move(results),
+          place](Frame& frame) {
     auto& stack = frame.stack;
     stack.clear();
     for (const ArgumentPush& each : pushes) push(each, frame);
+    if (recurrent) gather_weights(*recurrent, stack);
     op.callBoxed(stack);
     for (std::size_t r = 0; r < results.size(); ++r) {
       const Result& result = results[r];
