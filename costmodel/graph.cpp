@@ -46,6 +46,7 @@ void check_layer(const Layer& layer, Bytes& sum) {
     check_timing(layer.backward_parts->weights, where + "weight-gradient time");
   }
   if (layer.update) check_timing(*layer.update, where + "update time");
+  if (layer.loading) check_timing(*layer.loading, where + "loading time");
   add_bytes(sum, layer.parameter_bytes, where + "parameter bytes");
   add_bytes(sum, layer.frozen_bytes, where + "frozen bytes");
   for (const Output& output : layer.outputs) add_bytes(sum, output.bytes, where + "output bytes");

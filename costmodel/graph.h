@@ -89,7 +89,9 @@ struct Layer {
   Timing forward;
   Timing backward;
   std::optional<BackwardParts> backward_parts;
-  std::optional<Timing> update;  ///< the optimizer's step on this layer's parameters
+  std::optional<Timing> update;        ///< the optimizer's step on this layer's parameters
+  std::optional<Timing> loading = {};  ///< of an input on a GPU: the host's time to load a microbatch, while the device
+                                       ///< computes; the forward is the upload
   std::vector<Output> outputs;
   Bytes parameter_bytes;    ///< trainable parameters, tied ones included
   Bytes frozen_bytes = {};  ///< frozen parameters and buffers, which have no gradients and no optimizer state
@@ -114,7 +116,7 @@ struct Layer {
 };
 
 /// The kind of layers that represent loaded data: no stage, no backward. The stage that reads them loads them; a
-/// forward time with a count above 0 is the time to load one microbatch, others are ignored.
+/// forward time with a count above 0 is what loading one microbatch adds to its forward, others are ignored.
 inline constexpr const char* kInputKind = "Input";
 
 /// `destination` reads output `output` of `source` (indices into Graph::layers). A destination's in-edges, in the
@@ -203,6 +205,7 @@ struct Graph {
   std::string optimizer;                           ///< of the update times; empty if none were measured
   std::int64_t optimizer_state_values =
       0;                            ///< values the optimizer keeps for each parameter (SGD 0, momentum 1, Adam 2)
+  Bytes library_bytes = {};         ///< device memory that libraries keep in each process, such as cuBLAS's workspaces
   std::int64_t threads = 0;         ///< intra-op threads while measuring; 0: unknown
   std::optional<Timing> iteration;  ///< the whole forward, backward and update, measured without the profiler
   MeasuredDevice device;            ///< of the times, measured or estimated; see device_match.h

@@ -38,13 +38,21 @@ namespace {
 
 /// Steps in a row on a device: the first starts with nothing launched ahead and does not count.
 constexpr int kStepsInARow = 10;
+/// Loads for each series of steps.
+constexpr int kLoadsInARow = 3;
+/// Share of an iteration that the host takes to enqueue it, above which a tracer makes the iteration longer.
+constexpr double kHostShare = 0.5;
+/// Series of steps without a tracer.
+constexpr int kUntracedRows = 5;
 /// Iterations of the least sample: an unwatched and a watched one.
 constexpr double kLeastSampled = 2;
 /// Iterations that a profile takes at least once it is warm: one for memory, one for counted work, then samples.
 constexpr double kLeastIterations = 2 + kLeastSampled;
 /// Share of the remaining time for samples; the rest is for the two parts of backwards.
 constexpr double kSampleShare = 0.85;
-/// The same, if several concurrent ranks come after them.
+/// Share of the time that then remains for the two parts of backwards, if layers also run alone.
+constexpr double kSplitShare = 0.5;
+/// As kSampleShare, if several concurrent ranks come after them.
 constexpr double kSampleShareOfSeveral = 0.55;
 /// Rounds in which 1, 2, ... concurrent ranks take turns, so that a change of the machine's speed hits all alike.
 constexpr int kRoundsOfRanks = 5;
@@ -89,6 +97,8 @@ class ProfileSession {
   void describe_model();
   void warm_up();
   void count_memory();
+  /// Times steps before a tracer exists, which slows down launches even while it records nothing, if launches matter.
+  void time_without_tracer();
   void start_watch();
   void sample_steps();
   void summarize_steps();
@@ -108,9 +118,11 @@ class ProfileSession {
   /// The graph's layers without its inputs: as many as the model has.
   [[nodiscard]] std::span<Layer> layers() { return std::span(graph().layers).subspan(model_.inputs.size()); }
   [[nodiscard]] bool runs_ranks_at_once() const { return options_.concurrent > 1 && device_.is_cpu(); }
+  [[nodiscard]] std::vector<at::Tensor> load_on_host(std::int64_t step);
   [[nodiscard]] std::vector<at::Tensor> load(std::int64_t step);
   [[nodiscard]] StoppingRule sampling_rule() const;
-  [[nodiscard]] StoppingRule rule_of_layer(double most_seconds) const;
+  /// For the measurement of one layer by itself, if all layers together get `share` of the time that is left.
+  [[nodiscard]] StoppingRule rule_of_layer(double most_seconds, double share) const;
   [[nodiscard]] Bytes cache() const;
   void sample_row();
   /// Distrusts the profile if other programs kept the processors busy while `measured` used them.
@@ -132,24 +144,38 @@ class ProfileSession {
   StepTimer timer_;
   Profile profile_;
   std::vector<at::Tensor> batch_;
-  std::vector<double> loading_;  ///< seconds of each load
-  double iteration_ = 0;         ///< seconds of the last iteration of the warm-up
+  std::vector<double> loading_;    ///< seconds of the host for each load
+  std::vector<double> uploading_;  ///< seconds of each copy to a GPU
+  double iteration_ = 0;           ///< seconds of the last iteration of the warm-up
   std::unique_ptr<Watch> watch_;
   Seconds rank_processes_time_;
   device::ProcessorReport sampling_;          ///< of all rows
   std::vector<double> plain_;                 ///< seconds of each unwatched step
+  std::vector<double> untraced_;              ///< the same before there was a tracer, if it would slow them down
   LayerSamples rough_{model_.layers.size()};  ///< watched steps as they were seen
   TraceQuality seen_;                         ///< of all watched steps
   int step_ = 1;
 };
 
-std::vector<at::Tensor> ProfileSession::load(std::int64_t step) {
+std::vector<at::Tensor> ProfileSession::load_on_host(std::int64_t step) {
   const double start = steady_seconds();
   std::vector<at::Tensor> out = data::ready_to_upload(
       data_.batch(step, 0, 1, options_.microbatch_samples, subject_.program().data_inputs()), device_);
-  for (at::Tensor& tensor : out) tensor = tensor.to(device_, /*non_blocking=*/true);
-  device::synchronize(device_);
   loading_.push_back(steady_seconds() - start);
+  return out;
+}
+
+std::vector<at::Tensor> ProfileSession::load(std::int64_t step) {
+  std::vector<at::Tensor> loaded = load_on_host(step);
+  if (device_.is_cpu()) return loaded;
+  std::vector<at::Tensor> out;
+  for (const at::Tensor& tensor : loaded) out.push_back(tensor.to(device_, /*non_blocking=*/true));
+  device::synchronize(device_);
+  // Once more into the same memory: the first work after CUPTI was switched off takes tens of milliseconds.
+  const double again = steady_seconds();
+  for (std::size_t i = 0; i < out.size(); ++i) out[i].copy_(loaded[i], /*non_blocking=*/true);
+  device::synchronize(device_);
+  uploading_.push_back(steady_seconds() - again);
   return out;
 }
 
@@ -186,6 +212,7 @@ void ProfileSession::count_memory() {
   tell("memory", 0);
   const bool briefly = limit_.left() < (kLeastIterations + 1) * iteration_;
   if (briefly) profile_.cut.emplace_back("bytes saved for backward");
+  graph().library_bytes = measured_library_bytes(subject_, batch_, device_);
   const PeakBytes peak = measure_memory(layers(), subject_, batch_, memory_, device_, briefly);
   quality().summed_peak_bytes = peak.summed;
   quality().allocator_peak_bytes = peak.allocator;
@@ -196,6 +223,23 @@ void ProfileSession::count_memory() {
     layers()[i].backward_work = work.backward[i];
   }
   counting_.reset();
+}
+
+void ProfileSession::time_without_tracer() {
+  if (!tracer_ || device_.is_cpu()) return;
+  (void)timer_.take();
+  const double begin = steady_seconds();
+  subject_.iterate(batch_, 0, timer_);
+  const double enqueued = steady_seconds() - begin;
+  device::synchronize(device_);
+  const bool launches_matter = enqueued > kHostShare * (steady_seconds() - begin);
+  (void)timer_.take();
+  for (int row = 0; row < kUntracedRows && launches_matter && limit_.left() > kStepsInARow * iteration_; ++row) {
+    for (int i = 0; i < kStepsInARow; ++i) subject_.iterate(batch_, i, timer_);
+    device::synchronize(device_);
+    const std::vector<double> steps = timer_.take();
+    untraced_.insert(untraced_.end(), steps.begin() + 1, steps.end());
+  }
 }
 
 void ProfileSession::start_watch() {
@@ -227,6 +271,8 @@ void ProfileSession::sample_row() {
   yardstick_.read_if_due();
   batch_ = load(step_);
   for (int i = 0; i < in_a_row; ++i) subject_.iterate(batch_, step_ + i, timer_);
+  // As in a run, where the host loads while the device computes.
+  for (int i = 0; i < kLoadsInARow && !device_.is_cpu(); ++i) (void)load_on_host(step_ + i);
   device::synchronize(device_);
   const std::vector<double> plain = timer_.take();
   watch_->resume();
@@ -254,6 +300,7 @@ void ProfileSession::judge_others(const device::ProcessorReport& use, const std:
 void ProfileSession::sample_steps() {
   const device::ProcessorMoment before = device::processor_moment();
   loading_.clear();
+  uploading_.clear();
   const StoppingRule rule = sampling_rule();
   for (const double start = steady_seconds(); profile_.stop == Stop::No;) {
     sample_row();
@@ -270,7 +317,7 @@ void ProfileSession::sample_steps() {
 }
 
 void ProfileSession::summarize_steps() {
-  graph().iteration = summarize(plain_);
+  graph().iteration = summarize(untraced_.empty() ? plain_ : untraced_);
   const double plain = graph().iteration->median.value;
   const auto plain_ns = static_cast<std::int64_t>(plain * kNanosecondsPerSecond);
   quality().debiased = !host_;
@@ -303,12 +350,15 @@ void ProfileSession::summarize_layers(const LayerSamples& samples) {
   }
   profile_.watched = Seconds(median(samples.sums));
   // Loading is one call for all inputs; the first input has its time.
-  if (!model_.inputs.empty()) graph().layers.front().forward = summarize(loading_);
+  if (model_.inputs.empty()) return;
+  Layer& input = graph().layers.front();
+  input.forward = summarize(device_.is_cpu() ? loading_ : uploading_);
+  if (!device_.is_cpu()) input.loading = summarize(loading_);
 }
 
-StoppingRule ProfileSession::rule_of_layer(double most_seconds) const {
+StoppingRule ProfileSession::rule_of_layer(double most_seconds, double share) const {
   StoppingRule rule = options_.rule;
-  rule.most_seconds = std::min(most_seconds, limit_.left() / static_cast<double>(model_.layers.size()));
+  rule.most_seconds = std::min(most_seconds, share * limit_.left() / static_cast<double>(model_.layers.size()));
   if (rule.most_seconds < most_seconds) rule.least = 1;
   return rule;
 }
@@ -324,9 +374,10 @@ void ProfileSession::split_backwards() {
   }
   watch_->pause();
   const auto outputs = layer_outputs(model_, batch_, options_.seed, options_.placement);
-  const std::vector<std::optional<SplitTime>> split = split_times(
-      model_, batch_, outputs, options_.seed, options_.placement, cache(), rule_of_layer(options_.split_seconds),
-      [&](const std::string& layer) { tell("backward in two parts: " + layer, 0); });
+  const std::vector<std::optional<SplitTime>> split =
+      split_times(model_, batch_, outputs, options_.seed, options_.placement, cache(),
+                  rule_of_layer(options_.split_seconds, options_.isolated ? kSplitShare : 1),
+                  [&](const std::string& layer) { tell("backward in two parts: " + layer, 0); });
   for (std::size_t i = 0; i < split.size(); ++i) {
     Layer& layer = layers()[i];
     layer.backward_parts = split[i] ? backward_parts(layer.backward, *split[i])
@@ -343,7 +394,7 @@ void ProfileSession::run_layers_alone() {
   watch_->pause();
   const auto outputs = layer_outputs(model_, batch_, options_.seed, options_.placement);
   const std::vector<IsolatedTime> alone = isolated_times(model_, batch_, outputs, options_.seed, options_.placement,
-                                                         cache(), rule_of_layer(options_.isolated_seconds),
+                                                         cache(), rule_of_layer(options_.isolated_seconds, 1),
                                                          [&](const std::string& layer) { tell("alone: " + layer, 0); });
   for (std::size_t i = 0; i < alone.size(); ++i) {
     Layer& layer = layers()[i];
@@ -410,6 +461,7 @@ Profile profile_model(const model::Model& model, const data::DataSource& data, c
   session.describe_model();
   session.warm_up();
   session.count_memory();
+  session.time_without_tracer();
   session.start_watch();
   session.sample_steps();
   session.summarize_steps();

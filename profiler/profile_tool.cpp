@@ -232,19 +232,21 @@ int write_structure(const Options& o, const stagecraft::model::Model& model,
 
 /// A profile of microbatches of `samples`, with a progress line meanwhile.
 stagecraft::profiler::Profile profile_microbatch(const Options& o, const stagecraft::model::Model& model,
-                                                 const stagecraft::data::DataSource& source,
-                                                 stagecraft::profiler::KernelTracer* tracer, std::int64_t samples) {
+                                                 const stagecraft::data::DataSource& source, std::int64_t samples) {
   stagecraft::profiler::ProfileOptions options = o.profile;
   options.microbatch_samples = samples;
   options.rank_command = o.words;
   options.rank_command.front() = "/proc/self/exe";
   options.rank_command.insert(options.rank_command.end(), {"--as-rank", std::to_string(samples)});
+  std::unique_ptr<stagecraft::profiler::KernelTracer> tracer;  // one for each size: the next one starts without it
+  if (o.clock == "cupti")
+    tracer = stagecraft::profiler::make_late_tracer("cupti", stagecraft::profiler::make_cupti_tracer);
   stagecraft::ProgressLine line;
   const auto show = [&](const stagecraft::profiler::ProfileProgress& p) {
     line.show(
         fmt::format("{} of {}: {} {}, error {:.1f} %", o.model, samples, p.phase, p.iteration, p.relative_error * 100));
   };
-  stagecraft::profiler::Profile out = stagecraft::profiler::profile_model(model, source, options, show, tracer);
+  stagecraft::profiler::Profile out = stagecraft::profiler::profile_model(model, source, options, show, tracer.get());
   out.graph.provenance = stagecraft::device::provenance_here("stagecraft-profile", options.placement.device);
   out.graph.device = stagecraft::profiler::measured_device_here(options.placement.device);
   return out;
@@ -289,14 +291,11 @@ int run(Options o) {
                            stagecraft::device::dtype_of(o.type)};
     return iterate_as_rank(o, model, *source);
   }
-  // CUPTI must be loaded before the first CUDA context is created.
-  const std::unique_ptr<stagecraft::profiler::KernelTracer> tracer =
-      o.clock == "cupti" ? stagecraft::profiler::make_cupti_tracer() : nullptr;
   o.profile.placement = {stagecraft::device::open_device(o.device, o.allow_tf32), stagecraft::device::dtype_of(o.type)};
   bool trusted = true;
   std::string summary = fmt::format("{:>10} {:>22} {:>14}\n", "microbatch", "iteration", "a sample");
   for (const std::int64_t samples : o.microbatches) {
-    const stagecraft::profiler::Profile profile = profile_microbatch(o, model, *source, tracer.get(), samples);
+    const stagecraft::profiler::Profile profile = profile_microbatch(o, model, *source, samples);
     print(profile);
     trusted = trusted && profile.graph.quality->trusted;
     const stagecraft::Timing& iteration = *profile.graph.iteration;

@@ -7,7 +7,7 @@ namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.graph";
-constexpr int kVersion = 8;
+constexpr int kVersion = 9;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 
 Timing read_timing(const Cursor& at) {
@@ -190,6 +190,7 @@ Layer read_layer(const Cursor& at) {
   out.backward = read_timing(fields.required("backward"));
   if (const auto v = fields.optional("backward_parts")) out.backward_parts = read_parts(*v);
   if (const auto v = fields.optional("update")) out.update = read_timing(*v);
+  if (const auto v = fields.optional("loading")) out.loading = read_timing(*v);
   out.outputs = fields.required("outputs").list(read_output);
   out.parameter_bytes = fields.required("parameter_bytes").bytes();
   if (const auto v = fields.optional("frozen_bytes")) out.frozen_bytes = v->bytes();
@@ -225,6 +226,7 @@ Json layer_json(const Layer& layer) {
   out["backward"] = timing_json(layer.backward);
   if (layer.backward_parts) out["backward_parts"] = parts_json(*layer.backward_parts);
   if (layer.update) out["update"] = timing_json(*layer.update);
+  if (layer.loading) out["loading"] = timing_json(*layer.loading);
   out["outputs"] = Json::array();
   for (const Output& output : layer.outputs) out["outputs"].push_back(output_json(output));
   out["parameter_bytes"] = layer.parameter_bytes.value;
@@ -261,6 +263,7 @@ Graph parse_graph(const std::string& text, const std::string& file) {
   if (const auto v = fields.optional("allow_tf32")) out.allow_tf32 = v->boolean();
   if (const auto v = fields.optional("optimizer")) out.optimizer = v->text();
   if (const auto v = fields.optional("optimizer_state_values")) out.optimizer_state_values = v->integer(0, 16);
+  if (const auto v = fields.optional("library_bytes")) out.library_bytes = v->bytes();
   if (const auto v = fields.optional("threads")) out.threads = v->integer(0, 1 << 20);
   if (const auto v = fields.optional("iteration")) out.iteration = read_timing(*v);
   if (const auto v = fields.optional("device")) {
@@ -316,6 +319,7 @@ std::string graph_json(const Graph& graph) {
   if (graph.allow_tf32) out["allow_tf32"] = *graph.allow_tf32;
   if (!graph.optimizer.empty()) out["optimizer"] = graph.optimizer;
   if (graph.optimizer_state_values > 0) out["optimizer_state_values"] = graph.optimizer_state_values;
+  if (graph.library_bytes > Bytes(0)) out["library_bytes"] = graph.library_bytes.value;
   if (graph.threads > 0) out["threads"] = graph.threads;
   if (graph.iteration) out["iteration"] = timing_json(*graph.iteration);
   if (graph.device != MeasuredDevice{}) {

@@ -199,7 +199,9 @@ Graph without_host(Graph graph) {
   graph.slowdown.clear();
   const auto clear = [](std::vector<Layer>& layers) {
     for (Layer& layer : layers) {
-      if (is_input(layer)) layer.forward = Timing{};
+      if (!is_input(layer)) continue;
+      layer.forward = Timing{};
+      layer.loading.reset();
     }
   };
   clear(graph.layers);

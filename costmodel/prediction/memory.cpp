@@ -168,6 +168,7 @@ RankMemory StageMemories::operator()(int stage, int in_flight) const {
   out.parts["inputs"] = in_flight * loaded(stage);
   out.parts["receiving"] = receiving;
   out.parts["workspace"] = workspace;
+  if (graph_.library_bytes > Bytes(0)) out.parts["libraries"] = graph_.library_bytes;
   if (schedule.trains) {
     const bool copies = plan_.replicas(stage) > 1 && schedule.weights != Weights::Flushed;
     out.parts["reduction"] = copies ? parameters : Bytes(0);

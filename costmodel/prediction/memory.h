@@ -36,6 +36,7 @@ namespace stagecraft {
 ///   inputs (in_flight * the loaded data it reads), receiving (one message ahead on each incoming edge,
 ///     and the gradients in use), sending (the gradients on their way back),
 ///   workspace (the largest of any layer; layers without workspace_bytes count their largest output once),
+///   libraries (Graph::library_bytes),
 ///   reduction (under an asynchronous schedule, a copy of the gradients while replicas sum them),
 ///   older versions (of the parameters, which an asynchronous schedule keeps besides the newest).
 /// Without training there are no gradients, optimizer state or reduction; activations are the received tensors and the

@@ -102,11 +102,12 @@ struct StageState {
   Bytes sending;  ///< messages that may not have left
   Bytes workspace;
   Bytes reduction;
+  Bytes libraries;  ///< of the rank; its first stage counts them
 
   [[nodiscard]] Bytes total() const {
     return needs->parameters * versions + needs->frozen + all_gradients() + needs->optimizer + activations() +
            needs->inputs * held + needs->kept * waiting + receiving + unsent + sending + workspace + reduction +
-           needs->communication;
+           libraries + needs->communication;
   }
   [[nodiscard]] Bytes all_gradients() const { return (gradients ? needs->gradients : Bytes(0)) + growing; }
   [[nodiscard]] Bytes activations() const { return needs->per_microbatch * held + (held > 0 ? needs->once : Bytes(0)); }
@@ -129,6 +130,7 @@ RankMemory memory_of(const StageState& state, int rank) {
   set("receiving", state.receiving);
   set("sending", state.unsent + state.sending);
   set("workspace", state.workspace);
+  set("libraries", state.libraries);
   set("reduction", state.reduction);
   set("older versions", state.needs->parameters * (state.versions - 1));
   set("communication", state.needs->communication);
@@ -175,7 +177,7 @@ class Versions {
 class RankReplay {
  public:
   RankReplay(const BoundPlan& plan, const std::vector<StageNeeds>& needs, const std::vector<std::vector<Bytes>>& bytes,
-             int rank, const std::vector<Action>& list, DeviceKind device)
+             int rank, const std::vector<Action>& list, DeviceKind device, Bytes libraries)
       : plan_(plan), bytes_(bytes), rank_(rank), list_(list), device_(device) {
     for (const int stage : plan.ranks()[to_index(rank)].stages) {
       StageState& state = states_.emplace_back();
@@ -183,6 +185,7 @@ class RankReplay {
       state.gradients = state.needs->has_flat_gradients;
       versions_.emplace_back(plan.schedule().weights, plan.plan().microbatches);
     }
+    states_.front().libraries = libraries;
     for (const Action& action : list) {
       if (action.kind != ActionKind::WeightGradient) continue;
       if (needs[to_index(action.stage)].splits) split_.emplace(action.stage, action.microbatch);
@@ -465,7 +468,7 @@ std::vector<MemoryReplay> replay_memory(const Graph& graph, const BoundPlan& pla
   }
   std::vector<MemoryReplay> out;
   for (std::size_t rank = 0; rank < lists.size(); ++rank)
-    out.push_back(RankReplay(plan, needs, bytes, to_int(rank), lists[rank], place.device).run());
+    out.push_back(RankReplay(plan, needs, bytes, to_int(rank), lists[rank], place.device, graph.library_bytes).run());
   return out;
 }
 

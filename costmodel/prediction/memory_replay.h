@@ -41,7 +41,8 @@ struct MemoryReplay {
 ///   older versions: those that microbatches in flight and the last backward use, and during an update the copy that it
 ///     makes, unless it works in place;
 ///   reduction: under an asynchronous schedule, a copy of the gradients while replicas sum them;
-///   communication: the buffers of all-reduces, see reduce_buffer_bytes.
+///   communication: the buffers of all-reduces, see reduce_buffer_bytes;
+///   libraries: Graph::library_bytes, once per rank.
 /// `lists` cover one step, or several of an asynchronous schedule. A synchronous step
 /// begins without gradients.
 [[nodiscard]] std::vector<MemoryReplay> replay_memory(const Graph& graph, const BoundPlan& plan,

@@ -98,6 +98,7 @@ Output resized(const Output& a, const Output& b, const Line& line, const std::st
 Layer resized(const Layer& a, const Layer& b, const Line& line, bool nearer_to_b) {
   Layer out = nearer_to_b ? b : a;  // with its update
   out.forward = line.between(a.forward, b.forward);
+  out.loading = line.between(a.loading, b.loading);
   out.backward = line.between(a.backward, b.backward);
   out.backward_parts = line.between(a.backward_parts, b.backward_parts);
   for (std::size_t i = 0; i < a.outputs.size(); ++i) out.outputs[i] = resized(a.outputs[i], b.outputs[i], line, a.id);

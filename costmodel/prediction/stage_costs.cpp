@@ -13,18 +13,48 @@
 namespace stagecraft {
 namespace {
 
-/// Time of each stage to load a microbatch of the inputs that it reads, if it was measured. Times of input layers in
-/// imported profiles do not count: PipeDream's include its own data loader.
-std::vector<Seconds> loading_times(const Graph& graph, const BoundPlan& plan) {
+/// What the inputs of a microbatch that a stage reads cost it.
+struct InputTimes {
+  Seconds forward;  ///< in the stage's forward
+  Seconds beside;   ///< of the host, while the device computes
+};
+
+/// Those of each stage, if they were measured. Times of input layers in imported profiles do not count: PipeDream's
+/// include its own data loader.
+std::vector<InputTimes> input_times(const Graph& graph, const BoundPlan& plan) {
   std::set<std::pair<int, int>> reads;  // (stage, input)
   for (const Edge& edge : graph.edges) {
     const Layer& source = graph.layers[to_index(edge.source)];
     if (!is_input(source) || source.forward.count == 0) continue;
     reads.emplace(*plan.stage_of(graph.layers[to_index(edge.destination)].id), edge.source);
   }
-  std::vector<Seconds> out(to_index(plan.stages()));
-  for (const auto& [stage, input] : reads) out[to_index(stage)] += graph.layers[to_index(input)].forward.median;
+  std::vector<InputTimes> out(to_index(plan.stages()));
+  for (const auto& [stage, input] : reads) {
+    const Layer& layer = graph.layers[to_index(input)];
+    out[to_index(stage)].forward += layer.forward.median;
+    if (layer.loading) out[to_index(stage)].beside += layer.loading->median;
+  }
   return out;
+}
+
+/// A thread of the host loads microbatches ahead, during updates too. Where that takes longer than all that the rank
+/// computes, the rank waits for the rest: in the forwards of its first stage that reads data.
+void add_waits_for_data(std::vector<StageCost>& costs, const std::vector<InputTimes>& inputs, const BoundPlan& plan) {
+  const auto microbatches = static_cast<double>(plan.plan().microbatches);
+  for (int position = 0; position < plan.positions(); ++position) {
+    Seconds loading;
+    Seconds work;
+    StageCost* first = nullptr;
+    for (int s = position; s < plan.stages(); s += plan.positions()) {
+      StageCost& cost = costs[to_index(s)];
+      work += cost.forward;
+      if (plan.schedule().trains)
+        work += cost.backward + cost.weight_gradient + cost.update * (plan.replicas(s) / microbatches);
+      loading += inputs[to_index(s)].beside;
+      if (!first && inputs[to_index(s)].beside > Seconds(0)) first = &cost;
+    }
+    if (first) first->forward += std::max(loading - work, Seconds(0));
+  }
 }
 
 /// The buckets of a replicated stage's gradients, which a backward completes from the last layer to the first: a bucket
@@ -109,7 +139,7 @@ void add_reduce(StageCost& cost, const std::vector<const Layer*>& layers, const 
 std::vector<StageCost> costs_of_one_type(const Graph& graph, const Topology& topology, const BoundPlan& plan) {
   const double closure = closure_factor(graph);
   const auto layers = layers_of_stages(graph, plan.plan());
-  const std::vector<Seconds> loading = loading_times(graph, plan);
+  const std::vector<InputTimes> inputs = input_times(graph, plan);
   const std::vector<Bytes> tied = bytes_of_tied(graph, plan);
   std::vector<SplitBackwardTimes> parts;
   if (plan.schedule().splits_backward) parts = split_backward_times(graph, plan);
@@ -117,11 +147,12 @@ std::vector<StageCost> costs_of_one_type(const Graph& graph, const Topology& top
   for (int s = 0; s < plan.stages(); ++s) {
     StageCost cost = compute_cost(layers[to_index(s)], plan.plan().stages[to_index(s)].recompute,
                                   parts.empty() ? nullptr : &parts[to_index(s)], closure);
-    cost.forward += loading[to_index(s)];
+    cost.forward += inputs[to_index(s)].forward;
     cost.update += copy_time(graph, plan, s, cost.update);
     add_reduce(cost, layers[to_index(s)], topology, plan, s, tied, closure);
     out.push_back(std::move(cost));
   }
+  add_waits_for_data(out, inputs, plan);
   return out;
 }
 

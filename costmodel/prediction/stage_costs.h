@@ -17,8 +17,9 @@ namespace stagecraft {
 [[nodiscard]] double closure_factor(const std::vector<Layer>& layers, const std::optional<Timing>& iteration);
 
 /// What each stage's actions cost, from its layers' times multiplied by closure_factor:
-///   forward: with the measured loading of the inputs that the stage reads; those of imported profiles, which have no
-///     count, do not matter;
+///   forward: with the forward of the inputs that the stage reads (on a CPU their loading, on a GPU their upload), and
+///     what their loading beside a GPU exceeds the rank's work on a microbatch by; inputs of imported profiles, which
+///     have no count, do not matter;
 ///   backward: with the forward again where the stage recomputes; in the parts of split_backward_times if the schedule
 ///     splits it;
 ///   reduce or buckets: the sum over the replicas of all parameters but those shared with other stages;

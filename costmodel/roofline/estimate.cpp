@@ -178,6 +178,7 @@ void estimate_layer(Layer& layer, const Machine& target, const Measured* measure
   layer.update_share.reset();
   if (is_input(layer)) {
     layer.forward = {};
+    layer.loading.reset();
     return;
   }
   const auto time = [&](Direction direction) { return time_on(target, measured, layer, direction, state_values); };

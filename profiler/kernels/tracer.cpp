@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <iterator>
+#include <utility>
 
 namespace stagecraft::profiler {
 namespace {
@@ -20,7 +21,38 @@ enum Status {
 
 constexpr const char* kFallBack = "or measure with --clock events";
 
+class LateTracer : public KernelTracer {
+ public:
+  LateTracer(std::string name, std::function<std::unique_ptr<KernelTracer>()> make)
+      : name_(std::move(name)), make_(std::move(make)) {}
+  std::string name() const override { return name_; }
+  void push(std::uint64_t id) override { made().push(id); }
+  void pop() override { made().pop(); }
+  std::int64_t now_ns() const override { return made().now_ns(); }
+  std::uint32_t thread() const override { return made().thread(); }
+  void start() override { made().start(); }
+  void stop() override {
+    if (tracer_) tracer_->stop();
+  }
+  KernelTrace take() override { return made().take(); }
+
+ private:
+  /// Called first by the thread that begins to record, before others compute.
+  KernelTracer& made() const {
+    if (!tracer_) tracer_ = make_();
+    return *tracer_;
+  }
+
+  std::string name_;
+  std::function<std::unique_ptr<KernelTracer>()> make_;
+  mutable std::unique_ptr<KernelTracer> tracer_;
+};
+
 }  // namespace
+
+std::unique_ptr<KernelTracer> make_late_tracer(std::string name, std::function<std::unique_ptr<KernelTracer>()> make) {
+  return std::make_unique<LateTracer>(std::move(name), std::move(make));
+}
 
 std::string cupti_refusal(const std::string& call, int code, const std::string& holder, bool admin_only) {
   std::string out = fmt::format("{} failed with status {}: ", call, code);

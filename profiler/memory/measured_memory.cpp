@@ -3,6 +3,7 @@
 #include <ATen/DeviceAccelerator.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -14,10 +15,17 @@
 namespace stagecraft::profiler {
 namespace {
 
+constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
 Bytes allocator_peak(c10::Device device, const device::MemoryTracker& memory) {
   if (device.is_cpu()) return memory.peak();
-  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   return Bytes(at::accelerator::getDeviceStats(device.index()).allocated_bytes[kAll].peak);
+}
+
+/// What is allocated now: on a GPU all of it, libraries' workspaces that are older than `memory` included.
+Bytes allocated(c10::Device device, const device::MemoryTracker& memory) {
+  if (device.is_cpu()) return memory.live();
+  return Bytes(at::accelerator::getDeviceStats(device.index()).allocated_bytes[kAll].current);
 }
 
 void fill_gradient_bytes(std::span<Layer> layers, const std::vector<stage::Parameter>& parameters) {
@@ -59,6 +67,21 @@ Bytes unobserved_peak(Subject& subject, const std::vector<at::Tensor>& batch, de
 
 }  // namespace
 
+Bytes measured_library_bytes(Subject& subject, const std::vector<at::Tensor>& batch, c10::Device device) {
+  if (device.is_cpu()) return Bytes(0);
+  device::synchronize(device);
+  std::vector<at::Tensor> kept = subject.kept_tensors();
+  kept.insert(kept.end(), batch.begin(), batch.end());
+  std::map<const void*, std::int64_t> storages;
+  for (const at::Tensor& tensor : kept) {
+    if (tensor.device() == device)
+      storages[tensor.storage().data()] = static_cast<std::int64_t>(tensor.storage().nbytes());
+  }
+  std::int64_t left = at::accelerator::getDeviceStats(device.index()).requested_bytes[kAll].current;
+  for (const auto& [data, bytes] : storages) left -= bytes;
+  return Bytes(std::max<std::int64_t>(left, 0));
+}
+
 Bytes fill_layer_bytes(std::span<Layer> layers, const std::vector<std::int64_t>& growth,
                        const std::vector<std::int64_t>& transient) {
   if (layers.empty()) return Bytes(0);
@@ -87,7 +110,7 @@ void count_kept_bytes(std::span<Layer> layers, Subject& subject, const std::vect
 PeakBytes measure_memory(std::span<Layer> layers, Subject& subject, const std::vector<at::Tensor>& batch,
                          device::MemoryTracker& memory, c10::Device device, bool briefly) {
   const std::vector<stage::Parameter>& parameters = subject.program().parameters();
-  const Bytes before = memory.live();  // parameters, gradients, optimizer state, buffers, the batch
+  const Bytes before = allocated(device, memory);  // parameters, gradients, optimizer state, buffers, the batch
   LayerMemory observed(layers.size(), parameters, memory);
   memory.reset_peak();
   subject.observe(batch, observed, [&] { observed.begin_backward(); }, [&] { observed.end_backward(); });

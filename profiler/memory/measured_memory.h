@@ -19,6 +19,11 @@ struct PeakBytes {
   friend bool operator==(const PeakBytes&, const PeakBytes&) = default;
 };
 
+/// Memory that libraries hold on a GPU between iterations, such as cuBLAS's workspaces: what LibTorch's allocator has
+/// given out in this process beyond what the subject keeps and `batch`. Nothing else may hold tensors there. 0 on a
+/// CPU.
+[[nodiscard]] Bytes measured_library_bytes(Subject& subject, const std::vector<at::Tensor>& batch, c10::Device device);
+
 /// Sets saved_bytes and workspace_bytes of each layer, and returns the most bytes that an iteration allocates on top of
 /// what it starts with. growth[i] is what the forward of layer i left allocated, negative if it released more;
 /// transient[i] is the most that layer i needed on top of that. What a layer releases beyond its own growth is

@@ -2,12 +2,26 @@
 
 #include <map>
 
+#include "executor/stage/gradients/finite.h"
+
 #include "profiler/subject/model_graph.h"
 
 namespace stagecraft::profiler {
 namespace {
 
 constexpr double kSecondsPerNanosecond = 1e-9;
+/// A step of several microbatches, as plans have, divides the gradients.
+constexpr double kDivisor = 2;
+
+/// What a run does with gradients before it updates: it looks for values that are not finite, on a GPU without waiting.
+void check_gradients(const std::vector<stage::Parameter>& parameters) {
+  if (parameters.empty()) return;
+  if (parameters.front().value.is_cpu()) {
+    (void)stage::nonfinite_gradient(parameters);
+  } else {
+    (void)stage::nonfinite_flag(parameters);
+  }
+}
 
 }  // namespace
 
@@ -29,15 +43,18 @@ Subject::Subject(const model::Model& model, const stage::OptimizerOptions& optim
   stage::OptimizerOptions still = optimizer;
   still.learning_rate = 0;
   std::vector<at::Tensor> all;
-  std::map<int, std::vector<at::Tensor>> by_layer;
+  std::map<int, std::vector<stage::Parameter>> by_layer;
   for (const stage::Parameter& parameter : program_.parameters()) {
     all.push_back(parameter.value);
-    by_layer[parameter.layer].push_back(parameter.value);
+    by_layer[parameter.layer].push_back(parameter);
   }
   whole_ = std::make_unique<stage::Optimizer>(still, std::move(all));
   if (!update_by_layer) return;
-  for (auto& [layer, values] : by_layer)
-    layers_.emplace_back(layer, std::make_unique<stage::Optimizer>(still, std::move(values)));
+  for (auto& [layer, parameters] : by_layer) {
+    std::vector<at::Tensor> values;
+    for (const stage::Parameter& parameter : parameters) values.push_back(parameter.value);
+    layers_.push_back({layer, std::move(parameters), std::make_unique<stage::Optimizer>(still, std::move(values))});
+  }
 }
 
 void Subject::clear_gradients() {
@@ -46,12 +63,30 @@ void Subject::clear_gradients() {
   }
 }
 
+std::vector<at::Tensor> Subject::kept_tensors() {
+  std::vector<at::Tensor> out;
+  const auto keep = [&](const at::Tensor& tensor) {
+    if (tensor.defined()) out.push_back(tensor);
+  };
+  for (const stage::Parameter& parameter : program_.parameters()) {
+    keep(parameter.value);
+    keep(parameter.value.grad());
+  }
+  for (const stage::Parameter& buffer : program_.buffers()) keep(buffer.value);
+  for (std::size_t i = 0; i < program_.parameters().size(); ++i) {
+    const stage::OptimizerState state = whole_->state(i);
+    for (const at::Tensor& tensor : {state.first, state.second, state.third, state.steps, state.product}) keep(tensor);
+  }
+  return out;
+}
+
 void Subject::iterate(const std::vector<at::Tensor>& batch, int step, StepTimer& timer) {
   const device::ScopedRange range(plain_range_, step);
   clear_gradients();
   timer.begin();
   (void)program_.backward(program_.forward({}, batch, step, 0), {});
-  whole_->step(1);
+  check_gradients(program_.parameters());
+  whole_->step(kDivisor);
   timer.end();
 }
 
@@ -65,13 +100,14 @@ void Subject::watch(const std::vector<at::Tensor>& batch, int step, Watch& watch
   watch.begin_backward();
   (void)program_.backward(std::move(flight), {});
   watch.end_backward();
-  const auto update = [&](int layer, stage::Optimizer& optimizer) {
+  const auto update = [&](int layer, const std::vector<stage::Parameter>& parameters, stage::Optimizer& optimizer) {
     watch.begin_part({.layer = layer, .phase = Phase::Optimizer});
-    optimizer.step(1);
+    check_gradients(parameters);
+    optimizer.step(kDivisor);
     watch.end_part();
   };
-  if (layers_.empty()) update(0, *whole_);
-  for (auto& [layer, optimizer] : layers_) update(layer, *optimizer);
+  if (layers_.empty()) update(0, program_.parameters(), *whole_);
+  for (const LayerUpdate& each : layers_) update(each.layer, each.parameters, *each.optimizer);
   watch.end_step();
 }
 

@@ -43,13 +43,20 @@ class Subject {
   void observe(const std::vector<at::Tensor>& batch, stage::LayerObserver& forward,
                const std::function<void()>& before_backward, const std::function<void()>& after_backward);
   void clear_gradients();
+  /// What it keeps between iterations: parameters, their gradients, the optimizer's state and buffers.
+  [[nodiscard]] std::vector<at::Tensor> kept_tensors();
 
  private:
   stage::StageProgram program_;
   device::RangeName plain_range_ = device::range_name("iteration");
   device::RangeName watched_range_ = device::range_name("watched iteration");
   std::unique_ptr<stage::Optimizer> whole_;
-  std::vector<std::pair<int, std::unique_ptr<stage::Optimizer>>> layers_;
+  struct LayerUpdate {
+    int layer;
+    std::vector<stage::Parameter> parameters;
+    std::unique_ptr<stage::Optimizer> optimizer;
+  };
+  std::vector<LayerUpdate> layers_;
 };
 
 }  // namespace stagecraft::profiler

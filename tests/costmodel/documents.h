@@ -40,6 +40,7 @@ inline Layer full_layer(const std::string& id) {
   layer.backward = {2_s, 0.5_s, 6, 0.5};
   layer.backward_parts = BackwardParts{{1.25_s, 0.25_s, 6, 0.5}, {1_s, 0.125_s, 6, 0.5}, false};
   layer.update = Timing{0.125_s, 0.0625_s, 7, 0.5};
+  layer.loading = Timing{0.25_s, 0.0625_s, 8, 0.5};
   layer.outputs = {{16_B, {2, 2}, "float32", true, true}, {8_B, {2}, "int32", false, false}};
   layer.parameter_bytes = 64_B;
   layer.frozen_bytes = 12_B;
@@ -68,6 +69,7 @@ inline Graph full_graph() {
   graph.allow_tf32 = false;
   graph.optimizer = "adam";
   graph.optimizer_state_values = 2;
+  graph.library_bytes = 40_B;
   graph.threads = 4;
   graph.iteration = Timing{9_s, 0.5_s, 8, 0.5};
   graph.device = {"a processor", DeviceKind::Processor, 4};

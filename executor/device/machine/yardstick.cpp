@@ -22,15 +22,23 @@ constexpr int kRuns = 15;
 constexpr double kEvery = 4;         ///< seconds between readings in pauses
 constexpr double kLeastRatio = 200;  ///< of the time between readings to the time of one: at most 0.5 %
 
+/// An idle GPU lowers its clocks; it takes about this long to raise them again.
+constexpr double kWakeSeconds = 0.1;
+
 struct Sizes {
   std::int64_t rows;  ///< of the square matrices
   at::ScalarType dtype;
   std::int64_t copied_mib;
+  int repeats;  ///< in a run, so that it is long compared with its start
 };
 
-/// On a GPU, bfloat16 has no TF32, and the work is long enough to hide its launch.
+/// On a GPU, bfloat16 has no TF32.
 Sizes sizes_on(c10::Device device) {
-  return device.is_cpu() ? Sizes{192, at::kFloat, 4} : Sizes{2048, at::kBFloat16, 64};
+  return device.is_cpu() ? Sizes{192, at::kFloat, 4, 1} : Sizes{2048, at::kBFloat16, 64, 20};
+}
+
+double steady_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 double median_run(const FixedWork& work, const std::function<double()>& now) {
@@ -55,16 +63,23 @@ std::vector<FixedWork> fixed_works(c10::Device device) {
   const at::Tensor product = at::empty({sizes.rows, sizes.rows}, options);
   const at::Tensor source = at::full({sizes.copied_mib << 18}, 1.0, options.dtype(at::kFloat));
   const at::Tensor target = at::empty(source.sizes(), source.options());
-  return {{"matrix product of " + rows + " x " + rows + (device.is_cpu() ? " float32" : " bfloat16"),
-           [=] {
-             at::Tensor out = product;
-             at::mm_out(out, left, right);
-             synchronize(device);
-           }},
-          {"copy of " + std::to_string(sizes.copied_mib) + " MiB", [=] {
-             target.copy_(source);
-             synchronize(device);
-           }}};
+  const auto times = [&](const std::string& of_one) {
+    return sizes.repeats == 1 ? of_one : std::to_string(sizes.repeats) + " times: " + of_one;
+  };
+  const auto multiply = [=] {
+    at::Tensor out = product;
+    for (int i = 0; i < sizes.repeats; ++i) at::mm_out(out, left, right);
+    synchronize(device);
+  };
+  const auto copy = [=] {
+    for (int i = 0; i < sizes.repeats; ++i) target.copy_(source);
+    synchronize(device);
+  };
+  if (!device.is_cpu()) {
+    for (const double start = steady_now(); steady_now() - start < kWakeSeconds;) multiply();
+  }
+  return {{times("matrix product of " + rows + " x " + rows + (device.is_cpu() ? " float32" : " bfloat16")), multiply},
+          {times("copy of " + std::to_string(sizes.copied_mib) + " MiB"), copy}};
 }
 
 YardstickMeter::YardstickMeter(std::string device, int threads, MakeWorks make, std::function<double()> now)
@@ -100,11 +115,8 @@ Yardstick YardstickMeter::result() const {
 }
 
 YardstickMeter device_yardstick(c10::Device device, int threads) {
-  const auto now = [] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  };
   const std::string name = device.is_cpu() ? processor_name() : gpu_properties(device.index()).name;
-  return {name, threads, [device] { return fixed_works(device); }, now};
+  return {name, threads, [device] { return fixed_works(device); }, steady_now};
 }
 
 }  // namespace stagecraft::device

@@ -93,7 +93,7 @@ TEST(ReadGraph, ReadsVersion1) {
     layer.forward_work = layer.backward_work = {};
   }
   std::string text = graph_json(graph);
-  text.replace(text.find("\"version\": 8"), 12, "\"version\": 1");
+  text.replace(text.find("\"version\": 9"), 12, "\"version\": 1");
   EXPECT_EQ(parse_graph(text, "graph.json"), graph);
 }
 
@@ -106,7 +106,7 @@ TEST(ReadGraph, ReadsVersion4) {
     layer.forward_work = layer.backward_work = {};
   }
   std::string text = graph_json(graph);
-  text.replace(text.find("\"version\": 8"), 12, "\"version\": 4");
+  text.replace(text.find("\"version\": 9"), 12, "\"version\": 4");
   EXPECT_EQ(parse_graph(text, "graph.json"), graph);
 }
 
@@ -146,8 +146,8 @@ TEST(ReadGraph, NamesAnotherFormatAndVersion) {
   expect_refused("{}", "/: key \"format\" is missing");
   expect_refused("stagecraft.graph", "stagecraft.plan",
                  "/format: found \"stagecraft.plan\", expected \"stagecraft.graph\"");
-  expect_refused("\"version\": 8", "\"version\": 9", "/version: found version 9, this program reads version 1 to 8");
-  expect_refused("\"version\": 8", "\"version\": \"1\"", "/version: found \"1\", expected an integer");
+  expect_refused("\"version\": 9", "\"version\": 10", "/version: found version 10, this program reads version 1 to 9");
+  expect_refused("\"version\": 9", "\"version\": \"1\"", "/version: found \"1\", expected an integer");
 }
 
 TEST(ReadGraph, ListsTheKnownKeysForAnUnknownOne) {

@@ -52,6 +52,25 @@ TEST(ReplayMemory, HasNoGradientsWhileGpipeHoldsAllActivations) {
   EXPECT_EQ(part(replay.peak, "workspace"), 3_B);
 }
 
+TEST(ReplayMemory, CountsTheMemoryOfLibrariesOncePerRank) {
+  Graph graph = layers(4, 100_B);
+  PlanSettings settings;
+  settings.schedule = "interleaved-1f1b";
+  settings.chunks = 2;
+  settings.microbatches = 2;
+  const Plan plan = make_plan(graph, flat_topology(2), {{0, 1, 2, 3}, {1, 1, 1, 1}}, settings);
+  const std::vector<MemoryReplay> before = replayed(graph, plan);
+  graph.library_bytes = 1000_B;
+  const std::vector<MemoryReplay> after = replayed(graph, plan);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(after[rank].peak.total, before[rank].peak.total + 1000_B);
+    EXPECT_EQ(part(after[rank].peak, "libraries"), 1000_B);
+    EXPECT_EQ(part(after[rank].stages[0], "libraries"), 1000_B);
+    EXPECT_EQ(part(after[rank].stages[1], "libraries"), 0_B);
+  }
+  EXPECT_FALSE(before[0].peak.parts.contains("libraries"));
+}
+
 TEST(ReplayMemory, CountsTheWorkspaceOnTopOfWhatEarlierLayersSaved) {
   // Layer 0 saves 10 and needs 50, layer 1 saves 30 and needs 25: in layer 0 the stage holds 10 + 50, in layer 1 10 +
   // 30

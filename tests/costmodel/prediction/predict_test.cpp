@@ -145,6 +145,52 @@ TEST(Predict, AddsTheMeasuredLoadingOfInputsToTheStagesThatReadThem) {
   EXPECT_DOUBLE_EQ(predicted(graph, topology, plan).stages[1].forward.value, 1);
 }
 
+// On a GPU, the host loads beside the device. A rank that computes 1 + 2 s (and 0.25 s of upload) for a microbatch
+// hides 3.25 s of loading; of 4 s it waits for 0.75 s.
+TEST(Predict, WaitsForDataThatTakeLongerToLoadThanAMicrobatchToCompute) {
+  Graph graph = chain_graph({1, 1}, {2, 2});
+  Layer input;
+  input.id = input.name = "data";
+  input.kind = kInputKind;
+  input.outputs = {Output{8_B, {}, "", false}};
+  input.forward = {0.25_s, {}, 7};
+  graph.layers.push_back(input);
+  graph.edges.push_back({2, 0, 0});
+  const Topology topology = flat_topology(2);
+  const Plan plan = make_plan(graph, topology, {{0, 1, -1}, {1, 1}}, {});
+  const auto forward = [&](Seconds loading) {
+    graph.layers[2].loading = Timing{loading, {}, 7};
+    return predicted(graph, topology, plan).stages[0].forward.value;
+  };
+  EXPECT_DOUBLE_EQ(forward(3.25_s), 1.25);
+  EXPECT_DOUBLE_EQ(forward(4_s), 2);
+  EXPECT_DOUBLE_EQ(predicted(graph, topology, plan).stages[1].forward.value, 1);
+}
+
+TEST(Predict, WaitsForDataBesideAllStagesOfARank) {
+  // Two chunks on one device: a microbatch keeps it busy for 3 + 3 s, so 5 s of loading are hidden.
+  Graph graph = chain_graph({1, 1}, {2, 2});
+  Layer input;
+  input.id = input.name = "data";
+  input.kind = kInputKind;
+  input.outputs = {Output{8_B, {}, "", false}};
+  input.forward = {0_s, {}, 7};
+  graph.layers.push_back(input);
+  graph.edges.push_back({2, 0, 0});
+  PlanSettings settings;
+  settings.schedule = "interleaved-1f1b";
+  settings.chunks = 2;
+  settings.microbatches = 2;
+  const Topology topology = flat_topology(1);
+  const Plan plan = make_plan(graph, topology, {{0, 1, -1}, {1, 1}}, settings);
+  const auto forward = [&](Seconds loading) {
+    graph.layers[2].loading = Timing{loading, {}, 7};
+    return predicted(graph, topology, plan).stages[0].forward.value;
+  };
+  EXPECT_DOUBLE_EQ(forward(5_s), 1);
+  EXPECT_DOUBLE_EQ(forward(7_s), 2);
+}
+
 TEST(Predict, HasTheBubbleOfUniformStages) {
   for (const int stages : {1, 2, 3, 5}) {
     for (const int microbatches : {5, 8, 20}) {
