@@ -97,8 +97,9 @@ class ProfileSession {
   void describe_model();
   void warm_up();
   void count_memory();
-  /// Times steps before a tracer exists, which slows down launches even while it records nothing, if launches matter.
+  /// As times_without_tracer.
   void time_without_tracer();
+  [[nodiscard]] std::vector<double>& untraced() { return untraced_; }
   void start_watch();
   void sample_steps();
   void summarize_steps();
@@ -226,7 +227,6 @@ void ProfileSession::count_memory() {
 }
 
 void ProfileSession::time_without_tracer() {
-  if (!tracer_ || device_.is_cpu()) return;
   (void)timer_.take();
   const double begin = steady_seconds();
   subject_.iterate(batch_, 0, timer_);
@@ -449,6 +449,21 @@ Profile ProfileSession::take() {
 
 }  // namespace
 
+std::vector<double> times_without_tracer(const model::Model& model, const data::DataSource& data,
+                                         const ProfileOptions& options) {
+  if (options.placement.device.is_cpu()) return {};
+  check(options);
+  model::check_samples(model, options.microbatch_samples);
+  at::set_num_threads(options.threads);
+  device::YardstickMeter yardstick = device::device_yardstick(options.placement.device, options.threads);
+  const std::function<void(const ProfileProgress&)> silent;
+  ProfileSession session(model, data, options, silent, nullptr, yardstick);
+  session.describe_model();
+  session.warm_up();
+  session.time_without_tracer();
+  return std::move(session.untraced());
+}
+
 Profile profile_model(const model::Model& model, const data::DataSource& data, const ProfileOptions& options,
                       const std::function<void(const ProfileProgress&)>& progress, KernelTracer* tracer) {
   check(options);
@@ -461,7 +476,11 @@ Profile profile_model(const model::Model& model, const data::DataSource& data, c
   session.describe_model();
   session.warm_up();
   session.count_memory();
-  session.time_without_tracer();
+  if (options.without_tracer) {
+    session.untraced() = *options.without_tracer;
+  } else if (tracer && !options.placement.device.is_cpu()) {
+    session.time_without_tracer();
+  }
   session.start_watch();
   session.sample_steps();
   session.summarize_steps();

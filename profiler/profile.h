@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,8 @@ struct ProfileOptions {
   double split_seconds = 0.1;     ///< at most, for the two parts of each layer's backward
   bool isolated = false;          ///< whether each layer is run alone as well
   double isolated_seconds = 0.2;  ///< at most, for each layer alone
+  /// Of times_without_tracer, if they were measured before; they cannot be once the process has had a tracer.
+  std::optional<std::vector<double>> without_tracer = {};
 };
 
 /// How far a profile has come, for a progress line.
@@ -65,6 +68,12 @@ struct Profile {
   /// interrupted in a different layer, so this grows with other work on the machine and is near 0 on a quiet one.
   [[nodiscard]] double interruption() const { return 1 - sum / watched; }
 };
+
+/// Seconds of unwatched steps, of which the host takes more than half to enqueue each one; empty if it takes less, and
+/// on a CPU. From a process's first tracer on, launches stay slow, also after the tracer is gone. Throws as
+/// profile_model.
+[[nodiscard]] std::vector<double> times_without_tracer(const model::Model& model, const data::DataSource& data,
+                                                       const ProfileOptions& options);
 
 /// Measures each layer of `model` in forward, backward and update. Watched iterations alternate with unwatched ones
 /// until the rule is satisfied. A CPU is watched by a host clock; a GPU by `tracer`, or without one by events between

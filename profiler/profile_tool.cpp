@@ -232,21 +232,19 @@ int write_structure(const Options& o, const stagecraft::model::Model& model,
 
 /// A profile of microbatches of `samples`, with a progress line meanwhile.
 stagecraft::profiler::Profile profile_microbatch(const Options& o, const stagecraft::model::Model& model,
-                                                 const stagecraft::data::DataSource& source, std::int64_t samples) {
-  stagecraft::profiler::ProfileOptions options = o.profile;
-  options.microbatch_samples = samples;
+                                                 const stagecraft::data::DataSource& source,
+                                                 stagecraft::profiler::KernelTracer* tracer,
+                                                 stagecraft::profiler::ProfileOptions options) {
+  const std::int64_t samples = options.microbatch_samples;
   options.rank_command = o.words;
   options.rank_command.front() = "/proc/self/exe";
   options.rank_command.insert(options.rank_command.end(), {"--as-rank", std::to_string(samples)});
-  std::unique_ptr<stagecraft::profiler::KernelTracer> tracer;  // one for each size: the next one starts without it
-  if (o.clock == "cupti")
-    tracer = stagecraft::profiler::make_late_tracer("cupti", stagecraft::profiler::make_cupti_tracer);
   stagecraft::ProgressLine line;
   const auto show = [&](const stagecraft::profiler::ProfileProgress& p) {
     line.show(
         fmt::format("{} of {}: {} {}, error {:.1f} %", o.model, samples, p.phase, p.iteration, p.relative_error * 100));
   };
-  stagecraft::profiler::Profile out = stagecraft::profiler::profile_model(model, source, options, show, tracer.get());
+  stagecraft::profiler::Profile out = stagecraft::profiler::profile_model(model, source, options, show, tracer);
   out.graph.provenance = stagecraft::device::provenance_here("stagecraft-profile", options.placement.device);
   out.graph.device = stagecraft::profiler::measured_device_here(options.placement.device);
   return out;
@@ -292,10 +290,20 @@ int run(Options o) {
     return iterate_as_rank(o, model, *source);
   }
   o.profile.placement = {stagecraft::device::open_device(o.device, o.allow_tf32), stagecraft::device::dtype_of(o.type)};
+  std::unique_ptr<stagecraft::profiler::KernelTracer> tracer;
+  if (o.clock == "cupti")
+    tracer = stagecraft::profiler::make_late_tracer("cupti", stagecraft::profiler::make_cupti_tracer);
+  std::vector<stagecraft::profiler::ProfileOptions> sizes(o.microbatches.size(), o.profile);
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    sizes[i].microbatch_samples = o.microbatches[i];
+    if (tracer && sizes.size() > 1)  // before the first size has made one
+      sizes[i].without_tracer = stagecraft::profiler::times_without_tracer(model, *source, sizes[i]);
+  }
   bool trusted = true;
   std::string summary = fmt::format("{:>10} {:>22} {:>14}\n", "microbatch", "iteration", "a sample");
-  for (const std::int64_t samples : o.microbatches) {
-    const stagecraft::profiler::Profile profile = profile_microbatch(o, model, *source, samples);
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const std::int64_t samples = sizes[i].microbatch_samples;
+    const stagecraft::profiler::Profile profile = profile_microbatch(o, model, *source, tracer.get(), sizes[i]);
     print(profile);
     trusted = trusted && profile.graph.quality->trusted;
     const stagecraft::Timing& iteration = *profile.graph.iteration;

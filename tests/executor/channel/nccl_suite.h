@@ -1,6 +1,8 @@
 #pragma once
 
+#include <ATen/ops/eye.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/matmul.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -94,12 +96,13 @@ inline void expect_ordered_streams(channel::Channel& channel, c10::Device device
       channel.send(values, 1, 0)->wait();
     }
   } else if (channel.rank() == 1) {
+    at::Tensor work = at::eye(device.is_cpu() ? 64 : 4096, options);
     at::Tensor wrong = at::full({}, 0, at::TensorOptions(at::kLong).device(device));
     for (int message = 0; message < kMessages; ++message) {
       const at::Tensor got = channel.receive(spec, 0, 0)->wait();
-      // On a GPU this takes longer than a message, so that the next ones arrive before it is done.
-      at::Tensor sum = got.sqrt();
-      for (int i = 0; i < (device.is_cpu() ? 4 : 400); ++i) sum = sum.mul(1.0).add(0.0);
+      // On a GPU this takes longer than a message, and longer than the host takes to enqueue it: the next messages are
+      // posted before it is done.
+      for (int i = 0; i < 4; ++i) work = at::matmul(work, work);
       wrong += got.ne(message).sum();
     }
     EXPECT_EQ(wrong.item<std::int64_t>(), 0);
