@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import shutil
+import statistics
 import tempfile
 
 from steps import FAIL, MISSED, PASS, Ended, Step, Verdict, Workplace, command, tests
@@ -21,6 +22,7 @@ SANITIZERS = ("memcheck", "racecheck")
 FIRST_GOALS = ("coverage", "identity", "closure", "overhead", "isolated", "memory", "planning")
 # Relative differences from the CPU's losses: of the first, which no update has touched, and of the others.
 FIRST_LOSS, LATER_LOSSES = 1e-5, 1e-3
+PREDICTION = 0.05  # median error of a step
 
 
 def steps(root: str, bin_folder: str, results: str, quick: bool) -> list[Step]:
@@ -30,8 +32,9 @@ def steps(root: str, bin_folder: str, results: str, quick: bool) -> list[Step]:
         Step("gpu_test", 110, tests(program("gpu_test")), "profiles and losses of every model on one GPU"),
         Step("nccl_gpu_test", 110, tests(program("nccl_gpu_test")), "NCCL with 2 and 4 ranks that share the GPU"),
         Step("training mlp", 90, training(bin_folder), "2 stages as threads and over NCCL; losses next to the CPU's"),
-        *(Step(f"profile {network}", 70, profile(root, network, ["--profiles", "1", "--seconds", "3", *FIRST_GOALS]),
+        *(Step(f"profile {network}", 70, profile(root, network, ["--profiles", "1", "--seconds", "8", *FIRST_GOALS]),
                f"profiler's goals for {network}, one short profile") for network in FIRST_NETWORKS),
+        Step("predictions", 160, predictions(root), "steps and memory of six models, predicted and then run"),
         *(Step(f"training {name}", 130, gpu_training(root, ["--model", model]),
                f"plans of {name} as threads and over NCCL, next to the CPU and to one process")
           for name, model in TRAINED.items()),
@@ -104,6 +107,26 @@ def trained(ended: Ended, _: Workplace) -> Verdict:
     if largest is not None:
         text += f", first loss at most {largest:.1e} from the CPU's"
     return Verdict(status, text, hold, len(runs), runs)
+
+
+def predictions(root: str):
+    def run(place: Workplace) -> Verdict:
+        with tempfile.TemporaryDirectory() as folder:
+            return command([os.path.join(root, "bench/predict_on_gpu"), "--results", folder], predicted)(place)
+    return run
+
+
+def predicted(ended: Ended, _: Workplace) -> Verdict:
+    """Of bench/predict_on_gpu, which prints an object per model. MISSED if all ran but the median error is above the goal."""
+    models = [json.loads(text) for text in ended.output.splitlines() if text.startswith("{")]
+    if not models:
+        return Verdict(FAIL, ended.how())
+    errors = sorted(abs(model["step"]["error"]) for model in models)
+    median = statistics.median(errors)
+    inside = sum(model["inside"] for model in models)
+    status = PASS if ended.status == 0 else MISSED if ended.status == 1 and median > PREDICTION else FAIL
+    return Verdict(status, f"{len(models)} models: median error of the step {median:.1%} (goal {PREDICTION:.0%}), largest "
+                   f"{errors[-1]:.1%}; {inside} inside the interval", median, PREDICTION, models)
 
 
 def links(root: str, results: str):

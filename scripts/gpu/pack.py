@@ -14,11 +14,11 @@ from places import Missing
 
 MOST_BYTES = 64 << 20
 # Also some that the check does not run, to look closer at what it finds; not those that need no GPU.
-TOOLS = ("compare", "discover", "export", "import", "links", "plan", "predict", "profile", "run", "verify")
+TOOLS = ("compare", "discover", "estimate", "export", "import", "links", "plan", "predict", "profile", "run", "verify")
 TESTS = ("gpu_test", "nccl_gpu_test", "nccl_rank_program", "links_nccl_test")
 BENCHMARKS = ("profiler_bench",)
 FILES = ("LICENSE", "docs/gpu.md", "scripts/gpu_check", "scripts/gpu", "scripts/stagecraft", "scripts/export_model.py",
-         "scripts/exporter", "bench/gpu_training", "bench/profile_goals", "tests/golden/pt2")
+         "scripts/exporter", "bench/gpu_training", "bench/predict_on_gpu", "bench/profile_goals", "tests/golden/pt2")
 # What torch or the system brings.
 BROUGHT = re.compile(r"lib(torch|c10|cu|nv|nccl|gomp)|(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|util|resolv))[.\-]")
 # A newer one of the system serves as well, an older one does not.
