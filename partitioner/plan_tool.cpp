@@ -11,6 +11,7 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/prediction/device_match.h"
+#include "costmodel/prediction/stage_costs.h"
 #include "costmodel/text/terminal.h"
 #include "costmodel/version.h"
 #include "partitioner/candidate.h"
@@ -186,6 +187,8 @@ int plan(PlanRequest& request) {
   if (!idle.empty()) note(idle + idle_reason_text(ranked));
   if (!parts.empty()) note(parts);
   if (const std::string& text = ranked.prediction.message_processing; !text.empty()) note(text);
+  if (const std::string text = data_wait_text(graph, topology, stagecraft::BoundPlan(ranked.plan)); !text.empty())
+    note(text);
   if (const std::string text = slowdown_assumption(graph, topology); !text.empty()) note(text);
   if (!request.choice.json || request.output != "-")
     stagecraft::format::write_text(request.output, stagecraft::format::plan_json(ranked.plan));

@@ -1,5 +1,7 @@
 #include "costmodel/prediction/stage_costs.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -9,6 +11,7 @@
 #include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/device_types.h"
 #include "costmodel/prediction/memory.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft {
 namespace {
@@ -37,24 +40,32 @@ std::vector<InputTimes> input_times(const Graph& graph, const BoundPlan& plan) {
   return out;
 }
 
+/// A rank that waits for its data.
+struct DataWait {
+  int stage = 0;    ///< the first of the rank's that reads data
+  Seconds loading;  ///< of a microbatch
+  Seconds work;     ///< of the rank, for a microbatch
+};
+
 /// A thread of the host loads microbatches ahead, during updates too. Where that takes longer than all that the rank
-/// computes, the rank waits for the rest: in the forwards of its first stage that reads data.
-void add_waits_for_data(std::vector<StageCost>& costs, const std::vector<InputTimes>& inputs, const BoundPlan& plan) {
+/// computes, the rank waits for the rest.
+std::vector<DataWait> data_waits(const std::vector<StageCost>& costs, const std::vector<InputTimes>& inputs,
+                                 const BoundPlan& plan) {
+  std::vector<DataWait> out;
   const auto microbatches = static_cast<double>(plan.plan().microbatches);
   for (int position = 0; position < plan.positions(); ++position) {
-    Seconds loading;
-    Seconds work;
-    StageCost* first = nullptr;
+    DataWait wait{.stage = -1, .loading = {}, .work = {}};
     for (int s = position; s < plan.stages(); s += plan.positions()) {
-      StageCost& cost = costs[to_index(s)];
-      work += cost.forward;
+      const StageCost& cost = costs[to_index(s)];
+      wait.work += cost.forward;
       if (plan.schedule().trains)
-        work += cost.backward + cost.weight_gradient + cost.update * (plan.replicas(s) / microbatches);
-      loading += inputs[to_index(s)].beside;
-      if (!first && inputs[to_index(s)].beside > Seconds(0)) first = &cost;
+        wait.work += cost.backward + cost.weight_gradient + cost.update * (plan.replicas(s) / microbatches);
+      wait.loading += inputs[to_index(s)].beside;
+      if (wait.stage < 0 && inputs[to_index(s)].beside > Seconds(0)) wait.stage = s;
     }
-    if (first) first->forward += std::max(loading - work, Seconds(0));
+    if (wait.stage >= 0 && wait.loading > wait.work) out.push_back(wait);
   }
+  return out;
 }
 
 /// The buckets of a replicated stage's gradients, which a backward completes from the last layer to the first: a bucket
@@ -135,11 +146,11 @@ void add_reduce(StageCost& cost, const std::vector<const Layer*>& layers, const 
   }
 }
 
-/// With one type of devices.
-std::vector<StageCost> costs_of_one_type(const Graph& graph, const Topology& topology, const BoundPlan& plan) {
+/// With one type of devices, as if no rank waited for data.
+std::vector<StageCost> costs_without_waits(const Graph& graph, const Topology& topology, const BoundPlan& plan,
+                                           const std::vector<InputTimes>& inputs) {
   const double closure = closure_factor(graph);
   const auto layers = layers_of_stages(graph, plan.plan());
-  const std::vector<InputTimes> inputs = input_times(graph, plan);
   const std::vector<Bytes> tied = bytes_of_tied(graph, plan);
   std::vector<SplitBackwardTimes> parts;
   if (plan.schedule().splits_backward) parts = split_backward_times(graph, plan);
@@ -152,7 +163,15 @@ std::vector<StageCost> costs_of_one_type(const Graph& graph, const Topology& top
     add_reduce(cost, layers[to_index(s)], topology, plan, s, tied, closure);
     out.push_back(std::move(cost));
   }
-  add_waits_for_data(out, inputs, plan);
+  return out;
+}
+
+/// With one type of devices.
+std::vector<StageCost> costs_of_one_type(const Graph& graph, const Topology& topology, const BoundPlan& plan) {
+  const std::vector<InputTimes> inputs = input_times(graph, plan);
+  std::vector<StageCost> out = costs_without_waits(graph, topology, plan, inputs);
+  for (const DataWait& wait : data_waits(out, inputs, plan))
+    out[to_index(wait.stage)].forward += wait.loading - wait.work;
   return out;
 }
 
@@ -186,6 +205,17 @@ std::vector<StageCost> stage_costs(const Graph& graph, const Topology& topology,
       out[s] = costs[s];
       is_known[s] = true;
     }
+  }
+  return out;
+}
+
+std::string data_wait_text(const Graph& graph, const Topology& topology, const BoundPlan& plan) {
+  if (!topology.others.empty()) return "";
+  const std::vector<InputTimes> inputs = input_times(graph, plan);
+  std::string out;
+  for (const DataWait& wait : data_waits(costs_without_waits(graph, topology, plan, inputs), inputs, plan)) {
+    out += fmt::format("{}stage {} waits for its data: loading a microbatch takes the host {}, the device computes {}",
+                       out.empty() ? "" : "; ", wait.stage, format_seconds(wait.loading), format_seconds(wait.work));
   }
   return out;
 }

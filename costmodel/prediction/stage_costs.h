@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "costmodel/bound_plan.h"
@@ -27,5 +28,9 @@ namespace stagecraft {
 /// A stage is timed on the type of its devices; where its replicas are of several types, on the slowest of them.
 /// Precondition: the plan is valid for graph and topology.
 [[nodiscard]] std::vector<StageCost> stage_costs(const Graph& graph, const Topology& topology, const BoundPlan& plan);
+
+/// Which stages wait for data that the host loads more slowly than the device computes, and both times; empty if none
+/// does, or with several types of devices. Precondition as for stage_costs.
+[[nodiscard]] std::string data_wait_text(const Graph& graph, const Topology& topology, const BoundPlan& plan);
 
 }  // namespace stagecraft

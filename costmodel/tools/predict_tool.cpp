@@ -16,6 +16,7 @@
 #include "costmodel/interchange/traces/chakra.h"
 #include "costmodel/interchange/traces/chrome_trace.h"
 #include "costmodel/prediction/device_match.h"
+#include "costmodel/prediction/stage_costs.h"
 #include "costmodel/report/text_gantt.h"
 #include "costmodel/text/progress.h"
 #include "costmodel/text/table.h"
@@ -46,9 +47,10 @@ std::vector<std::string> fit_texts(const stagecraft::Prediction& p, std::optiona
   return out;
 }
 
-/// `fits`: of each stage, see fit_texts. `assumption` is printed at the end. A "~" precedes figures that were measured
+/// `fits`: of each stage, see fit_texts. `notes` are printed at the end. A "~" precedes figures that were measured
 /// on another device.
-void print(const stagecraft::Prediction& p, const std::vector<std::string>& fits, const std::string& assumption) {
+void print(const stagecraft::Prediction& p, const std::vector<std::string>& fits,
+           const std::vector<std::string>& notes) {
   const std::string mark = p.other_device.empty() ? "" : "~";
   const auto time = [&](stagecraft::Seconds t) { return mark + format_seconds(t); };
   std::string out = "step " + time(p.iteration);
@@ -87,7 +89,9 @@ void print(const stagecraft::Prediction& p, const std::vector<std::string>& fits
     out += "~ marks figures that were not measured on this topology's devices: " + p.other_device + "\n";
   if (!p.backward_parts.empty()) out += "note: " + p.backward_parts + "\n";
   if (!p.message_processing.empty()) out += "note: " + p.message_processing + "\n";
-  if (!assumption.empty()) out += "note: " + assumption + "\n";
+  for (const std::string& note : notes) {
+    if (!note.empty()) out += "note: " + note + "\n";
+  }
   std::cerr << out;
 }
 
@@ -194,7 +198,7 @@ int main(int argc, char** argv) {
         prediction.other_device = graph.estimate == estimate ? scenario.other_device : estimate_text(graph);
         prediction.changes = changes;
         print(prediction, fit_texts(prediction, topology.device.memory, plan.positions()),
-              stagecraft::slowdown_assumption(graph, topology));
+              {stagecraft::data_wait_text(graph, topology, plan), stagecraft::slowdown_assumption(graph, topology)});
         if (!scale.empty()) {
           auto points = stagecraft::within("--scale", [&, &graph = graph, &topology = topology] {
             stagecraft::ShareProgress progress("predicting copies");

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "costmodel/bound_plan.h"
+#include "costmodel/prediction/stage_costs.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft {
@@ -163,7 +164,10 @@ TEST(Predict, WaitsForDataThatTakeLongerToLoadThanAMicrobatchToCompute) {
     return predicted(graph, topology, plan).stages[0].forward.value;
   };
   EXPECT_DOUBLE_EQ(forward(3.25_s), 1.25);
+  EXPECT_EQ(data_wait_text(graph, topology, BoundPlan(plan)), "");
   EXPECT_DOUBLE_EQ(forward(4_s), 2);
+  EXPECT_EQ(data_wait_text(graph, topology, BoundPlan(plan)),
+            "stage 0 waits for its data: loading a microbatch takes the host 4.00 s, the device computes 3.25 s");
   EXPECT_DOUBLE_EQ(predicted(graph, topology, plan).stages[1].forward.value, 1);
 }
 
