@@ -12,13 +12,13 @@ import sys
 import time
 from typing import Callable
 
-PASS, FAIL, MISSED = "PASS", "FAIL", "MISSED"
+PASS, FAIL, MISSED, SKIP = "PASS", "FAIL", "MISSED", "SKIP"
 PART_SECONDS = 530  # the limits of a part's steps add up to at most this: under nine minutes
 
 
 @dataclasses.dataclass
 class Verdict:
-    """The result of a step. MISSED: it ran correctly, but its number missed its goal."""
+    """The result of a step. MISSED: it ran correctly, but its number missed its goal. SKIP: a tool is missing."""
     status: str
     text: str
     number: float | None = None
@@ -171,7 +171,7 @@ def line(result: dict, width: int) -> str:
 def run(steps: list[Step], *, folder: str, path: str, environment: dict[str, str], facts: dict, out=sys.stdout) -> int:
     """Runs the steps in `folder`, prints a line each and a table at the end, and writes `path` after each step, so that
     nothing is lost if the whole is stopped. Each step's output goes to logs/ next to that file. Returns the exit
-    status: 0 if all passed."""
+    status: 0 if all passed or were skipped."""
     logs = os.path.join(os.path.dirname(os.path.abspath(path)), "logs")
     os.makedirs(logs, exist_ok=True)
     results: list[dict] = []
@@ -200,9 +200,10 @@ def run(steps: list[Step], *, folder: str, path: str, environment: dict[str, str
     print(f"\n{'':<6} {'step':<{width}}  result", file=out)
     for result in results:
         print(line(result, width), file=out)
-    passed, missed, failed = (sum(r["status"] == status for r in results) for status in (PASS, MISSED, FAIL))
-    print(f"{passed} passed, {missed} missed their goals, {failed} failed; {path}", file=out, flush=True)
-    return 0 if passed == len(results) else 1
+    passed, missed, failed, skipped = (sum(r["status"] == status for r in results) for status in (PASS, MISSED, FAIL, SKIP))
+    print(f"{passed} passed, {missed} missed their goals, {failed} failed"
+          + (f", {skipped} skipped" if skipped else "") + f"; {path}", file=out, flush=True)
+    return 0 if passed + skipped == len(results) else 1
 
 
 def write_json(path: str, value: object) -> None:

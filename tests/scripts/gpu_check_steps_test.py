@@ -14,7 +14,7 @@ sys.dont_write_bytecode = True
 
 import checks
 import steps
-from steps import FAIL, MISSED, PASS, Ended, Step, Verdict
+from steps import FAIL, MISSED, PASS, SKIP, Ended, Step, Verdict
 
 
 def shell(text, judge=lambda ended, _: Verdict(PASS if ended.status == 0 else FAIL, ended.how())):
@@ -52,6 +52,15 @@ class Runs(unittest.TestCase):
 
 
 class Runner(Runs):
+    def test_a_missing_tool_is_not_a_failure(self):
+        status, lines, document = self.run_steps(
+            Step("needs", 20, lambda place: Verdict(SKIP, "the tool is not installed")),
+            Step("passes", 20, shell("echo 0.05", number_below(0.15))))
+        self.assertEqual(status, 0)
+        self.assertRegex(lines[0], r"^SKIP   needs  +[\d.]+ s of 20 s  the tool is not installed$")
+        self.assertIn("1 passed, 0 missed their goals, 0 failed, 1 skipped", lines[-1])
+        self.assertEqual([step["status"] for step in document["steps"]], [SKIP, PASS])
+
     def test_a_line_for_each_and_none_ends_the_others(self):
         begin = time.monotonic()
         status, lines, document = self.run_steps(
