@@ -29,14 +29,14 @@ class KernelTracer {
   [[nodiscard]] virtual KernelTrace take() = 0;
 };
 
-/// A tracer called `name` that calls `make` when it is first told to record or to push an id. A tracer slows down every
-/// launch as long as it exists, even while it is stopped, so that what is timed before has nothing to bear.
+/// A tracer called `name` that calls `make` when it is first told to record or to push an id. From then on it slows
+/// down every launch, even while it is stopped; what is timed before is not slowed down.
 [[nodiscard]] std::unique_ptr<KernelTracer> make_late_tracer(std::string name,
                                                              std::function<std::unique_ptr<KernelTracer>()> make);
 
-/// A tracer that reads CUPTI's activity records. Throws DeviceError, with advice, if this build has no CUDA, if there
-/// is no driver or device, if another tool uses CUPTI (names the tool), if the user lacks the permission, or if a
-/// second copy of libcupti is loaded.
+/// A tracer that reads CUPTI's activity records. Throws DeviceError, with advice, if the build has no CUDA, no driver
+/// or device is found, another tool uses CUPTI (the message names it), the user lacks permission, or a second copy of
+/// libcupti is loaded.
 [[nodiscard]] std::unique_ptr<KernelTracer> make_cupti_tracer();
 
 /// Error message with advice for a `call` of CUPTI that failed with status `code`. `holder` is the name of the tool

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "costmodel/bound_plan.h"
+#include "costmodel/index.h"
 #include "costmodel/prediction/stage_costs.h"
 #include "tests/support/chains.h"
 
@@ -129,15 +130,20 @@ TEST(Predict, AddsTheForwardOnceMoreHoweverManySegmentsAreRecomputed) {
   }
 }
 
-TEST(Predict, AddsTheMeasuredLoadingOfInputsToTheStagesThatReadThem) {
-  Graph graph = chain_graph({1, 1}, {2, 2});
+/// An input that layer `reader` reads, with a measured forward time.
+void add_input(Graph& graph, int reader, Seconds forward) {
   Layer input;
   input.id = input.name = "data";
   input.kind = kInputKind;
   input.outputs = {Output{8_B, {}, "", false}};
-  input.forward = {0.5_s, {}, 7};
+  input.forward = {forward, {}, 7};
   graph.layers.push_back(input);
-  graph.edges.push_back({2, 1, 0});
+  graph.edges.push_back({to_int(graph.layers.size()) - 1, reader, 0});
+}
+
+TEST(Predict, AddsTheMeasuredLoadingOfInputsToTheStagesThatReadThem) {
+  Graph graph = chain_graph({1, 1}, {2, 2});
+  add_input(graph, 1, 0.5_s);
   const Topology topology = flat_topology(2);
   const Plan plan = make_plan(graph, topology, {{0, 1, -1}, {1, 1}}, {});
   EXPECT_DOUBLE_EQ(predicted(graph, topology, plan).stages[0].forward.value, 1);
@@ -150,13 +156,7 @@ TEST(Predict, AddsTheMeasuredLoadingOfInputsToTheStagesThatReadThem) {
 // hides 3.25 s of loading; of 4 s it waits for 0.75 s.
 TEST(Predict, WaitsForDataThatTakeLongerToLoadThanAMicrobatchToCompute) {
   Graph graph = chain_graph({1, 1}, {2, 2});
-  Layer input;
-  input.id = input.name = "data";
-  input.kind = kInputKind;
-  input.outputs = {Output{8_B, {}, "", false}};
-  input.forward = {0.25_s, {}, 7};
-  graph.layers.push_back(input);
-  graph.edges.push_back({2, 0, 0});
+  add_input(graph, 0, 0.25_s);
   const Topology topology = flat_topology(2);
   const Plan plan = make_plan(graph, topology, {{0, 1, -1}, {1, 1}}, {});
   const auto forward = [&](Seconds loading) {
@@ -174,13 +174,7 @@ TEST(Predict, WaitsForDataThatTakeLongerToLoadThanAMicrobatchToCompute) {
 TEST(Predict, WaitsForDataBesideAllStagesOfARank) {
   // Two chunks on one device: a microbatch keeps it busy for 3 + 3 s, so 5 s of loading are hidden.
   Graph graph = chain_graph({1, 1}, {2, 2});
-  Layer input;
-  input.id = input.name = "data";
-  input.kind = kInputKind;
-  input.outputs = {Output{8_B, {}, "", false}};
-  input.forward = {0_s, {}, 7};
-  graph.layers.push_back(input);
-  graph.edges.push_back({2, 0, 0});
+  add_input(graph, 0, 0_s);
   PlanSettings settings;
   settings.schedule = "interleaved-1f1b";
   settings.chunks = 2;

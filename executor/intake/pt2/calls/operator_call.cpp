@@ -105,6 +105,7 @@ std::optional<model::RecurrentKind> recurrent_kind(const c10::OperatorName& name
 
 /// `stack`: input, states, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first.
 void gather_weights(model::RecurrentKind kind, const std::vector<c10::IValue>& stack) {
+  if (!stack.at(0).toTensor().is_cuda()) return;  // spares a list of the weights in every call
   const std::vector<at::Tensor> weights = stack.at(2).toTensorVector();
   model::gather_recurrent_weights({.kind = kind,
                                    .weights = weights,
