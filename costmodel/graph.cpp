@@ -45,6 +45,7 @@ void check_layer(const Layer& layer, Bytes& sum) {
     check_timing(layer.backward_parts->inputs, where + "input-gradient time");
     check_timing(layer.backward_parts->weights, where + "weight-gradient time");
   }
+  if (layer.accumulation) check_timing(*layer.accumulation, where + "accumulation time");
   if (layer.update) check_timing(*layer.update, where + "update time");
   if (layer.loading) check_timing(*layer.loading, where + "loading time");
   add_bytes(sum, layer.parameter_bytes, where + "parameter bytes");
@@ -93,6 +94,11 @@ void validate(const Graph& graph) {
     if (layer.id.empty()) refuse("a layer has an empty id");
     if (!ids.insert(layer.id).second) refuse("layer id \"" + layer.id + "\" appears twice");
     check_layer(layer, bytes);
+  }
+  if (const auto& held = graph.in_flight_slowdown) {
+    if (held->microbatches < 2) refuse("an in-flight slowdown was measured with fewer than 2 microbatches");
+    if (!(held->factor >= 1) || !std::isfinite(held->factor))
+      refuse("the in-flight slowdown is below 1 or not a number");
   }
   for (const double factor : graph.slowdown) {
     if (!(factor >= 1) || !std::isfinite(factor)) refuse("a slowdown is below 1 or not a number");
@@ -144,6 +150,8 @@ Bytes activation_bytes(const Layer& layer) {
   for (const Output& output : layer.outputs) sum += output.bytes;
   return sum;
 }
+
+Bytes bytes_saved(const Layer& layer) { return layer.saved_bytes.value_or(activation_bytes(layer)); }
 
 bool is_input(const Layer& layer) { return layer.kind == kInputKind; }
 

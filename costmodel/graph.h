@@ -89,7 +89,9 @@ struct Layer {
   Timing forward;
   Timing backward;
   std::optional<BackwardParts> backward_parts;
-  std::optional<Timing> update;        ///< the optimizer's step on this layer's parameters
+  std::optional<Timing> accumulation = {};  ///< part of the backward that adds to gradients of earlier microbatches;
+                                            ///< the first backward of a step creates them instead
+  std::optional<Timing> update;             ///< the optimizer's step on this layer's parameters
   std::optional<Timing> loading = {};  ///< of an input on a GPU: the host's time to load a microbatch, while the device
                                        ///< computes; the forward is the upload
   std::vector<Output> outputs;
@@ -195,6 +197,14 @@ struct DeviceProfile {
   friend bool operator==(const DeviceProfile&, const DeviceProfile&) = default;
 };
 
+/// Forwards and backwards take `factor` times as long while a rank holds the activations of `microbatches` microbatches
+/// of the whole model at once, because caches hold fewer of them.
+struct InFlightSlowdown {
+  int microbatches = 2;
+  double factor = 1;
+  friend bool operator==(const InFlightSlowdown&, const InFlightSlowdown&) = default;
+};
+
 /// A directed acyclic graph of layers, with the costs of one microbatch on one device.
 struct Graph {
   std::string name;                                ///< of the model
@@ -212,6 +222,7 @@ struct Graph {
   /// slowdown[k-1]: factor on compute times while k ranks compute at once on the host of `device`; empty: hosts are not
   /// shared.
   std::vector<double> slowdown;
+  std::optional<InFlightSlowdown> in_flight_slowdown = {};  ///< absent: not measured
   std::optional<ProfileQuality> quality;
   std::optional<Estimate> estimate;  ///< present if the times were not measured on `device` but estimated
   std::vector<Layer> layers;
@@ -234,6 +245,9 @@ void validate(const Graph& graph);
 
 /// Bytes of all outputs of `layer`.
 [[nodiscard]] Bytes activation_bytes(const Layer& layer);
+
+/// Bytes that a layer keeps of a microbatch from forward to backward: saved_bytes, or all of its outputs without that.
+[[nodiscard]] Bytes bytes_saved(const Layer& layer);
 
 /// True for a layer that represents loaded data.
 [[nodiscard]] bool is_input(const Layer& layer);

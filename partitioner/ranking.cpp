@@ -239,14 +239,19 @@ Drafts drafts(const Graph& graph, const Topology& topology, const Constraints& c
 
 namespace {
 
-/// The least that the layer's forward and backward take under the schedule, in any stage.
-Seconds least_time(const Layer& layer, const PlanSettings& settings) {
+/// The least that the layer's forward and backward take under the schedule, in a stage with `replicas`, as a mean over
+/// the step.
+Seconds least_time(const Layer& layer, const PlanSettings& settings, int microbatches, int replicas) {
   if (!settings.listed.empty()) return layer.forward.median;
   const ScheduleEntry& schedule = schedule_by_name(settings.schedule);
   if (!schedule.trains) return layer.forward.median;
-  if (!schedule.splits_backward) return layer.forward.median + layer.backward.median;
-  const BackwardParts parts = backward_parts(layer);
-  return layer.forward.median + std::min(layer.backward.median, parts.inputs.median + parts.weights.median);
+  Seconds backward = layer.backward.median;
+  if (schedule.splits_backward) {
+    const BackwardParts parts = backward_parts(layer);
+    backward = std::min(backward, parts.inputs.median + parts.weights.median);
+  }
+  const Seconds spared = accumulation_time(layer) * creating_share(schedule, microbatches, replicas);
+  return layer.forward.median + std::max(Seconds(0), backward - spared);
 }
 
 /// A lower bound of the plan's step: the compute of the busiest rank.
@@ -257,10 +262,11 @@ Seconds least_iteration(const Graph& graph, const BoundPlan& plan, const PlanSet
   Seconds out;
   for (int position = 0; position < plan.positions(); ++position) {
     Seconds time;
-    for (const int s : plan.stages_at(position)) {
-      for (const Layer* layer : layers[to_index(s)]) time += least_time(*layer, settings) * closure;
-    }
     const int replicas = plan.replicas(position);
+    for (const int s : plan.stages_at(position)) {
+      for (const Layer* layer : layers[to_index(s)])
+        time += least_time(*layer, settings, plan.plan().microbatches, replicas) * closure;
+    }
     const double most = microbatches ? (plan.plan().microbatches + replicas - 1) / replicas
                                      : static_cast<double>(plan.plan().microbatches) / replicas;
     out = std::max(out, time * most);

@@ -21,6 +21,7 @@
 #include "executor/device/memory_tracker.h"
 #include "executor/model/stage_layers.h"
 #include "profiler/concurrent_time.h"
+#include "profiler/in_flight_slowdown.h"
 #include "profiler/layers/isolated.h"
 #include "profiler/layers/layer_alone.h"
 #include "profiler/layers/layer_work.h"
@@ -54,6 +55,12 @@ constexpr double kSampleShare = 0.85;
 constexpr double kSplitShare = 0.5;
 /// As kSampleShare, if several concurrent ranks come after them.
 constexpr double kSampleShareOfSeveral = 0.55;
+/// Share of the time that remains after the samples for several microbatches in flight.
+constexpr double kInFlightShare = 0.3;
+/// Of so many rows of samples, the last one also watches a backward that creates the gradients.
+constexpr std::size_t kRowsPerCreation = 2;
+/// Of these, so many are enough to tell a difference from noise.
+constexpr std::size_t kFewestCreations = 3;
 /// Rounds in which 1, 2, ... concurrent ranks take turns, so that a change of the machine's speed hits all alike.
 constexpr int kRoundsOfRanks = 5;
 /// Processors that other programs keep busy, above which they disturb a round.
@@ -103,6 +110,7 @@ class ProfileSession {
   void start_watch();
   void sample_steps();
   void summarize_steps();
+  void run_in_flight();
   void split_backwards();
   void run_layers_alone();
   void run_ranks_at_once();
@@ -129,6 +137,7 @@ class ProfileSession {
   /// Distrusts the profile if other programs kept the processors busy while `measured` used them.
   void judge_others(const device::ProcessorReport& use, const std::string& measured);
   void summarize_layers(const LayerSamples& samples);
+  void sample_creation();
 
   const model::Model& model_;
   const data::DataSource& data_;
@@ -150,11 +159,13 @@ class ProfileSession {
   double iteration_ = 0;           ///< seconds of the last iteration of the warm-up
   std::unique_ptr<Watch> watch_;
   Seconds rank_processes_time_;
-  device::ProcessorReport sampling_;          ///< of all rows
-  std::vector<double> plain_;                 ///< seconds of each unwatched step
-  std::vector<double> untraced_;              ///< the same before there was a tracer, if it would slow them down
-  LayerSamples rough_{model_.layers.size()};  ///< watched steps as they were seen
-  TraceQuality seen_;                         ///< of all watched steps
+  device::ProcessorReport sampling_;  ///< of all rows
+  std::vector<double> plain_;         ///< seconds of each unwatched step
+  std::vector<double> untraced_;      ///< the same before there was a tracer, if it would slow them down
+  std::vector<std::vector<double>> accumulating_{model_.layers.size()};  ///< by layer: seconds by which a backward that
+                                                                         ///< adds is longer than one that creates
+  LayerSamples rough_{model_.layers.size()};                             ///< watched steps as they were seen
+  TraceQuality seen_;                                                    ///< of all watched steps
   int step_ = 1;
 };
 
@@ -288,6 +299,17 @@ void ProfileSession::sample_row() {
     rough_.add(steps[i]);
     profile_.steps.push_back(std::move(steps[i]));
   }
+  if (host_ && profile_.steps.size() % kRowsPerCreation == 0) sample_creation();
+}
+
+/// Pairs the backwards of the last watched step with those of one that creates the gradients.
+void ProfileSession::sample_creation() {
+  subject_.watch(batch_, step_++, *watch_, /*creates_gradients=*/true);
+  const std::vector<StepShares> created = watch_->take();
+  for (std::size_t i = 0; i < accumulating_.size(); ++i) {
+    const LayerPhase part{static_cast<std::int64_t>(i), Phase::Backward};
+    accumulating_[i].push_back(in_seconds(profile_.steps.back().share_of(part) - created.front().share_of(part)));
+  }
 }
 
 void ProfileSession::judge_others(const device::ProcessorReport& use, const std::string& measured) {
@@ -344,6 +366,11 @@ void ProfileSession::summarize_layers(const LayerSamples& samples) {
     layer.forward = summarize(samples.forward[i]);
     layer.backward = summarize(samples.backward[i]);
     profile_.sum += layer.forward.median + layer.backward.median;
+    if (layer.parameter_bytes > Bytes(0) && accumulating_[i].size() >= kFewestCreations) {
+      Timing accumulation = summarize(accumulating_[i]);
+      accumulation.median = std::clamp(accumulation.median, Seconds(0), layer.backward.median);
+      layer.accumulation = accumulation;
+    }
     if (!layer.update_share) continue;
     layer.update = summarize(samples.update[i]);
     profile_.sum += layer.update->median;
@@ -365,6 +392,17 @@ StoppingRule ProfileSession::rule_of_layer(double most_seconds, double share) co
 
 Bytes ProfileSession::cache() const {
   return device_.is_cpu() ? Bytes(0) : device::gpu_properties(device_.index()).l2_bytes;
+}
+
+void ProfileSession::run_in_flight() {
+  if (!device_.is_cpu()) return;
+  watch_->pause();
+  tell("several microbatches in flight", 0);
+  Bytes saved;
+  for (const Layer& layer : layers()) saved += bytes_saved(layer);
+  graph().in_flight_slowdown = measure_in_flight_slowdown(subject_, batch_, saved, graph().iteration->median,
+                                                          kInFlightShare * std::max(0.0, limit_.left()));
+  if (!graph().in_flight_slowdown) profile_.cut.emplace_back("in-flight slowdown");
 }
 
 void ProfileSession::split_backwards() {
@@ -484,6 +522,7 @@ Profile profile_model(const model::Model& model, const data::DataSource& data, c
   session.start_watch();
   session.sample_steps();
   session.summarize_steps();
+  session.run_in_flight();
   session.split_backwards();
   session.run_layers_alone();
   session.run_ranks_at_once();

@@ -261,6 +261,7 @@ Graph with_calibration(Graph graph, const Calibration& calibration) {
     for (Layer& layer : layers) {
       scale(layer.forward, calibration.compute);
       scale(layer.backward, calibration.compute);
+      if (layer.accumulation) scale(*layer.accumulation, calibration.compute);
       if (layer.update) scale(*layer.update, calibration.compute);
       if (layer.backward_parts) {
         scale(layer.backward_parts->inputs, calibration.compute);

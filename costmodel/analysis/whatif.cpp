@@ -100,6 +100,7 @@ void scale(Timing& timing, double by) {
 void scale(Layer& layer, double by) {
   scale(layer.forward, by);
   scale(layer.backward, by);
+  if (layer.accumulation) scale(*layer.accumulation, by);
   if (layer.update) scale(*layer.update, by);
   if (layer.backward_parts) {
     scale(layer.backward_parts->inputs, by);

@@ -2,12 +2,13 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/index.h"
+#include "costmodel/schedule.h"
 
 namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.graph";
-constexpr int kVersion = 9;
+constexpr int kVersion = 10;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 
 Timing read_timing(const Cursor& at) {
@@ -180,6 +181,11 @@ Json work_json(const Work& work) {
   return out;
 }
 
+double read_factor(const Cursor& at) {
+  if (at.number() < 1) at.fail_type("a factor of at least 1");
+  return at.number();
+}
+
 Layer read_layer(const Cursor& at) {
   Fields fields(at);
   Layer out;
@@ -189,6 +195,7 @@ Layer read_layer(const Cursor& at) {
   out.forward = read_timing(fields.required("forward"));
   out.backward = read_timing(fields.required("backward"));
   if (const auto v = fields.optional("backward_parts")) out.backward_parts = read_parts(*v);
+  if (const auto v = fields.optional("accumulation")) out.accumulation = read_timing(*v);
   if (const auto v = fields.optional("update")) out.update = read_timing(*v);
   if (const auto v = fields.optional("loading")) out.loading = read_timing(*v);
   out.outputs = fields.required("outputs").list(read_output);
@@ -225,6 +232,7 @@ Json layer_json(const Layer& layer) {
   out["forward"] = timing_json(layer.forward);
   out["backward"] = timing_json(layer.backward);
   if (layer.backward_parts) out["backward_parts"] = parts_json(*layer.backward_parts);
+  if (layer.accumulation) out["accumulation"] = timing_json(*layer.accumulation);
   if (layer.update) out["update"] = timing_json(*layer.update);
   if (layer.loading) out["loading"] = timing_json(*layer.loading);
   out["outputs"] = Json::array();
@@ -273,11 +281,12 @@ Graph parse_graph(const std::string& text, const std::string& file) {
     if (const auto count = device.optional("host_processors")) out.device.host_processors = read_processors(*count);
     device.done();
   }
-  if (const auto v = fields.optional("slowdown")) {
-    out.slowdown = v->list([](const Cursor& c) {
-      if (c.number() < 1) c.fail_type("a factor of at least 1");
-      return c.number();
-    });
+  if (const auto v = fields.optional("slowdown")) { out.slowdown = v->list(read_factor); }
+  if (const auto v = fields.optional("in_flight_slowdown")) {
+    Fields slowdown(*v);
+    out.in_flight_slowdown = InFlightSlowdown{to_int(slowdown.required("microbatches").integer(2, kMostMicrobatches)),
+                                              read_factor(slowdown.required("factor"))};
+    slowdown.done();
   }
   if (const auto v = fields.optional("quality")) out.quality = read_quality(*v);
   if (const auto v = fields.optional("estimate")) out.estimate = read_estimate(*v);
@@ -329,6 +338,9 @@ std::string graph_json(const Graph& graph) {
     if (graph.device.host_processors > 0) device["host_processors"] = graph.device.host_processors;
   }
   if (!graph.slowdown.empty()) out["slowdown"] = graph.slowdown;
+  if (graph.in_flight_slowdown)
+    out["in_flight_slowdown"] =
+        Json{{"microbatches", graph.in_flight_slowdown->microbatches}, {"factor", graph.in_flight_slowdown->factor}};
   if (graph.quality) out["quality"] = quality_json(*graph.quality);
   if (graph.estimate) out["estimate"] = estimate_json(*graph.estimate);
   out["layers"] = Json::array();

@@ -45,7 +45,7 @@ std::vector<std::string_view> split(std::string_view text, std::string_view sepa
   }
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   return text.size() <= 80 ? fmt::format("\"{}\"", text) : fmt::format("\"{}...\"", text.substr(0, 77));
 }
 
@@ -174,12 +174,12 @@ class Reader {
   }
 
   void read_layer(std::string_view line) {
-    if (!graph_.edges.empty()) fail("found a layer after an edge, expected all layers first: " + quoted(line));
+    if (!graph_.edges.empty()) fail("found a layer after an edge, expected all layers first: " + in_quotes(line));
     const std::vector<std::string_view> parts = split(line, kSeparator);
     if (parts.size() != 3 && parts.size() != 4) {
       fail(fmt::format(
           "found {} parts, expected \"ID -- DESC -- META\" or, with a stage, \"ID -- DESC -- META -- stage_id=N\": {}",
-          parts.size(), quoted(line)));
+          parts.size(), in_quotes(line)));
     }
     Layer layer;
     layer.id = parts[0];
@@ -195,7 +195,7 @@ class Reader {
 
   void read_meta(std::string_view meta, Layer& layer) {
     const std::vector<std::string_view> fields = split(meta, ", ");
-    if (fields.size() != 4) fail(fmt::format("found {} fields, expected 4: {}", fields.size(), quoted(meta)));
+    if (fields.size() != 4) fail(fmt::format("found {} fields, expected 4: {}", fields.size(), in_quotes(meta)));
     Texts& texts = texts_.emplace_back();
     texts.forward = field(fields[0], kForward);
     texts.backward = field(fields[1], kBackward);
@@ -211,21 +211,21 @@ class Reader {
 
   std::string field(std::string_view text, std::string_view key) const {
     if (!text.starts_with(key) || text.substr(key.size(), 1) != "=") {
-      fail(fmt::format("found {}, expected \"{}=...\"", quoted(text), key));
+      fail(fmt::format("found {}, expected \"{}=...\"", in_quotes(text), key));
     }
     return std::string(text.substr(key.size() + 1));
   }
 
   Seconds time(std::string_view text, const char* key) const {
     const std::optional<Seconds> value = milliseconds(text);
-    if (!value) fail(fmt::format("{}: found {}, expected milliseconds from 0 to 1e15", key, quoted(text)));
+    if (!value) fail(fmt::format("{}: found {}, expected milliseconds from 0 to 1e15", key, in_quotes(text)));
     return *value;
   }
 
   Bytes bytes(std::string_view text, const char* key) const {
     const std::optional<Bytes> value = whole_bytes(text);
     if (!value)
-      fail(fmt::format("{}: found {}, expected an integer number of bytes from 0 to 2^60", key, quoted(text)));
+      fail(fmt::format("{}: found {}, expected an integer number of bytes from 0 to 2^60", key, in_quotes(text)));
     return *value;
   }
 
@@ -235,25 +235,25 @@ class Reader {
     int value = -1;
     (void)std::from_chars(number.data(), number.data() + number.size(), value);
     if (value < 0 || value > kMostStage || std::to_string(value) != number) {
-      fail(fmt::format("stage_id: found {}, expected an integer from 0 to {}", quoted(number), kMostStage));
+      fail(fmt::format("stage_id: found {}, expected an integer from 0 to {}", in_quotes(number), kMostStage));
     }
     return value;
   }
 
   void read_edge(std::string_view line) {
     const std::vector<std::string_view> parts = split(line, kSeparator);
-    if (parts.size() != 2) fail("found an edge " + quoted(line) + ", expected \"SOURCE -- DESTINATION\"");
+    if (parts.size() != 2) fail("found an edge " + in_quotes(line) + ", expected \"SOURCE -- DESTINATION\"");
     const auto layer = [&](std::string_view id) {
       const auto it = index_.find(std::string(id));
-      if (it == index_.end()) fail(fmt::format("layer {} of the edge is not declared above", quoted(id)));
+      if (it == index_.end()) fail(fmt::format("layer {} of the edge is not declared above", in_quotes(id)));
       return it->second;
     };
     const Edge edge{layer(parts[0]), layer(parts[1]), {}};
-    if (edge.source == edge.destination) fail(fmt::format("layer {} has an edge to itself", quoted(parts[0])));
+    if (edge.source == edge.destination) fail(fmt::format("layer {} has an edge to itself", in_quotes(parts[0])));
     if (is_input(graph_.layers[to_index(edge.destination)])) {
-      fail(fmt::format("layer {} is an input, expected no edge into it", quoted(parts[1])));
+      fail(fmt::format("layer {} is an input, expected no edge into it", in_quotes(parts[1])));
     }
-    if (!edges_.insert({edge.source, edge.destination}).second) fail("edge " + quoted(line) + " is already above");
+    if (!edges_.insert({edge.source, edge.destination}).second) fail("edge " + in_quotes(line) + " is already above");
     graph_.edges.push_back(edge);
   }
 
@@ -276,7 +276,7 @@ class Reader {
       (acyclic(middle) ? good : bad) = middle;
     }
     number_ = graph_.layers.size() + bad;
-    fail("edge " + quoted(lines_[number_ - 1].substr(1)) + " closes a cycle; a graph must be acyclic");
+    fail("edge " + in_quotes(lines_[number_ - 1].substr(1)) + " closes a cycle; a graph must be acyclic");
   }
 
   /// Notes the decimals of most activation sizes, and each text that pipedream_text would write otherwise.
@@ -343,7 +343,7 @@ std::string layer_line(const Graph& graph, const Layer& layer, int decimals) {
   if (shown.starts_with(kInputKind) && !is_input(layer)) {
     throw std::invalid_argument(fmt::format(
         "layer \"{}\": the profile would call it {}, and names that begin with \"Input\" are loaded data there",
-        layer.id, quoted(shown)));
+        layer.id, in_quotes(shown)));
   }
   std::string line = layer.id + std::string(kSeparator) + shown + std::string(kSeparator);
   line += time(kForward, layer.forward.median) + ", " + time(kBackward, layer.backward.median) + ", ";
@@ -356,7 +356,7 @@ std::string layer_line(const Graph& graph, const Layer& layer, int decimals) {
       line.find_first_of("\r\n") != line.npos) {
     throw std::invalid_argument(
         fmt::format("layer \"{}\", named {}: a PipeDream profile cannot have \" -- \" or a line end in either",
-                    layer.id, quoted(layer.name)));
+                    layer.id, in_quotes(layer.name)));
   }
   if (layer.stage) line += fmt::format("{}stage_id={}", kSeparator, *layer.stage);
   return line;

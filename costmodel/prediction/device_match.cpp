@@ -197,6 +197,7 @@ std::string slowdown_assumption(const Graph& graph, const Topology& topology) {
 
 Graph without_host(Graph graph) {
   graph.slowdown.clear();
+  graph.in_flight_slowdown.reset();
   const auto clear = [](std::vector<Layer>& layers) {
     for (Layer& layer : layers) {
       if (!is_input(layer)) continue;

@@ -76,7 +76,7 @@ StageMemories::Recomputed StageMemories::recomputed(int stage) const {
   for (const int i : members_[to_index(stage)].layers) {
     const Layer& layer = graph_.layers[to_index(i)];
     Bytes& sum = saved[segment_of.at(i)];
-    sum += layer.saved_bytes.value_or(activation_bytes(layer));
+    sum += bytes_saved(layer);
     out.largest = std::max(out.largest, sum);
   }
   std::set<std::pair<int, int>> crossing;  // layer and output, -1: all of them
@@ -120,7 +120,7 @@ RankMemory StageMemories::operator()(int stage, int in_flight) const {
     const Layer& layer = graph_.layers[to_index(i)];
     parameters += layer.parameter_bytes;
     frozen += layer.frozen_bytes;
-    saved += layer.saved_bytes.value_or(activation_bytes(layer));
+    saved += bytes_saved(layer);
     largest = std::max(largest, activation_bytes(layer));
     workspace = std::max(workspace, layer.workspace_bytes.value_or(activation_bytes(layer)));
   }

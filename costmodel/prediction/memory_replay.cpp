@@ -71,7 +71,7 @@ StageNeeds needs_of(const Graph& graph, const BoundPlan& plan, const StageMemori
     out.measured = out.measured && layer.saved_bytes && layer.workspace_bytes;
     beside = std::max(beside, workspace - saved);
     growing = std::max(growing, workspace - saved + gradients);
-    saved += layer.saved_bytes.value_or(activation_bytes(layer));
+    saved += bytes_saved(layer);
     gradients += layer.parameter_bytes;
   }
   Bytes kept;

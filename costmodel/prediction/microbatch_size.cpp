@@ -100,6 +100,7 @@ Layer resized(const Layer& a, const Layer& b, const Line& line, bool nearer_to_b
   out.forward = line.between(a.forward, b.forward);
   out.loading = line.between(a.loading, b.loading);
   out.backward = line.between(a.backward, b.backward);
+  out.accumulation = nearer_to_b ? b.accumulation : a.accumulation;  // of the parameters, whatever the samples
   out.backward_parts = line.between(a.backward_parts, b.backward_parts);
   for (std::size_t i = 0; i < a.outputs.size(); ++i) out.outputs[i] = resized(a.outputs[i], b.outputs[i], line, a.id);
   out.saved_bytes = line.between(a.saved_bytes, b.saved_bytes);

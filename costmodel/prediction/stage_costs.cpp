@@ -11,6 +11,7 @@
 #include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/device_types.h"
 #include "costmodel/prediction/memory.h"
+#include "costmodel/prediction/transfer_costs.h"
 #include "costmodel/text/units_text.h"
 
 namespace stagecraft {
@@ -91,28 +92,54 @@ std::vector<ReduceBucket> reduce_buckets(const std::vector<const Layer*>& layers
 }
 
 /// Costs of a microbatch and an update of a stage, without data loading and reduce. `parts`: of its backward, if the
-/// schedule splits it.
+/// schedule splits it. `creating`: creating_share.
 StageCost compute_cost(const std::vector<const Layer*>& layers, bool recompute, const SplitBackwardTimes* parts,
-                       double closure) {
+                       double closure, double creating) {
   StageCost out;
+  Seconds accumulation;
   for (const Layer* layer : layers) {
     out.forward += layer->forward.median;
     out.backward += layer->backward.median;
+    accumulation += accumulation_time(*layer);
     if (layer->update) out.update += layer->update->median;
   }
+  const Seconds spared = accumulation * (creating * closure);
+  const auto without = [&](Seconds time) { return std::max(time - spared, Seconds(0)); };
   out.forward = out.forward * closure;
-  out.backward = out.backward * closure;
+  out.backward = without(out.backward * closure);
   out.update = out.update * closure;
   if (parts) {
     out.whole_backward = out.backward;
     out.backward = parts->inputs * closure;
     out.weight_gradient = parts->weights * closure;
+    (out.weight_gradient > Seconds(0) ? out.weight_gradient : out.backward) =
+        without(out.weight_gradient > Seconds(0) ? out.weight_gradient : out.backward);
   }
   if (recompute) {
     out.backward += out.forward;
     if (out.whole_backward) *out.whole_backward += out.forward;
   }
   return out;
+}
+
+/// Multiplies the forward and the backward of a stage by its in_flight_factor.
+void slow_in_flight(StageCost& cost, const Graph& graph, const std::vector<const Layer*>& layers, int held) {
+  Bytes saved;
+  Bytes all;
+  for (const Layer* layer : layers) saved += bytes_saved(*layer);
+  for (const Layer& layer : graph.layers) all += is_input(layer) ? Bytes(0) : bytes_saved(layer);
+  const double factor = in_flight_factor(graph, saved, all, held);
+  for (Seconds StageCost::* part : {&StageCost::forward, &StageCost::backward, &StageCost::weight_gradient})
+    cost.*part = cost.*part * factor;
+  if (cost.whole_backward) *cost.whole_backward = *cost.whole_backward * factor;
+}
+
+/// The part of a measured update that an update without division takes: it looks for values that are not finite (reads
+/// the gradient), divides the gradient (reads and writes it), and reads and writes the parameter and the optimizer's
+/// state, all bound by memory. Without division the gradient is not written.
+double undivided_part(const Graph& graph) {
+  const double state = 2.0 * static_cast<double>(graph.optimizer_state_values);
+  return (4 + state) / (5 + state);
 }
 
 /// Time of the copy of its parameters that an asynchronous stage makes in an update, if older versions are in use. It
@@ -154,12 +181,23 @@ std::vector<StageCost> costs_without_waits(const Graph& graph, const Topology& t
   const std::vector<Bytes> tied = bytes_of_tied(graph, plan);
   std::vector<SplitBackwardTimes> parts;
   if (plan.schedule().splits_backward) parts = split_backward_times(graph, plan);
+  const PipelineShape shape = plan.shape();
+  const bool keeps = graph.in_flight_slowdown && plan.plan().chunks == 1 && plan.schedule().trains &&
+                     !plan.schedule().needs_lists && !take_turns(graph, plan, topology);
   std::vector<StageCost> out;
   for (int s = 0; s < plan.stages(); ++s) {
-    StageCost cost = compute_cost(layers[to_index(s)], plan.plan().stages[to_index(s)].recompute,
-                                  parts.empty() ? nullptr : &parts[to_index(s)], closure);
+    const bool recomputes = plan.plan().stages[to_index(s)].recompute;
+    StageCost cost = compute_cost(layers[to_index(s)], recomputes, parts.empty() ? nullptr : &parts[to_index(s)],
+                                  closure, creating_share(plan.schedule(), plan.plan().microbatches, plan.replicas(s)));
+    if (keeps && !recomputes)
+      slow_in_flight(cost, graph, layers[to_index(s)], plan.schedule().in_flight_bound(shape, s));
     cost.forward += inputs[to_index(s)].forward;
-    cost.update += copy_time(graph, plan, s, cost.update);
+    const Seconds copy = copy_time(graph, plan, s, cost.update);
+    const bool divides =
+        plan.schedule().weights != Weights::Newest || plan.replicas(s) > 1 ||
+        std::ranges::none_of(layers[to_index(s)], [](const Layer* each) { return each->accumulation.has_value(); });
+    if (!divides) cost.update = cost.update * undivided_part(graph);
+    cost.update += copy;
     add_reduce(cost, layers[to_index(s)], topology, plan, s, tied, closure);
     out.push_back(std::move(cost));
   }
@@ -188,6 +226,25 @@ double closure_factor(const std::vector<Layer>& layers, const std::optional<Timi
   }
   if (!iteration || sum <= Seconds(0) || iteration->median <= Seconds(0)) return 1;
   return iteration->median / sum;
+}
+
+Seconds accumulation_time(const Layer& layer) {
+  const Seconds weights = backward_parts(layer).weights.median;
+  const Seconds most = weights > Seconds(0) ? std::min(weights, layer.backward.median) : layer.backward.median;
+  return std::min(most, layer.accumulation.value_or(Timing{}).median);
+}
+
+double creating_share(const ScheduleEntry& schedule, int microbatches, int replicas) {
+  if (schedule.weights == Weights::Newest) return 1;
+  if (schedule.weights == Weights::Flushed && replicas > 1) return 0;
+  return std::min(1.0, static_cast<double>(replicas) / std::max(1, microbatches));
+}
+
+double in_flight_factor(const Graph& graph, Bytes saved, Bytes all, int held) {
+  if (!graph.in_flight_slowdown || all <= Bytes(0)) return 1;
+  const auto [microbatches, factor] = *graph.in_flight_slowdown;
+  const double models = held * static_cast<double>(saved.value) / static_cast<double>(all.value);
+  return 1 + (factor - 1) * std::clamp((models - 1) / (microbatches - 1), 0.0, 1.0);
 }
 
 double closure_factor(const Graph& graph) { return closure_factor(graph.layers, graph.iteration); }

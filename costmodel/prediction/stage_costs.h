@@ -6,6 +6,7 @@
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/graph.h"
+#include "costmodel/schedule.h"
 #include "costmodel/simulation/simulate.h"
 #include "costmodel/topology.h"
 
@@ -17,12 +18,29 @@ namespace stagecraft {
 /// The same of the layers' times on one type of devices, such as those of a DeviceProfile.
 [[nodiscard]] double closure_factor(const std::vector<Layer>& layers, const std::optional<Timing>& iteration);
 
+/// Layer::accumulation, 0 if it was not measured, at most the backward and the part of it that computes weight
+/// gradients.
+[[nodiscard]] Seconds accumulation_time(const Layer& layer);
+
+/// The share of a stage's backwards that create its gradients instead of adding to them: of the `microbatches` of a
+/// step, the first of each update. 0 where replicas of a synchronous schedule add to one buffer.
+[[nodiscard]] double creating_share(const ScheduleEntry& schedule, int microbatches, int replicas);
+
+/// The factor by which a stage's forwards and backwards take longer because it holds `held` microbatches, with `saved`
+/// bytes each, of a model that saves `all`. Linear in the bytes held, from one microbatch of the whole model up to the
+/// number at which Graph::in_flight_slowdown was measured; 1 without that.
+[[nodiscard]] double in_flight_factor(const Graph& graph, Bytes saved, Bytes all, int held);
+
 /// What each stage's actions cost, from its layers' times multiplied by closure_factor:
 ///   forward: with the forward of the inputs that the stage reads (on a CPU their loading, on a GPU their upload), and
 ///     what their loading beside a GPU exceeds the rank's work on a microbatch by; inputs of imported profiles, which
 ///     have no count, do not matter;
 ///   backward: with the forward again where the stage recomputes; in the parts of split_backward_times if the schedule
-///     splits it;
+///     splits it; less the accumulation of those that create gradients, as a mean over all (creating_share); like the
+///     forward multiplied by in_flight_factor, unless the stage recomputes, has chunks or runs listed actions, or ranks
+///     take turns on the host's processors, so that each finds the caches filled by others anyway;
+///   update: of a schedule that updates after every gradient, without the division by their number, and with a copy of
+///     the parameters where older versions are in use;
 ///   reduce or buckets: the sum over the replicas of all parameters but those shared with other stages;
 ///   tied: the sums of the parameters in BoundPlan::shared, each over its holders, one after the other.
 /// A stage is timed on the type of its devices; where its replicas are of several types, on the slowest of them.

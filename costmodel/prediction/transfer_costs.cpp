@@ -60,6 +60,11 @@ std::vector<int> hosts_of(const BoundPlan& plan, const Topology& topology) {
   return out;
 }
 
+bool take_turns(const Graph& graph, const BoundPlan& plan, const Topology& topology) {
+  const int processors = shared_processors(topology);
+  return processors > 0 && most_on_one_host(plan, topology) * threads_of(graph) > processors;
+}
+
 MessageThread message_thread(const BoundPlan& plan, const Topology& topology) {
   const std::vector<int> hosts = hosts_of(plan, topology);
   const bool several = std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to<>()) != hosts.end();
@@ -76,10 +81,9 @@ bool charges_messages(const Graph& graph, const BoundPlan& plan, const Topology&
 
 std::string message_processing_assumption(const Graph& graph, const Topology& topology, const BoundPlan& plan) {
   const int processors = shared_processors(topology);
-  const int ranks = most_on_one_host(plan, topology);
-  if (processors == 0 || plan.plan().boundaries.empty() || ranks * threads_of(graph) <= processors) return "";
+  if (plan.plan().boundaries.empty() || !take_turns(graph, plan, topology)) return "";
   if (topology.levels.front().link.processing) return "";
-  return std::to_string(ranks) + " ranks share " + std::to_string(processors) +
+  return std::to_string(most_on_one_host(plan, topology)) + " ranks share " + std::to_string(processors) +
          (processors == 1 ? " processor" : " processors") +
          "; messages are assumed to take no processor time, because the topology does not say how much";
 }

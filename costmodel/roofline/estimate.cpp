@@ -176,6 +176,7 @@ void estimate_layer(Layer& layer, const Machine& target, const Measured* measure
   layer.forward_share.reset();
   layer.backward_share.reset();
   layer.update_share.reset();
+  layer.accumulation.reset();
   if (is_input(layer)) {
     layer.forward = {};
     layer.loading.reset();
@@ -194,6 +195,7 @@ void estimate_layer(Layer& layer, const Machine& target, const Measured* measure
 void forget_measurement(Graph& graph, const Machine& target) {
   graph.iteration.reset();
   graph.slowdown.clear();
+  graph.in_flight_slowdown.reset();
   graph.quality.reset();
   graph.conditions = {};
   graph.allow_tf32.reset();

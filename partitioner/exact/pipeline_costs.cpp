@@ -45,16 +45,21 @@ NodeCosts costs_of(const Layer& layer, const ScheduleEntry& schedule, const Plan
   const bool listed = !settings.listed.empty();  // its lists may leave a backward out
   const BackwardParts parts = backward_parts(layer);
   const Seconds again = settings.recompute ? out.forward : Seconds(0);
-  out.backward = layer.backward.median * closure + again;
-  out.inputs = parts.inputs.median * closure;
-  out.weights = parts.weights.median * closure;
+  // What replicas would spare at most.
+  const double creating = schedule.weights == Weights::Flushed ? creating_share(schedule, settings.microbatches, 1) : 1;
+  const Seconds spared = accumulation_time(layer) * creating;
+  const auto without = [&](Seconds time) { return larger(Seconds(0), time - spared) * closure; };
+  const Seconds whole = without(layer.backward.median);
+  out.backward = whole + again;
+  out.inputs = parts.weights.median > Seconds(0) ? parts.inputs.median * closure : without(parts.inputs.median);
+  out.weights = without(parts.weights.median);
   out.separable = parts.separable;
   if (layer.update) out.update = layer.update->median * closure;
-  const Seconds split = std::min(layer.backward.median, parts.inputs.median + parts.weights.median) * closure;
-  if (!listed) out.least += again + (schedule.splits_backward ? split : layer.backward.median * closure);
+  const Seconds split = std::min(whole, out.inputs + out.weights);
+  if (!listed) out.least += again + (schedule.splits_backward ? split : whole);
   if (!schedule.splits_backward && !listed) out.least_return = out.backward;
   out.kept += layer.parameter_bytes * (1 + optimizer_values);
-  if (!settings.recompute) out.saved = layer.saved_bytes.value_or(activation_bytes(layer));
+  if (!settings.recompute) out.saved = bytes_saved(layer);
   out.kept += out.saved;
   return out;
 }

@@ -90,10 +90,14 @@ void Subject::iterate(const std::vector<at::Tensor>& batch, int step, StepTimer&
   timer.end();
 }
 
-void Subject::watch(const std::vector<at::Tensor>& batch, int step, Watch& watch) {
+void Subject::watch(const std::vector<at::Tensor>& batch, int step, Watch& watch, bool creates_gradients) {
   const device::ScopedRange range(watched_range_, step);
   watch.begin_part({.phase = Phase::Data});
-  clear_gradients();
+  if (creates_gradients) {
+    for (stage::Parameter& parameter : program_.parameters()) parameter.value.mutable_grad() = at::Tensor();
+  } else {
+    clear_gradients();
+  }
   watch.end_part();
   watch.begin_step(step);
   stage::Flight flight = program_.forward({}, batch, step, 0, true, &watch);
@@ -109,6 +113,20 @@ void Subject::watch(const std::vector<at::Tensor>& batch, int step, Watch& watch
   if (layers_.empty()) update(0, program_.parameters(), *whole_);
   for (const LayerUpdate& each : layers_) update(each.layer, each.parameters, *each.optimizer);
   watch.end_step();
+}
+
+void Subject::run_microbatches(const std::vector<at::Tensor>& batch, int count, bool in_flight, StepTimer& timer) {
+  clear_gradients();
+  std::vector<stage::Flight> flights;
+  timer.begin();
+  for (int i = 0; i < count; ++i) {
+    flights.push_back(program_.forward({}, batch, 0, i));
+    if (in_flight) continue;
+    (void)program_.backward(std::move(flights.back()), {});
+    flights.clear();
+  }
+  for (stage::Flight& flight : flights) (void)program_.backward(std::move(flight), {});
+  timer.end();
 }
 
 void Subject::observe(const std::vector<at::Tensor>& batch, stage::LayerObserver& forward,

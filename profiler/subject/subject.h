@@ -25,7 +25,8 @@ class StepTimer {
 };
 
 /// A model as one stage, with its optimizer at learning rate 0: the work is that of training, but the parameters do not
-/// diverge. Gradients accumulate into existing buffers, as they do for every microbatch of a step except the first.
+/// diverge. Unless said otherwise, gradients accumulate into existing buffers, as they do for every microbatch of a
+/// step except the first.
 class Subject {
  public:
   /// If `update_by_layer`, a watched update runs layer by layer. Otherwise one update covers all parameters, as in a
@@ -36,8 +37,12 @@ class Subject {
   [[nodiscard]] stage::StageProgram& program() { return program_; }
   /// Runs forward, backward and update as a run does. `timer` measures these, but not the clearing of gradients before.
   void iterate(const std::vector<at::Tensor>& batch, int step, StepTimer& timer);
-  /// The same, watched by `watch`.
-  void watch(const std::vector<at::Tensor>& batch, int step, Watch& watch);
+  /// The same, watched by `watch`. If `creates_gradients`, the backward creates the gradients, as that of a step's
+  /// first microbatch does.
+  void watch(const std::vector<at::Tensor>& batch, int step, Watch& watch, bool creates_gradients = false);
+  /// Runs forward and backward of `count` microbatches: all forwards first if `in_flight`, else each backward after its
+  /// forward. `timer` measures them together.
+  void run_microbatches(const std::vector<at::Tensor>& batch, int count, bool in_flight, StepTimer& timer);
   /// Runs forward and backward. `forward` observes the layers of the forward; the two functions are called right before
   /// and right after the backward.
   void observe(const std::vector<at::Tensor>& batch, stage::LayerObserver& forward,

@@ -39,6 +39,7 @@ inline Layer full_layer(const std::string& id) {
   layer.forward = {1.5_s, 0.25_s, 5, 0.5};
   layer.backward = {2_s, 0.5_s, 6, 0.5};
   layer.backward_parts = BackwardParts{{1.25_s, 0.25_s, 6, 0.5}, {1_s, 0.125_s, 6, 0.5}, false};
+  layer.accumulation = Timing{0.5_s, 0.125_s, 4, 0.5};
   layer.update = Timing{0.125_s, 0.0625_s, 7, 0.5};
   layer.loading = Timing{0.25_s, 0.0625_s, 8, 0.5};
   layer.outputs = {{16_B, {2, 2}, "float32", true, true}, {8_B, {2}, "int32", false, false}};
@@ -74,6 +75,7 @@ inline Graph full_graph() {
   graph.iteration = Timing{9_s, 0.5_s, 8, 0.5};
   graph.device = {"a processor", DeviceKind::Processor, 4};
   graph.slowdown = {1.0, 1.5};
+  graph.in_flight_slowdown = InFlightSlowdown{4, 1.25};
   ProfileQuality quality;
   quality.clock = "cupti";
   quality.trusted = false;

@@ -14,9 +14,11 @@
 namespace stagecraft::profiler {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
 
 /// The smallest number of samples that has a spread.
 ProfileOptions hasty() {
@@ -136,6 +138,34 @@ TEST(ProfileModel, ReportsTheTwoPartsOfEachBackward) {
     EXPECT_TRUE(part.spread);
   }
   EXPECT_FALSE(find(graph, "input:image").backward_parts);
+}
+
+TEST(ProfileModel, ReportsWhatAddingToGradientsTakes) {
+  ProfileOptions options = hasty();
+  options.rule.fewest = options.rule.least = 40;
+  // With two samples, a product of 1024 x 1024 takes about as long as adding its 4 MiB to a gradient.
+  const Graph graph =
+      profile("mlp", {{"inputs", "1024"}, {"width", "1024"}, {"layers", "2"}, {"classes", "3"}}, options).graph;
+  const Layer& wide = find(graph, "fc1");
+  ASSERT_TRUE(wide.accumulation);
+  EXPECT_GT(wide.accumulation->median, Seconds(0));
+  EXPECT_LT(wide.accumulation->median, wide.backward.median);
+  EXPECT_EQ(wide.accumulation->count, 20) << "every second sample";
+  EXPECT_FALSE(find(graph, "relu1").accumulation) << "has no parameters";
+  EXPECT_FALSE(profile("mlp", kTiny).graph.layers[1].accumulation) << "two pairs say nothing";
+}
+
+TEST(ProfileModel, RunsSeveralMicrobatchesInFlight) {
+  const Profile measured = profile("mlp", kTiny);
+  ASSERT_TRUE(measured.graph.in_flight_slowdown);
+  EXPECT_EQ(measured.graph.in_flight_slowdown->microbatches, 4);
+  EXPECT_GE(measured.graph.in_flight_slowdown->factor, 1);
+  EXPECT_THAT(measured.cut, IsEmpty());
+  ProfileOptions options = hasty();
+  options.most_seconds = 1e-9;
+  const Profile brief = profile("mlp", kTiny, options);
+  EXPECT_FALSE(brief.graph.in_flight_slowdown);
+  EXPECT_THAT(brief.cut, Contains("in-flight slowdown"));
 }
 
 TEST(ProfileModel, ReportsTheOptimizersState) {
@@ -276,7 +306,7 @@ TEST(ProfileModel, TakesOneSampleAndSaysWhatItLeftOutOnceTimeIsUp) {
   EXPECT_GT(find(profiled.graph, "fc1").forward.median, Seconds(0));
   EXPECT_TRUE(profiled.graph.slowdown.empty());
   EXPECT_GT(profiled.seconds, 1e-9);
-  EXPECT_THAT(profiled.cut, ElementsAre("warm-up of 3 iterations (1)", "bytes saved for backward",
+  EXPECT_THAT(profiled.cut, ElementsAre("warm-up of 3 iterations (1)", "bytes saved for backward", "in-flight slowdown",
                                         "backwards in two parts", "layers alone", "slowdown of 2 ranks"));
   // Memory is measured except for the bytes saved for backward; operators are counted as ever.
   const Graph whole = profile("mlp", kTiny).graph;
@@ -305,7 +335,8 @@ TEST(ProfileModel, SaysWhatItIsAt) {
   (void)profile_model(model, *data::make_data_source("synthetic", model, 1), options, [&](const ProfileProgress& p) {
     if (phases.empty() || phases.back() != p.phase) phases.push_back(p.phase);
   });
-  std::vector<std::string> expected{"warm-up", "memory", "measuring", "backward in two parts: fc2"};
+  std::vector<std::string> expected{"warm-up", "memory", "measuring", "several microbatches in flight",
+                                    "backward in two parts: fc2"};
   for (int round = 0; round < 5; ++round) expected.insert(expected.end(), {"1 at once", "2 at once"});
   EXPECT_EQ(phases, expected);
 }

@@ -55,6 +55,8 @@ inline Graph branching_graph(std::mt19937& random, int layers) {
   Graph graph;
   graph.name = "branching";
   graph.optimizer_state_values = up_to(2);
+  const bool measured = graph.optimizer_state_values == 2;  // what a profile measures besides times by layer
+  if (measured) graph.in_flight_slowdown = InFlightSlowdown{3, 1.2};
   const bool updates = up_to(1) == 0;
   const int width = 1 + up_to(3);
   for (int i = 0; i <= layers; ++i) {
@@ -69,6 +71,7 @@ inline Graph branching_graph(std::mt19937& random, int layers) {
       layer.forward.median = Seconds(0.001 * up_to(20));
       layer.backward.median = Seconds(0.001 * up_to(40));
       layer.parameter_bytes = Bytes(std::int64_t{4000} * up_to(20));
+      if (measured && layer.parameter_bytes > Bytes(0)) layer.accumulation = Timing{layer.backward.median * 0.4, {}, 9};
       if (updates) layer.update = Timing{Seconds(0.0005 * up_to(10)), {}, 0};
       if (i == 1 || up_to(6) == 0) graph.edges.push_back({0, i, 0});
       std::set<int> sources;

@@ -10,10 +10,10 @@
 namespace stagecraft::format {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::StartsWith;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
 
 /// `text` with the first `from` after `mark` replaced by `to`.
 std::string changed(std::string text, const std::string& from, const std::string& to, const std::string& mark = "") {
@@ -93,7 +93,7 @@ TEST(ReadGraph, ReadsVersion1) {
     layer.forward_work = layer.backward_work = {};
   }
   std::string text = graph_json(graph);
-  text.replace(text.find("\"version\": 9"), 12, "\"version\": 1");
+  text.replace(text.find("\"version\": 10"), 13, "\"version\": 1");
   EXPECT_EQ(parse_graph(text, "graph.json"), graph);
 }
 
@@ -106,7 +106,7 @@ TEST(ReadGraph, ReadsVersion4) {
     layer.forward_work = layer.backward_work = {};
   }
   std::string text = graph_json(graph);
-  text.replace(text.find("\"version\": 9"), 12, "\"version\": 4");
+  text.replace(text.find("\"version\": 10"), 13, "\"version\": 4");
   EXPECT_EQ(parse_graph(text, "graph.json"), graph);
 }
 
@@ -146,8 +146,9 @@ TEST(ReadGraph, NamesAnotherFormatAndVersion) {
   expect_refused("{}", "/: key \"format\" is missing");
   expect_refused("stagecraft.graph", "stagecraft.plan",
                  "/format: found \"stagecraft.plan\", expected \"stagecraft.graph\"");
-  expect_refused("\"version\": 9", "\"version\": 10", "/version: found version 10, this program reads version 1 to 9");
-  expect_refused("\"version\": 9", "\"version\": \"1\"", "/version: found \"1\", expected an integer");
+  expect_refused("\"version\": 10", "\"version\": 11",
+                 "/version: found version 11, this program reads version 1 to 10");
+  expect_refused("\"version\": 10", "\"version\": \"1\"", "/version: found \"1\", expected an integer");
 }
 
 TEST(ReadGraph, ListsTheKnownKeysForAnUnknownOne) {

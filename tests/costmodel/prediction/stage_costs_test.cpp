@@ -86,5 +86,82 @@ TEST(StageCosts, AddTheCopyOfAnUpdateThatKeepsOlderVersions) {
   EXPECT_EQ(updates("pipedream-2bw"), (std::vector<double>{14, 14, 14})) << "the step before is always needed";
 }
 
+TEST(StageCosts, SpareTheAccumulationOfBackwardsThatCreateGradients) {
+  // A backward of 4 s, of which 2 s add to gradients. Of 4 microbatches one creates them: 4 - 2 / 4 = 3.5 s. Two
+  // replicas add to one buffer from the first microbatch on; each of pipedream's updates has one gradient.
+  Graph graph = chain_graph({1, 1}, {4, 4});
+  for (Layer& layer : graph.layers) layer.accumulation = Timing{2_s, {}, 9};
+  const Topology topology = flat_topology(3);
+  const auto backwards = [&](const std::vector<int>& replicas, const std::string& schedule) {
+    std::vector<double> out;
+    const BoundPlan plan(one_layer_a_stage(graph, topology, replicas, schedule, 4));
+    for (const StageCost& cost : stage_costs(graph, topology, plan)) out.push_back(cost.backward.value);
+    return out;
+  };
+  EXPECT_EQ(backwards({1, 1}, "1f1b"), (std::vector<double>{3.5, 3.5}));
+  EXPECT_EQ(backwards({2, 1}, "1f1b"), (std::vector<double>{4, 3.5}));
+  EXPECT_EQ(backwards({2, 1}, "pipedream"), (std::vector<double>{2, 2}));
+  EXPECT_EQ(backwards({2, 1}, "pipedream-2bw"), (std::vector<double>{3, 3.5})) << "each replica has two of a step";
+}
+
+TEST(StageCosts, SpareTheAccumulationOfWeightGradients) {
+  // As above. Stage 0 returns no gradient and keeps its backward whole; the parts of stage 1's take 3 and 2 s.
+  Graph graph = chain_graph({1, 1}, {4, 4}, 8_B, 8_B);
+  for (Layer& layer : graph.layers) {
+    layer.accumulation = Timing{2_s, {}, 9};
+    layer.backward_parts = BackwardParts{{3_s, {}, 9}, {2_s, {}, 9}};
+  }
+  const Topology topology = flat_topology(2);
+  const BoundPlan plan(one_layer_a_stage(graph, topology, {1, 1}, "zb-h1", 4));
+  const auto costs = stage_costs(graph, topology, plan);
+  EXPECT_DOUBLE_EQ(costs[0].backward.value, 3.5);
+  EXPECT_DOUBLE_EQ(costs[0].weight_gradient.value, 0);
+  EXPECT_DOUBLE_EQ(costs[1].backward.value, 3);
+  EXPECT_DOUBLE_EQ(costs[1].weight_gradient.value, 1.5);
+  EXPECT_DOUBLE_EQ(costs[1].whole_backward.value().value, 3.5);
+}
+
+TEST(StageCosts, DivideNoGradientThatIsUpdatedAlone) {
+  // Without optimizer state, an update passes five times over the parameters, and without division four times. The copy
+  // of stage 0 is two thirds of the measured update.
+  Graph graph = chain_graph({1, 1}, {4, 4});
+  for (Layer& layer : graph.layers) {
+    layer.accumulation = Timing{2_s, {}, 9};
+    layer.update = Timing{15_s, {}, 9};
+  }
+  const Topology topology = flat_topology(3);
+  const auto updates = [&](const std::vector<int>& replicas) {
+    std::vector<double> out;
+    const BoundPlan plan(one_layer_a_stage(graph, topology, replicas, "pipedream", 4));
+    for (const StageCost& cost : stage_costs(graph, topology, plan)) out.push_back(cost.update.value);
+    return out;
+  };
+  EXPECT_EQ(updates({1, 1}), (std::vector<double>{12 + 10, 12}));
+  EXPECT_EQ(updates({1, 2}), (std::vector<double>{12 + 10, 15})) << "the mean of two gradients";
+}
+
+TEST(StageCosts, SlowAStageThatHoldsManyMicrobatches) {
+  // Each layer saves half of what the model does. Four microbatches of the model take 1.3 times as long.
+  Graph graph = chain_graph({1, 1}, {2, 2}, 100_B);
+  graph.in_flight_slowdown = InFlightSlowdown{4, 1.3};
+  Topology topology = flat_topology(2);
+  const auto forwards = [&](const std::string& schedule, int microbatches, bool recompute = false) {
+    Plan plan = one_layer_a_stage(graph, topology, {1, 1}, schedule, microbatches);
+    plan.stages[0].recompute = recompute;
+    std::vector<double> out;
+    for (const StageCost& cost : stage_costs(graph, topology, BoundPlan(plan))) out.push_back(cost.forward.value);
+    return out;
+  };
+  EXPECT_EQ(forwards("gpipe", 8), (std::vector<double>{1.3, 1.3})) << "half of eight are four models";
+  EXPECT_EQ(forwards("gpipe", 100), (std::vector<double>{1.3, 1.3})) << "and more are not slower";
+  const std::vector<double> two_models = forwards("gpipe", 4);
+  EXPECT_NEAR(two_models[0], 1 + 0.3 / 3, 1e-12) << "a third of the way from one model to four";
+  EXPECT_EQ(forwards("1f1b", 8), (std::vector<double>{1, 1})) << "stage 0 holds two halves, one model";
+  EXPECT_EQ(forwards("gpipe", 8, true), (std::vector<double>{1, 1.3})) << "it keeps no activations";
+  topology.device.kind = DeviceKind::Processor;
+  topology.device.host_processors = 1;
+  EXPECT_EQ(forwards("gpipe", 8), (std::vector<double>{1, 1})) << "two ranks take turns on one processor";
+}
+
 }  // namespace
 }  // namespace stagecraft

@@ -1,5 +1,6 @@
 #include "profiler/subject/subject.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -94,6 +95,32 @@ TEST(Subject, ComputesTheSameWhileProfiled) {
   Diary diary;
   subject.watch(batch_of(model), 4, diary);
   EXPECT_TRUE(same(gradients(subject), unwatched));
+}
+
+TEST(Subject, ComputesTheSameGradientsWhereItCreatesThem) {
+  const model::Model model = tiny_mlp();
+  Subject subject(model, {}, 1, {}, false);
+  Diary diary;
+  subject.watch(batch_of(model), 4, diary);
+  const std::vector<at::Tensor> added = gradients(subject);
+  const at::Tensor old = subject.program().parameters().front().value.grad();
+  subject.watch(batch_of(model), 4, diary, /*creates_gradients=*/true);
+  EXPECT_TRUE(same(gradients(subject), added));
+  EXPECT_NE(subject.program().parameters().front().value.grad().data_ptr(), old.data_ptr());
+}
+
+TEST(Subject, AddsTheGradientsOfMicrobatchesInEitherOrder) {
+  const model::Model model = tiny_mlp();
+  Subject subject(model, {}, 1, {}, false);
+  StepTimer timer(c10::kCPU);
+  subject.run_microbatches(batch_of(model), 1, false, timer);
+  std::vector<at::Tensor> twice;
+  for (const at::Tensor& gradient : gradients(subject)) twice.push_back(gradient + gradient);
+  for (const bool in_flight : {false, true}) {
+    subject.run_microbatches(batch_of(model), 2, in_flight, timer);
+    EXPECT_TRUE(same(gradients(subject), twice)) << in_flight;
+  }
+  EXPECT_THAT(timer.take(), SizeIs(3));
 }
 
 TEST(Subject, ReportsTheOrderOfAStepToAWatch) {
