@@ -6,8 +6,8 @@
 namespace stagecraft {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 YardstickTimes times(const std::string& work, double median) {
   const Seconds t(median);

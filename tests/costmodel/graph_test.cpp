@@ -8,9 +8,9 @@
 namespace stagecraft {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 /// a -> b -> d, a -> c -> d, listed as d, c, b, a.
 Graph diamond() {

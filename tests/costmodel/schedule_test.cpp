@@ -12,9 +12,9 @@
 namespace stagecraft {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 std::string text(const std::vector<Action>& actions) {
   std::string out;

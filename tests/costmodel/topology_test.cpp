@@ -9,8 +9,8 @@
 namespace stagecraft {
 namespace {
 
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 /// 2 devices per server, 3 servers per rack, 2 racks: devices 0 1 | 2 3 | 4 5 || 6 7 | 8 9 | 10 11.
 Topology three_levels() {

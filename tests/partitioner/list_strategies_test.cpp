@@ -13,9 +13,9 @@
 namespace stagecraft::partitioner {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 /// Parameter counts of AlexNet's 22 layers with 10 classes, from the shapes: 3 * 64 * 11 * 11 + 64 = 23296 and so on.
 std::vector<double> alexnet_22() {

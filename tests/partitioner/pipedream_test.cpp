@@ -14,9 +14,9 @@
 namespace stagecraft::partitioner {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 const std::string kGolden = source_folder() + "/tests/golden/pipedream";
 

@@ -17,7 +17,7 @@
 namespace stagecraft::profiler {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 /// One tracer for all tests.
 class GpuProfile : public GpuTest {

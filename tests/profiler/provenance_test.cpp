@@ -9,9 +9,9 @@
 namespace stagecraft::profiler {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 TEST(DeviceHere, SharesTheMemory) {
   const Device whole = device_here(1), third = device_here(3);

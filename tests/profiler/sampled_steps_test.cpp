@@ -8,8 +8,8 @@
 namespace stagecraft::profiler {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 /// Layers with these numbers of parameters; 0: absent.
 std::vector<Layer> layers_of(const std::vector<std::int64_t>& parameters) {

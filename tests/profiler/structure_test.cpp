@@ -14,8 +14,8 @@
 namespace stagecraft::profiler {
 namespace {
 
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 Structure structure(const model::Model& model, StructureOptions options = {}) {
   const std::int64_t samples = std::max<std::int64_t>(2, model.least_samples);

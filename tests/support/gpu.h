@@ -10,7 +10,7 @@ namespace stagecraft {
 
 /// Suites that need a GPU: without one they are skipped, or fail if REQUIRE_GPU is set. Tests may compute on the CPU
 /// before they open the GPU.
-class GpuTest : public testing::Test {
+class GpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
     device::prepare_device("cuda");

@@ -11,9 +11,9 @@
 namespace stagecraft {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
-using testing::ThrowsMessage;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::ThrowsMessage;
 
 ValidatedRun run(const std::string& model, const std::string& schedule, int ranks, double predicted, double measured) {
   return {.name = model + schedule,
@@ -107,7 +107,7 @@ TEST(Validated, SaysWhichNoiseItTook) {
   EXPECT_EQ(validated(runs).noise, 0);
   EXPECT_EQ(validated(runs, 0.03).noise, 0.03);
   const std::string line = "tau: of pairs whose measured times differ by more than 3.0 %\n";
-  EXPECT_THAT(validation_text(validated(runs, 0.03), 200), testing::EndsWith(line));
+  EXPECT_THAT(validation_text(validated(runs, 0.03), 200), ::testing::EndsWith(line));
   EXPECT_THAT(validation_text(validated(runs), 200), Not(HasSubstr("tau: of pairs")));
 }
 
@@ -127,8 +127,8 @@ TEST(ScatterPicture, DrawsEachRunInItsPlace) {
   const std::string svg = interchange::scatter_picture(v);
   EXPECT_THAT(svg, HasSubstr("<circle cx=\"320.00\" cy=\"270.00\""));
   EXPECT_THAT(svg, HasSubstr("b&lt;&amp;"));
-  EXPECT_THAT(svg, testing::StartsWith("<svg "));
-  EXPECT_THAT(svg, testing::EndsWith("</svg>\n"));
+  EXPECT_THAT(svg, ::testing::StartsWith("<svg "));
+  EXPECT_THAT(svg, ::testing::EndsWith("</svg>\n"));
 }
 
 TEST(ScatterPicture, GivesEachModelAColourAndAShape) {

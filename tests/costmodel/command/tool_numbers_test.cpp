@@ -10,9 +10,9 @@
 namespace stagecraft {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 /// The result of `validator` for a text: why it refuses the text, or what it stores.
 struct Verdict {
@@ -90,7 +90,7 @@ TEST(Integer, NamesTheMaximumOnlyIfItIsExceeded) {
   EXPECT_THAT(verdict(integer(1), "0").refusal, AllOf(StartsWith("0 "), HasSubstr("1 or more")));
   EXPECT_THAT(verdict(integer(1), "2147483648").refusal, AllOf(StartsWith("2147483648 "), HasSubstr("2147483647")));
   EXPECT_THAT(verdict(integer(1), "-2147483649").refusal, HasSubstr("1 or more"));
-  EXPECT_THAT(verdict(integer(1, 4, "the topology has 4"), "5").refusal, testing::EndsWith(", the topology has 4"));
+  EXPECT_THAT(verdict(integer(1, 4, "the topology has 4"), "5").refusal, ::testing::EndsWith(", the topology has 4"));
   EXPECT_THAT(verdict(integer<std::uint64_t>(0), "-1").refusal, StartsWith("-1 "));
 }
 

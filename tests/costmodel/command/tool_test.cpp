@@ -11,9 +11,9 @@
 namespace stagecraft {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 /// The result of running a tool.
 struct Outcome {

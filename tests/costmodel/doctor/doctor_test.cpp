@@ -20,8 +20,8 @@ namespace stagecraft::doctor {
 namespace {
 
 using nlohmann::json;
-using testing::ElementsAreArray;
-using testing::HasSubstr;
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
 const fs::path kCases = source_folder() + "/tests/golden/doctor";
@@ -89,7 +89,7 @@ TEST(Checks, HaveCodesInOrderAndAreInTheManual) {
     EXPECT_THAT(checks_text(), HasSubstr(check.code + " " + to_string(check.severity)));
 }
 
-class DoctorCase : public testing::TestWithParam<std::string> {};
+class DoctorCase : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(DoctorCase, FindsWhatItsFolderSays) {
   const json described = read_json(kCases / GetParam() / "case.json");
@@ -107,7 +107,7 @@ TEST_P(DoctorCase, FindsWhatItsFolderSays) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, DoctorCase, testing::ValuesIn(codes()),
+INSTANTIATE_TEST_SUITE_P(Every, DoctorCase, ::testing::ValuesIn(codes()),
                          [](const auto& tested) { return tested.param; });
 
 TEST(Doctor, HasNoCaseWithoutACheck) {

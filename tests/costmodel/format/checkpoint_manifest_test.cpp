@@ -9,8 +9,8 @@
 namespace stagecraft::format {
 namespace {
 
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 std::string changed(const std::string& from, const std::string& to) {
   std::string text = checkpoint_json(full_checkpoint());

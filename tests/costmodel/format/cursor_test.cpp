@@ -11,11 +11,11 @@
 namespace stagecraft::format {
 namespace {
 
-using testing::AllOf;
-using testing::EndsWith;
-using testing::HasSubstr;
-using testing::StartsWith;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
 
 auto refuses(const std::string& place, const std::string& found) {
   return ThrowsMessage<FormatError>(AllOf(StartsWith(place), HasSubstr(found)));
@@ -194,7 +194,7 @@ TEST(Cursor, ReadsBytesUpToTwoToTheSixtieth) {
 TEST(Cursor, ReadsListsInOrderAndNamesTheElementThatIsWrong) {
   const auto read = [](const Cursor& at) { return at.integer(0, 9); };
   const Json good = Json::parse("[3, 1, 2]");
-  EXPECT_THAT(Cursor(good, "f.json").list(read), testing::ElementsAre(3, 1, 2));
+  EXPECT_THAT(Cursor(good, "f.json").list(read), ::testing::ElementsAre(3, 1, 2));
   const Json wrong = Json::parse("[3, 1, -2]");
   EXPECT_THAT([&] { (void)Cursor(wrong, "f.json").list(read); }, refuses("f.json: /2: ", "found -2"));
 }

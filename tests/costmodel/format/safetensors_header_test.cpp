@@ -8,8 +8,8 @@
 namespace stagecraft::format {
 namespace {
 
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 TEST(SafetensorsHeader, IsReadAsTheFormatDescribesIt) {
   // The format's own README: dtype, shape, data_offsets [begin, end), a special key for metadata, spaces at the end.
@@ -66,7 +66,7 @@ TEST(SafetensorsHeader, NamesTensorFoundAndWanted) {
 TEST(SafetensorsHeader, KnowsTheBytesOfEachDtype) {
   std::vector<std::int64_t> bytes;
   for (const std::string& dtype : safetensors_dtypes()) bytes.push_back(safetensors_value_bytes(dtype).value);
-  EXPECT_THAT(bytes, testing::ElementsAre(8, 4, 2, 2, 8, 4, 2, 1, 1, 1, 8));  // a C64 is two F32
+  EXPECT_THAT(bytes, ::testing::ElementsAre(8, 4, 2, 2, 8, 4, 2, 1, 1, 1, 8));  // a C64 is two F32
 }
 
 }  // namespace

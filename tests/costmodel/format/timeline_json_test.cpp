@@ -76,7 +76,7 @@ TEST(TimelineJson, NamesWhatIsWrongWithATimeline) {
     try {
       (void)parse_measurement(json.dump(), "m.json");
       ADD_FAILURE() << "accepted: " << fault.message;
-    } catch (const FormatError& e) { EXPECT_THAT(e.what(), testing::StartsWith("m.json: " + fault.message)); }
+    } catch (const FormatError& e) { EXPECT_THAT(e.what(), ::testing::StartsWith("m.json: " + fault.message)); }
   }
 }
 

@@ -11,10 +11,10 @@
 namespace stagecraft::format {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::StartsWith;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
 
 /// The full document with the first `from` replaced by `to` is refused with `message`.
 void expect_refused(const std::string& from, const std::string& to, const std::string& message) {

@@ -15,9 +15,9 @@
 namespace stagecraft::interchange {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 const std::string kGolden = source_folder() + "/tests/golden/";
 

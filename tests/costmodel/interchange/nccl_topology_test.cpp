@@ -10,11 +10,11 @@
 namespace stagecraft::interchange {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::StartsWith;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
 
 const std::string kDump = source_folder() + "/tests/golden/nccl/topology.xml";
 

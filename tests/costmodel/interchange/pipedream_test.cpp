@@ -14,10 +14,10 @@
 namespace stagecraft::interchange {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::StartsWith;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
 
 std::string node(const std::string& id, const std::string& description, const std::string& activation = "4.000",
                  const std::string& forward = "1.500", const std::string& parameter = "0.000") {
@@ -37,7 +37,7 @@ auto refuses(const std::string& message) {
   return ThrowsMessage<FormatError>(AllOf(StartsWith("graph.txt: "), HasSubstr(message)));
 }
 
-class PublishedProfile : public testing::TestWithParam<const char*> {};
+class PublishedProfile : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(PublishedProfile, RoundTripsByteForByte) {
   const std::string text = format::read_text(source_folder() + "/tests/golden/pipedream/" + GetParam() + ".txt");
@@ -60,7 +60,7 @@ TEST_P(PublishedProfile, RoundTripsByteForByteWithStages) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Pipedream, PublishedProfile,
-                         testing::Values("alexnet", "vgg16", "resnet18", "resnet50", "gnmt"),
+                         ::testing::Values("alexnet", "vgg16", "resnet18", "resnet50", "gnmt"),
                          [](const auto& param) { return std::string(param.param); });
 
 TEST(ParsePipedream, ReadsEachFieldOfANode) {

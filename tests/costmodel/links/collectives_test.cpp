@@ -42,9 +42,9 @@ TEST(RingHalves, AreRanksLessOneStepsOfAShareEach) {
   EXPECT_EQ(ring_all_gather_time(400_B, 4, link(100, 1)), 6_s);
   EXPECT_EQ(ring_all_gather_time(400_B, 1, link(100, 1)), 0_s);
   EXPECT_THAT([] { (void)ring_reduce_scatter_time(1_B, 0, link(1, 0)); },
-              testing::ThrowsMessage<std::invalid_argument>("a reduce-scatter of 0 ranks, must be at least 1"));
+              ::testing::ThrowsMessage<std::invalid_argument>("a reduce-scatter of 0 ranks, must be at least 1"));
   EXPECT_THAT([] { (void)ring_all_gather_time(1_B, 0, link(1, 0)); },
-              testing::ThrowsMessage<std::invalid_argument>("an all-gather of 0 ranks, must be at least 1"));
+              ::testing::ThrowsMessage<std::invalid_argument>("an all-gather of 0 ranks, must be at least 1"));
 }
 
 TEST(TreeAllReduce, GoesUpAndDownTheHeightOfATree) {

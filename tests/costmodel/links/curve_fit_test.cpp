@@ -15,8 +15,8 @@
 namespace stagecraft {
 namespace {
 
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 /// `time_of(bytes)` from 8 to 2^30 bytes in steps of sqrt(2), times exp of seeded noise.
 template <class F>

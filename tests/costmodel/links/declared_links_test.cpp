@@ -10,11 +10,11 @@
 namespace stagecraft {
 namespace {
 
-using testing::Contains;
-using testing::HasSubstr;
-using testing::Key;
-using testing::Not;
-using testing::ThrowsMessage;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Key;
+using ::testing::Not;
+using ::testing::ThrowsMessage;
 
 TEST(PlainBus, IsTheSameHoweverWritersWriteAnAddress) {
   const std::string dump = plain_bus("0000:0a:00.0");

@@ -15,7 +15,7 @@
 namespace stagecraft {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 /// Times at 1, 2, 3, ... bytes.
 Curve curve_of(const std::vector<double>& seconds) {

@@ -10,7 +10,7 @@
 namespace stagecraft::scheduling {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 std::string text(const std::vector<Action>& actions) {
   std::string out;

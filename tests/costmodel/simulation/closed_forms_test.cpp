@@ -15,8 +15,8 @@
 namespace stagecraft {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 /// Random stages with whole seconds, whose sums are exact.
 StageTimes random_stages(std::mt19937& random) {

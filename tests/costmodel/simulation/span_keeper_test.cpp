@@ -8,7 +8,7 @@
 namespace stagecraft {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 /// Two spans in each step of a run.
 SpanKeeper keeper_of(int first_step, int steps) {

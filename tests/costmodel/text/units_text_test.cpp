@@ -11,8 +11,8 @@
 namespace stagecraft {
 namespace {
 
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 TEST(ParseBytes, ReadsPlainAndExponentNumbers) {
   EXPECT_EQ(parse_bytes("0"), Bytes(0));

@@ -120,7 +120,7 @@ TEST(AssignRounds, KeepsTheOrderWithinARoundAndFillsTheFirst) {
   EXPECT_EQ(assign_rounds(edges), 2);
   std::vector<std::pair<std::string, int>> found;
   for (const CommunicatorPlan& each : edges) found.emplace_back(each.name, each.round);
-  EXPECT_THAT(found, testing::ElementsAre(std::pair("a", 0), std::pair("c", 0), std::pair("b", 1)));
+  EXPECT_THAT(found, ::testing::ElementsAre(std::pair("a", 0), std::pair("c", 0), std::pair("b", 1)));
   std::vector<CommunicatorPlan> none;
   EXPECT_EQ(assign_rounds(none), 0);
 }

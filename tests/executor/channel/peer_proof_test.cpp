@@ -42,7 +42,7 @@ TEST(PeerProof, IsNotFooledByItsOwnWords) {
 TEST(PeerProof, AlsoTellsTheStrangerThatItsKeyIsWrong) {
   run_on_ranks("local", 2, kLong, [](Channel& channel) {
     const std::string error = error_of([&] { prove_to_each_other(channel, channel.rank() == 1 ? "guess" : "key"); });
-    EXPECT_THAT(error, testing::HasSubstr("connected as rank " + std::to_string(1 - channel.rank())));
+    EXPECT_THAT(error, ::testing::HasSubstr("connected as rank " + std::to_string(1 - channel.rank())));
   });
 }
 

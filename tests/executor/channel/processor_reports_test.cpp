@@ -10,12 +10,12 @@
 namespace stagecraft::channel {
 namespace {
 
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 constexpr std::chrono::seconds kDeadline{20};
 
-class ProcessorReports : public testing::TestWithParam<std::string> {};
+class ProcessorReports : public ::testing::TestWithParam<std::string> {};
 
 // The ranks are threads of this process, which used 6 s in 4 s; the machine 7 s.
 TEST_P(ProcessorReports, GiveRank0TheUseOfTheHost) {
@@ -49,7 +49,7 @@ TEST_P(ProcessorReports, RefuseAnImpossibleTime) {
               ThrowsMessage<meeting::PeerError>(HasSubstr("rank 1 sent an impossible processor time")));
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, ProcessorReports, testing::ValuesIn(suite_channels()),
+INSTANTIATE_TEST_SUITE_P(Every, ProcessorReports, ::testing::ValuesIn(suite_channels()),
                          [](const auto& tested) { return tested.param; });
 
 }  // namespace

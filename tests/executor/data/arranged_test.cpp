@@ -12,7 +12,7 @@
 namespace stagecraft::data {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 /// Sample i of the step's input k is [100 * k + i, 100 * k + i + 0.5].
 class Numbered : public DataSource {

@@ -23,11 +23,11 @@
 namespace stagecraft::data {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::StartsWith;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
 namespace fs = std::filesystem;
 
 constexpr std::array kBoth{0, 1};
@@ -116,7 +116,7 @@ std::string labels(std::uint32_t count) {
 }
 
 /// A small Fashion-MNIST: every pixel of image i is i, its label is i mod 10.
-class SmallFashionMnist : public testing::Test {
+class SmallFashionMnist : public ::testing::Test {
  protected:
   void SetUp() override {
     write_gzip(images_, images(30));
@@ -295,7 +295,7 @@ TEST(FashionMnist, IsNormalisedOverTheTrainingSet) {
   EXPECT_TRUE(batch[1].bincount().eq(6000).all().item<bool>());
 }
 
-class SmallText : public testing::Test {
+class SmallText : public ::testing::Test {
  protected:
   std::unique_ptr<DataSource> open(const std::string& text, const std::map<std::string, std::string>& set,
                                    const std::string& model = "gpt") const {
@@ -370,7 +370,7 @@ TEST(MakeDataSource, ListsTheKnown) {
 }
 
 TEST(MakeDataSource, SaysHowAFileIsNamed) {
-  const fs::path file = fs::path(testing::TempDir()) / "data_source_test.npy";
+  const fs::path file = fs::path(::testing::TempDir()) / "data_source_test.npy";
   std::ofstream(file) << "x";
   const std::string name = file.string();
   EXPECT_THAT([&] { (void)make_data_source(name, intake::build_model("mlp", {}), 1); },

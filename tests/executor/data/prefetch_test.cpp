@@ -36,7 +36,7 @@ TEST(Prefetch, ThrowsWhatLoadingThrewAfterWhatCameBefore) {
   (void)prefetch.take();
   (void)prefetch.take();
   for (int again = 0; again < 2; ++again)
-    EXPECT_THAT([&] { (void)prefetch.take(); }, testing::ThrowsMessage<std::runtime_error>("the disk is gone"));
+    EXPECT_THAT([&] { (void)prefetch.take(); }, ::testing::ThrowsMessage<std::runtime_error>("the disk is gone"));
 }
 
 TEST(ReadyToUpload, LeavesACpusTensorsAsTheyAre) {

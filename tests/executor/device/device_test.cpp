@@ -11,9 +11,9 @@
 namespace stagecraft::device {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 TEST(OpenDevice, KnowsTheCpu) {
   EXPECT_EQ(open_device("cpu"), c10::Device(c10::kCPU));

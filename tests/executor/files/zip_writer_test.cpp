@@ -13,12 +13,13 @@
 namespace stagecraft::files {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class ZipWriterTest : public testing::Test {
+class ZipWriterTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::path(testing::TempDir()) / testing::UnitTest::GetInstance()->current_test_info()->name();
+    folder_ =
+        std::filesystem::path(::testing::TempDir()) / ::testing::UnitTest::GetInstance()->current_test_info()->name();
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_);
   }

@@ -30,9 +30,9 @@
 namespace stagecraft::intake {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 using Origin = GraphValue::Origin;
 
 const std::string kNet = source_folder() + "/tests/golden/pt2/net.pt2";
@@ -189,7 +189,7 @@ TEST(EvaluatingGraph, ReachesInnerGraphs) {
 // ---- what the file does not say
 
 /// x -> first -> loss, with a buffer "mean" and a counter.
-class CheckEvaluation : public testing::Test {
+class CheckEvaluation : public ::testing::Test {
  protected:
   CheckEvaluation() {
     sketch_.graph.mode = model::ModelMode::Evaluation;

@@ -98,14 +98,14 @@ std::vector<at::Tensor> make_batch(const model::Model& model, std::int64_t sampl
   return data::make_data_source("synthetic", model, 7)->batch(0, 0, 1, samples, all);
 }
 
-class LayerSourceConformance : public testing::TestWithParam<Sample> {
+class LayerSourceConformance : public ::testing::TestWithParam<Sample> {
  protected:
   // For such small work, spinning threads take ten times as long on a busy machine.
   static void SetUpTestSuite() { at::set_num_threads(1); }
   model::Model model_ = model_of(GetParam());
 };
 
-INSTANTIATE_TEST_SUITE_P(Models, LayerSourceConformance, testing::ValuesIn(samples()),
+INSTANTIATE_TEST_SUITE_P(Models, LayerSourceConformance, ::testing::ValuesIn(samples()),
                          [](const auto& sample) { return sample.param.name; });
 
 TEST_P(LayerSourceConformance, NamesLayersOnceAndReadsEarlierOnesOnly) {

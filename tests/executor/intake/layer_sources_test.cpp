@@ -25,10 +25,10 @@
 namespace stagecraft::intake {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::ThrowsMessage;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
 
 const std::string kNet = source_folder() + "/tests/golden/pt2/net.pt2";
 const std::string kTied = source_folder() + "/tests/golden/pt2/tied.pt2";

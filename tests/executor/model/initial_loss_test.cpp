@@ -27,7 +27,7 @@ struct Start {
   double tolerance;
 };
 
-class InitialLoss : public testing::TestWithParam<Start> {
+class InitialLoss : public ::testing::TestWithParam<Start> {
  protected:
   // For such small work, spinning threads take ten times as long on a busy machine.
   static void SetUpTestSuite() { at::set_num_threads(1); }
@@ -49,7 +49,7 @@ TEST_P(InitialLoss, IsThatOfAGuess) {
 // gnmt: |h| < 1 and weights below 1/sqrt(hidden) make s^2 < 1/3.
 INSTANTIATE_TEST_SUITE_P(
     Models, InitialLoss,
-    testing::Values(
+    ::testing::Values(
         Start{"mlp", {{"width", "64"}}, 64, std::log(10), 0.15},
         Start{"gpt",
               {{"width", "32"}, {"heads", "2"}, {"layers", "2"}, {"vocabulary", "1000"}, {"sequence", "64"}},

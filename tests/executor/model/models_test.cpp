@@ -17,8 +17,8 @@
 namespace stagecraft::model {
 namespace {
 
-using testing::ElementsAre;
-using testing::ThrowsMessage;
+using ::testing::ElementsAre;
+using ::testing::ThrowsMessage;
 using Options = std::map<std::string, std::string>;
 
 // ---- the models
@@ -29,7 +29,7 @@ struct Published {
   std::int64_t parameters;
 };
 
-class PublishedCount : public testing::TestWithParam<Published> {};
+class PublishedCount : public ::testing::TestWithParam<Published> {};
 
 TEST_P(PublishedCount, IsTheModelsCount) {
   EXPECT_EQ(parameter_count(intake::build_model(GetParam().name, GetParam().set)), GetParam().parameters);
@@ -39,12 +39,12 @@ TEST_P(PublishedCount, IsTheModelsCount) {
 // pipelining example for the transformer (10000 * 512 + 8 * 4204032 + 2 * 512 + 512 * 10000 + 10000).
 INSTANTIATE_TEST_SUITE_P(
     Models, PublishedCount,
-    testing::Values(Published{"alexnet", {{"classes", "1000"}}, 61100840}, Published{"vgg16", {}, 138357544},
-                    Published{"resnet18", {}, 11689512}, Published{"resnet50", {}, 25557032},
-                    Published{"transformer", {}, 43883280}, Published{"gpt", {}, 124439808},
-                    Published{"gpt", {{"layers", "24"}, {"width", "1024"}, {"heads", "16"}}, 354823168},
-                    Published{"gpt", {{"layers", "36"}, {"width", "1280"}, {"heads", "20"}}, 774030080},
-                    Published{"gpt", {{"layers", "48"}, {"width", "1600"}, {"heads", "25"}}, 1557611200}));
+    ::testing::Values(Published{"alexnet", {{"classes", "1000"}}, 61100840}, Published{"vgg16", {}, 138357544},
+                      Published{"resnet18", {}, 11689512}, Published{"resnet50", {}, 25557032},
+                      Published{"transformer", {}, 43883280}, Published{"gpt", {}, 124439808},
+                      Published{"gpt", {{"layers", "24"}, {"width", "1024"}, {"heads", "16"}}, 354823168},
+                      Published{"gpt", {{"layers", "36"}, {"width", "1280"}, {"heads", "20"}}, 774030080},
+                      Published{"gpt", {{"layers", "48"}, {"width", "1600"}, {"heads", "25"}}, 1557611200}));
 
 const LayerSpec& find(const Model& model, const std::string& name) {
   return *std::ranges::find(model.layers, name, &LayerSpec::name);

@@ -65,7 +65,7 @@ void expect_same(const std::vector<at::Tensor>& found, const std::vector<at::Ten
   }
 }
 
-class SplitBackwardOn : public testing::TestWithParam<Small> {};
+class SplitBackwardOn : public ::testing::TestWithParam<Small> {};
 
 TEST_P(SplitBackwardOn, GivesTheBitsOfOneBackward) {
   Tail tail(GetParam());
@@ -95,7 +95,7 @@ TEST_P(SplitBackwardOn, AddsUpMicrobatchesInTheOrderOfTheirSecondParts) {
   expect_same(tail.gradients(), expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryModel, SplitBackwardOn, testing::ValuesIn(small_models()),
+INSTANTIATE_TEST_SUITE_P(EveryModel, SplitBackwardOn, ::testing::ValuesIn(small_models()),
                          [](const auto& tested) { return tested.param.name; });
 
 TEST(SplitBackward, LeavesTheWeightsForLater) {

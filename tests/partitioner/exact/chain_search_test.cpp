@@ -15,7 +15,7 @@ namespace {
 
 using Key = std::tuple<std::vector<int>, std::vector<int>>;
 
-PlanSettings settings_of(std::mt19937& random) {
+PlanSettings random_settings(std::mt19937& random) {
   static constexpr const char* schedules[] = {"1f1b", "gpipe", "zb-h1", "pipedream", "forward"};
   PlanSettings out;
   out.schedule = schedules[random() % std::size(schedules)];
@@ -52,7 +52,7 @@ TEST(ChainSearch, EnumeratesEverySplitOnceWithoutABound) {
     std::mt19937 random(seed);
     const Graph graph = testing::branching_graph(random, 2 + static_cast<int>(random() % 4));
     const Topology topology = testing::flat_topology(1 + static_cast<int>(random() % 4), 1e7);
-    const PipelineCosts costs(graph, topology, settings_of(random));
+    const PipelineCosts costs(graph, topology, random_settings(random));
     const Lattice lattice = *Lattice::of(reversed(costs.dag()), 1000);
     SearchSpace space;
     if (random() % 2 == 0) space.stages = 1 + static_cast<int>(random() % 3);
@@ -90,7 +90,7 @@ TEST(ChainSearch, LeavesOutNoSplitWithinTheTime) {
     Topology topology = testing::flat_topology(1 + static_cast<int>(random() % 2),
                                                1e6 * (1 + static_cast<double>(random() % 50)), 0.0002);
     if (random() % 2 == 0) topology.levels.push_back({"rack", 2, {BytesPerSecond(1e6), Seconds(0.001), {}, {}}});
-    const PipelineCosts costs(graph, topology, settings_of(random));
+    const PipelineCosts costs(graph, topology, random_settings(random));
     const Lattice lattice = *Lattice::of(reversed(costs.dag()), 1000);
     std::vector<std::pair<Seconds, Key>> all;
     testing::each_partition(graph, device_count(topology), [&](const Partition& partition) {

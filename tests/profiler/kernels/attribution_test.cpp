@@ -9,9 +9,9 @@
 namespace stagecraft::profiler {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 const Tag kForward{.layer = 3, .phase = Phase::Forward};
 const Tag kBackward{.layer = 3, .phase = Phase::Backward};
@@ -73,7 +73,7 @@ TEST(Attribution, NamesEachReasonForDistrust) {
   for (const Case& each : cases) {
     KernelTrace trace = one_kernel();
     each.spoil(trace);
-    EXPECT_THAT(distrust(attribute(trace).quality), testing::Contains(HasSubstr(each.says)));
+    EXPECT_THAT(distrust(attribute(trace).quality), ::testing::Contains(HasSubstr(each.says)));
   }
 }
 

@@ -16,7 +16,7 @@
 namespace stagecraft::profiler {
 namespace {
 
-using testing::ElementsAreArray;
+using ::testing::ElementsAreArray;
 
 /// Names that look like a launch, a copy or a set, but put no work on a device.
 const std::set<std::string> kOnlyLooksLikeIt{

@@ -12,8 +12,8 @@
 namespace stagecraft::profiler {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 /// A buffer as filled by CUPTI: consecutive records, starting at byte 8.
 class Buffer {

@@ -9,9 +9,9 @@
 namespace stagecraft::profiler {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// Counts what reaches it.
 struct CountingTracer : KernelTracer {
@@ -77,7 +77,7 @@ TEST(CuptiTracer, SaysWhatIsMissingWithoutAGpu) {
     (void)make_cupti_tracer();
     FAIL() << "a tracer without a GPU";
   } catch (const DeviceError& error) {
-    EXPECT_THAT(error.what(), testing::AnyOf(HasSubstr("no usable GPU"), HasSubstr("STAGECRAFT_WITH_CUDA=ON")));
+    EXPECT_THAT(error.what(), ::testing::AnyOf(HasSubstr("no usable GPU"), HasSubstr("STAGECRAFT_WITH_CUDA=ON")));
   }
 }
 

@@ -8,7 +8,7 @@
 namespace stagecraft::profiler {
 namespace {
 
-class IsolatedOn : public testing::TestWithParam<Small> {};
+class IsolatedOn : public ::testing::TestWithParam<Small> {};
 
 TEST_P(IsolatedOn, RunsEachLayerForwardAndBackward) {
   Whole whole(intake::build_model(GetParam().name, GetParam().set));
@@ -27,7 +27,7 @@ TEST_P(IsolatedOn, RunsEachLayerForwardAndBackward) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryModel, IsolatedOn, testing::ValuesIn(small_models()),
+INSTANTIATE_TEST_SUITE_P(EveryModel, IsolatedOn, ::testing::ValuesIn(small_models()),
                          [](const auto& tested) { return tested.param.name; });
 
 }  // namespace

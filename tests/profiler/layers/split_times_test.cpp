@@ -14,7 +14,7 @@ constexpr StoppingRule kHasty{.fewest = 5, .least = 5, .most_seconds = 0};
 
 Timing timing(double median, double spread, std::int64_t count) { return {Seconds(median), Seconds(spread), count}; }
 
-class SplitOn : public testing::TestWithParam<Small> {};
+class SplitOn : public ::testing::TestWithParam<Small> {};
 
 TEST_P(SplitOn, TimesLayersThatHaveTwoParts) {
   Whole whole(intake::build_model(GetParam().name, GetParam().set));
@@ -38,7 +38,7 @@ TEST_P(SplitOn, TimesLayersThatHaveTwoParts) {
   EXPECT_GT(split, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryModel, SplitOn, testing::ValuesIn(small_models()),
+INSTANTIATE_TEST_SUITE_P(EveryModel, SplitOn, ::testing::ValuesIn(small_models()),
                          [](const auto& tested) { return tested.param.name; });
 
 TEST(SplitTimes, TellAWeightThatIsUsedTwice) {

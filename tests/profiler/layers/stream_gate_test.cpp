@@ -14,7 +14,7 @@
 namespace stagecraft::profiler {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 struct Enqueued {
   cudaStream_t stream;
@@ -51,7 +51,7 @@ extern "C" cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, 
 
 namespace {
 
-class AStreamGate : public testing::Test {
+class AStreamGate : public ::testing::Test {
  protected:
   void SetUp() override {
     enqueued.clear();

@@ -9,8 +9,8 @@
 namespace stagecraft::profiler {
 namespace {
 
-using testing::ElementsAre;
-using testing::ThrowsMessage;
+using ::testing::ElementsAre;
+using ::testing::ThrowsMessage;
 
 constexpr LinksOptions kQuick{.most_bytes = Bytes(64), .most_time = Seconds(0.1)};
 
@@ -25,7 +25,7 @@ std::vector<LinkMeasurement> measure(const std::string& channel, int ranks, std:
   return out;
 }
 
-class MeasureLinksOfChannel : public testing::TestWithParam<std::string> {};
+class MeasureLinksOfChannel : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(MeasureLinksOfChannel, GivesEveryPointOfTwoToFourRanks) {
   for (const int ranks : {2, 3, 4}) {
@@ -46,7 +46,7 @@ TEST_P(MeasureLinksOfChannel, GivesEveryPointOfTwoToFourRanks) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, MeasureLinksOfChannel, testing::ValuesIn(suite_channels()),
+INSTANTIATE_TEST_SUITE_P(Every, MeasureLinksOfChannel, ::testing::ValuesIn(suite_channels()),
                          [](const auto& tested) { return tested.param; });
 
 TEST(MeasureLinksOf, AChannelGivesRank0AloneTheMeasurementAndTheReports) {
@@ -54,7 +54,7 @@ TEST(MeasureLinksOf, AChannelGivesRank0AloneTheMeasurementAndTheReports) {
   const auto all = measure("local", 2, &told);
   EXPECT_EQ(all[1], (LinkMeasurement{.ranks = 2, .curves = {}, .slowest_pair = {}}));
   EXPECT_GE(told.size(), 5U * 6);  // before the warm-up and at least five rounds of each curve
-  EXPECT_THAT(told.back(), testing::EndsWith("(5 of 5)"));
+  EXPECT_THAT(told.back(), ::testing::EndsWith("(5 of 5)"));
 }
 
 // Long enough for the counters of processor time; nothing else is assumed of the machine.

@@ -8,8 +8,8 @@
 namespace stagecraft::profiler {
 namespace {
 
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 constexpr LinksOptions kQuick{.most_bytes = Bytes(64), .most_time = Seconds(0.1)};
 
@@ -55,8 +55,8 @@ TEST(MeasureMachines, SaysWhichLinksAreNotTrusted) {
   measured.inside.conditions.hosts = {{1.25, 0.75, 2}};
   measured.between.conditions.hosts = {{0.5, 0, 2}, {0.5, 0, 2}};
   const Topology topology = topology_of(measured, "ucx", {"a processor", Bytes(1)}, {});
-  EXPECT_THAT(topology.levels[0].link.distrust, testing::Contains(HasSubstr("other programs kept 0.8 of 2")));
-  EXPECT_THAT(topology.levels[1].link.distrust, testing::Not(testing::Contains(HasSubstr("other programs"))));
+  EXPECT_THAT(topology.levels[0].link.distrust, ::testing::Contains(HasSubstr("other programs kept 0.8 of 2")));
+  EXPECT_THAT(topology.levels[1].link.distrust, ::testing::Not(::testing::Contains(HasSubstr("other programs"))));
 }
 
 TEST(MeasureMachines, KnowsOnlyTheNetworkWithOneRankEach) {

@@ -17,7 +17,7 @@ namespace {
 
 using enum LinkOperation;
 
-class NcclLinks : public testing::Test {
+class NcclLinks : public ::testing::Test {
  protected:
   void SetUp() override {
     try {
@@ -72,9 +72,9 @@ TEST_F(NcclLinks, CopyAsFastAsBusesAre) {
 }
 
 TEST_F(NcclLinks, RefuseMoreRanksThanGpus) {
-  EXPECT_THAT(
-      [] { (void)make_nccl_meter(1000, std::chrono::seconds(1)); },
-      testing::ThrowsMessage<std::invalid_argument>(testing::HasSubstr("the number of ranks is 1000, must be 1 to ")));
+  EXPECT_THAT([] { (void)make_nccl_meter(1000, std::chrono::seconds(1)); },
+              ::testing::ThrowsMessage<std::invalid_argument>(
+                  ::testing::HasSubstr("the number of ranks is 1000, must be 1 to ")));
 }
 
 }  // namespace

@@ -10,9 +10,9 @@
 namespace stagecraft::profiler {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 using enum LinkOperation;
 
 LinkPoint point(Bytes bytes, double seconds) {
@@ -139,7 +139,7 @@ TEST(TopologyOf, FitsCurvesThatNeverFall) {
   EXPECT_EQ(curve.points[1].time, Seconds(0.0005));
   EXPECT_THAT(
       topology.provenance.notes.at("send_receive"),
-      testing::EndsWith("; 1 of 3 times moved so that none falls with the bytes, by at most 50.0 % at 4 bytes"));
+      ::testing::EndsWith("; 1 of 3 times moved so that none falls with the bytes, by at most 50.0 % at 4 bytes"));
 }
 
 TEST(TopologyOf, OfOneDeviceKeepsItsCopiesAndSaysWhatTheRestIs) {
@@ -206,8 +206,9 @@ TEST(FitText, PrintsTheLineAndItsErrorAtHeldOutPoints) {
   LinkCurve curve{SendReceive, 2, {}};
   for (std::int64_t bytes = 4; bytes <= 1 << 20; bytes *= 4)
     curve.points.push_back(point(Bytes(bytes), 0x1p-14 + 0x1p-30 * static_cast<double>(bytes)));
-  EXPECT_THAT(fit_text(curve), testing::StartsWith("1 line: from 0 B 61.0 us + 1.00 GiB/s; held out: median 0.0 %, p95 "
-                                                   "0.0 %, worst 0.0 % at "));
+  EXPECT_THAT(fit_text(curve),
+              ::testing::StartsWith("1 line: from 0 B 61.0 us + 1.00 GiB/s; held out: median 0.0 %, p95 "
+                                    "0.0 %, worst 0.0 % at "));
   EXPECT_EQ(topology_of({2, {curve}, {}}, "gloo", {}, {}).provenance.notes.at("send_receive fit"), fit_text(curve));
 }
 

@@ -12,9 +12,9 @@
 namespace stagecraft::profiler {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 using enum LinkOperation;
 
 // ---- the measured sizes

@@ -61,8 +61,8 @@ model::LayerSpec conv_layer(const std::string& name, std::int64_t in, std::int64
 }
 
 /// The model as one stage, with an input that needs no gradient.
-struct Whole {
-  Whole(model::Model m, std::vector<std::int64_t> shape)
+struct ObservedModel {
+  ObservedModel(model::Model m, std::vector<std::int64_t> shape)
       : model(std::move(m)), program(model, all(model), {}, {}, 1), input(at::ones(shape)) {}
   static std::vector<int> all(const model::Model& model) {
     std::vector<int> out(model.layers.size());
@@ -99,8 +99,9 @@ TEST(SavedBytes, OfAConvolutionBlockAreThoseCountedByHand) {
   model::LayerSpec pool = layer("pool", {}, [](const model::LayerCall& c) {
     return std::vector<at::Tensor>{at::max_pool2d(c.inputs[0], at::IntArrayRef{2, 2})};
   });
-  Whole whole(row_of_layers({conv_layer("conv1", 3, 32), norm, relu, conv_layer("conv2", 32, 32), pool, sum_layer()}),
-              {32, 3, 32, 32});
+  ObservedModel whole(
+      row_of_layers({conv_layer("conv1", 3, 32), norm, relu, conv_layer("conv2", 32, 32), pool, sum_layer()}),
+      {32, 3, 32, 32});
   SavedBytes saved(whole.model.layers.size(), whole.program.parameters());
   const stage::Flight flight = whole.forward(&saved);
   const std::int64_t image = 32 * 3 * 32 * 32 * 4;      // the convolution's input
@@ -126,16 +127,16 @@ TEST(SavedBytes, OfAConvolutionBlockAreThoseCountedByHand) {
 
 TEST(SavedBytes, LeaveOutAParameterThatIsSavedAsAView) {
   // The first linear's input needs no gradient, so its weight is not saved; the second saves its weight transposed.
-  Whole whole(row_of_layers({linear_layer("a", "a.weight", 5, 7), linear_layer("b", "b.weight", 7, 3), sum_layer()}),
-              {4, 5});
+  ObservedModel whole(
+      row_of_layers({linear_layer("a", "a.weight", 5, 7), linear_layer("b", "b.weight", 7, 3), sum_layer()}), {4, 5});
   SavedBytes saved(3, whole.program.parameters());
   const stage::Flight flight = whole.forward(&saved);
   EXPECT_THAT(saved.by_layer(), ElementsAre(Bytes(4 * 5 * 4), Bytes(4 * 7 * 4), Bytes(0)));
 }
 
 TEST(SavedBytes, LeaveOutATiedParameterInAllItsLayers) {
-  Whole whole(row_of_layers({linear_layer("a", "shared", 6, 6), linear_layer("b", "shared", 6, 6), sum_layer()}),
-              {2, 6});
+  ObservedModel whole(
+      row_of_layers({linear_layer("a", "shared", 6, 6), linear_layer("b", "shared", 6, 6), sum_layer()}), {2, 6});
   SavedBytes saved(3, whole.program.parameters());
   const stage::Flight flight = whole.forward(&saved);
   EXPECT_THAT(saved.by_layer(), ElementsAre(48_B, 48_B, 0_B));
@@ -151,9 +152,9 @@ TEST(SavedBytes, CountAWholeStorageOnceForAllItsViewsAndSavers) {
   });
   model::LayerSpec again = halves;
   again.name = "again";
-  Whole whole(row_of_layers({exp, halves, again, sum_layer()}), {8});
+  ObservedModel whole(row_of_layers({exp, halves, again, sum_layer()}), {8});
   whole.model.layers[2].inputs = {{0, 0, -1}};  // both layers of halves read exp
-  stage::StageProgram program(whole.model, Whole::all(whole.model), {}, {}, 1);
+  stage::StageProgram program(whole.model, ObservedModel::all(whole.model), {}, {}, 1);
   SavedBytes saved(4, program.parameters());
   const stage::Flight flight = program.forward({}, {whole.input}, 0, 0, true, &saved);
   ASSERT_EQ(saved.storages().size(), 1U);
@@ -163,7 +164,7 @@ TEST(SavedBytes, CountAWholeStorageOnceForAllItsViewsAndSavers) {
 }
 
 TEST(SavedBytes, ChangeNoBitOfTheGradients) {
-  Whole whole(intake::build_model("convnet", {{"channels", "4"}, {"width", "8"}}), {});
+  ObservedModel whole(intake::build_model("convnet", {{"channels", "4"}, {"width", "8"}}), {});
   const auto batch =
       data::make_data_source("synthetic", whole.model, 1)->batch(0, 0, 1, 3, whole.program.data_inputs());
   const auto run = [&](stage::LayerObserver* observer) {
@@ -192,7 +193,7 @@ TEST(SavedBytes, KeepNothingAliveOnceTheFlightIsGone) {
   model::LayerSpec exp = layer("exp", {parameter("w", {1000})}, [](const model::LayerCall& c) {
     return std::vector<at::Tensor>{at::exp(c.inputs[0].add(c.parameters[0]))};  // saves its own output
   });
-  Whole whole(row_of_layers({exp, sum_layer()}), {1000});
+  ObservedModel whole(row_of_layers({exp, sum_layer()}), {1000});
   SavedBytes saved(2, whole.program.parameters());
   const Bytes live = memory.live();
   {
@@ -204,8 +205,8 @@ TEST(SavedBytes, KeepNothingAliveOnceTheFlightIsGone) {
 }
 
 TEST(SavedBytes, SeeNothingOutsideOfLayersAndOfOthers) {
-  Whole whole(row_of_layers({linear_layer("a", "a.weight", 5, 7), linear_layer("b", "b.weight", 7, 3), sum_layer()}),
-              {4, 5});
+  ObservedModel whole(
+      row_of_layers({linear_layer("a", "a.weight", 5, 7), linear_layer("b", "b.weight", 7, 3), sum_layer()}), {4, 5});
   SavedBytes saved(3, whole.program.parameters());
   const stage::Flight unseen = whole.forward(nullptr);
   EXPECT_THAT(saved.storages(), IsEmpty());

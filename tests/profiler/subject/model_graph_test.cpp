@@ -9,8 +9,8 @@
 namespace stagecraft::profiler {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 /// The sum of x [3, samples] where the mask computed from x is false. Nothing reads the other two inputs.
 model::Model masked() {

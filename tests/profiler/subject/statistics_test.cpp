@@ -11,7 +11,7 @@
 namespace stagecraft::profiler {
 namespace {
 
-using testing::ThrowsMessage;
+using ::testing::ThrowsMessage;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 

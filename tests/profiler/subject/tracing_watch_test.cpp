@@ -12,9 +12,9 @@
 namespace stagecraft::profiler {
 namespace {
 
-using testing::Contains;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 /// A fake device that runs each LibTorch operation in one kernel, in order, right after its launch. Everything else
 /// (threads, nodes, operations, the clock) is real.
@@ -85,7 +85,7 @@ class FakeTracer : public KernelTracer {
   at::CallbackHandle callback_ = 0;
 };
 
-class TracingWatchOn : public testing::TestWithParam<Small> {};
+class TracingWatchOn : public ::testing::TestWithParam<Small> {};
 
 TEST_P(TracingWatchOn, GivesEachKernelToALayerByBothWays) {
   Whole whole(intake::build_model(GetParam().name, GetParam().set));
@@ -108,7 +108,7 @@ TEST_P(TracingWatchOn, GivesEachKernelToALayerByBothWays) {
   EXPECT_TRUE(FakeTracer::stack().empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryModel, TracingWatchOn, testing::ValuesIn(small_models()),
+INSTANTIATE_TEST_SUITE_P(EveryModel, TracingWatchOn, ::testing::ValuesIn(small_models()),
                          [](const auto& tested) { return tested.param.name; });
 
 TEST(TracingWatch, GivesTheLossesOwnGradientToItsLayer) {

@@ -10,7 +10,7 @@
 namespace stagecraft::profiler {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 /// A clock that advances by one nanosecond each time it is read.
 std::function<std::int64_t()> counter() {
@@ -30,7 +30,7 @@ std::vector<std::int64_t> busy(const StepShares& step, Phase phase, std::int64_t
   return out;
 }
 
-class WatchOn : public testing::TestWithParam<Small> {};
+class WatchOn : public ::testing::TestWithParam<Small> {};
 
 TEST_P(WatchOn, GivesEveryBackwardNodeToALayer) {
   Whole whole(intake::build_model(GetParam().name, GetParam().set));
@@ -64,7 +64,7 @@ TEST_P(WatchOn, AddsUpToTheStepToTheNanosecond) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryModel, WatchOn, testing::ValuesIn(small_models()),
+INSTANTIATE_TEST_SUITE_P(EveryModel, WatchOn, ::testing::ValuesIn(small_models()),
                          [](const auto& tested) { return tested.param.name; });
 
 TEST(Watch, TakesOneStretchOfEachForward) {

@@ -16,15 +16,15 @@
 namespace stagecraft::format {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::StartsWith;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
 
-class Files : public testing::Test {
+class Files : public ::testing::Test {
  protected:
   Files() {
-    const std::string name = testing::UnitTest::GetInstance()->current_test_info()->name();
+    const std::string name = ::testing::UnitTest::GetInstance()->current_test_info()->name();
     folder_ = std::filesystem::temp_directory_path() / ("stagecraft-files-" + name + "-" + std::to_string(::getpid()));
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_);

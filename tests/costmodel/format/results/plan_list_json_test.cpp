@@ -11,8 +11,8 @@
 namespace stagecraft::format {
 namespace {
 
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 nlohmann::json full_json() { return nlohmann::json::parse(plan_list_json(full_plan_list())); }
 

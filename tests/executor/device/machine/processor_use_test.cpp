@@ -6,8 +6,8 @@
 namespace stagecraft::device {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 // proc(5): user nice system idle iowait irq softirq steal guest guest_nice; user and nice include the guest times.
 const std::string kStat =

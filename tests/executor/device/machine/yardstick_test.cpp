@@ -8,7 +8,7 @@
 namespace stagecraft::device {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 /// A clock that only work moves: each run of a work takes the next of its times, the last one again and again.
 struct FakeMachine {

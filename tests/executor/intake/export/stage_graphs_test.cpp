@@ -11,8 +11,8 @@
 namespace stagecraft::intake {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using Origin = GraphValue::Origin;
 
 SizeExpression symbol() { return parse_size_expression("Symbol('s0', positive=True, integer=True)"); }

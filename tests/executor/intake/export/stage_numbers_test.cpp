@@ -10,7 +10,7 @@
 namespace stagecraft::intake {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 SizeExpression expression(const std::string& text) { return parse_size_expression(text); }
 

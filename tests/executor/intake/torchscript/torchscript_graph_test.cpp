@@ -27,9 +27,9 @@
 namespace stagecraft::intake {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 const std::string kGolden = source_folder() + "/tests/golden/torchscript/";
 const std::map<std::string, std::string> kImage{
@@ -221,9 +221,9 @@ TEST(TorchScript, KnowsHowStatisticsMove) {
     if (!spec.trainable && !spec.constant) decays[spec.name] = spec.decay;
   }
   // A momentum of 0.1 keeps 0.9 of the old value; the count keeps all of it.
-  EXPECT_THAT(decays, testing::UnorderedElementsAre(testing::Pair("model.blocks.0.norm.running_mean", 1 - 0.1),
-                                                    testing::Pair("model.blocks.0.norm.running_var", 1 - 0.1),
-                                                    testing::Pair("model.blocks.0.norm.num_batches_tracked", 1.0)));
+  EXPECT_THAT(decays, ::testing::UnorderedElementsAre(::testing::Pair("model.blocks.0.norm.running_mean", 1 - 0.1),
+                                                      ::testing::Pair("model.blocks.0.norm.running_var", 1 - 0.1),
+                                                      ::testing::Pair("model.blocks.0.norm.num_batches_tracked", 1.0)));
 }
 
 TEST(TorchScript, FindsTheClassesOfATarget) {
@@ -274,7 +274,7 @@ TEST(TorchScript, SaysWhatAStateDictIs) {
 
 /// An archive whose only code is `code`.
 std::string archive_with(const std::string& code) {
-  const std::string path = testing::TempDir() + "stagecraft_script.pt";
+  const std::string path = ::testing::TempDir() + "stagecraft_script.pt";
   caffe2::serialize::PyTorchStreamWriter writer(path);
   writer.writeRecord("data.pkl", "\x80\x02N.", 4);
   writer.writeRecord("constants.pkl", "\x80\x02).", 4);
@@ -304,7 +304,7 @@ TEST(TorchScript, SurvivesDamage) {
   std::stringstream text;
   text << in.rdbuf();
   const std::string whole = text.str();
-  const std::string path = testing::TempDir() + "stagecraft_damaged.pt";
+  const std::string path = ::testing::TempDir() + "stagecraft_damaged.pt";
   std::mt19937 random(1);  // the same damage each time
   int refused = 0;
   for (int round = 0; round < 200; ++round) {

@@ -18,11 +18,11 @@ Parameter with_gradient(const std::string& name, int layer, double gradient) {
 TEST(SquaredNorms, CountASharedParameterOnce) {
   // Squared norm of four values of 3: 36; of four values of 0.5: 1.
   const auto norms = squared_norms({with_gradient("a", 0, 3), with_gradient("b", 1, 0.5), with_gradient("a", 2, 3)});
-  EXPECT_THAT(norms, testing::UnorderedElementsAre(testing::Pair("a", 36), testing::Pair("b", 1)));
+  EXPECT_THAT(norms, ::testing::UnorderedElementsAre(::testing::Pair("a", 36), ::testing::Pair("b", 1)));
 }
 
 TEST(SquaredNorms, AreZeroWithoutAGradient) {
-  EXPECT_THAT(squared_norms({{"a", 0, at::full({4}, 1.0)}}), testing::ElementsAre(testing::Pair("a", 0)));
+  EXPECT_THAT(squared_norms({{"a", 0, at::full({4}, 1.0)}}), ::testing::ElementsAre(::testing::Pair("a", 0)));
 }
 
 TEST(SquaredNorms, TakeAsManyOperatorsForManyParametersAsForOne) {

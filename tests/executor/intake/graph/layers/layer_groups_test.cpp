@@ -10,9 +10,9 @@
 namespace stagecraft::intake {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using Origin = GraphValue::Origin;
 
 std::vector<std::string> names(const Grouping& grouping) {

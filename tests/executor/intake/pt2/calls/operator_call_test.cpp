@@ -15,10 +15,10 @@
 namespace stagecraft::intake {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Pair;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
 using Kind = ProgramValue::Kind;
 
 /// One node over values; value i is in slot i.
