@@ -13,8 +13,12 @@ namespace {
 
 /// More change little: the caches then hold almost nothing of the first one.
 constexpr int kInFlight = 4;
-constexpr int kRounds = 5;
-constexpr int kFewestRounds = 2;
+constexpr double kFewestRounds = 2;
+/// Enough for a model whose rounds take long.
+constexpr double kEnoughRounds = 5;
+/// Rounds of a small model: as many as take so long, and at most so many.
+constexpr double kSeconds = 3;
+constexpr double kMostRounds = 15;
 constexpr std::int64_t kBytesPerKiB = 1024;
 
 double seconds_of(Subject& subject, const std::vector<at::Tensor>& batch, bool in_flight) {
@@ -43,8 +47,9 @@ std::optional<Bytes> available_memory() {
 std::optional<InFlightSlowdown> measure_in_flight_slowdown(Subject& subject, const std::vector<at::Tensor>& batch,
                                                            Bytes saved, Seconds iteration, double seconds) {
   const double round_seconds = 2 * kInFlight * iteration.value;
+  const double wanted = std::clamp(kSeconds / round_seconds, kEnoughRounds, kMostRounds);
   // Half a round is for a warm-up.
-  const double fitting = std::min<double>(kRounds, seconds / round_seconds - 0.5);
+  const double fitting = std::min(wanted, seconds / round_seconds - 0.5);
   const std::optional<Bytes> available = available_memory();
   if (!(fitting >= kFewestRounds) || (available && 2 * kInFlight * saved > *available)) return std::nullopt;
   (void)seconds_of(subject, batch, true);

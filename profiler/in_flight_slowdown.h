@@ -23,8 +23,9 @@ struct InFlightRound {
 [[nodiscard]] std::optional<Bytes> available_memory();
 
 /// How much longer forwards and backwards of `subject`, on a CPU, take with four microbatches in flight: up to five
-/// rounds, as many as fit in `seconds` if an iteration takes `iteration`. Absent if fewer than two fit, or if the
-/// activations, `saved` bytes of a microbatch, would take more than half of the available memory.
+/// rounds, or fifteen of a model with short ones, as many as fit in `seconds` if an iteration takes `iteration`. Absent
+/// if fewer than two fit, or if the activations, `saved` bytes of a microbatch, would take more than half of the
+/// available memory.
 [[nodiscard]] std::optional<InFlightSlowdown> measure_in_flight_slowdown(Subject& subject,
                                                                          const std::vector<at::Tensor>& batch,
                                                                          Bytes saved, Seconds iteration,

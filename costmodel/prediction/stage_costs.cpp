@@ -112,8 +112,8 @@ StageCost compute_cost(const std::vector<const Layer*>& layers, bool recompute, 
     out.whole_backward = out.backward;
     out.backward = parts->inputs * closure;
     out.weight_gradient = parts->weights * closure;
-    (out.weight_gradient > Seconds(0) ? out.weight_gradient : out.backward) =
-        without(out.weight_gradient > Seconds(0) ? out.weight_gradient : out.backward);
+    Seconds& adding = out.weight_gradient > Seconds(0) ? out.weight_gradient : out.backward;
+    adding = without(adding);
   }
   if (recompute) {
     out.backward += out.forward;

@@ -82,7 +82,6 @@ std::vector<at::Tensor> Subject::kept_tensors() {
 
 void Subject::iterate(const std::vector<at::Tensor>& batch, int step, StepTimer& timer) {
   const device::ScopedRange range(plain_range_, step);
-  clear_gradients();
   timer.begin();
   (void)program_.backward(program_.forward({}, batch, step, 0), {});
   check_gradients(program_.parameters());
@@ -95,8 +94,6 @@ void Subject::watch(const std::vector<at::Tensor>& batch, int step, Watch& watch
   watch.begin_part({.phase = Phase::Data});
   if (creates_gradients) {
     for (stage::Parameter& parameter : program_.parameters()) parameter.value.mutable_grad() = at::Tensor();
-  } else {
-    clear_gradients();
   }
   watch.end_part();
   watch.begin_step(step);

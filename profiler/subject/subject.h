@@ -26,7 +26,8 @@ class StepTimer {
 
 /// A model as one stage, with its optimizer at learning rate 0: the work is that of training, but the parameters do not
 /// diverge. Unless said otherwise, gradients accumulate into existing buffers, as they do for every microbatch of a
-/// step except the first.
+/// step except the first. Nothing clears them between iterations, as nothing does between microbatches; each update
+/// halves them, so that they stay below those of one microbatch.
 class Subject {
  public:
   /// If `update_by_layer`, a watched update runs layer by layer. Otherwise one update covers all parameters, as in a
@@ -35,16 +36,16 @@ class Subject {
           stage::Placement placement, bool update_by_layer);
 
   [[nodiscard]] stage::StageProgram& program() { return program_; }
-  /// Runs forward, backward and update as a run does. `timer` measures these, but not the clearing of gradients before.
+  /// Runs forward, backward and update as a run does. `timer` measures these.
   void iterate(const std::vector<at::Tensor>& batch, int step, StepTimer& timer);
   /// The same, watched by `watch`. If `creates_gradients`, the backward creates the gradients, as that of a step's
   /// first microbatch does.
   void watch(const std::vector<at::Tensor>& batch, int step, Watch& watch, bool creates_gradients = false);
-  /// Runs forward and backward of `count` microbatches: all forwards first if `in_flight`, else each backward after its
-  /// forward. `timer` measures them together.
+  /// Runs forward and backward of `count` microbatches, whose gradients it adds up: all forwards first if `in_flight`,
+  /// else each backward after its forward. `timer` measures them together.
   void run_microbatches(const std::vector<at::Tensor>& batch, int count, bool in_flight, StepTimer& timer);
-  /// Runs forward and backward. `forward` observes the layers of the forward; the two functions are called right before
-  /// and right after the backward.
+  /// Clears the gradients, and runs forward and backward. `forward` observes the layers of the forward; the two
+  /// functions are called right before and right after the backward.
   void observe(const std::vector<at::Tensor>& batch, stage::LayerObserver& forward,
                const std::function<void()>& before_backward, const std::function<void()>& after_backward);
   void clear_gradients();
