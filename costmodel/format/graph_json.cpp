@@ -281,7 +281,7 @@ Graph parse_graph(const std::string& text, const std::string& file) {
     if (const auto count = device.optional("host_processors")) out.device.host_processors = read_processors(*count);
     device.done();
   }
-  if (const auto v = fields.optional("slowdown")) { out.slowdown = v->list(read_factor); }
+  if (const auto v = fields.optional("slowdown")) out.slowdown = v->list(read_factor);
   if (const auto v = fields.optional("in_flight_slowdown")) {
     Fields slowdown(*v);
     out.in_flight_slowdown = InFlightSlowdown{to_int(slowdown.required("microbatches").integer(2, kMostMicrobatches)),

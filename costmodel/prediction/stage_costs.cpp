@@ -122,12 +122,10 @@ StageCost compute_cost(const std::vector<const Layer*>& layers, bool recompute, 
   return out;
 }
 
-/// Multiplies the forward and the backward of a stage by its in_flight_factor.
-void slow_in_flight(StageCost& cost, const Graph& graph, const std::vector<const Layer*>& layers, int held) {
+/// Multiplies the forward and the backward of a stage by its in_flight_factor. `all`: what the model saves.
+void slow_in_flight(StageCost& cost, const Graph& graph, const std::vector<const Layer*>& layers, Bytes all, int held) {
   Bytes saved;
-  Bytes all;
   for (const Layer* layer : layers) saved += bytes_saved(*layer);
-  for (const Layer& layer : graph.layers) all += is_input(layer) ? Bytes(0) : bytes_saved(layer);
   const double factor = in_flight_factor(graph, saved, all, held);
   for (Seconds StageCost::* part : {&StageCost::forward, &StageCost::backward, &StageCost::weight_gradient})
     cost.*part = cost.*part * factor;
@@ -184,13 +182,15 @@ std::vector<StageCost> costs_without_waits(const Graph& graph, const Topology& t
   const PipelineShape shape = plan.shape();
   const bool keeps = graph.in_flight_slowdown && plan.plan().chunks == 1 && plan.schedule().trains &&
                      !plan.schedule().needs_lists && !take_turns(graph, plan, topology);
+  Bytes all;
+  for (const Layer& layer : graph.layers) all += is_input(layer) ? Bytes(0) : bytes_saved(layer);
   std::vector<StageCost> out;
   for (int s = 0; s < plan.stages(); ++s) {
     const bool recomputes = plan.plan().stages[to_index(s)].recompute;
     StageCost cost = compute_cost(layers[to_index(s)], recomputes, parts.empty() ? nullptr : &parts[to_index(s)],
                                   closure, creating_share(plan.schedule(), plan.plan().microbatches, plan.replicas(s)));
     if (keeps && !recomputes)
-      slow_in_flight(cost, graph, layers[to_index(s)], plan.schedule().in_flight_bound(shape, s));
+      slow_in_flight(cost, graph, layers[to_index(s)], all, plan.schedule().in_flight_bound(shape, s));
     cost.forward += inputs[to_index(s)].forward;
     const Seconds copy = copy_time(graph, plan, s, cost.update);
     const bool divides =

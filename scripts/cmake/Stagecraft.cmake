@@ -273,11 +273,11 @@ function(stagecraft_test_headers name)
   target_precompile_headers(${name} PRIVATE ${STAGECRAFT_TEST_HEADERS} ${STAGECRAFT_STANDARD_HEADERS} ${ARG_HEADERS})
 endfunction()
 
-# stagecraft_test(NAME SOURCES ... [ALONE ...] LIBRARIES ... [LABELS ...] [TENSORS]): one GoogleTest binary, each suite a test of CTest.
+# stagecraft_test(NAME SOURCES ... LIBRARIES ... [LABELS ...] [TENSORS]): one GoogleTest binary, each suite a test of CTest.
 # TENSORS: its files include LibTorch.
 function(stagecraft_test name)
-  cmake_parse_arguments(ARG "TENSORS" "" "SOURCES;ALONE;LIBRARIES;LABELS" ${ARGN})
-  stagecraft_batches(_sources ${name} SOURCES ${ARG_SOURCES} ALONE ${ARG_ALONE})
+  cmake_parse_arguments(ARG "TENSORS" "" "SOURCES;LIBRARIES;LABELS" ${ARGN})
+  stagecraft_batches(_sources ${name} SOURCES ${ARG_SOURCES})
   add_executable(${name} ${_sources})
   target_link_libraries(${name} PRIVATE stagecraft_options ${ARG_LIBRARIES} stagecraft_places GTest::gtest_main GTest::gmock)
   # Compiling a test takes longer than running it; -Og compiles fastest, -O0 included.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <random>
 
 #include "costmodel/index.h"
@@ -84,8 +85,9 @@ TEST(PathCuts, StagesBeginAtCuts) {
       all += costs.node(to_int(v)).least;
       if (stages[v] == 1) middle += costs.node(to_int(v)).least;
     }
-    // The difference of two sums from the first layer on has the rounding of these sums, even if it should be 0.
-    EXPECT_GE(middle + all * 1e-12, cuts.between(cuts.fine()[a], cuts.fine()[b]).least);
+    // The difference of two sums from the first layer on has their rounding, even where it should be 0.
+    const Seconds rounding = all * std::numeric_limits<double>::epsilon();
+    EXPECT_GE(middle * (1 + 1e-12) + rounding, cuts.between(cuts.fine()[a], cuts.fine()[b]).least);
   }
 }
 
