@@ -14,6 +14,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/device_types.h"
+#include "costmodel/prediction/layer_times.h"
 #include "costmodel/text/units_text.h"
 
 namespace stagecraft {
@@ -168,11 +169,6 @@ void add_errors(Calibration& out, const std::vector<Evidence>& runs, std::size_t
   }
 }
 
-void scale(Timing& timing, double factor) {
-  timing.median = timing.median * factor;
-  if (timing.spread) timing.spread = *timing.spread * factor;
-}
-
 void scale(Curve& curve, double factor) {
   for (CurvePoint& point : curve.points) point.time = point.time * factor;
 }
@@ -258,16 +254,7 @@ void validate(const Calibration& calibration) {
 
 Graph with_calibration(Graph graph, const Calibration& calibration) {
   const auto scale_all = [&](std::vector<Layer>& layers, std::optional<Timing>& iteration) {
-    for (Layer& layer : layers) {
-      scale(layer.forward, calibration.compute);
-      scale(layer.backward, calibration.compute);
-      if (layer.accumulation) scale(*layer.accumulation, calibration.compute);
-      if (layer.update) scale(*layer.update, calibration.compute);
-      if (layer.backward_parts) {
-        scale(layer.backward_parts->inputs, calibration.compute);
-        scale(layer.backward_parts->weights, calibration.compute);
-      }
-    }
+    for (Layer& layer : layers) scale(layer, calibration.compute);
     if (iteration) scale(*iteration, calibration.compute);
   };
   scale_all(graph.layers, graph.iteration);

@@ -18,6 +18,7 @@
 #include "costmodel/index.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/device_types.h"
+#include "costmodel/prediction/layer_times.h"
 #include "costmodel/prediction/progress_parts.h"
 #include "costmodel/prediction/stage_costs.h"
 #include "costmodel/roofline/cards.h"
@@ -90,22 +91,6 @@ BytesPerSecond rate(const std::string& value) {
 bool on_or_off(const std::string& value) {
   if (value != "on" && value != "off") throw wrong(value, "on or off");
   return value == "on";
-}
-
-void scale(Timing& timing, double by) {
-  timing.median = timing.median * by;
-  if (timing.spread) timing.spread = *timing.spread * by;
-}
-
-void scale(Layer& layer, double by) {
-  scale(layer.forward, by);
-  scale(layer.backward, by);
-  if (layer.accumulation) scale(*layer.accumulation, by);
-  if (layer.update) scale(*layer.update, by);
-  if (layer.backward_parts) {
-    scale(layer.backward_parts->inputs, by);
-    scale(layer.backward_parts->weights, by);
-  }
 }
 
 /// The layers with their times on each type of devices: the graph's, and those of its profiles. Their times are what is
