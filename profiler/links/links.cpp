@@ -146,6 +146,10 @@ std::string curve_name(LinkOperation operation, int ranks) {
 
 std::vector<Bytes> message_bytes(Bytes most, int per_octave) {
   constexpr std::int64_t kFloat = sizeof(float);
+  // A GPU copies 16 bytes at a time where it may: on an H100, NCCL took 12.8 ms for 362 MiB that 16 did not divide, and
+  // 3.9 ms otherwise. Nearly all tensors have such a size.
+  constexpr std::int64_t kFloatsAligned = 4;
+  constexpr std::int64_t kFloatsOfUnaligned = 16;
   if (most.value < kFloat || most > 16_GiB) {
     throw std::invalid_argument(
         fmt::format("the largest message is {} bytes, must be {} to {}", most.value, kFloat, (16_GiB).value));
@@ -155,7 +159,8 @@ std::vector<Bytes> message_bytes(Bytes most, int per_octave) {
   const std::int64_t last = most.value / kFloat;
   std::vector<Bytes> out;
   for (int i = 0;; ++i) {
-    const auto floats = static_cast<std::int64_t>(std::exp2(static_cast<double>(i) / per_octave));
+    auto floats = static_cast<std::int64_t>(std::exp2(static_cast<double>(i) / per_octave));
+    if (floats >= kFloatsOfUnaligned) floats -= floats % kFloatsAligned;
     if (floats >= last) break;
     if (out.empty() || out.back().value < floats * kFloat) out.emplace_back(floats * kFloat);
   }

@@ -105,8 +105,8 @@ struct LinkMeasurement {
 [[nodiscard]] std::string curve_name(LinkOperation operation, int ranks);
 
 /// The message bytes to measure: from 4 to `most` by factors of 2^(1/per_octave), ascending, each rounded down to whole
-/// floats, without duplicates; the last is `most`. Throws std::invalid_argument if `most` is below 4 or above 2^34, or
-/// if `per_octave` is not in 1..64.
+/// floats, from 64 on to multiples of 16, without duplicates; the last is `most`. Throws std::invalid_argument if
+/// `most` is below 4 or above 2^34, or if `per_octave` is not in 1..64.
 [[nodiscard]] std::vector<Bytes> message_bytes(Bytes most, int per_octave);
 
 /// All points of the curves, in the order of the curves and ascending in bytes. One rank: SendReceive to itself and

@@ -30,6 +30,12 @@ TEST(MessageBytes, GrowsByTheRootOfTwoInWholeFloats) {
   EXPECT_THAT(message_bytes(32_B, 2), ElementsAre(4_B, 8_B, 16_B, 20_B, 32_B));
 }
 
+// 16, 22.6, 32, 45.3, 64 floats, in fours: GPUs copy 16 bytes at a time.
+TEST(MessageBytes, AreMultiplesOf16From64On) {
+  EXPECT_THAT(message_bytes(260_B, 2),
+              ElementsAre(4_B, 8_B, 16_B, 20_B, 32_B, 44_B, 64_B, 80_B, 128_B, 176_B, 256_B, 260_B));
+}
+
 TEST(MessageBytes, CountsWholeFloats) {
   EXPECT_THAT(message_bytes(19_B, 1), ElementsAre(4_B, 8_B, 16_B));
   EXPECT_THAT(message_bytes(7_B, 1), ElementsAre(4_B));
