@@ -366,8 +366,10 @@ void ProfileSession::summarize_layers(const LayerSamples& samples) {
     layer.forward = summarize(samples.forward[i]);
     layer.backward = summarize(samples.backward[i]);
     profile_.sum += layer.forward.median + layer.backward.median;
-    if (layer.parameter_bytes > Bytes(0) && accumulating_[i].size() >= kFewestCreations) {
-      Timing accumulation = summarize(accumulating_[i]);
+    // A trace shows it in every step.
+    const std::vector<double>& accumulating = tracer_ ? samples.accumulation[i] : accumulating_[i];
+    if (layer.parameter_bytes > Bytes(0) && accumulating.size() >= (tracer_ ? 1 : kFewestCreations)) {
+      Timing accumulation = summarize(accumulating);
       accumulation.median = std::clamp(accumulation.median, Seconds(0), layer.backward.median);
       layer.accumulation = accumulation;
     }

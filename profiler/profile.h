@@ -81,10 +81,11 @@ struct Profile {
 /// the layers. On a GPU a layer's time is its share of the step, with idle gaps scaled so that a watched step is as
 /// long as an unwatched one, and the update, which is one for all parameters, is divided among the layers in proportion
 /// to their parameter counts. The two parts of a backward are measured on each layer alone and scaled to its backward
-/// in the step, see backward_parts. On a CPU, some watched iterations create their gradients (Layer::accumulation), and
-/// microbatches run in two orders (Graph::in_flight_slowdown). Graph::quality lists the reasons not to trust the
-/// measurement, and Graph::conditions says what the machine was like. Throws std::invalid_argument if an option is out
-/// of range and as check_samples; throws DeviceError if the device fails, or if the tracer recorded no step.
+/// in the step, see backward_parts. Layer::accumulation is the time of the kernels that add to gradients, which a
+/// tracer sees; on a CPU, some watched iterations create their gradients instead. There, microbatches also run in two
+/// orders (Graph::in_flight_slowdown). Graph::quality lists the reasons not to trust the measurement, and
+/// Graph::conditions says what the machine was like. Throws std::invalid_argument if an option is out of range and as
+/// check_samples; throws DeviceError if the device fails, or if the tracer recorded no step.
 [[nodiscard]] Profile profile_model(const model::Model& model, const data::DataSource& data,
                                     const ProfileOptions& options,
                                     const std::function<void(const ProfileProgress&)>& progress = {},

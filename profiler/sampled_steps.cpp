@@ -27,6 +27,9 @@ void LayerSamples::add(const StepShares& step) {
     };
     forward[layer].push_back(share(Phase::Forward));
     backward[layer].push_back(share(Phase::Backward));
+    const auto part = step.parts.find({static_cast<std::int64_t>(layer), Phase::Backward});
+    accumulation[layer].push_back(
+        part == step.parts.end() ? 0 : in_seconds(part->second.accumulating_ns + part->second.accumulating_gap_ns));
     update[layer].push_back(share(Phase::Optimizer));
   }
   sums.push_back(in_seconds(sum));

@@ -20,13 +20,15 @@ inline constexpr double kNanosecondsPerSecond = 1e9;
 
 /// Each layer's share of each watched step, in seconds: forward[i][s] is layer i in step s.
 struct LayerSamples {
-  explicit LayerSamples(std::size_t layers) : forward(layers), backward(layers), update(layers) {}
+  explicit LayerSamples(std::size_t layers) : forward(layers), backward(layers), accumulation(layers), update(layers) {}
   /// Appends a step; a layer without such a part gets 0.
   void add(const StepShares& step);
   /// Forward and backward of all layers, for should_stop.
   [[nodiscard]] std::vector<std::vector<double>> parts() const;
 
-  std::vector<std::vector<double>> forward, backward, update;
+  std::vector<std::vector<double>> forward, backward;
+  std::vector<std::vector<double>> accumulation;  ///< part of the backward, 0 unless a trace shows it
+  std::vector<std::vector<double>> update;
   std::vector<double> sums;  ///< of all layers' shares in each step
 };
 

@@ -34,6 +34,7 @@ struct Piece {
   std::int64_t end_ns;
   std::int64_t launched_ns;
   PartTime* time;  ///< of its part
+  bool accumulates;
 };
 
 /// The parts at work in an instant, with the number of their activities, in the order in which they came.
@@ -107,7 +108,9 @@ StepShares shares(const std::vector<Attributed>& activities, std::int64_t begin_
     if (from > to || (from == to && (each.activity.begin_ns != each.activity.end_ns || from == end_ns))) continue;
     PartTime& part = out.parts[part_of(each.tag)];
     if (part.activities++ == 0) part.span_ns = -from;  // completed below, when all ends are known
-    pieces.push_back({from, to, each.launched_ns, &part});
+    const bool accumulates = each.tag.phase == Phase::Accumulate;
+    if (accumulates) part.accumulating_ns += to - from;
+    pieces.push_back({from, to, each.launched_ns, &part, accumulates});
   }
   PartTime& nobody = out.parts[{0, Phase::None}];
 
@@ -148,6 +151,7 @@ StepShares shares(const std::vector<Attributed>& activities, std::int64_t begin_
     if (working.empty() && piece.begin_ns > now) {
       const std::int64_t gap = piece.begin_ns - now;
       piece.time->gap_ns += gap;
+      if (piece.accumulates) piece.time->accumulating_gap_ns += gap;
       if (piece.launched_ns > now) {
         out.gaps.host_wait_ns += gap;
       } else if (gap < kShortGap_ns && piece.launched_ns > 0) {
@@ -184,12 +188,16 @@ StepShares debias(StepShares step, std::int64_t plain_ns, bool* scaled) {
     for (auto& [part, time] : step.parts) {
       time.active_ns = of_identity(time.active_ns);
       time.gap_ns = of_identity(time.gap_ns);
-      time.busy_ns = Scaler(plain_ns, profiled)(time.busy_ns);
+      for (std::int64_t* each : {&time.busy_ns, &time.accumulating_ns, &time.accumulating_gap_ns})
+        *each = Scaler(plain_ns, profiled)(*each);
     }
     step.work_ns = Scaler(plain_ns, profiled)(step.work_ns);
   } else if (gaps > 0) {
     Scaler of_gaps(plain_ns - step.work_ns, gaps);
-    for (auto& [part, time] : step.parts) time.gap_ns = of_gaps(time.gap_ns);
+    for (auto& [part, time] : step.parts) {
+      time.gap_ns = of_gaps(time.gap_ns);
+      time.accumulating_gap_ns = Scaler(plain_ns - step.work_ns, gaps)(time.accumulating_gap_ns);
+    }
   } else {
     // Work without a gap that took less than unprofiled: what is missing belongs to nobody.
     step.parts[{0, Phase::None}].gap_ns += plain_ns - step.work_ns;

@@ -25,6 +25,8 @@ struct PartTime {
   std::int64_t gap_ns = 0;     ///< idle time right before its activities
   std::int64_t span_ns = 0;    ///< from its first start to its last end
   std::int64_t activities = 0;
+  std::int64_t accumulating_ns = 0;      ///< length of its gradient accumulations
+  std::int64_t accumulating_gap_ns = 0;  ///< part of the gaps right before them
   [[nodiscard]] std::int64_t share_ns() const { return active_ns + gap_ns; }
   friend bool operator==(const PartTime&, const PartTime&) = default;
 };

@@ -60,6 +60,8 @@ TEST_F(GpuProfile, GivesEveryKernelOfEveryModelToALayer) {
     for (const Layer& layer : out.graph.layers) {
       if (layer.parameter_bytes > Bytes(0)) {
         EXPECT_GT(layer.backward_share->busy_ns, 0) << small.name << " " << layer.id;
+        ASSERT_TRUE(layer.accumulation) << small.name << " " << layer.id;
+        EXPECT_GT(layer.accumulation->median, Seconds(0)) << small.name << " " << layer.id;
       }
     }
   }

@@ -27,7 +27,8 @@ StepShares hundred_nanoseconds() {
   step.begin_ns = 1000;
   step.end_ns = 1100;
   step.parts[{0, Phase::Forward}] = {.busy_ns = 30, .active_ns = 30, .gap_ns = 10, .activities = 2};
-  step.parts[{1, Phase::Backward}] = {.busy_ns = 24, .active_ns = 20, .gap_ns = 5, .activities = 3};
+  step.parts[{1, Phase::Backward}] = {
+      .busy_ns = 24, .active_ns = 20, .gap_ns = 5, .activities = 3, .accumulating_ns = 7, .accumulating_gap_ns = 2};
   step.parts[{1, Phase::Optimizer}] = {.busy_ns = 5, .active_ns = 5, .activities = 1};
   step.parts[{0, Phase::Data}] = {.gap_ns = 12};
   step.parts[{0, Phase::None}] = {.active_ns = 8, .gap_ns = 10};
@@ -43,6 +44,8 @@ TEST(LayerSamples, HoldEachPartOfEachStepInSeconds) {
   EXPECT_THAT(samples.forward[1], ElementsAre(0, 0));
   EXPECT_THAT(samples.backward[0], ElementsAre(0, 0));
   EXPECT_THAT(samples.backward[1], ElementsAre(25e-9, 0));
+  EXPECT_THAT(samples.accumulation[0], ElementsAre(0, 0));
+  EXPECT_THAT(samples.accumulation[1], ElementsAre(9e-9, 0));
   EXPECT_THAT(samples.update[1], ElementsAre(5e-9, 0));
   EXPECT_THAT(samples.sums, ElementsAre(70e-9, 0));
   EXPECT_THAT(samples.parts(),

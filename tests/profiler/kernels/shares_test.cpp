@@ -79,6 +79,17 @@ TEST(Shares, CountAccumulationAsBackward) {
   EXPECT_EQ(step.share_of({2, Phase::Backward}), 9);
 }
 
+TEST(Shares, TellAccumulationsAndTheGapsBeforeThemApart) {
+  // 0..4 backward, idle, 6..9 accumulation, idle, 10..12 backward, 12..13 accumulation.
+  const StepShares step = shares({work(2, 0, 4, 1, Phase::Backward), work(2, 6, 9, 1, Phase::Accumulate),
+                                  work(2, 10, 12, 1, Phase::Backward), work(2, 12, 13, 1, Phase::Accumulate)},
+                                 0, 13);
+  const PartTime& part = step.parts.at({2, Phase::Backward});
+  EXPECT_EQ(part.share_ns(), 13);
+  EXPECT_EQ(part.accumulating_ns, 4);
+  EXPECT_EQ(part.accumulating_gap_ns, 2);
+}
+
 TEST(Shares, TellWhyTheDeviceWasIdle) {
   // Launched after the previous activity had ended; launched before that, with a gap of 1 us; launched before that,
   // with a gap of 5 us.
@@ -160,6 +171,23 @@ TEST(Debias, ScalesGapsAndLeavesWork) {
   EXPECT_EQ(step.share_of(forward(1)), 10 + 20);
   EXPECT_EQ(step.unattributed_ns(), 10);
   EXPECT_EQ(step.end_ns - step.begin_ns, 70);
+}
+
+TEST(Debias, ScalesTheGapsOfAccumulations) {
+  // 20 ns: 8 of work, 12 idle, of which 8 before the accumulation; 14 ns unprofiled: the 12 become 6, the 8 become 4.
+  const StepShares step =
+      debias(shares({work(0, 4, 8, 1, Phase::Backward), work(0, 16, 20, 1, Phase::Accumulate)}, 0, 20), 14);
+  EXPECT_EQ(step.parts.at({0, Phase::Backward}).accumulating_ns, 4);
+  EXPECT_EQ(step.parts.at({0, Phase::Backward}).accumulating_gap_ns, 4);
+  EXPECT_EQ(step.share_of({0, Phase::Backward}), 14);
+}
+
+TEST(Debias, ScalesAccumulationsWithAllOtherWork) {
+  // 8 ns of work in 10, 4 unprofiled: everything is divided by 2.5.
+  const StepShares step =
+      debias(shares({work(0, 0, 3, 1, Phase::Backward), work(0, 5, 10, 1, Phase::Accumulate)}, 0, 10), 4);
+  EXPECT_EQ(step.parts.at({0, Phase::Backward}).accumulating_ns, 2);
+  EXPECT_EQ(step.parts.at({0, Phase::Backward}).accumulating_gap_ns, 0);  // 0.8 ns, rounded down
 }
 
 TEST(Debias, ScalesEverythingAndSaysSoWhereWorkAloneTookLonger) {
