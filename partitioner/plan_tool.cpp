@@ -11,6 +11,7 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/prediction/device_match.h"
+#include "costmodel/prediction/launches.h"
 #include "costmodel/prediction/stage_costs.h"
 #include "costmodel/text/terminal.h"
 #include "costmodel/version.h"
@@ -189,7 +190,9 @@ int plan(PlanRequest& request) {
   if (const std::string& text = ranked.prediction.message_processing; !text.empty()) note(text);
   if (const std::string text = data_wait_text(graph, topology, stagecraft::BoundPlan(ranked.plan)); !text.empty())
     note(text);
-  if (const std::string text = slowdown_assumption(graph, topology); !text.empty()) note(text);
+  for (const std::string& text : {stagecraft::launches_text(graph), slowdown_assumption(graph, topology)}) {
+    if (!text.empty()) note(text);
+  }
   if (!request.choice.json || request.output != "-")
     stagecraft::format::write_text(request.output, stagecraft::format::plan_json(ranked.plan));
   return 0;

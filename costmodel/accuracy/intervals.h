@@ -36,11 +36,12 @@ struct Doubt {
 [[nodiscard]] Doubt link_doubt(const Topology& topology, const BoundPlan& plan, int level);
 
 /// predict, or predict_calibrated, with intervals: Prediction::low, high and interval, and the ranges of the stages.
-/// Each mechanism in turn is made slower by 1.645 standard deviations and predicted again; the changes and the model's
-/// own error, 15 % (declared), add in quadrature, on a logarithmic scale and on both sides. With a calibration, its
-/// residuals replace them, because they include all of these errors. Memory: from 7 % below the estimate to
-/// StagePrediction::memory_bound. Throws as predict.
-/// Source: JCGM 100:2008 (GUM), 5.1.2 (propagation of independent errors).
+/// Each mechanism in turn is made slower by 1.645 standard deviations and predicted again, and so is the
+/// loading of a GPU's data, by 40 %. The changes, the model's own error of 12 % and, if the graph waits_for_launches,
+/// their error of 40 % (all three declared) add in quadrature, on a logarithmic scale and on both sides. With a
+/// calibration, its residuals replace them, because they include all of these errors. Memory: from 7 % below the
+/// estimate to StagePrediction::memory_bound. Throws as predict. Source: JCGM 100:2008 (GUM), 5.1.2 (propagation of
+/// independent errors).
 [[nodiscard]] std::variant<Prediction, Infeasible> predict_with_intervals(const Graph& graph, const Topology& topology,
                                                                           const BoundPlan& plan,
                                                                           const std::optional<Calibration>& calibration,

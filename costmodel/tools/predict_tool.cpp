@@ -16,6 +16,7 @@
 #include "costmodel/interchange/traces/chakra.h"
 #include "costmodel/interchange/traces/chrome_trace.h"
 #include "costmodel/prediction/device_match.h"
+#include "costmodel/prediction/launches.h"
 #include "costmodel/prediction/stage_costs.h"
 #include "costmodel/report/text_gantt.h"
 #include "costmodel/text/progress.h"
@@ -198,7 +199,8 @@ int main(int argc, char** argv) {
         prediction.other_device = graph.estimate == estimate ? scenario.other_device : estimate_text(graph);
         prediction.changes = changes;
         print(prediction, fit_texts(prediction, topology.device.memory, plan.positions()),
-              {stagecraft::data_wait_text(graph, topology, plan), stagecraft::slowdown_assumption(graph, topology)});
+              {stagecraft::data_wait_text(graph, topology, plan), stagecraft::launches_text(graph),
+               stagecraft::slowdown_assumption(graph, topology)});
         if (!scale.empty()) {
           auto points = stagecraft::within("--scale", [&, &graph = graph, &topology = topology] {
             stagecraft::ShareProgress progress("predicting copies");
