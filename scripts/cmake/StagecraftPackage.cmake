@@ -9,7 +9,8 @@ set_target_properties(stagecraft_partitioner PROPERTIES EXPORT_NAME partitioner)
 target_link_libraries(stagecraft_partitioner INTERFACE $<INSTALL_INTERFACE:stagecraft::costmodel>)
 install(TARGETS stagecraft_costmodel_core stagecraft_costmodel stagecraft_partitioner EXPORT stagecraftTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
-        FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/stagecraft)
+        FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/stagecraft
+        FILE_SET grouped_headers DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/stagecraft)
 install(EXPORT stagecraftTargets NAMESPACE stagecraft:: DESTINATION ${_place})
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/stagecraftConfig.cmake.in
                               ${CMAKE_BINARY_DIR}/stagecraftConfig.cmake INSTALL_DESTINATION ${_place})

@@ -93,7 +93,7 @@ grep -qx -- "--build build/planner -j 2 --target stagecraft_tools" "$folder/call
 : >"$folder/calls"
 run 0 env STAGECRAFT_JOBS=1 bash "$tree/scripts/setup" --planner --for tests
 case "$output" in *"this takes"*) fail "a second run is taken for a first" ;; esac
-grep -qx -- "--build build/planner -j 1 --target stagecraft_tools tests/all all_verify_interface_header_sets verify_tensor_headers" "$folder/calls" ||
+grep -qx -- "--build build/planner -j 1 --target stagecraft_tools tests/all all_verify_interface_header_sets verify_header_groups" "$folder/calls" ||
   fail "the tests are not built: $(cat "$folder/calls")"
 : >"$folder/calls"
 run 0 bash "$tree/scripts/setup" --for=configure --planner

@@ -3,8 +3,10 @@
 #include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/argmax.h>
+#include <ATen/record_function.h>
 
 #include <cmath>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -39,6 +41,16 @@ std::optional<Predictions> predictions_of(const CrossEntropyCall& call, const c1
 
 thread_local std::vector<std::optional<Predictions>>* watched = nullptr;  // a callback has no arguments of its own
 
+std::unique_ptr<at::ObserverContext> begin_call(const at::RecordFunction& function) {
+  if (std::string_view(function.name()) != "aten::cross_entropy_loss") return nullptr;
+  return std::make_unique<CrossEntropyCall>(function.inputs());
+}
+
+void end_call(const at::RecordFunction& function, at::ObserverContext* context) {
+  if (context == nullptr || watched == nullptr || function.outputs().size() != 1) return;
+  watched->push_back(predictions_of(static_cast<const CrossEntropyCall&>(*context), function.outputs()[0]));
+}
+
 }  // namespace
 
 void add(Predictions& sum, const Predictions& other) {
@@ -54,7 +66,7 @@ std::optional<double> perplexity(const Predictions& predictions, std::int64_t sa
 }
 
 PredictionWatcher::PredictionWatcher()
-    : callback_(at::addThreadLocalCallback(at::RecordFunctionCallback(&begin, &end)
+    : callback_(at::addThreadLocalCallback(at::RecordFunctionCallback(&begin_call, &end_call)
                                                .scopes({at::RecordScope::FUNCTION})
                                                .needsInputs(true)
                                                .needsOutputs(true))) {
@@ -75,16 +87,6 @@ std::optional<std::vector<Predictions>> PredictionWatcher::take(std::size_t forw
     out.push_back(*call);
   }
   return out;
-}
-
-std::unique_ptr<at::ObserverContext> PredictionWatcher::begin(const at::RecordFunction& function) {
-  if (std::string_view(function.name()) != "aten::cross_entropy_loss") return nullptr;
-  return std::make_unique<CrossEntropyCall>(function.inputs());
-}
-
-void PredictionWatcher::end(const at::RecordFunction& function, at::ObserverContext* context) {
-  if (context == nullptr || watched == nullptr || function.outputs().size() != 1) return;
-  watched->push_back(predictions_of(static_cast<const CrossEntropyCall&>(*context), function.outputs()[0]));
 }
 
 }  // namespace stagecraft::run

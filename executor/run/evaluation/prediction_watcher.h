@@ -1,9 +1,7 @@
 #pragma once
 
-#include <ATen/record_function.h>
-
+#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -37,10 +35,7 @@ class PredictionWatcher {
   [[nodiscard]] std::optional<std::vector<Predictions>> take(std::size_t forwards);
 
  private:
-  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function);
-  static void end(const at::RecordFunction& function, at::ObserverContext* context);
-
-  at::CallbackHandle callback_;
+  std::uint64_t callback_;  ///< at::CallbackHandle: <ATen/record_function.h> takes as long to parse as all tensors
   std::vector<std::optional<Predictions>> calls_;
 };
 
