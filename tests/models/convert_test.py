@@ -2,17 +2,20 @@
 
 Usage: convert_test.py BIN [--archives DIR] [TESTS]. DIR keeps the archives; existing ones are reused."""
 
+import contextlib
 import functools
 import json
 import pathlib
 import sys
-import typing
 import unittest
 import warnings
 import zipfile
+from unittest import mock
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "support"), str(HERE.parent.parent / "scripts")]
+import quick_export
+
 try:
     import torch
 except ImportError:
@@ -32,32 +35,40 @@ if "--archives" in sys.argv:
     del sys.argv[at : at + 2]
 
 
-def remember_type_hints():
-    """torch.export.load asks for the types of the same few classes thousands of times, a third of its time."""
-    ask, known = typing.get_type_hints, {}
-
-    def answer(of, *arguments, **options):
-        if getattr(of, "__module__", "") != "torch._export.serde.schema":
-            return ask(of, *arguments, **options)
-        if of not in known:
-            known[of] = ask(of, *arguments, **options)
-        return known[of]
-
-    typing.get_type_hints = answer
-
-
 def load(path):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given buffer is not writable")
         return torch.export.load(path)
 
 
+@contextlib.contextmanager
+def each_file_loaded_once(package):
+    """torch.export.load gives one program for each file of the package; it yields the programs by name of the file."""
+    programs, from_file, folder = {}, torch.export.load, pathlib.Path(package.__file__).parent
+
+    def answer(path):
+        path = pathlib.Path(path)
+        if path.parent != folder:
+            return from_file(path)
+        if path.name not in programs:
+            programs[path.name] = from_file(path)
+        return programs[path.name]
+
+    with mock.patch("torch.export.load", answer):
+        yield programs
+
+
 def records(path):
-    """The records of an archive by name, relative to its folder."""
+    """The records of an archive by name, relative to its folder; reading one checks its CRC."""
     with zipfile.ZipFile(path) as archive:
-        assert archive.testzip() is None
         assert all(each.compress_type == zipfile.ZIP_STORED for each in archive.infolist())
-        return {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
+        return {each.filename.partition("/")[2]: archive.read(each) for each in archive.infolist()}
+
+
+def notes_of(archive):
+    """What the exporter notes in an archive."""
+    with zipfile.ZipFile(archive) as opened:
+        return json.loads(opened.read(f"{opened.namelist()[0].partition('/')[0]}/extra/stagecraft.json"))
 
 
 def draw(exported, notes, samples, seed):
@@ -104,23 +115,47 @@ def passes(model, inputs, loss_of):
     return losses
 
 
+class Restored:
+    """A module that can return to its first state, without gradients, so that it need not be loaded again."""
+
+    def __init__(self, module):
+        self.module = module
+        self.tensors = [*module.parameters(), *module.buffers()]
+        with torch.no_grad():
+            self.first = [each.clone() for each in self.tensors]
+
+    def restore(self):
+        with torch.no_grad():
+            for each, first in zip(self.tensors, self.first):
+                each.grad = None
+                each.copy_(first)
+
+
 class Whole:
     """An archive as PyTorch loads it, and what it computes; both once for all splits of the archive."""
 
     def __init__(self, archive):
-        self.archive = archive
         self.exported = load(archive)
-        self.notes = json.loads(records(archive)["extra/stagecraft.json"])
+        self.records = records(archive)
+        self.notes = json.loads(self.records["extra/stagecraft.json"])
+        module = self.exported.module()
+        self.tied = tied_names(module)
+        self.state = Restored(module)
         self.after = functools.cache(self.after)
 
     def after(self, samples):
-        """(inputs, losses, the module after two passes of so many samples)."""
-        module = load(self.archive).module()
+        """(inputs, losses, gradients by name, buffers by name) of two passes of so many samples."""
+        self.state.restore()
+        module = self.state.module
         inputs = draw(self.exported, self.notes, samples, samples)
-        return inputs, passes(module, inputs.values(), lambda out: out[self.notes["loss_output"]]), module
+        losses = passes(module, inputs.values(), lambda out: out[self.notes["loss_output"]])
+        gradients = {name: each.grad for name, each in module.named_parameters(remove_duplicate=False)}
+        buffers = {name: each.detach().clone() for name, each in module.named_buffers(remove_duplicate=False)}
+        return inputs, losses, gradients, buffers
 
 
 whole_of = functools.lru_cache(maxsize=1)(Whole)
+PROFILES = {}  # graph.json by archive and options
 
 
 class Stages(PackageCase):
@@ -136,12 +171,16 @@ class Stages(PackageCase):
         return path
 
     def profile(self, archive, *options):
-        """Writes graph.json; returns the number of layers."""
-        notes = json.loads(records(archive)["extra/stagecraft.json"])
-        self.tool("profile", archive, "--microbatch", max(notes["samples"]["least"], 2), "--max-seconds", 0.02, "--warmup", 0,
-                  "--accept-untrusted", *options, "-o", "graph.json")
-        graph = json.loads((self.folder / "graph.json").read_text())
-        return sum(layer["kind"] != "Input" for layer in graph["layers"])
+        """Writes graph.json, which is the same for all tests of an archive; returns the number of layers."""
+        path, key = self.folder / "graph.json", (archive, *options)
+        if key in PROFILES:
+            path.write_text(PROFILES[key])
+        else:
+            samples = max(notes_of(archive)["samples"]["least"], 2)
+            self.tool("profile", archive, "--microbatch", samples, "--max-seconds", 0.02, "--warmup", 0, "--concurrent", 1,
+                      "--accept-untrusted", *options, "-o", "graph.json")
+            PROFILES[key] = path.read_text()
+        return sum(layer["kind"] != "Input" for layer in json.loads(PROFILES[key])["layers"])
 
     def converted(self, archive, stages, *options):
         """The package converted with a uniform plan."""
@@ -154,50 +193,51 @@ class Stages(PackageCase):
     def check_equal(self, archive, package, stages):
         original = whole_of(archive)
         least, most = original.notes["samples"]["least"], original.notes["samples"]["most"]
+        fused = package.full_model()
+        state = Restored(fused)
         for samples in sorted({min(max(least, 2), most), min(5, most)}):
-            inputs, wanted, whole = original.after(samples)
-            fused = package.full_model()
+            inputs, wanted, gradients, buffers = original.after(samples)
+            state.restore()
             self.assertEqual(fused.INPUTS, tuple(inputs))
             self.assert_same(passes(fused, inputs.values(), lambda out: out), wanted, "losses")
 
-            parameters = dict(whole.named_parameters(remove_duplicate=False))
             parts = [stage for _, stage in sorted(fused.named_children())]
             self.assertEqual(len(parts), stages)
             found = {name: each for part in parts for name, each in part.named_parameters(remove_duplicate=False)}
-            self.assertEqual(set(found), set(parameters))
-            for names in tied_names(whole):
+            self.assertEqual(set(found), set(gradients))
+            for names in original.tied:
                 self.assertEqual(len({id(found[name]) for name in names}), 1, names)
-                self.assert_same([found[names[0]].grad], [total(parameters[name].grad for name in names)], names)
+                self.assert_same([found[names[0]].grad], [total(gradients[name] for name in names)], names)
             found = {}
             for part in parts:
                 for name, buffer in part.named_buffers():
                     self.assert_same([buffer], [found.setdefault(name, buffer)], name)
-            wanted = dict(whole.named_buffers(remove_duplicate=False))
             self.assertLessEqual(set(dict(original.exported.named_buffers())), set(found))
             for name, buffer in found.items():
-                if name in wanted:
-                    self.assert_same([buffer], [wanted[name]], name)
+                if name in buffers:
+                    self.assert_same([buffer], [buffers[name]], name)
 
     def assert_same(self, found, wanted, what):
         self.assertEqual(len(found), len(wanted), what)
         for a, b in zip(found, wanted):
             self.assertEqual(a is None, b is None, what)
-            if a is not None:
-                self.assertTrue(torch.equal(a, b), f"{what}: {a.flatten()[:4]} {b.flatten()[:4]}")
+            if a is not None and not torch.equal(a, b):
+                self.fail(f"{what}: {a.flatten()[:4]} {b.flatten()[:4]}")
 
-    def check_files(self, archive, package, stages):
-        """Each stage's file opens alone and holds its weights, byte for byte; the configurations name the stages."""
+    def check_files(self, archive, package, stages, programs):
+        """Each stage's file opens alone and holds its weights, byte for byte; the configurations name the stages. `programs`:
+        those that the package loaded, by name of the file."""
         folder = pathlib.Path(package.__file__).parent
-        whole = records(archive)
+        whole = whole_of(archive).records
+        self.assertEqual(len(package.model()), stages + 1)
+        self.assertEqual(set(programs), {f"stage{stage}.pt2" for stage in range(stages)})
         config = json.loads(whole["data/weights/model_weights_config.json"])["config"]
         seen = set()
         for stage in range(stages):
             path = folder / f"stage{stage}.pt2"
-            exported = load(path)
-            exported.module()
             part = records(path)
             own = json.loads(part["data/weights/model_weights_config.json"])["config"]
-            self.assertEqual(set(own), set(exported.state_dict))
+            self.assertEqual(set(own), set(programs[path.name].state_dict))
             seen |= set(own)
             for name, entry in own.items():
                 self.assertEqual(entry, config[name])
@@ -213,7 +253,6 @@ class Stages(PackageCase):
         modules = [*range(stages), stages - 1]
         self.assertEqual([confs[each]["module_to_stage_map"] for each in confs], [[0] * (stages + 1), modules, modules])
         self.assertEqual(confs["mp"]["stage_to_rank_map"], {str(stage): [stage] for stage in range(stages)})
-        self.assertEqual(len(package.model()), stages + 1)
         return confs
 
 
@@ -232,8 +271,9 @@ def every_model():
                     if layers < stages:  # split by operators instead, which allows more cuts
                         layers = self.profile(archive, "--layers", "op")
                     package = self.converted(archive, stages)
-                    self.check_equal(archive, package, stages)
-                    self.check_files(archive, package, stages)
+                    with each_file_loaded_once(package) as programs:
+                        self.check_equal(archive, package, stages)
+                        self.check_files(archive, package, stages, programs)
 
         return run
 
@@ -349,5 +389,5 @@ class Packages(Stages):
 
 
 if __name__ == "__main__":
-    remember_type_hints()
+    quick_export.prepare()
     unittest.main()

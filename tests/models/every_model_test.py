@@ -11,6 +11,7 @@ from export_test import ROOT, json_of, read_record  # first: it ends with 77 wit
 import torch
 
 import make
+import quick_export
 import table
 from exporter import prepare, self_check
 from exporter.inputs import draw_all
@@ -114,4 +115,5 @@ _every_model()
 if __name__ == "__main__":
     FOLDER = sys.argv.pop()
     os.makedirs(FOLDER, exist_ok=True)
+    quick_export.prepare()
     unittest.main()

@@ -18,6 +18,8 @@ from unittest import mock
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [HERE, os.path.join(ROOT, "scripts")]
+import quick_export
+
 try:
     import torch
 except ImportError:
@@ -806,4 +808,5 @@ class Writing(InFolder):
 
 
 if __name__ == "__main__":
+    quick_export.prepare()
     unittest.main()
