@@ -6,9 +6,17 @@
 #include <cmath>
 #include <sstream>
 #include <string_view>
-// Headers only: nothing to link, and nothing that an installed library would need.
+// Headers only: nothing to link, and nothing that an installed library would need. toml++ 3.3 asserts that a key
+// follows
+// "[[", although it tells the user of anything else right after.
 #define TOML_HEADER_ONLY 1
+#ifdef NDEBUG
 #include <toml++/toml.h>
+#else
+#define NDEBUG
+#include <toml++/toml.h>
+#undef NDEBUG
+#endif
 
 #include "costmodel/errors.h"
 #include "costmodel/format/json_string.h"
@@ -32,6 +40,43 @@ struct Place {
                       fmt::format("{}: line {} column {}: {}", file, at.line, at.column, message));
   }
 };
+
+/// Where the first character beyond ASCII is that is in no string and no comment. TOML allows none, and toml++ 3.3
+/// takes them for impossible (undefined behaviour). Empty: there is none.
+std::optional<toml::source_position> first_stray_character(std::string_view text) {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  toml::source_position at{1, 1};
+  std::string_view closing;  // what ends the string or comment
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    const std::string_view rest = text.substr(i);
+    const bool continues = (c & 0xC0) == 0x80;  // a character of several bytes
+    if (closing.empty()) {
+      if ((c & 0x80) != 0) return at;
+      for (const std::string_view opening : {"\"\"\"", "'''", "\"", "'", "#"}) {
+        if (!rest.starts_with(opening)) continue;
+        closing = opening == "#" ? "\n" : opening;
+        i += opening.size() - 1;
+        at.column += static_cast<toml::source_index>(opening.size() - 1);
+        break;
+      }
+    } else if (c == '\\' && closing.front() == '"' && rest.size() > 1 && rest[1] != '\n') {
+      ++i;  // an escape
+      ++at.column;
+    } else if (rest.starts_with(closing) || (closing.size() == 1 && c == '\n')) {
+      i += closing.size() - 1;
+      at.column += static_cast<toml::source_index>(closing.size() - 1);
+      closing = {};
+    }
+    if (c == '\n') {
+      at = {at.line + 1, 1};
+    } else if (!continues) {
+      ++at.column;
+    }
+  }
+  return std::nullopt;
+}
 
 std::string shown(const toml::node& node) {
   if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
@@ -304,6 +349,8 @@ bool Project::flag(const std::string& section, const std::string& key, bool othe
 }
 
 Project parse_project(const std::string& text, const std::string& file) {
+  if (const auto at = first_stray_character(text))
+    Place{file, *at}.fail("found a character beyond ASCII, expected it in quotes");
   toml::table document;
   try {
     document = toml::parse(std::string_view(text), std::string_view(file));

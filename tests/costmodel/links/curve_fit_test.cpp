@@ -21,12 +21,12 @@ using ::testing::ThrowsMessage;
 /// `time_of(bytes)` from 8 to 2^30 bytes in steps of sqrt(2), times exp of seeded noise.
 template <class F>
 std::vector<FitPoint> sampled(F time_of, double noise, std::mt19937_64& random) {
-  std::normal_distribution<double> error(0, noise);
+  std::normal_distribution<double> error;
   std::vector<FitPoint> out;
   for (int step = 6; step <= 60; ++step) {
     const Bytes bytes(std::llround(std::exp2(step / 2.0)));
     out.push_back(
-        {bytes, Seconds(time_of(static_cast<double>(bytes.value)) * std::exp(noise > 0 ? error(random) : 0))});
+        {bytes, Seconds(time_of(static_cast<double>(bytes.value)) * std::exp(noise > 0 ? noise * error(random) : 0))});
   }
   return out;
 }

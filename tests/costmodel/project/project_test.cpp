@@ -97,6 +97,21 @@ TEST(Project, NamesLineAndColumnOfWhatIsWrong) {
   says(kModel + "[training]\nloss_scale = 0\n", "found 0, expected a number above 0");
   says(kModel + "[run]\ntimeout = 0.0\n", "expected a number above 0");
   says(std::string(300, '['), "p.toml: line 1 column ");
+  says("[mod\u00e9l]\n", "p.toml: line 1 column 5: found a character beyond ASCII, expected it in quotes");
+  says(kModel + "layers = \"\u00e9\\\"\u00e9\" # \u00e9\n\u00e9 = 1\n",
+       "p.toml: line 4 column 1: found a character beyond");
+  says(kModel + "layers = \u00a0\"a\"\n", "p.toml: line 3 column 10: found a character beyond ASCII");
+}
+
+TEST(Project, TakesAnyCharacterInStringsAndComments) {
+  const auto layers = [](const std::string& value) {
+    return parse_project("\xEF\xBB\xBF# \u00e9 '\n" + kModel + "layers = " + value, "p.toml")
+        .text("model", "layers", "");
+  };
+  EXPECT_EQ(layers("'\u00e9'  # \"\u00e9\n"), "\u00e9");
+  EXPECT_EQ(layers("\"\u00e9\\\"\u00e9\"\n"), "\u00e9\"\u00e9");
+  EXPECT_EQ(layers("\"\"\"\\\n  \u00e9'\"\"\"\n"), "\u00e9'");
+  EXPECT_EQ(layers("'''\u00e9\"'''\n"), "\u00e9\"");
 }
 
 TEST(Project, RefusesKeysThatExcludeEachOther) {
