@@ -96,7 +96,7 @@ class Shell:
         os.symlink(os.path.join(self.bin, "stagecraft"), os.path.join(path, "scripts/stagecraft"))
         os.symlink(os.path.join(self.source, "scripts/slurm"), os.path.join(path, "scripts/slurm"))
         write_program(os.path.join(path, "scripts/setup"), SETUP.replace("SOURCE", self.source))
-        for name in ("examples", "tests"):
+        for name in ("bench", "examples", "tests"):
             os.symlink(os.path.join(self.source, name), os.path.join(path, name))
         return path
 
