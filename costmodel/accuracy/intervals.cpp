@@ -336,6 +336,7 @@ std::variant<StepRatio, Infeasible> step_ratio(const Scenario& first, const Scen
   if (!calibration) {                // with one, the residuals hold the mechanisms' errors
     std::map<std::string, Doubt> doubts;
     for (const Side& side : sides) {
+      if (waits_for_launches(side.graph)) squares += square(std::log(1 + kHost));
       for (const auto& [name, doubt] : doubts_of(side.graph, side.topology, side.plan))
         doubts[name] = worse(doubts[name], doubt);
     }

@@ -65,10 +65,10 @@ struct StepRatio {
 /// The times of two scenarios compared. Errors of a mechanism are common to both, since both have the layers and links
 /// of one profile: they count only as far as they change the ratio. Of the model's own error, a share of 0.42 is each
 /// scenario's own and independent, the rest is a factor common to both and cancels; with a calibration, which has
-/// removed that factor, all of its residuals are each one's own. The logarithm of the ratio is taken as normal. Throws
-/// as predict.
-/// Source of the share: one factor learned from other plans takes the median error of a 1F1B model from 6.7 to 2.8 % on
-/// Sailor's GH200 plans and that of SimuMax from 5.6 to 2.3 % on B200: 0.42 and 0.41 remain.
+/// removed that factor, all of its residuals are each one's own; so is the error of launches, which differs between
+/// runs. The logarithm of the ratio is taken as normal. Throws as predict. Source of the share: one factor learned from
+/// other plans takes the median error of a 1F1B model from 6.7 to 2.8 % on Sailor's GH200 plans and that of SimuMax
+/// from 5.6 to 2.3 % on B200: 0.42 and 0.41 remain.
 [[nodiscard]] std::variant<StepRatio, Infeasible> step_ratio(const Scenario& first, const Scenario& second,
                                                              const std::optional<Calibration>& calibration,
                                                              const PredictOptions& options = {});

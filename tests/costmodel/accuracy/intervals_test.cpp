@@ -209,6 +209,18 @@ TEST(StepRatio, CancelsCommonErrors) {
   EXPECT_NEAR(std::log(same.high), std::sqrt(2) * 0.42 * std::log(1.12), 1e-12);
 }
 
+// Runs of one plan differ by what launches take: sqrt(2) * log(1.4) in quadrature with sqrt(2) * 0.42 * log(1.12).
+TEST(StepRatio, CountsLaunchesAsEachOnesOwnError) {
+  Graph graph = measured_graph(1);
+  graph.quality = ProfileQuality{};
+  graph.quality->watched_ns = 20;
+  graph.quality->host_wait_ns = 1;
+  const Topology topology = flat_topology(1);
+  const Plan plan = one_layer_a_stage(graph, topology, {1}, "1f1b", 4);
+  const auto same = std::get<StepRatio>(step_ratio({graph, topology, plan}, {graph, topology, plan}, std::nullopt));
+  EXPECT_NEAR(std::log(same.high), std::sqrt(2) * std::hypot(std::log(1.4), 0.42 * std::log(1.12)), 1e-12);
+}
+
 // One stage computes 2 s per microbatch with nothing else: the ratio to a graph with layers of half the time is 2, its
 // logarithm 8.3 half-widths off, so the probability is nearly 0 and its mirror nearly 1.
 TEST(StepRatio, GivesOddsThatMirror) {
