@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <sstream>
 #include <string_view>
 // Headers only: nothing to link, and nothing that an installed library would need. toml++ 3.3 takes characters for
