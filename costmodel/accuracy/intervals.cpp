@@ -15,6 +15,7 @@
 #include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/device_types.h"
 #include "costmodel/prediction/launches.h"
+#include "costmodel/prediction/layer_times.h"
 #include "costmodel/prediction/progress_parts.h"
 
 namespace stagecraft {
@@ -94,7 +95,7 @@ bool reads_loaded_data(const Graph& graph) {
 
 Graph with_slower_loading(Graph graph) {
   for (Layer& layer : graph.layers) {
-    if (layer.loading) layer.loading->median = layer.loading->median * (1 + kHost);
+    if (layer.loading) scale(*layer.loading, 1 + kHost);
   }
   return graph;
 }

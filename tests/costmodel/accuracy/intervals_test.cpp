@@ -26,6 +26,15 @@ Graph measured_graph(int layers) {
   return graph;
 }
 
+/// measured_graph(1), whose GPU waited for launches in 1 of 20 ns.
+Graph launch_bound_graph() {
+  Graph graph = measured_graph(1);
+  graph.quality = ProfileQuality{};
+  graph.quality->watched_ns = 20;
+  graph.quality->host_wait_ns = 1;
+  return graph;
+}
+
 // The standard error of a median of 100 samples with a median absolute deviation of 0.1 s: sqrt(pi / 2) * 1.4826 * 0.1
 // / 10 = 0.018582 s. All four times add up linearly, so the relative error of their sum is that of each.
 TEST(Intervals, AddTheErrorsOfLayersLinearly) {
@@ -145,10 +154,7 @@ TEST(Intervals, OfAStepShareOneVariance) {
 
 // As above, and the GPU waited for launches in 1 of 20 ns: log(1.4)^2 is 0.11321, 89.2 % of a variance of 0.12699.
 TEST(Intervals, AreWiderWhereTheGpuWaitsForLaunches) {
-  Graph graph = measured_graph(1);
-  graph.quality = ProfileQuality{};
-  graph.quality->watched_ns = 20;
-  graph.quality->host_wait_ns = 1;
+  const Graph graph = launch_bound_graph();
   const Topology topology = flat_topology(1);
   const BoundPlan plan(one_layer_a_stage(graph, topology, {1}, "1f1b", 2));
   const Prediction p = std::get<Prediction>(predict_with_intervals(graph, topology, plan, std::nullopt));
@@ -211,10 +217,7 @@ TEST(StepRatio, CancelsCommonErrors) {
 
 // Runs of one plan differ by what launches take: sqrt(2) * log(1.4) in quadrature with sqrt(2) * 0.42 * log(1.12).
 TEST(StepRatio, CountsLaunchesAsEachOnesOwnError) {
-  Graph graph = measured_graph(1);
-  graph.quality = ProfileQuality{};
-  graph.quality->watched_ns = 20;
-  graph.quality->host_wait_ns = 1;
+  const Graph graph = launch_bound_graph();
   const Topology topology = flat_topology(1);
   const Plan plan = one_layer_a_stage(graph, topology, {1}, "1f1b", 4);
   const auto same = std::get<StepRatio>(step_ratio({graph, topology, plan}, {graph, topology, plan}, std::nullopt));
