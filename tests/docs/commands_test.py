@@ -31,7 +31,7 @@ SHIM = """#!/usr/bin/env bash
 arguments=() more=() verb=${1:-} model=${2:-}
 case "$verb" in
   profile)
-    more=(--max-seconds 2)
+    more=(--max-seconds 1)
     case "$model" in
       resnet*) more+=(--set image=32 --set channels=16) ;;
       mlp) [[ "$*" == *width=* ]] || more+=(--set width=64) ;;

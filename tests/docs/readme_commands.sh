@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # readme_commands.sh SOURCE BIN: runs every command in README.md's table of verbs, in order, in a temporary folder.
 # `model.py` is a model of two layers; `graph.txt`, read by the import, is one of PipeDream's profiles; the other
-# imports read tests/golden/nccl.
+# imports read tests/golden/nccl. Models and links are measured briefly.
 set -euo pipefail
 source=$1
 export STAGECRAFT_BIN=$2
@@ -15,6 +15,10 @@ ln -s "$source/scripts" "$folder/scripts"
 cd "$folder"
 count=0
 while IFS= read -r command; do
+  case "$command" in
+    *"stagecraft profile "*) command+=" --max-seconds 3" ;;
+    *"stagecraft links "*) command+=" --seconds 3" ;;
+  esac
   echo "== $command"
   bash -c "$command"
   count=$((count + 1))
