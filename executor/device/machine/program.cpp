@@ -19,6 +19,7 @@
 #include "costmodel/text/units_text.h"
 #include "executor/device/machine/allocator.h"
 #include "executor/device/machine/device_versions.h"
+#include "executor/device/machine/huge_pages.h"
 
 namespace stagecraft::device {
 namespace {
@@ -44,6 +45,7 @@ std::optional<std::string> refused_memory(const std::string& text) {
 void prepare_program() {
   if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = kErrorsOnly;
   keep_freed_memory();
+  reserve_huge_pages();
   skip_library_destructors();
 }
 

@@ -10,7 +10,7 @@ class Error;
 namespace stagecraft::device {
 
 /// Call first in a program that computes: hides LibTorch's warnings and notes (unless TORCH_CPP_LOG_LEVEL is set), and
-/// calls keep_freed_memory and skip_library_destructors.
+/// calls keep_freed_memory, reserve_huge_pages and skip_library_destructors.
 void prepare_program();
 
 /// Lets the process end without the destructors of LibTorch's operator tables, a third of the time of a short program.

@@ -9,6 +9,7 @@
 #include "executor/device/device.h"
 #include "executor/device/machine/allocator.h"
 #include "executor/device/machine/device_versions.h"
+#include "executor/device/machine/huge_pages.h"
 #include "executor/device/machine/processor.h"
 
 namespace stagecraft::device {
@@ -32,6 +33,7 @@ Provenance provenance_here(const std::string& tool, c10::Device device) {
   out.versions = device_library_versions();
   out.versions["libtorch"] = TORCH_VERSION;
   out.versions["allocator"] = allocator_name();
+  if (device.is_cpu()) out.versions["huge pages"] = huge_page_use();
   out.date = date();
   if (!device.is_cpu()) {
     const GpuProperties gpu = gpu_properties(device.index());
