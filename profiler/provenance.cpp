@@ -1,7 +1,5 @@
 #include "profiler/provenance.h"
 
-#include <unistd.h>
-
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -21,8 +19,7 @@ int processors_here() { return to_int(std::thread::hardware_concurrency()); }
 Device device_here(int ranks) {
   if (ranks < 1)
     throw std::invalid_argument("the number of ranks is " + std::to_string(ranks) + ", must be at least 1");
-  const Bytes memory = Bytes(::sysconf(_SC_PAGESIZE)) * ::sysconf(_SC_PHYS_PAGES);
-  Device out{device::processor_name(), Bytes(memory.value / ranks)};
+  Device out{device::processor_name(), Bytes(device::machine_memory().value / ranks)};
   out.kind = DeviceKind::Processor;
   out.host_processors = processors_here();
   return out;

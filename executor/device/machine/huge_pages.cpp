@@ -2,18 +2,16 @@
 
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string_view>
 #include <vector>
 
 #include "executor/device/machine/allocator.h"
+#include "executor/device/machine/processor.h"
 
 namespace stagecraft::device {
 namespace {
@@ -24,26 +22,21 @@ constexpr std::int64_t kMostBlocks = 32;
 
 std::string use = "not reserved";  // set before other threads start
 
-std::string text_of(const char* path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 bool is_address_space_limited() {
   rlimit limit{};
   const bool limited = ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-  return limited || text_of("/proc/sys/vm/overcommit_memory").starts_with('2');
+  return limited || system_text("/proc/sys/vm/overcommit_memory").starts_with('2');
 }
 
 /// "used", or the reason why not.
 std::string reserve() {
   const char* const wanted = std::getenv("STAGECRAFT_HUGE_PAGES");
   if (wanted && std::string_view(wanted) == "0") return "off";
-  if (!allows_huge_pages(text_of("/sys/kernel/mm/transparent_hugepage/enabled"))) return "not allowed";
+  if (!allows_huge_pages(system_text("/sys/kernel/mm/transparent_hugepage/enabled"))) return "not allowed";
   if (!allocator_name().starts_with("tcmalloc")) return "not with this allocator";
   if (is_address_space_limited()) return "not with limited address space";
-  const std::int64_t memory = std::int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
-  std::vector<void*> blocks(static_cast<std::size_t>(std::clamp<std::int64_t>(memory / 4 / kBlock, 1, kMostBlocks)));
+  const std::int64_t count = std::clamp<std::int64_t>(machine_memory().value / 4 / kBlock, 1, kMostBlocks);
+  std::vector<void*> blocks(static_cast<std::size_t>(count));
   for (void*& block : blocks) {
     block = std::malloc(kBlock);
     void* begin = block;

@@ -2,9 +2,11 @@
 
 #include <ATen/Version.h>
 #include <torch/headeronly/version.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 
 namespace stagecraft::device {
 
@@ -14,6 +16,13 @@ std::string processor_name() {
     if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
   }
   return "unknown processor";
+}
+
+Bytes machine_memory() { return Bytes(::sysconf(_SC_PAGESIZE)) * ::sysconf(_SC_PHYS_PAGES); }
+
+std::string system_text(const char* path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 std::map<std::string, std::string> cpu_kernels() {

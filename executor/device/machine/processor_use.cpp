@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <random>
@@ -15,6 +14,7 @@
 #include <utility>
 
 #include "costmodel/index.h"
+#include "executor/device/machine/processor.h"
 
 namespace stagecraft::device {
 namespace {
@@ -25,16 +25,9 @@ Seconds seconds_of(const timeval& time) {
   return Seconds(static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * kMicro);
 }
 
-std::string text_of(const char* path) {
-  std::ifstream in(path);
-  std::ostringstream out;
-  out << in.rdbuf();
-  return out.str();
-}
-
 /// The machine since it was started, the same in all of its containers, and the processors of this process.
 std::uint64_t host_number() {
-  std::string text = text_of("/proc/sys/kernel/random/boot_id");
+  std::string text = system_text("/proc/sys/kernel/random/boot_id");
   for (const int processor : own_processors()) text += " " + std::to_string(processor);
   return std::hash<std::string>()(text);
 }
@@ -91,7 +84,7 @@ Seconds process_time() {
 ProcessorMoment processor_moment() {
   const auto clock = std::chrono::steady_clock::now().time_since_epoch();
   return {Seconds(std::chrono::duration<double>(clock).count()), process_time(),
-          busy_time(text_of("/proc/stat"), static_cast<double>(::sysconf(_SC_CLK_TCK)), own_processors())};
+          busy_time(system_text("/proc/stat"), static_cast<double>(::sysconf(_SC_CLK_TCK)), own_processors())};
 }
 
 ProcessorReport processor_report(const ProcessorMoment& before, const ProcessorMoment& after) {

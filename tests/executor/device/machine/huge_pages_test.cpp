@@ -1,6 +1,5 @@
 #include "executor/device/machine/huge_pages.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -57,5 +57,17 @@ TEST(CpuKernels, SayWhichVariablesLimitThem) {
   EXPECT_EQ(cpu_kernels().at("kernel_settings"), "ONEDNN_MAX_CPU_ISA=AVX2 MKL_CBWR=COMPATIBLE");
 }
 
+TEST(SystemText, IsWhatLinuxProvidesOrEmpty) {
+  EXPECT_EQ(system_text("/proc/sys/kernel/ostype"), "Linux\n");
+  EXPECT_EQ(system_text("/proc/no such file"), "");
+}
+
+// MemTotal is in KiB, and in some containers that of the container.
+TEST(MachineMemory, IsAtLeastThatOfMeminfo) {
+  const std::string text = system_text("/proc/meminfo");
+  EXPECT_EQ(text.find("MemTotal:"), 0U);
+  EXPECT_GE(machine_memory().value, std::stoll(text.substr(9)) * 1024);
+}
+
 }  // namespace
 }  // namespace stagecraft::device
