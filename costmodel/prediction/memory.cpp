@@ -11,22 +11,26 @@
 namespace stagecraft {
 
 int in_flight(const std::vector<Action>& list, int stage, bool splits) {
-  // A microbatch is released by its weight gradient, or its backward if it has none, or immediately if it has neither.
-  std::map<int, ActionKind> release;
+  // By microbatch, what releases it: its weight gradient, or its backward if it has none, or its forward if it has
+  // neither.
+  std::vector<ActionKind> release;
   for (const Action& action : list) {
-    if (action.stage != stage) continue;
-    if (action.kind == ActionKind::Backward) release.emplace(action.microbatch, action.kind);
-    if (action.kind == ActionKind::WeightGradient && splits) release[action.microbatch] = action.kind;
+    if (action.stage != stage || action.microbatch < 0) continue;
+    const std::size_t microbatch = to_index(action.microbatch);
+    if (microbatch >= release.size()) release.resize(microbatch + 1, ActionKind::Forward);
+    ActionKind& kind = release[microbatch];
+    if (action.kind == ActionKind::Backward && kind == ActionKind::Forward) kind = action.kind;
+    if (action.kind == ActionKind::WeightGradient && splits) kind = action.kind;
   }
   int held = 0;
   int most = 0;
   for (const Action& action : list) {
-    if (action.stage != stage) continue;
-    const auto it = release.find(action.microbatch);
+    if (action.stage != stage || action.microbatch < 0) continue;
+    const ActionKind kind = release[to_index(action.microbatch)];
     if (action.kind == ActionKind::Forward) {
       most = std::max(most, held + 1);
-      held += it != release.end() ? 1 : 0;
-    } else if (it != release.end() && it->second == action.kind) {
+      held += kind != ActionKind::Forward ? 1 : 0;
+    } else if (kind == action.kind) {
       --held;
     }
   }

@@ -194,6 +194,8 @@ class RankReplay {
 
   MemoryReplay run() {
     best_ = states_;
+    out_.during.reserve(list_.size());
+    out_.after.reserve(list_.size());
     for (const Action& action : list_) {
       perform(action);
       out_.during.push_back(count());
@@ -266,7 +268,7 @@ class RankReplay {
       case ActionKind::ReceiveGradient: {
         const bool gradient = action.kind == ActionKind::ReceiveGradient;
         const int boundary = *plan_.boundary(action.stage, action.peer);
-        posted_.insert({boundary, gradient, action.microbatch});
+        posted_.push_back({boundary, gradient, action.microbatch});
         state.receiving += bytes_[gradient][to_index(boundary)];
         break;
       }
@@ -350,7 +352,10 @@ class RankReplay {
 
   /// A message that was received is used, and counts elsewhere from here on.
   void take(StageState& state, int boundary, bool gradient, int microbatch) {
-    if (posted_.erase({boundary, gradient, microbatch}) > 0) state.receiving -= bytes_[gradient][to_index(boundary)];
+    const auto message = std::ranges::find(posted_, Posted{boundary, gradient, microbatch});
+    if (message == posted_.end()) return;
+    posted_.erase(message);
+    state.receiving -= bytes_[gradient][to_index(boundary)];
   }
 
   /// A message that was sent and whose tensors may still exist.
@@ -361,6 +366,14 @@ class RankReplay {
     Bytes bytes;
   };
 
+  /// A receive whose message has not been used: few at a time, mostly the first.
+  struct Posted {
+    int boundary;
+    bool gradient;
+    int microbatch;
+    friend bool operator==(const Posted&, const Posted&) = default;
+  };
+
   const BoundPlan& plan_;
   const std::vector<std::vector<Bytes>>& bytes_;
   int rank_;
@@ -369,8 +382,8 @@ class RankReplay {
   std::vector<StageState> states_;
   std::vector<StageState> best_;
   std::vector<Versions> versions_;
-  std::set<std::pair<int, int>> split_;          // (stage, microbatch)
-  std::set<std::tuple<int, bool, int>> posted_;  // (boundary, gradient, microbatch)
+  std::set<std::pair<int, int>> split_;  // (stage, microbatch)
+  std::vector<Posted> posted_;
   std::vector<Sent> sent_;
   Bytes sent_bytes_;
   Bytes most_;

@@ -68,23 +68,37 @@ std::vector<std::vector<const Span*>> work_of_ranks(const Timeline& timeline) {
 /// Which actions are alike: of equal keys, the nth in a rank's list is the nth on its timeline.
 std::tuple<int, int, ActionKind> key_of(const Action& action) { return {action.microbatch, action.stage, action.kind}; }
 
-/// What a rank holds as it begins and ends each of its computations, which are `work`.
-MemoryOverTime memory_over_time_of(const MemoryReplay& replay, const std::vector<Action>& list,
-                                   std::vector<const Span*> work) {
-  MemoryOverTime out{replay.peak.rank, {}};
+/// The span of each action of a rank's list, null for those that are no computations. `work` are the rank's
+/// computations.
+std::vector<const Span*> spans_of(const std::vector<Action>& list, std::vector<const Span*> work) {
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (is_work(list[i].kind)) places.push_back(i);
   }
-  std::ranges::stable_sort(places, {}, [&](std::size_t i) { return key_of(list[i]); });
-  std::ranges::stable_sort(work, {}, [](const Span* span) { return key_of(span->action); });
-  std::vector<const Span*> span_of(list.size(), nullptr);
+  const auto key_at = [&](std::size_t place) { return key_of(list[place]); };
+  const auto key_of_span = [](const Span* span) { return key_of(span->action); };
+  std::vector<const Span*> out(list.size(), nullptr);
+  // As on most timelines, whose ranks compute in the order of their lists.
+  if (std::ranges::equal(places, work, {}, key_at, key_of_span)) {
+    for (std::size_t i = 0; i < places.size(); ++i) out[places[i]] = work[i];
+    return out;
+  }
+  std::ranges::stable_sort(places, {}, key_at);
+  std::ranges::stable_sort(work, {}, key_of_span);
   auto span = work.begin();
   for (const std::size_t i : places) {
-    const auto key = key_of(list[i]);
-    while (span != work.end() && key_of((*span)->action) < key) ++span;
-    if (span != work.end() && key_of((*span)->action) == key) span_of[i] = *span++;
+    const auto key = key_at(i);
+    while (span != work.end() && key_of_span(*span) < key) ++span;
+    if (span != work.end() && key_of_span(*span) == key) out[i] = *span++;
   }
+  return out;
+}
+
+/// What a rank holds as it begins and ends each of its computations, which are `work`.
+MemoryOverTime memory_over_time_of(const MemoryReplay& replay, const std::vector<Action>& list,
+                                   std::vector<const Span*> work) {
+  MemoryOverTime out{replay.peak.rank, {}};
+  const std::vector<const Span*> span_of = spans_of(list, std::move(work));
   const auto add = [&out](Seconds from, Bytes bytes) {
     if (out.moments.empty() || out.moments.back().bytes != bytes) out.moments.push_back({from, bytes});
   };
