@@ -23,7 +23,7 @@ namespace stagecraft {
 [[nodiscard]] Seconds accumulation_time(const Layer& layer);
 
 /// The share of a stage's backwards that create its gradients instead of adding to them: of the `microbatches` of a
-/// step, the first of each update. 0 where replicas of a synchronous schedule add to one buffer.
+/// step, the first of each update. 0 where replicas of a synchronous schedule keep gradients in one buffer.
 [[nodiscard]] double creating_share(const ScheduleEntry& schedule, int microbatches, int replicas);
 
 /// The factor by which a stage's forwards and backwards take longer because it holds `held` microbatches, with `saved`

@@ -46,6 +46,7 @@ struct GradientReduction::State {
   std::vector<GradientBucket> buckets;
   std::vector<at::Tensor> parts;                            // of flat, by bucket
   std::vector<std::size_t> bucket_of;                       // by parameter
+  std::vector<bool> written;                                // since the step began, by parameter
   std::vector<int> missing;                                 // gradients, by bucket
   std::vector<std::unique_ptr<channel::Reducing>> started;  // by bucket
   bool last = false;
@@ -62,12 +63,24 @@ struct GradientReduction::State {
     std::size_t parameter;
   };
 
+  /// Copies the first gradient of a step, which autograd has made in memory of its own.
+  void take_first(std::size_t parameter) {
+    const at::NoGradGuard no_graph;
+    at::Tensor& gradient = leaves[parameter].mutable_grad();
+    gradient.defined() ? views[parameter].copy_(gradient) : views[parameter].zero_();
+    gradient = views[parameter];
+    written[parameter] = true;
+  }
   void start_next() {
     const at::NoGradGuard no_graph;
     const std::size_t bucket = started.size();
+    for (std::size_t i = to_index(buckets[bucket].first); i < to_index(buckets[bucket].last); ++i) {
+      if (!written[i]) take_first(i);
+    }
     started.push_back(channel.start_all_reduce(parts[bucket], replicas, channel::kBucketsTag + to_int(bucket)));
   }
   void ready(std::size_t parameter) {
+    if (!written[parameter]) take_first(parameter);
     if (!last) return;
     --missing[bucket_of[parameter]];
     while (started.size() < buckets.size() && missing[started.size()] == 0) start_next();
@@ -109,10 +122,14 @@ void GradientReduction::begin_step() {
   State& s = *state_;
   s.last = false;
   s.started.clear();
-  s.flat.zero_();
   s.missing.clear();
   for (const GradientBucket& bucket : s.buckets) s.missing.push_back(bucket.last - bucket.first);
-  for (std::size_t i = 0; i < s.leaves.size(); ++i) s.leaves[i].mutable_grad() = s.views[i];
+  // On a CPU, copying the first gradients takes half as long as setting all to zero and adding to them. On a GPU, where
+  // that is fast, copies would have to wait for autograd's streams.
+  const bool copies = s.flat.device().is_cpu();
+  s.written.assign(s.leaves.size(), !copies);
+  if (!copies) s.flat.zero_();
+  for (std::size_t i = 0; i < s.leaves.size(); ++i) s.leaves[i].mutable_grad() = copies ? at::Tensor() : s.views[i];
 }
 
 void GradientReduction::last_backward() { state_->last = true; }

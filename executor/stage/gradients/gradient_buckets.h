@@ -33,19 +33,20 @@ struct GradientBucket {
 /// replicas start them in the same order, however their backwards differ.
 class GradientReduction {
  public:
-  /// `parameters`: leaves, whose gradients become views of the buffer. `channel` must outlive it. Throws
-  /// std::invalid_argument for more buckets than there are tags.
+  /// `parameters`: leaves, whose gradients are views of the buffer from the end of a backward that makes them on.
+  /// `channel` must outlive it. Throws std::invalid_argument for more buckets than there are tags.
   GradientReduction(channel::Channel& channel, std::vector<int> replicas, std::vector<at::Tensor> parameters,
                     std::optional<Bytes> bucket_bytes);
   ~GradientReduction();
   GradientReduction(const GradientReduction&) = delete;
   GradientReduction& operator=(const GradientReduction&) = delete;
 
-  /// Sets all gradients to zero.
+  /// Forgets all gradients.
   void begin_step();
   /// The next backward is this replica's last of the step.
   void last_backward();
-  /// Returns when all gradients hold their sums, like Reducing::wait; starts buckets that have not been started.
+  /// Returns when all gradients hold their sums, like Reducing::wait; starts buckets that have not been started. A
+  /// gradient that no backward made is zero.
   void finish();
   /// Number of started buckets. For tests.
   [[nodiscard]] std::size_t started() const;

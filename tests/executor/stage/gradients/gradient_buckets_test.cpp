@@ -105,6 +105,20 @@ TEST(GradientReduction, KeepsTheOrderOfTheBucketsWhenOneIsNeverReady) {
   EXPECT_EQ(channel.waited, 3);
 }
 
+TEST(GradientReduction, ForgetsTheGradientsOfTheStepBefore) {
+  const Chain chain;
+  CountingChannel channel;
+  GradientReduction reduction(channel, {0, 1}, chain.weights, {});
+  for (const double sum : {3 * 16.0, 2 * 8.0}) {  // all three weights, then two, whose backward gives ones times 2
+    reduction.begin_step();
+    reduction.last_backward();
+    chain.backward(sum == 48 ? 0 : 1);
+    reduction.finish();
+    EXPECT_EQ(channel.sums.back(), sum);
+  }
+  EXPECT_TRUE(chain.weights[0].grad().eq(0).all().item<bool>());
+}
+
 TEST(GradientReduction, KeepsTheLayoutOfEachParameter) {
   const auto leaf = [](const at::Tensor& value) { return value.requires_grad_(true); };
   const std::vector<at::Tensor> weights{leaf(at::ones({2, 3})), leaf(at::ones({3, 2}).t()),
@@ -112,13 +126,14 @@ TEST(GradientReduction, KeepsTheLayoutOfEachParameter) {
   CountingChannel channel;
   GradientReduction reduction(channel, {0, 1}, weights, {});
   reduction.begin_step();
+  for (const at::Tensor& weight : weights) torch::autograd::backward({weight.sum()}, {});  // ones
+  reduction.finish();
+  EXPECT_THAT(channel.sums, ElementsAre(6 + 6 + 96));  // each element is in the buffer once
   for (const at::Tensor& weight : weights) {
     EXPECT_EQ(weight.grad().sizes(), weight.sizes());
     EXPECT_EQ(weight.grad().strides(), weight.strides());
-    weight.mutable_grad().fill_(1);
+    EXPECT_EQ(weight.grad().storage().data_ptr().get(), weights[0].grad().storage().data_ptr().get());
   }
-  reduction.finish();
-  EXPECT_THAT(channel.sums, ElementsAre(6 + 6 + 96));  // each element is in the buffer once
 }
 
 TEST(GradientReduction, SumsOverTheReplicasOfAChannel) {
