@@ -47,8 +47,10 @@ TEST(CpuKernels, HaveTheKeysOfARecordOfTraining) {
 }
 
 TEST(CpuKernels, SayWhichVariablesLimitThem) {
-  const Variable onednn("ONEDNN_MAX_CPU_ISA"), old("DNNL_MAX_CPU_ISA"), mkl("MKL_ENABLE_INSTRUCTIONS"),
-      reproducible("MKL_CBWR");
+  const Variable onednn("ONEDNN_MAX_CPU_ISA");
+  const Variable old("DNNL_MAX_CPU_ISA");
+  const Variable mkl("MKL_ENABLE_INSTRUCTIONS");
+  const Variable reproducible("MKL_CBWR");
   for (const Variable* each : {&onednn, &old, &mkl, &reproducible}) each->set(nullptr);
   EXPECT_EQ(cpu_kernels().at("kernel_settings"), "");
   onednn.set("AVX2");
