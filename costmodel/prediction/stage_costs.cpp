@@ -122,11 +122,23 @@ StageCost compute_cost(const std::vector<const Layer*>& layers, bool recompute, 
   return out;
 }
 
-/// Multiplies the forward and the backward of a stage by its in_flight_factor. `all`: what the model saves.
-void slow_in_flight(StageCost& cost, const Graph& graph, const std::vector<const Layer*>& layers, Bytes all, int held) {
+Bytes saved_by(const std::vector<const Layer*>& layers) {
+  Bytes out;
+  for (const Layer* layer : layers) out += bytes_saved(*layer);
+  return out;
+}
+
+/// Bytes of activations that a rank at `position` holds at most, if its stages save as much as each other.
+double held_bytes(const BoundPlan& plan, const std::vector<std::vector<const Layer*>>& layers, int position) {
   Bytes saved;
-  for (const Layer* layer : layers) saved += bytes_saved(*layer);
-  const double factor = in_flight_factor(graph, saved, all, held);
+  for (const int stage : plan.stages_at(position)) {
+    if (!plan.plan().stages[to_index(stage)].recompute) saved += saved_by(layers[to_index(stage)]);
+  }
+  const int held = plan.schedule().in_flight_bound(plan.shape(), position);
+  return static_cast<double>(saved.value) * held / plan.plan().chunks;
+}
+
+void multiply(StageCost& cost, double factor) {
   for (Seconds StageCost::* part : {&StageCost::forward, &StageCost::backward, &StageCost::weight_gradient})
     cost.*part = cost.*part * factor;
   if (cost.whole_backward) *cost.whole_backward = *cost.whole_backward * factor;
@@ -179,9 +191,7 @@ std::vector<StageCost> costs_without_waits(const Graph& graph, const Topology& t
   const std::vector<Bytes> tied = bytes_of_tied(graph, plan);
   std::vector<SplitBackwardTimes> parts;
   if (plan.schedule().splits_backward) parts = split_backward_times(graph, plan);
-  const PipelineShape shape = plan.shape();
-  const bool keeps = graph.in_flight_slowdown && plan.plan().chunks == 1 && plan.schedule().trains &&
-                     !plan.schedule().needs_lists && !take_turns(graph, plan, topology);
+  const bool slows = graph.in_flight_slowdown && plan.schedule().trains;
   Bytes all;
   for (const Layer& layer : graph.layers) all += is_input(layer) ? Bytes(0) : bytes_saved(layer);
   std::vector<StageCost> out;
@@ -189,8 +199,8 @@ std::vector<StageCost> costs_without_waits(const Graph& graph, const Topology& t
     const bool recomputes = plan.plan().stages[to_index(s)].recompute;
     StageCost cost = compute_cost(layers[to_index(s)], recomputes, parts.empty() ? nullptr : &parts[to_index(s)],
                                   closure, creating_share(plan.schedule(), plan.plan().microbatches, plan.replicas(s)));
-    if (keeps && !recomputes)
-      slow_in_flight(cost, graph, layers[to_index(s)], all, plan.schedule().in_flight_bound(shape, s));
+    if (slows && !recomputes)
+      multiply(cost, in_flight_factor(graph, held_bytes(plan, layers, plan.position_of(s)), all));
     cost.forward += inputs[to_index(s)].forward;
     const Seconds copy = copy_time(graph, plan, s, cost.update);
     const bool divides =
@@ -240,10 +250,10 @@ double creating_share(const ScheduleEntry& schedule, int microbatches, int repli
   return std::min(1.0, static_cast<double>(replicas) / std::max(1, microbatches));
 }
 
-double in_flight_factor(const Graph& graph, Bytes saved, Bytes all, int held) {
+double in_flight_factor(const Graph& graph, double held, Bytes all) {
   if (!graph.in_flight_slowdown || all <= Bytes(0)) return 1;
   const auto [microbatches, factor] = *graph.in_flight_slowdown;
-  const double models = held * static_cast<double>(saved.value) / static_cast<double>(all.value);
+  const double models = held / static_cast<double>(all.value);
   return 1 + (factor - 1) * std::clamp((models - 1) / (microbatches - 1), 0.0, 1.0);
 }
 

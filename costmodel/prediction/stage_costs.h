@@ -26,10 +26,10 @@ namespace stagecraft {
 /// step, the first of each update. 0 where replicas of a synchronous schedule keep gradients in one buffer.
 [[nodiscard]] double creating_share(const ScheduleEntry& schedule, int microbatches, int replicas);
 
-/// The factor by which a stage's forwards and backwards take longer because it holds `held` microbatches, with `saved`
-/// bytes each, of a model that saves `all`. Linear in the bytes held, from one microbatch of the whole model up to the
-/// number at which Graph::in_flight_slowdown was measured; 1 without that.
-[[nodiscard]] double in_flight_factor(const Graph& graph, Bytes saved, Bytes all, int held);
+/// The factor by which the forwards and backwards of a rank take longer because it holds up to `held` bytes of
+/// activations, of a model that saves `all` for a microbatch. Linear in `held`, from one microbatch of the whole model
+/// up to the number at which Graph::in_flight_slowdown was measured; 1 without that.
+[[nodiscard]] double in_flight_factor(const Graph& graph, double held, Bytes all);
 
 /// What each stage's actions cost, from its layers' times multiplied by closure_factor:
 ///   forward: with the forward of the inputs that the stage reads (on a CPU their loading, on a GPU their upload), and
@@ -37,8 +37,7 @@ namespace stagecraft {
 ///     have no count, do not matter;
 ///   backward: with the forward again where the stage recomputes; in the parts of split_backward_times if the schedule
 ///     splits it; less the accumulation of those that create gradients, as a mean over all (creating_share); like the
-///     forward multiplied by in_flight_factor, unless the stage recomputes, has chunks or runs listed actions, or ranks
-///     take turns on the host's processors, so that each finds the caches filled by others anyway;
+///     forward multiplied by in_flight_factor, unless the stage recomputes;
 ///   update: of a schedule that updates after every gradient, without the division by their number, and with a copy of
 ///     the parameters where older versions are in use;
 ///   reduce or buckets: the sum over the replicas of all parameters but those shared with other stages;

@@ -60,11 +60,6 @@ std::vector<int> hosts_of(const BoundPlan& plan, const Topology& topology) {
   return out;
 }
 
-bool take_turns(const Graph& graph, const BoundPlan& plan, const Topology& topology) {
-  const int processors = shared_processors(topology);
-  return processors > 0 && most_on_one_host(plan, topology) * threads_of(graph) > processors;
-}
-
 MessageThread message_thread(const BoundPlan& plan, const Topology& topology) {
   const std::vector<int> hosts = hosts_of(plan, topology);
   const bool several = std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to<>()) != hosts.end();
@@ -81,7 +76,8 @@ bool charges_messages(const Graph& graph, const BoundPlan& plan, const Topology&
 
 std::string message_processing_assumption(const Graph& graph, const Topology& topology, const BoundPlan& plan) {
   const int processors = shared_processors(topology);
-  if (plan.plan().boundaries.empty() || !take_turns(graph, plan, topology)) return "";
+  const bool take_turns = processors > 0 && most_on_one_host(plan, topology) * threads_of(graph) > processors;
+  if (plan.plan().boundaries.empty() || !take_turns) return "";
   if (topology.levels.front().link.processing) return "";
   return std::to_string(most_on_one_host(plan, topology)) + " ranks share " + std::to_string(processors) +
          (processors == 1 ? " processor" : " processors") +

@@ -19,9 +19,6 @@ namespace stagecraft {
 /// Processors that a computation of the graph needs.
 [[nodiscard]] int threads_of(const Graph& graph);
 
-/// Whether ranks take turns on processors: those of one host have more threads than it has processors.
-[[nodiscard]] bool take_turns(const Graph& graph, const BoundPlan& plan, const Topology& topology);
-
 /// The host of each rank: its group of the innermost level.
 [[nodiscard]] std::vector<int> hosts_of(const BoundPlan& plan, const Topology& topology);
 

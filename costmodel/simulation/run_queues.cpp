@@ -22,12 +22,9 @@ RunQueues::RunQueues(int processors, int threads)
 
 std::size_t RunQueues::where(int thread) const { return to_index(processor_[to_index(thread)]); }
 
-std::size_t RunQueues::best_for(int thread) const {
-  const bool has_run = processor_[to_index(thread)] >= 0;
-  if (has_run && (idle_ == 0 || queues_[where(thread)].empty())) return where(thread);
-  const auto shortest =
-      std::ranges::min_element(queues_, {}, [](const std::vector<int>& queue) { return queue.size(); });
-  return static_cast<std::size_t>(shortest - queues_.begin());
+std::size_t RunQueues::shortest() const {
+  const auto queue = std::ranges::min_element(queues_, {}, [](const std::vector<int>& each) { return each.size(); });
+  return static_cast<std::size_t>(queue - queues_.begin());
 }
 
 void RunQueues::join(int thread, std::size_t processor) {
@@ -66,7 +63,7 @@ void RunQueues::settle() {
     quit(thread);
   }
   leaving_.clear();
-  for (const int thread : waking_) join(thread, best_for(thread));
+  for (const int thread : waking_) join(thread, processor_[to_index(thread)] >= 0 ? where(thread) : shortest());
   waking_.clear();
 }
 

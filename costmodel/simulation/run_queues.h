@@ -6,8 +6,10 @@
 namespace stagecraft {
 
 /// The threads of one host on its processors, as Linux schedules them: each processor has a queue of the threads that
-/// want to run on it and divides its time equally among them. A thread stays on its processor until it sleeps or is
-/// moved by `balance`. Deterministic.
+/// want to run on it and divides its time equally among them. A thread stays on its processor until it is moved by
+/// `balance`: Linux looks for an idle processor for a thread that wakes only while processors are less busy than those
+/// of a host with more threads than processors (SIS_UTIL in kernel/sched/features.h; with two processors, below 60 %).
+/// Deterministic.
 class RunQueues {
  public:
   /// Threads 0 to `threads - 1`, all asleep. Throws std::invalid_argument if there is no processor.
@@ -18,8 +20,8 @@ class RunQueues {
   /// The thread sleeps from the next `settle` on, unless it wakes before: one piece of work follows another.
   void leave(int thread);
   /// Removes the threads that went to sleep from their processors, then places those that woke, in the order of `wake`:
-  /// each on the processor on which it last ran if that is idle, else on an idle one, else on its last one anyway (if
-  /// it has not run, in the shortest queue).
+  /// each on the processor on which it last ran, even if only another is idle; if it has not run, in the shortest
+  /// queue.
   void settle();
 
   /// Whether a processor is idle while two threads share another.
@@ -34,7 +36,7 @@ class RunQueues {
 
  private:
   [[nodiscard]] std::size_t where(int thread) const;
-  [[nodiscard]] std::size_t best_for(int thread) const;
+  [[nodiscard]] std::size_t shortest() const;
   void join(int thread, std::size_t processor);
   void quit(int thread);
 

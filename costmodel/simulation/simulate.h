@@ -67,9 +67,9 @@ struct Transfer {
 inline constexpr Seconds kBalanceAfter{0.008};
 
 /// Processor time that a rank loses with each message it waited for on a host with more threads than processors: the
-/// switch between threads, and the caches that others have filled meanwhile. Of two runs of 186 plans, over UCX and
-/// Gloo, the order and the bias of three ranks on two processors were best with 0.3 to 0.8 ms.
-inline constexpr Seconds kWakeOnCrowdedHost{0.0005};
+/// switch between threads, and the caches that others have filled meanwhile. Three ranks on two processors had a
+/// message 0.1 to 0.2 ms (median) after it was sent if they waited for it and did not wait for a processor too.
+inline constexpr Seconds kWakeOnCrowdedHost{0.0002};
 
 /// All inputs of a simulation; predict() makes one from graph, topology and plan.
 struct SimulationInput {

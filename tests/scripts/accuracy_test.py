@@ -127,6 +127,43 @@ print("the scores")
             self.assertEqual(calls, [])
 
 
+class MessageDelays(unittest.TestCase):
+    COLUMNS = ["action", "rank", "step", "stage", "microbatch", "peer", "start_s", "end_s"]
+
+    def delays(self, spans):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "measured.json")
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump({"timeline": {"ranks": 3, "columns": self.COLUMNS, "spans": spans}}, file)
+            return subprocess.run([sys.executable, os.path.join(ROOT, "bench", "accuracy", "message_delays"), path,
+                                   "--processors", "2"], capture_output=True, text=True)
+
+    def test_tells_waits_from_messages_that_were_there(self):
+        # Rank 1 waits from 0 s for the message sent at 1 s, and has it 4 ms later. Meanwhile ranks 0 and 2 compute for 3 and 1 of
+        # the 4 ms: 1 of 2 processors is idle. At 2 s it asks for the message sent at 1.5 s, and has it 1 ms later. The message
+        # of the first step does not count.
+        done = self.delays([
+            ["send-activation", 0, 0, 0, 0, 1, 0, 0],
+            ["receive-activation", 1, 0, 1, 0, 0, 0, 9],
+            ["send-activation", 0, 2, 0, 0, 1, 1, 1],
+            ["forward", 0, 2, 0, 1, -1, 1, 1.003],
+            ["forward", 2, 2, 0, 1, -1, 0.5, 1.001],
+            ["receive-activation", 1, 2, 1, 0, 0, 0, 1.004],
+            ["send-activation", 0, 2, 0, 1, 1, 1.5, 1.5],
+            ["receive-activation", 1, 2, 1, 1, 0, 2, 2.001],
+        ])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([line.split() for line in done.stdout.splitlines()[1:3]],
+                         [["ready", "1", "1.00", "ms", "1.00", "ms", "1.00", "ms"],
+                          ["waits", "1", "4.00", "ms", "4.00", "ms", "4.00", "ms"]])
+        self.assertIn("1 waits longer than 0.6 ms, 1 of them while more than 0.2 processors were idle, on average 1.00", done.stdout)
+
+    def test_says_that_there_are_no_messages(self):
+        done = self.delays([["forward", 0, 2, 0, 0, -1, 0, 1]])
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr, "message_delays: no messages after the second step\n")
+
+
 class EstimateDevices(unittest.TestCase):
     def test_counts_a_transformer_layer(self):
         # 1 sample, sequence 2, width 3, 1 head: activations of 6 values, matrices of 9, scores of 4.

@@ -144,7 +144,7 @@ TEST(StageCosts, SlowAStageThatHoldsManyMicrobatches) {
   // Each layer saves half of what the model does. Four microbatches of the model take 1.3 times as long.
   Graph graph = chain_graph({1, 1}, {2, 2}, 100_B);
   graph.in_flight_slowdown = InFlightSlowdown{4, 1.3};
-  Topology topology = flat_topology(2);
+  const Topology topology = flat_topology(2);
   const auto forwards = [&](const std::string& schedule, int microbatches, bool recompute = false) {
     Plan plan = one_layer_a_stage(graph, topology, {1, 1}, schedule, microbatches);
     plan.stages[0].recompute = recompute;
@@ -158,9 +158,24 @@ TEST(StageCosts, SlowAStageThatHoldsManyMicrobatches) {
   EXPECT_NEAR(two_models[0], 1 + 0.3 / 3, 1e-12) << "a third of the way from one model to four";
   EXPECT_EQ(forwards("1f1b", 8), (std::vector<double>{1, 1})) << "stage 0 holds two halves, one model";
   EXPECT_EQ(forwards("gpipe", 8, true), (std::vector<double>{1, 1.3})) << "it keeps no activations";
-  topology.device.kind = DeviceKind::Processor;
-  topology.device.host_processors = 1;
-  EXPECT_EQ(forwards("gpipe", 8), (std::vector<double>{1, 1})) << "two ranks take turns on one processor";
+}
+
+TEST(StageCosts, SlowARankWhoseStagesTogetherHoldManyMicrobatches) {
+  // Each layer saves a quarter of what the model does; four microbatches of the model take 1.3 times as long. Of
+  // interleaved-1f1b with two positions and two chunks, the first rank runs 2 (2 - 1) + 2 forwards before its first
+  // backward, the second 2; with the next forward they hold 5 and 3 quarters of a model.
+  Graph graph = chain_graph({1, 1, 1, 1}, {2, 2, 2, 2}, 100_B);
+  graph.in_flight_slowdown = InFlightSlowdown{4, 1.3};
+  const Topology topology = flat_topology(2);
+  Plan plan = one_layer_a_stage(graph, flat_topology(4), {1, 1, 1, 1}, "interleaved-1f1b", 4);
+  plan.chunks = 2;
+  for (std::size_t stage = 0; stage < 4; ++stage) plan.stages[stage].devices = {to_int(stage % 2)};
+  const std::vector<StageCost> costs = stage_costs(graph, topology, BoundPlan(plan));
+  const double first = 1 + 0.3 * (5.0 / 4 - 1) / 3;
+  EXPECT_DOUBLE_EQ(costs[0].forward.value, first);
+  EXPECT_DOUBLE_EQ(costs[2].backward.value, 2 * first);
+  EXPECT_EQ(costs[1].forward.value, 1);
+  EXPECT_EQ(costs[3].forward.value, 1);
 }
 
 }  // namespace

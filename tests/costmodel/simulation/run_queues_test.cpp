@@ -45,19 +45,20 @@ TEST(RunQueues, AProcessorStaysIdleUntilItTakesAThread) {
   EXPECT_EQ(queues.share(2), 1);
 }
 
-TEST(RunQueues, AThreadWakesWhereItRanUnlessOnlyAnotherIsIdle) {
+TEST(RunQueues, AThreadWakesWhereItRan) {
   RunQueues queues(2, 3);
   for (const int thread : {0, 1, 2}) wake(queues, thread);  // 0 and 2 on the first, 1 on the second
   sleep(queues, 2);
-  wake(queues, 2);  // nothing is idle: back to the first
-  EXPECT_EQ(queues.share(0), 0.5);
-  sleep(queues, 2);
   sleep(queues, 1);
-  wake(queues, 2);  // the second is idle
+  wake(queues, 2);  // to the first, though the second is idle
+  EXPECT_EQ(queues.share(0), 0.5);
+  EXPECT_TRUE(queues.is_uneven());
+  queues.balance();
   EXPECT_EQ(queues.share(2), 1);
-  wake(queues, 1);  // nothing is idle: to the second, where it ran last, though 0 and 2 run on one each
-  EXPECT_EQ(queues.share(2), 0.5);
+  sleep(queues, 2);
+  wake(queues, 2);  // to the second, to which it was moved
   EXPECT_EQ(queues.share(0), 1);
+  EXPECT_EQ(queues.share(2), 1);
 }
 
 TEST(RunQueues, AThreadWithMoreWorkKeepsItsPlace) {
@@ -76,7 +77,7 @@ TEST(RunQueues, AThreadLeavesBeforeTheOneThatItWakesComes) {
   RunQueues queues(2, 3);
   wake(queues, 0);
   wake(queues, 1);
-  queues.wake(2);
+  queues.wake(2);  // has not run
   queues.leave(1);
   queues.settle();
   EXPECT_EQ(queues.share(2), 1);
