@@ -1,5 +1,6 @@
 #include <cupti.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -94,7 +95,10 @@ void read(const CUpti_Activity* record, Names& names, KernelTrace& trace) {
     }
     case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION: {
       const auto external = copy_of<CUpti_ActivityExternalCorrelation>(record);
-      if (external.externalKind == CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0)
+      std::uint32_t kind = 0;  // newer drivers may have kinds that this enumeration does not have
+      static_assert(sizeof(kind) == sizeof(external.externalKind));
+      std::memcpy(&kind, &external.externalKind, sizeof(kind));
+      if (kind == CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0)
         trace.ids.push_back({external.correlationId, external.externalId});
       break;
     }

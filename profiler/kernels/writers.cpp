@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <utility>
 
 #include "costmodel/format/files/utf8.h"
 #include "costmodel/format/json_string.h"
@@ -38,11 +39,15 @@ const char* colour_of(const Tag& tag) {
 
 bool has_layer(Phase phase) { return phase != Phase::None && phase != Phase::Data; }
 
+template <typename Integer>
+bool is_index(Integer i, const std::vector<std::string>& list) {
+  return i >= 0 && std::cmp_less(i, list.size());
+}
+
 /// Empty where the phase has no layer.
 std::string layer_name(std::int64_t layer, Phase phase, const std::vector<std::string>& layers) {
   if (!has_layer(phase)) return "";
-  const auto i = to_index(layer);
-  return layer >= 0 && i < layers.size() ? format::valid_utf8(layers[i]) : "layer " + std::to_string(layer);
+  return is_index(layer, layers) ? format::valid_utf8(layers[to_index(layer)]) : "layer " + std::to_string(layer);
 }
 
 const char* kind_name(ActivityKind kind) {
@@ -125,9 +130,8 @@ class DeviceEvents {
 
   void activity(std::size_t index, int track) {
     const auto& [work, tag, launched] = trace_.activities[index];
-    const auto name = to_index(work.name);
     slice(track, work.begin_ns, work.end_ns,
-          work.name >= 0 && name < names_.size() ? names_[name] : format::json_string(kind_name(work.kind)),
+          is_index(work.name, names_) ? names_[to_index(work.name)] : format::json_string(kind_name(work.kind)),
           colour_of(tag), R"({},"step":{},"microbatch":{},"bytes":{})", owner(tag), tag.step, tag.microbatch,
           work.bytes);
     if (launched <= 0) return;
@@ -186,7 +190,6 @@ std::string activities_csv(const AttributedTrace& trace, const std::vector<std::
   std::vector<std::string> names;
   for (const std::string& name : trace.names) names.push_back(field(format::valid_utf8(name)));
   for (const auto& [work, tag, launched] : trace.activities) {
-    const auto name = to_index(work.name);
     if (tag.phase == Phase::None) {
       out += ",,";
     } else {
@@ -194,7 +197,7 @@ std::string activities_csv(const AttributedTrace& trace, const std::vector<std::
     }
     fmt::format_to(std::back_inserter(out), "{},{},{},{},{},{},{},{},{}\n", name_of(tag.phase),
                    field(layer_name(tag.layer, tag.phase, layers)), kind_name(work.kind),
-                   work.name >= 0 && name < names.size() ? names[name] : kind_name(work.kind), work.stream,
+                   is_index(work.name, names) ? names[to_index(work.name)] : kind_name(work.kind), work.stream,
                    work.begin_ns, work.end_ns, work.bytes, launched > 0 ? std::to_string(launched) : "");
   }
   return out;

@@ -139,6 +139,7 @@ LayerWorkCounter::LayerWorkCounter(std::size_t layers, const std::vector<stage::
   state_->callback = at::addThreadLocalCallback(
       at::RecordFunctionCallback([](const at::RecordFunction& function) { return begin_operator(function); },
                                  [](const at::RecordFunction& function, at::ObserverContext* context) {
+                                   if (context == nullptr) return;  // begin_operator has thrown
                                    auto& done = static_cast<RunningOperator&>(*context);
                                    const Work work = end_operator(function, done);
                                    if (done.caller) {

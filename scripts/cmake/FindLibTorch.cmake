@@ -34,9 +34,11 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   # The wheel's include folder has its own, newer {fmt}, whose library it does not export.
   add_library(libtorch_fmt STATIC ${CMAKE_CURRENT_LIST_DIR}/libtorch_fmt.cpp)
   target_include_directories(libtorch_fmt SYSTEM PRIVATE ${LibTorch_INCLUDE_DIR})
+  # Without NDEBUG, at::RecordFunction has a member that the library, which was built with it, does not have.
   add_library(LibTorch::cpu SHARED IMPORTED)
   set_target_properties(LibTorch::cpu PROPERTIES
     IMPORTED_LOCATION ${LibTorch_CPU_LIBRARY}
     INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_INCLUDE_DIR};${LibTorch_INCLUDE_DIR}/torch/csrc/api/include"
+    INTERFACE_COMPILE_DEFINITIONS "$<$<NOT:$<CONFIG:Release,MinSizeRel>>:NDEBUG>"
     INTERFACE_LINK_LIBRARIES "LibTorch::c10;libtorch_fmt")
 endif()

@@ -2,8 +2,9 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <forward_list>
 #include <mutex>
+#include <string>
 
 // An NVTX tool: loaded through NVTX_INJECTION64_PATH, it writes the ranges of every domain to the file
 // STAGECRAFT_TEST_RANGES, one line per event: "THREAD push DOMAIN NUMBER NAME" and "THREAD pop DOMAIN".
@@ -20,13 +21,20 @@ int own_number() {
   return number;
 }
 
+/// A copy of the text that lives as long as the process.
+const char* kept(const char* text) {
+  static auto* const texts = new std::forward_list<std::string>;
+  const std::lock_guard lock(mutex);
+  return texts->emplace_front(text).c_str();
+}
+
 const char* text_of(const void* handle) { return static_cast<const char*>(handle); }
 
 nvtxDomainHandle_t create_domain(const char* name) {
-  return reinterpret_cast<nvtxDomainHandle_t>(::strdup(name));  // never freed: domains live as long as the process
+  return reinterpret_cast<nvtxDomainHandle_t>(const_cast<char*>(kept(name)));
 }
 nvtxStringHandle_t register_string(nvtxDomainHandle_t, const char* text) {
-  return reinterpret_cast<nvtxStringHandle_t>(::strdup(text));
+  return reinterpret_cast<nvtxStringHandle_t>(const_cast<char*>(kept(text)));
 }
 int push(nvtxDomainHandle_t domain, const nvtxEventAttributes_t* attributes) {
   const std::lock_guard lock(mutex);
