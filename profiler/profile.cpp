@@ -16,6 +16,7 @@
 #include "executor/data/prefetch.h"
 #include "executor/device/device.h"
 #include "executor/device/dtype.h"
+#include "executor/device/machine/processor.h"
 #include "executor/device/machine/processor_use.h"
 #include "executor/device/machine/yardstick.h"
 #include "executor/device/memory_tracker.h"
@@ -393,7 +394,7 @@ StoppingRule ProfileSession::rule_of_layer(double most_seconds, double share) co
 }
 
 Bytes ProfileSession::cache() const {
-  return device_.is_cpu() ? Bytes(0) : device::gpu_properties(device_.index()).l2_bytes;
+  return device_.is_cpu() ? device::core_cache() : device::gpu_properties(device_.index()).l2_bytes;
 }
 
 void ProfileSession::run_in_flight() {

@@ -18,7 +18,7 @@ constexpr double kSecondsPerNanosecond = 1e-9;
 constexpr int kRunsAtOnce = 4;
 
 struct Samples {
-  std::vector<double> whole, inputs, weights;
+  std::vector<double> whole, inputs, weights, late;
 };
 
 /// Runs one layer and marks its backwards.
@@ -41,8 +41,8 @@ class SplitRuns {
     const std::vector<std::int64_t> times = marks_->take();
     for (std::size_t i = 0; samples && i + 1 < times.size(); i += 2) samples->whole.push_back(between(times, i));
   }
-  /// Some backwards in two parts; whether the executor can take them apart.
-  bool split(Samples* samples) {
+  /// Some backwards in two parts, the second `late` or not; whether the executor can take them apart.
+  bool split(bool late, Samples* samples) {
     bool out = true;
     run([&](stage::Flight& flight) {
       stage::SplitBackward rest;
@@ -50,13 +50,15 @@ class SplitRuns {
       (void)alone_.program.backward_of_inputs(std::move(flight), alone_.gradients, rest);
       marks_->mark();
       out = rest.is_split();
+      if (late) overwrite_cache();
+      marks_->mark();
       rest.of_weights();
       marks_->mark();
     });
     const std::vector<std::int64_t> times = marks_->take();
-    for (std::size_t i = 0; samples && i + 2 < times.size(); i += 3) {
+    for (std::size_t i = 0; samples && i + 3 < times.size(); i += 4) {
       samples->inputs.push_back(between(times, i));
-      samples->weights.push_back(between(times, i + 1));
+      (late ? samples->late : samples->weights).push_back(between(times, i + 2));
     }
     return out;
   }
@@ -68,12 +70,13 @@ class SplitRuns {
     gate_.close();
     for (int i = 0; i < kRunsAtOnce; ++i) flights.push_back(alone_.program.forward(alone_.inputs, alone_.data, 0, 0));
     for (stage::Flight& flight : flights) {
-      if (!device_.is_cpu()) at::Tensor(overwritten_).zero_();
+      if (!device_.is_cpu()) overwrite_cache();
       backward(flight);
     }
     gate_.open();
     device::synchronize(device_);
   }
+  void overwrite_cache() { at::Tensor(overwritten_).zero_(); }
   static double between(const std::vector<std::int64_t>& times, std::size_t i) {
     return static_cast<double>(times[i + 1] - times[i]) * kSecondsPerNanosecond;
   }
@@ -90,7 +93,7 @@ SplitTime split_time(SplitRuns& runs, const StoppingRule& rule) {
   Samples samples;
   // The first ones make buffers and choose algorithms.
   runs.whole(nullptr);
-  out.separable = runs.split(nullptr);
+  out.separable = runs.split(false, nullptr);
   const StoppingRule own{.iteration_error = rule.layer_error,
                          .layer_error = rule.layer_error,
                          .layer_share = 0,
@@ -100,14 +103,17 @@ SplitTime split_time(SplitRuns& runs, const StoppingRule& rule) {
   const double start = steady_seconds();
   for (Stop stop = Stop::No; stop == Stop::No;) {
     runs.whole(&samples);
-    if (out.separable) (void)runs.split(&samples);
+    for (const bool late : {false, true}) {
+      if (out.separable) (void)runs.split(late, &samples);
+    }
     std::vector<std::vector<double>> parts;
-    if (out.separable) parts = {samples.inputs, samples.weights};
+    if (out.separable) parts = {samples.inputs, samples.weights, samples.late};
     stop = should_stop(own, samples.whole, parts, steady_seconds() - start);
   }
   out.whole = summarize(samples.whole);
   out.inputs = out.separable ? summarize(samples.inputs) : out.whole;
   if (out.separable) out.weights = summarize(samples.weights);
+  if (out.separable) out.late = summarize(samples.late);
   return out;
 }
 
@@ -127,10 +133,9 @@ std::vector<std::optional<SplitTime>> split_times(const model::Model& model, con
                                                   std::uint64_t seed, stage::Placement placement, Bytes cache,
                                                   const StoppingRule& rule,
                                                   const std::function<void(const std::string&)>& progress) {
-  const bool host = placement.device.is_cpu();
   const std::unique_ptr<StreamGate> gate = make_stream_gate(placement.device);
   const at::Tensor overwritten =
-      at::zeros({host ? 0 : 2 * cache.value}, at::TensorOptions().dtype(at::kByte).device(placement.device));
+      at::zeros({2 * cache.value}, at::TensorOptions().dtype(at::kByte).device(placement.device));
   std::vector<std::optional<SplitTime>> out(model.layers.size());
   for (std::size_t layer = 0; layer < model.layers.size(); ++layer) {
     if (!sends_gradient(model, to_int(layer), outputs)) continue;
@@ -146,7 +151,9 @@ std::vector<std::optional<SplitTime>> split_times(const model::Model& model, con
 BackwardParts backward_parts(const Timing& backward, const SplitTime& alone) {
   const double factor = alone.whole.median > Seconds(0) ? backward.median / alone.whole.median : 1;
   if (!alone.separable) return {backward, nothing_beside(backward), false};
-  return {scaled(alone.inputs, factor), scaled(alone.weights, factor)};
+  const Timing weights = scaled(alone.weights, factor);
+  return {scaled(alone.inputs, factor),
+          std::max(weights, alone.late, [](const Timing& a, const Timing& b) { return a.median < b.median; })};
 }
 
 BackwardParts backward_parts(const Timing& backward, bool sends_gradient) {

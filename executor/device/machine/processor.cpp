@@ -4,6 +4,7 @@
 #include <torch/headeronly/version.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -19,6 +20,8 @@ std::string processor_name() {
 }
 
 Bytes machine_memory() { return Bytes(::sysconf(_SC_PAGESIZE)) * ::sysconf(_SC_PHYS_PAGES); }
+
+Bytes core_cache() { return Bytes(std::max(0L, ::sysconf(_SC_LEVEL2_CACHE_SIZE))); }
 
 std::string system_text(const char* path) {
   std::ifstream file(path);

@@ -14,6 +14,9 @@ namespace stagecraft::device {
 /// The memory of this machine, used or not.
 [[nodiscard]] Bytes machine_memory();
 
+/// The second-level cache of one core; 0 if Linux does not report it.
+[[nodiscard]] Bytes core_cache();
+
 /// The text of a file that Linux provides, as in /proc; empty if it cannot be read.
 [[nodiscard]] std::string system_text(const char* path);
 

@@ -34,6 +34,8 @@ TEST_P(SplitOn, TimesLayersThatHaveTwoParts) {
     ++split;
     EXPECT_TRUE(times[i]->weights.spread) << layer.name;
     EXPECT_GT(times[i]->weights.median, Seconds(0)) << layer.name;
+    EXPECT_GE(times[i]->late.count, 5) << layer.name;
+    EXPECT_GT(times[i]->late.median, Seconds(0)) << layer.name;
   }
   EXPECT_GT(split, 0);
 }
@@ -59,14 +61,18 @@ TEST(SplitTimes, TellAWeightThatIsUsedTwice) {
   EXPECT_FALSE(times[1]->separable);
   EXPECT_EQ(times[1]->inputs, times[1]->whole);
   EXPECT_EQ(times[1]->weights, Timing{});
+  EXPECT_EQ(times[1]->late, Timing{});
   EXPECT_TRUE(times[2]->separable);
   EXPECT_FALSE(times[3]);
 }
 
-TEST(BackwardPartsOfAStep, AreThoseOfTheLayerAloneScaled) {
+TEST(BackwardPartsOfAStep, AreThoseOfTheLayerAloneScaledOrLate) {
   // In the step the backward takes 3 s, alone 2 s: a factor of 1.5.
-  const SplitTime alone{timing(2, 0.5, 8), timing(1, 0.25, 8), timing(1.5, 0.125, 8)};
+  const SplitTime alone{timing(2, 0.5, 8), timing(1, 0.25, 8), timing(1.5, 0.125, 8), timing(2, 0.125, 4)};
   EXPECT_EQ(backward_parts(timing(3, 1, 20), alone), (BackwardParts{timing(1.5, 0.375, 8), timing(2.25, 0.1875, 8)}));
+  SplitTime late = alone;
+  late.late = timing(2.5, 0.5, 4);
+  EXPECT_EQ(backward_parts(timing(3, 1, 20), late), (BackwardParts{timing(1.5, 0.375, 8), timing(2.5, 0.5, 4)}));
   SplitTime whole = alone;
   whole.separable = false;
   EXPECT_EQ(backward_parts(timing(3, 1, 20), whole), (BackwardParts{timing(3, 1, 20), timing(0, 0, 20), false}));

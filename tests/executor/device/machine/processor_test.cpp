@@ -64,6 +64,11 @@ TEST(SystemText, IsWhatLinuxProvidesOrEmpty) {
   EXPECT_EQ(system_text("/proc/no such file"), "");
 }
 
+TEST(CoreCache, IsNoLargerThanTheMemory) {
+  EXPECT_GE(core_cache(), Bytes(0));
+  EXPECT_LT(core_cache(), machine_memory());
+}
+
 // MemTotal is in KiB, and in some containers that of the container.
 TEST(MachineMemory, IsAtLeastThatOfMeminfo) {
   const std::string text = system_text("/proc/meminfo");
