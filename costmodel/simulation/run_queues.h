@@ -20,7 +20,7 @@ class RunQueues {
   /// The thread sleeps from the next `settle` on, unless it wakes before: one piece of work follows another.
   void leave(int thread);
   /// Removes the threads that went to sleep from their processors, then places those that woke, in the order of `wake`:
-  /// each on the processor on which it last ran, even if only another is idle; if it has not run, in the shortest
+  /// each on the processor on which it last ran, even if another one is idle; if it has not run, in the shortest
   /// queue.
   void settle();
 
