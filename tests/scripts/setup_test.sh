@@ -67,7 +67,12 @@ tree=$folder/tree
 mkdir -p "$tree"
 cp -R "$source/scripts" "$tree"
 stand_in nproc 'echo 2'
-stand_in df 'echo; echo "disk 9 9 12 9% /"'
+# free FOLDER_MB TEMPORARY_MB [TEMPORARY_DISK]: what `df` says of the tree's disk and of the one of temporary files.
+free() {
+  stand_in df 'case "$*" in *'"$folder/temporary"') echo; echo "disk 9 9 '"$2"' 9% '"${3:-/}"'" ;;
+    *) echo; echo "disk 9 9 '"$1"' 9% /" ;; esac'
+}
+free 100000 100000
 stand_in ninja 'for i in 1 2 3; do echo "${NINJA_STATUS}Building CXX object costmodel/$i.cpp.o"; done; echo "ninja: no work to do."'
 stand_in cmake 'echo "$*" >>"'"$folder"'/calls"
 case "$1" in
@@ -82,8 +87,23 @@ case "$1" in
     echo "${NINJA_STATUS}Linking CXX executable bin/three" ;;
 esac'
 
+# Too little space, before anything is installed. The demo downloads 0.7 GB into $TMPDIR and then needs 1.9 GB.
+free 12 100000
+run 1 bash "$tree/scripts/setup" --planner
+case "$output" in *"setup: this needs 0.1 GB of disk, but $tree has only 0.0 GB free"*) ;; *) fail "the full disk is not told" ;; esac
+free 2000 2000
+run 1 env TMPDIR="$folder/temporary" bash "$tree/scripts/setup" --for demo
+case "$output" in *"with the downloads in $folder/temporary"*"needs 2.6 GB of disk, but $tree has only 2.0 GB free"*) ;;
+  *) fail "the space for downloads is not told" ;; esac
+free 2000 500 /other
+run 1 env TMPDIR="$folder/temporary" bash "$tree/scripts/setup" --for demo
+case "$output" in *"the download needs 0.7 GB of disk, but $folder/temporary has only 0.5 GB free; TMPDIR=FOLDER puts it elsewhere"*) ;;
+  *) fail "the full disk of temporary files is not told" ;; esac
+[ ! -e "$folder/calls" ] || fail "it builds without the space: $(cat "$folder/calls")"
+
+free 100000 100000
 run 0 bash "$tree/scripts/setup" --planner
-case "$output" in *"setup: this takes about 4 min on 2 processors, and 0.1 GB of disk"*"only 0.0 GB free"*) ;;
+case "$output" in *"setup: this takes about 4 min on 2 processors, and 0.1 GB of disk"*) ;;
   *) fail "what is ahead is not told" ;; esac
 case "$output" in *"build: 3 steps, about 2 s on 2 processors"*"2.cpp: warning: @unused"*'  indented, with a \backslash'*"build: 3 steps in "*) ;;
   *) fail "the build is not told" ;; esac
