@@ -122,17 +122,12 @@ StageCost compute_cost(const std::vector<const Layer*>& layers, bool recompute, 
   return out;
 }
 
-Bytes saved_by(const std::vector<const Layer*>& layers) {
-  Bytes out;
-  for (const Layer* layer : layers) out += bytes_saved(*layer);
-  return out;
-}
-
 /// Bytes of activations that a rank at `position` holds at most, if its stages save as much as each other.
 double held_bytes(const BoundPlan& plan, const std::vector<std::vector<const Layer*>>& layers, int position) {
   Bytes saved;
   for (const int stage : plan.stages_at(position)) {
-    if (!plan.plan().stages[to_index(stage)].recompute) saved += saved_by(layers[to_index(stage)]);
+    if (plan.plan().stages[to_index(stage)].recompute) continue;
+    for (const Layer* layer : layers[to_index(stage)]) saved += bytes_saved(*layer);
   }
   const int held = plan.schedule().in_flight_bound(plan.shape(), position);
   return static_cast<double>(saved.value) * held / plan.plan().chunks;

@@ -152,8 +152,7 @@ BackwardParts backward_parts(const Timing& backward, const SplitTime& alone) {
   const double factor = alone.whole.median > Seconds(0) ? backward.median / alone.whole.median : 1;
   if (!alone.separable) return {backward, nothing_beside(backward), false};
   const Timing weights = scaled(alone.weights, factor);
-  return {scaled(alone.inputs, factor),
-          std::max(weights, alone.late, [](const Timing& a, const Timing& b) { return a.median < b.median; })};
+  return {scaled(alone.inputs, factor), std::ranges::max(weights, alone.late, {}, &Timing::median)};
 }
 
 BackwardParts backward_parts(const Timing& backward, bool sends_gradient) {
