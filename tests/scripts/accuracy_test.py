@@ -5,6 +5,7 @@ import importlib.util
 import json
 import math
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -113,6 +114,15 @@ print("the scores")
                          ["convnet.1-gpipe-4.prediction-1.json", "convnet.1-gpipe-4.measured-1.json"])
         # The middle one of the differences ln 1.1, ln 1.4 / 1.1 and ln 1.4.
         self.assertAlmostEqual(float(calls[-1][calls[-1].index("--noise") + 1]), math.log(1.4 / 1.1), places=4)
+
+    def test_tells_what_choosing_by_prediction_costs(self):
+        path = os.path.join(ROOT, "bench", "accuracy", "predict_cpu_runs")
+        script = runpy.run_path(path)
+        # The second is predicted as the fastest, and takes 1.2 s where the third takes 1 s.
+        self.assertAlmostEqual(script["regret_of_choice"]([(1.1, 1.3), (0.9, 1.2), (1.0, 1.0)]), 0.2)
+        self.assertEqual(script["regret_of_choice"]([(0.9, 1.0), (1.0, 1.1)]), 0)
+        done, _ = self.score("--rounds", "1")
+        self.assertIn("Regret of the plan predicted as the fastest on any number of ranks: convnet 0.0% (4 microbatches)", done.stdout)
 
     def test_takes_every_pair_of_one_round(self):
         done, calls = self.score("--rounds", "1")
