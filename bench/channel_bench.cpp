@@ -21,7 +21,7 @@
 #include "costmodel/timeline.h"
 #include "executor/channel/channel_checks.h"
 #include "executor/channel/channel_gloo.h"
-#include "executor/channel/channel_ucx.h"
+#include "executor/channel/ucx/channel_ucx.h"
 #include "executor/device/machine/processor.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
@@ -39,7 +39,9 @@ double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock:
 double processor_s() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * t.tv_usec; };
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
@@ -118,7 +120,7 @@ std::string measure(int rank, int ranks, std::uint16_t port) {
       leaving->wait();
     };
     std::vector<Timed> times = in_turn(channels, repetitions(bytes), trip);
-    for (Timed& each : times) each = {each.seconds / 2, each.processor / 2};
+    for (Timed& time : times) time = {time.seconds / 2, time.processor / 2};
     print("one way", bytes, times);
   }
   std::vector<int> members;
@@ -154,8 +156,8 @@ int main(int argc, char** argv) {
   // The other ranks get the meeting points' ports from rank 0, which serves them, so that no thread is forked. A group
   // of two ranks comes first: with three, there are more ranks than this machine may have processors.
   int ports[stagecraft::kMostRanks][2];
-  for (auto& each : ports) {
-    if (pipe(each) != 0) return 1;
+  for (auto& pair : ports) {
+    if (pipe(pair) != 0) return 1;
   }
   int rank = 0;
   for (int other = 1; other < stagecraft::kMostRanks && rank == 0; ++other) {

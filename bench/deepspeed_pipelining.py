@@ -72,8 +72,8 @@ def main():
         layers = [nn.Sequential(*layers[:options.cut]), nn.Sequential(*layers[options.cut:])]
     model = PipelineModule(layers=layers, num_stages=stages, loss_fn=loss, partition_method="uniform")
     engine, *_ = deepspeed.initialize(
-        model=model, model_parameters=[each for each in model.parameters() if each.requires_grad],
-        optimizer=torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.0, fused=True),
+        model=model, model_parameters=[parameter for parameter in model.parameters() if parameter.requires_grad],
+        optimizer=torch.optim.SGD([parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.0, fused=True),
         config={"train_micro_batch_size_per_gpu": o["microbatch"], "gradient_accumulation_steps": options.microbatches * stages // 2,
                 "steps_per_print": 1 << 30})
     batch = sample(o)

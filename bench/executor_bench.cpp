@@ -81,11 +81,11 @@ void overhead(benchmark::State& state, const std::string& schedule, int stages) 
   }
   // Waiting for the other rank's work counts in full, so this is an upper bound on the executor's own cost.
   const double per_rank = static_cast<double>(actions) / stages;
-  const double own = stages == 1 ? alone * kMicrobatches : alone * (kMicrobatches + 1) / 2;
+  const double computing = stages == 1 ? alone * kMicrobatches : alone * (kMicrobatches + 1) / 2;
   state.counters["step_us"] = step * 1e6;
   state.counters["actions_per_rank"] = per_rank;
   state.counters["layers_us"] = alone * 1e6;
-  state.counters["overhead_us_per_action"] = (step - own) / per_rank * 1e6;
+  state.counters["overhead_us_per_action"] = (step - computing) / per_rank * 1e6;
 }
 
 BENCHMARK_CAPTURE(overhead, gpipe_1_rank, "gpipe", 1)->UseManualTime()->Unit(benchmark::kMillisecond);

@@ -73,18 +73,18 @@ Pair in_turn(channel::Channel& channel, int count, const std::function<void()>& 
 
 /// Every rank sends all values to all others; each sums them in the order of the members.
 void one_round(channel::Channel& channel, at::Tensor& values, const std::vector<int>& members) {
-  const at::Tensor own = values.clone();
+  const at::Tensor original = values.clone();
   std::vector<std::unique_ptr<channel::Receiving>> parts;
   std::vector<std::unique_ptr<channel::Sending>> sends;
   for (const int member : members) {
     parts.emplace_back();
     if (member == channel.rank()) continue;
-    parts.back() = channel.receive(channel::spec_of(own), member, 1);
-    sends.push_back(channel.send(own, member, 1));
+    parts.back() = channel.receive(channel::spec_of(original), member, 1);
+    sends.push_back(channel.send(original, member, 1));
   }
   at::Tensor sum;
   for (const auto& part : parts) {
-    const at::Tensor one = part ? part->wait() : own;
+    const at::Tensor one = part ? part->wait() : original;
     if (!sum.defined()) {
       sum = one.clone();
       continue;

@@ -100,8 +100,8 @@ std::string loading(const std::string& path) {
     copied.push_back(seconds([&] {
       const stagecraft::model::Model model = stagecraft::intake::build_model(path, {});
       for (const stagecraft::model::LayerSpec& layer : model.layers) {
-        for (const stagecraft::model::ParameterSpec& each : layer.parameters)
-          (void)stagecraft::model::initial_value(each, 1).clone();
+        for (const stagecraft::model::ParameterSpec& parameter : layer.parameters)
+          (void)stagecraft::model::initial_value(parameter, 1).clone();
       }
     }));
   }

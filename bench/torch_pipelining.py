@@ -57,7 +57,7 @@ def main():
     hidden = torch.empty(o.microbatch, o.sequence, o.width)
     logits = torch.empty(o.microbatch, o.sequence, o.vocabulary)
     ids = torch.empty(o.microbatch, o.sequence, dtype=torch.int64)
-    held = [
+    pipeline_stages = [
         PipelineStage(module, s, stages, torch.device("cpu"), input_args=(ids if s == 0 else hidden,),
                       output_args=(logits if s == stages - 1 else hidden,))
         for s, module in zip(numbers, modules)
@@ -67,9 +67,9 @@ def main():
         return nn.functional.cross_entropy(output.flatten(0, 1), target.flatten())
 
     if o.schedule == "interleaved-1f1b":
-        schedule = ScheduleInterleaved1F1B(held, o.microbatches, loss_fn=loss)
+        schedule = ScheduleInterleaved1F1B(pipeline_stages, o.microbatches, loss_fn=loss)
     else:
-        schedule = (ScheduleGPipe if o.schedule == "gpipe" else Schedule1F1B)(held[0], o.microbatches, loss_fn=loss)
+        schedule = (ScheduleGPipe if o.schedule == "gpipe" else Schedule1F1B)(pipeline_stages[0], o.microbatches, loss_fn=loss)
     optimizer = torch.optim.SGD(modules.parameters(), lr=0.0, fused=True)
     samples = o.microbatch * o.microbatches
     tokens = torch.randint(o.vocabulary, (samples, o.sequence))

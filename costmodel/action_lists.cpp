@@ -22,85 +22,81 @@ std::vector<std::vector<Action>> BoundPlan::action_lists(int steps, int prefetch
                                 std::to_string(steps));
   }
   const PipelineShape shape = this->shape(steps);
-  const auto source = [&](int boundary) { return plan_.boundaries[to_index(boundary)].source; };
-  const auto destination = [&](int boundary) { return plan_.boundaries[to_index(boundary)].destination; };
 
   const bool placed = std::any_of(plan_.listed.begin(), plan_.listed.end(), [](const auto& list) {
     return std::any_of(list.begin(), list.end(), [](const Action& action) { return action.peer >= 0; });
   });
 
   std::vector<std::vector<Action>> out;
-  for (int position = 0; position < positions(); ++position) {
-    for (int replica = 0; replica < replicas(position); ++replica) {
-      const int rank = to_int(out.size());
-      const std::vector<Action> computing = schedule_.compute_actions(shape, position, replica);
+  for (const std::vector<Action>& computing : compute_lists(schedule_, shape)) {
+    const int rank = to_int(out.size());
+    const std::vector<int>& stages_of_rank = ranks_[to_index(rank)].stages;
 
-      // Receives by directed edge (kind, peer rank, stage, peer stage) in the order of their consumers; each is posted
-      // before the consumer that is `prefetch` - 1 receives earlier on its edge.
-      std::map<std::tuple<ActionKind, int, int, int>, std::vector<std::size_t>> consumers;
-      std::vector<std::vector<Action>> posted(computing.size());
-      const auto receive = [&](ActionKind kind, const Action& consumer, int peer_stage, std::size_t at) {
-        const int peer = runner(peer_stage, consumer.microbatch);
-        if (peer == rank) return;
-        auto& edge = consumers[{kind, peer, consumer.stage, peer_stage}];
-        edge.push_back(at);
-        const std::size_t back = std::min(edge.size(), to_index(std::max(prefetch, 1)));
-        posted[edge[edge.size() - back]].push_back({kind, consumer.stage, consumer.microbatch, peer_stage});
-      };
-      for (std::size_t i = 0; i < computing.size() && !placed; ++i) {
-        const Action& action = computing[i];
-        if (action.kind == ActionKind::Forward) {
-          for (const int b : incoming(action.stage)) receive(ActionKind::ReceiveActivation, action, source(b), i);
-        } else if (action.kind == ActionKind::Backward) {
-          for (const int b : outgoing(action.stage)) {
-            if (has_gradient(b)) receive(ActionKind::ReceiveGradient, action, destination(b), i);
-          }
+    // Receives by directed edge (kind, peer rank, stage, peer stage) in the order of their consumers; each is posted
+    // before the consumer that is `prefetch` - 1 receives earlier on its edge.
+    std::map<std::tuple<ActionKind, int, int, int>, std::vector<std::size_t>> consumers;
+    std::vector<std::vector<Action>> posted(computing.size());
+    const auto receive = [&](ActionKind kind, const Action& consumer, int peer_stage, std::size_t at) {
+      const int peer = runner(peer_stage, consumer.microbatch);
+      if (peer == rank) return;
+      auto& edge = consumers[{kind, peer, consumer.stage, peer_stage}];
+      edge.push_back(at);
+      const std::size_t back = std::min(edge.size(), to_index(std::max(prefetch, 1)));
+      posted[edge[edge.size() - back]].push_back({kind, consumer.stage, consumer.microbatch, peer_stage});
+    };
+    for (std::size_t i = 0; i < computing.size() && !placed; ++i) {
+      const Action& action = computing[i];
+      if (action.kind == ActionKind::Forward) {
+        for (const int b : incoming(action.stage)) receive(ActionKind::ReceiveActivation, action, ends(b).source, i);
+      } else if (action.kind == ActionKind::Backward) {
+        for (const int b : outgoing(action.stage)) {
+          if (has_gradient(b)) receive(ActionKind::ReceiveGradient, action, ends(b).destination, i);
         }
       }
-
-      std::vector<Action> list;
-      for (std::size_t i = 0; i < computing.size(); ++i) {
-        list.insert(list.end(), posted[i].begin(), posted[i].end());
-        const Action& action = computing[i];
-        if (action.kind == ActionKind::Update && reduces(action.stage))
-          list.push_back({ActionKind::Reduce, action.stage, -1, -1});
-        if (action.kind == ActionKind::Reduce && !reduces(action.stage)) continue;
-        list.push_back(action);
-        if (placed) continue;
-        if (action.kind == ActionKind::Forward) {
-          for (const int b : outgoing(action.stage)) {
-            if (runner(destination(b), action.microbatch) == rank) continue;
-            list.push_back({ActionKind::SendActivation, action.stage, action.microbatch, destination(b)});
-          }
-        } else if (action.kind == ActionKind::Backward) {
-          for (const int b : incoming(action.stage)) {
-            if (!has_gradient(b) || runner(source(b), action.microbatch) == rank) continue;
-            list.push_back({ActionKind::SendGradient, action.stage, action.microbatch, source(b)});
-          }
-        }
-      }
-      if (schedule_.trains && !asynchronous()) {
-        for (const int s : stages_at(position)) {
-          const Action reduce{ActionKind::Reduce, s, -1, -1};
-          if (reduces(s) && std::find(list.begin(), list.end(), reduce) == list.end()) list.push_back(reduce);
-        }
-        for (const int s : stages_at(position)) list.push_back({ActionKind::Update, s, -1, -1});
-      }
-      out.push_back(std::move(list));
     }
+
+    std::vector<Action> list;
+    for (std::size_t i = 0; i < computing.size(); ++i) {
+      list.insert(list.end(), posted[i].begin(), posted[i].end());
+      const Action& action = computing[i];
+      if (action.kind == ActionKind::Update && reduces(action.stage))
+        list.push_back({ActionKind::Reduce, action.stage, -1, -1});
+      if (action.kind == ActionKind::Reduce && !reduces(action.stage)) continue;
+      list.push_back(action);
+      if (placed) continue;
+      if (action.kind == ActionKind::Forward) {
+        for (const int b : outgoing(action.stage)) {
+          if (runner(ends(b).destination, action.microbatch) == rank) continue;
+          list.push_back({ActionKind::SendActivation, action.stage, action.microbatch, ends(b).destination});
+        }
+      } else if (action.kind == ActionKind::Backward) {
+        for (const int b : incoming(action.stage)) {
+          if (!has_gradient(b) || runner(ends(b).source, action.microbatch) == rank) continue;
+          list.push_back({ActionKind::SendGradient, action.stage, action.microbatch, ends(b).source});
+        }
+      }
+    }
+    if (schedule_.trains && !asynchronous()) {
+      for (const int s : stages_of_rank) {
+        const Action reduce{ActionKind::Reduce, s, -1, -1};
+        if (reduces(s) && std::find(list.begin(), list.end(), reduce) == list.end()) list.push_back(reduce);
+      }
+      for (const int s : stages_of_rank) list.push_back({ActionKind::Update, s, -1, -1});
+    }
+    out.push_back(std::move(list));
   }
   return out;
 }
 
 StepWindow BoundPlan::step_window() const {
   if (!asynchronous()) return {};
-  int held = 1;
+  int in_flight = 1;
   int cycle = 1;
   for (int s = 0; s < stages(); ++s) {
-    held = std::max(held, (plan_.warmups[to_index(s)] + 1) * replicas(s));
+    in_flight = std::max(in_flight, (plan_.warmups[to_index(s)] + 1) * replicas(s));
     cycle = std::min(std::lcm(cycle, replicas(s)), kLongestCycle);
   }
-  const int fill = (held + plan_.microbatches - 1) / plan_.microbatches;
+  const int fill = (in_flight + plan_.microbatches - 1) / plan_.microbatches;
   StepWindow out;
   out.first = 2 * fill + 1;
   out.last = out.first + 4 * (cycle / std::gcd(cycle, plan_.microbatches));

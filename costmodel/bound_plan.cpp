@@ -9,6 +9,43 @@
 
 namespace stagecraft {
 
+std::vector<int> first_ranks(const std::vector<int>& replicas, int positions) {
+  std::vector<int> out(replicas.size());
+  int next = 0;
+  for (int s = 0; s < to_int(out.size()); ++s) {
+    if (s >= positions) {
+      out[to_index(s)] = out[to_index(position_of(s, positions))];
+      continue;
+    }
+    out[to_index(s)] = next;
+    next += replicas[to_index(s)];
+  }
+  return out;
+}
+
+std::vector<std::vector<Action>> compute_lists(const ScheduleEntry& schedule, const PipelineShape& shape) {
+  std::vector<std::vector<Action>> out;
+  for (int position = 0; position < shape.stages / shape.chunks; ++position) {
+    for (int replica = 0; replica < shape.replicas[to_index(position)]; ++replica)
+      out.push_back(schedule.compute_actions(shape, position, replica));
+  }
+  return out;
+}
+
+std::vector<int> separate_reduce_groups(int stages) {
+  std::vector<int> out(to_index(stages));
+  std::iota(out.begin(), out.end(), 0);
+  return out;
+}
+
+void join_reduce_groups(std::vector<int>& groups, const std::set<int>& holders) {
+  for (const int stage : holders) {
+    const int one = groups[to_index(stage)];
+    const int other = groups[to_index(*holders.begin())];
+    std::ranges::replace(groups, std::max(one, other), std::min(one, other));
+  }
+}
+
 BoundPlan::BoundPlan(Plan plan) : plan_(std::move(plan)) {
   validate(plan_);
   schedule_ = schedule_of(plan_);
@@ -22,8 +59,8 @@ BoundPlan::BoundPlan(Plan plan) : plan_(std::move(plan)) {
 }
 
 void BoundPlan::bind_ranks() {
+  first_rank_ = first_ranks(replicas_, positions());
   for (int position = 0; position < positions(); ++position) {
-    first_rank_.push_back(to_int(ranks_.size()));
     const std::vector<int>& devices = plan_.stages[to_index(position)].devices;
     for (std::size_t r = 0; r < devices.size(); ++r) {
       RankRole role{devices[r], to_int(r), {}};
@@ -31,7 +68,6 @@ void BoundPlan::bind_ranks() {
       ranks_.push_back(std::move(role));
     }
   }
-  for (int s = positions(); s < stages(); ++s) first_rank_.push_back(first_rank(position_of(s)));
 }
 
 void BoundPlan::bind_boundaries() {
@@ -48,8 +84,7 @@ void BoundPlan::bind_boundaries() {
 }
 
 void BoundPlan::bind_tied() {
-  reduce_groups_.resize(plan_.stages.size());
-  std::iota(reduce_groups_.begin(), reduce_groups_.end(), 0);
+  reduce_groups_ = separate_reduce_groups(stages());
   shared_.resize(plan_.stages.size());
   for (const TiedLayers& parameter : plan_.tied) {
     std::set<int> held_by;
@@ -59,10 +94,8 @@ void BoundPlan::bind_tied() {
       const std::vector<int> replicas = ranks_of(stage);
       members.insert(replicas.begin(), replicas.end());
       if (held_by.size() > 1) shared_[to_index(stage)].push_back(to_int(tied_.size()));
-      const int one = reduce_groups_[to_index(stage)];
-      const int other = reduce_groups_[to_index(*held_by.begin())];
-      std::ranges::replace(reduce_groups_, std::max(one, other), std::min(one, other));
     }
+    join_reduce_groups(reduce_groups_, held_by);
     tied_.push_back({parameter.parameter,
                      to_int(tied_.size()),
                      {held_by.begin(), held_by.end()},

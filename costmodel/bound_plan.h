@@ -2,12 +2,14 @@
 
 #include <cstddef>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "costmodel/index.h"
 #include "costmodel/plan.h"
+#include "costmodel/schedule.h"
 
 namespace stagecraft {
 
@@ -42,6 +44,26 @@ struct TiedHolders {
   std::vector<int> ranks;   ///< all replicas of these stages, ascending, each once
   friend bool operator==(const TiedHolders&, const TiedHolders&) = default;
 };
+
+// Bindings that need no plan, for searches that go through many splits. BoundPlan uses them too.
+
+/// The rank of each stage's replica 0: ranks are numbered position by position, replica by replica. `replicas`: of each
+/// stage; those of a position's first stage count. `positions` divides their number.
+[[nodiscard]] std::vector<int> first_ranks(const std::vector<int>& replicas, int positions);
+
+/// The rank that runs `microbatch` of a stage with these ranks.
+[[nodiscard]] constexpr int runner_of(int first_rank, int replicas, int microbatch) {
+  return first_rank + replica_of(microbatch, replicas);
+}
+
+/// The computation of each rank, by its number: see ScheduleEntry::compute_actions.
+[[nodiscard]] std::vector<std::vector<Action>> compute_lists(const ScheduleEntry& schedule, const PipelineShape& shape);
+
+/// The groups of `stages` stages that share no parameter: see BoundPlan::reduce_groups.
+[[nodiscard]] std::vector<int> separate_reduce_groups(int stages);
+
+/// Joins the groups of all stages that hold one parameter; there is at least one.
+void join_reduce_groups(std::vector<int>& groups, const std::set<int>& holders);
 
 /// A valid plan with everything derived from it. Code that predicts, verifies, runs or exports a plan uses it instead
 /// of deriving this again. Stage, rank and boundary numbers that are passed in must exist.
@@ -87,7 +109,7 @@ class BoundPlan {
   }
   /// The rank that runs `microbatch` of `stage`.
   [[nodiscard]] int runner(int stage, int microbatch) const {
-    return first_rank(stage) + replica_of(stage, microbatch);
+    return runner_of(first_rank(stage), replicas(stage), microbatch);
   }
   /// Of the `count` microbatches from `first` on, those that `rank` runs of `stage`, ascending.
   [[nodiscard]] std::vector<int> microbatches_of(int stage, int rank, int count, int first = 0) const;

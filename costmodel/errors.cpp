@@ -6,7 +6,7 @@
 namespace stagecraft {
 
 ErrorKind kind_of(const std::exception& error) {
-  if (const auto* const own = dynamic_cast<const HasErrorKind*>(&error)) return own->kind();
+  if (const auto* const with_kind = dynamic_cast<const HasErrorKind*>(&error)) return with_kind->kind();
   if (dynamic_cast<const std::invalid_argument*>(&error) != nullptr) return ErrorKind::BadInput;
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return ErrorKind::OutOfMemory;
   return ErrorKind::Unexpected;

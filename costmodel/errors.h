@@ -18,7 +18,7 @@ enum class ErrorKind {
   MissingOption,
   OptionConflict,
   WrongValue,
-  UnknownVerb,
+  UnknownCommand,
   NothingBuilt,
   // Files.
   CannotRead,

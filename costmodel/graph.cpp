@@ -95,15 +95,15 @@ void validate(const Graph& graph) {
     if (!ids.insert(layer.id).second) refuse("layer id \"" + layer.id + "\" appears twice");
     check_layer(layer, bytes);
   }
-  if (const auto& held = graph.in_flight_slowdown) {
-    if (held->microbatches < 2) refuse("an in-flight slowdown was measured with fewer than 2 microbatches");
-    if (!(held->factor >= 1) || !std::isfinite(held->factor))
+  if (const auto& slowdown = graph.in_flight_slowdown) {
+    if (slowdown->microbatches < 2) refuse("an in-flight slowdown was measured with fewer than 2 microbatches");
+    if (!(slowdown->factor >= 1) || !std::isfinite(slowdown->factor))
       refuse("the in-flight slowdown is below 1 or not a number");
   }
   for (const double factor : graph.slowdown) {
     if (!(factor >= 1) || !std::isfinite(factor)) refuse("a slowdown is below 1 or not a number");
   }
-  if (graph.device.host_processors < 0) refuse("the host has fewer than 0 processors");
+  if (graph.device.host_processors < 0) refuse("host_processors is negative");
   if (graph.iteration) check_timing(*graph.iteration, "the iteration time");
   const int n = to_int(graph.layers.size());
   std::set<std::tuple<int, int, int>> seen;

@@ -303,10 +303,11 @@ void validate(const Plan& plan) {
       const auto [it, fresh] = stage_of.emplace(layer, s);
       if (!fresh) refuse("layer \"" + layer + "\" is in " + stage_text(it->second) + " and in " + stage_text(s));
     }
-    std::set<int> own;
+    std::set<int> devices_of_stage;
     for (const int device : stage.devices) {
       if (device < 0) refuse(stage_text(s) + ": device " + std::to_string(device) + " does not exist");
-      if (!own.insert(device).second) refuse(stage_text(s) + ": device " + std::to_string(device) + " appears twice");
+      if (!devices_of_stage.insert(device).second)
+        refuse(stage_text(s) + ": device " + std::to_string(device) + " appears twice");
       const auto [it, fresh] = stage_of_device.emplace(device, s);
       if (!fresh && (plan.chunks <= 1 || position_of(it->second, positions) != position_of(s, positions))) {
         refuse("device " + std::to_string(device) + " is in " + stage_text(it->second) + " and in " + stage_text(s));

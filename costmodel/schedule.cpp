@@ -13,12 +13,12 @@ namespace stagecraft {
 namespace {
 
 /// Names of an action: in files and messages, and in torch's cells.
-struct Word {
+struct ActionWord {
   ActionKind kind;
   const char* word;
   const char* cell;
 };
-constexpr std::array<Word, 9> kWords{{
+constexpr std::array<ActionWord, 9> kWords{{
     {ActionKind::Forward, "forward", "F"},
     {ActionKind::Backward, "backward", "B"},
     {ActionKind::WeightGradient, "weight-gradient", "W"},
@@ -37,25 +37,25 @@ int replicas_of(const PipelineShape& shape, int stage) {
 }  // namespace
 
 const char* to_string(ActionKind kind) {
-  for (const Word& each : kWords) {
-    if (each.kind == kind) return each.word;
+  for (const ActionWord& entry : kWords) {
+    if (entry.kind == kind) return entry.word;
   }
   return "?";
 }
 
 ActionKind action_kind(const std::string& word) {
   std::vector<std::string> known;
-  for (const Word& each : kWords) {
-    if (word == each.word) return each.kind;
-    known.emplace_back(each.word);
+  for (const ActionWord& entry : kWords) {
+    if (word == entry.word) return entry.kind;
+    known.emplace_back(entry.word);
   }
   throw InputError(ErrorKind::UnknownName, unknown_name("action", word, known));
 }
 
 std::string action_text(const Action& action) {
   std::string out = std::to_string(action.stage);
-  for (const Word& each : kWords) {
-    if (each.kind == action.kind) out += each.cell;
+  for (const ActionWord& entry : kWords) {
+    if (entry.kind == action.kind) out += entry.cell;
   }
   const bool transfer = action.kind >= ActionKind::SendActivation && action.kind <= ActionKind::ReceiveGradient;
   if (action.microbatch >= 0) out += std::to_string(action.microbatch);
@@ -135,11 +135,11 @@ void check_shape(const ScheduleEntry& schedule, const PipelineShape& shape) {
                      who + " does not support replicas; " + schedules_with_replicas() + " do");
   }
   for (std::size_t s = 0; schedule.weights == Weights::StepBefore && s < shape.warmups.size(); ++s) {
-    const int held = (shape.warmups[s] + 1) * replicas_of(shape, to_int(s));
-    if (shape.microbatches >= held) continue;
+    const int in_flight = (shape.warmups[s] + 1) * replicas_of(shape, to_int(s));
+    if (shape.microbatches >= in_flight) continue;
     throw InputError(ErrorKind::ScheduleMismatch,
                      who + ": " + std::to_string(shape.microbatches) + " microbatches per step are fewer than the " +
-                         std::to_string(held) + " that stage " + std::to_string(s) + " has in flight");
+                         std::to_string(in_flight) + " that stage " + std::to_string(s) + " has in flight");
   }
   if (schedule.check) schedule.check(shape);
 }

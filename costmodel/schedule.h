@@ -87,6 +87,7 @@ enum class Weights {
 /// microbatches + m) % replicas.
 struct ScheduleEntry {
   std::string name;
+  std::string help = {};  ///< the order of work, for --help and docs/planning.md
   /// Forward, Backward and WeightGradient of replica `replica` at `position`, in order. With an asynchronous schedule
   /// also Update: it applies the mean of the gradients that all replicas of the stage computed since their last Update,
   /// to the newest parameters. Every replica has the same number of Updates; a replica may have computed no gradient
@@ -114,17 +115,8 @@ struct ScheduleEntry {
 /// Number of the Update, from 0, that applies the gradient of `microbatch` of `stage`.
 [[nodiscard]] int update_of(const ScheduleEntry& schedule, const PipelineShape& shape, int stage, int microbatch);
 
-/// All schedules:
-///   gpipe: all forwards, then all backwards;
-///   1f1b: warm-up, then a forward and a backward in turn;
-///   interleaved-1f1b: the same with several stages per rank;
-///   zb-h1: 1f1b with weight gradients deferred to the idle time (Qi et al., ICLR 2024);
-///   pipedream: asynchronous, 1f1b that never drains, an Update after every backward (after every round of the
-///     replicas); the gradients of a round are late by the microbatches in flight (Narayanan et al., SOSP 2019);
-///   pipedream-2bw: asynchronous, 1f1b that never drains, an Update after every step, its gradients late by one step;
-///     needs microbatches >= (w_s + 1) r_s at every stage (Narayanan et al., ICML 2021);
-///   forward: only forwards, for evaluation;
-///   listed: the lists of PipelineShape::listed, synchronous; their own number in flight is the bound.
+/// All schedules; `help` says what each is. In pipedream, the gradients of a round are late by the microbatches in
+/// flight; pipedream-2bw needs microbatches >= (w_s + 1) r_s at every stage.
 [[nodiscard]] const std::vector<ScheduleEntry>& schedules();
 /// The schedule called `name`. Throws std::invalid_argument listing the names.
 [[nodiscard]] const ScheduleEntry& schedule_by_name(const std::string& name);

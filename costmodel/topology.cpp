@@ -38,7 +38,7 @@ void validate(const Topology& topology) {
   if (topology.device.memory && *topology.device.memory <= Bytes(0)) {
     throw std::invalid_argument("the device memory is not positive");
   }
-  if (topology.device.host_processors < 0) throw std::invalid_argument("a host has fewer than 0 processors");
+  if (topology.device.host_processors < 0) throw std::invalid_argument("host_processors is negative");
   check_curve(topology.device.host_to_device, "the device: host_to_device");
   check_curve(topology.device.device_to_host, "the device: device_to_host");
   std::int64_t devices = 1;

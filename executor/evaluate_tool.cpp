@@ -154,8 +154,8 @@ int main(int argc, char** argv) {
         stagecraft::add_import_options(app, o.set);
         app.add_option(
                "--microbatch", o.microbatch,
-               "samples per microbatch (default: as in the checkpoint's training, or 32 for a weights file; if that "
-               "leaves samples over, down to a quarter of it)")
+               "samples per microbatch (default: as in the checkpoint's training, or 32 for a weights file; if it does "
+               "not divide the samples, the largest divisor down to a quarter of it)")
             ->transform(stagecraft::integer<std::int64_t>(1));
         app.add_option("--samples", o.samples,
                        "evaluate this many samples from the beginning; required for endless data")

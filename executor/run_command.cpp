@@ -10,11 +10,9 @@
 #include "costmodel/command/tool.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/plan_hash.h"
-#include "executor/channel/channels.h"
+#include "executor/channel/table/channels.h"
 #include "executor/data/data_source.h"
-#include "executor/files/fingerprint.h"
 #include "executor/intake/layer_sources.h"
-#include "executor/launch/rank_start.h"
 #include "executor/tool_options.h"
 
 namespace stagecraft {
@@ -25,13 +23,15 @@ constexpr std::int64_t kMostEpochs = 1'000'000;
 
 /// What is trained, on what, and for how long. Returns the options of the data and the steps.
 std::pair<CLI::Option*, CLI::Option*> add_work(CLI::App& app, RunCommand& o) {
-  app.add_option("PLAN", o.plan, "plan.json of stagecraft plan")->required();
+  o.agreed.per_rank(
+      app.add_option("PLAN", o.plan, "plan.json of stagecraft plan")->required());  // its hash is compared
   app.add_option("--model", o.model, "model (default: the one in the plan)");
   app.add_option("--set", o.set, "model option key=value; overrides the plan's")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false);
   add_input_range_option(app, o.set);
-  const auto data = app.add_option("--data", o.data, "data source")->capture_default_str()->check(data_name());
+  const auto data = o.agreed.names_files(
+      app.add_option("--data", o.data, "data source")->capture_default_str()->check(data_name()), data::data_files);
   const auto steps =
       app.add_option("--steps", o.run.steps,
                      "total number of steps, including those before a resumed checkpoint; a plan that evaluates "
@@ -45,29 +45,35 @@ std::pair<CLI::Option*, CLI::Option*> add_work(CLI::App& app, RunCommand& o) {
   return {data, steps};
 }
 
-/// What is told of the steps.
+/// What is reported of the steps.
 void add_report(CLI::App& app, RunCommand& o) {
   const OptionGroup group(app, "Log and metrics");
-  app.add_option("--log-every", o.report.every,
-                 "print a line, and write a line to --metrics, every N steps (default: about ten lines in all and at "
-                 "least one every ten seconds; metrics for every step)")
-      ->type_name("N")
-      ->transform(integer<decltype(o.report.every)>(1));
-  app.add_option("--metrics", o.report.metrics,
-                 "write loss, learning rate, times and gradient norm as JSON lines during the run; --resume appends to "
-                 "the file")
-      ->type_name("FILE");
-  app.add_option("--tensorboard", o.report.tensorboard,
-                 "write the same numbers at the same steps to a TensorBoard event file in this folder")
-      ->type_name("FOLDER");
+  o.agreed.per_rank(
+      app.add_option(
+             "--log-every", o.report.every,
+             "print a line, and write a line to --metrics, every N steps (default: about ten lines in all and at "
+             "least one every ten seconds; metrics for every step)")
+          ->type_name("N")
+          ->transform(integer<decltype(o.report.every)>(1)));
+  o.agreed.per_rank(
+      app.add_option(
+             "--metrics", o.report.metrics,
+             "write loss, learning rate, times and gradient norm as JSON lines during the run; --resume appends to "
+             "the file")
+          ->type_name("FILE"));
+  o.agreed.per_rank(
+      app.add_option("--tensorboard", o.report.tensorboard,
+                     "write the same numbers at the same steps to a TensorBoard event file in this folder")
+          ->type_name("FOLDER"));
 }
 
 void add_validation(CLI::App& app, RunCommand& o) {
   const OptionGroup group(app, "Validation");
-  const auto validate =
+  const auto validate = o.agreed.names_files(
       app.add_option("--validate-data", o.validate_data,
                      "data source on which to validate, in evaluation mode; each sample is read once, in order")
-          ->check(data_name());
+          ->check(data_name()),
+      data::data_files);
   app.add_option("--validate-every", o.run.validation.every,
                  "validate every N steps and after the last one (default: only after the last one)")
       ->needs(validate)
@@ -111,14 +117,15 @@ void add_ranks(CLI::App& app, RunCommand& o) {
   app.add_option("--remote-shell", o.remote_shell,
                  "with --hosts: command that starts a rank; takes a host and a command line, like ssh")
       ->capture_default_str();
-  app.add_option("--logs", o.logs, "folder for each rank's log, rank-N.log; rank 0 also writes to the terminal")
-      ->type_name("FOLDER");
+  o.agreed.per_rank(
+      app.add_option("--logs", o.logs, "folder for each rank's log, rank-N.log; rank 0 also writes to the terminal")
+          ->type_name("FOLDER"));
   app.add_option("--threads", o.run.threads, "threads per rank")
       ->capture_default_str()
       ->transform(integer(1, kMostAtOnce));
-  app.add_option("--timeout", o.timeout_s, "end the run if a rank is silent for this many seconds")
-      ->capture_default_str()
-      ->transform(number_from(kShortest, kLongest));
+  o.agreed.per_rank(app.add_option("--timeout", o.timeout_s, "end the run if a rank is silent for this many seconds")
+                        ->capture_default_str()
+                        ->transform(number_from(kShortest, kLongest)));
   app.add_flag("--dry-run", o.dry_run, "print which rank does what, then exit");
 }
 
@@ -128,10 +135,11 @@ void add_checks(CLI::App& app, RunCommand& o) {
   const auto check =
       app.add_flag("--check", o.run.check,
                    "compare losses and all gradients of every step with a single process; steps take longer");
-  app.add_option("--expect", o.run.expected,
-                 "compare losses, gradients, and final parameters and buffers with a record of the same "
-                 "training in Python, written by stagecraft export-model --record")
-      ->excludes(check);
+  o.agreed.names_files(
+      app.add_option("--expect", o.run.expected,
+                     "compare losses, gradients, and final parameters and buffers with a record of the same "
+                     "training in Python, written by stagecraft export-model --record")
+          ->excludes(check));
   app.add_option_function<std::string>(
          "--on-nonfinite",
          [&o](const std::string& text) {
@@ -187,17 +195,18 @@ void add_checkpoints(CLI::App& app, RunCommand& o) {
                  "most this many times")
       ->needs(folder)
       ->transform(integer(0));
-  app.add_option(
-         "--weights", o.run.checkpoint.weights,
-         "initial parameters by name: a safetensors file, or a state dict from torch.save (.pt, .pth); a resumed "
-         "checkpoint takes precedence")
-      ->type_name("FILE");
+  o.agreed.names_files(
+      app.add_option(
+             "--weights", o.run.checkpoint.weights,
+             "initial parameters by name: a safetensors file, or a state dict from torch.save (.pt, .pth); a resumed "
+             "checkpoint takes precedence")
+          ->type_name("FILE"));
 }
 
 }  // namespace
 
 void add_run_options(CLI::App& app, RunCommand& o) {
-  o.given = [&app] { return given_options(app); };
+  o.agreed_lines = [&app, &o] { return o.agreed.lines(app); };
   const auto [data, steps] = add_work(app, o);
   add_report(app, o);
   add_validation(app, o);
@@ -215,10 +224,13 @@ void add_run_options(CLI::App& app, RunCommand& o) {
     o.steps_given = steps->count() > 0;
   });
   add_checkpoints(app, o);
-  app.add_option("-o,--output", o.output, "output file for the measured timeline; - is standard output")
-      ->type_name("FILE");
-  app.add_option("--trace", o.trace, "write a Chrome trace of the run, for ui.perfetto.dev")->type_name("FILE");
+  o.agreed.per_rank(
+      app.add_option("-o,--output", o.output, "output file for the measured timeline; - is standard output")
+          ->type_name("FILE"));
+  o.agreed.per_rank(
+      app.add_option("--trace", o.trace, "write a Chrome trace of the run, for ui.perfetto.dev")->type_name("FILE"));
   add_force_option(app, o.force);
+  o.agreed.per_rank(app.get_option("--force"));
 }
 
 run::JobRequest job_request(const RunCommand& o) {
@@ -239,9 +251,9 @@ run::JobRequest job_request(const RunCommand& o) {
 
 void check_outputs(const RunCommand& o) {
   std::vector<std::string> inputs = files_of(o.model, o.data);
-  for (const std::string& each : files_of("", o.validate_data)) inputs.push_back(each);
-  for (const std::string* each : {&o.plan, &o.hosts, &o.run.expected, &o.run.checkpoint.weights})
-    inputs.push_back(*each);
+  for (const std::string& file : files_of("", o.validate_data)) inputs.push_back(file);
+  for (const std::string* file : {&o.plan, &o.hosts, &o.run.expected, &o.run.checkpoint.weights})
+    inputs.push_back(*file);
   format::check_outputs(
       inputs, {{o.output, "stagecraft.timeline"}, {o.trace, "Chrome trace"}, {o.report.metrics, format::kMetricsKind}},
       o.force);
@@ -289,17 +301,7 @@ std::vector<std::string> agreed_lines(const RunCommand& o, const BoundPlan& plan
                                              saves_as_it_goes(o) ? "saved" : "not saved")};
   const std::string& model = o.model.empty() ? plan.plan().model : o.model;
   if (intake::is_model_file(model)) lines.push_back(fmt::format("model {:016x}", intake::model_digest(model)));
-  for (std::string& line : launch::option_lines(
-           o.given(), {"PLAN", "output", "trace", "force", "logs", "timeout", "metrics", "log-every", "tensorboard"})) {
-    lines.push_back(std::move(line));
-  }
-  const auto add = [&](const std::string& option, const std::string& file) {
-    if (!file.empty()) lines.push_back(fmt::format("{} file {}: {}", option, file, files::fingerprint(file)));
-  };
-  for (const std::string& file : data::data_files(o.data)) add("--data", file);
-  for (const std::string& file : files_of("", o.validate_data)) add("--validate-data", file);
-  add("--weights", o.run.checkpoint.weights);
-  add("--expect", o.run.expected);
+  for (std::string& line : o.agreed_lines()) lines.push_back(std::move(line));
   return lines;
 }
 

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -10,10 +9,7 @@
 #include "executor/run/run.h"
 #include "executor/run/run_job.h"
 #include "executor/run/run_report.h"
-
-namespace CLI {
-class App;
-}
+#include "executor/tool_options.h"
 
 // The command line of stagecraft run, and what it says about a run.
 
@@ -47,7 +43,8 @@ struct RunCommand {
   bool steps_given = false;
   std::int64_t epochs = 0;  ///< 0: not given
   run::ReportOptions report;
-  std::function<std::map<std::string, std::string>()> given;  ///< every option with its value, by long name
+  AgreedOptions agreed;                                    ///< which options ranks compare
+  std::function<std::vector<std::string>()> agreed_lines;  ///< see AgreedOptions::lines
 };
 
 /// Declares the options, which fill `o`; it must outlive the app.
@@ -71,7 +68,7 @@ void fit(RunCommand& o, const run::RunJob& job);
 [[nodiscard]] std::string device_kind(const RunCommand& o);
 
 /// What must be equal on all ranks before anything is sent: the plan, the model file, the contents of data files (see
-/// files::fingerprint), and every option except those for where this rank reads the plan and writes its results.
+/// files::fingerprint), and every option except those that are declared as per rank.
 [[nodiscard]] std::vector<std::string> agreed_lines(const RunCommand& o, const BoundPlan& plan);
 
 }  // namespace stagecraft

@@ -6,15 +6,17 @@
 #include <filesystem>
 #include <iostream>
 #include <system_error>
+#include <utility>
 
 #include "costmodel/command/help.h"
 #include "costmodel/errors/catalogue.h"
-#include "executor/channel/channels.h"
+#include "executor/channel/table/channels.h"
 #include "executor/data/data_source.h"
 #include "executor/data/sources.h"
 #include "executor/device/device.h"
 #include "executor/device/machine/program.h"
 #include "executor/files/columns.h"
+#include "executor/files/fingerprint.h"
 #include "executor/intake/layer_sources.h"
 #include "executor/launch/exit_status.h"
 #include "executor/model/builtin_models.h"
@@ -121,7 +123,8 @@ void add_import_options(CLI::App& app, std::vector<std::string>& set) {
   as_setting("--layers", "layers=",
              "how to cut into layers: auto (repeated blocks and the modules around them; default), leaf "
              "(innermost modules), depth=N (modules at depth N) or op (operators)");
-  as_setting("--loss", "loss=", "loss of a model without one: cross_entropy, mse and others; a wrong name lists them");
+  as_setting("--loss",
+             "loss=", "loss of a model without one: cross_entropy, mse and others; an unknown name prints the list");
   as_setting("--loss-output", "loss_output=", "index of the output that is the loss, or that --loss reads");
   as_setting("--input", "input.",
              "TorchScript files: NAME=TYPE[SHAPE] of one sample, such as image=float32[3,224,224]; append "
@@ -129,13 +132,34 @@ void add_import_options(CLI::App& app, std::vector<std::string>& set) {
   add_input_range_option(app, set);
 }
 
-std::map<std::string, std::string> given_options(const CLI::App& app) {
-  std::map<std::string, std::string> out;
+CLI::Option* AgreedOptions::per_rank(CLI::Option* option) {
+  per_rank_.insert(option);
+  return option;
+}
+
+CLI::Option* AgreedOptions::names_files(CLI::Option* option, FilesOf files) {
+  files_[option] = std::move(files);
+  return option;
+}
+
+std::vector<std::string> AgreedOptions::lines(const CLI::App& app) const {
+  std::map<std::string, std::string> values;
+  std::map<std::string, std::vector<std::string>> files;
   for (const CLI::Option* option : app.get_options()) {
+    if (per_rank_.contains(option)) continue;
     const std::string name = option->get_lnames().empty() ? option->get_name() : option->get_lnames().front();
-    std::string value = option->count() == 0 ? option->get_default_str() : "";
+    std::string& value = values[name];
+    if (option->count() == 0) value = option->get_default_str();
     for (const std::string& word : option->results()) value += (value.empty() ? "" : " ") + word;
-    out[name] = value;
+    const auto found = files_.find(option);
+    if (found == files_.end() || value.empty()) continue;
+    files[name] = found->second ? found->second(value) : std::vector{value};
+  }
+  std::vector<std::string> out;
+  for (const auto& [name, value] : values) out.push_back("--" + name + " " + value);
+  for (const auto& [name, paths] : files) {
+    for (const std::string& path : paths)
+      out.push_back("--" + name + " file " + path + ": " + files::fingerprint(path));
   }
   return out;
 }
@@ -161,7 +185,7 @@ void add_optimizer_options(CLI::App& app, stage::OptimizerOptions& options) {
            options.beta1 = betas.at(0);
            options.beta2 = betas.at(1);
          },
-         "decay rates of adam and its kin and lion: two numbers (default: 0.9,0.999; lion 0.9,0.99)")
+         "beta1 and beta2 of adam and its variants, and of lion (default: 0.9,0.999; lion 0.9,0.99)")
       ->expected(2)
       ->delimiter(',')
       ->type_name("BETA1,BETA2");
@@ -172,23 +196,23 @@ void add_optimizer_options(CLI::App& app, stage::OptimizerOptions& options) {
       ->capture_default_str()
       ->transform(number_from(0, 1));
   app.add_flag("--nesterov", options.nesterov, "Nesterov momentum, for sgd");
-  app.add_flag("--amsgrad", options.amsgrad, "adam and adamw with the maximum of the second moment");
+  app.add_flag("--amsgrad", options.amsgrad, "adam and adamw: use the AMSGrad variant");
   app.add_option("--alpha", options.alpha, "decay rate of rmsprop's squares")
       ->capture_default_str()
       ->transform(number_from(0, 1));
-  app.add_flag("--centered", options.centered, "rmsprop with the squares' deviation from the mean");
+  app.add_flag("--centered", options.centered, "rmsprop: use the centered variant");
   app.add_option("--rho", options.rho, "decay rate of adadelta")->capture_default_str()->transform(number_from(0, 1));
   app.add_option("--lr-decay", options.learning_rate_decay, "learning rate decay of adagrad")
       ->capture_default_str()
       ->transform(number_from(0, 1e6));
-  app.add_option("--initial-accumulator-value", options.initial_accumulator, "first sum of squares of adagrad")
+  app.add_option("--initial-accumulator-value", options.initial_accumulator, "initial accumulator value of adagrad")
       ->capture_default_str()
       ->transform(number_from(0, 1e30));
   app.add_option("--momentum-decay", options.momentum_decay, "momentum decay of nadam")
       ->capture_default_str()
       ->transform(number_from(0, 1e6));
   app.add_flag("--decoupled-weight-decay", options.decoupled_weight_decay,
-               "weight decay of nadam and radam apart from the gradient, as in adamw");
+               "nadam and radam: decoupled weight decay, as in AdamW");
 }
 
 void add_training_options(CLI::App& app, stage::OptimizerOptions& options) {
@@ -212,13 +236,13 @@ void add_training_options(CLI::App& app, stage::OptimizerOptions& options) {
   app.add_option("--lr-power", options.rate.power, "power of polynomial")
       ->capture_default_str()
       ->transform(number_from(0, 1e3));
-  app.add_option("--lr-step-size", options.rate.every, "steps between two drops of the schedule step")
+  app.add_option("--lr-step-size", options.rate.every, "step: number of steps between decays")
       ->type_name("STEPS")
       ->transform(integer<decltype(options.rate.every)>(1));
-  app.add_option("--lr-gamma", options.rate.gamma, "factor of each drop of step, and of each step of exponential")
+  app.add_option("--lr-gamma", options.rate.gamma, "step: factor of each decay; exponential: factor of each step")
       ->capture_default_str()
       ->transform(number_from(0, 1e3));
-  app.add_option("--pct-start", options.rate.rise, "part of one-cycle in which the rate rises to --learning-rate")
+  app.add_option("--pct-start", options.rate.rise, "fraction of one-cycle in which the rate rises to --learning-rate")
       ->capture_default_str()
       ->transform(number_from(0, 1));
   app.add_option("--div-factor", options.rate.first_divisor, "one-cycle begins with --learning-rate / this")

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,8 +43,27 @@ void add_input_range_option(CLI::App& app, std::vector<std::string>& set);
 /// Options of models that come from a file, as words of --set; a group of --help.
 void add_import_options(CLI::App& app, std::vector<std::string>& set);
 
-/// Every option of `app` with its value, given or default, by its long name, or by its name for a positional argument.
-[[nodiscard]] std::map<std::string, std::string> given_options(const CLI::App& app);
+/// What the ranks of a run compare of their command lines, so that none computes something else: the value of every
+/// option, given or default. An option that differs from this is marked where it is declared.
+class AgreedOptions {
+ public:
+  /// The files that an option's value names.
+  using FilesOf = std::function<std::vector<std::string>(const std::string& value)>;
+
+  /// Ranks may give `option` different values, because it does not change what they compute. Returns it.
+  CLI::Option* per_rank(CLI::Option* option);
+  /// Ranks compare the contents of the files that `option` names too: those that `files` returns, or else its value.
+  /// Returns it.
+  CLI::Option* names_files(CLI::Option* option, FilesOf files = nullptr);
+
+  /// "--NAME VALUE" for each option of `app` that is compared, by its long name, or by its name for a positional
+  /// argument; then "--NAME file FILE: FINGERPRINT" for each file, see files::fingerprint. Both in the order of names.
+  [[nodiscard]] std::vector<std::string> lines(const CLI::App& app) const;
+
+ private:
+  std::set<const CLI::Option*> per_rank_;
+  std::map<const CLI::Option*, FilesOf> files_;
+};
 
 /// The longest and the shortest time limit, in seconds.
 inline constexpr double kLongest = 1e6;

@@ -57,18 +57,24 @@ Plan plan_of_candidate(const Graph& graph, const Topology& topology, const Candi
 }
 
 RankedPlan predicted_plan(const std::string& origin, const Graph& graph, const Topology& topology,
-                          const Candidate& candidate, const CostModel& costs, const Constraints& constraints) {
+                          const BoundPlan& plan, bool endless, const CostModel& costs, const Constraints& constraints) {
   RankedPlan out;
   out.origin = origin;
-  out.endless = candidate.endless;
-  out.plan = plan_of_candidate(graph, topology, candidate, constraints.plan);
+  out.endless = endless;
+  out.plan = plan.plan();
   out.plan.strategy = origin;
-  auto predicted = costs.predict(graph, topology, out.plan);
+  auto predicted = costs.predict(graph, topology, plan);
   if (const auto* infeasible = std::get_if<Infeasible>(&predicted)) throw NoAnswerError("", *infeasible);
   out.prediction = std::move(std::get<Prediction>(predicted));
   out.plan.iteration = out.prediction.iteration;
   out.fits = memory_excess(out, topology, constraints).empty();
   return out;
+}
+
+RankedPlan predicted_plan(const std::string& origin, const Graph& graph, const Topology& topology,
+                          const Candidate& candidate, const CostModel& costs, const Constraints& constraints) {
+  const BoundPlan plan(plan_of_candidate(graph, topology, candidate, constraints.plan));
+  return predicted_plan(origin, graph, topology, plan, candidate.endless, costs, constraints);
 }
 
 namespace {
@@ -101,10 +107,11 @@ std::string memory_excess(const RankedPlan& ranked, const Topology& topology, co
   std::size_t first = positions;
   std::optional<Bytes> limit;
   for (std::size_t p = 0; p < positions; ++p) {
-    const auto own = smaller(constraints.memory_limit, least_memory(topology, ranked.plan.stages[p].devices));
-    if (!own || needs[p] <= *own || (limit && needs[p] - *own <= needs[first] - *limit)) continue;
+    const auto device_limit = smaller(constraints.memory_limit, least_memory(topology, ranked.plan.stages[p].devices));
+    if (!device_limit || needs[p] <= *device_limit || (limit && needs[p] - *device_limit <= needs[first] - *limit))
+      continue;
     first = p;
-    limit = own;
+    limit = device_limit;
   }
   if (!limit) return "";
   std::string who = ranked.plan.chunks > 1 ? "stages " : "stage ";
@@ -122,7 +129,7 @@ StrategyResult rank_one(const std::string& origin, const Graph& graph, const Top
     const NeedOf need = [&](const Graph& g, const Topology& t, const PlanSettings& settings) -> std::optional<Bytes> {
       const auto other = again(g, t);
       if (!other) return std::nullopt;
-      return costs.memory(g, t, plan_of_candidate(g, t, *other, settings)).peak;
+      return costs.memory(g, t, BoundPlan(plan_of_candidate(g, t, *other, settings))).peak;
     };
     return Infeasible{memory_excess(ranked, topology, constraints) +
                           remedies_text(graph, topology, constraints.plan, *memory_limit(topology, constraints), need),

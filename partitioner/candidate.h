@@ -50,6 +50,12 @@ struct Candidate {
 [[nodiscard]] Plan plan_of_candidate(const Graph& graph, const Topology& topology, const Candidate& candidate,
                                      const PlanSettings& settings);
 
+/// A plan with its prediction; `origin` is Plan::strategy, `endless` is Candidate::endless. Throws as
+/// CostModel::predict does; std::runtime_error if its action lists deadlock.
+[[nodiscard]] RankedPlan predicted_plan(const std::string& origin, const Graph& graph, const Topology& topology,
+                                        const BoundPlan& plan, bool endless, const CostModel& costs,
+                                        const Constraints& constraints);
+
 /// plan_of_candidate with its prediction; `origin` is Plan::strategy. Throws as make_plan and CostModel::predict do;
 /// std::runtime_error if its action lists deadlock.
 [[nodiscard]] RankedPlan predicted_plan(const std::string& origin, const Graph& graph, const Topology& topology,

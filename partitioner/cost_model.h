@@ -4,9 +4,10 @@
 #include <variant>
 #include <vector>
 
+#include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
-#include "costmodel/plan.h"
 #include "costmodel/prediction/predict.h"
+#include "costmodel/units.h"
 #include "partitioner/search_progress.h"
 
 namespace stagecraft::partitioner {
@@ -26,17 +27,26 @@ struct PlanMemory {
 };
 
 /// What a strategy may ask about a plan that is valid for graph and topology.
+///
+/// `optimal` searches with the lower bounds of partitioner/exact, which come from the graph, the topology and the
+/// schedule, not from the model: PipelineCosts::lower_bound of a step, and least_memory. Its result is the best plan by
+/// a model, and its Ranking::lower_bound holds, if no plan's prediction is below them: a step takes at least as long as
+/// the longest path through its actions, each as long as it takes alone.
 struct CostModel {
   /// How long a step takes and what each stage needs; Infeasible if the plan's action lists deadlock. Throws
   /// std::invalid_argument for a plan that cannot be predicted.
-  std::function<std::variant<Prediction, Infeasible>(const Graph&, const Topology&, const Plan&)> predict;
+  std::function<std::variant<Prediction, Infeasible>(const Graph&, const Topology&, const BoundPlan&)> predict;
   /// What each stage needs on the topology's devices, as from `predict` but without predicting times.
-  std::function<PlanMemory(const Graph&, const Topology&, const Plan&)> memory;
-  /// Whom searches tell how far they are; null: nobody.
+  std::function<PlanMemory(const Graph&, const Topology&, const BoundPlan&)> memory;
+  /// A lower bound of the step from `predict`, found much faster; plans that it excludes are not predicted. Unset: all
+  /// are predicted.
+  std::function<Seconds(const Graph&, const BoundPlan&)> least_step = nullptr;
+  /// Receives search progress; may be null.
   SearchProgress* progress = nullptr;
 };
 
-/// The cost model of costmodel/: predict() and replay_memory(). `progress` is PredictOptions::progress.
+/// The cost model of costmodel/: predict(), replay_memory(), and as lower bound the compute of the busiest rank.
+/// `progress` is PredictOptions::progress.
 [[nodiscard]] CostModel simulated_costs(std::function<void(double done)> progress = {});
 /// The same for searches that tell `progress` how far they are; counts the plans that are predicted. It must outlive
 /// the result.

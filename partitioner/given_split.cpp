@@ -27,11 +27,11 @@ Candidate given_candidate(const Graph& graph, Partition partition, std::vector<s
   }
   check_chunks(to_int(times.size()), chunks);
   Candidate out;
-  const std::size_t positions = times.size() / to_index(chunks);
-  std::vector<Seconds> of_device(positions);
+  const int positions = to_int(times.size()) / chunks;
+  std::vector<Seconds> of_device(to_index(positions));
   for (std::size_t s = 0; s < times.size(); ++s) {
     const int replicas_at_work = std::min(partition.replicas[s], microbatches.value_or(partition.replicas[s]));
-    of_device[s % positions] += times[s] / replicas_at_work;
+    of_device[to_index(position_of(to_int(s), positions))] += times[s] / replicas_at_work;
   }
   out.partition = std::move(partition);
   out.devices = std::move(devices);

@@ -261,11 +261,6 @@ std::variant<Candidate, Infeasible> parameters_candidate(const Graph& graph, con
   return list_candidate(graph, topology, constraints, parameter_counts(graph, constraints.options));
 }
 
-std::variant<Candidate, Infeasible> type_candidate(const Graph& graph, const Topology& topology,
-                                                   const Constraints& constraints) {
-  return list_candidate(graph, topology, constraints, matches(graph, constraints.options));
-}
-
 std::variant<Candidate, Infeasible> profile_candidate(const Graph& graph, const Topology& topology,
                                                       const Constraints& constraints) {
   return list_candidate(graph, topology, constraints, times(graph, constraints.options));

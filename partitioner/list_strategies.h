@@ -36,18 +36,15 @@ namespace stagecraft::partitioner {
 [[nodiscard]] std::variant<Candidate, Infeasible> parameters_candidate(const Graph& graph, const Topology& topology,
                                                                        const Constraints& constraints);
 
-/// Balanced numbers of layers whose kind or name matches the option REGEX (ECMAScript, case-insensitive). Throws
-/// std::invalid_argument for an invalid regex, and for one that matches no layer, listing the kinds.
-[[nodiscard]] std::variant<Candidate, Infeasible> type_candidate(const Graph& graph, const Topology& topology,
-                                                                 const Constraints& constraints);
-
 /// Balanced forward + backward times.
 [[nodiscard]] std::variant<Candidate, Infeasible> profile_candidate(const Graph& graph, const Topology& topology,
                                                                     const Constraints& constraints);
 
 inline constexpr const char* kProfileStrategy = "profile";
 
-/// "uniform", "parameters", "type:REGEX" and "profile".
+/// "uniform", "parameters", "type:REGEX" and "profile". The third balances the numbers of layers whose kind or name
+/// matches the option REGEX (ECMAScript, case-insensitive); its plan throws std::invalid_argument for an invalid regex,
+/// and for one that matches no layer, listing the kinds.
 [[nodiscard]] Strategy uniform_strategy();
 [[nodiscard]] Strategy parameters_strategy();
 [[nodiscard]] Strategy type_strategy();

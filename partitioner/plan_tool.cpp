@@ -25,7 +25,7 @@
 #include "partitioner/command/shown_search.h"
 #include "partitioner/objective/objective_command.h"
 #include "partitioner/proof.h"
-#include "partitioner/strategy.h"
+#include "partitioner/strategies/strategies.h"
 
 namespace {
 

@@ -12,8 +12,6 @@
 #include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "costmodel/prediction/backward_parts.h"
-#include "costmodel/prediction/stage_costs.h"
 #include "costmodel/text/replicas_text.h"
 #include "costmodel/text/units_text.h"
 #include "partitioner/list_strategies.h"
@@ -239,41 +237,6 @@ Drafts drafts(const Graph& graph, const Topology& topology, const Constraints& c
 
 namespace {
 
-/// The least that the layer's forward and backward take under the schedule, in a stage with `replicas`, as a mean over
-/// the step.
-Seconds least_time(const Layer& layer, const PlanSettings& settings, int microbatches, int replicas) {
-  if (!settings.listed.empty()) return layer.forward.median;
-  const ScheduleEntry& schedule = schedule_by_name(settings.schedule);
-  if (!schedule.trains) return layer.forward.median;
-  Seconds backward = layer.backward.median;
-  if (schedule.splits_backward) {
-    const BackwardParts parts = backward_parts(layer);
-    backward = std::min(backward, parts.inputs.median + parts.weights.median);
-  }
-  const Seconds spared = accumulation_time(layer) * creating_share(schedule, microbatches, replicas);
-  return layer.forward.median + std::max(Seconds(0), backward - spared);
-}
-
-/// A lower bound of the plan's step: the compute of the busiest rank.
-Seconds least_iteration(const Graph& graph, const BoundPlan& plan, const PlanSettings& settings) {
-  const std::optional<int> microbatches = microbatches_of_a_step(settings);
-  const double closure = closure_factor(graph);
-  const auto layers = layers_of_stages(graph, plan.plan());
-  Seconds out;
-  for (int position = 0; position < plan.positions(); ++position) {
-    Seconds time;
-    const int replicas = plan.replicas(position);
-    for (const int s : plan.stages_at(position)) {
-      for (const Layer* layer : layers[to_index(s)])
-        time += least_time(*layer, settings, plan.plan().microbatches, replicas) * closure;
-    }
-    const double most = microbatches ? (plan.plan().microbatches + replicas - 1) / replicas
-                                     : static_cast<double>(plan.plan().microbatches) / replicas;
-    out = std::max(out, time * most);
-  }
-  return out;
-}
-
 int devices_of(const Plan& plan) {
   std::set<int> devices;
   for (const Stage& stage : plan.stages) devices.insert(stage.devices.begin(), stage.devices.end());
@@ -312,9 +275,9 @@ void sort_by_merit(std::vector<RankedPlan>& plans) {
 std::string skipped_text(const std::vector<Skipped>& skipped) {
   int all = 0;
   std::string reasons;
-  for (const Skipped& each : skipped) {
-    all += each.count;
-    reasons += (reasons.empty() ? "" : "; ") + each.reason + " (" + std::to_string(each.count) + ")";
+  for (const Skipped& reason : skipped) {
+    all += reason.count;
+    reasons += (reasons.empty() ? "" : "; ") + reason.reason + " (" + std::to_string(reason.count) + ")";
   }
   return all == 0 ? "" : "skipped " + count_text(all, "candidate") + ": " + reasons;
 }
@@ -323,7 +286,7 @@ std::optional<Bytes> least_need(const Graph& graph, const Topology& topology, co
                                 const Constraints& constraints) {
   std::optional<Bytes> out;
   for (const Drafted& draft : drafts(graph, topology, constraints).plans) {
-    const Bytes need = costs.memory(graph, topology, draft.plan).peak;
+    const Bytes need = costs.memory(graph, topology, BoundPlan(draft.plan)).peak;
     out = std::min(out.value_or(need), need);
   }
   return out;
@@ -335,10 +298,12 @@ StrategyResult rank_plans(const Graph& graph, const Topology& topology, const Co
   Drafts found = drafts(graph, topology, constraints);
   if (found.plans.empty()) return Infeasible{"no candidate is possible; " + skipped_text(found.skipped)};
 
-  const PlanSettings& settings = constraints.plan;
+  std::vector<BoundPlan> plans;
   std::vector<std::pair<Seconds, std::size_t>> order;
-  for (std::size_t i = 0; i < found.plans.size(); ++i)
-    order.emplace_back(least_iteration(graph, BoundPlan(found.plans[i].plan), settings), i);
+  for (Drafted& draft : found.plans) {
+    plans.emplace_back(std::move(draft.plan));
+    order.emplace_back(costs.least_step ? costs.least_step(graph, plans.back()) : Seconds(0), order.size());
+  }
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
 
   Ranking out;
@@ -354,7 +319,8 @@ StrategyResult rank_plans(const Graph& graph, const Topology& topology, const Co
     }
     try {
       const Drafted& draft = found.plans[i];
-      RankedPlan ranked = predicted_plan(draft.origin, graph, topology, draft.candidate, costs, constraints);
+      RankedPlan ranked =
+          predicted_plan(draft.origin, graph, topology, plans[i], draft.candidate.endless, costs, constraints);
       if (ranked.fits) {
         best = std::min(best.value_or(ranked.prediction.iteration), ranked.prediction.iteration);
         if (costs.progress != nullptr) costs.progress->found(*best);
@@ -367,7 +333,7 @@ StrategyResult rank_plans(const Graph& graph, const Topology& topology, const Co
     }
   }
   out.skipped = std::move(found.skipped);
-  for (const Skipped& each : skips.all()) out.skipped.push_back(each);
+  for (const Skipped& reason : skips.all()) out.skipped.push_back(reason);
   if (out.plans.empty()) return Infeasible{"no candidate is possible; " + skipped_text(out.skipped)};
   sort_by_merit(out.plans);
   const RankedPlan& first = out.plans.front();
@@ -398,7 +364,7 @@ Strategy auto_strategy() {
   out.least_need = least_need;
   out.objective = [](const Graph& graph, const Topology& topology, const CostModel& costs, const Constraints&,
                      const Plan& plan) -> std::optional<double> {
-    const auto predicted = costs.predict(graph, topology, plan);
+    const auto predicted = costs.predict(graph, topology, BoundPlan(plan));
     if (std::holds_alternative<Infeasible>(predicted)) return std::nullopt;
     return std::get<Prediction>(predicted).iteration.value;
   };

@@ -111,32 +111,10 @@ inline constexpr Seconds kDefaultTimeLimit{3};
 /// How long a search with these options may take.
 [[nodiscard]] Seconds time_limit(const OptionValues& options);
 
-/// All strategies.
-[[nodiscard]] const std::vector<Strategy>& strategies();
-
-/// The default strategy.
-inline constexpr const char* kDefaultStrategy = "optimal";
-
-/// "auto and optimal": the names of the strategies with that property, for messages.
-[[nodiscard]] std::string strategies_with(bool Strategy::* property);
-
-/// The strategy called `name`; any name that begins with "NAME:" finds the one called NAME:ARGUMENT.
-/// Throws std::invalid_argument listing the names.
-[[nodiscard]] const Strategy& strategy_by_name(const std::string& name);
-
-/// The options within `name`: what follows the colon.
-[[nodiscard]] OptionValues options_of_name(const std::string& name);
-
 /// Why the topology has too few devices for stages with `chunks` of them per device and these replicas, if not empty;
 /// absent if it has enough. Precondition: `chunks` divides `stages`, and `replicas` has one number per stage.
 [[nodiscard]] std::optional<Infeasible> too_few_devices(const Topology& topology, int stages, int chunks,
                                                         const std::vector<int>& replicas);
-
-/// The plans of the strategy called `name`, with the options in the name and Constraints::options. Infeasible before
-/// the strategy is asked if the topology has too few devices.
-/// Throws std::invalid_argument for an unknown name, listing the names, and for what the strategy does not support.
-[[nodiscard]] StrategyResult plan_with(const std::string& name, const Graph& graph, const Topology& topology,
-                                       const CostModel& costs, Constraints constraints = {});
 
 /// The value of an option, absent if `options` does not have it. T is one of OptionValue's types.
 template <class T>

@@ -31,14 +31,14 @@ struct Together {
 Seconds time_together(const std::vector<std::vector<double>>& samples, bool share_processors) {
   if (share_processors) {
     double rates = 0;
-    for (const auto& each : samples) {
-      const double spent = std::accumulate(each.begin(), each.end(), 0.0);
-      if (spent > 0) rates += static_cast<double>(each.size()) / spent;
+    for (const auto& iterations : samples) {
+      const double spent = std::accumulate(iterations.begin(), iterations.end(), 0.0);
+      if (spent > 0) rates += static_cast<double>(iterations.size()) / spent;
     }
     if (rates > 0) return Seconds(static_cast<double>(samples.size()) / rates);
   }
   std::vector<double> all;
-  for (const auto& each : samples) all.insert(all.end(), each.begin(), each.end());
+  for (const auto& iterations : samples) all.insert(all.end(), iterations.begin(), iterations.end());
   return Seconds(median(std::move(all)));
 }
 

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <functional>
 #include <iostream>
-#include <map>
 #include <memory>
 
 #include "costmodel/command/tool.h"
@@ -14,7 +13,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/text/progress.h"
 #include "costmodel/text/units_text.h"
-#include "executor/channel/channels.h"
+#include "executor/channel/table/channels.h"
 #include "executor/device/device.h"
 #include "executor/device/machine/program.h"
 #include "executor/device/machine/provenance.h"
@@ -46,16 +45,23 @@ struct Options {
   bool accept_untrusted = false;
   bool force = false;
   stagecraft::profiler::LinksOptions links;
-  std::function<std::map<std::string, std::string>()> given;  ///< every option with its value, by long name
+  stagecraft::AgreedOptions agreed;
+  std::function<std::vector<std::string>()> agreed_lines;  ///< see AgreedOptions::lines
 };
-
-/// What must be equal on all ranks: every option except those for where this rank writes its results.
-std::vector<std::string> agreed_lines(const Options& o) {
-  return stagecraft::launch::option_lines(o.given(), {"output", "force", "accept-untrusted", "timeout"});
-}
 
 /// The channel that GPUs use.
 const std::string& gpu_channel() { return stagecraft::channel::default_channel("cuda", true).name; }
+
+/// The table of channels. Here, unlike in a run, one process has all GPUs.
+std::string channels_help() {
+  std::string out;
+  for (const stagecraft::channel::ChannelKind& kind : stagecraft::channel::channels()) {
+    const bool gpus = kind.name == gpu_channel();
+    out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", kind.name,
+                       gpus ? "all GPUs of this machine, in this process" : kind.help);
+  }
+  return out;
+}
 
 /// Prints a measurement, and returns the reasons not to trust it.
 std::vector<std::string> show(const LinkMeasurement& measured) {
@@ -142,8 +148,8 @@ int run_threads(const Options& o, int ranks, milliseconds deadline) {
   const auto channels = stagecraft::channel::channel_by_name(o.channel).make_threads(ranks, deadline);
   LinkMeasurement measured;
   stagecraft::launch::run_as_threads(channels, [&](stagecraft::channel::Channel& channel) {
-    LinkMeasurement own = measure(channel, o);
-    if (channel.rank() == 0) measured = std::move(own);
+    LinkMeasurement links = measure(channel, o);
+    if (channel.rank() == 0) measured = std::move(links);
   });
   return finish(measured, o);
 }
@@ -155,7 +161,7 @@ int run_process(const stagecraft::meeting::LaunchInfo& launch, Options o, millis
   stagecraft::launch::run_rank_process(
       launch, deadline,
       {.channel = o.channel,
-       .agreed = agreed_lines(o),
+       .agreed = o.agreed_lines(),
        .prepare =
            [&](stagecraft::launch::Rendezvous& rendezvous, const std::string& channel,
                stagecraft::channel::ChannelSetup& setup) {
@@ -217,15 +223,14 @@ int main(int argc, char** argv) {
        "  4  this rank detected a missed deadline or a silent rank"},
       argc, argv,
       [&](CLI::App& app) {
-        o.given = [&app] { return stagecraft::given_options(app); };
+        o.agreed_lines = [&app, &o] { return o.agreed.lines(app); };
         app.add_option("--ranks", o.ranks, "number of ranks (default: 2; with nccl, all GPUs)")
             ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
         app.add_option(
                "--channel", o.channel,
-               fmt::format("{}. Processes are started here unless a launcher did; {} measures the GPUs of this "
-                           "machine in this process. Default: {}, or with --spawn the channel that `run --spawn` uses",
-                           stagecraft::channel::channels_text(), gpu_channel(),
-                           stagecraft::channel::default_channel("cpu", false).name))
+               fmt::format("{}. For ucx and gloo, `links` starts the processes unless a launcher has. Default: {}, or "
+                           "with --spawn the channel that `run --spawn` uses",
+                           channels_help(), stagecraft::channel::default_channel("cpu", false).name))
             ->check(stagecraft::one_of("channel", stagecraft::channel::channel_names()));
         app.add_flag("--spawn", o.spawn, "start one process per rank");
         stagecraft::add_bytes_option(app, "--max-bytes", o.most_bytes, "largest message (default: 64 MiB)");
@@ -240,13 +245,15 @@ int main(int argc, char** argv) {
         app.add_option("--threads", o.threads, "threads per rank")
             ->capture_default_str()
             ->transform(stagecraft::integer(1, stagecraft::kMostAtOnce));
-        app.add_option("--timeout", o.timeout_s, "stop if a rank is silent for this many seconds")
-            ->capture_default_str()
-            ->transform(stagecraft::number_from(stagecraft::kShortest, stagecraft::kLongest));
+        o.agreed.per_rank(app.add_option("--timeout", o.timeout_s, "stop if a rank is silent for this many seconds")
+                              ->capture_default_str()
+                              ->transform(stagecraft::number_from(stagecraft::kShortest, stagecraft::kLongest)));
         stagecraft::add_accept_untrusted(app, o.accept_untrusted, "exit with 0 even if the measurement is not trusted");
-        app.add_option("-o,--output", o.output, "output file for the topology; - is standard output")
-            ->type_name("FILE");
+        o.agreed.per_rank(app.get_option("--accept-untrusted"));
+        o.agreed.per_rank(app.add_option("-o,--output", o.output, "output file for the topology; - is standard output")
+                              ->type_name("FILE"));
         stagecraft::add_force_option(app, o.force);
+        o.agreed.per_rank(app.get_option("--force"));
       },
       [&] { return run(o, stagecraft::own_command(argc, argv)); });
 }

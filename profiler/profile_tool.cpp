@@ -83,9 +83,9 @@ std::string quality_text(const stagecraft::profiler::Profile& profile) {
     std::int64_t busy = 0;
     std::int64_t share = 0;
     for (const stagecraft::Layer& layer : profile.graph.layers) {
-      for (const auto* each : {&layer.forward_share, &layer.backward_share}) {
-        busy += *each ? (*each)->busy_ns : 0;
-        share += *each ? (*each)->share_ns : 0;
+      for (const auto* time : {&layer.forward_share, &layer.backward_share}) {
+        busy += *time ? (*time)->busy_ns : 0;
+        share += *time ? (*time)->share_ns : 0;
       }
     }
     if (static_cast<double>(share) > (1 + kLaunchBound) * static_cast<double>(busy)) {
@@ -320,8 +320,7 @@ int run(Options o) {
 /// Options for what is profiled, and where.
 void add_model_options(CLI::App& app, Options& o) {
   app.add_option("MODEL", o.model,
-                 "a built-in model (see below) or a model file, such as model.pt2 from stagecraft "
-                 "export-model")
+                 "a built-in model (see below) or a model file, such as model.pt2 from stagecraft export-model")
       ->required();
   app.add_option("--set", o.set, "model option key=value; repeatable")
       ->type_name("NAME=VALUE")
@@ -335,7 +334,8 @@ void add_model_options(CLI::App& app, Options& o) {
       ->transform(stagecraft::integer<std::int64_t>(1));
   app.add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str()->check(stagecraft::device_name());
   app.add_option("--clock", o.clock,
-                 "clock: host (CPU), cupti (GPU kernels; default on GPUs) or events (GPU, between layers)")
+                 "what times the layers: host (CPU; default there), cupti (GPU, each kernel; default there) or events "
+                 "(GPU, between layers)")
       ->check(stagecraft::one_of("clock", kClocks));
   app.add_option("--dtype", o.type, "float32; bfloat16 or float16 use autocast")
       ->capture_default_str()
@@ -353,10 +353,10 @@ void add_measurement_options(CLI::App& app, Options& o) {
   const stagecraft::OptionGroup group(app, "Measurement");
   app.add_flag("--isolated", o.profile.isolated, "also measure each layer alone");
   CLI::Option* const structure = app.add_flag("--structure", o.structure,
-                                              "only write layers, shapes, bytes and counted work, for stagecraft "
-                                              "estimate; times are zero placeholders. On a CPU the "
-                                              "model may be larger than memory");
-  app.add_flag("--without-work", o.without_work, "with --structure: after one forward, without counting work")
+                                              "measure no times: write layers, shapes, bytes and counted work, for "
+                                              "stagecraft estimate. On a CPU the model may be larger than memory");
+  app.add_flag("--without-work", o.without_work,
+               "with --structure: run one forward for shapes only; do not count operations and bytes")
       ->needs(structure);
   stagecraft::add_accept_untrusted(app, o.accept_untrusted, "exit with 0 even if the profile is not trusted");
   app.add_option("--threads", o.profile.threads, "threads per rank")
@@ -371,8 +371,7 @@ void add_measurement_options(CLI::App& app, Options& o) {
       ->capture_default_str()
       ->transform(stagecraft::integer<decltype(o.profile.warmup)>(0));
   app.add_option("--error", o.profile.rule.iteration_error,
-                 "stop when the relative error of the iteration is this "
-                 "small")
+                 "stop when the relative error of the iteration is this small")
       ->capture_default_str()
       ->transform(stagecraft::number_above(0));
   app.add_option("--max-seconds", o.profile.most_seconds,
@@ -389,7 +388,7 @@ void add_output_options(CLI::App& app, Options& o) {
                  "write a Chrome trace of the last profiled steps, for ui.perfetto.dev: kernels by stream and layer; "
                  "on a CPU, layers")
       ->type_name("FILE");
-  app.add_option("--csv", o.csv, "write the same as CSV")->type_name("FILE");
+  app.add_option("--csv", o.csv, "write the activities of --trace as CSV")->type_name("FILE");
   app.add_option("-o,--output", o.output, "output file for the graph; - is standard output")->type_name("FILE");
   stagecraft::add_force_option(app, o.force);
 }

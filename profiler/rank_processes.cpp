@@ -63,8 +63,8 @@ bool write_numbers(int file, std::span<const double> numbers) {
 }
 
 bool has_input(int file) {
-  pollfd each{file, POLLIN, 0};
-  return ::poll(&each, 1, 0) > 0;
+  pollfd waiting{file, POLLIN, 0};
+  return ::poll(&waiting, 1, 0) > 0;
 }
 
 /// A started process and a socket to its standard input and output.
@@ -122,7 +122,7 @@ class Process {
   }
   [[noreturn]] static void throw_ended() {
     throw DeviceError(
-        "a process that measures the slowdown of several ranks ended before its time, see above; --concurrent 1 leaves "
+        "a process that measures the slowdown of several ranks exited early, see above; --concurrent 1 leaves "
         "that measurement out");
   }
 

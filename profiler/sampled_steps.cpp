@@ -1,18 +1,53 @@
 #include "profiler/sampled_steps.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
+#include "costmodel/conditions.h"
 #include "costmodel/index.h"
+#include "costmodel/timeline.h"
 
 namespace stagecraft::profiler {
 namespace {
 
 /// Device work longer than the unwatched step by more than this is not noise.
 constexpr double kMostWorkOverPlain = 0.01;
+/// So many samples of accumulation are enough to tell a difference from noise.
+constexpr std::size_t kFewestCreations = 3;
 
 std::optional<LayerShare>& share_in(Layer& layer, Phase phase) {
   if (phase == Phase::Forward) return layer.forward_share;
   return phase == Phase::Backward ? layer.backward_share : layer.update_share;
+}
+
+/// The time of adding to gradients, never longer than the backward; absent if there are fewer samples than `fewest`.
+std::optional<Timing> accumulation_of(const std::vector<double>& samples, std::size_t fewest, Seconds backward) {
+  if (samples.size() < fewest) return std::nullopt;
+  Timing out = summarize(samples);
+  out.median = std::clamp(out.median, Seconds(0), backward);
+  return out;
+}
+
+/// Sets the times of each layer; returns the sum of their medians.
+Seconds summarize_layers(std::span<Layer> layers, const LayerSamples& samples, const SampledSteps& sampled) {
+  Seconds sum;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    Layer& layer = layers[i];
+    layer.forward = summarize(samples.forward[i]);
+    layer.backward = summarize(samples.backward[i]);
+    sum += layer.forward.median + layer.backward.median;
+    if (layer.parameter_bytes > Bytes(0)) {
+      // A trace shows it in every step.
+      layer.accumulation = sampled.clock == WatchClock::Tracer
+                               ? accumulation_of(samples.accumulation[i], 1, layer.backward.median)
+                               : accumulation_of(sampled.accumulating[i], kFewestCreations, layer.backward.median);
+    }
+    if (!layer.update_share) continue;
+    layer.update = summarize(samples.update[i]);
+    sum += layer.update->median;
+  }
+  return sum;
 }
 
 }  // namespace
@@ -104,6 +139,48 @@ void judge(ProfileQuality& quality, std::int64_t unmapped, double work_over_plai
                               " % longer in a profiled step than an unprofiled step lasts: tracing slows it down");
   }
   quality.trusted = quality.reasons.empty();
+}
+
+void judge_others(ProfileQuality& quality, const device::ProcessorReport& use, const std::string& measured) {
+  for (std::string& reason : crowded_reasons({device::processor_use({&use, 1}), {}}, measured)) {
+    quality.reasons.push_back(std::move(reason));
+    quality.trusted = false;
+  }
+}
+
+std::span<Layer> without_inputs(Graph& graph) {
+  return {std::ranges::find_if_not(graph.layers, is_input), graph.layers.end()};
+}
+
+StepSums summarize_steps(Graph& graph, const SampledSteps& sampled, const std::vector<double>& untraced) {
+  const bool host = sampled.clock == WatchClock::Host;
+  const std::span<Layer> layers = without_inputs(graph);
+  ProfileQuality& quality = *graph.quality;
+  graph.iteration = summarize(untraced.empty() ? sampled.plain : untraced);
+  const double plain = graph.iteration->median.value;
+  const auto plain_ns = static_cast<std::int64_t>(plain * kNanosecondsPerSecond);
+  quality.debiased = !host;
+  LayerSamples samples(layers.size());
+  std::vector<double> watched;
+  std::vector<double> work;
+  for (const StepShares& seen : sampled.steps) {
+    const StepShares counted = host ? seen : debias(seen, plain_ns);
+    samples.add(counted);
+    add_shares(layers, quality, counted);
+    watched.push_back(in_seconds(seen.end_ns - seen.begin_ns));
+    work.push_back(in_seconds(seen.work_ns));
+  }
+  quality.watched = summarize(watched);
+  if (sampled.clock == WatchClock::Tracer) copy_trace_quality(quality, sampled.seen);
+  judge(quality, sampled.unmapped, host ? 0 : median(work) / plain - 1);
+  judge_others(quality, sampled.use, "the profile");
+  StepSums out{summarize_layers(layers, samples, sampled), Seconds(median(samples.sums))};
+  if (layers.size() == graph.layers.size()) return out;
+  Layer& input = graph.layers.front();
+  const auto& [loading, uploading] = sampled.loads;
+  input.forward = summarize(uploading.empty() ? loading : uploading);
+  if (!uploading.empty()) input.loading = summarize(loading);
+  return out;
 }
 
 }  // namespace stagecraft::profiler

@@ -3,11 +3,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "costmodel/graph.h"
+#include "executor/device/machine/processor_use.h"
 #include "profiler/kernels/attribution.h"
 #include "profiler/kernels/shares.h"
+#include "profiler/subject/statistics.h"
 
 namespace stagecraft::profiler {
 
@@ -15,6 +18,31 @@ inline constexpr double kNanosecondsPerSecond = 1e9;
 [[nodiscard]] inline double in_seconds(std::int64_t nanoseconds) {
   return static_cast<double>(nanoseconds) / kNanosecondsPerSecond;
 }
+
+/// What tells when a layer's work in a watched step begins and ends.
+enum class WatchClock { Host, Events, Tracer };
+
+/// Seconds of each load of a batch.
+struct LoadTimes {
+  std::vector<double> loading;    ///< on the host
+  std::vector<double> uploading;  ///< from the host to a GPU; none on a CPU
+};
+
+/// Unwatched and watched steps of a model, as they were measured.
+struct SampledSteps {
+  WatchClock clock = WatchClock::Host;
+  std::vector<double> plain;      ///< seconds of each unwatched step
+  std::vector<StepShares> steps;  ///< the watched ones, their updates divided among the layers
+  /// By layer: seconds by which a backward that adds to gradients takes longer than one that creates them; under a host
+  /// clock only.
+  std::vector<std::vector<double>> accumulating;
+  LoadTimes loads;
+  TraceQuality seen;          ///< of all watched steps
+  AttributedTrace trace;      ///< of the last watched steps
+  std::int64_t unmapped = 0;  ///< backward nodes that could not be assigned to a layer
+  Stop stop = Stop::No;       ///< what ended the measurement
+  device::ProcessorReport use;
+};
 
 // In all of these, `layers` are the layers of a graph without its inputs: layers[i] is layer i of the model.
 
@@ -49,5 +77,22 @@ void copy_trace_quality(ProfileQuality& quality, const TraceQuality& trace);
 /// nodes without a layer; `work_over_plain` is device work of a watched step / length of an unwatched step - 1, where
 /// more than 0.01 means that watching slows the device down.
 void judge(ProfileQuality& quality, std::int64_t unmapped, double work_over_plain);
+
+/// Distrusts the profile if other programs kept the processors busy while `measured`, as in crowded_reasons, used them.
+void judge_others(ProfileQuality& quality, const device::ProcessorReport& use, const std::string& measured);
+
+/// The layers of `graph` without its inputs, which come first.
+[[nodiscard]] std::span<Layer> without_inputs(Graph& graph);
+
+/// Sums over the medians of all layers.
+struct StepSums {
+  Seconds sum;      ///< of forward, backward and update
+  Seconds watched;  ///< median over the watched steps of the sum of all layers' shares
+};
+
+/// Sets the times and shares of each layer of `graph`, its iteration, and what the steps say about its quality. The
+/// iteration is that of `untraced` steps, in seconds, if there are any. Steps that a device's clock watched are scaled
+/// to the iteration, see debias. All inputs together are loaded by one call; the first input has its time.
+StepSums summarize_steps(Graph& graph, const SampledSteps& sampled, const std::vector<double>& untraced);
 
 }  // namespace stagecraft::profiler

@@ -21,13 +21,13 @@ namespace {
 
 /// Gives the layers, which follow the inputs, their work, and what they keep for backward.
 void add_work(Graph& graph, Subject& subject, const std::vector<at::Tensor>& batch, std::size_t layers) {
-  const std::span<Layer> own = std::span(graph.layers).last(layers);
+  const std::span<Layer> counted = std::span(graph.layers).last(layers);
   const WorkByLayer work = count_work(subject, layers, batch);
   for (std::size_t i = 0; i < layers; ++i) {
-    own[i].forward_work = work.forward[i];
-    own[i].backward_work = work.backward[i];
+    counted[i].forward_work = work.forward[i];
+    counted[i].backward_work = work.backward[i];
   }
-  count_kept_bytes(own, subject, batch);
+  count_kept_bytes(counted, subject, batch);
 }
 
 /// `model`, whose parameters and buffers have shapes only.

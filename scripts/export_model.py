@@ -217,7 +217,7 @@ def main(arguments):
         return 1
     batch = f"{done.least} samples" if done.symbol is None else f"{done.least} to {done.most} samples"
     nodes = sum(node.op == "call_function" for node in done.exported.graph.nodes)
-    print(f"{options.output}: {options.model}, {nodes} nodes, {batch}, inputs {', '.join(each.name for each in done.inputs)}")
+    print(f"{options.output}: {options.model}, {nodes} nodes, {batch}, inputs {', '.join(entry.name for entry in done.inputs)}")
     return 0
 
 

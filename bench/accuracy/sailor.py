@@ -182,7 +182,7 @@ def documents(data, run, chain, factors):
         gpu, name = chain[s]
         optimizer = data.profile(name)["optimizer_step"]
         update = optimizer["measured_s"] / optimizer["covers_parameter_bytes"]
-        own = []
+        stage_layers = []
         if s > 0:
             before, before_name = chain[s - 1]
             crossing = data.profile(before_name)["layers"][stage["first_layer"] - 1]["activation_bytes"]
@@ -190,22 +190,23 @@ def documents(data, run, chain, factors):
             there = crossing / data.bandwidth(run, before, gpu, same_node)
             back = crossing / data.bandwidth(run, gpu, before, same_node)
             gathered = data.gather_time(gpu, tp, crossing / tp)
-            own.append(layer_document(f"exchange_{s}", "Exchange", (there + gathered) * transfer + HOST_S * host,
-                                      back * transfer + HOST_S * host, crossing))
+            stage_layers.append(layer_document(f"exchange_{s}", "Exchange",
+                                               (there + gathered) * transfer + HOST_S * host,
+                                               back * transfer + HOST_S * host, crossing))
             boundaries.append({"source": s - 1, "destination": s,
                                "tensors": [{"layer": layers[-1]["id"], "activation_bytes": crossing, "gradient": True}]})
         for layer in data.layers(name)[stage["first_layer"] : stage["last_layer"] + 1]:
             scale = launch if layer["launch_bound"] else compute
-            own.append(layer_document(f"layer_{layer['index']}", "Layer", layer["forward_s"] * scale,
-                                      layer["backward_s"] * scale, layer["activation_bytes"],
-                                      layer["parameter_bytes"] * update, layer["parameter_bytes"],
-                                      layer["saved_for_backward_bytes"]))
+            stage_layers.append(layer_document(f"layer_{layer['index']}", "Layer", layer["forward_s"] * scale,
+                                               layer["backward_s"] * scale, layer["activation_bytes"],
+                                               layer["parameter_bytes"] * update, layer["parameter_bytes"],
+                                               layer["saved_for_backward_bytes"]))
         if s + 1 < p:
-            crossing = own[-1]["outputs"][0]["activation_bytes"]
+            crossing = stage_layers[-1]["outputs"][0]["activation_bytes"]
             gathered = data.gather_time(gpu, tp, crossing / tp)
-            own.append(layer_document(f"gather_{s}", "Gather", 0.0, gathered * transfer, crossing))
-        layers += own
-        stages.append({"layers": [l["id"] for l in own], "devices": list(range(s * d, (s + 1) * d))})
+            stage_layers.append(layer_document(f"gather_{s}", "Gather", 0.0, gathered * transfer, crossing))
+        layers += stage_layers
+        stages.append({"layers": [l["id"] for l in stage_layers], "devices": list(range(s * d, (s + 1) * d))})
     microbatches = run["microbatches"] * d
     graph = {
         "format": "stagecraft.graph", "version": 1, "name": run["model"],

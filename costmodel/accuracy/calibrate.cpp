@@ -29,7 +29,7 @@ constexpr double kMemorySpread = 0.2;
 constexpr Seconds kHostGuess{20e-6};
 constexpr double kStep = 1.02;  // by which a factor is moved to find its part of a step
 constexpr double kShare = 0.9;
-constexpr double kDeclaredWidth = 0.15;
+constexpr double kAssumedWidth = 0.15;
 constexpr int kLeastPlans = 5;
 constexpr int kRounds = 5;
 
@@ -163,8 +163,8 @@ void add_errors(Calibration& out, const std::vector<Evidence>& runs, std::size_t
   out.error_before = median(before);
   out.error_after = median(after);
   out.log_half_width = conformal_half_width(residuals, kShare);
-  if (out.plans < kLeastPlans && out.log_half_width < std::log(1 + kDeclaredWidth)) {
-    out.log_half_width = std::log(1 + kDeclaredWidth);
+  if (out.plans < kLeastPlans && out.log_half_width < std::log(1 + kAssumedWidth)) {
+    out.log_half_width = std::log(1 + kAssumedWidth);
     out.width_is_declared = true;
   }
 }

@@ -14,7 +14,7 @@
 namespace stagecraft {
 namespace {
 
-using Key = std::pair<int, ActionKind>;
+using ActionKey = std::pair<int, ActionKind>;
 
 Seconds median_time(const std::vector<Seconds>& times) {
   std::vector<double> values;
@@ -36,7 +36,7 @@ std::string mebibytes(Bytes bytes) { return fmt::format("{:.1f} MiB", static_cas
 std::map<std::pair<int, ActionKind>, Seconds> action_times(const Timeline& timeline, std::size_t first) {
   std::map<int, std::size_t> order;
   for (std::size_t i = 0; i < timeline.steps.size(); ++i) order[timeline.steps[i].step] = i;
-  std::map<Key, std::map<int, std::pair<Seconds, int>>> sums;
+  std::map<ActionKey, std::map<int, std::pair<Seconds, int>>> sums;
   for (const Span& span : timeline.spans) {
     const auto it = order.find(span.step);
     if (it == order.end() || it->second < first) continue;
@@ -44,7 +44,7 @@ std::map<std::pair<int, ActionKind>, Seconds> action_times(const Timeline& timel
     sum += span.end - span.start;
     ++count;
   }
-  std::map<Key, Seconds> out;
+  std::map<ActionKey, Seconds> out;
   for (const auto& [key, steps] : sums) {
     std::vector<Seconds> means;
     for (const auto& [step, total] : steps) means.push_back(total.first / total.second);
@@ -158,7 +158,7 @@ Comparison compare(const Prediction& prediction, const Measurement& measurement,
   }
   const auto predicted_actions = action_times(prediction.timeline, 0);
   const auto measured_actions = action_times(measured, out.skipped);
-  std::map<Key, Compared<Seconds>> actions;
+  std::map<ActionKey, Compared<Seconds>> actions;
   for (const auto& [key, time] : predicted_actions) actions[key].predicted = time;
   for (const auto& [key, time] : measured_actions) actions[key].measured = time;
   for (const auto& [key, time] : actions) {
@@ -209,7 +209,7 @@ std::string comparison_text(const Comparison& comparison) {
   }
   for (const BubbleComparison& bubble : comparison.bubbles) {
     const auto [predicted, measured] = bubble.share;
-    row(fmt::format("rank {} bubble", bubble.rank), fmt::format("{:.1f} %", predicted * 100),
+    row(fmt::format("rank {} idle", bubble.rank), fmt::format("{:.1f} %", predicted * 100),
         fmt::format("{:.1f} %", measured * 100), fmt::format("{:+.1f} pt", (predicted - measured) * 100));
   }
   for (const MemoryComparison& memory : comparison.memory) {

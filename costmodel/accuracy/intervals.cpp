@@ -110,24 +110,24 @@ double square(double x) { return x * x; }
 struct Contribution {
   std::string source;
   double log_half_width = 0;
-  bool declared = false;
+  bool assumed = false;
 };
 
 double sum_of_squares(const std::vector<Contribution>& contributions) {
   double out = 0;
-  for (const Contribution& each : contributions) out += square(each.log_half_width);
+  for (const Contribution& contribution : contributions) out += square(contribution.log_half_width);
   return out;
 }
 
 /// Prediction::interval without a calibration. Half-widths add in quadrature, so only their squares are shares of a
 /// whole.
 std::string shares_text(const std::vector<Contribution>& contributions, double variance) {
-  std::string out = "shares of its variance: ";
-  for (const Contribution& each : contributions) {
-    const bool first = &each == &contributions.front();
-    out += fmt::format("{}{} {:.1f} % ({}{:.1f} %{})", first ? "" : ", ", each.source,
-                       square(each.log_half_width) / variance * 100, first ? "half-width " : "",
-                       std::expm1(each.log_half_width) * 100, each.declared ? ", declared" : "");
+  std::string out = "variance by source: ";
+  for (const Contribution& contribution : contributions) {
+    const bool first = &contribution == &contributions.front();
+    out += fmt::format("{}{} {:.1f} % ({}{:.1f} %{})", first ? "" : ", ", contribution.source,
+                       square(contribution.log_half_width) / variance * 100, first ? "half-width " : "",
+                       std::expm1(contribution.log_half_width) * 100, contribution.assumed ? ", assumed" : "");
   }
   return out;
 }
@@ -178,7 +178,7 @@ void add_calibrated_ranges(Prediction& out, const Graph& graph, const BoundPlan&
     ranges.memory.source = FigureSource::Calibrated;
   }
   out.interval = fmt::format("half-width {:.1f} %, {}", (width - 1) * 100,
-                             calibration.width_is_declared ? "declared, because the calibration used too few plans"
+                             calibration.width_is_declared ? "assumed, because the calibration used too few plans"
                                                            : "residuals of the calibration");
 }
 
@@ -298,11 +298,11 @@ std::variant<Prediction, Infeasible> predict_with_intervals(const Graph& graph, 
   for (StagePrediction& stage : out->stages) {
     StageRanges& ranges = stage.ranges.emplace();
     const auto& of = squares[to_index(stage.stage)];
-    const double declared = std::hypot(kModel, launches ? kHost : 0);
+    const double assumed = std::hypot(kModel, launches ? kHost : 0);
     for (std::size_t i = 0; i < std::size(kFigures); ++i) {
       const Seconds value = stage.*kFigures[i];
       ranges.*kRanges[i] =
-          around(value, std::sqrt(of[i] + square(value.value * declared)), source_of(kFigures[i], layers, links));
+          around(value, std::sqrt(of[i] + square(value.value * assumed)), source_of(kFigures[i], layers, links));
     }
     add_memory_range(ranges, graph, plan.plan().stages[to_index(stage.stage)], stage);
   }
@@ -332,9 +332,9 @@ std::variant<StepRatio, Infeasible> step_ratio(const Scenario& first, const Scen
     side.time = std::get<Prediction>(result).iteration / scenario->plan.microbatches;
   }
   const double ratio = log_ratio(sides[0].time, sides[1].time);
-  const double own = calibration ? calibration->log_half_width : kOwnShare * std::log(1 + kModel);
-  double squares = 2 * square(own);  // of half-widths
-  if (!calibration) {                // with one, the residuals hold the mechanisms' errors
+  const double own_half_width = calibration ? calibration->log_half_width : kOwnShare * std::log(1 + kModel);
+  double squares = 2 * square(own_half_width);  // of half-widths
+  if (!calibration) {                           // with one, the residuals hold the mechanisms' errors
     std::map<std::string, Doubt> doubts;
     for (const Side& side : sides) {
       if (waits_for_launches(side.graph)) squares += square(std::log(1 + kHost));

@@ -31,14 +31,14 @@ struct Doubt {
 
 /// The uncertainty of the messages and all-reduces that the plan sends over links of `level`: 10 % inside the range of
 /// a measured curve and for a measured latency and bandwidth, a factor of 1.65 outside the range and for a declared
-/// link, as calibrate expects before any run; both are declared. The curve's own log_spread, where it is known, adds in
+/// link, as calibrate expects before any run; both are assumed. The curve's own log_spread, where it is known, adds in
 /// quadrature. The largest of all of them; 0 if there are none.
 [[nodiscard]] Doubt link_doubt(const Topology& topology, const BoundPlan& plan, int level);
 
 /// predict, or predict_calibrated, with intervals: Prediction::low, high and interval, and the ranges of the stages.
 /// Each mechanism in turn is made slower by 1.645 standard deviations and predicted again, and so is the
 /// loading of a GPU's data, by 40 %. The changes, the model's own error of 12 % and, if the graph waits_for_launches,
-/// their error of 40 % (all three declared) add in quadrature, on a logarithmic scale and on both sides. With a
+/// their error of 40 % (all three assumed) add in quadrature, on a logarithmic scale and on both sides. With a
 /// calibration, its residuals replace them, because they include all of these errors. Memory: from 7 % below the
 /// estimate to StagePrediction::memory_bound. Throws as predict. Source: JCGM 100:2008 (GUM), 5.1.2 (propagation of
 /// independent errors).

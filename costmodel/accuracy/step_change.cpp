@@ -53,7 +53,7 @@ std::map<int, double> idle_of(const Timeline& timeline, const std::vector<double
   for (std::size_t rank = 0; rank < std::min(shares.size(), timeline.stage_of_rank.size()); ++rank)
     by_stage[timeline.stage_of_rank[rank]].push_back(shares[rank]);
   std::map<int, double> out;
-  for (const auto& [stage, each] : by_stage) out[stage] = mean(each);
+  for (const auto& [stage, rank_shares] : by_stage) out[stage] = mean(rank_shares);
   return out;
 }
 
@@ -202,7 +202,7 @@ std::string step_change_text(const StepChange& change, const std::string& first,
     rows.push_back(
         row("samples per second", change.samples_per_s, [](double value) { return fmt::format("{:.1f}", value); }));
   }
-  rows.push_back(share_row("bubble", change.bubble));
+  rows.push_back(share_row("idle", change.bubble));
   rows.push_back(row("largest peak memory", change.memory, bytes));
   for (const ActionChange& action : change.actions) {
     const bool wait = action.kind == ActionKind::ReceiveActivation || action.kind == ActionKind::ReceiveGradient;
@@ -211,7 +211,7 @@ std::string step_change_text(const StepChange& change, const std::string& first,
   }
   for (const RanksChange& ranks : change.ranks) {
     if (ranks.bubble.first || ranks.bubble.second)
-      rows.push_back(share_row(fmt::format("stage {} bubble", ranks.stage), ranks.bubble));
+      rows.push_back(share_row(fmt::format("stage {} idle", ranks.stage), ranks.bubble));
     if (ranks.memory.first || ranks.memory.second)
       rows.push_back(row(fmt::format("stage {} peak memory", ranks.stage), ranks.memory, bytes));
   }

@@ -37,9 +37,9 @@ Scenario copied(const Scenario& one, int level, int copies, ScaledWork work) {
   };
   out.topology.levels[to_index(level)].count *= copies;
   for (Stage& stage : out.plan.stages) {
-    const std::vector<int> own = std::exchange(stage.devices, {});
+    const std::vector<int> devices = std::exchange(stage.devices, {});
     for (int copy = 0; copy < copies; ++copy) {
-      for (const int device : own) stage.devices.push_back(moved(device, copy));
+      for (const int device : devices) stage.devices.push_back(moved(device, copy));
     }
   }
   for (int copy = 1; copy < copies; ++copy) {  // the outermost level only
@@ -50,7 +50,7 @@ Scenario copied(const Scenario& one, int level, int copies, ScaledWork work) {
   }
   const std::int64_t microbatches = std::int64_t{one.plan.microbatches} * (work == ScaledWork::PerCopy ? copies : 1);
   if (microbatches > kMostMicrobatches) throw std::invalid_argument(what + ": a step has more than 2^20 microbatches");
-  out.plan.microbatches = static_cast<int>(microbatches);
+  out.plan.microbatches = to_int(microbatches);
   return out;
 }
 

@@ -318,27 +318,27 @@ void set_memory(Scenario& scenario, const Names&, const std::string& value) {
   }
 }
 
-struct Setting {
+struct ScenarioSetting {
   SettingText text;
   std::function<void(Scenario&, const Names&, const std::string&)> set;
 };
 
 /// Parts of a name in capitals stand for any text.
-const std::vector<Setting>& table() {
-  static const std::vector<Setting> settings{
+const std::vector<ScenarioSetting>& table() {
+  static const std::vector<ScenarioSetting> settings{
       {{"compute", "0.8x", "times of all layers"}, set_compute},
       {{"stage.S.compute", "0.8x, 3ms", "times of the stage's layers; forward and backward of a microbatch"},
        set_stage_compute},
       {{"stage.S.recompute", "on, off", "recomputation in the stage"}, set_stage_recompute},
       {{"recompute", "on, off", "recomputation in all stages"}, set_recompute},
       {{"schedule", "zb-h1", "schedule of the plan"}, set_schedule},
-      {{"microbatches", "16", "microbatches in a step; each stays as large as it is"}, set_microbatches},
+      {{"microbatches", "16", "microbatches per step; their size does not change"}, set_microbatches},
       {{"gradient_bucket", "25MB, off", "largest bucket of gradients in one all-reduce"}, set_bucket},
       {{"link.LEVEL.bandwidth", "2x, 25GB/s", "of the level's links, and of what was measured on them"}, set_bandwidth},
       {{"link.LEVEL.latency", "0.5x, 5us", "of the level's links, and of what was measured on them"}, set_latency},
-      {{"LEVEL.count", "4, 2x", "groups of the level; more get copies of the plan, with fewer it has fewer copies"},
+      {{"LEVEL.count", "4, 2x", "number of groups; the plan is copied to added groups and dropped from removed ones"},
        set_count},
-      {{"device", "H200", "card of all devices (stagecraft estimate --list): estimated times, and its memory"},
+      {{"device", "H200", "GPU model of all devices (stagecraft estimate --list): estimated times, and its memory"},
        set_device},
       {{"memory", "2x, 80GiB", "memory of each device"}, set_memory},
   };
@@ -381,7 +381,7 @@ std::optional<Names> matched(const Names& setting, const Names& name) {
 const std::vector<SettingText>& settings_known() {
   static const std::vector<SettingText> texts = [] {
     std::vector<SettingText> out;
-    for (const Setting& setting : table()) out.push_back(setting.text);
+    for (const ScenarioSetting& setting : table()) out.push_back(setting.text);
     return out;
   }();
   return texts;
@@ -392,7 +392,7 @@ Scenario with_change(Scenario scenario, const std::string& change) {
   if (equals == std::string::npos) throw wrong(change, "NAME=VALUE");
   const std::string name = change.substr(0, equals);
   const std::string value = change.substr(equals + 1);
-  for (const Setting& setting : table()) {
+  for (const ScenarioSetting& setting : table()) {
     const auto names = matched(parts_of(setting.text.name), parts_of(name));
     if (!names) continue;
     try {
@@ -401,7 +401,7 @@ Scenario with_change(Scenario scenario, const std::string& change) {
     return scenario;
   }
   std::vector<std::string> known;
-  for (const Setting& setting : table()) known.push_back(setting.text.name);
+  for (const ScenarioSetting& setting : table()) known.push_back(setting.text.name);
   throw InputError(ErrorKind::UnknownName, unknown_name("setting", name, known));
 }
 
@@ -441,8 +441,8 @@ struct RanksOfStages {
 std::vector<RanksOfStages> ranks_by_stage(const Prediction& prediction) {
   const std::vector<std::vector<int>> positions = stages_of_positions(prediction);
   std::vector<std::vector<int>> ranks(positions.size());  // a rank's first stage is its position
-  for (const RankMemory& each : prediction.timeline.memory)
-    ranks[to_index(prediction.timeline.stage_of_rank[to_index(each.rank)])].push_back(each.rank);
+  for (const RankMemory& memory : prediction.timeline.memory)
+    ranks[to_index(prediction.timeline.stage_of_rank[to_index(memory.rank)])].push_back(memory.rank);
   std::vector<RanksOfStages> out;
   for (std::size_t p = 0; p < positions.size(); ++p) {
     out.push_back({fmt::format("stage{} {}", positions[p].size() == 1 ? "" : "s", fmt::join(positions[p], ", ")),
@@ -486,7 +486,7 @@ std::string whatif_text(const WhatIf& result, const Screen& screen) {
     rows.push_back({"samples per second", fmt::format("{:.1f}", *before.samples_per_s),
                     fmt::format("{:.1f}", *after.samples_per_s), change(*after.samples_per_s / *before.samples_per_s)});
   }
-  rows.push_back({"bubble", fmt::format("{:.1f} %", before.bubble * 100), fmt::format("{:.1f} %", after.bubble * 100),
+  rows.push_back({"idle", fmt::format("{:.1f} %", before.bubble * 100), fmt::format("{:.1f} %", after.bubble * 100),
                   fmt::format("{:+.1f} pt", (after.bubble - before.bubble) * 100)});
   const std::vector<RanksOfStages> ranks_before = ranks_by_stage(before);
   const std::vector<RanksOfStages> ranks_after = ranks_by_stage(after);

@@ -34,7 +34,7 @@ constexpr const char* kExample =
 constexpr std::size_t kHeadBytes = 256;
 
 /// The command line.
-struct Request {
+struct ConvertRequest {
   std::string plan;
   std::string model;
   std::vector<int> replicas;
@@ -73,7 +73,7 @@ std::vector<std::vector<int>> ranks_of_stages(const stagecraft::Plan& plan) {
   return out;
 }
 
-Parted part_by_plan(const Request& request, const stagecraft::Plan& plan) {
+Parted part_by_plan(const ConvertRequest& request, const stagecraft::Plan& plan) {
   if (request.model.empty()) {
     throw CLI::ValidationError(request.plan, "is a plan; use --model GRAPH to name its graph");
   }
@@ -88,7 +88,7 @@ Parted part_by_plan(const Request& request, const stagecraft::Plan& plan) {
   return out;
 }
 
-Parted part_by_stage_ids(const Request& request, const std::string& text) {
+Parted part_by_stage_ids(const ConvertRequest& request, const std::string& text) {
   Parted out;
   const stagecraft::Graph parted = parse_model(text, request.plan);
   out.graph = request.model.empty() ? parted : parse_model(stagecraft::format::read_text(request.model), request.model);
@@ -144,7 +144,7 @@ stagecraft::interchange::OwnKinds own_kinds(const std::vector<std::string>& laye
   return out;
 }
 
-void declare(CLI::App& app, Request& request) {
+void declare(CLI::App& app, ConvertRequest& request) {
   app.add_option("PLAN", request.plan, "plan.json, or graph.txt with a stage_id per layer; - is standard input")
       ->required();
   app.add_option("--model", request.model,
@@ -171,12 +171,12 @@ bool is_written_here(const std::string& name, const std::string& old) {
          (name.starts_with("stage") && name.ends_with(".pt2") && old.starts_with("PK"));
 }
 
-stagecraft::format::MayDelete may_delete(const Request& request) {
+stagecraft::format::MayDelete may_delete(const ConvertRequest& request) {
   return request.force ? stagecraft::format::MayDelete(is_written_here) : stagecraft::format::MayDelete();
 }
 
 /// Writes the package with its configurations and prints the inputs and outputs of each stage.
-void write(const Request& request, const stagecraft::interchange::PythonPackage& package,
+void write(const ConvertRequest& request, const stagecraft::interchange::PythonPackage& package,
            const std::vector<std::vector<int>>& ranks,
            const std::map<std::string, stagecraft::format::WriteFile>& archives) {
   std::map<std::string, std::string> files = stagecraft::interchange::package_files(package);
@@ -189,7 +189,7 @@ void write(const Request& request, const stagecraft::interchange::PythonPackage&
   }
 }
 
-void convert_archive(const Request& request, const stagecraft::Plan& plan, const std::string& model,
+void convert_archive(const ConvertRequest& request, const stagecraft::Plan& plan, const std::string& model,
                      const stagecraft::interchange::ArchiveStager& archive_stages) {
   if (!archive_stages) {
     throw stagecraft::InputError(stagecraft::ErrorKind::NotInBuild,
@@ -210,7 +210,7 @@ void convert_archive(const Request& request, const stagecraft::Plan& plan, const
   write(request, stages.package, ranks_of_stages(plan), stages.archives);
 }
 
-void convert_graph(const Request& request, Parted parted) {
+void convert_graph(const ConvertRequest& request, Parted parted) {
   if (!request.arch.empty()) parted.graph.name = request.arch;
   const std::string place = request.model.empty() ? request.plan : request.model;
   stagecraft::interchange::PythonPackage package;
@@ -222,7 +222,7 @@ void convert_graph(const Request& request, Parted parted) {
   write(request, package, parted.ranks, {});
 }
 
-int convert(const Request& request, const stagecraft::interchange::ArchiveStager& archive_stages) {
+int convert(const ConvertRequest& request, const stagecraft::interchange::ArchiveStager& archive_stages) {
   stagecraft::format::check_can_write_folder(request.output, may_delete(request));
   const std::string text = stagecraft::format::read_text(request.plan);
   const bool by_plan = is_document(text) && text.substr(0, kHeadBytes).find("\"stagecraft.graph\"") == text.npos;
@@ -247,7 +247,7 @@ int convert(const Request& request, const stagecraft::interchange::ArchiveStager
 
 int stagecraft::run_convert_command(int argc, char** argv,
                                     const stagecraft::interchange::ArchiveStager& archive_stages) {
-  Request request;
+  ConvertRequest request;
   return stagecraft::run_tool(
       {"convert",
        "Writes a profiled or exported model as a Python package: one PyTorch module per stage, the whole model, and "

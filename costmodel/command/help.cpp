@@ -10,10 +10,13 @@ namespace {
 constexpr int kColumn = 26;  ///< where descriptions begin
 constexpr int kLeast = 40;   ///< of a description's width, also on narrower screens
 
-/// "INT" and "1 or more" of "INT:1 or more": CLI11 puts what validators say after the name of the type.
+/// "INT" and "1 or more" of "INT:1 or more": CLI11 puts what validators say after the name of the type. A colon before
+/// a capital is part of the name: "KIND=MODULE:CLASS".
 std::pair<std::string, std::string> type_and_range(const CLI::Option& option) {
   const std::string full = option.get_type_name();
-  const std::size_t colon = full.find(':');
+  std::size_t colon = full.find(':');
+  while (colon != full.npos && colon + 1 < full.size() && full[colon + 1] >= 'A' && full[colon + 1] <= 'Z')
+    colon = full.find(':', colon + 1);
   return colon == full.npos ? std::pair(full, std::string()) : std::pair(full.substr(0, colon), full.substr(colon + 1));
 }
 
@@ -25,7 +28,7 @@ std::string value_name(const CLI::Option& option) {
 
 std::string joined(const std::set<CLI::Option*>& options) {
   std::vector<std::string> names;
-  for (const CLI::Option* each : options) names.push_back(each->get_name());
+  for (const CLI::Option* option : options) names.push_back(option->get_name());
   std::ranges::sort(names);
   return CLI::detail::join(names, ", ");
 }
@@ -102,6 +105,12 @@ std::string HelpFormatter::make_option_desc(const CLI::Option* option) const {
   if (!option->get_envname().empty()) notes.push_back("or the environment variable " + option->get_envname());
   if (notes.empty()) return option->get_description();
   return option->get_description() + " [" + CLI::detail::join(notes, "; ") + "]";
+}
+
+std::string HelpFormatter::make_option_usage(const CLI::Option* option) const {
+  const std::string usage = CLI::Formatter::make_option_usage(option);
+  const bool required = option->get_description().ends_with("(required)");
+  return required && usage.starts_with('[') ? usage.substr(1, usage.size() - 2) : usage;
 }
 
 OptionGroup::OptionGroup(CLI::App& app, const std::string& title)

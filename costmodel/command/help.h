@@ -24,6 +24,9 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_option(const CLI::Option* option, bool is_positional) const override;
   std::string make_option_opts(const CLI::Option* option) const override;
   std::string make_option_desc(const CLI::Option* option) const override;
+  /// In brackets unless required: by CLI11, or by a callback of the program, which ends its description with
+  /// "(required)".
+  std::string make_option_usage(const CLI::Option* option) const override;
 
  private:
   int width_;

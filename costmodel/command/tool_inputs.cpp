@@ -51,9 +51,9 @@ void add_graph_for_option(CLI::App& app, std::vector<std::string>& graphs_for) {
   app.add_option("--graph-for", graphs_for,
                  "the graph of the same model, profiled on devices of another type of the topology; once per type")
       ->type_name("TYPE=GRAPH")
-      ->check([](const std::string& each) {
-        const std::size_t at = each.find('=');
-        return at == each.npos || at == 0 || at + 1 == each.size() ? "found " + each + ", expected TYPE=GRAPH"
+      ->check([](const std::string& text) {
+        const std::size_t at = text.find('=');
+        return at == text.npos || at == 0 || at + 1 == text.size() ? "found " + text + ", expected TYPE=GRAPH"
                                                                    : std::string();
       });
 }
@@ -64,16 +64,16 @@ Graph with_profiles(Graph graph, const Topology& topology, const std::vector<std
   for (const DeviceRange& range : topology.others) {
     if (std::find(types.begin(), types.end(), range.device.name) == types.end()) types.push_back(range.device.name);
   }
-  for (const std::string& each : graphs_for) {
-    const std::string type = each.substr(0, each.find('='));
-    const std::string path = each.substr(each.find('=') + 1);
+  for (const std::string& assignment : graphs_for) {
+    const std::string type = assignment.substr(0, assignment.find('='));
+    const std::string path = assignment.substr(assignment.find('=') + 1);
     if (types.empty()) {
-      throw std::invalid_argument("--graph-for " + each + ": the topology has devices of one type only, \"" +
+      throw std::invalid_argument("--graph-for " + assignment + ": the topology has devices of one type only, \"" +
                                   topology.device.name + "\"");
     }
     if (std::find(types.begin(), types.end(), type) == types.end())
       throw InputError(ErrorKind::UnknownName,
-                       "--graph-for " + each + ": " + unknown_name("type of devices", type, types));
+                       "--graph-for " + assignment + ": " + unknown_name("type of devices", type, types));
     const Graph other = format::read_graph(path);
     try {
       check_has_times(other);
@@ -107,7 +107,7 @@ CLI::RequiredError missing_plan(const ScenarioFiles& files) {
 void add_scenario_files_or_devices(CLI::App& app, ScenarioFiles& files, std::string& plan) {
   app.add_option("GRAPH", files.graph, "graph.json; - is standard input")->required();
   app.add_option("TOPOLOGY", files.topology.file, "topology.json; or use --devices");
-  app.add_option("PLAN", plan, "plan.json; always needed");
+  app.add_option("PLAN", plan, "plan.json (required)");
   declare_devices(app, files.topology);
   app.callback([&files, &plan] {
     // With --devices, the second file is the plan.

@@ -54,7 +54,7 @@ struct ScenarioFiles {
     std::vector<std::string> out{graph};
     if (!topology.file.empty()) out.push_back(topology.file);
     if (!calibration.empty()) out.push_back(calibration);
-    for (const std::string& each : graphs_for) out.push_back(each.substr(each.find('=') + 1));
+    for (const std::string& assignment : graphs_for) out.push_back(assignment.substr(assignment.find('=') + 1));
     return out;
   }
 };
@@ -79,7 +79,7 @@ struct ScenarioInputs {
 /// The documents of these files, after check_links and check_times. Throws as the readers and these do.
 ScenarioInputs read_scenario(const std::string& program, const ScenarioFiles& files);
 
-/// Says on stderr, as `program`, how the device of the times differs, unless `other_device` is empty.
+/// Says on stderr, as `program`, how the profiled device differs, unless `other_device` is empty.
 void warn_other_device(const std::string& program, const std::string& other_device);
 
 }  // namespace stagecraft

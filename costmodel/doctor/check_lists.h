@@ -10,7 +10,7 @@ namespace stagecraft::doctor {
 
 /// Numbers of links and devices that no machine has, or that contradict each other.
 [[nodiscard]] std::vector<DoctorCheck> link_checks();
-/// Measurements that cannot be believed.
+/// Implausible measurements.
 [[nodiscard]] std::vector<DoctorCheck> measurement_checks();
 /// Documents that do not belong together.
 [[nodiscard]] std::vector<DoctorCheck> match_checks();

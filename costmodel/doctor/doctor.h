@@ -12,7 +12,7 @@
 #include "costmodel/timeline.h"
 #include "costmodel/topology.h"
 
-// Likely mistakes in documents that are valid: a number in the wrong unit, a measurement that cannot be believed, files
+// Likely mistakes in documents that are valid: a number in the wrong unit, an implausible measurement, files
 // that do not belong together.
 
 namespace stagecraft::doctor {

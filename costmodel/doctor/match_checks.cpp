@@ -176,7 +176,7 @@ void find_drift(const ExaminedDocuments& documents, const DoctorOptions&, const 
     const auto* drift = std::get_if<Drift>(&result);
     if (!drift || std::abs(std::log(drift->factor)) <= std::log1p(kMostDrift)) continue;
     report(yardsticks[i].file, "/conditions/yardstick",
-           fmt::format("the device was {} than for {}: measure both in one go", drift_text(*drift),
+           fmt::format("the device was {} than for {}: measure both in one session", drift_text(*drift),
                        yardsticks.front().file));
   }
 }

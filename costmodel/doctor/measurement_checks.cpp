@@ -202,7 +202,7 @@ std::vector<DoctorCheck> measurement_checks() {
       {"SC203", Warning, "a device whose speed changed while it was measured", find_changing_speed},
       {"SC204", Warning, "a layer's time that looks like milliseconds", find_long_layers},
       {"SC205", Warning, "a layer with too few samples for a spread", find_few_samples},
-      {"SC206", Warning, "a layer whose samples differ much", find_noisy_layers},
+      {"SC206", Warning, "a layer whose samples vary widely", find_noisy_layers},
       {"SC207", Warning, "layers that do not add up to the whole iteration", find_open_sums},
       {"SC208", Warning, "bytes that shape and dtype contradict", find_wrong_bytes},
       {"SC209", Warning, "a run that did not end", find_unfinished_runs},

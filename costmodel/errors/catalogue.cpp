@@ -14,21 +14,21 @@ std::vector<ErrorArea> make_catalogue() {
   return {
       {"The command line",
        {{WrongUsage, "SC1001", "the command line is wrong", "The options and arguments cannot be read as a command.",
-         "See the options of the verb with `stagecraft help VERB`."},
+         "See the options of the command with `stagecraft help COMMAND`."},
         {UnknownOption, "SC1002", "unknown option or argument",
-         "The verb has no such option, or takes fewer arguments.",
-         "See the options of the verb with `stagecraft help VERB`. Quote values that contain spaces."},
-        {MissingOption, "SC1003", "a required option or argument is missing", "The verb cannot work without it.",
-         "Add it; `stagecraft help VERB` shows an example."},
+         "The command has no such option, or takes fewer arguments.",
+         "See the options of the command with `stagecraft help COMMAND`. Quote values that contain spaces."},
+        {MissingOption, "SC1003", "a required option or argument is missing", "The command cannot work without it.",
+         "Add it; `stagecraft help COMMAND` shows an example."},
         {OptionConflict, "SC1004", "two options exclude or need each other",
          "Both were given but only one may be, or one was given without the other that it needs.",
          "Remove one of the two, or add the missing one; the message names both."},
         {WrongValue, "SC1005", "the value of an option is not allowed here",
          "It has the wrong form, is outside its range, or does not suit the other options.",
-         "Use a value that the message allows. `stagecraft help VERB` shows the values of each option."},
-        {UnknownVerb, "SC1006", "unknown verb",
-         "This build has no program stagecraft-VERB. A build without LibTorch has no `profile`, `run` or `links`.",
-         "Use one of the verbs that the message lists, or build the others with `scripts/setup`."},
+         "Use a value that the message allows. `stagecraft help COMMAND` shows the values of each option."},
+        {UnknownCommand, "SC1006", "unknown command",
+         "This build has no program stagecraft-COMMAND. A build without LibTorch has no `profile`, `run` or `links`.",
+         "Use one of the commands that the message lists, or build the others with `scripts/setup`."},
         {NothingBuilt, "SC1007", "nothing was built yet",
          "scripts/stagecraft found no programs in build/ or in STAGECRAFT_BIN.",
          "Run `scripts/setup`, or set STAGECRAFT_BIN to the folder with the programs."}}},
@@ -77,7 +77,7 @@ std::vector<ErrorArea> make_catalogue() {
         {UntrustedProfile, "SC2003", "a profile cannot be trusted",
          "Its times spread too much, other programs used the processors, or its layers do not add up to the whole "
          "iteration.",
-         "Profile again on a quiet machine, longer with `--max-seconds`. To use it as it is, add "
+         "Profile again on a quiet machine, with a larger `--max-seconds`. To use it as it is, add "
          "`--accept-untrusted`."},
         {OtherDevice, "SC2004", "the graph was measured on another device",
          "Its times come from a kind of device that the topology does not have, such as a processor's times for a "
@@ -102,7 +102,7 @@ std::vector<ErrorArea> make_catalogue() {
         {UntrustedLinks, "SC2009", "measured links cannot be trusted",
          "Other programs used the processors while the topology's links were measured, or the times of the same "
          "message differ too much.",
-         "Measure the links again on a quiet machine, longer with `--seconds`. To use them as they are, add "
+         "Measure the links again on a quiet machine, with a larger `--seconds`. To use them as they are, add "
          "`--accept-untrusted`."}}},
       {"No answer",
        {{NoPlan, "SC2101", "no plan meets the constraints",
@@ -117,7 +117,7 @@ std::vector<ErrorArea> make_catalogue() {
          "receive.",
          "Correct the action lists at the place given, or let `stagecraft plan` write them."},
         {TooSlow, "SC2104", "no plan is fast enough", "The fastest plan that fits is slower than `--min-throughput`.",
-         "Ask for less, add devices, or compare schedules with `--schedule best`."}}},
+         "Lower `--min-throughput`, add devices, or compare schedules with `--schedule best`."}}},
       {"Models",
        {{NotAModel, "SC3001", "a file is not a model",
          "It is neither an archive of torch.export nor of TorchScript; a state dict has weights but no model.",
@@ -266,11 +266,10 @@ std::string catalogue_markdown() {
       "```text\n"
       "stagecraft-plan: graph.json: cannot read: No such file or directory [SC1101]\n"
       "```\n\n"
-      "`scripts/stagecraft errors SC1101` explains it, `scripts/stagecraft errors` lists all codes. A code keeps its "
-      "meaning in\nlater versions, so scripts can rely on it; in Python it is the `code` of the exception. Wrong usage "
-      "(SC10xx) ends a program\nwith 2, all other errors with 1, and `run` with the statuses in [Run](run.md). "
-      "Findings "
-      "of [`doctor`](doctor.md) have codes of three digits.\n\n"
+      "`scripts/stagecraft errors SC1101` explains it; `scripts/stagecraft errors` lists all codes. A code keeps its "
+      "meaning in\nlater versions, so scripts can rely on it; in Python it is the `code` of the exception. After wrong "
+      "usage (SC10xx)\na program exits with status 2, after all other errors with 1; `run` has more statuses, see "
+      "[Run](run.md). Findings of\n[`doctor`](doctor.md) have codes of three digits.\n\n"
       "`scripts/stagecraft errors --markdown` prints this page.\n";
   for (const ErrorArea& area : error_catalogue()) {
     out += "\n## " + area.title + "\n\n| code | what happened | why | what to do |\n| --- | --- | --- | --- |\n";

@@ -16,14 +16,14 @@ namespace {
 
 constexpr int kMostStages = 1 << 24;
 
-struct Word {
+struct RowWord {
   std::string_view text;
   ActionKind kind;
   bool microbatch;
   int peer;   ///< the other stage of a transfer minus its own
   bool kept;  ///< false: read and skipped
 };
-constexpr std::array<Word, 11> kWords{{
+constexpr std::array<RowWord, 11> kWords{{
     {"F", ActionKind::Forward, true, 0, true},
     {"B", ActionKind::Backward, true, 0, true},
     {"I", ActionKind::Backward, true, 0, true},
@@ -76,7 +76,7 @@ int take_number(std::string_view& text, int most) {
 
 struct Cell {
   Action action;
-  const Word* word;
+  const RowWord* word;
 };
 
 /// Throws unless the text is exactly one action.
@@ -85,11 +85,11 @@ Cell parse_cell(std::string_view text, std::size_t at) {
   Cell out{};
   out.action.stage = take_number(rest, kMostStages);
   const std::string_view word = rest.substr(0, std::min(rest.find_first_of("0123456789"), rest.size()));
-  const auto it = std::find_if(kWords.begin(), kWords.end(), [&](const Word& w) { return w.text == word; });
+  const auto it = std::find_if(kWords.begin(), kWords.end(), [&](const RowWord& w) { return w.text == word; });
   rest.remove_prefix(word.size());
   if (out.action.stage < 0 || it == kWords.end()) {
     std::string known;
-    for (const Word& w : kWords) known += (known.empty() ? "" : ", ") + std::string(w.text);
+    for (const RowWord& w : kWords) known += (known.empty() ? "" : ", ") + std::string(w.text);
     refuse(at, "found " + shown(text) + ", expected a stage, one of " + known + ", and a microbatch, as in 2F0");
   }
   out.word = &*it;

@@ -1,23 +1,18 @@
 #include "costmodel/format/plan_hash.h"
 
-#include <string_view>
-
+#include "costmodel/fnv.h"
 #include "costmodel/format/json.h"
 
 namespace stagecraft::format {
 
 std::uint64_t plan_hash(const BoundPlan& plan) {
-  std::uint64_t hash = 14695981039346656037u;
-  const auto add = [&hash](std::string_view text) {
-    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  };
   Plan bare = plan.plan();
   bare.provenance = {};
   bare.optimizer.clear();  // of the predictions; a run says its own
-  add(plan_json(bare));
+  std::uint64_t hash = fnv1a(plan_json(bare));
   for (const auto& list : plan.action_lists()) {
-    for (const Action& a : list) add(action_text(a) + ",");
-    add("\n");
+    for (const Action& a : list) hash = fnv1a(action_text(a) + ",", hash);
+    hash = fnv1a("\n", hash);
   }
   return hash;
 }

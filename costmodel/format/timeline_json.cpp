@@ -55,8 +55,8 @@ RankMemory read_memory(const Cursor& at) {
   out.rank = whole(fields.required("rank"));
   out.total = fields.required("total_bytes").bytes();
   const Cursor parts = fields.required("parts_bytes");
-  Fields each(parts);
-  for (const auto& [key, value] : parts.value().items()) out.parts[key] = each.required(key).bytes();
+  Fields bytes(parts);
+  for (const auto& [key, value] : parts.value().items()) out.parts[key] = bytes.required(key).bytes();
   fields.done();
   return out;
 }
@@ -198,8 +198,8 @@ MemoryOverTime read_memory_over_time(const Cursor& at) {
   Fields fields(at);
   MemoryOverTime out;
   out.rank = whole(fields.required("rank"));
-  out.moments = fields.required("moments").list([](const Cursor& each) {
-    Fields moment(each);
+  out.moments = fields.required("moments").list([](const Cursor& cursor) {
+    Fields moment(cursor);
     MemoryMoment read{moment.required("from_s").seconds(), moment.required("bytes").bytes()};
     moment.done();
     return read;
@@ -251,18 +251,18 @@ std::string prediction_json(const Prediction& prediction) {
   if (prediction.reckoned_microbatches > 0) out["extrapolated_microbatches"] = prediction.reckoned_microbatches;
   if (!prediction.message_processing.empty()) out["message_processing"] = prediction.message_processing;
   for (const ScalePoint& point : prediction.scaling) {
-    Json each{{"copies", point.copies},
-              {"devices", point.devices},
-              {"microbatches", point.microbatches},
-              {"iteration_s", point.iteration.value},
-              {"iteration_low_s", point.low.value},
-              {"iteration_high_s", point.high.value}};
-    if (point.samples_per_s) each["samples_per_s"] = *point.samples_per_s;
-    each["efficiency"] = point.efficiency;
-    each["efficiency_low"] = point.efficiency_low;
-    each["efficiency_high"] = point.efficiency_high;
-    each["fits"] = point.fits;
-    out["scaling"].push_back(std::move(each));
+    Json entry{{"copies", point.copies},
+               {"devices", point.devices},
+               {"microbatches", point.microbatches},
+               {"iteration_s", point.iteration.value},
+               {"iteration_low_s", point.low.value},
+               {"iteration_high_s", point.high.value}};
+    if (point.samples_per_s) entry["samples_per_s"] = *point.samples_per_s;
+    entry["efficiency"] = point.efficiency;
+    entry["efficiency_low"] = point.efficiency_low;
+    entry["efficiency_high"] = point.efficiency_high;
+    entry["fits"] = point.fits;
+    out["scaling"].push_back(std::move(entry));
   }
   for (const MemoryOverTime& course : prediction.memory_over_time) {
     Json moments = Json::array();

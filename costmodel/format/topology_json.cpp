@@ -193,11 +193,11 @@ std::string topology_json(const Topology& topology) {
   write_copies("host_to_device", topology.device.host_to_device);
   write_copies("device_to_host", topology.device.device_to_host);
   for (const DeviceRange& range : topology.others) {
-    Json each;
-    each["first_device"] = range.first;
-    each["devices"] = range.count;
-    write_device_type(range.device, each);
-    out["other_devices"].push_back(each);
+    Json entry;
+    entry["first_device"] = range.first;
+    entry["devices"] = range.count;
+    write_device_type(range.device, entry);
+    out["other_devices"].push_back(entry);
   }
   out["levels"] = Json::array();
   for (const Level& level : topology.levels) out["levels"].push_back(level_json(level));

@@ -43,15 +43,15 @@ Plan plan_of_lists(const std::vector<std::vector<Action>>& lists) {
   int stages = 0;
   int microbatches = 0;
   for (const auto& list : lists) {
-    std::set<int> own;
+    std::set<int> rank_stages;
     for (const Action& action : list) {
-      own.insert(action.stage);
+      rank_stages.insert(action.stage);
       stages = std::max(stages, action.stage + 1);
       microbatches = std::max(microbatches, action.microbatch + 1);
     }
-    const bool same = !columns.empty() && (own.empty() || own == columns.back());
+    const bool same = !columns.empty() && (rank_stages.empty() || rank_stages == columns.back());
     if (!same) {
-      columns.push_back(own);
+      columns.push_back(rank_stages);
       ranks.push_back(0);
     }
     ++ranks.back();

@@ -94,14 +94,14 @@ class LayoutReader {
 };
 
 /// The container and number of the innermost block of `container` that contains `id`; absent if none.
-struct Place {
+struct UnitPlace {
   std::string container;
   std::string number;
 };
 
 /// All places of `id`, the outermost first: "h.3.mlp.1" is in h as 3 and in h.3.mlp as 1.
-std::vector<Place> places(const std::string& id) {
-  std::vector<Place> out;
+std::vector<UnitPlace> places(const std::string& id) {
+  std::vector<UnitPlace> out;
   for (std::size_t begin = 0; begin <= id.size();) {
     const std::size_t end = std::min(id.find('.', begin), id.size());
     const std::string part = id.substr(begin, end - begin);
@@ -119,7 +119,7 @@ bool speaks_of(const std::string& id, const char* words) {
 bool is_prediction(const std::string& container) { return speaks_of(container, "mtp|nextn"); }
 
 std::optional<std::string> number_under(const std::string& id, const std::string& container) {
-  for (const Place& place : places(id)) {
+  for (const UnitPlace& place : places(id)) {
     if (place.container == container) return place.number;
   }
   return std::nullopt;
@@ -129,7 +129,7 @@ std::optional<std::string> number_under(const std::string& id, const std::string
 std::string block_container(const std::vector<std::string>& ids) {
   std::map<std::string, std::pair<int, std::set<std::string>>> found;  // layers, numbers
   for (const std::string& id : ids) {
-    for (const Place& place : places(id)) {
+    for (const UnitPlace& place : places(id)) {
       if (is_prediction(place.container)) continue;
       auto& [layers, numbers] = found[place.container];
       ++layers;
@@ -241,7 +241,7 @@ std::vector<LayoutUnit> layout_units(const std::vector<std::string>& ids) {
   int at = append_blocks(out, ids, first, container, 't');
   for (bool more = true; more && at < count;) {
     more = false;
-    for (const Place& place : places(ids[to_index(at)])) {
+    for (const UnitPlace& place : places(ids[to_index(at)])) {
       if (more || !is_prediction(place.container)) continue;
       at = append_blocks(out, ids, at, place.container, 'm');
       more = true;
@@ -300,9 +300,9 @@ Partition megatron_partition(const std::vector<std::string>& stages, const Graph
   const std::vector<LayoutUnit> units = layout_units(layer_ids(graph));
   std::string letters;
   for (const std::string& stage : stages) letters += stage;
-  std::string own;
-  for (const LayoutUnit& unit : units) own += unit.letter;
-  if (letters != own) {
+  std::string graph_letters;
+  for (const LayoutUnit& unit : units) graph_letters += unit.letter;
+  if (letters != graph_letters) {
     const auto counts = [](const std::string& text) {
       std::string out;
       for (const char c : std::string("EtmL")) {
@@ -310,7 +310,8 @@ Partition megatron_partition(const std::vector<std::string>& stages, const Graph
       }
       return out;
     };
-    throw std::invalid_argument("found " + counts(letters) + "; graph \"" + graph.name + "\" has " + counts(own));
+    throw std::invalid_argument("found " + counts(letters) + "; graph \"" + graph.name + "\" has " +
+                                counts(graph_letters));
   }
   std::vector<int> bounds{0};
   std::size_t unit = 0;

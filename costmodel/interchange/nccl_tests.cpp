@@ -202,7 +202,8 @@ NcclTest read_json(const format::Cursor& root) {
   if (out.operation.empty()) args.fail_type("a program of nccl-tests first");
   format::Fields config(fields.required("config"));
   // The list has one device per process, however many the process uses.
-  const std::int64_t each = config.required("nthreads").integer(1, 1024) * config.required("ngpus").integer(1, 1024);
+  const std::int64_t ranks_per_process =
+      config.required("nthreads").integer(1, 1024) * config.required("ngpus").integer(1, 1024);
   const format::Cursor devices = config.required("devices");
   for (std::size_t i = 0; i < devices.elements(); ++i) {
     format::Fields device(devices.at(i));
@@ -210,8 +211,9 @@ NcclTest read_json(const format::Cursor& root) {
     if (i == 0) out.device = device.required("device_info").text();
     const format::Cursor group = device.required("group");
     if (group.integer(0, kMostRanks) != 0) group.fail_type("0: all ranks must be in one test");
-    if (static_cast<std::int64_t>(out.hosts.size()) + each > kMostRanks) devices.fail("more than 2^20 ranks");
-    out.hosts.insert(out.hosts.end(), to_index(each), host);
+    if (static_cast<std::int64_t>(out.hosts.size()) + ranks_per_process > kMostRanks)
+      devices.fail("more than 2^20 ranks");
+    out.hosts.insert(out.hosts.end(), to_index(ranks_per_process), host);
   }
   if (out.hosts.empty()) devices.fail_type("a device");
   const format::Cursor results = fields.required("results");

@@ -146,8 +146,8 @@ PipedreamConfs pipedream_confs(const Plan& plan, bool depths) {
   for (const int device : devices) rank_of_device.emplace(device, to_int(rank_of_device.size()));
   std::vector<std::vector<int>> ranks;
   for (const Stage& stage : plan.stages) {
-    std::vector<int>& own = ranks.emplace_back();
-    for (const int device : stage.devices) own.push_back(rank_of_device.at(device));
+    std::vector<int>& stage_ranks = ranks.emplace_back();
+    for (const int device : stage.devices) stage_ranks.push_back(rank_of_device.at(device));
   }
   PipedreamConfs out = pipedream_confs(ranks);
   if (depths) out.hybrid.depths = plan.warmups;

@@ -103,8 +103,8 @@ def check_stages(pipe, planned):
 def schedule_of(name, stages, loss):
     if name != "plan":
         chosen = get_schedule_class(name)
-        held = stages if issubclass(chosen, PipelineScheduleMulti) else stages[0]
-        return chosen(held, MICROBATCHES, loss_fn=loss)
+        chosen_stages = stages if issubclass(chosen, PipelineScheduleMulti) else stages[0]
+        return chosen(chosen_stages, MICROBATCHES, loss_fn=loss)
     schedule = _PipelineScheduleRuntime(stages, MICROBATCHES, loss_fn=loss)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "schedule.csv")
@@ -152,15 +152,15 @@ def main():
 
     dist.init_process_group("nccl" if on_cuda else "gloo")
     rank = dist.get_rank()
-    own = [stage for stage in range(len(STAGES)) if stage % RANKS == rank]
-    stages = [pipe.build_stage(stage, device) for stage in own]
+    indices = [stage for stage in range(len(STAGES)) if stage % RANKS == rank]
+    stages = [pipe.build_stage(stage, device) for stage in indices]
     schedule = schedule_of(options.schedule, stages, named(options.loss))
     optimizer = torch.optim.SGD([p for stage in stages for p in stage.submod.parameters()], lr=options.learning_rate)
     for step in range(options.steps):
         optimizer.zero_grad()
         losses = []
-        last = {{"target": target, "losses": losses}} if len(STAGES) - 1 in own else {{}}
-        schedule.step(*(arguments if 0 in own else ()), **last)
+        last = {{"target": target, "losses": losses}} if len(STAGES) - 1 in indices else {{}}
+        schedule.step(*(arguments if 0 in indices else ()), **last)
         optimizer.step()
         if losses:
             print(f"step {{step}} loss {{torch.stack(losses).mean().item():.6f}}", flush=True)

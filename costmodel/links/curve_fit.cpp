@@ -232,13 +232,13 @@ CurveFit fit_curve(const std::vector<FitPoint>& points) {
   CurveFit out = fit_without_holding_out(points);
   if (points.size() < 5) return out;
   std::vector<FitPoint> kept;
-  std::vector<FitPoint> held;
+  std::vector<FitPoint> held_out;
   for (std::size_t i = 0; i < points.size(); ++i)
-    (i % 2 == 1 && i + 1 < points.size() ? held : kept).push_back(points[i]);
+    (i % 2 == 1 && i + 1 < points.size() ? held_out : kept).push_back(points[i]);
   const CurveFit fit = fit_without_holding_out(kept);
   FitResiduals residuals;
   std::vector<double> all;
-  for (const FitPoint& point : held) {
+  for (const FitPoint& point : held_out) {
     all.push_back(std::abs(time(fit, point.bytes) / point.time - 1));
     if (all.back() < residuals.worst) continue;
     residuals.worst = all.back();

@@ -12,7 +12,7 @@ namespace {
 
 constexpr Seconds kLatency(5e-6);
 
-using Group = std::vector<const DeclaredGpu*>;
+using LinkedGroup = std::vector<const DeclaredGpu*>;
 
 /// The slowest PCI link between two GPUs.
 BytesPerSecond path_bandwidth(const DeclaredGpu& a, const DeclaredGpu& b) {
@@ -39,13 +39,13 @@ BytesPerSecond direct_bandwidth(const DeclaredGpu& a, const DeclaredGpu& b) {
 }
 
 /// The groups of `gpus` that direct NVLinks join, in the order of their first members, and the slowest such connection.
-std::pair<std::vector<Group>, BytesPerSecond> nvlink_groups(const Group& gpus) {
-  std::vector<Group> out;
+std::pair<std::vector<LinkedGroup>, BytesPerSecond> nvlink_groups(const LinkedGroup& gpus) {
+  std::vector<LinkedGroup> out;
   BytesPerSecond thinnest(0);
   std::set<const DeclaredGpu*> seen;
   for (const DeclaredGpu* first : gpus) {
     if (!seen.insert(first).second) continue;
-    Group group{first};
+    LinkedGroup group{first};
     for (std::size_t i = 0; i < group.size(); ++i) {
       for (const DeclaredGpu* other : gpus) {
         const BytesPerSecond bandwidth = direct_bandwidth(*group[i], *other);
@@ -61,9 +61,9 @@ std::pair<std::vector<Group>, BytesPerSecond> nvlink_groups(const Group& gpus) {
 }
 
 /// Whether the groups, one after the other, are `gpus` in equal parts.
-bool are_equal_parts(const std::vector<Group>& groups, const Group& gpus) {
-  Group all;
-  for (const Group& group : groups) {
+bool are_equal_parts(const std::vector<LinkedGroup>& groups, const LinkedGroup& gpus) {
+  LinkedGroup all;
+  for (const LinkedGroup& group : groups) {
     if (group.size() != groups.front().size()) return false;
     all.insert(all.end(), group.begin(), group.end());
   }
@@ -75,7 +75,7 @@ Level level(const char* name, std::size_t count, BytesPerSecond bandwidth) {
 }
 
 /// The levels inside one host, and the links that join them.
-std::vector<Level> node_levels(const Group& gpus, std::map<std::string, std::string>& notes) {
+std::vector<Level> node_levels(const LinkedGroup& gpus, std::map<std::string, std::string>& notes) {
   const auto to_switch = [](const DeclaredGpu* gpu) {
     return nvlink_bandwidth(gpu->compute_capability) * gpu->switch_links;
   };
@@ -112,7 +112,7 @@ std::vector<Level> slowest_of(std::vector<Level> a, const std::vector<Level>& b)
   const bool alike = std::ranges::equal(a, b, {}, &Level::count, &Level::count);
   if (!alike) {
     int count = 1;
-    for (const Level& each : a) count *= each.count;
+    for (const Level& level : a) count *= level.count;
     a = {a.back()};
     a.back().count = count;
   }
@@ -153,8 +153,8 @@ BytesPerSecond pci_bandwidth(double gigatransfers_per_s, int lanes) {
 
 std::vector<Level> declared_levels(const std::vector<DeclaredGpu>& gpus, std::map<std::string, std::string>& notes) {
   if (gpus.empty()) throw std::invalid_argument("no GPUs");
-  std::map<std::string, Group> hosts;
-  Group all;
+  std::map<std::string, LinkedGroup> hosts;
+  LinkedGroup all;
   bool switched = true;
   for (const DeclaredGpu& gpu : gpus) {
     hosts[gpu.host].push_back(&gpu);

@@ -76,7 +76,7 @@ MonotoneFit fit_monotone(const Curve& measured) {
 
 std::string moved_text(const MonotoneFit& fit) {
   if (fit.moved == 0) return "";
-  return fmt::format("{} of {} times moved so that none falls with the bytes, by at most {:.1f} % at {} bytes",
+  return fmt::format("adjusted {} of {} times, by up to {:.1f} % (at {} bytes), so that the curve does not decrease",
                      fit.moved, fit.curve.points.size(), fit.furthest * 100, fit.furthest_bytes.value);
 }
 

@@ -25,8 +25,8 @@ struct MonotoneFit {
 /// violators); Robertson & Waltman, Annals of Mathematical Statistics 39(3), 1968 (medians).
 [[nodiscard]] MonotoneFit fit_monotone(const Curve& measured);
 
-/// What the fit changed: "3 of 25 times moved so that none falls with the bytes, by at most 31.2 % at 4096 bytes";
-/// empty if nothing.
+/// What the fit changed: "adjusted 3 of 25 times, by up to 31.2 % (at 4096 bytes), so that the curve does not
+/// decrease"; empty if nothing.
 [[nodiscard]] std::string moved_text(const MonotoneFit& fit);
 
 }  // namespace stagecraft

@@ -32,7 +32,7 @@ constexpr std::array kGpuWords = {
 
 template <class Words>
 bool is_one_of(const std::string& word, const Words& words) {
-  return std::any_of(words.begin(), words.end(), [&](const char* each) { return word == each; });
+  return std::any_of(words.begin(), words.end(), [&](const char* known) { return word == known; });
 }
 
 /// Runs of letters and digits, in lower case.
@@ -129,7 +129,7 @@ std::vector<std::string> other_differences(const Graph& graph, const Topology& t
     const std::string& type = range.device.name;
     if (!known.insert(type).second) continue;
     const auto profile = std::find_if(graph.profiles.begin(), graph.profiles.end(),
-                                      [&](const DeviceProfile& each) { return each.type == type; });
+                                      [&](const DeviceProfile& other) { return other.type == type; });
     if (profile == graph.profiles.end()) {
       out.push_back("there is no profile for the devices of type \"" + type + "\"; add --graph-for " +
                     (type.find(' ') == type.npos ? type : "\"" + type + "\"") + "=GRAPH");
@@ -153,7 +153,7 @@ std::vector<std::string> device_differences(const Graph& graph, const Topology& 
   } else if (are_different_models(measured.name, described.name)) {
     out.push_back(origin + "\"" + measured.name + "\", the topology's devices are \"" + described.name + "\"");
   }
-  for (std::string& each : other_differences(graph, topology)) out.push_back(std::move(each));
+  for (std::string& difference : other_differences(graph, topology)) out.push_back(std::move(difference));
   if (!has_slowdown(graph)) return out;
   if (described.kind == DeviceKind::Gpu && measured.kind == DeviceKind::Unknown) {
     out.push_back("the graph has a slowdown of ranks that share a host's processors, the topology's devices are " +

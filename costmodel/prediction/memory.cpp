@@ -6,7 +6,6 @@
 #include <unordered_map>
 
 #include "costmodel/index.h"
-#include "costmodel/prediction/memory_replay.h"
 
 namespace stagecraft {
 
@@ -22,16 +21,16 @@ int in_flight(const std::vector<Action>& list, int stage, bool splits) {
     if (action.kind == ActionKind::Backward && kind == ActionKind::Forward) kind = action.kind;
     if (action.kind == ActionKind::WeightGradient && splits) kind = action.kind;
   }
-  int held = 0;
+  int microbatches = 0;
   int most = 0;
   for (const Action& action : list) {
     if (action.stage != stage || action.microbatch < 0) continue;
     const ActionKind kind = release[to_index(action.microbatch)];
     if (action.kind == ActionKind::Forward) {
-      most = std::max(most, held + 1);
-      held += kind != ActionKind::Forward ? 1 : 0;
+      most = std::max(most, microbatches + 1);
+      microbatches += kind != ActionKind::Forward ? 1 : 0;
     } else if (kind == action.kind) {
-      --held;
+      --microbatches;
     }
   }
   return most;
@@ -45,15 +44,6 @@ std::vector<Bytes> bytes_of_tied(const Graph& graph, const BoundPlan& plan) {
     for (const TiedParameter& tied : layer.tied) bytes[tied.name] = tied.bytes;
   }
   for (const TiedHolders& tied : plan.tied()) out.push_back(bytes.at(tied.parameter));
-  return out;
-}
-
-std::vector<Bytes> tied_bytes(const Graph& graph, const BoundPlan& plan) {
-  const std::vector<Bytes> bytes = bytes_of_tied(graph, plan);
-  std::vector<Bytes> out(plan.plan().stages.size());
-  for (int s = 0; s < plan.stages(); ++s) {
-    for (const int parameter : plan.shared(s)) out[to_index(s)] += bytes[to_index(parameter)];
-  }
   return out;
 }
 
@@ -71,10 +61,12 @@ StageMemories::StageMemories(const Graph& graph, const BoundPlan& plan)
 }
 
 StageMemories::Recomputed StageMemories::recomputed(int stage) const {
-  const Stage& own = plan_.plan().stages[to_index(stage)];
-  const int length = own.recompute_every > 0 ? own.recompute_every : to_int(own.layers.size());
+  const Stage& planned_stage = plan_.plan().stages[to_index(stage)];
+  const int length =
+      planned_stage.recompute_every > 0 ? planned_stage.recompute_every : to_int(planned_stage.layers.size());
   std::unordered_map<int, int> segment_of;
-  for (std::size_t i = 0; i < own.layers.size(); ++i) segment_of[layers_.index(own.layers[i])] = to_int(i) / length;
+  for (std::size_t i = 0; i < planned_stage.layers.size(); ++i)
+    segment_of[layers_.index(planned_stage.layers[i])] = to_int(i) / length;
   std::map<int, Bytes> saved;
   Recomputed out;
   for (const int i : members_[to_index(stage)].layers) {
@@ -108,12 +100,8 @@ Bytes StageMemories::loaded(int stage) const {
   return out;
 }
 
-RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, int in_flight) {
-  return StageMemories(graph, plan)(stage, in_flight);
-}
-
 RankMemory StageMemories::operator()(int stage, int in_flight) const {
-  const Stage& own = plan_.plan().stages[to_index(stage)];
+  const Stage& planned_stage = plan_.plan().stages[to_index(stage)];
   const ScheduleEntry& schedule = plan_.schedule();
   Bytes parameters;
   Bytes frozen;
@@ -158,7 +146,7 @@ RankMemory StageMemories::operator()(int stage, int in_flight) const {
     out.parts["gradients"] = parameters;
     out.parts["optimizer"] = parameters * graph_.optimizer_state_values;
     out.parts["activations"] = in_flight * (saved + received + unsaved);
-    if (own.recompute) {
+    if (planned_stage.recompute) {
       const Recomputed again = recomputed(stage);
       const Bytes run_again = schedule.splits_backward ? in_flight * (saved + unsaved) : again.largest + unsaved;
       out.parts["activations"] = in_flight * (received + again.kept) + run_again;
@@ -178,13 +166,6 @@ RankMemory StageMemories::operator()(int stage, int in_flight) const {
     out.parts["reduction"] = copies ? parameters : Bytes(0);
   }
   for (const auto& [name, bytes] : out.parts) out.total += bytes;
-  return out;
-}
-
-std::vector<RankMemory> rank_memories(const Graph& graph, const BoundPlan& plan,
-                                      const std::vector<std::vector<Action>>& lists) {
-  std::vector<RankMemory> out;
-  for (MemoryReplay& replay : replay_memory(graph, plan, lists)) out.push_back(std::move(replay.peak));
   return out;
 }
 

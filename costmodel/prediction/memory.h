@@ -14,41 +14,30 @@ namespace stagecraft {
 /// a backward is done at its end. `splits`: of splits_backward.
 [[nodiscard]] int in_flight(const std::vector<Action>& list, int stage, bool splits = true);
 
-/// Peak bytes of each rank, from replay_memory.
-[[nodiscard]] std::vector<RankMemory> rank_memories(const Graph& graph, const BoundPlan& plan,
-                                                    const std::vector<std::vector<Action>>& lists);
-
 /// The bytes of each tied parameter, in the order of BoundPlan::tied. Precondition: the plan is valid for the graph.
 [[nodiscard]] std::vector<Bytes> bytes_of_tied(const Graph& graph, const BoundPlan& plan);
 
-/// For each stage, the bytes of the tied parameters that it shares with other stages, often 0. Precondition: the plan
-/// is valid for the graph.
-[[nodiscard]] std::vector<Bytes> tied_bytes(const Graph& graph, const BoundPlan& plan);
-
-/// Bytes of a rank of `stage` that holds `in_flight` microbatches at once, with all parts at their largest, by part:
-///   parameters, frozen (frozen parameters and buffers),
-///   gradients (as many bytes as the parameters), optimizer (optimizer_state_values for each parameter value),
-///   activations (in_flight * (saved bytes of its layers + what it receives, twice if no layer saves it: a layer's
-///     saved bytes are less by what it released while the model was whole, and a stage keeps what it receives); layers
-///     without saved_bytes count their outputs; with recomputation in_flight * (what it receives + what crosses between
-///     its segments), and the saved bytes of the largest segment once; if the schedule splits the backward, of all
-///     segments in_flight times, since recomputed values stay until the weight gradient),
-///   inputs (in_flight * the loaded data it reads), receiving (one message ahead on each incoming edge,
-///     and the gradients in use), sending (the gradients on their way back),
-///   workspace (the largest of any layer; layers without workspace_bytes count their largest output once),
-///   libraries (Graph::library_bytes),
-///   reduction (under an asynchronous schedule, a copy of the gradients while replicas sum them),
-///   older versions (of the parameters, which an asynchronous schedule keeps besides the newest).
-/// Without training there are no gradients, optimizer state or reduction; activations are the received tensors and the
-/// largest output of a layer.
-/// The parts add up to the total. Precondition: the plan is valid for the graph.
-[[nodiscard]] RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, int in_flight);
-
-/// stage_memory for many stages: searches the graph once.
+/// What ranks hold. Searches the graph once.
 class StageMemories {
  public:
   /// Both must outlive this object. Precondition: the plan is valid for the graph.
   StageMemories(const Graph& graph, const BoundPlan& plan);
+  /// Bytes of a rank of `stage` that holds `in_flight` microbatches at once, with all parts at their largest, by part:
+  ///   parameters, frozen (frozen parameters and buffers),
+  ///   gradients (as many bytes as the parameters), optimizer (optimizer_state_values for each parameter value),
+  ///   activations (in_flight * (saved bytes of its layers + what it receives, twice if no layer saves it: a layer's
+  ///     saved bytes are less by what it released while the model was whole, and a stage keeps what it receives);
+  ///     layers without saved_bytes count their outputs; with recomputation in_flight * (what it receives + what
+  ///     crosses between its segments), and the saved bytes of the largest segment once; if the schedule splits the
+  ///     backward, of all segments in_flight times, since recomputed values stay until the weight gradient),
+  ///   inputs (in_flight * the loaded data it reads), receiving (one message ahead on each incoming edge,
+  ///     and the gradients in use), sending (the gradients on their way back),
+  ///   workspace (the largest of any layer; layers without workspace_bytes count their largest output once),
+  ///   libraries (Graph::library_bytes),
+  ///   reduction (under an asynchronous schedule, a copy of the gradients while replicas sum them),
+  ///   older versions (of the parameters, which an asynchronous schedule keeps besides the newest).
+  /// Without training there are no gradients, optimizer state or reduction; activations are the received tensors and
+  /// the largest output of a layer. The parts add up to the total.
   [[nodiscard]] RankMemory operator()(int stage, int in_flight) const;
 
  private:

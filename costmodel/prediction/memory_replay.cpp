@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "costmodel/index.h"
+#include "costmodel/links/channel_traits.h"
 #include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/device_types.h"
 #include "costmodel/prediction/memory.h"
@@ -16,7 +17,7 @@ namespace {
 
 /// What a stage needs, whatever the moment.
 struct StageNeeds {
-  RankMemory none;       ///< stage_memory without a microbatch
+  RankMemory none;       ///< StageMemories without a microbatch
   Bytes parameters;      ///< of one version
   Bytes frozen;          ///< frozen parameters and buffers
   Bytes gradients;       ///< 0 without training
@@ -40,7 +41,7 @@ struct StageNeeds {
 /// `layers`: the stage's, in the plan's order.
 StageNeeds needs_of(const Graph& graph, const BoundPlan& plan, const StageMemories& memories, int stage,
                     const std::vector<const Layer*>& layers) {
-  const Stage& own = plan.plan().stages[to_index(stage)];
+  const Stage& planned_stage = plan.plan().stages[to_index(stage)];
   const bool trains = plan.schedule().trains;
   StageNeeds out;
   out.none = memories(stage, 0);
@@ -75,14 +76,14 @@ StageNeeds needs_of(const Graph& graph, const BoundPlan& plan, const StageMemori
     gradients += layer.parameter_bytes;
   }
   Bytes kept;
-  for (const Layer* each : layers) {
-    const Layer& layer = *each;
+  for (const Layer* pointer : layers) {
+    const Layer& layer = *pointer;
     kept += kept_gradient_bytes(layer);
     out.beside_kept = std::max(out.beside_kept, layer.workspace_bytes.value_or(activation_bytes(layer)) - kept);
   }
   out.kept = kept;
   // Of what a stage runs again, the saved bytes are not spread over its layers like this.
-  const bool spread = trains && !own.recompute;
+  const bool spread = trains && !planned_stage.recompute;
   if (spread) out.beside_saved = std::max(beside, Bytes(0));
   out.growing = spread ? std::max(growing, gradients - saved) - out.beside_saved : out.gradients;
   out.growing = std::max(out.growing, Bytes(0));
@@ -90,10 +91,10 @@ StageNeeds needs_of(const Graph& graph, const BoundPlan& plan, const StageMemori
 }
 
 /// A stage of a rank at one moment.
-struct StageState {
+struct StageUsage {
   const StageNeeds* needs = nullptr;
-  int held = 0;     ///< microbatches
-  int waiting = 0;  ///< of them, for their weight gradient
+  int in_flight = 0;  ///< microbatches
+  int waiting = 0;    ///< of them, for their weight gradient
   bool gradients = false;
   Bytes growing;  ///< of gradients, while a backward makes them
   int versions = 1;
@@ -106,16 +107,18 @@ struct StageState {
 
   [[nodiscard]] Bytes total() const {
     return needs->parameters * versions + needs->frozen + all_gradients() + needs->optimizer + activations() +
-           needs->inputs * held + needs->kept * waiting + receiving + unsent + sending + workspace + reduction +
+           needs->inputs * in_flight + needs->kept * waiting + receiving + unsent + sending + workspace + reduction +
            libraries + needs->communication;
   }
   [[nodiscard]] Bytes all_gradients() const { return (gradients ? needs->gradients : Bytes(0)) + growing; }
-  [[nodiscard]] Bytes activations() const { return needs->per_microbatch * held + (held > 0 ? needs->once : Bytes(0)); }
+  [[nodiscard]] Bytes activations() const {
+    return needs->per_microbatch * in_flight + (in_flight > 0 ? needs->once : Bytes(0));
+  }
 };
 
 Bytes share(Bytes bytes, double of) { return Bytes(std::llround(static_cast<double>(bytes.value) * of)); }
 
-RankMemory memory_of(const StageState& state, int rank) {
+RankMemory memory_of(const StageUsage& state, int rank) {
   RankMemory out = state.needs->none;  // has the names of the parts
   out.rank = rank;
   out.total = state.total();
@@ -125,7 +128,7 @@ RankMemory memory_of(const StageState& state, int rank) {
   set("parameters", state.needs->parameters);
   set("gradients", state.all_gradients());
   set("activations", state.activations());
-  set("inputs", state.needs->inputs * state.held);
+  set("inputs", state.needs->inputs * state.in_flight);
   set("kept gradients", state.needs->kept * state.waiting);
   set("receiving", state.receiving);
   set("sending", state.unsent + state.sending);
@@ -180,7 +183,7 @@ class RankReplay {
              int rank, const std::vector<Action>& list, DeviceKind device, Bytes libraries)
       : plan_(plan), bytes_(bytes), rank_(rank), list_(list), device_(device) {
     for (const int stage : plan.ranks()[to_index(rank)].stages) {
-      StageState& state = states_.emplace_back();
+      StageUsage& state = states_.emplace_back();
       state.needs = &needs[to_index(stage)];
       state.gradients = state.needs->has_flat_gradients;
       versions_.emplace_back(plan.schedule().weights, plan.plan().microbatches);
@@ -201,11 +204,11 @@ class RankReplay {
       out_.during.push_back(count());
       after(action);
       Bytes left;
-      for (const StageState& state : states_) left += state.total();
+      for (const StageUsage& state : states_) left += state.total();
       out_.after.push_back(left);
     }
     out_.peak.rank = rank_;
-    for (const StageState& state : best_) {
+    for (const StageUsage& state : best_) {
       out_.stages.push_back(memory_of(state, rank_));
       for (const auto& [part, bytes] : out_.stages.back().parts) out_.peak.parts[part] += bytes;
       out_.peak.total += out_.stages.back().total;
@@ -219,7 +222,7 @@ class RankReplay {
  private:
   Bytes count() {
     Bytes total;
-    for (const StageState& state : states_) total += state.total();
+    for (const StageUsage& state : states_) total += state.total();
     if (total > most_) {
       most_ = total;
       best_ = states_;
@@ -240,14 +243,14 @@ class RankReplay {
   void perform(const Action& action) {
     forget_sent();
     const std::size_t place = place_of(action.stage);
-    StageState& state = states_[place];
+    StageUsage& state = states_[place];
     const StageNeeds& needs = *state.needs;
     const bool asynchronous = plan_.asynchronous();
     switch (action.kind) {
       case ActionKind::Forward:
         for (const int b : plan_.incoming(action.stage)) take(state, b, false, action.microbatch);
         if (asynchronous) versions_[place].begin(action.microbatch);
-        ++state.held;
+        ++state.in_flight;
         state.workspace = plan_.schedule().trains ? needs.beside_saved : needs.workspace;
         break;
       case ActionKind::Backward:
@@ -300,12 +303,12 @@ class RankReplay {
 
   void after(const Action& action) {
     const std::size_t place = place_of(action.stage);
-    StageState& state = states_[place];
+    StageUsage& state = states_[place];
     state.workspace = state.growing = state.reduction = Bytes(0);
     const bool asynchronous = plan_.asynchronous();
     switch (action.kind) {
       case ActionKind::Forward:
-        if (!plan_.schedule().trains) --state.held;
+        if (!plan_.schedule().trains) --state.in_flight;
         break;
       case ActionKind::Backward:
         for (const int b : plan_.outgoing(action.stage)) take(state, b, true, action.microbatch);
@@ -345,13 +348,13 @@ class RankReplay {
       states_[place].sending += sent.bytes - sent.counted;
       sent.counted = sent.bytes;
     }
-    --states_[place].held;
+    --states_[place].in_flight;
     states_[place].gradients = true;
     if (plan_.asynchronous()) versions_[place].end(action.microbatch);
   }
 
   /// A message that was received is used, and counts elsewhere from here on.
-  void take(StageState& state, int boundary, bool gradient, int microbatch) {
+  void take(StageUsage& state, int boundary, bool gradient, int microbatch) {
     const auto message = std::ranges::find(posted_, Posted{boundary, gradient, microbatch});
     if (message == posted_.end()) return;
     posted_.erase(message);
@@ -362,7 +365,7 @@ class RankReplay {
   struct Sent {
     std::size_t place;
     int microbatch;  // -1: a gradient
-    Bytes counted;   // in StageState::sending
+    Bytes counted;   // in StageUsage::sending
     Bytes bytes;
   };
 
@@ -379,8 +382,8 @@ class RankReplay {
   int rank_;
   const std::vector<Action>& list_;
   DeviceKind device_;
-  std::vector<StageState> states_;
-  std::vector<StageState> best_;
+  std::vector<StageUsage> states_;
+  std::vector<StageUsage> best_;
   std::vector<Versions> versions_;
   std::set<std::pair<int, int>> split_;  // (stage, microbatch)
   std::vector<Posted> posted_;
@@ -409,11 +412,11 @@ std::vector<std::vector<Bytes>> message_bytes(const Plan& plan) {
 /// Of the all-reduces of a stage: over its replicas, and for the parameters that it shares. `tied`: bytes_of_tied.
 Bytes communication_of(const BoundPlan& plan, int stage, Bytes gradients, const std::vector<Bytes>& tied,
                        const std::string& channel) {
-  Bytes own = gradients;
-  for (const int parameter : plan.shared(stage)) own -= tied[to_index(parameter)];
+  Bytes reduced_bytes = gradients;
+  for (const int parameter : plan.shared(stage)) reduced_bytes -= tied[to_index(parameter)];
   if (plan.plan().gradient_bucket_bytes && !plan.asynchronous())
-    own = std::min(own, *plan.plan().gradient_bucket_bytes);
-  Bytes out = reduce_buffer_bytes(own, plan.replicas(stage), channel);
+    reduced_bytes = std::min(reduced_bytes, *plan.plan().gradient_bucket_bytes);
+  Bytes out = reduce_buffer_bytes(reduced_bytes, plan.replicas(stage), channel);
   // Parameters are summed one after the other: each takes the buffer of an earlier one if that is large enough.
   Bytes largest;
   for (const int parameter : plan.shared(stage)) {
@@ -454,11 +457,9 @@ Bytes kept_gradient_bytes(const Layer& layer) {
 }
 
 Bytes reduce_buffer_bytes(Bytes values, int ranks, const std::string& channel) {
-  if (channel != "ucx" || ranks < 2 || values <= Bytes(0)) return Bytes(0);
-  constexpr std::int64_t kLeastSegment = std::int64_t{1} << 18;
-  constexpr int kSegments = 16;
-  constexpr int kWindow = 4;
-  return Bytes(std::max(kLeastSegment, values.value / ranks / kSegments)) * (std::int64_t{ranks - 1} * kWindow);
+  const ChannelTraits* traits = find_channel_traits(channel);
+  if (traits == nullptr || traits->reduce_buffers == nullptr || ranks < 2 || values <= Bytes(0)) return Bytes(0);
+  return traits->reduce_buffers(values, ranks);
 }
 
 std::vector<MemoryReplay> replay_memory(const Graph& graph, const BoundPlan& plan,

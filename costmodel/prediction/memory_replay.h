@@ -29,7 +29,7 @@ struct MemoryReplay {
   std::vector<Bytes> during;       ///< the most while each action of the list runs
 };
 
-/// Replays the action list of each rank and counts what it holds at each action. Parts as in stage_memory, except:
+/// Replays the action list of each rank and counts what it holds at each action. Parts as in StageMemories, except:
 ///   activations, inputs: of the microbatches held at that moment;
 ///   gradients: from the end of the first backward on, with replicas always; under an asynchronous schedule between a
 ///     backward and the update. During the backward that creates them, the amount by which they exceed the activations
@@ -72,9 +72,8 @@ inline constexpr Bytes kGpuBase{std::int64_t{4800} << 20};
 /// transformer block, the results of matrix products and norms are 11 times its width, out of 24 times that are saved.
 [[nodiscard]] Bytes kept_gradient_bytes(const Layer& layer);
 
-/// Bytes of the buffers with which `ranks` ranks sum `values` bytes over `channel`, kept from the first step on: over
-/// UCX a window of 4 segments from each other rank, each 1/16 of a rank's share and at least 256 KiB; 0 over other
-/// channels, whose buffers are not tensors.
+/// Bytes of the buffers with which `ranks` ranks sum `values` bytes over `channel`, kept from the first step on:
+/// ChannelTraits::reduce_buffers; 0 for one rank, no values, and a channel that is not in that table.
 [[nodiscard]] Bytes reduce_buffer_bytes(Bytes values, int ranks, const std::string& channel);
 
 }  // namespace stagecraft

@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/index.h"
+
 namespace stagecraft {
 namespace {
 
@@ -38,9 +40,9 @@ void check_belong_together(const Graph& one, const Graph& two) {
 }
 
 /// A value at `part` of the way from one size to the other; below 0 or above 1 it continues the line.
-class Line {
+class FittedLine {
  public:
-  explicit Line(double part) : part_(part) {}
+  explicit FittedLine(double part) : part_(part) {}
 
   [[nodiscard]] double between(double a, double b) const { return a + part_ * (b - a); }
   [[nodiscard]] Seconds between(Seconds a, Seconds b) const {
@@ -77,7 +79,7 @@ class Line {
   double part_;
 };
 
-Output resized(const Output& a, const Output& b, const Line& line, const std::string& id) {
+Output resized(const Output& a, const Output& b, const FittedLine& line, const std::string& id) {
   Output out = a;
   out.bytes = line.between(a.bytes, b.bytes);
   if (b.shape.size() != a.shape.size()) {
@@ -95,7 +97,7 @@ Output resized(const Output& a, const Output& b, const Line& line, const std::st
   return out;
 }
 
-Layer resized(const Layer& a, const Layer& b, const Line& line, bool nearer_to_b) {
+Layer resized(const Layer& a, const Layer& b, const FittedLine& line, bool nearer_to_b) {
   Layer out = nearer_to_b ? b : a;  // with its update
   out.forward = line.between(a.forward, b.forward);
   out.loading = line.between(a.loading, b.loading);
@@ -116,8 +118,9 @@ Layer resized(const Layer& a, const Layer& b, const Line& line, bool nearer_to_b
 
 ResizedGraph graph_of_samples(std::vector<Graph> profiles, std::int64_t samples) {
   if (profiles.empty()) throw std::invalid_argument("there is no profile");
-  for (const Graph& each : profiles) {
-    if (!each.microbatch_samples) throw std::invalid_argument("a profile does not give the samples of its microbatch");
+  for (const Graph& profile : profiles) {
+    if (!profile.microbatch_samples)
+      throw std::invalid_argument("a profile does not give the samples of its microbatch");
   }
   std::ranges::stable_sort(profiles, {}, [](const Graph& graph) { return *graph.microbatch_samples; });
   for (std::size_t i = 1; i < profiles.size(); ++i) {
@@ -136,11 +139,11 @@ ResizedGraph graph_of_samples(std::vector<Graph> profiles, std::int64_t samples)
                                 std::to_string(samples) + " samples need a profile with another size");
   }
   const auto last = std::clamp(upper - profiles.begin(), std::ptrdiff_t{1}, std::ssize(profiles) - 1);
-  const Graph& a = profiles[static_cast<std::size_t>(last) - 1];
-  const Graph& b = profiles[static_cast<std::size_t>(last)];
+  const Graph& a = profiles[to_index(last) - 1];
+  const Graph& b = profiles[to_index(last)];
   const auto from = static_cast<double>(*a.microbatch_samples);
   const double part = (static_cast<double>(samples) - from) / (static_cast<double>(*b.microbatch_samples) - from);
-  const Line line(part);
+  const FittedLine line(part);
   const bool nearer_to_b = part > 0.5;
   ResizedGraph out{nearer_to_b ? b : a, {}, line.is_outside()};
   Graph& graph = out.graph;

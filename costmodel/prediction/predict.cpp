@@ -175,7 +175,7 @@ std::vector<std::vector<int>> stages_of_positions(const Prediction& prediction) 
 }
 
 std::string bubble_text(const Prediction& prediction, const std::string& mark) {
-  std::string out = fmt::format("bubble {}{:.1f} %", mark, prediction.bubble * 100);
+  std::string out = fmt::format("idle {}{:.1f} %", mark, prediction.bubble * 100);
   if (prediction.unused_devices.empty()) return out;
   const double used = 1 - static_cast<double>(prediction.unused_devices.size()) / prediction.devices;
   return out + fmt::format(" ({}{:.1f} % with the devices that are not in any stage)", mark,

@@ -103,8 +103,8 @@ struct Prediction {
   std::optional<Seconds> low = {};          ///< of a 90 % interval of the step; absent: none was made
   std::optional<Seconds> high = {};         ///< likewise
   /// What the interval comes from. Sources are independent, so each has a share of the variance (the square of its own
-  /// half-width over the sum of all squares, on the scale of the logarithm; together 100 %): "shares of its variance:
-  /// layers 2.9 % (half-width 2.1 %), link node 10.4 % (4.0 %), model 86.7 % (12.0 %, declared)". With a calibration:
+  /// half-width over the sum of all squares, on the scale of the logarithm; together 100 %): "variance by source:
+  /// layers 2.9 % (half-width 2.1 %), link node 10.4 % (4.0 %), model 86.7 % (12.0 %, assumed)". With a calibration:
   /// "half-width 8.0 %, residuals of the calibration". Empty: none was made.
   std::string interval = {};
   std::string calibration = {};  ///< the factors in the figures, from calibration_text; empty: none
@@ -122,7 +122,7 @@ struct Prediction {
 
 /// "8 of 16 devices are idle: 8-15 have no microbatch, ..."; empty if all work.
 [[nodiscard]] std::string idle_text(const Prediction& prediction);
-/// "bubble 20.0 %", or "bubble 20.0 % (60.0 % with the devices that are not in any stage)": the mean over the devices
+/// "idle 20.0 %", or "idle 20.0 % (60.0 % with the devices that are not in any stage)": the mean over the devices
 /// of the share of the step in which they neither compute, update nor reduce. `mark` precedes each figure.
 [[nodiscard]] std::string bubble_text(const Prediction& prediction, const std::string& mark);
 /// "1.3 samples per second (0.7 per device)", where devices that the plan does not use do not count, without the

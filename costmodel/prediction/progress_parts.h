@@ -4,8 +4,7 @@
 
 namespace stagecraft {
 
-/// One progress of several predictions. Each has a share of what is left, by how long it takes compared with the
-/// others.
+/// Combined progress of several predictions, weighted by their expected time.
 class ProgressParts {
  public:
   /// `options`: of all predictions, with the progress of the whole; must outlive this object. `all`: the sum of their

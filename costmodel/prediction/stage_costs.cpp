@@ -41,7 +41,7 @@ std::vector<InputTimes> input_times(const Graph& graph, const BoundPlan& plan) {
   return out;
 }
 
-/// A rank that waits for its data.
+/// An input-bound rank.
 struct DataWait {
   int stage = 0;    ///< the first of the rank's that reads data
   Seconds loading;  ///< of a microbatch
@@ -129,8 +129,8 @@ double held_bytes(const BoundPlan& plan, const std::vector<std::vector<const Lay
     if (plan.plan().stages[to_index(stage)].recompute) continue;
     for (const Layer* layer : layers[to_index(stage)]) saved += bytes_saved(*layer);
   }
-  const int held = plan.schedule().in_flight_bound(plan.shape(), position);
-  return static_cast<double>(saved.value) * held / plan.plan().chunks;
+  const int in_flight = plan.schedule().in_flight_bound(plan.shape(), position);
+  return static_cast<double>(saved.value) * in_flight / plan.plan().chunks;
 }
 
 void multiply(StageCost& cost, double factor) {
@@ -166,10 +166,10 @@ void add_reduce(StageCost& cost, const std::vector<const Layer*>& layers, const 
     cost.buckets = reduce_buckets(layers, topology, devices, *plan.plan().gradient_bucket_bytes,
                                   plan.schedule().splits_backward, closure);
   } else {
-    Bytes own;
-    for (const Layer* layer : layers) own += layer->parameter_bytes;
-    for (const int parameter : plan.shared(stage)) own -= tied[to_index(parameter)];
-    cost.reduce = all_reduce_time(own, devices, topology);
+    Bytes untied_bytes;
+    for (const Layer* layer : layers) untied_bytes += layer->parameter_bytes;
+    for (const int parameter : plan.shared(stage)) untied_bytes -= tied[to_index(parameter)];
+    cost.reduce = all_reduce_time(untied_bytes, devices, topology);
   }
   for (const int parameter : plan.shared(stage)) {
     const Bytes bytes = tied[to_index(parameter)];
@@ -200,7 +200,7 @@ std::vector<StageCost> costs_without_waits(const Graph& graph, const Topology& t
     const Seconds copy = copy_time(graph, plan, s, cost.update);
     const bool divides =
         plan.schedule().weights != Weights::Newest || plan.replicas(s) > 1 ||
-        std::ranges::none_of(layers[to_index(s)], [](const Layer* each) { return each->accumulation.has_value(); });
+        std::ranges::none_of(layers[to_index(s)], [](const Layer* layer) { return layer->accumulation.has_value(); });
     if (!divides) cost.update = cost.update * undivided_part(graph);
     cost.update += copy;
     add_reduce(cost, layers[to_index(s)], topology, plan, s, tied, closure);
@@ -245,10 +245,10 @@ double creating_share(const ScheduleEntry& schedule, int microbatches, int repli
   return std::min(1.0, static_cast<double>(replicas) / std::max(1, microbatches));
 }
 
-double in_flight_factor(const Graph& graph, double held, Bytes all) {
+double in_flight_factor(const Graph& graph, double held_bytes, Bytes all) {
   if (!graph.in_flight_slowdown || all <= Bytes(0)) return 1;
   const auto [microbatches, factor] = *graph.in_flight_slowdown;
-  const double models = held / static_cast<double>(all.value);
+  const double models = held_bytes / static_cast<double>(all.value);
   return 1 + (factor - 1) * std::clamp((models - 1) / (microbatches - 1), 0.0, 1.0);
 }
 
@@ -276,8 +276,9 @@ std::string data_wait_text(const Graph& graph, const Topology& topology, const B
   const std::vector<InputTimes> inputs = input_times(graph, plan);
   std::string out;
   for (const DataWait& wait : data_waits(costs_without_waits(graph, topology, plan, inputs), inputs, plan)) {
-    out += fmt::format("{}stage {} waits for its data: loading a microbatch takes the host {}, the device computes {}",
-                       out.empty() ? "" : "; ", wait.stage, format_seconds(wait.loading), format_seconds(wait.work));
+    out += fmt::format(
+        "{}stage {} is input-bound: loading a microbatch takes the host {}, computing it takes the device {}",
+        out.empty() ? "" : "; ", wait.stage, format_seconds(wait.loading), format_seconds(wait.work));
   }
   return out;
 }

@@ -26,10 +26,10 @@ namespace stagecraft {
 /// step, the first of each update. 0 where replicas of a synchronous schedule keep gradients in one buffer.
 [[nodiscard]] double creating_share(const ScheduleEntry& schedule, int microbatches, int replicas);
 
-/// The factor by which the forwards and backwards of a rank take longer because it holds up to `held` bytes of
-/// activations, of a model that saves `all` for a microbatch. Linear in `held`, from one microbatch of the whole model
-/// up to the number at which Graph::in_flight_slowdown was measured; 1 without that.
-[[nodiscard]] double in_flight_factor(const Graph& graph, double held, Bytes all);
+/// The factor by which the forwards and backwards of a rank take longer because it holds up to `held_bytes` of
+/// activations, of a model that saves `all` for a microbatch. Linear in `held_bytes`, from one microbatch of the whole
+/// model up to the number at which Graph::in_flight_slowdown was measured; 1 without that.
+[[nodiscard]] double in_flight_factor(const Graph& graph, double held_bytes, Bytes all);
 
 /// What each stage's actions cost, from its layers' times multiplied by closure_factor:
 ///   forward: with the forward of the inputs that the stage reads (on a CPU their loading, on a GPU their upload), and

@@ -52,10 +52,10 @@ class Verifier {
       if (options_.progress) options_.progress(proved);
       if (Refusal refusal = (this->*find)()) return Infeasible{std::move(*refusal), ErrorKind::Unprovable};
     }
-    int held = 0;
+    int in_flight = 0;
     int versions = 1;
     for (const RankProof& rank : proof_.ranks) {
-      held = std::max(held, rank.in_flight);
+      in_flight = std::max(in_flight, rank.in_flight);
       versions = std::max(versions, rank.versions);
     }
     proof_.summary =
@@ -63,7 +63,7 @@ class Verifier {
         count_text(proof_.messages, "message") +
         (options_.steps > 1 ? ", " + count_text(to_index(options_.steps), "step") : std::string()) +
         ": each microbatch runs once on every stage, each edge keeps one order, no deadlock with one queue for each " +
-        to_string(options_.queues) + ", at most " + std::to_string(held) + " in flight" +
+        to_string(options_.queues) + ", at most " + std::to_string(in_flight) + " in flight" +
         (versions > 1 ? " and " + std::to_string(versions) + " weight versions" : std::string()) + " on a rank";
     return std::move(proof_);
   }
@@ -202,7 +202,7 @@ class Verifier {
     const bool forward = a.kind == ActionKind::Forward;
     for (const int b : forward ? bound_.incoming(a.stage) : bound_.outgoing(a.stage)) {
       if (!forward && !bound_.has_gradient(b)) continue;
-      const int peer = forward ? plan_.boundaries[to_index(b)].source : plan_.boundaries[to_index(b)].destination;
+      const int peer = forward ? bound_.ends(b).source : bound_.ends(b).destination;
       if (bound_.runner(peer, a.microbatch) == rank) out.push_back(of(a.kind, peer));
     }
     return out;
@@ -245,14 +245,14 @@ class Verifier {
         reduced = false;
         ++updates;
       } else if (is_compute(a.kind)) {
-        const int own = update_of(schedule_, shape_, stage, a.microbatch);
-        if (is_gradient(a) && (own != updates || reduced)) {
-          return place(rank, i) + " belongs to " + number(own) + " but comes " +
+        const int due_update = update_of(schedule_, shape_, stage, a.microbatch);
+        if (is_gradient(a) && (due_update != updates || reduced)) {
+          return place(rank, i) + " belongs to " + number(due_update) + " but comes " +
                  (reduced ? "between the reduce and " + number(updates) : "before " + number(updates));
         }
         // With two versions, those of the last two updates are kept.
-        const bool early = schedule_.weights == Weights::StepBefore && updates < own - 1;
-        const bool late = schedule_.weights != Weights::Newest && updates > own;
+        const bool early = schedule_.weights == Weights::StepBefore && updates < due_update - 1;
+        const bool late = schedule_.weights != Weights::Newest && updates > due_update;
         if (early || late) {
           return place(rank, i) + " comes after " + count_text(to_index(updates), "update") + ", too " +
                  (early ? "few" : "many") + " for its step " + std::to_string(a.microbatch / plan_.microbatches);
@@ -303,19 +303,20 @@ class Verifier {
       const int position = bound_.position_of(roles_[to_index(rank)].stages.front());
       proof.in_flight_bound = schedule_.in_flight_bound(shape_, position);
       proof.versions_bound = weight_versions_bound(schedule_, shape_, position);
-      std::map<std::pair<int, int>, int> held;  // (stage, microbatch) -> version
+      std::map<std::pair<int, int>, int> versions_in_flight;  // (stage, microbatch) -> version
       int updates = 0;
       for (const Action& a : lists_[to_index(rank)]) {
         if (a.kind == ActionKind::Forward) {
           const int before = update_of(schedule_, shape_, a.stage, a.microbatch) - 1;
-          held[{a.stage, a.microbatch}] = schedule_.weights == Weights::StepBefore ? std::max(before, 0) : updates;
-          proof.in_flight = std::max(proof.in_flight, to_int(held.size()));
+          versions_in_flight[{a.stage, a.microbatch}] =
+              schedule_.weights == Weights::StepBefore ? std::max(before, 0) : updates;
+          proof.in_flight = std::max(proof.in_flight, to_int(versions_in_flight.size()));
         }
-        if (is_gradient(a) || !schedule_.trains) held.erase({a.stage, a.microbatch});
+        if (is_gradient(a) || !schedule_.trains) versions_in_flight.erase({a.stage, a.microbatch});
         if (a.kind == ActionKind::Update) ++updates;
         if (schedule_.weights == Weights::Flushed) continue;
         std::set<int> versions{updates};
-        for (const auto& [microbatch, version] : held) versions.insert(version);
+        for (const auto& [microbatch, version] : versions_in_flight) versions.insert(version);
         proof.versions = std::max(proof.versions, to_int(versions.size()));
       }
       if (proof.in_flight > proof.in_flight_bound) {

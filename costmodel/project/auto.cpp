@@ -19,6 +19,7 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/steps_json.h"
+#include "costmodel/index.h"
 #include "costmodel/project/decide.h"
 #include "costmodel/project/process.h"
 #include "costmodel/project/summary.h"
@@ -157,7 +158,7 @@ class Doer {
  private:
   std::size_t index_of(const std::string& name) const {
     const auto at = std::ranges::find(steps_, name, &ProjectStep::name);
-    if (at != steps_.end()) return static_cast<std::size_t>(at - steps_.begin());
+    if (at != steps_.end()) return to_index(at - steps_.begin());
     std::vector<std::string> names;
     for (const ProjectStep& step : steps_) names.push_back(step.name);
     throw InputError(ErrorKind::UnknownName, unknown_name("step of this project", name, names));
@@ -217,7 +218,7 @@ class Doer {
     }
     say(command(step));
     const auto start = std::chrono::steady_clock::now();
-    const DeferredSignals held;
+    const DeferredSignals deferred;
     format::StepRecord record = record_of(step);
     keep(record);
     const Ended ended = run_process(*options_.program(step.name), step.arguments, log_of(step),
@@ -229,7 +230,7 @@ class Doer {
     keep(record);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     say(fmt::format("{}: done in {}", position_, format_seconds(Seconds(took.count()))));
-    const std::optional<int> signal = ended.signal ? ended.signal : held.taken();
+    const std::optional<int> signal = ended.signal ? ended.signal : deferred.taken();
     if (!signal) return 0;
     say("interrupted; to continue: " + options_.shown);
     return 128 + *signal;
@@ -255,7 +256,7 @@ class Doer {
   void print_summary() const {
     const auto is_there = [&](const char* name, const std::string& file) {
       const auto at = std::ranges::find(steps_, std::string(name), &ProjectStep::name);
-      return at != steps_.end() && static_cast<std::size_t>(at - steps_.begin()) <= last_ && exists(file);
+      return at != steps_.end() && to_index(at - steps_.begin()) <= last_ && exists(file);
     };
     std::string text;
     if (is_there("predict", files_.prediction)) {

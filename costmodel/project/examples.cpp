@@ -13,8 +13,8 @@ namespace fs = std::filesystem;
 
 /// Where they are installed, and in the source tree, as seen from this program.
 std::vector<fs::path> folders() {
-  const fs::path own = fs::read_symlink("/proc/self/exe").parent_path();
-  return {own / "../share/stagecraft/examples", own / "../../../examples"};
+  const fs::path program_folder = fs::read_symlink("/proc/self/exe").parent_path();
+  return {program_folder / "../share/stagecraft/examples", program_folder / "../../../examples"};
 }
 
 /// The topologies of the first folder that exists.

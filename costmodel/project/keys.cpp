@@ -1,3 +1,4 @@
+#include "costmodel/links/channel_traits.h"
 #include "costmodel/project/project.h"
 #include "costmodel/schedule.h"
 
@@ -17,9 +18,24 @@ std::vector<std::string> training_schedules() {
   return out;
 }
 
+std::vector<std::string> channel_names() {
+  std::vector<std::string> out;
+  for (const ChannelTraits& channel : channel_traits()) out.push_back(channel.name);
+  return out;
+}
+
+/// "a, b or c".
+std::string alternatives(const std::vector<std::string>& names) {
+  std::string out;
+  for (const std::string& name : names)
+    out += (&name == &names.front() ? "" : &name == &names.back() ? " or " : ", ") + name;
+  return out;
+}
+
 }  // namespace
 
 const std::vector<ProjectSection>& sections() {
+  static const std::vector<std::string> channels = channel_names();
   static const std::vector<ProjectSection> table{
       {"model",
        "The model to train.",
@@ -57,12 +73,7 @@ const std::vector<ProjectSection>& sections() {
         {"estimate", KeyKind::Text,
          "estimate the times of a GPU that you do not have from those measured here (stagecraft estimate --list)",
          "\"H100-SXM\""},
-        {"channel",
-         KeyKind::Text,
-         "channel between ranks: local, ucx, gloo or nccl",
-         "\"ucx\"",
-         {},
-         {"local", "ucx", "gloo", "nccl"}},
+        {"channel", KeyKind::Text, "channel between ranks: " + alternatives(channels), "\"ucx\"", {}, channels},
         {"hosts", KeyKind::Text, "file with one host per line: run starts its ranks there over ssh", "\"hosts.txt\""},
         {"remote_shell", KeyKind::Text, "with hosts: command that starts a rank, like ssh", "\"ssh -o BatchMode=yes\""},
         {"threads", KeyKind::Integer, "threads per rank", "1", 1},
@@ -106,34 +117,34 @@ const std::vector<ProjectSection>& sections() {
         {"learning_rate", KeyKind::Number, "", "0.01", 0},
         {"momentum", KeyKind::Number, "of sgd and rmsprop", "0.9", 0},
         {"weight_decay", KeyKind::Number, "", "0.0001", 0},
-        {"betas", KeyKind::Pair, "decay rates of adam and its variants, and of lion", "[0.9, 0.999]", 0},
+        {"betas", KeyKind::Pair, "beta1 and beta2 of adam and its variants, and of lion", "[0.9, 0.999]", 0},
         {"eps", KeyKind::Number, "term added to the denominator", "1e-08", 0},
         {"dampening", KeyKind::Number, "of sgd's momentum", "0", 0},
         {"nesterov", KeyKind::Flag, "Nesterov momentum, for sgd", "false"},
-        {"amsgrad", KeyKind::Flag, "adam and adamw with the maximum of the second moment", "false"},
+        {"amsgrad", KeyKind::Flag, "adam and adamw: use the AMSGrad variant", "false"},
         {"alpha", KeyKind::Number, "decay rate of rmsprop's squares", "0.99", 0},
-        {"centered", KeyKind::Flag, "rmsprop with the squares' deviation from the mean", "false"},
+        {"centered", KeyKind::Flag, "rmsprop: use the centered variant", "false"},
         {"rho", KeyKind::Number, "decay rate of adadelta", "0.9", 0},
         {"lr_decay", KeyKind::Number, "learning rate decay of adagrad", "0", 0},
-        {"initial_accumulator_value", KeyKind::Number, "first sum of squares of adagrad", "0", 0},
+        {"initial_accumulator_value", KeyKind::Number, "initial accumulator value of adagrad", "0", 0},
         {"momentum_decay", KeyKind::Number, "of nadam", "0.004", 0},
-        {"decoupled_weight_decay", KeyKind::Flag, "weight decay of nadam and radam apart from the gradient", "false"},
+        {"decoupled_weight_decay", KeyKind::Flag, "nadam and radam: decoupled weight decay, as in AdamW", "false"},
         {"rate_schedule", KeyKind::Text, "constant, linear, polynomial, cosine, step, exponential or one-cycle",
          "\"constant\""},
         {"warmup_steps", KeyKind::Integer, "linear warm-up", "100", 0},
         {"last_rate", KeyKind::Number, "final rate of linear, polynomial and cosine, as a fraction of learning_rate",
          "0.1", 0},
         {"lr_power", KeyKind::Number, "power of polynomial", "2", 0},
-        {"lr_step_size", KeyKind::Integer, "steps between two drops of step", "1000", 1},
-        {"lr_gamma", KeyKind::Number, "factor of each drop of step, and of each step of exponential", "0.1", 0},
+        {"lr_step_size", KeyKind::Integer, "step: number of steps between decays", "1000", 1},
+        {"lr_gamma", KeyKind::Number, "step: factor of each decay; exponential: factor of each step", "0.1", 0},
         {"pct_start", KeyKind::Number, "fraction of one-cycle in which the rate rises to learning_rate", "0.3", 0},
         {"div_factor", KeyKind::Number, "one-cycle begins with learning_rate / this", "25", 1},
         {"final_div_factor", KeyKind::Number, "one-cycle ends with its first rate / this", "10000", 1},
         {"anneal_strategy", KeyKind::Text, "how one-cycle moves between its rates", "\"cos\"", {}, {"cos", "linear"}},
         {"clip_norm", KeyKind::Number, "clip the gradient of the whole model to this norm", "1", 0},
-        {"loss_scale", KeyKind::Number, "of float16: a fixed one instead of a dynamic one", "1024", 0, {}, true},
-        {"loss_scale_growth_interval", KeyKind::Integer, "steps without an overflow before the dynamic one doubles",
-         "2000", 1},
+        {"loss_scale", KeyKind::Number, "float16: fixed loss scale (default: dynamic)", "1024", 0, {}, true},
+        {"loss_scale_growth_interval", KeyKind::Integer,
+         "float16: steps without an overflow before the dynamic loss scale doubles", "2000", 1},
         {"seed", KeyKind::Integer, "of weights, data and dropout", "1", 0}}},
       {"run",
        "How long it is trained. Without this section nothing runs: the project ends with a prediction and a report.",

@@ -50,7 +50,7 @@ class Descriptor {
 
 [[noreturn]] void fail(const char* call) { throw DeviceError(std::string(call) + ": " + std::strerror(errno)); }
 
-sigset_t held() {
+sigset_t deferred_signals() {
   sigset_t out;
   sigemptyset(&out);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&out, signal);
@@ -68,19 +68,19 @@ void write_all(int descriptor, const char* data, std::size_t n) {
 }
 
 /// Both ends of where a program writes.
-struct Line {
+struct ProcessLine {
   Descriptor read;
   Descriptor write;
 };
 
-Line make_pipe() {
+ProcessLine make_pipe() {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail("pipe2");
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
 /// A terminal as wide as ours; a pipe if there is none left.
-Line make_terminal() {
+ProcessLine make_terminal() {
   winsize size{};
   const bool known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0;
   int read = -1;
@@ -138,7 +138,7 @@ class Log {
   ::dup2(error, STDERR_FILENO);
   const int nothing = ::open("/dev/null", O_RDONLY);
   if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
-  const sigset_t signals = held();
+  const sigset_t signals = deferred_signals();
   ::sigprocmask(SIG_UNBLOCK, &signals, nullptr);
   ::execv(program.c_str(), arguments);
   ::_exit(127);
@@ -160,17 +160,17 @@ bool is_ready(const pollfd& one) { return (one.revents & (POLLIN | POLLHUP | POL
 }  // namespace
 
 DeferredSignals::DeferredSignals() {
-  const sigset_t signals = held();
+  const sigset_t signals = deferred_signals();
   ::sigprocmask(SIG_BLOCK, &signals, nullptr);
 }
 
 DeferredSignals::~DeferredSignals() {
-  const sigset_t signals = held();
+  const sigset_t signals = deferred_signals();
   ::sigprocmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
 std::optional<int> DeferredSignals::taken() const {
-  const sigset_t signals = held();
+  const sigset_t signals = deferred_signals();
   const timespec now{};
   const int signal = ::sigtimedwait(&signals, nullptr, &now);
   if (signal <= 0) return std::nullopt;
@@ -180,12 +180,12 @@ std::optional<int> DeferredSignals::taken() const {
 Ended run_process(const std::string& program, const std::vector<std::string>& arguments, const std::string& log_path,
                   const std::string& headline, bool capture) {
   Log log(log_path, headline);
-  Line output = make_pipe();
-  Line error = ::isatty(STDERR_FILENO) == 1 ? make_terminal() : make_pipe();
+  ProcessLine output = make_pipe();
+  ProcessLine error = ::isatty(STDERR_FILENO) == 1 ? make_terminal() : make_pipe();
   std::vector<char*> words{const_cast<char*>(program.c_str())};
   for (const std::string& argument : arguments) words.push_back(const_cast<char*>(argument.c_str()));
   words.push_back(nullptr);
-  const sigset_t signals = held();
+  const sigset_t signals = deferred_signals();
   const Descriptor arrivals(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   if (arrivals.get() < 0) fail("signalfd");
 

@@ -36,7 +36,7 @@ constexpr std::int64_t kMost = std::int64_t{1} << 53;
 using Names = std::map<std::string, std::string>;
 
 /// Where something is in the file, for messages.
-struct Place {
+struct TomlPlace {
   std::string file;
   toml::source_position at;
 
@@ -50,7 +50,7 @@ std::string shown(const toml::node& node) {
   if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
   std::string text;
   if (const auto* array = node.as_array()) {
-    for (const toml::node& each : *array) text += (text.empty() ? "[ " : ", ") + shown(each);
+    for (const toml::node& element : *array) text += (text.empty() ? "[ " : ", ") + shown(element);
     text += text.empty() ? "[]" : " ]";
   } else {
     std::ostringstream out;
@@ -62,7 +62,7 @@ std::string shown(const toml::node& node) {
 }
 
 /// A text that can be a word of a command line.
-std::string word(const Place& place, const std::string& text) {
+std::string word(const TomlPlace& place, const std::string& text) {
   if (text.empty()) place.fail("found \"\", expected a non-empty string");
   const auto control = [](unsigned char c) { return c < 0x20 || c == 0x7F; };
   if (std::ranges::any_of(text, control)) place.fail("found a control character, expected text on one line");
@@ -70,13 +70,13 @@ std::string word(const Place& place, const std::string& text) {
 }
 
 /// A text or an integer as text; nothing else.
-std::optional<std::string> text_or_integer(const Place& place, const toml::node& node) {
+std::optional<std::string> text_or_integer(const TomlPlace& place, const toml::node& node) {
   if (const auto* text = node.as_string()) return word(place, text->get());
   if (const auto* integer = node.as_integer()) return std::to_string(integer->get());
   return std::nullopt;
 }
 
-std::string option_value(const Place& place, const toml::node& node) {
+std::string option_value(const TomlPlace& place, const toml::node& node) {
   if (const auto* flag = node.as_boolean()) return flag->get() ? "1" : "0";
   if (const auto* number = node.as_floating_point(); number && std::isfinite(number->get()))
     return fmt::format("{}", number->get());
@@ -108,7 +108,7 @@ bool is_name(std::string_view text) {
 }
 
 KeyValue read_value(const std::string& file, const ProjectKey& key, const toml::node& node) {
-  const Place place{file, node.source().begin};
+  const TomlPlace place{file, node.source().begin};
   const auto wrong = [&]() -> KeyValue { place.fail("found " + shown(node) + ", expected " + expected(key)); };
   switch (key.kind) {
     case KeyKind::Flag:
@@ -154,7 +154,7 @@ KeyValue read_value(const std::string& file, const ProjectKey& key, const toml::
       if (array == nullptr) return wrong();
       std::vector<std::string> out;
       for (const toml::node& element : *array) {
-        const Place inside{file, element.source().begin};
+        const TomlPlace inside{file, element.source().begin};
         const auto text = text_or_integer(inside, element);
         if (!text) inside.fail("found " + shown(element) + ", expected a string or an integer");
         out.push_back(*text);
@@ -167,7 +167,7 @@ KeyValue read_value(const std::string& file, const ProjectKey& key, const toml::
       Names out;
       for (const auto& [name, value] : *table) {
         if (!is_name(name.str()))
-          Place{file, name.source().begin}.fail(fmt::format("\"{}\" is not the name of an option", name.str()));
+          TomlPlace{file, name.source().begin}.fail(fmt::format("\"{}\" is not the name of an option", name.str()));
         out.emplace(name.str(), option_value({file, value.source().begin}, value));
       }
       return out;
@@ -320,10 +320,10 @@ Project parse_project(const std::string& text, const std::string& file) {
   toml::table document;
   try {
     document = toml::parse(std::string_view(text), std::string_view(file));
-  } catch (const toml::parse_error& e) { Place{file, e.source().begin}.fail(std::string(e.description())); }
+  } catch (const toml::parse_error& e) { TomlPlace{file, e.source().begin}.fail(std::string(e.description())); }
   Project out;
   for (const auto& [name, node] : document) {
-    const Place place{file, name.source().begin};
+    const TomlPlace place{file, name.source().begin};
     const auto section = std::ranges::find(sections(), std::string(name.str()), &ProjectSection::name);
     if (section == sections().end())
       place.fail(
@@ -335,7 +335,7 @@ Project parse_project(const std::string& text, const std::string& file) {
     for (const auto& [key_name, value] : *table) {
       const auto key = std::ranges::find(section->keys, std::string(key_name.str()), &ProjectKey::name);
       if (key == section->keys.end()) {
-        Place{file, key_name.source().begin}.fail(
+        TomlPlace{file, key_name.source().begin}.fail(
             unknown_name("key of [" + section->name + "]", key_name.str(), names_of(section->keys)));
       }
       given.emplace(key->name, read_value(file, *key, value));
@@ -344,22 +344,22 @@ Project parse_project(const std::string& text, const std::string& file) {
   for (const Clash& clash : clashes(out)) {
     const toml::node* node = document[clash.section][clash.key].node();
     if (node == nullptr) node = document[clash.section].node();
-    Place{file, node == nullptr ? document.source().begin : node->source().begin}.fail(clash.message);
+    TomlPlace{file, node == nullptr ? document.source().begin : node->source().begin}.fail(clash.message);
   }
   if (out.find("model", "name") == nullptr && out.find("model", "graph") == nullptr) {
     const toml::node* node = document["model"].node();
-    Place{file, node == nullptr ? toml::source_position{1, 1} : node->source().begin}.fail(
+    TomlPlace{file, node == nullptr ? toml::source_position{1, 1} : node->source().begin}.fail(
         "[model] has no name and no graph; one of them is needed");
   }
   if (out.has("evaluate") && (!out.has("run") || out.find("evaluate", "source") == nullptr))
-    Place{file, document["evaluate"].node()->source().begin}.fail(out.has("run") ? "[evaluate] has no source"
-                                                                                 : "[evaluate] needs a section [run]");
+    TomlPlace{file, document["evaluate"].node()->source().begin}.fail(
+        out.has("run") ? "[evaluate] has no source" : "[evaluate] needs a section [run]");
   return out;
 }
 
 std::string project_text(const Project& project) {
   std::string out =
-      "# A stagecraft project. `stagecraft auto` carries it out, and resumes where it stopped.\n"
+      "# A stagecraft project. `stagecraft auto` runs it, and resumes where it stopped.\n"
       "# Paths are relative to this file's folder. Lines that begin with # show the other settings.\n";
   for (const ProjectSection& section : sections()) {
     const bool absent = !project.has(section.name);

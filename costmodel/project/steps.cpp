@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/links/channel_traits.h"
 
 namespace stagecraft::project {
 namespace {
@@ -42,7 +43,7 @@ class Command {
     return key(section, name, option);
   }
   /// `option` once for each of the key's words.
-  Command& each(const std::string& section, const std::string& name, const std::string& option) {
+  Command& each_word(const std::string& section, const std::string& name, const std::string& option) {
     if (const KeyValue* value = project_->find(section, name)) {
       for (const std::string& word : std::get<std::vector<std::string>>(*value)) add({option, word});
     }
@@ -119,6 +120,11 @@ class Maker {
     }
     return out;
   }
+  /// Whether the ranks are threads of one process.
+  bool connects_threads() const {
+    const ChannelTraits* channel = find_channel_traits(p_.text("cluster", "channel", ""));
+    return channel != nullptr && channel->connects_threads;
+  }
   bool cuda() const { return p_.text("cluster", "device", "cpu") == "cuda"; }
   std::string devices() const { return std::to_string(p_.integer("cluster", "devices", 2)); }
 
@@ -131,7 +137,7 @@ class Maker {
         c.add({"--set", name + "=" + value});
     }
     c.key("model", "layers", "--layers").key("model", "loss", "--loss").key("model", "loss_output", "--loss-output");
-    c.each("model", "inputs", "--input").each("model", "input_ranges", "--input-range");
+    c.each_word("model", "inputs", "--input").each_word("model", "input_ranges", "--input-range");
     c.key("model", "microbatch", "--microbatch").key("model", "dtype", "--dtype");
     c.key("model", "allow_tf32", "--allow-tf32").key("data", "source", "--data").key("cluster", "device", "--device");
     c.key("cluster", "threads", "--threads");
@@ -151,7 +157,7 @@ class Maker {
       c.key("cluster", "devices", "--ranks").add({"--channel", p_.text("cluster", "channel", "nccl")});
     } else {
       c.add({"--ranks", devices()});
-      if (p_.text("cluster", "channel", "") != "local") c.add({"--spawn"});
+      if (!connects_threads()) c.add({"--spawn"});
       c.key("cluster", "channel", "--channel").key("cluster", "threads", "--threads");
     }
     c.key("links", "seconds", "--seconds").key("links", "max_bytes", "--max-bytes").more("links");
@@ -209,7 +215,7 @@ class Maker {
     c.key("cluster", "channel", "--channel");
     if (p_.find("cluster", "hosts") != nullptr) {
       c.key("cluster", "--hosts").key("cluster", "--remote-shell").add({"--logs", files_.run_folder + "/logs"});
-    } else if (p_.text("cluster", "channel", "") != "local") {
+    } else if (!connects_threads()) {
       c.add({"--spawn"});
     }
     c.key("run", "steps", "--steps").key("run", "epochs", "--epochs").key("run", "log_every", "--log-every");

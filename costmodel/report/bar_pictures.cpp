@@ -23,15 +23,15 @@ struct Piece {
   double value = 0;
 };
 
-struct Row {
+struct BarRow {
   std::string label;
   std::string total;
   std::vector<Piece> pieces;
 };
 
-struct Group {
+struct BarGroup {
   std::string title;
-  std::vector<Row> rows;
+  std::vector<BarRow> rows;
 };
 
 struct Limit {
@@ -41,23 +41,23 @@ struct Limit {
 
 /// Groups of bars from a common axis; `show` writes a value for a tooltip.
 template <class Show>
-Picture stacked(Drawing& out, const std::vector<Group>& groups, const Axis& axis, const std::string& quantity,
+Picture stacked(Drawing& out, const std::vector<BarGroup>& groups, const Axis& axis, const std::string& quantity,
                 const std::vector<std::pair<std::string, std::string>>& entries, const std::optional<Limit>& limit,
                 const std::string& caption, Show show) {
   const auto x = [&](double value) { return kLeft + kWide * value / axis.end; };
   double y = 12 + out.legend(kLeft, 12, kWide, entries) + (limit ? 20 : 6);
   const double top = y;
   double bottom = top;
-  for (const Group& group : groups) bottom += (group.title.empty() ? 4 : 22) + kRow * to_int(group.rows.size()) + 4;
+  for (const BarGroup& group : groups) bottom += (group.title.empty() ? 4 : 22) + kRow * to_int(group.rows.size()) + 4;
   for (const double tick : axis.ticks) out.line(x(tick), top, x(tick), bottom, "grid");
-  for (const Group& group : groups) {
+  for (const BarGroup& group : groups) {
     if (!group.title.empty()) {
       out.text(12, y + 15, "start", fitted(group.title, kLeft + kWide, 11), "strong");
       y += 22;
     } else {
       y += 4;
     }
-    for (const Row& row : group.rows) {
+    for (const BarRow& row : group.rows) {
       out.text(kLeft - 8, y + 15, "end", fitted(row.label, kLeft - 20, 11));
       double at = 0;
       for (const Piece& piece : row.pieces) {
@@ -91,12 +91,12 @@ std::string label_of(const StageGroup& group) {
 Picture breakdown_picture(const std::string& name, const std::vector<NamedPrediction>& predictions) {
   Drawing out(name, "Where a step's time goes");
   Seconds most;
-  std::vector<Group> groups;
-  for (const NamedPrediction& each : predictions) {
-    Group& group = groups.emplace_back();
-    if (predictions.size() > 1) group.title = each.title;
-    most = std::max(most, each.prediction->iteration, std::less<>());
-    for (const StageGroup& stages : stage_groups(*each.prediction)) {
+  std::vector<BarGroup> groups;
+  for (const NamedPrediction& named : predictions) {
+    BarGroup& group = groups.emplace_back();
+    if (predictions.size() > 1) group.title = named.title;
+    most = std::max(most, named.prediction->iteration, std::less<>());
+    for (const StageGroup& stages : stage_groups(*named.prediction)) {
       const StagePrediction& stage = stages.sum;
       const Seconds busy = stage.compute + stage.update + stage.reduce;
       const Seconds all = busy + stage.exposed_transfer + stage.bubble;
@@ -136,14 +136,14 @@ Picture memory_picture(const std::string& name, const std::vector<NamedPredictio
                                                         {"activations, inputs", Fill::Third},
                                                         {"messages, workspace, rest", Fill::Fourth}};
   Bytes most = limit.value_or(Bytes(0));
-  std::vector<Group> groups;
-  for (const NamedPrediction& each : predictions) {
-    Group& group = groups.emplace_back();
-    if (predictions.size() > 1) group.title = each.title;
-    for (const StageGroup& stages : stage_groups(*each.prediction)) {
+  std::vector<BarGroup> groups;
+  for (const NamedPrediction& named : predictions) {
+    BarGroup& group = groups.emplace_back();
+    if (predictions.size() > 1) group.title = named.title;
+    for (const StageGroup& stages : stage_groups(*named.prediction)) {
       const StagePrediction& stage = stages.sum;
       most = std::max(most, stage.memory.total, std::less<>());
-      Row row{label_of(stages), format_bytes(stage.memory.total), {}};
+      BarRow row{label_of(stages), format_bytes(stage.memory.total), {}};
       for (const auto& [words, fill] : kinds) row.pieces.push_back({words, fill, 0});
       Bytes known;
       for (const auto& [part, bytes] : stage.memory.parts) {
@@ -157,8 +157,8 @@ Picture memory_picture(const std::string& name, const std::vector<NamedPredictio
   }
   // A limit far away would make the bars invisible; it is then only named.
   Bytes highest;
-  for (const NamedPrediction& each : predictions) {
-    for (const StageGroup& stages : stage_groups(*each.prediction))
+  for (const NamedPrediction& named : predictions) {
+    for (const StageGroup& stages : stage_groups(*named.prediction))
       highest = std::max(highest, stages.sum.memory.total, std::less<>());
   }
   std::optional<Limit> drawn;
@@ -180,7 +180,7 @@ Picture plan_parts_picture(const std::string& name, const format::PlanList& list
   constexpr std::size_t kMost = 12;
   Drawing out(name, "Where the steps of the plans go");
   Seconds most;
-  Group group;
+  BarGroup group;
   for (std::size_t i = 0; i < list.plans.size() && group.rows.size() < kMost; ++i) {
     const format::ListedPlan& plan = list.plans[i];
     if (!plan.parts) continue;
@@ -208,10 +208,10 @@ Picture plan_parts_picture(const std::string& name, const format::PlanList& list
 Picture actions_picture(const std::string& name, const Comparison& comparison) {
   Drawing out(name, "Predicted and measured actions");
   Seconds most;
-  std::vector<Group> groups;
+  std::vector<BarGroup> groups;
   for (const ActionComparison& action : comparison.actions) {
     most = std::max({most, action.time.predicted, action.time.measured}, std::less<>());
-    Group& group = groups.emplace_back();
+    BarGroup& group = groups.emplace_back();
     group.title = fmt::format("stage {}, {}", action.stage, to_string(action.kind));
     group.rows.push_back(
         {"predicted", format_seconds(action.time.predicted), {{"", Fill::First, action.time.predicted.value}}});

@@ -16,7 +16,7 @@ constexpr double kLeft = 86;
 constexpr double kTop = 20;
 
 /// A logarithmic scale.
-struct Scale {
+struct CurveScale {
   double low = 1;
   double high = 10;
   double begin = 0;  ///< pixel of `low`
@@ -27,7 +27,7 @@ struct Scale {
 };
 
 /// Powers of `base` on the scale, so few that they fit.
-std::vector<double> powers(const Scale& scale, double base) {
+std::vector<double> powers(const CurveScale& scale, double base) {
   const int first = static_cast<int>(std::ceil(std::log(scale.low) / std::log(base) - 1e-9));
   const int last = static_cast<int>(std::floor(std::log(scale.high) / std::log(base) + 1e-9));
   const int every = std::max(1, (last - first + 1 + 7) / 8);
@@ -37,7 +37,7 @@ std::vector<double> powers(const Scale& scale, double base) {
 }
 
 /// Ticks at 1, 2 and 5 times powers of ten, or at powers alone if those are many; more between if those are few.
-std::vector<double> decimal_ticks(const Scale& scale) {
+std::vector<double> decimal_ticks(const CurveScale& scale) {
   if (scale.high / scale.low > 1e3) return powers(scale, 10);
   const bool narrow = scale.high / scale.low < 6;
   std::vector<double> out;
@@ -104,8 +104,8 @@ Picture link_picture(const std::string& name, const Topology& topology) {
       high = std::max(high, point.time.value);
     }
   }
-  const Scale bytes{least / 1.3, most * 1.3, kLeft, kLeft + kWide};
-  const Scale times{low / 1.3, high * 1.3, kTop + kHigh, kTop};
+  const CurveScale bytes{least / 1.3, most * 1.3, kLeft, kLeft + kWide};
+  const CurveScale times{low / 1.3, high * 1.3, kTop + kHigh, kTop};
   for (const double tick : powers(bytes, 4)) {
     out.line(bytes.at(tick), kTop, bytes.at(tick), kTop + kHigh, "grid");
     out.text(bytes.at(tick), kTop + kHigh + 16, "middle", short_bytes(tick), "soft", 10);
@@ -162,8 +162,8 @@ Picture validation_picture(const std::string& name, const Validation& validation
     }
     if (std::ranges::find(models, run.model) == models.end()) models.push_back(run.model);
   }
-  const Scale across{low / 1.25, high * 1.25, kLeft, kLeft + kSize};
-  const Scale up{low / 1.25, high * 1.25, kTop + kSize, kTop};
+  const CurveScale across{low / 1.25, high * 1.25, kLeft, kLeft + kSize};
+  const CurveScale up{low / 1.25, high * 1.25, kTop + kSize, kTop};
   out.clip(kLeft, kTop, kSize, kSize);
   for (const double tick : decimal_ticks(across)) {
     out.line(across.at(tick), kTop, across.at(tick), kTop + kSize, "grid");

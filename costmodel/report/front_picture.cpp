@@ -107,8 +107,8 @@ Picture front_picture(const std::string& name, const format::PlanList& list, std
   out.rect(kLeft, kTop, kWide, kHigh, "class=\"axis\"");
   const std::string rate_unit = list.plans.front().samples_per_s ? "samples/s" : "steps/s";
   std::string caption =
-      "Each mark is a plan, with its number in the list. Lines join the plans that no listed plan beats in throughput, "
-      "memory or devices without being worse in another.";
+      "Each mark is a plan, with its number in the list. Lines join the plans that no listed plan dominates in "
+      "throughput, memory and devices.";
   if (limit) caption += " A plan may use " + format_bytes(*limit) + " of a device.";
   if (memory.begin > 0 || rates.begin > 0)
     caption += fmt::format(" {} {} not begin at 0.",

@@ -56,7 +56,7 @@ class Gap {
   std::vector<std::vector<Part>> lanes_;
 };
 
-struct Column {
+struct LayerColumn {
   int stage = -1;
   std::vector<int> layers;
   double x = 0;
@@ -73,9 +73,9 @@ struct Route {
   int last = -1;          ///< lane in the gap before the destination's column
 };
 
-class Layout {
+class PictureLayout {
  public:
-  Layout(std::string name, const Graph& graph, const Plan* plan)
+  PictureLayout(std::string name, const Graph& graph, const Plan* plan)
       : graph_(graph),
         plan_(plan),
         out_(std::move(name), "Layers of the model"),
@@ -87,7 +87,7 @@ class Layout {
     place();
     frames();
     arrows();
-    for (const Column& column : columns_) {
+    for (const LayerColumn& column : columns_) {
       for (const int layer : column.layers) box(layer);
     }
     const double width = columns_.back().x + kBoxWide + 24 + after_.back().width() + 20;
@@ -112,7 +112,7 @@ class Layout {
     for (const auto& [stage, layers] : by_stage) {
       const std::size_t parts = (layers.size() + longest - 1) / longest;
       for (std::size_t p = 0; p < parts; ++p) {
-        Column& column = columns_.emplace_back();
+        LayerColumn& column = columns_.emplace_back();
         column.stage = stage;
         for (std::size_t i = layers.size() * p / parts; i < layers.size() * (p + 1) / parts; ++i) {
           column_of_[to_index(layers[i])] = columns_.size() - 1;
@@ -260,7 +260,7 @@ class Layout {
   const Plan* plan_;
   Drawing out_;
   std::vector<int> stage_;
-  std::vector<Column> columns_;
+  std::vector<LayerColumn> columns_;
   std::vector<std::size_t> column_of_;
   std::vector<int> row_of_;
   std::vector<Gap> after_;  // by column
@@ -274,7 +274,7 @@ class Layout {
 }  // namespace
 
 Picture layout_picture(const std::string& name, const Graph& graph, const Plan* plan) {
-  return Layout(name, graph, plan).picture();
+  return PictureLayout(name, graph, plan).picture();
 }
 
 Picture layer_bars_picture(const std::string& name, const Graph& graph, const Plan* plan) {

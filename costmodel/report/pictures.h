@@ -67,9 +67,8 @@ struct NamedPrediction {
 [[nodiscard]] Picture cumulative_picture(const std::string& name, const Graph& graph, const Plan* plan);
 
 /// Throughput against peak memory of the plans of a list, numbered as in the list: samples/s if the list has them, else
-/// steps/s. A shape and colour for each number of devices, with a line through the plans that no listed plan beats in
-/// one of throughput, memory and devices without being worse in another; the others are outlines. A line at `limit`.
-/// Precondition: the list has plans.
+/// steps/s. A shape and colour for each number of devices, with a line through the plans that no listed plan dominates
+/// in throughput, memory and devices; the others are outlines. A line at `limit`. Precondition: the list has plans.
 [[nodiscard]] Picture front_picture(const std::string& name, const format::PlanList& list, std::optional<Bytes> limit);
 /// How the plans of a list spend their steps, one bar for each of the first 12 plans that say so. Precondition: one
 /// does.

@@ -41,7 +41,7 @@ const Topology* topology_of(const ReportDocuments& d) { return d.topology ? &d.t
 
 std::vector<NamedPrediction> named(const std::vector<FromFile<Prediction>>& predictions) {
   std::vector<NamedPrediction> out;
-  for (const auto& each : predictions) out.push_back({each.file, &each.value});
+  for (const auto& prediction : predictions) out.push_back({prediction.file, &prediction.value});
   return out;
 }
 
@@ -69,9 +69,9 @@ std::string card(const std::string& figure, const std::string& what, const std::
          (more.empty() ? "" : "<small>" + markup_text(more) + "</small>") + "</div>\n";
 }
 
-std::string prediction_summary(const ReportDocuments& d, const FromFile<Prediction>& each) {
-  const Prediction& p = each.value;
-  std::string out = "<h3>" + markup_text(each.file) + "</h3>\n<div class=\"cards\">\n";
+std::string prediction_summary(const ReportDocuments& d, const FromFile<Prediction>& document) {
+  const Prediction& p = document.value;
+  std::string out = "<h3>" + markup_text(document.file) + "</h3>\n<div class=\"cards\">\n";
   out += card(format_seconds(p.iteration), "predicted step",
               p.low && p.high ? "90 % interval: " + format_seconds(*p.low) + " to " + format_seconds(*p.high) : "");
   if (p.samples_per_s) out += card(fmt::format("{:.4g}", *p.samples_per_s), "samples per second", "");
@@ -107,13 +107,13 @@ std::string prediction_summary(const ReportDocuments& d, const FromFile<Predicti
   return out;
 }
 
-std::string run_summary(const FromFile<Measurement>& each) {
-  const Measurement& m = each.value;
+std::string run_summary(const FromFile<Measurement>& document) {
+  const Measurement& m = document.value;
   const std::size_t steps = m.timeline.steps.size();
   if (steps == 0) return "";
   const std::size_t skipped = std::min<std::size_t>(2, steps - 1);
   const Seconds time = step_time(m.timeline, skipped);
-  std::string out = "<h3>" + markup_text(each.file) + "</h3>\n<div class=\"cards\">\n";
+  std::string out = "<h3>" + markup_text(document.file) + "</h3>\n<div class=\"cards\">\n";
   out += card(format_seconds(time), "measured step",
               fmt::format("median of {}, first {} skipped", count_text(steps - skipped, "step"), skipped));
   if (m.microbatch_samples && time > Seconds(0))
@@ -159,27 +159,26 @@ Section summary(const ReportDocuments& d) {
     if (const std::string text = distrust_text(t); !text.empty())
       out.markup += "<p class=\"warning\">" + markup_text(text) + ".</p>\n";
   }
-  for (const auto& each : d.plans) {
+  for (const auto& plan : d.plans) {
     out.markup += paragraph(markup_text(
-        fmt::format("{}: {}, schedule {}, {} per step.", each.file, count_text(each.value.stages.size(), "stage"),
-                    each.value.schedule, count_text(each.value.microbatches, "microbatch", "microbatches"))));
+        fmt::format("{}: {}, schedule {}, {} per step.", plan.file, count_text(plan.value.stages.size(), "stage"),
+                    plan.value.schedule, count_text(plan.value.microbatches, "microbatch", "microbatches"))));
   }
-  for (const auto& each : d.predictions) out.markup += prediction_summary(d, each);
-  for (const auto& each : d.runs) out.markup += run_summary(each);
+  for (const auto& prediction : d.predictions) out.markup += prediction_summary(d, prediction);
+  for (const auto& run : d.runs) out.markup += run_summary(run);
   return out;
 }
 
 /// What a list is, its plans, and their pictures.
-Section list_section(const ReportDocuments& d, const FromFile<format::PlanList>& each, std::size_t i) {
+Section list_section(const ReportDocuments& d, const FromFile<format::PlanList>& document, std::size_t i) {
   constexpr std::size_t kRows = 30;
   constexpr std::size_t kReplicas = 24;  ///< characters
-  const format::PlanList& list = each.value;
+  const format::PlanList& list = document.value;
   const std::size_t count = list.plans.size();
-  std::string words =
-      list.list == "front"
-          ? fmt::format("{} of which none is better in step, devices or memory without being worse in another",
-                        count_text(count, "plan"))
-          : fmt::format("The {} best plan{} by {}", count, count == 1 ? "" : "s", list.objective);
+  std::string words = list.list == "front"
+                          ? fmt::format("{} that no other plan dominates in step time, devices and peak memory",
+                                        count_text(count, "plan"))
+                          : fmt::format("The {} best plan{} by {}", count, count == 1 ? "" : "s", list.objective);
   words += fmt::format(", of {} that fit in memory; schedule {}, {} per step", list.considered, list.schedule,
                        count_text(list.microbatches, "microbatch", "microbatches"));
   std::string markup = paragraph(markup_text(words) + ".");
@@ -211,7 +210,7 @@ Section list_section(const ReportDocuments& d, const FromFile<format::PlanList>&
   }
   markup += table(titles, rows, 3);
   if (count > kRows) markup += paragraph(fmt::format("And {} more.", count - kRows));
-  Section out{numbered("plans", i), "Plans to choose from: " + each.file, markup, {}};
+  Section out{numbered("plans", i), "Plans to choose from: " + document.file, markup, {}};
   std::optional<Bytes> limit = list.memory_limit;
   if (const Topology* t = topology_of(d); t != nullptr && !limit) limit = t->device.memory;
   out.pictures.push_back(front_picture(numbered("plan-front", i), list, limit));
@@ -219,8 +218,8 @@ Section list_section(const ReportDocuments& d, const FromFile<format::PlanList>&
   return out;
 }
 
-void add_comparison(std::vector<Section>& out, const FromFile<Comparison>& each, std::size_t i) {
-  const Comparison& c = each.value;
+void add_comparison(std::vector<Section>& out, const FromFile<Comparison>& document, std::size_t i) {
+  const Comparison& c = document.value;
   const auto error = c.step.error();
   std::string words =
       fmt::format("Step: predicted {}, measured {}", format_seconds(c.step.predicted), format_seconds(c.step.measured));
@@ -242,7 +241,7 @@ void add_comparison(std::vector<Section>& out, const FromFile<Comparison>& each,
     add(fmt::format("rank {} peak memory", m.rank), format_bytes(m.peak.predicted), format_bytes(m.peak.measured),
         m.peak.error());
   markup += table({"", "predicted", "measured", "error"}, rows);
-  Section section{numbered("comparison", i), "Predicted and measured: " + each.file, markup, {}};
+  Section section{numbered("comparison", i), "Predicted and measured: " + document.file, markup, {}};
   if (!c.actions.empty()) section.pictures.push_back(actions_picture(numbered("actions", i), c));
   out.push_back(std::move(section));
 }
@@ -363,8 +362,8 @@ std::vector<Section> sections(const ReportDocuments& d) {
     const std::optional<Bytes> limit = t != nullptr ? t->device.memory : std::nullopt;
     Section memory{"memory", "Memory", "", {memory_picture("memory-bars", named(d.predictions), limit)}};
     Section scaling{"scaling", "Scaling", "", {}};
-    for (const auto& each : d.predictions) {
-      const Prediction& p = each.value;
+    for (const auto& prediction : d.predictions) {
+      const Prediction& p = prediction.value;
       if (!p.memory_over_time.empty()) {
         memory.pictures.push_back(
             memory_over_time_picture(numbered("memory-course", memory.pictures.size() - 1), p, limit));

@@ -14,7 +14,7 @@ namespace stagecraft::roofline {
 namespace {
 
 /// As datasheets write them: TFLOP/s, GB/s and GB; 0: absent.
-struct Row {
+struct CardRow {
   const char* name;
   const char* short_name;
   double float32, tf32, float16, bfloat16, bandwidth, memory;
@@ -41,7 +41,7 @@ constexpr const char* kB200 = "verda.com/blog/gb300-nvl72-architecture; glennklo
 // As other pages quote it, of a superchip with two GPUs.
 constexpr const char* kGB200 = "nvidia.com/en-us/data-center/gb200-nvl72; halved";
 
-constexpr Row kRows[] = {
+constexpr CardRow kRows[] = {
     {"Tesla V100-SXM2-16GB", "V100-SXM2-16GB", 15.7, 0, 125, 0, 900, 16, kV100},
     {"Tesla V100-SXM2-32GB", "V100-SXM2-32GB", 15.7, 0, 125, 0, 900, 32, kV100},
     {"Tesla V100-PCIE-16GB", "V100-PCIe-16GB", 14, 0, 112, 0, 900, 16, kV100},
@@ -69,7 +69,7 @@ std::optional<FlopsPerSecond> rate(double tera) {
   return FlopsPerSecond(tera * 1e12);
 }
 
-Card card_of(const Row& row) {
+Card card_of(const CardRow& row) {
   return {row.name,
           row.short_name,
           FlopsPerSecond(row.float32 * 1e12),
@@ -119,7 +119,7 @@ std::string tera_text(const std::optional<FlopsPerSecond>& rate) {
 const std::vector<Card>& cards() {
   static const std::vector<Card> all = [] {
     std::vector<Card> out;
-    for (const Row& row : kRows) out.push_back(card_of(row));
+    for (const CardRow& row : kRows) out.push_back(card_of(row));
     return out;
   }();
   return all;

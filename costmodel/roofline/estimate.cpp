@@ -131,9 +131,9 @@ Timing scaled(Seconds time, const Machine& from, const Machine& to, double log_s
 std::optional<Timing> time_on(const Machine& target, const Measured* measured, const Layer& layer, Direction direction,
                               std::int64_t state_values) {
   const std::optional<Work> work = work_of(layer, direction, state_values);
-  const std::optional<Seconds> own = measured ? measured->time(layer, direction) : std::nullopt;
-  if (direction == Direction::Update && !own) return std::nullopt;
-  if (own && *own <= Seconds(0)) return estimated_time(Seconds(0), 0);
+  const std::optional<Seconds> measured_time = measured ? measured->time(layer, direction) : std::nullopt;
+  if (direction == Direction::Update && !measured_time) return std::nullopt;
+  if (measured_time && *measured_time <= Seconds(0)) return estimated_time(Seconds(0), 0);
   if (!measured) {
     if (!work) {
       throw InputError(ErrorKind::NoCountedWork,
@@ -146,9 +146,9 @@ std::optional<Timing> time_on(const Machine& target, const Measured* measured, c
   const Machine& from = measured->machine();
   const double spread = are_alike(from, target) ? kLikeMachines : kUnlikeMachines;
   const Seconds usual = work ? roofline_time(*work, from) : Seconds(0);
-  if (own) {
-    if (usual <= Seconds(0)) return scaled(*own, from, target, spread);
-    return estimated_time(roofline_time(*work, target) * (*own / usual),
+  if (measured_time) {
+    if (usual <= Seconds(0)) return scaled(*measured_time, from, target, spread);
+    return estimated_time(roofline_time(*work, target) * (*measured_time / usual),
                           std::hypot(spread, mix_spread(*work, from, target)));
   }
   if (!work) {

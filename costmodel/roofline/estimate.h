@@ -28,12 +28,12 @@ struct Machine {
 /// as peak_rate.
 [[nodiscard]] Machine machine_of(const Card& card, const std::string& dtype, bool allow_tf32);
 
-/// Time that `work` takes on `machine` at declared efficiencies: 0.85 of the peak rate of ordinary cores, 0.45 of that
+/// Time that `work` takes on `machine` at assumed efficiencies: 0.85 of the peak rate of ordinary cores, 0.45 of that
 /// of tensor cores, 0.8 of the memory's bandwidth. One operator computes while it moves data: the longer of the two.
 /// Several operators run one after the other, each bound by one of the two: the sum of both. The time to start each
 /// operator is added.
 /// Sources: Williams, Waterman & Patterson, CACM 52(4), 2009 (roofline); Narayanan et al., SC 2021, table 1 (44 to 52 %
-/// of the tensor cores' peak in whole training steps). The other two are declared.
+/// of the tensor cores' peak in whole training steps). The other two are assumed.
 [[nodiscard]] Seconds roofline_time(const Work& work, const Machine& machine);
 
 /// Measured times from which the efficiency of layers is learned.
@@ -52,7 +52,7 @@ struct RooflineReference {
 /// stays 0. An update moves 3 + 2 * optimizer_state_values times the parameters; without a measured update there is
 /// none.
 ///
-/// Timing::log_spread, declared: 0.15 with its own factor from a machine with the same kind of cores, 0.3 from one with
+/// Timing::log_spread, assumed: 0.15 with its own factor from a machine with the same kind of cores, 0.3 from one with
 /// other cores or of another kind (processor, GPU), 0.5 without a reference; in quadrature 0.3 more for a factor of the
 /// kind, and log 2 * w * (1 - w) * |r_c - r_m| / (w r_c + (1 - w) r_m), as if the ratio of compute to memory time might
 /// be wrong by a factor of two (w: share of compute in the reference's roofline; r: target over reference). A layer

@@ -24,9 +24,10 @@ std::vector<Action> without_flush(const ScheduleEntry& schedule, const PipelineS
   return out;
 }
 
-ScheduleEntry asynchronous_entry(const std::string& name, Weights weights) {
+ScheduleEntry asynchronous_entry(const std::string& name, const std::string& help, Weights weights) {
   ScheduleEntry entry;
   entry.name = name;
+  entry.help = "asynchronous: 1f1b that never drains, an update after every " + help;
   entry.in_flight_bound = warmup_and_one;
   entry.replicated = true;
   entry.weights = weights;
@@ -40,9 +41,15 @@ ScheduleEntry asynchronous_entry(const std::string& name, Weights weights) {
 }  // namespace
 
 /// Source: Narayanan et al., SOSP 2019.
-ScheduleEntry pipedream_schedule() { return asynchronous_entry("pipedream", Weights::Newest); }
+ScheduleEntry pipedream_schedule() {
+  return asynchronous_entry("pipedream", "backward, or after every round of the replicas (Narayanan et al., SOSP 2019)",
+                            Weights::Newest);
+}
 
 /// Source: Narayanan et al., ICML 2021.
-ScheduleEntry pipedream_2bw_schedule() { return asynchronous_entry("pipedream-2bw", Weights::StepBefore); }
+ScheduleEntry pipedream_2bw_schedule() {
+  return asynchronous_entry("pipedream-2bw", "step, gradients one step late (Narayanan et al., ICML 2021)",
+                            Weights::StepBefore);
+}
 
 }  // namespace stagecraft::scheduling

@@ -22,12 +22,12 @@ int most_own(const PipelineShape& shape, int stage) {
 }
 
 std::vector<Action> one_forward_one_backward(const PipelineShape& shape, int position, int replica) {
-  const std::vector<int> own = own_of(shape, position, replica);
-  const std::size_t warmup = std::min(own.size(), to_index(shape.warmups[to_index(position)]));
+  const std::vector<int> microbatches = own_of(shape, position, replica);
+  const std::size_t warmup = std::min(microbatches.size(), to_index(shape.warmups[to_index(position)]));
   std::vector<Action> out;
-  for (std::size_t i = 0; i < own.size() + warmup; ++i) {
-    if (i < own.size()) out.push_back(compute(ActionKind::Forward, position, own[i]));
-    if (i >= warmup) out.push_back(compute(ActionKind::Backward, position, own[i - warmup]));
+  for (std::size_t i = 0; i < microbatches.size() + warmup; ++i) {
+    if (i < microbatches.size()) out.push_back(compute(ActionKind::Forward, position, microbatches[i]));
+    if (i >= warmup) out.push_back(compute(ActionKind::Backward, position, microbatches[i - warmup]));
   }
   return out;
 }

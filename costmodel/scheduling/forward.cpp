@@ -13,6 +13,7 @@ std::vector<Action> forward_only(const PipelineShape& shape, int position, int r
 
 ScheduleEntry forward_schedule() {
   return {.name = "forward",
+          .help = "forwards only, for evaluation",
           .compute_actions = forward_only,
           .in_flight_bound = [](const PipelineShape&, int) { return 1; },
           .replicated = true,

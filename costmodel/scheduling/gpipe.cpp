@@ -4,10 +4,10 @@ namespace stagecraft::scheduling {
 namespace {
 
 std::vector<Action> gpipe(const PipelineShape& shape, int position, int replica) {
-  const std::vector<int> own = own_of(shape, position, replica);
+  const std::vector<int> microbatches = own_of(shape, position, replica);
   std::vector<Action> out;
-  for (const int m : own) out.push_back(compute(ActionKind::Forward, position, m));
-  for (const int m : own) out.push_back(compute(ActionKind::Backward, position, m));
+  for (const int m : microbatches) out.push_back(compute(ActionKind::Forward, position, m));
+  for (const int m : microbatches) out.push_back(compute(ActionKind::Backward, position, m));
   return out;
 }
 
@@ -15,7 +15,11 @@ std::vector<Action> gpipe(const PipelineShape& shape, int position, int replica)
 
 /// All forwards, then all backwards. Source: Huang et al., NeurIPS 2019.
 ScheduleEntry gpipe_schedule() {
-  return {.name = "gpipe", .compute_actions = gpipe, .in_flight_bound = most_own, .replicated = true};
+  return {.name = "gpipe",
+          .help = "all forwards, then all backwards",
+          .compute_actions = gpipe,
+          .in_flight_bound = most_own,
+          .replicated = true};
 }
 
 }  // namespace stagecraft::scheduling

@@ -51,6 +51,7 @@ void check_groups(const PipelineShape& shape) {
 
 ScheduleEntry interleaved_schedule() {
   return {.name = "interleaved-1f1b",
+          .help = "1f1b with several stages on a rank",
           .compute_actions = interleaved,
           .in_flight_bound = most_in_flight,
           .chunked = true,

@@ -25,12 +25,12 @@ int listed_in_flight(const PipelineShape& shape, int position) {
       if (a.kind == ActionKind::Backward) release.emplace(std::pair(a.stage, a.microbatch), a.kind);
       if (a.kind == ActionKind::WeightGradient) release[{a.stage, a.microbatch}] = a.kind;
     }
-    std::set<std::pair<int, int>> held;
+    std::set<std::pair<int, int>> in_flight;
     for (const Action& a : list) {
-      if (a.kind == ActionKind::Forward) held.insert({a.stage, a.microbatch});
-      most = std::max(most, to_int(held.size()));
+      if (a.kind == ActionKind::Forward) in_flight.insert({a.stage, a.microbatch});
+      most = std::max(most, to_int(in_flight.size()));
       const auto it = release.find({a.stage, a.microbatch});
-      if (it == release.end() || it->second == a.kind) held.erase({a.stage, a.microbatch});
+      if (it == release.end() || it->second == a.kind) in_flight.erase({a.stage, a.microbatch});
     }
   }
   return most;
@@ -40,6 +40,7 @@ int listed_in_flight(const PipelineShape& shape, int position) {
 
 ScheduleEntry listed_schedule() {
   return {.name = "listed",
+          .help = "the action lists of the plan",
           .compute_actions = listed,
           .in_flight_bound = listed_in_flight,
           .replicated = true,

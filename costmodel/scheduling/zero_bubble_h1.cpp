@@ -31,8 +31,11 @@ int most_in_flight(const PipelineShape& shape, int position) {
 }  // namespace
 
 ScheduleEntry zero_bubble_h1_schedule() {
-  return {
-      .name = "zb-h1", .compute_actions = zero_bubble_h1, .in_flight_bound = most_in_flight, .splits_backward = true};
+  return {.name = "zb-h1",
+          .help = "1f1b with weight gradients moved into idle time (Qi et al., ICLR 2024)",
+          .compute_actions = zero_bubble_h1,
+          .in_flight_bound = most_in_flight,
+          .splits_backward = true};
 }
 
 }  // namespace stagecraft::scheduling

@@ -24,7 +24,7 @@ bool carries_gradient(ActionKind kind) {
 }
 
 /// A computation, a reduction, an update or a message, and what must end before it begins.
-struct Node {
+struct PathNode {
   Span span;
   std::vector<int> before;
   bool has_span = false;
@@ -170,7 +170,7 @@ class PathSearch {
       nodes_[to_index(node)].span = span;
       nodes_[to_index(node)].has_span = true;
     }
-    for (const Node& node : nodes_) {
+    for (const PathNode& node : nodes_) {
       if (!node.has_span) wrong();
     }
   }
@@ -208,7 +208,7 @@ class PathSearch {
       if (nodes_[i].span.step <= last) limit[i] = end;
     }
     for (auto it = order_.rbegin(); it != order_.rend(); ++it) {
-      const Node& node = nodes_[to_index(*it)];
+      const PathNode& node = nodes_[to_index(*it)];
       const int ready = latest(node.before);
       if (ready < 0) continue;
       const Seconds begin = limit[to_index(*it)] - (node.span.end - nodes_[to_index(ready)].span.end);
@@ -223,7 +223,7 @@ class PathSearch {
 
   const SimulationInput& in_;
   const BoundPlan& plan_;
-  std::vector<Node> nodes_;
+  std::vector<PathNode> nodes_;
   std::vector<std::vector<int>> of_rank_;                 // all but messages, in the lists' order
   std::vector<int> messages_;                             // by boundary, direction and microbatch
   std::map<std::tuple<int, int, int, bool>, int> sends_;  // (stage, peer, microbatch, gradient)

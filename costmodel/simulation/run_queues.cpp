@@ -23,7 +23,8 @@ RunQueues::RunQueues(int processors, int threads)
 std::size_t RunQueues::where(int thread) const { return to_index(processor_[to_index(thread)]); }
 
 std::size_t RunQueues::shortest() const {
-  const auto queue = std::ranges::min_element(queues_, {}, [](const std::vector<int>& each) { return each.size(); });
+  const auto queue =
+      std::ranges::min_element(queues_, {}, [](const std::vector<int>& threads) { return threads.size(); });
   return static_cast<std::size_t>(queue - queues_.begin());
 }
 

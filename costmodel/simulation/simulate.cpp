@@ -22,7 +22,7 @@ namespace {
 constexpr Seconds kNever(std::numeric_limits<double>::infinity());
 
 /// Where a rank is in its list.
-struct Rank {
+struct RankState {
   std::span<const Action> list;
   std::size_t next = 0;
   Seconds since{};       // it has been at `next`
@@ -84,12 +84,12 @@ class Simulation {
   Seconds& arrival(bool gradient, int boundary, int microbatch) {
     return arrived_[gradient][to_index(boundary) * to_index(microbatches_) + to_index(microbatch)];
   }
-  Rank& at(int rank) { return ranks_[to_index(rank)]; }
-  const Rank& at(int rank) const { return ranks_[to_index(rank)]; }
+  RankState& at(int rank) { return ranks_[to_index(rank)]; }
+  const RankState& at(int rank) const { return ranks_[to_index(rank)]; }
   bool has_ended(int rank) const { return at(rank).next >= at(rank).list.size(); }
   double actions_done() const {
     double done = 0;
-    for (const Rank& rank : ranks_) done += static_cast<double>(rank.next);
+    for (const RankState& rank : ranks_) done += static_cast<double>(rank.next);
     return done / static_cast<double>(action_count(in_));
   }
 
@@ -119,7 +119,7 @@ class Simulation {
   Timeline timeline() {
     Timeline out;
     out.ranks = ranks();
-    for (const Rank& rank : ranks_) out.stage_of_rank.push_back(rank.list.empty() ? -1 : rank.list.front().stage);
+    for (const RankState& rank : ranks_) out.stage_of_rank.push_back(rank.list.empty() ? -1 : rank.list.front().stage);
     Seconds start;
     for (int step = 0; step < in_.steps; ++step) {
       const Seconds end = std::max(start, step_ends_[to_index(step)]);
@@ -209,7 +209,7 @@ class Simulation {
     at(rank).runs = true;
     hosts_.take(rank, flows_.start({.kind = Task::Kind::Compute, .owner = rank}, cost));
     // With many ranks, the rest of its list is not in the caches any more when it goes on.
-    const Rank& one = at(rank);
+    const RankState& one = at(rank);
     __builtin_prefetch(one.list.data() + std::min(one.next + 4, one.list.size()));
   }
   void computed(int rank, Seconds started) {
@@ -443,16 +443,16 @@ class Simulation {
     for (int group = 0; group < reduces_.count(); ++group)
       out.counts.push_back(static_cast<std::int64_t>(reduces_.waiting(group)));
     flows_.visit_in_order([&](const Flow& flow, Seconds end) {
-      for (const int each : {static_cast<int>(flow.task.kind), flow.task.owner, static_cast<int>(flow.task.part),
-                             flow.ports.egress, flow.ports.ingress})
-        out.counts.push_back(each);
+      for (const int number : {static_cast<int>(flow.task.kind), flow.task.owner, static_cast<int>(flow.task.part),
+                               flow.ports.egress, flow.ports.ingress})
+        out.counts.push_back(number);
       out.times.push_back(end - out.now);
       out.times.push_back(flow.started - out.now);
       out.rates.push_back(flow.rate);
     });
   }
   void append_rank(int id, Snapshot& out) {
-    const Rank& rank = at(id);
+    const RankState& rank = at(id);
     out.next.push_back(rank.next);
     out.counts.push_back(rank.runs);
     out.counts.push_back(rank.waits);
@@ -516,7 +516,7 @@ class Simulation {
   ReduceGroups reduces_;
   RankSpans spans_;
   std::vector<Seconds> step_ends_;
-  std::vector<Rank> ranks_;
+  std::vector<RankState> ranks_;
   int continuing_ = -1;              // the rank whose thread goes on with its list at this moment
   std::vector<Seconds> arrived_[2];  // [gradient], by boundary and microbatch
   std::vector<bool> done_[2];        // [gradient], by stage and microbatch

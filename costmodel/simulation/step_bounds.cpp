@@ -99,7 +99,7 @@ class StepNumbers {
   [[nodiscard]] Seconds finish() const;
   [[nodiscard]] Seconds phase(bool backward, int microbatches, bool replicas) const;
   [[nodiscard]] Seconds phases() const;
-  [[nodiscard]] Seconds chain(int microbatches, Seconds held) const;
+  [[nodiscard]] Seconds chain(int microbatches, Seconds weight_gradients) const;
   [[nodiscard]] Seconds periodic() const;
   [[nodiscard]] Seconds interleaved() const;
   [[nodiscard]] Seconds first_message() const;
@@ -322,11 +322,11 @@ Seconds StepNumbers::one_after_the_other() const {
   for (int s = 0; s < plan_.stages(); ++s) {
     const StageNumbers& stage = at(s);
     const StageCost& cost = in_.stages[to_index(s)];
-    Seconds each = stage.forward + stage.backward + stage.weights;
+    Seconds microbatch_time = stage.forward + stage.backward + stage.weights;
     if (plan_.schedule().needs_lists)
-      each =
+      microbatch_time =
           stage.forward + std::max(cost.whole_backward.value_or(cost.backward), cost.backward + cost.weight_gradient);
-    out += static_cast<double>(microbatches_) * each + reduce_of(s) + buckets_of(s);
+    out += static_cast<double>(microbatches_) * microbatch_time + reduce_of(s) + buckets_of(s);
     if (plan_.schedule().trains) out += static_cast<double>(stage.replicas) * cost.update;
   }
   for (const MessageHop& hop : hops_)
@@ -345,10 +345,10 @@ Seconds StepNumbers::computed() const {
   if (replicas == 0 || !warms_up()) return out;
   // Replica q of each stage has the microbatches of replica q of all others: pipelines that do not meet.
   const int most_own = (microbatches_ + replicas - 1) / replicas;
-  Seconds held;  // weight gradients after the last backward
+  Seconds weight_gradients;  // weight gradients after the last backward
   for (int s = 0; s < plan_.stages(); ++s)
-    held = std::max(held, static_cast<double>(std::min(s, most_own)) * at(s).weights);
-  return std::min(out, chain(most_own, held));
+    weight_gradients = std::max(weight_gradients, static_cast<double>(std::min(s, most_own)) * at(s).weights);
+  return std::min(out, chain(most_own, weight_gradients));
 }
 
 /// What follows all other computations: sums and updates.
@@ -415,11 +415,11 @@ Seconds StepNumbers::first_message() const {
 /// ends at stage e has M + s - e, one of each of these stages. A message that leaves an action belongs to it; one that
 /// waits for its lane, or for its receiver to come to the message before it, skips a level, which has room for it.
 /// A weight gradient comes after a backward that a chain leaves to the next action of its rank.
-Seconds StepNumbers::chain(int microbatches, Seconds held) const {
+Seconds StepNumbers::chain(int microbatches, Seconds weight_gradients) const {
   const auto forward = [](const StageNumbers& stage) { return stage.forward + stage.out; };
   const auto backward = [](const StageNumbers& stage) { return stage.backward + std::max(stage.back, stage.weights); };
   return sum(forward) + sum(backward) + static_cast<double>(microbatches - 1) * (most(forward) + most(backward)) +
-         held + first_message();
+         weight_gradients + first_message();
 }
 
 /// The chains of interleaved stages: forward number k of the rank at position d has level k + d, backward number k
@@ -482,25 +482,26 @@ Bracket StepNumbers::mean_step() const {
   const StepWindow window = plan_.step_window();
   const double steps = window.last - window.first;
   const int count = microbatches_ * (window.last - window.first);
-  const bool each = plan_.schedule().weights == Weights::Newest;  // an update after each backward
+  const bool updates_each_microbatch = plan_.schedule().weights == Weights::Newest;  // an update after each backward
   const auto update = [this](const StageNumbers& stage) {
-    return in_.stages[static_cast<std::size_t>(&stage - stages_.data())].update;
+    return in_.stages[to_index(&stage - stages_.data())].update;
   };
   Seconds low;
-  const double own = std::max(0, count - at(0).warmup - 1);
+  const double chained_microbatches = std::max(0, count - at(0).warmup - 1);
   if (chained()) {
     low = most([&](const StageNumbers& stage) {
-      return own * (stage.forward + stage.backward) + (each ? own : steps - 1) * update(stage);
+      return chained_microbatches * (stage.forward + stage.backward) +
+             (updates_each_microbatch ? chained_microbatches : steps - 1) * update(stage);
     });
   }
   if (!warms_up()) return {low / steps, kUnbounded};
   const auto forward = [](const StageNumbers& stage) { return stage.forward + stage.out; };
   const auto backward = [&](const StageNumbers& stage) {
-    return stage.backward + (each ? std::max(stage.back, update(stage)) : stage.back);
+    return stage.backward + (updates_each_microbatch ? std::max(stage.back, update(stage)) : stage.back);
   };
   const double more = count - 1;
   Seconds high = sum(forward) + sum(backward) + (more + at(0).warmup) * most(forward) + more * most(backward);
-  if (!each) high += (steps + 1) * most(update);
+  if (!updates_each_microbatch) high += (steps + 1) * most(update);
   Seconds message;
   for (const MessageHop& hop : hops_) message = std::max(message, hop.longest());
   return {low / steps, (high + message) / steps};

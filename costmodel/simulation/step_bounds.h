@@ -7,8 +7,8 @@
 
 namespace stagecraft {
 
-/// Lower and upper end of the step that simulate() gives, from sums and maxima over stages and boundaries; no list is
-/// replayed. The step of an asynchronous schedule is the mean of BoundPlan::step_window. Both ends hold in both
+/// Lower and upper bounds of the step that simulate() gives, from sums and maxima over stages and boundaries; no list
+/// is replayed. The step of an asynchronous schedule is the mean of BoundPlan::step_window. Both bounds hold in both
 /// TransferModes, with messages that share ports, any boundaries, replicas, buckets, reduces and updates.
 /// Absent where ranks share a host or messages take processor time, and for an asynchronous schedule whose stages sum
 /// gradients. Precondition: the lists are those of BoundPlan::action_lists with a prefetch of 2 or more.

@@ -30,7 +30,7 @@ std::optional<std::string> program_of(const std::vector<fs::path>& places, const
 }
 
 /// How the user called us, for commands to be typed: through scripts/stagecraft, or by the program's own name.
-std::string call_of(const std::string& own, const std::string& verb, bool elsewhere) {
+std::string call_of(const std::string& called_as, const std::string& verb, bool elsewhere) {
   const auto word = [&](const std::string& called) {
     const bool relative = called.find('/') != std::string::npos && !called.starts_with('/');
     return stagecraft::project::shell_line(
@@ -38,7 +38,8 @@ std::string call_of(const std::string& own, const std::string& verb, bool elsewh
   };
   if (const std::string front = variable("STAGECRAFT_FRONT"); !front.empty()) return word(front) + " " + verb;
   const std::string name = "stagecraft-auto";
-  if (own.ends_with(name)) return word(own.substr(0, own.size() - name.size()) + "stagecraft-" + verb);
+  if (called_as.ends_with(name))
+    return word(called_as.substr(0, called_as.size() - name.size()) + "stagecraft-" + verb);
   return word((own_folder() / ("stagecraft-" + verb)).string());
 }
 
@@ -51,7 +52,7 @@ int main(int argc, char** argv) {
   const auto step = stagecraft::one_of("step", stagecraft::project::step_names());
   return stagecraft::run_tool(
       {"auto",
-       "Carries out a project file: profile, links, plan, predict, run, compare, report. Steps whose inputs have not "
+       "Runs a project: profile, links, plan, predict, run, compare, report. Steps whose inputs have not "
        "changed are skipped, so the command resumes where it stopped.",
        "stagecraft auto stagecraft.toml\n"
        "  stagecraft auto gpt.toml --until predict\n"
@@ -79,11 +80,12 @@ int main(int argc, char** argv) {
         if (untrusted) project.given["cluster"]["accept_untrusted"] = true;
         const fs::path folder = fs::path(path).parent_path();
         const bool elsewhere = !folder.empty() && folder != ".";
-        const std::string own = argv[0];
-        options.shown = call_of(own, "auto", false);
+        const std::string called_as = argv[0];
+        options.shown = call_of(called_as, "auto", false);
         if (path != "stagecraft.toml") options.shown += " " + stagecraft::project::shell_line({path});
         std::map<std::string, std::string> calls;
-        for (const std::string& verb : stagecraft::project::step_names()) calls[verb] = call_of(own, verb, elsewhere);
+        for (const std::string& verb : stagecraft::project::step_names())
+          calls[verb] = call_of(called_as, verb, elsewhere);
         options.call = [&calls](const std::string& verb) { return calls.at(verb); };
         std::vector<fs::path> places{own_folder()};
         if (const std::string first = variable("STAGECRAFT_BIN"); !first.empty())

@@ -97,8 +97,7 @@ int main(int argc, char** argv) {
           std::cerr
               << "note: there is only one plan, so the error is that of the runs from which the factors were learned\n";
         }
-        if (calibration.width_is_declared)
-          std::cerr << "note: too few plans to learn the interval; it is declared as 15 %\n";
+        if (calibration.width_is_declared) std::cerr << "note: too few plans to learn the interval; assuming 15 %\n";
         return 0;
       });
 }

@@ -70,7 +70,7 @@ int main(int argc, char** argv) {
   return stagecraft::run_tool(
       {"compare",
        "Compares a prediction with a measured run, two predictions, or two measured runs: step, actions of each stage, "
-       "bubble, memory. Which of two plans is faster, and how likely, is what stagecraft diff says.",
+       "idle time, memory. To find out which of two plans is faster, and how likely that is, use stagecraft diff.",
        "stagecraft compare prediction.json measured.json\n"
        "  stagecraft compare prediction.json measured.json --gantt\n"
        "  stagecraft compare prediction.json other-prediction.json"},
@@ -79,15 +79,16 @@ int main(int argc, char** argv) {
         app.add_option("FIRST", first_path,
                        "prediction.json of stagecraft predict, or measured.json of stagecraft run; - is standard input")
             ->required();
-        app.add_option("SECOND", second_path, "likewise; figures of two alike are changes from FIRST to SECOND")
+        app.add_option("SECOND", second_path,
+                       "the same; two predictions, or two runs, are shown as changes from FIRST to SECOND")
             ->required();
         app.add_option("--skip", skip, "number of measured steps to skip at the start")
             ->capture_default_str()
             ->transform(stagecraft::integer<std::size_t>(0));
         CLI::Option* const document =
             app.add_flag("--json", json,
-                         "a stagecraft.comparison document, or a stagecraft.change document of two alike, instead of a "
-                         "table");
+                         "print a stagecraft.comparison document, or stagecraft.change for two predictions or two "
+                         "runs, instead of a table");
         app.add_flag("--gantt", gantt,
                      "also print a step of each as a timeline in text, as wide as the terminal; of a run, the step "
                      "whose time is nearest to the median")

@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
   return stagecraft::run_tool(
       {"doctor",
        "Finds likely mistakes in graphs, topologies, plans and measured timelines: numbers in the wrong unit, "
-       "measurements that cannot be believed, files that do not belong together.",
+       "implausible measurements, files that do not belong together.",
        "stagecraft doctor graph.json topology.json plan.json\n  stagecraft doctor --strict topology.json\n\n"
        "Checks:\n" +
            stagecraft::doctor::checks_text()},

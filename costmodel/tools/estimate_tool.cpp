@@ -35,7 +35,7 @@ struct DeviceOptions {
   double bandwidth = 0;
 };
 
-struct Options {
+struct EstimateOptions {
   std::string graph;
   std::string output;
   std::string from_profile;
@@ -100,7 +100,7 @@ std::string profile_command(const Graph& graph, const std::string& option, const
 }
 
 /// What to do if nothing is known of a layer of `graph`; `unused` says why there are times that do not count.
-std::string remedy(const Options& o, const Graph& graph, const std::string& unused) {
+std::string remedy(const EstimateOptions& o, const Graph& graph, const std::string& unused) {
   std::string out = unused.empty() ? "; " : fmt::format(": {}; or ", unused);
   out += "count them with " + profile_command(graph, "--structure", has_times(graph) ? "structure.json" : o.graph);
   return unused.empty() ? out + ", or give a measured profile of the same model as --from-profile" : out;
@@ -118,7 +118,7 @@ bool has_other_layers(const Graph& graph, const Graph& profile) {
 bool has_work(const stagecraft::Layer& layer) { return layer.forward_work && layer.backward_work; }
 
 /// What is missing where operations and bytes were not counted, though there is an estimate.
-void note_missing_work(const Options& o, const Graph& graph, const std::optional<RooflineReference>& reference,
+void note_missing_work(const EstimateOptions& o, const Graph& graph, const std::optional<RooflineReference>& reference,
                        std::vector<std::string>& notes) {
   const auto bare = std::ranges::count_if(
       graph.layers, [](const stagecraft::Layer& layer) { return !is_input(layer) && !has_work(layer); });
@@ -132,15 +132,15 @@ void note_missing_work(const Options& o, const Graph& graph, const std::optional
       has_other_layers(graph, reference->graph)) {
     notes.push_back(fmt::format(
         "{} has no counted operations and bytes, so it does not say how efficient its device is: layers that are not "
-        "in it get the declared efficiencies",
+        "in it get the assumed efficiencies",
         o.from_profile));
   }
 }
 
 /// The profile with the measured times, if there is one, and its device; `notes` says what was assumed, `unused` why
 /// measured times are not used.
-std::optional<RooflineReference> reference_of(const Options& o, const Graph& graph, std::vector<std::string>& notes,
-                                              std::string& unused) {
+std::optional<RooflineReference> reference_of(const EstimateOptions& o, const Graph& graph,
+                                              std::vector<std::string>& notes, std::string& unused) {
   const std::string path = o.from_profile.empty() ? o.graph : o.from_profile;
   RooflineReference out{o.from_profile.empty() ? graph : stagecraft::format::read_graph(path), {}};
   if (!has_times(out.graph)) {
@@ -149,7 +149,7 @@ std::optional<RooflineReference> reference_of(const Options& o, const Graph& gra
           stagecraft::ErrorKind::NoTimes,
           path + ": has no measured times; measure the model with " + profile_command(out.graph, "", path));
     }
-    notes.emplace_back("the graph has no times: efficiencies are the declared ones");
+    notes.emplace_back("the graph has no times: efficiencies are assumed");
     return std::nullopt;
   }
   if (out.graph.estimate)
@@ -212,7 +212,7 @@ void print(const Graph& graph, const Machine& target, const std::optional<Roofli
 }
 
 /// The graph at another microbatch size.
-int resize(const Options& o) {
+int resize(const EstimateOptions& o) {
   if (!o.target.name.empty() || !o.from_profile.empty()) {
     throw CLI::ValidationError("--microbatch",
                                "makes times of the same device; estimate those of another device from its output");
@@ -246,7 +246,7 @@ int resize(const Options& o) {
   return 0;
 }
 
-int run(const Options& o) {
+int run(const EstimateOptions& o) {
   if (o.list) {
     stagecraft::format::write_text("-", stagecraft::roofline::cards_text());
     return 0;
@@ -280,19 +280,23 @@ int run(const Options& o) {
   return 0;
 }
 
-void add_device_options(CLI::App& app, const std::string& prefix, const std::string& whose, DeviceOptions& o) {
-  app.add_option(prefix + "math", o.math, "float32 or tf32: what GPUs use for float32 " + whose)
+/// `device`: what the help calls it; `math`: its default.
+void add_device_options(CLI::App& app, const std::string& prefix, const std::string& device, const std::string& math,
+                        DeviceOptions& o) {
+  app.add_option(prefix + "math", o.math,
+                 fmt::format("float32 arithmetic on {}: float32 or tf32 (default: {})", device, math))
       ->check(stagecraft::one_of("math", {"float32", "tf32"}));
-  app.add_option(prefix + "peak-flops-per-s", o.peak, "peak rate, if not that of the table")
+  app.add_option(prefix + "peak-flops-per-s", o.peak, fmt::format("peak rate of {} (default: from the table)", device))
       ->transform(stagecraft::number_above(0));
-  app.add_option(prefix + "memory-bandwidth-bytes-per-s", o.bandwidth, "memory bandwidth, if not that of the table")
+  app.add_option(prefix + "memory-bandwidth-bytes-per-s", o.bandwidth,
+                 fmt::format("memory bandwidth of {} (default: from the table)", device))
       ->transform(stagecraft::number_above(0));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options o;
+  EstimateOptions o;
   return stagecraft::run_tool(
       {"estimate",
        "Estimates a graph's times on a device that you do not have, from its times on another device or from "
@@ -321,12 +325,13 @@ int main(int argc, char** argv) {
                        "profile from which each layer's efficiency is learned; default: GRAPH, if it has times")
             ->type_name("FILE");
         app.add_option("--from-device", o.source.name,
-                       "device of those times, if the profile's name for it is not in the table");
-        add_device_options(app, "--", "on the device; default: as the times that it starts from", o.target);
-        add_device_options(app, "--from-", "in those times; default: as the profile says, else float32", o.source);
+                       "device that was profiled, if the profile's name for it is not in the table");
+        add_device_options(app, "--", "the target device", "as in the profile", o.target);
+        add_device_options(app, "--from-", "the device that was profiled", "as the profile says, else float32",
+                           o.source);
         app.add_option("--operator-s", o.operator_s, "seconds to start an operator; default: 5e-6 on a GPU, else 2e-6")
             ->transform(stagecraft::number_from(0, 1));
-        app.add_option("--host-processors", o.host_processors, "processors of the device's host, for a processor")
+        app.add_option("--host-processors", o.host_processors, "CPUs of the host, if the target is a CPU")
             ->transform(stagecraft::integer(1));
         app.add_flag("--list", o.list, "print the table of cards and exit");
         stagecraft::add_force_option(app, o.force);

@@ -67,7 +67,7 @@ void check_option(const std::string& name, const std::string& option, bool given
 }
 
 /// The command line.
-struct Request {
+struct ExportRequest {
   std::string format;
   std::string input;
   std::string output = "-";
@@ -79,7 +79,7 @@ struct Request {
   stagecraft::interchange::PlanTextOptions options;
 };
 
-void check_usage(const Request& request) {
+void check_usage(const ExportRequest& request) {
   std::vector<std::string> names;
   for (const auto& format : graph_formats()) names.push_back(format.name);
   names.insert(names.end(), {kHostList, kRankFile});
@@ -111,7 +111,7 @@ void check_usage(const Request& request) {
   }
 }
 
-void export_plan(Request& request, const PlanFormat& format) {
+void export_plan(ExportRequest& request, const PlanFormat& format) {
   const std::vector<std::string> inputs{request.input, request.graph};
   const bool folder = !format.kinds.empty() && request.kind.empty();
   if (folder) {
@@ -147,7 +147,7 @@ void export_plan(Request& request, const PlanFormat& format) {
 }
 
 /// Writes where the ranks of a plan run.
-void export_places(const Request& request) {
+void export_places(const ExportRequest& request) {
   const bool list = request.format == kHostList;
   stagecraft::format::check_outputs({request.input, request.hosts},
                                     {{request.output, list ? "host list" : "rank file"}}, request.force);
@@ -166,7 +166,7 @@ void export_places(const Request& request) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Request request;
+  ExportRequest request;
   return stagecraft::run_tool(
       {"export", "Converts a graph or plan to another program's format. Formats: " + known_formats() + ".",
        "stagecraft export pipedream graph.json -o graph.txt\n"

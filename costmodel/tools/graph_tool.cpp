@@ -58,9 +58,9 @@ stagecraft::Graph graph_of_model(const std::string& model, const std::vector<std
   const std::string profile =
       (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "stagecraft-profile").string();
   std::vector<std::string> words{profile, model, "--structure", "--without-work", "-o", output};
-  for (const std::string& each : set) {
+  for (const std::string& setting : set) {
     words.emplace_back("--set");
-    words.push_back(each);
+    words.push_back(setting);
   }
   const int status = stagecraft::project::run_program(
       words, "\"" + model + "\" is not a graph file, and " + profile + ", which draws models, is missing");

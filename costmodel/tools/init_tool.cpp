@@ -61,7 +61,7 @@ int main(int argc, char** argv) {
   bool force = false;
   return stagecraft::run_tool(
       {"init",
-       "Writes a project file with comments: model, data, cluster, limits, training. stagecraft auto carries it out.",
+       "Writes a project file with comments: model, data, cluster, limits, training. stagecraft auto runs the project.",
        "stagecraft init --from gpt layers=4 width=256 heads=4 --devices 2\n"
        "  stagecraft init gpt.toml --from model.pt2 --data tensors:train.safetensors\n"
        "  stagecraft init --from resnet50 --topology example:dgx-h100 --estimate H100-SXM"},

@@ -4,7 +4,7 @@
 #include <variant>
 
 #include "costmodel/format/json.h"
-#include "partitioner/strategy.h"
+#include "partitioner/strategies/strategies.h"
 
 // plan_and_predict GRAPH TOPOLOGY MICROBATCHES: plans, and prints each stage and the predicted step.
 int main(int argc, char** argv) {

@@ -4,7 +4,7 @@
 
 #include "executor/model/blocks.h"
 #include "executor/run/run.h"
-#include "partitioner/strategy.h"
+#include "partitioner/strategies/strategies.h"
 #include "profiler/profile.h"
 
 using namespace stagecraft;

@@ -89,8 +89,8 @@ class OrderedReducing : public Reducing {
     few_ = values_.numel() * static_cast<std::int64_t>(members.size()) <= kFewValues;
     if (few_) {
       // Every rank sends everything and computes the sum itself: one round instead of two.
-      const at::Tensor own = values_.clone();
-      round_.emplace(channel, members, tag, own, [&](std::int64_t) -> const at::Tensor& { return own; });
+      const at::Tensor copy = values_.clone();
+      round_.emplace(channel, members, tag, copy, [&](std::int64_t) -> const at::Tensor& { return copy; });
     } else {
       const Chunks chunks(channel, values_, members);
       round_.emplace(channel, members, tag, chunks[chunks.mine], [&](std::int64_t i) { return chunks[i]; });
@@ -206,13 +206,13 @@ void all_gather(Channel& channel, at::Tensor& values, const std::vector<int>& me
   const Chunks chunks(channel, values, members);
   if (chunks.members == 1) return;
   // A separate tensor: on the local channel, others may still read it after this call returns.
-  const at::Tensor own = chunks[chunks.mine].clone();
+  const at::Tensor chunk = chunks[chunks.mine].clone();
   std::vector<std::unique_ptr<Sending>> sends;
   std::vector<std::unique_ptr<Receiving>> receives;
   for (std::int64_t i = 0; i < chunks.members; ++i) {
     if (i == chunks.mine) continue;
     receives.push_back(channel.receive(spec_of(chunks[i]), members[to_index(i)], tag));
-    sends.push_back(channel.send(own, members[to_index(i)], tag));
+    sends.push_back(channel.send(chunk, members[to_index(i)], tag));
   }
   for (std::int64_t i = 0, next = 0; i < chunks.members; ++i) {
     if (i != chunks.mine) chunks[i].copy_(receives[to_index(next++)]->wait());

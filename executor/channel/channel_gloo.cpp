@@ -18,7 +18,6 @@
 
 #include "executor/channel/announced.h"
 #include "executor/channel/channel_checks.h"
-#include "executor/channel/channels.h"
 #include "executor/channel/control_tags.h"
 #include "executor/channel/peer_proof.h"
 #include "executor/channel/tensor_header.h"
@@ -73,7 +72,7 @@ struct Line {
     std::string told;
     try {
       if (store->check({kAbortKey})) told = meeting::printable(store->get_to_str(kAbortKey));
-    } catch (const std::exception&) {  // the meeting point has disappeared too; the lost peer is what matters
+    } catch (const std::exception&) {  // the rendezvous server has disappeared too; the lost peer is what matters
     }
     if (!told.empty()) throw meeting::PeerError(told, meeting::PeerError::Cause::Peer);
     throw meeting::PeerError(fmt::format("rank {} lost rank {} {}: {}", rank, peer, doing, short_text(error)),
@@ -377,7 +376,7 @@ class GlooChannel : public Channel {
   std::unordered_map<std::uint64_t, Inlet<GlooIncoming>> in_;
 };
 
-/// The interface that GLOO_SOCKET_IFNAME names, else the given address or the one on the route to the meeting point.
+/// The interface that GLOO_SOCKET_IFNAME names, else the given address or that on the route to the rendezvous server.
 std::shared_ptr<gloo::transport::Device> make_device(const meeting::LaunchInfo& launch) {
   if (const char* name = std::getenv("GLOO_SOCKET_IFNAME")) {
     return c10d::ProcessGroupGloo::createDeviceForInterface(name);

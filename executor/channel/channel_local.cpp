@@ -18,7 +18,6 @@
 
 #include "costmodel/index.h"
 #include "executor/channel/channel_checks.h"
-#include "executor/channel/channels.h"
 #include "executor/channel/control_tags.h"
 
 namespace stagecraft::channel {

@@ -20,8 +20,9 @@ std::string to_string(const NcclCall& call) {
 
 int NcclProgram::reduction(const std::vector<int>& members, int tag) const {
   for (std::size_t c = 0; c < communicators.size(); ++c) {
-    const CommunicatorPlan& each = communicators[c];
-    if (each.reduces && each.ranks == members && std::ranges::binary_search(each.tags, tag)) return to_int(c);
+    const CommunicatorPlan& communicator = communicators[c];
+    if (communicator.reduces && communicator.ranks == members && std::ranges::binary_search(communicator.tags, tag))
+      return to_int(c);
   }
   return -1;
 }
@@ -29,11 +30,12 @@ int NcclProgram::reduction(const std::vector<int>& members, int tag) const {
 int assign_rounds(std::vector<CommunicatorPlan>& communicators) {
   std::map<int, std::set<int>> taken;  // rounds, by rank
   int rounds = 0;
-  for (CommunicatorPlan& each : communicators) {
-    each.round = 0;
-    while (std::ranges::any_of(each.ranks, [&](int rank) { return taken[rank].contains(each.round); })) ++each.round;
-    for (const int rank : each.ranks) taken[rank].insert(each.round);
-    rounds = std::max(rounds, each.round + 1);
+  for (CommunicatorPlan& communicator : communicators) {
+    communicator.round = 0;
+    while (std::ranges::any_of(communicator.ranks, [&](int rank) { return taken[rank].contains(communicator.round); }))
+      ++communicator.round;
+    for (const int rank : communicator.ranks) taken[rank].insert(communicator.round);
+    rounds = std::max(rounds, communicator.round + 1);
   }
   std::ranges::stable_sort(communicators, {}, &CommunicatorPlan::round);
   return rounds;
@@ -71,7 +73,7 @@ std::string find_mismatch(const NcclProgram& program) {
   for (std::size_t c = 0; c < calls.size(); ++c) {
     const CommunicatorPlan& communicator = program.communicators[c];
     const std::vector<const NcclCall*>& first = calls[c][communicator.ranks.front()];
-    for (const auto& [rank, own] : calls[c]) {
+    for (const auto& [rank, called] : calls[c]) {
       const auto place = std::ranges::find(communicator.ranks, rank);
       if (place == communicator.ranks.end())
         return fmt::format("{}: rank {} calls it but is not a member", communicator.name, rank);
@@ -79,17 +81,17 @@ std::string find_mismatch(const NcclProgram& program) {
       const auto wanted = communicator.reduces ? NcclCall::Kind::AllReduce
                           : front              ? NcclCall::Kind::Send
                                                : NcclCall::Kind::Receive;
-      for (std::size_t i = 0; i < std::max(own.size(), first.size()); ++i) {
+      for (std::size_t i = 0; i < std::max(called.size(), first.size()); ++i) {
         const auto text = [&](const std::vector<const NcclCall*>& list) {
           if (i >= list.size()) return std::string("nothing");
           return (list[i]->kind == NcclCall::Kind::AllReduce ? "an " : "a ") + to_string(*list[i]) +
                  (list[i]->joins ? ", grouped with the call before it" : "");
         };
-        const bool same = i < own.size() && i < first.size() && own[i]->kind == wanted &&
-                          bytes_of(*own[i]) == bytes_of(*first[i]) && own[i]->joins == first[i]->joins;
+        const bool same = i < called.size() && i < first.size() && called[i]->kind == wanted &&
+                          bytes_of(*called[i]) == bytes_of(*first[i]) && called[i]->joins == first[i]->joins;
         if (same) continue;
         return fmt::format("{}, call {}: rank {} has {}, rank {} has {}", communicator.name, i + 1,
-                           communicator.ranks.front(), text(first), rank, text(own));
+                           communicator.ranks.front(), text(first), rank, text(called));
       }
     }
     if (first.empty()) continue;

@@ -22,8 +22,8 @@ inline void one_round_barrier(Channel& channel) {
     receives.push_back(channel.receive(spec_of(token), peer, kBarrierTag));
     sends.push_back(channel.send(token, peer, kBarrierTag));
   }
-  for (const auto& each : receives) (void)each->wait();
-  for (const auto& each : sends) each->wait();
+  for (const auto& receive : receives) (void)receive->wait();
+  for (const auto& send : sends) send->wait();
 }
 
 }  // namespace stagecraft::channel

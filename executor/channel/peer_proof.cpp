@@ -43,15 +43,15 @@ std::string proof(const std::string& key, int from, int to, const std::string& n
 }  // namespace
 
 void prove_to_each_other(Channel& channel, const std::string& key) {
-  const int own = channel.rank();
+  const int rank = channel.rank();
   const std::string nonce = meeting::random_secret();
   const auto nonces = swap_texts(channel, nonce.size(), [&](int) -> const std::string& { return nonce; });
   const auto proofs =
-      swap_texts(channel, nonce.size(), [&](int peer) { return proof(key, own, peer, nonces.at(peer)); });
+      swap_texts(channel, nonce.size(), [&](int peer) { return proof(key, rank, peer, nonces.at(peer)); });
   for (const auto& [peer, shown] : proofs) {
-    if (meeting::same_authenticator(shown, proof(key, peer, own, nonce))) continue;
+    if (meeting::same_authenticator(shown, proof(key, peer, rank, nonce))) continue;
     throw meeting::PeerError(
-        fmt::format("rank {}: the peer that connected as rank {} does not know the run's secret", own, peer));
+        fmt::format("rank {}: the peer that connected as rank {} does not know the run's secret", rank, peer));
   }
 }
 

@@ -53,12 +53,12 @@ device::ProcessorReport to_report(const at::Tensor& tensor, int rank) {
 
 std::vector<ProcessorUse> gather_processor_use(Channel& channel, const device::ProcessorMoment& before,
                                                const device::ProcessorMoment& after) {
-  const device::ProcessorReport own = device::processor_report(before, after);
+  const device::ProcessorReport report = device::processor_report(before, after);
   if (channel.rank() != 0) {
-    channel.send(to_tensor(own), 0, kTimesTag)->wait();
+    channel.send(to_tensor(report), 0, kTimesTag)->wait();
     return {};
   }
-  std::vector<device::ProcessorReport> reports{own};
+  std::vector<device::ProcessorReport> reports{report};
   for (int rank = 1; rank < channel.ranks(); ++rank)
     reports.push_back(to_report(channel.receive(kSpec, rank, kTimesTag)->wait(), rank));
   return device::processor_use(reports);

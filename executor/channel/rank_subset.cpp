@@ -14,13 +14,13 @@
 namespace stagecraft::channel {
 
 RankSubset::RankSubset(Channel& whole, std::vector<int> members) : whole_(whole), members_(std::move(members)) {
-  const auto own = std::ranges::find(members_, whole.rank());
+  const auto place = std::ranges::find(members_, whole.rank());
   const bool ascend = std::ranges::adjacent_find(members_, std::greater_equal<>()) == members_.end();
-  if (own == members_.end() || !ascend || members_.front() < 0 || members_.back() >= whole.ranks()) {
+  if (place == members_.end() || !ascend || members_.front() < 0 || members_.back() >= whole.ranks()) {
     throw std::invalid_argument(fmt::format("a subset of {} ranks must ascend and include rank {}, got [{}]",
                                             whole.ranks(), whole.rank(), fmt::join(members_, ", ")));
   }
-  rank_ = to_int(own - members_.begin());
+  rank_ = to_int(place - members_.begin());
 }
 
 std::unique_ptr<Sending> RankSubset::send(const at::Tensor& tensor, int to, int tag) {

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "costmodel/index.h"
 #include "executor/channel/channel.h"
 
 namespace stagecraft::channel {
@@ -16,7 +17,7 @@ class RankSubset : public Channel {
   RankSubset(Channel& whole, std::vector<int> members);
 
   int rank() const override { return rank_; }
-  int ranks() const override { return static_cast<int>(members_.size()); }
+  int ranks() const override { return to_int(members_.size()); }
   std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) override;
   std::unique_ptr<Receiving> receive(const TensorSpec& spec, int from, int tag) override;
   std::unique_ptr<Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,

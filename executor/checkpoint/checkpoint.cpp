@@ -101,8 +101,8 @@ at::Tensor read_like(const files::TensorFiles& files, const std::string& name, c
 
 void load_values(const files::TensorFiles& files, const std::vector<stage::Parameter>& values, bool any_floating) {
   const at::NoGradGuard no_graph;
-  for (const stage::Parameter& each : values) {
-    if (files.holds(each.name)) at::Tensor(each.value).copy_(read_like(files, each.name, each.value, any_floating));
+  for (const stage::Parameter& value : values) {
+    if (files.holds(value.name)) at::Tensor(value.value).copy_(read_like(files, value.name, value.value, any_floating));
   }
 }
 
@@ -382,7 +382,7 @@ files::NamedTensors state_dict(const files::TensorFiles& files, const model::Mod
     }
   }
   for (const auto& [further, name] : tied) {
-    if (const auto held = out.find(name); held != out.end()) out[further] = held->second;
+    if (const auto found = out.find(name); found != out.end()) out[further] = found->second;
   }
   return out;
 }

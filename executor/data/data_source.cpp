@@ -81,7 +81,7 @@ const std::vector<DataSourceKind>& data_sources() {
 std::string unknown_source_text(const std::string& name) {
   const std::string kind = name.substr(0, name.find(':'));
   std::vector<std::string> known;
-  for (const DataSourceKind& each : data_sources()) known.push_back(each.name);
+  for (const DataSourceKind& source : data_sources()) known.push_back(source.name);
   if (std::ranges::find(known, kind) != known.end()) return "";
   const std::string hint = std::filesystem::is_regular_file(name)
                                ? fmt::format("a file needs its kind first, as in tensors:{}; ", name)

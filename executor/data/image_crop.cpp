@@ -36,9 +36,9 @@ std::vector<Taps> taps(int in, int out) {
       shares.push_back(share);
       sum += share;
     }
-    Taps each{.first = first, .weights = {}};
-    for (const double share : shares) each.weights.push_back(static_cast<int>(0.5 + share / sum * (1 << kWeightBits)));
-    all.push_back(std::move(each));
+    Taps pixel{.first = first, .weights = {}};
+    for (const double share : shares) pixel.weights.push_back(static_cast<int>(0.5 + share / sum * (1 << kWeightBits)));
+    all.push_back(std::move(pixel));
   }
   return all;
 }

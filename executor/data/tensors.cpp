@@ -112,16 +112,16 @@ std::unique_ptr<DataSource> tensors_source(const std::string& kind, const std::s
     const model::ModelInput& input = model.inputs[i];
     check_shape(tensors[i], input);
     if (!tensors[i].sample_axis) continue;
-    const std::int64_t own = tensors[i].shape[to_index(*tensors[i].sample_axis)];
-    if (own == 0)
+    const std::int64_t samples = tensors[i].shape[to_index(*tensors[i].sample_axis)];
+    if (samples == 0)
       throw FormatError(ErrorKind::DataMismatch, fmt::format("{}: input \"{}\": found 0 samples, must be at least 1",
                                                              tensors[i].path, input.name));
-    if (counted && own != count)
+    if (counted && samples != count)
       throw FormatError(ErrorKind::DataMismatch,
                         fmt::format("{}: input \"{}\": found {} samples, expected {} as in input \"{}\"",
-                                    tensors[i].path, input.name, own, count, model.inputs[*counted].name));
+                                    tensors[i].path, input.name, samples, count, model.inputs[*counted].name));
     if (!counted) counted = i;
-    count = own;
+    count = samples;
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const model::ModelInput& input = model.inputs[i];

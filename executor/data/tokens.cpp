@@ -42,8 +42,8 @@ TokenFiles parse_argument(const std::string& text) {
 /// The column of tokens where none is named: that of the model's input, or as tokenizers of Hugging Face call it.
 std::string usual_column(const std::string& path, const std::string& input) {
   const std::vector<std::string> names = files::column_names(path);
-  for (const std::string& each : {input, std::string("input_ids")}) {
-    if (std::ranges::find(names, each) != names.end()) return each;
+  for (const std::string& name : {input, std::string("input_ids")}) {
+    if (std::ranges::find(names, name) != names.end()) return name;
   }
   throw FormatError(
       ErrorKind::DataMismatch,
@@ -94,7 +94,7 @@ void check_tokens(const at::Tensor& tokens, const std::string& place, const mode
                                 model.name, least, end, remedy));
 }
 
-/// Windows of the tokens in a file: the rows of a column, or all axes of an array, follow each other.
+/// Windows of the tokens in a file: the rows of a column one after the other, or an array, flattened.
 std::unique_ptr<DataSource> tokens_source(const std::string& text, const model::Model& model,
                                           std::optional<std::uint64_t> seed) {
   const std::int64_t sequence = sequence_of("tokens", model);
@@ -118,7 +118,7 @@ DataSourceKind tokens_data() {
           .needed = "files",
           .help =
               "integers as tokens; the target is the next one. PATH is a .npy file, or a .parquet or .arrow file or a "
-              "folder of these, whose rows follow each other; ,column=NAME chooses a column (default: that named like "
+              "folder of these, whose rows are concatenated; ,column=NAME chooses a column (default: that named like "
               "the model's input, or input_ids)",
           .open = [](const std::string& path, const model::Model& model, std::uint64_t,
                      std::optional<std::uint64_t> seed) { return tokens_source(path, model, seed); },

@@ -28,7 +28,7 @@ DeviceClock::Moment DeviceClock::mark() {
   return {0, event};
 }
 
-bool DeviceClock::come(const Moment& moment) const {
+bool DeviceClock::is_reached(const Moment& moment) const {
   return moment.event < 0 || events_[to_index(moment.event)]->query();
 }
 

@@ -22,7 +22,7 @@ class DeviceClock {
   };
   [[nodiscard]] Moment mark();
   /// Whether the mark has been reached. Marks of one stream are reached in order.
-  [[nodiscard]] bool come(const Moment& moment) const;
+  [[nodiscard]] bool is_reached(const Moment& moment) const;
   /// Its time. Call once per mark, after it was reached, in the order of the marks.
   [[nodiscard]] double seconds(const Moment& moment);
 

@@ -285,7 +285,7 @@ class ArrowReader final : public ColumnReader {
       for (std::size_t i = 0; i < names.size(); ++i) collectors[i].add(*found.columns[i], file);
     }
     std::vector<NumberColumn> out;
-    for (Collector& each : collectors) out.push_back(std::move(each).column());
+    for (Collector& collector : collectors) out.push_back(std::move(collector).column());
     return out;
   }
 };

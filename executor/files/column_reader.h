@@ -7,7 +7,7 @@
 
 namespace stagecraft::files {
 
-/// What libstagecraft_columns.so brings. It is loaded when a program first reads columns: Arrow's libraries have 50 MB,
+/// What libstagecraft_columns.so brings. It is loaded when a program first reads columns: Arrow's libraries are 50 MB,
 /// and a program also runs where they are missing.
 class ColumnReader {
  public:

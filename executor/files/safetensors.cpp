@@ -166,8 +166,8 @@ FileDigest write_safetensors(const std::string& path, const NamedTensors& tensor
     return a->second.element_size() > b->second.element_size();  // keeps all values aligned
   });
   std::int64_t end = 0;
-  for (const auto& each : order) {
-    const auto& [name, tensor] = *each;
+  for (const auto& entry : order) {
+    const auto& [name, tensor] = *entry;
     const std::optional<std::string> word = safetensors_word(tensor.scalar_type());
     if (!word)
       throw std::invalid_argument("tensor \"" + name + "\" has a type that safetensors files do not support: " +
@@ -192,8 +192,8 @@ FileDigest write_safetensors(const std::string& path, const NamedTensors& tensor
     };
     put(&length, kLengthBytes);
     put(text.data(), text.size());
-    for (const auto& each : order) {
-      const at::Tensor values = each->second.detach().cpu().contiguous();
+    for (const auto& entry : order) {
+      const at::Tensor values = entry->second.detach().cpu().contiguous();
       put(values.const_data_ptr(), values.nbytes());
     }
     digest.crc32 = static_cast<std::uint32_t>(crc);

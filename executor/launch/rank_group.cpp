@@ -15,7 +15,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "executor/channel/channels.h"
+#include "executor/channel/table/channels.h"
 #include "executor/device/machine/program.h"
 #include "executor/meeting/wire.h"
 
@@ -56,8 +56,8 @@ void run_as_threads(const std::vector<std::unique_ptr<channel::Channel>>& channe
   std::exception_ptr failure;
   {
     std::vector<std::jthread> threads;
-    for (const auto& each : channels) {
-      threads.emplace_back([&, channel = each.get()] {
+    for (const auto& owner : channels) {
+      threads.emplace_back([&, channel = owner.get()] {
         try {
           body(*channel);
         } catch (const std::exception& e) {
@@ -101,11 +101,11 @@ void agree(Rendezvous& rendezvous, const std::vector<std::string>& lines) {
 
 AgreedChannel agree_on_channel(Rendezvous& rendezvous, const std::string& device) {
   const std::vector<const channel::ChannelKind*> kinds = channel::fitting_channels(device, true);
-  std::string own;  // a line per channel: why this rank does not have it
+  std::string missing;  // a line per channel: why this rank does not have it
   for (const channel::ChannelKind* kind : kinds)
-    own += meeting::printable(kind->why_missing ? kind->why_missing() : "", 400) + "\n";
+    missing += meeting::printable(kind->why_missing ? kind->why_missing() : "", 400) + "\n";
   std::vector<std::vector<std::string>> reasons;  // by rank, then by channel
-  for (const std::string& text : rendezvous.exchange("channels", own)) {
+  for (const std::string& text : rendezvous.exchange("channels", missing)) {
     std::istringstream lines(text);
     reasons.emplace_back();
     for (std::string line; std::getline(lines, line);) reasons.back().push_back(line);

@@ -54,15 +54,6 @@ void check_rank_count(const RankStart& start, const std::optional<meeting::Launc
       fmt::format("{}, {} started {}", threads ? threads_text(start.channel) : needs, launch->launcher, launch->ranks));
 }
 
-std::vector<std::string> option_lines(const std::map<std::string, std::string>& given,
-                                      const std::set<std::string>& own) {
-  std::vector<std::string> out;
-  for (const auto& [name, value] : given) {
-    if (!own.contains(name)) out.push_back(fmt::format("--{} {}", name, value));
-  }
-  return out;
-}
-
 void run_rank_process(const meeting::LaunchInfo& launch, std::chrono::milliseconds deadline, const RankWork& work) {
   run_as_process(launch, deadline, [&](Rendezvous& rendezvous, std::unique_ptr<channel::Channel>& channel) {
     agree(rendezvous, work.agreed);

@@ -2,13 +2,11 @@
 
 #include <chrono>
 #include <functional>
-#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
-#include "executor/channel/channels.h"
+#include "executor/channel/table/channels.h"
 #include "executor/launch/rendezvous.h"
 #include "executor/meeting/launch_info.h"
 
@@ -42,10 +40,6 @@ struct RankStart {
 /// for threads. `needs` says where that number is from: "plan.json: the plan needs 3 ranks".
 void check_rank_count(const RankStart& start, const std::optional<meeting::LaunchInfo>& launch, int ranks,
                       const std::string& needs);
-
-/// "--NAME VALUE" for each option that is not in `own`. `given` maps long names to values.
-[[nodiscard]] std::vector<std::string> option_lines(const std::map<std::string, std::string>& given,
-                                                    const std::set<std::string>& own);
 
 /// What one rank of several processes does.
 struct RankWork {

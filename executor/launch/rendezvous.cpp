@@ -29,7 +29,7 @@ constexpr const char* kReporterKey = "reporter";
 /// Limit of a rank's value in an exchange.
 constexpr std::size_t kMostExchangedBytes = std::size_t{1} << 20;
 
-/// How long the rank that serves the meeting point waits for the others to read why the run ends.
+/// How long the rank that runs the rendezvous server waits for the others to read why the run ends.
 constexpr auto kFarewell = std::chrono::milliseconds(1000);
 
 std::string rank_key(int rank) { return fmt::format("rank/{}", rank); }
@@ -42,7 +42,7 @@ std::string heartbeat(std::uint64_t number, const std::string& activity) {
   return fmt::format("{} {}", number, activity);
 }
 
-/// A failure as in the store: the rank that found it, and the message.
+/// A failure as in the server: the rank that found it, and the message.
 std::string finding(int rank, const std::string& reason) {
   return fmt::format("{} {}", rank, meeting::printable(reason));
 }
@@ -112,10 +112,10 @@ class StoreRendezvous : public Rendezvous {
     if (leaving_.exchange(true)) return;
     try {
       const bool names_itself = reason.starts_with(fmt::format("rank {} ", launch_.rank));
-      const std::string own =
+      const std::string found =
           finding(launch_.rank, names_itself ? reason : fmt::format("rank {} failed: {}", launch_.rank, reason));
-      const std::string first = to_text(watch_store_->compareSet(kFailureKey, to_bytes(kNoFailure), to_bytes(own)));
-      if (first != own) {
+      const std::string first = to_text(watch_store_->compareSet(kFailureKey, to_bytes(kNoFailure), to_bytes(found)));
+      if (first != found) {
         say(after_number(first) + (reports(first) ? report() : ""));
       } else if (const std::string lines = report(); !lines.empty()) {
         say(fmt::format("when rank {} failed:{}", launch_.rank, lines));
@@ -132,7 +132,7 @@ class StoreRendezvous : public Rendezvous {
     if (leaving_) return;
     try {
       if (server_) {
-        // The others need the meeting point: this rank keeps watching them until the last has left.
+        // The others need the rendezvous server: this rank keeps watching them until the last has left.
         publish(kLeft);
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return all_left_; });
@@ -222,7 +222,7 @@ class StoreRendezvous : public Rendezvous {
     }
   }
 
-  /// Watches the watcher, whose calls to the store can hang if the process that serves it is stopped.
+  /// Watches the watcher, whose calls to the server can hang if the process that runs it is stopped.
   void guard() {
     std::uint64_t last = 0;
     DoubleSeconds silent(0);
@@ -285,8 +285,8 @@ class StoreRendezvous : public Rendezvous {
   /// Whether this rank prints the report of a failure that it has not found: the first that sees a disappearance does.
   [[nodiscard]] bool reports(const std::string& failure) noexcept {
     try {
-      const std::vector<std::uint8_t> own = to_bytes(rank_key(launch_.rank));
-      return is_disappearance(failure) && watch_store_->compareSet(kReporterKey, {}, own) == own;
+      const std::vector<std::uint8_t> key = to_bytes(rank_key(launch_.rank));
+      return is_disappearance(failure) && watch_store_->compareSet(kReporterKey, {}, key) == key;
     } catch (const std::exception&) { return false; }
   }
 
@@ -308,11 +308,11 @@ class StoreRendezvous : public Rendezvous {
       bool begun = false;
       for (int rank = 0; rank < launch_.ranks; ++rank) {
         const Heard& heard = heard_[to_index(rank)];
-        const bool own = rank == launch_.rank;
-        std::string text = own ? activity_->text() : heard.beat == kLeft ? "has left" : after_number(heard.beat);
+        const bool is_self = rank == launch_.rank;
+        std::string text = is_self ? activity_->text() : heard.beat == kLeft ? "has left" : after_number(heard.beat);
         begun = begun || !text.empty();
         if (text.empty()) text = "has not started";
-        if (!own && heard.beat != kLeft && heard.silent > 2 * period_) {
+        if (!is_self && heard.beat != kLeft && heard.silent > 2 * period_) {
           text += fmt::format(" (last heard {} ago)", meeting::seconds_text(heard.silent));
         }
         lines += fmt::format("\nstagecraft:   rank {}: {}", rank, text);
@@ -321,7 +321,7 @@ class StoreRendezvous : public Rendezvous {
     } catch (const std::exception&) { return ""; }
   }
 
-  /// If this rank serves the meeting point: waits until all others have read the reason, at most kFarewell.
+  /// If this rank runs the rendezvous server: waits until all others have read the reason, at most kFarewell.
   void say_farewell() {
     if (!server_) return;
     const auto until = Clock::now() + kFarewell;

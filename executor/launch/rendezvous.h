@@ -12,7 +12,8 @@
 
 namespace stagecraft::launch {
 
-/// The meeting point of a run: a key-value store over TCP, served by rank 0 or by the process that started the run.
+/// A rank's connection to the rendezvous server of its run: a key-value store over TCP in the process of rank 0, or in
+/// the one that started the run.
 class Rendezvous {
  public:
   virtual ~Rendezvous() = default;
@@ -24,17 +25,17 @@ class Rendezvous {
   virtual void fail(const std::string& reason) noexcept = 0;
   /// What this rank is doing; its heartbeat sends it to the others for their reports. Pass it to the rank's channel.
   [[nodiscard]] virtual std::shared_ptr<channel::Activity> activity() const = 0;
-  /// This rank is done; its silence no longer counts as a failure. If it serves the meeting point, returns when all
+  /// This rank is done; its silence no longer counts as a failure. If it runs the rendezvous server, returns when all
   /// others have left too. Destroying a rendezvous without leave or fail counts as a failure.
   virtual void leave() noexcept = 0;
 };
 
-/// Joins the run. A thread watches the store: when any rank fails, ends without leaving, is silent for longer than
-/// `deadline`, or the store disappears, it prints what happened on standard error and ends the process with
+/// Joins the run. A thread watches the server: when any rank fails, ends without leaving, is silent for longer than
+/// `deadline`, or the server disappears, it prints what happened on standard error and ends the process with
 /// kPeerFailed, or with kHung if this rank detected a silent rank. One rank, the one that found the cause if any did,
 /// also prints one line per rank: what it is doing, which rank it waits for and for how long, or that it is silent or
-/// has left. If the store disappeared, every rank prints them; if no rank has started anything, none does. Throws
-/// PeerError if the meeting point cannot be reached before the deadline.
+/// has left. If the server disappeared, every rank prints them; if no rank has started anything, none does. Throws
+/// PeerError if the rendezvous server cannot be reached before the deadline.
 [[nodiscard]] std::unique_ptr<Rendezvous> join(const meeting::LaunchInfo& launch, std::chrono::milliseconds deadline);
 
 }  // namespace stagecraft::launch

@@ -153,7 +153,7 @@ struct Ending {
   bool interrupted = false;  ///< a signal was passed on
 };
 
-/// Where rank 0 serves the meeting point of ranks on several hosts.
+/// Where rank 0 runs the rendezvous server of ranks on several hosts.
 struct MeetingAddress {
   std::string host;
   std::string port;
@@ -180,8 +180,8 @@ MeetingAddress meeting_address(const std::vector<RankPlace>& places,
 
 /// The start of each rank: on this machine, meeting at `server`, or on the hosts.
 std::vector<Start> starts(int ranks, const std::vector<std::string>& arguments, const SpawnOptions& options,
-                          const std::map<std::string, std::string>& own, const std::string& id, int number_of_start,
-                          const std::optional<meeting::StoreServer>& server) {
+                          const std::map<std::string, std::string>& environment, const std::string& id,
+                          int number_of_start, const std::optional<meeting::StoreServer>& server) {
   std::map<std::string, std::string> launch;
   launch["WORLD_SIZE"] = std::to_string(ranks);
   launch["TORCHELASTIC_RUN_ID"] = id;
@@ -192,7 +192,7 @@ std::vector<Start> starts(int ranks, const std::vector<std::string>& arguments, 
   MeetingAddress meeting{"127.0.0.1", server ? std::to_string(server->port()) : ""};
   if (!server) {
     places = place_ranks(options.hosts, ranks);
-    meeting = meeting_address(places, own, number_of_start);
+    meeting = meeting_address(places, environment, number_of_start);
   }
   launch["MASTER_ADDR"] = meeting.host;
   launch["MASTER_PORT"] = meeting.port;
@@ -208,13 +208,13 @@ std::vector<Start> starts(int ranks, const std::vector<std::string>& arguments, 
     if (is_local(places[to_index(rank)].host)) {
       next.arguments = arguments;
       next.environment = launch;
-      next.environment.insert(own.begin(), own.end());
+      next.environment.insert(environment.begin(), environment.end());
     } else {
       std::map<std::string, std::string> there = launch;
       there[kTetherVariable] = "1";
-      there.merge(handed_over(own));
+      there.merge(handed_over(environment));
       next.host = places[to_index(rank)].host;
-      next.environment = own;
+      next.environment = environment;
       next.arguments = shell;
       next.arguments.push_back(next.host);
       next.arguments.push_back(remote_command(arguments, there, std::filesystem::current_path().string()));
@@ -234,37 +234,30 @@ void wait_for_leftovers() {
   }
 }
 
-/// Starts all ranks and waits for them.
-Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std::chrono::milliseconds grace,
-                      const SpawnOptions& options, int number_of_start, const BlockedSignals& signals) {
-  std::map<std::string, std::string> own = process_environment();
-  if (options.hosts.empty()) own.erase("STAGECRAFT_LISTEN");
-  const std::string id = fmt::format("stagecraft-{}", getpid());
-  std::optional<meeting::StoreServer> server;
-  // A new secret for this start, unless one was set for ranks on hosts.
-  std::string& secret = own[meeting::kSecretVariable];
-  if (options.hosts.empty() || secret.empty()) secret = meeting::random_secret();
-  // The run's id, as read by launch_from_environment.
-  if (options.hosts.empty())
-    server.emplace(meeting::MeetingPlace{.secret = secret, .run_id = fmt::format("{}.{}", id, number_of_start)});
-  const std::vector<Start> all = starts(ranks, arguments, options, own, id, number_of_start, server);
-  prctl(PR_SET_CHILD_SUBREAPER, 1);
+void signal_all(const std::vector<Child>& running, int number) {
+  for (const Child& child : running) pass_on(child, number);
+}
 
+/// Starts the ranks; those on other hosts receive `secret`. Throws PeerError if one cannot be started, having killed
+/// the others.
+std::vector<Child> start_all(const std::vector<Start>& all, const std::string& secret, const BlockedSignals& signals) {
   std::vector<Child> running;
-  const auto signal_all = [&](int number) {
-    for (const Child& child : running) pass_on(child, number);
-  };
-  for (int rank = 0; rank < ranks; ++rank) {
-    running.push_back(start(all[to_index(rank)], signals.before()));
-    if (running[to_index(rank)].process < 0) {
+  for (const Start& next : all) {
+    const Child& child = running.emplace_back(start(next, signals.before()));
+    if (child.process < 0) {
       const std::string why = std::strerror(errno);
-      signal_all(SIGKILL);
-      for (int other = 0; other < rank; ++other) waitpid(running[to_index(other)].process, nullptr, 0);
-      throw meeting::PeerError(fmt::format("cannot start rank {}: {}", rank, why));
+      signal_all(running, SIGKILL);
+      for (std::size_t other = 0; other + 1 < running.size(); ++other) waitpid(running[other].process, nullptr, 0);
+      throw meeting::PeerError(fmt::format("cannot start rank {}: {}", running.size() - 1, why));
     }
-    if (!running[to_index(rank)].host.empty()) tell(running[to_index(rank)], secret);
+    if (!child.host.empty()) tell(child, secret);
   }
+  return running;
+}
 
+/// Waits until all ranks have ended, passes signals on, and kills ranks that stay `grace` after another failed.
+Ending wait_for_all(std::vector<Child>& running, std::chrono::milliseconds grace, const BlockedSignals& signals) {
+  const int ranks = to_int(running.size());
   int left = ranks;
   int result = 0;
   bool stopped = false;
@@ -276,7 +269,7 @@ Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std:
     const int number = signals.next(std::chrono::milliseconds(100));
     if (number == SIGINT || number == SIGTERM) {
       interrupted = true;
-      signal_all(number);
+      signal_all(running, number);
     }
     int first = 0;
     int first_raw = 0;
@@ -322,12 +315,33 @@ Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std:
       }
       print(fmt::format("{} did not end within {} and {} killed", meeting::name_ranks(stuck),
                         meeting::seconds_text(grace), stuck.size() == 1 ? "is" : "are"));
-      signal_all(SIGKILL);
+      signal_all(running, SIGKILL);
       killed = true;
     }
   }
-  wait_for_leftovers();
   return {result == 0 && stopped ? kStopped : result, interrupted};
+}
+
+/// Starts all ranks and waits for them.
+Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std::chrono::milliseconds grace,
+                      const SpawnOptions& options, int number_of_start, const BlockedSignals& signals) {
+  std::map<std::string, std::string> environment = process_environment();
+  if (options.hosts.empty()) environment.erase("STAGECRAFT_LISTEN");
+  const std::string id = fmt::format("stagecraft-{}", getpid());
+  std::optional<meeting::StoreServer> server;
+  // A new secret for this start, unless one was set for ranks on hosts.
+  std::string& secret = environment[meeting::kSecretVariable];
+  if (options.hosts.empty() || secret.empty()) secret = meeting::random_secret();
+  // The run's id, as read by launch_from_environment.
+  if (options.hosts.empty())
+    server.emplace(meeting::MeetingPlace{.secret = secret, .run_id = fmt::format("{}.{}", id, number_of_start)});
+  const std::vector<Start> all = starts(ranks, arguments, options, environment, id, number_of_start, server);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+
+  std::vector<Child> running = start_all(all, secret, signals);
+  const Ending ending = wait_for_all(running, grace, signals);
+  wait_for_leftovers();
+  return ending;
 }
 
 }  // namespace

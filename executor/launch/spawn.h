@@ -27,11 +27,11 @@ struct SpawnOptions {
 /// passed on; ranks are in separate process groups, so that a terminal's Ctrl-C reaches each of them once. After a
 /// failure, restarts as in the options, unless a signal was passed on. This process becomes the parent of processes
 /// that ended ranks leave running (PR_SET_CHILD_SUBREAPER), such as the copier of a RankLog, and waits for them up to a
-/// second. Without hosts, this process serves the meeting point on the loopback interface. With hosts, rank 0 does: at
-/// MASTER_ADDR if that is set, else at the first host's name; on MASTER_PORT, else on a port of 20000..31999 that
-/// follows from this process's id. Ranks on other hosts get a Tether, this process's working folder and the variables
-/// of handed_over. Throws std::invalid_argument for no ranks, a program that cannot be executed, and as place_ranks
-/// does.
+/// second. Without hosts, this process runs the rendezvous server on the loopback interface. With hosts, rank 0 runs
+/// it: at MASTER_ADDR if that is set, else at the first host's name; on MASTER_PORT, else on a port of 20000..31999
+/// that follows from this process's id. Ranks on other hosts get a Tether, this process's working folder and the
+/// variables of handed_over. Throws std::invalid_argument for no ranks, a program that cannot be executed, and as
+/// place_ranks does.
 [[nodiscard]] int spawn(int ranks, const std::vector<std::string>& arguments, std::chrono::milliseconds grace,
                         const SpawnOptions& options = {});
 

@@ -4,7 +4,7 @@
 
 #include "executor/meeting/secret.h"
 
-// Protocol of a connection to a meeting point.
+// Protocol of a connection to a rendezvous server.
 //
 // The server begins: {kGreeting, nonce}. The client answers {rank, run id, nonce, proof}, and the server
 // {kWelcome, proof}, or kOtherRun or kOtherSecret before it closes. After that, each request of the client gets one

@@ -86,20 +86,20 @@ class StoreServer::Loop {
   void run() {
     while (true) {
       std::vector<pollfd> entries = {{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-      for (const Connection& each : connections_) {
-        entries.push_back({each.socket.get(), static_cast<short>(each.out.empty() ? POLLIN : POLLOUT), 0});
+      for (const Connection& connection : connections_) {
+        entries.push_back({connection.socket.get(), static_cast<short>(connection.out.empty() ? POLLIN : POLLOUT), 0});
       }
       if (::poll(entries.data(), entries.size(), longest_poll()) < 0 && errno != EINTR) return;
       if (entries[0].revents != 0) return;
       auto entry = entries.begin() + 2;
-      for (auto each = connections_.begin(); each != connections_.end(); ++entry) {
-        const bool stays = entry->revents == 0 || serve(*each, entry->revents);
-        each = stays ? std::next(each) : drop(each);
+      for (auto connection = connections_.begin(); connection != connections_.end(); ++entry) {
+        const bool stays = entry->revents == 0 || serve(*connection, entry->revents);
+        connection = stays ? std::next(connection) : drop(connection);
       }
       const auto now = Clock::now();
       std::erase_if(connections_, [&](const Connection& c) { return !c.trusted && now - c.since > kPatience; });
-      for (Connection& each : connections_) {
-        if (each.waiting && each.waiting->end <= now) finish_wait(each, kLate);
+      for (Connection& connection : connections_) {
+        if (connection.waiting && connection.waiting->end <= now) finish_wait(connection, kLate);
       }
       if (entries[1].revents != 0) accept_one();
     }
@@ -116,9 +116,9 @@ class StoreServer::Loop {
   /// Milliseconds until the next event that needs no message.
   [[nodiscard]] int longest_poll() const {
     auto next = Clock::now() + std::chrono::hours(1);
-    for (const Connection& each : connections_) {
-      if (!each.trusted) next = std::min(next, each.since + kPatience);
-      if (each.waiting) next = std::min(next, each.waiting->end);
+    for (const Connection& connection : connections_) {
+      if (!connection.trusted) next = std::min(next, connection.since + kPatience);
+      if (connection.waiting) next = std::min(next, connection.waiting->end);
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
     return to_int(std::max<std::int64_t>(left, 0)) + 1;
@@ -131,7 +131,7 @@ class StoreServer::Loop {
       if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(10));
       return;
     }
-    const auto stranger = [](const Connection& each) { return !each.trusted; };
+    const auto stranger = [](const Connection& connection) { return !connection.trusted; };
     if (std::ranges::count_if(connections_, stranger) >= kMostStrangers)
       connections_.erase(std::ranges::find_if(connections_, stranger));  // the oldest one
     Connection& fresh = connections_.emplace_back();
@@ -249,8 +249,8 @@ class StoreServer::Loop {
     if (key.size() > kMostKeyBytes || after > kMostStoredBytes) return false;
     stored_ = after;
     values_[key] = value;
-    for (Connection& each : connections_) {
-      if (each.waiting && all_there(*each.waiting)) finish_wait(each, kDone);
+    for (Connection& connection : connections_) {
+      if (connection.waiting && all_there(*connection.waiting)) finish_wait(connection, kDone);
     }
     return true;
   }

@@ -37,7 +37,7 @@ void quiet_log() {
   static_cast<void>(once);
 }
 
-/// The meeting point has a different secret from this rank: retrying is useless.
+/// The rendezvous server has a different secret from this rank: retrying is useless.
 class OtherSecret : public PeerError {
  public:
   using PeerError::PeerError;
@@ -77,7 +77,7 @@ ProvenConnection open_link(const LaunchInfo& launch, milliseconds deadline) {
                 launch.rank, meeting_point(launch), kSecretVariable));
 }
 
-/// A link, retried until the deadline: the meeting point may start later than this rank.
+/// A link, retried until the deadline: the rendezvous server may start later than this rank.
 ProvenConnection reach(const LaunchInfo& launch, milliseconds deadline) {
   constexpr milliseconds kPause{50};
   const auto end = Clock::now() + deadline;
@@ -98,7 +98,7 @@ ProvenConnection reach(const LaunchInfo& launch, milliseconds deadline) {
   }
 }
 
-/// A connection to the meeting point as a c10d store.
+/// A connection to the rendezvous server as a c10d store.
 class MeetingStore : public c10d::Store {
  public:
   MeetingStore(const LaunchInfo& launch, std::string prefix, milliseconds deadline)
@@ -203,7 +203,7 @@ class MeetingStore : public c10d::Store {
   ProvenConnection link_;
 };
 
-/// Key in the store of torchrun's agent under which rank 0 publishes the meeting point.
+/// Key in the store of torchrun's agent under which rank 0 publishes the rendezvous server.
 std::string agent_key(const LaunchInfo& launch) { return fmt::format("stagecraft/{}/meeting", launch.run_id); }
 
 std::string place_proof(const LaunchInfo& launch, const std::string& host, const std::string& port) {

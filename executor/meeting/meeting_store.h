@@ -18,7 +18,7 @@ class Store;
 
 namespace stagecraft::meeting {
 
-/// Where a meeting point listens, and who may connect.
+/// Where a rendezvous server listens, and who may connect.
 struct MeetingPlace {
   std::string host = "127.0.0.1";
   std::uint16_t port = 0;  ///< 0: a free one
@@ -48,19 +48,19 @@ inline constexpr std::size_t kMostGreetingBytes = 1024;
 /// Limit of a request by an accepted client, and of its answer.
 inline constexpr std::size_t kMostRequestBytes = std::size_t{1} << 24;
 inline constexpr std::size_t kMostAnswerBytes = std::size_t{1} << 29;
-/// Limit of all keys and values of a meeting point.
+/// Limit of all keys and values of a rendezvous server.
 inline constexpr std::size_t kMostStoredBytes = std::size_t{1} << 28;
 
-/// Serves the meeting point of `launch` on its rank 0: at LaunchInfo::listen if set, else at the address of the meeting
-/// point's host; with torchrun's agent, on a free port published in the agent's store. Throws PeerError if it cannot
-/// listen there.
+/// Starts the rendezvous server of `launch` on its rank 0: at LaunchInfo::listen if set, else at the address of
+/// LaunchInfo::host; with torchrun's agent, on a free port published in the agent's store. Throws PeerError if it
+/// cannot listen there.
 [[nodiscard]] std::unique_ptr<StoreServer> serve_meeting(const LaunchInfo& launch, std::chrono::milliseconds deadline);
-/// `launch` with host and port of the meeting point, read from torchrun's agent if there is one. Throws PeerError if
-/// the agent does not have it before the deadline, or if it was not written with the run's secret.
+/// `launch` with host and port of the rendezvous server, read from torchrun's agent if there is one. Throws PeerError
+/// if the agent does not have it before the deadline, or if it was not written with the run's secret.
 [[nodiscard]] LaunchInfo find_meeting(const LaunchInfo& launch, std::chrono::milliseconds deadline);
 
-/// A separate connection to the run's meeting point, as found by find_meeting; its keys begin with `prefix`. Throws
-/// PeerError if the meeting point cannot be reached before the deadline, and immediately if it has a different secret.
+/// A separate connection to the run's rendezvous server, as found by find_meeting; its keys begin with `prefix`. Throws
+/// PeerError if the server cannot be reached before the deadline, and immediately if it has a different secret.
 [[nodiscard]] c10::intrusive_ptr<c10d::Store> connect_store(const LaunchInfo& launch, const std::string& prefix,
                                                             std::chrono::milliseconds deadline);
 

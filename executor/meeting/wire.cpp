@@ -91,10 +91,12 @@ Socket connect_to(const std::string& host, std::uint16_t port, std::chrono::mill
   const auto end = Clock::now() + deadline;
   const Addresses addresses = addresses_of(host, port, SOCK_STREAM);
   std::string why;
-  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
-    Socket socket(::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, each->ai_protocol));
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    Socket socket(
+        ::socket(address->ai_family, address->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address->ai_protocol));
     int error = 0;
-    if (socket.get() < 0 || (::connect(socket.get(), each->ai_addr, each->ai_addrlen) != 0 && errno != EINPROGRESS)) {
+    if (socket.get() < 0 ||
+        (::connect(socket.get(), address->ai_addr, address->ai_addrlen) != 0 && errno != EINPROGRESS)) {
       error = errno;
     } else {
       wait_until_ready(socket, POLLOUT, end);
@@ -128,9 +130,9 @@ Endpoint own_end(const Socket& socket) {
 std::string address_towards(const std::string& host) {
   constexpr std::uint16_t kAnyPort = 9;
   const Addresses addresses = addresses_of(host, kAnyPort, SOCK_DGRAM);
-  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
-    const Socket socket(::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, each->ai_protocol));
-    if (socket.get() >= 0 && ::connect(socket.get(), each->ai_addr, each->ai_addrlen) == 0)
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    const Socket socket(::socket(address->ai_family, address->ai_socktype | SOCK_CLOEXEC, address->ai_protocol));
+    if (socket.get() >= 0 && ::connect(socket.get(), address->ai_addr, address->ai_addrlen) == 0)
       return own_end(socket).address;
   }
   throw PeerError(fmt::format("no route to {}: {}", host, std::strerror(errno)));
@@ -203,11 +205,11 @@ Message receive_message(const Socket& socket, std::string& buffer, std::size_t m
 std::string printable(const std::string& text, std::size_t most) {
   std::string out;
   unsigned char before = 0;
-  for (const char each : text.substr(0, most)) {
-    const auto byte = static_cast<unsigned char>(each);
+  for (const char character : text.substr(0, most)) {
+    const auto byte = static_cast<unsigned char>(character);
     const bool control = byte < ' ' || byte == 0x7f || (before == 0xc2 && byte >= 0x80 && byte < 0xa0);
     before = byte;
-    out += control ? ' ' : each;
+    out += control ? ' ' : character;
   }
   return out;
 }

@@ -41,7 +41,7 @@ const std::vector<BuiltinModel>& builtin_models() {
 
 std::vector<std::string> builtin_model_names() {
   std::vector<std::string> out;
-  for (const BuiltinModel& each : builtin_models()) out.push_back(each.name);
+  for (const BuiltinModel& model : builtin_models()) out.push_back(model.name);
   return out;
 }
 

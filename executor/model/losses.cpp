@@ -109,7 +109,7 @@ const std::vector<Loss>& losses() {
 void append_loss(Model& model, const std::string& name, const LossOutput& output, const std::string& tokens) {
   if (std::ranges::find(losses(), name, &Loss::name) == losses().end()) {
     std::vector<std::string> known;
-    for (const Loss& each : losses()) known.push_back(each.name);
+    for (const Loss& loss : losses()) known.push_back(loss.name);
     throw InputError(ErrorKind::UnknownName, unknown_name("loss", name, known));
   }
   if (!at::isFloatingType(output.dtype)) refuse(model, name, output, "a floating type");

@@ -7,6 +7,7 @@
 
 #include <set>
 
+#include "costmodel/fnv.h"
 #include "executor/device/machine/program.h"
 
 namespace stagecraft::model {
@@ -52,8 +53,7 @@ at::Tensor initial_value(const ParameterSpec& parameter, std::uint64_t seed) {
 }
 
 std::uint64_t mix_seed(std::uint64_t seed, const std::string& word, std::uint64_t a, std::uint64_t b) {
-  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, 64 bits
-  for (const char letter : word) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3;
+  std::uint64_t hash = fnv1a(word);
   for (const std::uint64_t part : {seed, a, b}) hash = scramble(hash ^ scramble(part));
   return hash;
 }

@@ -15,11 +15,12 @@ void gather_recurrent_weights(const RecurrentWeights& weights) {
   const std::int64_t of_one = weights.has_biases ? 4 : 2;
   const std::int64_t expected = of_one * weights.layers * (weights.bidirectional ? 2 : 1);
   const at::Tensor& first = all.front();
-  const bool fit = to_int(all.size()) == expected && std::ranges::all_of(all, [&](const at::Tensor& each) {
-                     return each.device() == first.device() && each.dtype() == first.dtype() && each.is_contiguous();
-                   });
+  const bool fit =
+      to_int(all.size()) == expected && std::ranges::all_of(all, [&](const at::Tensor& weight) {
+        return weight.device() == first.device() && weight.dtype() == first.dtype() && weight.is_contiguous();
+      });
   if (!fit || !first.is_floating_point()) return;
-  if (std::ranges::all_of(all, [&](const at::Tensor& each) { return each.is_alias_of(first); })) return;
+  if (std::ranges::all_of(all, [&](const at::Tensor& weight) { return weight.is_alias_of(first); })) return;
   constexpr std::int64_t kLstm = 2;  // of cudnnRNNMode_t
   constexpr std::int64_t kGru = 3;
   const at::NoGradGuard no_grad;

@@ -56,8 +56,10 @@ ValueRef decoder_layer(Model& model, const std::string& name, ValueRef in, const
       return drop(at::linear(x, call.parameters[at + 2], call.parameters[at + 3]));
     };
 
-    const std::vector<at::Tensor> own = at::linear(memory, call.parameters[0], call.parameters[1]).chunk(3, -1);
-    at::Tensor x = norm(memory.add(behind(attend(own[0], own[1], own[2], shape.heads, shape.causal, drop), 0)), 12);
+    const std::vector<at::Tensor> projections = at::linear(memory, call.parameters[0], call.parameters[1]).chunk(3, -1);
+    at::Tensor x = norm(
+        memory.add(behind(attend(projections[0], projections[1], projections[2], shape.heads, shape.causal, drop), 0)),
+        12);
 
     const std::vector<at::Tensor> weights = call.parameters[4].split({width, 2 * width});
     const std::vector<at::Tensor> biases = call.parameters[5].split({width, 2 * width});

@@ -4,14 +4,14 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <variant>
 
 #include "executor/device/device.h"
-#include "executor/device/machine/processor_use.h"
-#include "executor/device/machine/yardstick.h"
-#include "executor/device/memory_tracker.h"
 #include "executor/run/evaluation/validation.h"
+#include "executor/run/memory_count.h"
 #include "executor/run/run.h"
 #include "executor/run/run_comparison.h"
+#include "executor/run/run_conditions.h"
 #include "executor/run/step_reports.h"
 #include "executor/run/worker/asynchronous_worker.h"
 #include "executor/run/worker/synchronous_worker.h"
@@ -29,17 +29,21 @@ class RankRun {
   [[nodiscard]] RunResult run();
 
  private:
-  void make_worker(const data::DataSource& data);
-  /// The comparison of losses and gradients, and their scale.
+  /// The worker of the plan's kind of schedule.
+  using Worker = std::variant<std::unique_ptr<SynchronousWorker>, std::unique_ptr<AsynchronousWorker>>;
+
+  [[nodiscard]] Worker make_worker(const data::DataSource& data) const;
+  [[nodiscard]] StageWorker& worker();
+  /// The comparison of losses and gradients.
   void make_comparison(const data::DataSource& data);
-  void train();
-  void replay();
+  /// Scales the loss of a plan in float16, here and in the comparison.
+  void scale_loss();
+  /// Number of steps by which losses are fetched late.
+  [[nodiscard]] std::int64_t lag() const { return options_.device.is_cpu() || comparison_->active() ? 0 : 1; }
+  void train(SynchronousWorker& worker);
+  void replay(AsynchronousWorker& worker);
   /// After `step`, if it is due. Not part of the steps' times.
   void validate(std::int64_t step);
-  /// On rank 0, a reading of the yardstick while all ranks wait.
-  void read_yardstick();
-  /// The conditions since the first step; call on all ranks. Of the whole run on rank 0, empty on the others.
-  [[nodiscard]] Conditions conditions();
   [[nodiscard]] RunResult result();
 
   const BoundModel& bound_;
@@ -48,24 +52,19 @@ class RankRun {
   channel::Channel& channel_;
   const std::function<double()>& seconds_now_;
   device::OwnStream stream_;
-  device::MemoryTracker tracker_;
-  std::optional<device::MemoryTracker::Scope> counting_;
+  MemoryCount memory_;
   RunCheckpoints checkpoints_;
   std::int64_t first_step_;
-  std::int64_t steps_;                        // number of the step after the last
-  SynchronousWorker* synchronous_ = nullptr;  // the worker by its type: one of the two is set
-  AsynchronousWorker* asynchronous_ = nullptr;
+  std::int64_t steps_;  // number of the step after the last
   std::optional<TrainingValidation> validation_;
-  std::unique_ptr<StageWorker> worker_;
+  Worker worker_;
   Bytes parameters_;
   std::optional<RunComparison> comparison_;
-  std::optional<device::YardstickMeter> yardstick_;  // on rank 0
-  device::ProcessorMoment began_;
+  std::optional<RunConditions> conditions_;
   std::optional<RunMeasurement> measurement_;
   StepClock clock_;
   std::optional<StepReports> reports_;
-  std::int64_t lag_ = 0;  // number of steps by which losses are fetched late
-  std::int64_t done_;     // number of steps run
+  std::int64_t done_;  // number of steps run
 };
 
 }  // namespace stagecraft::run

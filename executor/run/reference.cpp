@@ -46,12 +46,12 @@ void Reference::compute(std::int64_t step) {
   // One sum for each parameter and replica of its stage, under its first holder; replicated stages start from zero.
   std::vector<std::vector<at::Tensor>> sums(parameters.size());
   for (const auto& [name, by_stage] : holders) {
-    for (const auto& [stage, own] : by_stage) {
-      std::vector<at::Tensor>& of_replicas = sums[own.front()];
+    for (const auto& [stage, copies_on_stage] : by_stage) {
+      std::vector<at::Tensor>& of_replicas = sums[copies_on_stage.front()];
       of_replicas.resize(to_index(bound_.replicas(stage)));
       if (of_replicas.size() < 2) continue;
       for (at::Tensor& sum : of_replicas)
-        sum = at::zeros_like(parameters[own.front()].value, at::TensorOptions().requires_grad(false));
+        sum = at::zeros_like(parameters[copies_on_stage.front()].value, at::TensorOptions().requires_grad(false));
     }
   }
   const auto add = [](at::Tensor& sum, const at::Tensor& value) {
@@ -68,10 +68,10 @@ void Reference::compute(std::int64_t step) {
     (void)program_->backward(std::move(flight), {}, scaler_ ? scaler_->scale() : 1);
     const at::NoGradGuard no_graph;
     for (const auto& [name, by_stage] : holders) {
-      for (const auto& [stage, own] : by_stage) {
+      for (const auto& [stage, copies_on_stage] : by_stage) {
         at::Tensor uses;
-        for (const std::size_t i : std::views::reverse(own)) add(uses, parameters[i].value.grad());
-        add(sums[own.front()][to_index(bound_.replica_of(stage, m))], uses);
+        for (const std::size_t i : std::views::reverse(copies_on_stage)) add(uses, parameters[i].value.grad());
+        add(sums[copies_on_stage.front()][to_index(bound_.replica_of(stage, m))], uses);
       }
     }
   }
@@ -82,14 +82,14 @@ void Reference::compute(std::int64_t step) {
   for (const auto& [name, by_stage] : holders) {
     at::Tensor total;
     std::vector<std::size_t> copies;
-    for (const auto& [stage, own] : by_stage) {
-      for (const at::Tensor& sum : sums[own.front()]) add(total, sum);
-      copies.insert(copies.end(), own.begin(), own.end());
+    for (const auto& [stage, copies_on_stage] : by_stage) {
+      for (const at::Tensor& sum : sums[copies_on_stage.front()]) add(total, sum);
+      copies.insert(copies.end(), copies_on_stage.begin(), copies_on_stage.end());
     }
     for (const std::size_t i : copies) {
-      const at::Tensor own = copies.size() > 1 && total.defined() ? total.clone() : total;
-      gradients_[{parameters[i].layer, name}] = own;
-      parameters[i].value.mutable_grad() = own;
+      const at::Tensor gradient = copies.size() > 1 && total.defined() ? total.clone() : total;
+      gradients_[{parameters[i].layer, name}] = gradient;
+      parameters[i].value.mutable_grad() = gradient;
     }
   }
 }

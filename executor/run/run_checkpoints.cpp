@@ -55,6 +55,14 @@ format::CheckpointManifest manifest_of(const BoundModel& bound, const Checkpoint
   return out;
 }
 
+/// A checksum of a checkpoint's content: of its manifest without what does not change what a run loads.
+std::int64_t content_digest(format::CheckpointManifest manifest) {
+  manifest.manifest_crc32 = 0;
+  manifest.plan_hash.clear();
+  manifest.provenance = {};
+  return files::crc32_of(format::checkpoint_json(manifest));
+}
+
 /// Refuses a checkpoint of another run than that of `ours`. `trains`: whether the run continues training.
 void check_fits(const checkpoint::FoundCheckpoint& found, const format::CheckpointManifest& ours, bool trains) {
   const format::CheckpointManifest& theirs = found.manifest;
@@ -137,6 +145,7 @@ format::CheckpointManifest RunCheckpoints::manifest(std::int64_t done) const {
 
 void RunCheckpoints::find() {
   std::int64_t step = kNoCheckpoint;
+  std::int64_t digest = 0;
   if (rank_ == 0) {
     if (trains_) checkpoint::check_checkpoint_folder(options_.folder, options_.resume);
     if (options_.resume) {
@@ -144,6 +153,7 @@ void RunCheckpoints::find() {
       if (found) {
         check_fits(*found, manifest(found->manifest.step), trains_);
         step = found->manifest.step;
+        digest = content_digest(found->manifest);
         finite_ = checkpoint::finite_checkpoints(options_.folder, step);
         tell((trains_ ? "resuming from " : "evaluating ") + found->path);
       } else if (trains_) {
@@ -154,21 +164,29 @@ void RunCheckpoints::find() {
     }
     std::vector<std::unique_ptr<channel::Sending>> sends;
     for (int other = 1; other < channel_.ranks(); ++other)
-      sends.push_back(channel_.send(numbers({step}), other, channel::kFirstStepTag));
+      sends.push_back(channel_.send(numbers({step, digest}), other, channel::kFirstStepTag));
     for (const auto& sending : sends) sending->wait();
   } else {
-    step = *channel_.receive({{1}, at::kLong}, 0, channel::kFirstStepTag)->wait().const_data_ptr<std::int64_t>();
+    const at::Tensor arrived = channel_.receive({{2}, at::kLong}, 0, channel::kFirstStepTag)->wait();
+    step = arrived.const_data_ptr<std::int64_t>()[0];
+    digest = arrived.const_data_ptr<std::int64_t>()[1];
   }
   if (step == kNoCheckpoint) return;
   if (finite_.empty()) finite_ = {step};
   if (trains_) first_step_ = step;
-  open(step);
+  open(step, digest);
 }
 
-void RunCheckpoints::open(std::int64_t step) {
+void RunCheckpoints::open(std::int64_t step, std::int64_t digest) {
   const std::string path = checkpoint::checkpoint_path(options_.folder, step);
   const std::string name = path + "/manifest.json";
   const format::CheckpointManifest found = format::parse_checkpoint(format::read_text(name), name);
+  if (content_digest(found) != digest) {
+    throw FormatError(ErrorKind::OtherCheckpoint,
+                      fmt::format("{}: rank {} has another checkpoint of step {} than rank 0; use a folder that all "
+                                  "ranks share, or copy rank 0's {} to the host of rank {}",
+                                  name, rank_, step, path, rank_));
+  }
   if (found.loss_scale) loss_scale_ = {*found.loss_scale, found.loss_scale_steps};
   files_.emplace(checkpoint::file_paths({path, found}));
   checkpoint::check_names(*files_, bound_.model, checkpoint::saved_optimizer(found));
@@ -204,13 +222,13 @@ void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
   channel_.barrier();
   const auto writer = std::ranges::find(writers_, rank_);
   format::CheckpointManifest written = manifest(done);
-  if (worker.loss_scaler()) {
-    written.loss_scale = worker.loss_scaler()->state().scale;
-    written.loss_scale_steps = worker.loss_scaler()->state().steps;
+  if (const stage::LossScaler* const scaler = worker.loss_scaler()) {
+    written.loss_scale = scaler->state().scale;
+    written.loss_scale_steps = scaler->state().steps;
   }
   const auto part = [](std::ptrdiff_t number) { return fmt::format("part-{}.safetensors", number); };
   std::unique_ptr<channel::Sending> report;
-  files::FileDigest own;
+  files::FileDigest digest;
   bool finite = true;
   if (writer != writers_.end()) {
     files::NamedTensors tensors;
@@ -218,10 +236,10 @@ void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
       checkpoint::collect_state(
           program, optimizer, [&](const std::string& name) { return stage_of_.at(name) == stage; }, tensors);
     });
-    finite = std::ranges::all_of(tensors, [](const auto& each) { return stage::all_finite(each.second); });
-    own = files::write_safetensors(partial + "/" + part(writer - writers_.begin()), tensors);
+    finite = std::ranges::all_of(tensors, [](const auto& tensor) { return stage::all_finite(tensor.second); });
+    digest = files::write_safetensors(partial + "/" + part(writer - writers_.begin()), tensors);
     if (rank_ != 0)
-      report = channel_.send(numbers({own.bytes.value, own.crc32, finite ? 1 : 0}), 0, channel::kReportTag);
+      report = channel_.send(numbers({digest.bytes.value, digest.crc32, finite ? 1 : 0}), 0, channel::kReportTag);
   }
   if (report) report->wait();
   if (rank_ != 0) {
@@ -232,10 +250,10 @@ void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
     if (writers_[i] != 0) {
       const at::Tensor arrived = channel_.receive({{3}, at::kLong}, writers_[i], channel::kReportTag)->wait();
       const std::int64_t* values = arrived.const_data_ptr<std::int64_t>();
-      own = {Bytes(values[0]), static_cast<std::uint32_t>(values[1])};
+      digest = {Bytes(values[0]), static_cast<std::uint32_t>(values[1])};
       finite = finite && values[2] == 1;
     }
-    written.files.push_back({part(static_cast<std::ptrdiff_t>(i)), own.bytes, own.crc32});
+    written.files.push_back({part(static_cast<std::ptrdiff_t>(i)), digest.bytes, digest.crc32});
   }
   written.finite = finite;
   const auto stay = to_index(options_.keep - (finite ? 1 : 0));

@@ -40,8 +40,9 @@ void check_can_resume(const BoundModel& bound, const CheckpointOptions& options,
 class RunCheckpoints {
  public:
   /// Finds where the run begins. Arguments must outlive it. Throws FormatError for a checkpoint of another model, seed,
-  /// optimizer, data source or number of samples per step. Throws std::invalid_argument if the folder has checkpoints
-  /// and `resume` is false, if an evaluation has a folder and `resume` is false, and as check_can_save does.
+  /// optimizer, data source or number of samples per step, and on a rank that has another checkpoint of the step than
+  /// rank 0. Throws std::invalid_argument if the folder has checkpoints and `resume` is false, if an evaluation has a
+  /// folder and `resume` is false, and as check_can_save does.
   RunCheckpoints(const BoundModel& bound, const CheckpointOptions& options, const stage::OptimizerOptions& optimizer,
                  std::uint64_t seed, int rank, channel::Channel& channel);
 
@@ -60,7 +61,8 @@ class RunCheckpoints {
  private:
   [[nodiscard]] format::CheckpointManifest manifest(std::int64_t done) const;
   void find();
-  void open(std::int64_t step);
+  /// `digest`: of the manifest that rank 0 has.
+  void open(std::int64_t step, std::int64_t digest);
   [[nodiscard]] bool agree_to_stop();
   void write(StageWorker& worker, std::int64_t done);
   void tell(const std::string& text) const;

@@ -121,7 +121,7 @@ void RunMeasurement::add(const std::vector<Span>& spans) {
 
 void RunMeasurement::add_loss(double loss) { header_.losses.push_back(loss); }
 
-Measurement RunMeasurement::own(bool all) const {
+Measurement RunMeasurement::of_rank(bool all) const {
   Measurement out = header_;
   out.losses.clear();
   out.kept = keeper_.kept();
@@ -219,7 +219,7 @@ void RunMeasurement::receive(Check& check) {
 void RunMeasurement::move(bool all, Check& check) {
   channel_.activity().begin({.action = "gathering of results"});
   if (rank_ == 0) return receive(check);
-  Measurement part = own(all);
+  Measurement part = of_rank(all);
   part.timeline.memory = memory_;
   send(part, check);
   if (!times_.empty()) sent_ = times_.size() - 1;
@@ -251,7 +251,7 @@ Measurement RunMeasurement::finish(std::int64_t steps, RankMemory memory, Check&
   memory_.push_back(std::move(memory));
   move(true, check);
   if (rank_ == 0) return whole();
-  Measurement out = own(true);
+  Measurement out = of_rank(true);
   out.timeline.memory = memory_;
   return out;
 }

@@ -51,7 +51,7 @@ class RunMeasurement {
 
  private:
   [[nodiscard]] StepTime& time_at(std::size_t place);
-  [[nodiscard]] Measurement own(bool all) const;
+  [[nodiscard]] Measurement of_rank(bool all) const;
   [[nodiscard]] Measurement whole() const;
   void take(const Measurement& part);
   void send(const Measurement& part, const Check& check);

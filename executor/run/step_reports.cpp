@@ -49,7 +49,7 @@ void StepReports::report(std::int64_t step) {
   const Plan& plan = of_.bound.plan.plan();
   std::vector<double> losses;
   try {
-    losses = losses_.receive(of_.synchronous ? 0 : to_int(step - first_step_) * plan.microbatches);
+    losses = losses_.receive(of_.bound.plan.asynchronous() ? to_int(step - first_step_) * plan.microbatches : 0);
   } catch (const meeting::PeerError& e) {
     throw e.within(fmt::format("rank 0, gathering the losses of step {}: ", step + 1));
   }
@@ -58,12 +58,12 @@ void StepReports::report(std::int64_t step) {
   if (!progress_) return;
   Progress progress{.step = step, .steps = last_step_, .loss = loss, .step_time = of_.clock.time_of(step)};
   if (const auto found = validations_.find(step + 1); found != validations_.end()) progress.validation = found->second;
-  if (of_.worker.loss_scaler()) progress.loss_scale = of_.worker.loss_scaler()->scale();
+  if (const stage::LossScaler* const scaler = of_.worker.loss_scaler()) progress.loss_scale = scaler->scale();
   if (of_.bound.plan.schedule().trains) {
     const stage::OptimizerOptions& optimizer = of_.options.optimizer;
     progress.learning_rate = optimizer.learning_rate * stage::rate_factor(optimizer.rate, step);
   }
-  if (of_.synchronous) progress.gradient_norm = of_.synchronous->take_gradient_norm(step);
+  progress.gradient_norm = of_.worker.take_gradient_norm(step);
   progress_(progress);
 }
 

@@ -9,7 +9,7 @@
 #include "executor/run/loss_report.h"
 #include "executor/run/run.h"
 #include "executor/run/run_measurement.h"
-#include "executor/run/worker/synchronous_worker.h"
+#include "executor/run/worker/stage_worker.h"
 
 namespace stagecraft::run {
 
@@ -38,14 +38,13 @@ class StepClock {
 /// Sends the losses of one rank to rank 0, which reports each step once it has all its losses.
 class StepReports {
  public:
-  /// What is told of; all must outlive the reports.
+  /// What is reported; all must outlive the reports.
   struct Reported {
     const BoundModel& bound;
     const RunOptions& options;
     const StepClock& clock;
     StageWorker& worker;
-    SynchronousWorker* synchronous = nullptr;  ///< the worker, if it is one
-    RunMeasurement& measurement;               ///< receives the mean losses
+    RunMeasurement& measurement;  ///< receives the mean losses
   };
   /// Of the steps from `first_step` to `last_step`, which is excluded. `progress`, if set, must outlive it.
   StepReports(const Reported& subject, LossReport report, int rank, channel::Channel& channel, std::int64_t first_step,
@@ -55,9 +54,9 @@ class StepReports {
   void send(const stage::MicrobatchLosses& losses);
   /// Takes those of the steps before `end` from the worker and sends them.
   void send_until(std::int64_t end);
-  /// On rank 0: tells of the steps before `end`, whose losses are in flight.
+  /// On rank 0: reports the steps before `end`, whose losses are in flight.
   void report_until(std::int64_t end);
-  /// On rank 0: the result of a validation after `done` steps in all, to be told of with the last of them.
+  /// On rank 0: the result of a validation after `done` steps in all, to be reported with the last of them.
   void add_validation(std::int64_t done, const format::ModelEvaluation& found) { validations_[done] = found; }
   /// Waits for this rank's sends.
   void finish() { losses_.finish(); }
@@ -73,7 +72,7 @@ class StepReports {
   int rank_;
   LossGathering losses_;
   std::int64_t first_step_, last_step_;
-  std::int64_t sent_, reported_;  // numbers of steps with losses sent, and told of
+  std::int64_t sent_, reported_;  // numbers of steps with losses sent, and reported
   const std::function<void(const Progress&)>& progress_;
   std::map<std::int64_t, format::ModelEvaluation> validations_;  // on rank 0, by the steps done before
 };

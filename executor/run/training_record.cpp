@@ -108,12 +108,12 @@ void TrainingRecord::compare_end(const std::vector<stage::Parameter>& parameters
                                  const std::vector<stage::Parameter>& buffers, Check& check) const {
   const auto compare = [&](const std::string& prefix, const std::vector<stage::Parameter>& all) {
     std::vector<ComparedTensor> compared;
-    for (const stage::Parameter& each : all) {
+    for (const stage::Parameter& parameter : all) {
       // Frozen parameters are buffers here.
       const std::string other = prefix == "buffer/" ? "parameter/" : "buffer/";
-      const std::string name = file_.header().tensors.contains(prefix + each.name) ? prefix : other;
-      compared.push_back({fmt::format("\"{}\" at the end", each.name), each.layer, each.value.detach().cpu(),
-                          file_.read(name + each.name)});
+      const std::string name = file_.header().tensors.contains(prefix + parameter.name) ? prefix : other;
+      compared.push_back({fmt::format("\"{}\" at the end", parameter.name), parameter.layer,
+                          parameter.value.detach().cpu(), file_.read(name + parameter.name)});
     }
     compare_tensors(compared, check);
   };

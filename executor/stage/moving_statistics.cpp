@@ -33,8 +33,8 @@ at::Tensor from_record(const at::Tensor& record, const at::Tensor& like) {
 }
 
 const model::ParameterSpec& spec_of(const model::LayerSpec& layer, const std::string& name) {
-  for (const model::ParameterSpec& each : layer.parameters) {
-    if (each.name == name && !each.trainable) return each;
+  for (const model::ParameterSpec& spec : layer.parameters) {
+    if (spec.name == name && !spec.trainable) return spec;
   }
   throw std::logic_error("a layer lacks a buffer of its program");
 }
@@ -72,16 +72,16 @@ MovingStatistics::MovingStatistics(const model::Model& model, const StageProgram
 void MovingStatistics::begin() {
   kept_.clear();
   // A kernel that updates zeros leaves only the microbatch's part.
-  for (const Running& each : running_) {
-    kept_.push_back(each.value.clone());
-    each.value.zero_();
+  for (const Running& running : running_) {
+    kept_.push_back(running.value.clone());
+    running.value.zero_();
   }
 }
 
 void MovingStatistics::end(int microbatch) {
   if (running_.empty()) return;
   std::vector<at::Tensor> parts;
-  for (const Running& each : running_) parts.push_back(to_record(each.value));
+  for (const Running& running : running_) parts.push_back(to_record(running.value));
   records_[microbatch] = at::cat(parts);
   for (std::size_t i = 0; i < running_.size(); ++i) running_[i].value.copy_(kept_[i]);
 }
@@ -101,12 +101,12 @@ void MovingStatistics::apply() {
   const at::NoGradGuard no_graph;
   for (const auto& [microbatch, record] : records_) {
     std::int64_t first = 0;
-    for (const Running& each : running_) {
-      const at::Tensor& value = each.value;
+    for (const Running& running : running_) {
+      const at::Tensor& value = running.value;
       const std::int64_t count = record_values(value.numel(), value.scalar_type());
       const at::Tensor part = from_record(record.narrow(0, first, count), value);
-      at::isFloatingType(value.scalar_type()) ? value.mul_(each.decay)
-                                              : value.mul_(static_cast<std::int64_t>(each.decay));
+      at::isFloatingType(value.scalar_type()) ? value.mul_(running.decay)
+                                              : value.mul_(static_cast<std::int64_t>(running.decay));
       value.add_(part);
       first += count;
     }

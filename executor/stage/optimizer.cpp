@@ -82,6 +82,132 @@ std::vector<at::Scalar> for_each_step(const Tensors& steps, Function function) {
   return out;
 }
 
+/// What a step changes, by lists of tensors: one of each per parameter.
+struct ListedStep {
+  Tensors& values;
+  const Tensors& slopes;  ///< gradients, with the weight decay that is part of them
+  const Tensors& steps;
+  Tensors& products;
+  std::array<Tensors, 3>& kept;
+  double rate;
+};
+
+void step_lion(const OptimizerOptions& o, const ListedStep& on) {
+  auto& [values, slopes, steps, products, kept, rate] = on;
+  const double beta2 = beta2_of(o);
+  Tensors moves = at::_foreach_lerp(kept[0], slopes, 1 - o.beta1);
+  at::_foreach_sign_(moves);
+  at::_foreach_add_(values, moves, -rate);
+  at::_foreach_lerp_(kept[0], slopes, 1 - beta2);
+}
+
+void step_rmsprop(const OptimizerOptions& o, const ListedStep& on) {
+  auto& [values, slopes, steps, products, kept, rate] = on;
+  const double epsilon = epsilon_of(o);
+  Tensors& squares = kept[0];
+  at::_foreach_mul_(squares, o.alpha);
+  at::_foreach_addcmul_(squares, slopes, slopes, 1 - o.alpha);
+  Tensors roots;
+  if (o.centered) {
+    Tensors& means = kept[o.momentum != 0 ? 2 : 1];
+    at::_foreach_lerp_(means, slopes, 1 - o.alpha);
+    roots = at::_foreach_addcmul(squares, means, means, -1);
+    at::_foreach_sqrt_(roots);
+  } else {
+    roots = at::_foreach_sqrt(squares);
+  }
+  at::_foreach_add_(roots, epsilon);
+  if (o.momentum != 0) {
+    at::_foreach_mul_(kept[1], o.momentum);
+    at::_foreach_addcdiv_(kept[1], slopes, roots);
+    at::_foreach_add_(values, kept[1], -rate);
+  } else {
+    at::_foreach_addcdiv_(values, slopes, roots, -rate);
+  }
+}
+
+void step_adadelta(const OptimizerOptions& o, const ListedStep& on) {
+  auto& [values, slopes, steps, products, kept, rate] = on;
+  const double epsilon = epsilon_of(o);
+  auto& [squares, moved, none] = kept;
+  at::_foreach_mul_(squares, o.rho);
+  at::_foreach_addcmul_(squares, slopes, slopes, 1 - o.rho);
+  Tensors roots = at::_foreach_add(squares, epsilon);
+  at::_foreach_sqrt_(roots);
+  Tensors moves = at::_foreach_add(moved, epsilon);
+  at::_foreach_sqrt_(moves);
+  at::_foreach_div_(moves, roots);
+  at::_foreach_mul_(moves, slopes);
+  at::_foreach_mul_(moved, o.rho);
+  at::_foreach_addcmul_(moved, moves, moves, 1 - o.rho);
+  at::_foreach_add_(values, moves, -rate);
+}
+
+/// adamax, like nadam and radam below, keeps moments and corrects them for the number of steps so far.
+void step_adamax(const OptimizerOptions& o, const ListedStep& on) {
+  auto& [values, slopes, steps, products, kept, rate] = on;
+  const double epsilon = epsilon_of(o);
+  const double beta2 = beta2_of(o);
+  at::_foreach_lerp_(kept[0], slopes, 1 - o.beta1);
+  at::_foreach_mul_(kept[1], beta2);
+  Tensors sizes = at::_foreach_abs(slopes);
+  at::_foreach_add_(sizes, epsilon);
+  at::_foreach_maximum_(kept[1], sizes);
+  const auto moves = for_each_step(steps, [&](double t) { return -(rate / (1 - std::pow(o.beta1, t))); });
+  at::_foreach_addcdiv_(values, kept[0], kept[1], moves);
+}
+
+void step_nadam(const OptimizerOptions& o, const ListedStep& on) {
+  auto& [values, slopes, steps, products, kept, rate] = on;
+  const double epsilon = epsilon_of(o);
+  const double beta2 = beta2_of(o);
+  at::_foreach_lerp_(kept[0], slopes, 1 - o.beta1);
+  at::_foreach_mul_(kept[1], beta2);
+  at::_foreach_addcmul_(kept[1], slopes, slopes, 1 - beta2);
+  Tensors roots = at::_foreach_sqrt(kept[1]);
+  const auto momentum = [&](double t) { return o.beta1 * (1 - 0.5 * std::pow(0.96, t * o.momentum_decay)); };
+  at::_foreach_mul_(products, for_each_step(steps, momentum));
+  at::_foreach_div_(roots, for_each_step(steps, [&](double t) { return std::sqrt(1 - std::pow(beta2, t)); }));
+  at::_foreach_add_(roots, epsilon);
+  std::size_t i = 0;
+  const auto of_gradient =
+      for_each_step(steps, [&](double t) { return -(rate * (1 - momentum(t)) / (1 - products[i++].item<double>())); });
+  i = 0;
+  const auto of_moment = for_each_step(steps, [&](double t) {
+    const double next = momentum(t + 1);
+    return -(rate * next / (1 - products[i++].item<double>() * next));
+  });
+  at::_foreach_addcdiv_(values, slopes, roots, of_gradient);
+  at::_foreach_addcdiv_(values, kept[0], roots, of_moment);
+}
+
+void step_radam(const OptimizerOptions& o, const ListedStep& on) {
+  auto& [values, slopes, steps, products, kept, rate] = on;
+  const double epsilon = epsilon_of(o);
+  const double beta2 = beta2_of(o);
+  at::_foreach_lerp_(kept[0], slopes, 1 - o.beta1);
+  at::_foreach_mul_(kept[1], beta2);
+  at::_foreach_addcmul_(kept[1], slopes, slopes, 1 - beta2);
+  Tensors roots = at::_foreach_sqrt(kept[1]);
+  const double most = 2 / (1 - beta2) - 1;  // length of the average, in the limit
+  // The rectification; 0 while the average is too short for one.
+  const auto rectified = [&](double t) {
+    const double power = std::pow(beta2, t);
+    const double length = most - 2 * t * power / (1 - power);
+    return length > 5 ? std::sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)) : 0;
+  };
+  const auto plain =
+      for_each_step(steps, [&](double t) { return -(rate * (rectified(t) > 0 ? 0 : 1) / (1 - std::pow(o.beta1, t))); });
+  const auto adaptive = for_each_step(steps, [&](double t) {
+    return -(std::sqrt(1 - std::pow(beta2, t)) * (rate * rectified(t) / (1 - std::pow(o.beta1, t))));
+  });
+  at::_foreach_add_(roots, epsilon);
+  at::_foreach_div_(roots, adaptive);
+  at::_foreach_reciprocal_(roots);
+  at::_foreach_add_(roots, plain);
+  at::_foreach_addcmul_(values, kept[0], roots);
+}
+
 }  // namespace
 
 const std::vector<std::string>& optimizer_names() {
@@ -192,8 +318,8 @@ OptimizerState Optimizer::first_state(const at::Tensor& parameter) const {
   OptimizerState out;
   const double value = options_.name == "adagrad" ? options_.initial_accumulator : 0;
   int count = 0;
-  for (at::Tensor* const each : {&out.first, &out.second, &out.third}) {
-    if (count++ < keeps_.tensors) *each = value == 0 ? at::zeros_like(parameter) : at::full_like(parameter, value);
+  for (at::Tensor* const tensor : {&out.first, &out.second, &out.third}) {
+    if (count++ < keeps_.tensors) *tensor = value == 0 ? at::zeros_like(parameter) : at::full_like(parameter, value);
   }
   if (keeps_.steps) out.steps = at::zeros({}, scalar_options(parameter));
   if (keeps_.product) out.product = at::ones({}, scalar_options(parameter));
@@ -255,8 +381,6 @@ void Optimizer::fused(Lists& lists, double divisor, double rate, bool first_step
 void Optimizer::listed(Lists& lists, double divisor, double rate) const {
   const OptimizerOptions& o = options_;
   auto& [values, gradients, steps, products, kept] = lists;
-  const double epsilon = epsilon_of(o);
-  const double beta2 = beta2_of(o);
   if (divisor != 1) at::_foreach_div_(gradients, divisor);
 
   const bool decoupled = o.decoupled_weight_decay || o.name == "lion";
@@ -265,98 +389,13 @@ void Optimizer::listed(Lists& lists, double divisor, double rate) const {
   if (o.weight_decay != 0 && !decoupled) decayed = at::_foreach_add(gradients, values, o.weight_decay);
   const Tensors& slopes = decayed.empty() ? gradients : decayed;
 
-  if (o.name == "lion") {
-    Tensors moves = at::_foreach_lerp(kept[0], slopes, 1 - o.beta1);
-    at::_foreach_sign_(moves);
-    at::_foreach_add_(values, moves, -rate);
-    at::_foreach_lerp_(kept[0], slopes, 1 - beta2);
-    return;
-  }
-  if (o.name == "rmsprop") {
-    Tensors& squares = kept[0];
-    at::_foreach_mul_(squares, o.alpha);
-    at::_foreach_addcmul_(squares, slopes, slopes, 1 - o.alpha);
-    Tensors roots;
-    if (o.centered) {
-      Tensors& means = kept[o.momentum != 0 ? 2 : 1];
-      at::_foreach_lerp_(means, slopes, 1 - o.alpha);
-      roots = at::_foreach_addcmul(squares, means, means, -1);
-      at::_foreach_sqrt_(roots);
-    } else {
-      roots = at::_foreach_sqrt(squares);
-    }
-    at::_foreach_add_(roots, epsilon);
-    if (o.momentum != 0) {
-      at::_foreach_mul_(kept[1], o.momentum);
-      at::_foreach_addcdiv_(kept[1], slopes, roots);
-      at::_foreach_add_(values, kept[1], -rate);
-    } else {
-      at::_foreach_addcdiv_(values, slopes, roots, -rate);
-    }
-    return;
-  }
-  if (o.name == "adadelta") {
-    auto& [squares, moved, none] = kept;
-    at::_foreach_mul_(squares, o.rho);
-    at::_foreach_addcmul_(squares, slopes, slopes, 1 - o.rho);
-    Tensors roots = at::_foreach_add(squares, epsilon);
-    at::_foreach_sqrt_(roots);
-    Tensors moves = at::_foreach_add(moved, epsilon);
-    at::_foreach_sqrt_(moves);
-    at::_foreach_div_(moves, roots);
-    at::_foreach_mul_(moves, slopes);
-    at::_foreach_mul_(moved, o.rho);
-    at::_foreach_addcmul_(moved, moves, moves, 1 - o.rho);
-    at::_foreach_add_(values, moves, -rate);
-    return;
-  }
-  // adamax, nadam and radam: moments with a correction for the steps so far.
-  at::_foreach_lerp_(kept[0], slopes, 1 - o.beta1);
-  at::_foreach_mul_(kept[1], beta2);
-  if (o.name == "adamax") {
-    Tensors sizes = at::_foreach_abs(slopes);
-    at::_foreach_add_(sizes, epsilon);
-    at::_foreach_maximum_(kept[1], sizes);
-    const auto moves = for_each_step(steps, [&](double t) { return -(rate / (1 - std::pow(o.beta1, t))); });
-    at::_foreach_addcdiv_(values, kept[0], kept[1], moves);
-    return;
-  }
-  at::_foreach_addcmul_(kept[1], slopes, slopes, 1 - beta2);
-  Tensors roots = at::_foreach_sqrt(kept[1]);
-  if (o.name == "nadam") {
-    const auto momentum = [&](double t) { return o.beta1 * (1 - 0.5 * std::pow(0.96, t * o.momentum_decay)); };
-    at::_foreach_mul_(products, for_each_step(steps, momentum));
-    at::_foreach_div_(roots, for_each_step(steps, [&](double t) { return std::sqrt(1 - std::pow(beta2, t)); }));
-    at::_foreach_add_(roots, epsilon);
-    std::size_t i = 0;
-    const auto of_gradient = for_each_step(
-        steps, [&](double t) { return -(rate * (1 - momentum(t)) / (1 - products[i++].item<double>())); });
-    i = 0;
-    const auto of_moment = for_each_step(steps, [&](double t) {
-      const double next = momentum(t + 1);
-      return -(rate * next / (1 - products[i++].item<double>() * next));
-    });
-    at::_foreach_addcdiv_(values, slopes, roots, of_gradient);
-    at::_foreach_addcdiv_(values, kept[0], roots, of_moment);
-    return;
-  }
-  const double most = 2 / (1 - beta2) - 1;  // length of the average, in the limit
-  // The rectification; 0 while the average is too short for one.
-  const auto rectified = [&](double t) {
-    const double power = std::pow(beta2, t);
-    const double length = most - 2 * t * power / (1 - power);
-    return length > 5 ? std::sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)) : 0;
-  };
-  const auto plain =
-      for_each_step(steps, [&](double t) { return -(rate * (rectified(t) > 0 ? 0 : 1) / (1 - std::pow(o.beta1, t))); });
-  const auto adaptive = for_each_step(steps, [&](double t) {
-    return -(std::sqrt(1 - std::pow(beta2, t)) * (rate * rectified(t) / (1 - std::pow(o.beta1, t))));
-  });
-  at::_foreach_add_(roots, epsilon);
-  at::_foreach_div_(roots, adaptive);
-  at::_foreach_reciprocal_(roots);
-  at::_foreach_add_(roots, plain);
-  at::_foreach_addcmul_(values, kept[0], roots);
+  const ListedStep on{values, slopes, steps, products, kept, rate};
+  if (o.name == "lion") return step_lion(o, on);
+  if (o.name == "rmsprop") return step_rmsprop(o, on);
+  if (o.name == "adadelta") return step_adadelta(o, on);
+  if (o.name == "adamax") return step_adamax(o, on);
+  if (o.name == "nadam") return step_nadam(o, on);
+  step_radam(o, on);
 }
 
 void Optimizer::set_state(std::size_t i, const OptimizerState& state) {

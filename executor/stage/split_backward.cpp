@@ -116,7 +116,7 @@ class Captures {
   }
   ~Captures() {
     for (std::size_t i = 0; i < all_.size(); ++i)
-      std::erase_if(all_[i]->node->pre_hooks(), [&](const auto& each) { return each.get() == own_[i]; });
+      std::erase_if(all_[i]->node->pre_hooks(), [&](const auto& hook) { return hook.get() == own_[i]; });
   }
   Captures(const Captures&) = delete;
   Captures& operator=(const Captures&) = delete;

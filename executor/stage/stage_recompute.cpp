@@ -26,15 +26,15 @@ void StageProgram::recompute_every(int layers) {
   std::set<int> kept;
   for (std::size_t first = 0; first < layers_.size(); first += length) {
     Segment segment{first, std::min(first + length, layers_.size()), {}, {}};
-    const int own = to_int(segments_.size());
+    const int number = to_int(segments_.size());
     std::set<int> inputs;
     for (std::size_t l = segment.first; l < segment.last; ++l) {
       for (const int slot : layers_[l].arguments) {
-        if (filled_by[to_index(slot)] == own) continue;
+        if (filled_by[to_index(slot)] == number) continue;
         inputs.insert(slot);
         if (filled_by[to_index(slot)] >= 0) kept.insert(slot);
       }
-      for (const int slot : layers_[l].results) filled_by[to_index(slot)] = own;
+      for (const int slot : layers_[l].results) filled_by[to_index(slot)] = number;
     }
     segment.inputs.assign(inputs.begin(), inputs.end());
     segments_.push_back(std::move(segment));
@@ -93,8 +93,8 @@ void StageProgram::backward_by_segments(Flight& flight, const std::vector<at::Te
     values.clear();
     if (roots.empty()) continue;
     if (rest) {
-      auto [of_leaves, own] = SplitBackward::of_inputs(roots, root_gradients, leaves);
-      rest->before(std::move(own));
+      auto [of_leaves, deferred] = SplitBackward::of_inputs(roots, root_gradients, leaves);
+      rest->before(std::move(deferred));
       for (std::size_t i = 0; i < leaves.size(); ++i) gradients[to_index(leaf_slots[i])] = of_leaves[i];
     } else {
       try {

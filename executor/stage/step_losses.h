@@ -35,7 +35,7 @@ class StepLosses {
     std::vector<int> microbatches;  ///< whose losses are on the GPU or being copied
     std::vector<at::Tensor> on_device;
     at::Tensor host;  ///< theirs once `come`
-    std::unique_ptr<c10::Event> come;
+    std::unique_ptr<c10::Event> arrived;
   };
   c10::Device device_;
   [[nodiscard]] Step& of(std::int64_t step) { return steps_.try_emplace(step, &memory_).first->second; }

@@ -39,17 +39,17 @@ Merits merits(const RankedPlan& ranked) {
 Seconds device_time(const Merits& merits) { return merits.step * merits.devices; }
 
 const char* to_string(Objective objective) {
-  for (const auto& [each, name] : kObjectives) {
-    if (each == objective) return name;
+  for (const auto& [listed, name] : kObjectives) {
+    if (listed == objective) return name;
   }
   return "";
 }
 
 Objective objective_by_name(const std::string& name) {
   std::vector<std::string> known;
-  for (const auto& [objective, each] : kObjectives) {
-    if (name == each) return objective;
-    known.emplace_back(each);
+  for (const auto& [objective, listed] : kObjectives) {
+    if (name == listed) return objective;
+    known.emplace_back(listed);
   }
   throw InputError(ErrorKind::UnknownName, unknown_name("objective", name, known));
 }
@@ -88,10 +88,12 @@ std::vector<RankedPlan> front_of(std::vector<RankedPlan> plans) {
   std::vector<RankedPlan> out;
   std::vector<Merits> kept;
   for (RankedPlan& ranked : plans) {
-    const Merits own = merits(ranked);
-    const auto covers = [&](const Merits& other) { return other.devices <= own.devices && other.memory <= own.memory; };
+    const Merits merit = merits(ranked);
+    const auto covers = [&](const Merits& other) {
+      return other.devices <= merit.devices && other.memory <= merit.memory;
+    };
     if (std::ranges::any_of(kept, covers)) continue;
-    kept.push_back(own);
+    kept.push_back(merit);
     out.push_back(std::move(ranked));
   }
   return out;

@@ -26,6 +26,7 @@
 #include "partitioner/given_split.h"
 #include "partitioner/proof.h"
 #include "partitioner/ranking.h"
+#include "partitioner/strategies/strategies.h"
 
 namespace stagecraft::partitioner {
 namespace {

@@ -11,6 +11,7 @@
 #include "partitioner/candidate.h"
 #include "partitioner/choices/choice.h"
 #include "partitioner/ranking.h"
+#include "partitioner/strategies/strategies.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -108,7 +109,7 @@ class Gathering {
       }
       auto& ranking = std::get<Ranking>(result);
       if (topology.levels == topology_.levels) {
-        for (const Skipped& each : ranking.skipped) skip(each);
+        for (const Skipped& reason : ranking.skipped) skip(reason);
         if (!out_.lower_bound) {
           out_.lower_bound = ranking.lower_bound;
           out_.others_lower_bound = ranking.others_lower_bound;
@@ -129,7 +130,7 @@ class Gathering {
 
   /// Adds a plan of a part of the topology, as it is on the whole.
   void add_again(RankedPlan ranked, const Constraints& wanted) {
-    auto predicted = costs_.predict(graph_, topology_, ranked.plan);
+    auto predicted = costs_.predict(graph_, topology_, BoundPlan(ranked.plan));
     if (std::holds_alternative<Infeasible>(predicted)) return;
     ranked.prediction = std::move(std::get<Prediction>(predicted));
     ranked.plan.iteration = ranked.prediction.iteration;
@@ -163,9 +164,9 @@ class Gathering {
   }
 
   void skip(const Skipped& reason) {
-    for (Skipped& each : out_.skipped) {
-      if (each.reason == reason.reason) {
-        each.count = std::max(each.count, reason.count);
+    for (Skipped& known : out_.skipped) {
+      if (known.reason == reason.reason) {
+        known.count = std::max(known.count, reason.count);
         return;
       }
     }

@@ -132,14 +132,14 @@ class Improvement {
       for (std::size_t i = 0; i < units.size(); ++i) {
         const std::vector<int>& unit = units[later ? units.size() - 1 - i : i];
         Partition next = candidate_.partition;
-        const int own = next.stage_of_layer[to_index(unit.front())];
-        const int to = own + (later ? 1 : -1);
+        const int from = next.stage_of_layer[to_index(unit.front())];
+        const int to = from + (later ? 1 : -1);
         if (to < 0 || to >= stages()) continue;
         for (const int layer : unit) next.stage_of_layer[to_index(layer)] = to;
         const auto is_backward = [&](const Edge& edge) {
           return next.stage_of_layer[to_index(edge.source)] > next.stage_of_layer[to_index(edge.destination)];
         };
-        if (std::ranges::find(next.stage_of_layer, own) == next.stage_of_layer.end()) continue;
+        if (std::ranges::find(next.stage_of_layer, from) == next.stage_of_layer.end()) continue;
         if (std::ranges::any_of(graph_.edges, is_backward)) continue;
         out = try_one(std::move(next), candidate_.devices) || out;
       }

@@ -22,7 +22,7 @@ constexpr double kSteps = 1000;
 
 format::ListedPlan listed(const RankedPlan& ranked, const ListRequest& request) {
   const Plan& plan = ranked.plan;
-  const Merits own = merits(ranked);
+  const Merits merit = merits(ranked);
   format::ListedPlan out;
   out.origin = ranked.origin;
   for (const Stage& stage : plan.stages) {
@@ -31,12 +31,12 @@ format::ListedPlan listed(const RankedPlan& ranked, const ListRequest& request) 
     out.recomputed += stage.recompute ? 1 : 0;
   }
   out.replicas = replicas_of(plan);
-  out.device_count = own.devices;
+  out.device_count = merit.devices;
   out.chunks = plan.chunks;
-  out.step = own.step;
-  out.samples_per_s = own.samples_per_s;
-  out.memory = own.memory;
-  out.device_time = device_time(own);
+  out.step = merit.step;
+  out.samples_per_s = merit.samples_per_s;
+  out.memory = merit.memory;
+  out.device_time = device_time(merit);
   out.parts = mean_parts(ranked.prediction);
   if (request.price) out.price = *request.price * out.device_time.value / kSecondsPerHour;
   return out;
@@ -89,7 +89,7 @@ format::PlanList plan_list(const std::vector<RankedPlan>& plans, const Gathered&
   out.considered = to_int(gathered.plans.size());
   for (const RankedPlan& ranked : plans) out.plans.push_back(listed(ranked, request));
   if (gathered.others_lower_bound) out.proven = proven_of(plans, *gathered.others_lower_bound);
-  for (const Skipped& each : gathered.skipped) out.skipped.emplace_back(each.reason, each.count);
+  for (const Skipped& skipped : gathered.skipped) out.skipped.emplace_back(skipped.reason, skipped.count);
   return out;
 }
 
@@ -107,9 +107,9 @@ std::string list_text(const format::PlanList& list, int lines, const std::string
   }
   columns.push_back({.title = "step"});
   if (samples) columns.push_back({.title = "samples/s"});
-  columns.push_back({.title = "bubble"});
+  columns.push_back({.title = "idle"});
   columns.push_back({.title = "peak memory"});
-  if (costs) columns.push_back({.title = list.price_per_device_hour ? "1000 steps" : "device time"});
+  if (costs) columns.push_back({.title = list.price_per_device_hour ? "price of 1000 steps" : "device time"});
   const std::size_t shown = lines == 0 ? list.plans.size() : std::min(list.plans.size(), to_index(lines));
   std::vector<std::vector<std::string>> rows;
   for (std::size_t i = 0; i < shown; ++i) {

@@ -16,6 +16,7 @@
 #include "partitioner/candidate.h"
 #include "partitioner/choices/listing.h"
 #include "partitioner/ranking.h"
+#include "partitioner/strategies/strategies.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -59,7 +60,8 @@ std::optional<Bytes> need_of(const Question& question) {
     auto result = plan_with(strategy, question.graph, unlimited, question.costs, free);
     const auto* ranking = std::get_if<Ranking>(&result);
     if (ranking == nullptr) return std::nullopt;
-    return question.costs.memory(question.graph, question.topology, ranking->plans.front().plan).peak;
+    const BoundPlan plan(ranking->plans.front().plan);
+    return question.costs.memory(question.graph, question.topology, plan).peak;
   } catch (const std::invalid_argument&) { return std::nullopt; }
 }
 
@@ -108,12 +110,12 @@ std::optional<std::string> more_stages(const Question& question, Bytes limit) {
 /// The first number of groups of the outermost level that fits.
 std::optional<std::string> more_devices(const Question& question, Bytes limit) {
   const int before = question.topology.levels.back().count;
-  const int each = device_count(question.topology) / before;
-  for (int groups = before + 1; groups <= before * kMostTimes && groups * each <= kMostDevices;
+  const int group_devices = device_count(question.topology) / before;
+  for (int groups = before + 1; groups <= before * kMostTimes && groups * group_devices <= kMostDevices;
        groups += std::max(1, groups / 16)) {
     const Topology larger = with_groups(question.topology, groups);
     if (fits({question.graph, larger, question.costs, question.constraints, question.options, question.goal}, limit))
-      return fmt::format("{} devices instead of {}", groups * each, before * each);
+      return fmt::format("{} devices instead of {}", groups * group_devices, before * group_devices);
   }
   return std::nullopt;
 }
@@ -126,21 +128,21 @@ std::vector<std::string> part_cells(const StepParts& parts, const std::string& m
   return out;
 }
 
-/// "bubble 3.00 s less, transfers 1.00 s more": the parts that differ, the largest difference first.
+/// "bubble -3.00 s, transfer +1.00 s": how the parts of the best plan differ, the largest difference first.
 std::string differences(const StepParts& best, const StepParts& other, const std::string& mark) {
   std::vector<std::pair<double, const char*>> parts{
       {best.compute.value + best.host.value - other.compute.value - other.host.value, "compute"},
       {best.update.value - other.update.value, "update"},
-      {best.reduce.value - other.reduce.value, "reduction"},
-      {best.exposed_transfer.value - other.exposed_transfer.value, "transfers"},
+      {best.reduce.value - other.reduce.value, "reduce"},
+      {best.exposed_transfer.value - other.exposed_transfer.value, "transfer"},
       {best.bubble.value - other.bubble.value, "bubble"}};
   std::ranges::stable_sort(parts, std::greater(), [](const auto& part) { return std::abs(part.first); });
   std::string out;
   const double least = total(other).value * 1e-6;
   for (const auto& [difference, name] : parts) {
     if (std::abs(difference) <= least) continue;
-    out += fmt::format("{}{} {}{} {}", out.empty() ? "" : ", ", name, mark,
-                       format_seconds(Seconds(std::abs(difference))), difference < 0 ? "less" : "more");
+    out += fmt::format("{}{} {}{}{}", out.empty() ? "" : ", ", name, mark, difference < 0 ? "-" : "+",
+                       format_seconds(Seconds(std::abs(difference))));
   }
   return out.empty() ? "no part differs" : out;
 }
@@ -157,15 +159,15 @@ std::optional<StepParts> step_parts(const Graph& graph, const Topology& topology
 
 std::vector<format::Relaxation> relaxations(const Question& question, const RankedPlan& best) {
   std::vector<format::Relaxation> out;
-  const double own = rank_key(merits(best), question.goal.objective).front();
+  const double best_rank = rank_key(merits(best), question.goal.objective).front();
   const auto ask = [&](const std::string& name, const Question& without) {
     const ToldPart part(question.costs.progress, name);
-    format::Relaxation each{name, {}, false};
+    format::Relaxation relaxation{name, {}, false};
     if (const std::optional<RankedPlan> other = best_of(without)) {
-      each.step = other->prediction.iteration;
-      each.better = rank_key(merits(*other), question.goal.objective).front() < own * (1 - kEqual);
+      relaxation.step = other->prediction.iteration;
+      relaxation.better = rank_key(merits(*other), question.goal.objective).front() < best_rank * (1 - kEqual);
     }
-    out.push_back(std::move(each));
+    out.push_back(std::move(relaxation));
   };
   const Constraints& constraints = question.constraints;
   if (const auto limit = memory_limit(question.topology, constraints)) {
@@ -225,14 +227,14 @@ std::string reasons_text(const format::PlanList& list, const std::string& mark, 
     if (i == 0 || !best.parts) continue;
     const double ratio = plan.step / best.step;
     if (std::abs(ratio - 1) < kSameStep && best.device_count == plan.device_count) {
-      sentences +=
-          fmt::format("plan 1 against plan {}: the steps differ by less than {:g} %\n", i + 1, kSameStep * 100);
+      sentences += fmt::format("plan 1 vs plan {}: the steps differ by less than {:g} %\n", i + 1, kSameStep * 100);
       continue;
     }
-    sentences += fmt::format("plan 1 against plan {}: {}", i + 1, differences(*best.parts, *plan.parts, mark));
+    sentences += fmt::format("plan 1 vs plan {}: {}", i + 1, differences(*best.parts, *plan.parts, mark));
     if (best.device_count != plan.device_count)
       sentences += fmt::format(", on {} devices instead of {}", best.device_count, plan.device_count);
-    sentences += fmt::format("; the step of plan {} is {}\n", i + 1, percent(ratio));
+    sentences += fmt::format("; plan {}'s step is {:.1f} % {}\n", i + 1, std::abs(ratio - 1) * 100,
+                             ratio < 1 ? "shorter" : "longer");
   }
   std::string out = "where the step goes, mean over the devices of the plan\n";
   out += table_text({{.title = "#"},
@@ -240,18 +242,18 @@ std::string reasons_text(const format::PlanList& list, const std::string& mark, 
                      {.title = "step"},
                      {.title = "compute"},
                      {.title = "update"},
-                     {.title = "reduction"},
-                     {.title = "transfers"},
+                     {.title = "reduce"},
+                     {.title = "transfer"},
                      {.title = "bubble"}},
                     rows, screen) +
          sentences;
-  for (const format::Relaxation& each : list.relaxations) {
-    out += each.change;
-    if (!each.step) {
+  for (const format::Relaxation& relaxation : list.relaxations) {
+    out += relaxation.change;
+    if (!relaxation.step) {
       out += " no plan is possible\n";
-    } else if (each.better) {
-      out += fmt::format(" the best plan's step is {}{} ({}): the constraint binds\n", mark, format_seconds(*each.step),
-                         percent(*each.step / best.step));
+    } else if (relaxation.better) {
+      out += fmt::format(" the best plan's step is {}{} ({}): the constraint binds\n", mark,
+                         format_seconds(*relaxation.step), percent(*relaxation.step / best.step));
     } else {
       out += " no plan is better\n";
     }

@@ -39,8 +39,8 @@ bool is_better(const RankedPlan& a, const RankedPlan& b) {
 
 std::vector<std::string> schedules_to_compare() {
   std::vector<std::string> out;
-  for (const ScheduleEntry& each : schedules()) {
-    if (each.trains && each.weights == Weights::Flushed && !each.needs_lists) out.push_back(each.name);
+  for (const ScheduleEntry& schedule : schedules()) {
+    if (schedule.trains && schedule.weights == Weights::Flushed && !schedule.needs_lists) out.push_back(schedule.name);
   }
   return out;
 }
@@ -93,7 +93,7 @@ std::string trials_text(const ScheduleSearch& search, const std::string& mark, c
   return table_text({{.title = "schedule", .left = true},
                      {.title = "replicas"},
                      {.title = "step"},
-                     {.title = "bubble"},
+                     {.title = "idle"},
                      {.title = "peak memory"},
                      {.title = "", .left = true}},
                     rows, screen, search.best) +

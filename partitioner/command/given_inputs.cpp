@@ -14,6 +14,7 @@
 #include "partitioner/candidate.h"
 #include "partitioner/given_split.h"
 #include "partitioner/list_strategies.h"
+#include "partitioner/strategies/strategies.h"
 
 namespace stagecraft::partitioner {
 namespace {

@@ -9,6 +9,7 @@
 #include "costmodel/schedule.h"
 #include "partitioner/choices/schedule_search.h"
 #include "partitioner/command/settings_command.h"
+#include "partitioner/strategies/strategies.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -133,10 +134,15 @@ void declare_plan(CLI::App& app, PlanRequest& request) {
   app.add_option("--microbatches", request.constraints.plan.microbatches, "microbatches per step")
       ->transform(integer(1, kMostMicrobatches, "the maximum of a plan file"))
       ->capture_default_str();
+  std::string orders;
+  for (const ScheduleEntry& schedule : schedules()) {
+    if (!schedule.needs_lists) orders += fmt::format("\n  {}: {}", schedule.name, schedule.help);
+  }
   app.add_option("--schedule", request.constraints.plan.schedule,
                  "schedule; several, separated by commas, or best (all synchronous ones) to use the one with the "
                  "fastest plan; or csv:FILE for action lists in the CSV format of torch.distributed.pipelining, which "
-                 "also give stages, replicas and microbatches")
+                 "also give stages, replicas and microbatches. Schedules:" +
+                     orders)
       ->capture_default_str();
   add_bytes_option(app, "--memory-limit", request.constraints.memory_limit,
                    "memory limit per device, such as 16e9 or 16GiB; pipedream applies PipeDream's own rule");
@@ -156,7 +162,7 @@ void declare_plan(CLI::App& app, PlanRequest& request) {
                          "; ignores the slowdown of shared hosts and marks every figure with ~");
   app.add_option_function<std::string>(
          "--objective-profile", [](const std::string&) {},
-         "plan by another planner's arithmetic, with other options: see stagecraft plan --objective-profile max-load "
+         "plan with another planner's cost model and other options: see stagecraft plan --objective-profile max-load "
          "--help")
       ->type_name("NAME");
   app.add_option("-o,--output", request.output, "output file; - is standard output")
@@ -189,7 +195,7 @@ std::vector<std::string> inputs_of(const PlanRequest& request) {
   if (!request.from.empty()) out.push_back(request.from[1]);
   if (!request.choice.improve.empty()) out.push_back(request.choice.improve);
   out.insert(out.end(), request.choice.more_graphs.begin(), request.choice.more_graphs.end());
-  for (const std::string& each : request.graphs_for) out.push_back(each.substr(each.find('=') + 1));
+  for (const std::string& graph_for : request.graphs_for) out.push_back(graph_for.substr(graph_for.find('=') + 1));
   if (const std::string lists = lists_file(request); !lists.empty()) out.push_back(lists);
   return out;
 }

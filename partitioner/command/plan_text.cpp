@@ -103,7 +103,7 @@ std::string ranking_text(const Ranking& ranking, const std::string& mark, const 
   std::string out = table_text({{.title = "plan", .left = true, .can_be_cut = true},
                                 {.title = "replicas"},
                                 {.title = "step"},
-                                {.title = "bubble"},
+                                {.title = "idle"},
                                 {.title = "peak memory"},
                                 {.title = "", .left = true}},
                                rows, screen, plans.front().fits ? std::optional<std::size_t>(0) : std::nullopt);

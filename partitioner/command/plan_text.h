@@ -13,9 +13,9 @@ namespace stagecraft::partitioner {
 [[nodiscard]] std::string idle_reason_text(const RankedPlan& ranked);
 
 /// The stages of a plan as a table no wider than the screen, then its microbatches, its times and, of a plan with a
-/// lower bound, how far it can be from the best. Ends with a line end. `other_device`: how the device of the times
-/// differs from the topology's; then every figure is marked with ~, and a line says so. Precondition: the plan is valid
-/// for the graph.
+/// lower bound, how far it can be from the best. Ends with a line end. `other_device`: how the profiled device differs
+/// from the topology's; then every figure is marked with ~, and a line says so. Precondition: the plan is valid for the
+/// graph.
 [[nodiscard]] std::string stages_text(const Graph& graph, const RankedPlan& ranked, const std::string& other_device,
                                       const Screen& screen);
 

@@ -17,6 +17,7 @@
 #include "costmodel/text/terminal.h"
 #include "partitioner/settings/settings_listing.h"
 #include "partitioner/settings/settings_search.h"
+#include "partitioner/strategies/strategies.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -47,7 +48,8 @@ const std::string& file_of_profile(const PlanRequest& request, std::size_t index
 
 /// Of profiles on a host that ranks share, some may lack their slowdown: steps of that size then look too short.
 void note_missing_slowdowns(const PlanRequest& request, const std::vector<Graph>& profiles) {
-  const auto most = std::ranges::max_element(profiles, {}, [](const Graph& each) { return each.slowdown.size(); });
+  const auto most =
+      std::ranges::max_element(profiles, {}, [](const Graph& profile) { return profile.slowdown.size(); });
   for (std::size_t i = 0; i < profiles.size(); ++i) {
     if (profiles[i].slowdown.size() == most->slowdown.size()) continue;
     fmt::print(stderr,
@@ -64,9 +66,9 @@ SizedGraphs graphs_of(const PlanRequest& request, const Graph& graph, const Topo
   const std::vector<Graph> profiles = profiles_of(request, graph, topology);
   note_missing_slowdowns(request, profiles);
   SizedGraphs out = within(request.graph, [&] { return sized_graphs(profiles, *batch); });
-  for (SizedGraph& each : out.graphs) {
-    const auto profile = std::ranges::find(profiles, each.graph.microbatch_samples, &Graph::microbatch_samples);
-    if (profile != profiles.end()) each.file = file_of_profile(request, to_index(profile - profiles.begin()));
+  for (SizedGraph& sized : out.graphs) {
+    const auto profile = std::ranges::find(profiles, sized.graph.microbatch_samples, &Graph::microbatch_samples);
+    if (profile != profiles.end()) sized.file = file_of_profile(request, to_index(profile - profiles.begin()));
   }
   return out;
 }
@@ -102,7 +104,7 @@ void declare_settings(CLI::App& app, PlanRequest& request) {
   app.add_option_function<std::string>(
          "--settings", [&request](const std::string&) { request.choice.settings = true; },
          "best: search schedules, recomputation (where memory is limited), gradient buckets, stages and, with "
-         "--global-batch, microbatch sizes together, within one --time-limit; options that set one of them keep it")
+         "--global-batch, microbatch sizes together, within one --time-limit; an option that sets one of them fixes it")
       ->check([](const std::string& value) {
         return value == "best" ? std::string() : "found " + value + ", expected best";
       })
@@ -146,9 +148,9 @@ SizedPlan best_of_settings(const PlanRequest& request, const Graph& graph, const
   end_progress();
   SettingTrial& best = search.trials[search.best];
   format::PlanList list = settings_list(search, space, topology);
-  for (const std::string& each : graphs.notes) list.skipped.emplace_back(each, 1);
+  for (const std::string& text : graphs.notes) list.skipped.emplace_back(text, 1);
   fmt::print(stderr, "{}", settings_list_text(list, request.choice.all ? 0 : kLines, mark, error_screen()));
-  for (const std::string& each : graphs.notes) fmt::print(stderr, "note: {}\n", each);
+  for (const std::string& text : graphs.notes) fmt::print(stderr, "note: {}\n", text);
   const SizedGraph& chosen = space.graphs[best.settings.graph];
   note_graph(request, graph, chosen);
   if (request.choice.json) format::write_text("-", format::plan_list_json(list));

@@ -7,6 +7,7 @@
 
 #include "costmodel/command/tool.h"
 #include "costmodel/text/units_text.h"
+#include "partitioner/strategies/strategies.h"
 
 namespace stagecraft::partitioner {
 

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "costmodel/bound_plan.h"
 #include "costmodel/index.h"
 #include "costmodel/schedule.h"
 #include "costmodel/topology.h"
@@ -55,7 +56,7 @@ class ActionReplay {
     return to_index(number) * to_index(microbatches_) + to_index(microbatch);
   }
   [[nodiscard]] int runner(int stage, int microbatch) const {
-    return first_rank_[to_index(stage)] + replica_of(microbatch, replicas_[to_index(stage)]);
+    return runner_of(first_rank_[to_index(stage)], replicas_[to_index(stage)], microbatch);
   }
   [[nodiscard]] Seconds ready(const Action& action, Seconds at) const;
   void send(int link, bool back, int microbatch, Seconds at);

@@ -206,7 +206,7 @@ std::optional<bool> ChainSearch::refutes(Seconds time) {
   return needed >= kNone || work_[lattice_.full()] * (1.0 * costs_.microbatches() / positions) > time_;
 }
 
-bool ChainSearch::each(Seconds time, const std::function<Seconds(const Split&)>& visit) {
+bool ChainSearch::visit_splits(Seconds time, const std::function<Seconds(const Split&)>& visit) {
   time_ = time * (1 + kRounding);
   visit_ = &visit;
   arrivals_.assign(costs_.values().size() + 1, {kUnborn, Seconds(0)});  // never empty, see add
@@ -221,7 +221,7 @@ bool ChainSearch::each(Seconds time, const std::function<Seconds(const Split&)>&
 /// Whether the next stage, with chunks, leaves the devices enough time for all of it and what is left.
 bool ChainSearch::fits_positions(const Sums& sums, std::uint32_t left, Seconds before) const {
   const std::size_t positions = load_.size();
-  const std::size_t at = stages_.size() % positions;
+  const std::size_t at = to_index(position_of(to_int(stages_.size()), to_int(positions)));
   const double m = costs_.microbatches();
   const Seconds start = stages_.size() < positions ? before : start_[at];
   if (start + (load_[at] + sums.least) * m > time_) return false;
@@ -279,7 +279,7 @@ bool ChainSearch::take(const Next& next, const std::vector<int>& nodes, int repl
   const std::vector<Arrival> before = arrivals_;
   arrive(nodes, next, replicas);
   const std::size_t positions = load_.size();
-  const std::size_t at = positions > 0 ? stages_.size() % positions : 0;
+  const std::size_t at = positions > 0 ? to_index(position_of(to_int(stages_.size()), to_int(positions))) : 0;
   const auto loads = std::pair(load_, start_);
   if (positions > 0) {
     if (stages_.size() < positions) start_[at] = next.before;

@@ -34,7 +34,7 @@ class ChainSearch {
 
   /// Calls `visit` with every split whose bound is at most `time`, each once; `visit` may return a smaller time from
   /// then on. False if it was stopped. Precondition: refutes(time) was the last call and gave false.
-  bool each(Seconds time, const std::function<Seconds(const Split&)>& visit);
+  bool visit_splits(Seconds time, const std::function<Seconds(const Split&)>& visit);
 
  private:
   /// Sums over the nodes of a stage.

@@ -298,12 +298,12 @@ std::optional<Lattice> Lattice::of(const Dag& graph, std::size_t most) {
     if (next.keys.empty()) return std::nullopt;  // the rest lies on cycles
     // By set; the covers of a set stay in the order of the smaller sets.
     std::vector<std::size_t> place(next.keys.size() + 1, 0);
-    for (const Grown& each : grown) ++place[each.set + 1];
+    for (const Grown& larger : grown) ++place[larger.set + 1];
     std::partial_sum(place.begin(), place.end(), place.begin());
     const std::size_t start = out.covers_.size();
     for (std::size_t s = 1; s < place.size(); ++s) out.first_.push_back(start + place[s]);
     out.covers_.resize(start + grown.size());
-    for (const Grown& each : grown) out.covers_[start + place[each.set]++] = each.cover;
+    for (const Grown& larger : grown) out.covers_[start + place[larger.set]++] = larger.cover;
     first_of_now += static_cast<std::uint32_t>(now.keys.size());
     now = std::move(next);
   }

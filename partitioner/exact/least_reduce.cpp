@@ -44,19 +44,19 @@ LeastReduce::LeastReduce(const Topology& topology) : levels_(topology.levels), t
 /// levels above. n devices in groups of k are in ceil(n / k) groups or more.
 ReduceLine LeastReduce::least_from(std::size_t level, int devices) const {
   if (devices <= 1 || level == levels_.size()) return {};
-  const Level& own = levels_[level];
+  const Level& inner = levels_[level];
   int above = 1;  // groups at most
   for (std::size_t l = level + 1; l < levels_.size() && above < devices; ++l)
     above *= std::min(levels_[l].count, devices);
   std::optional<ReduceLine> out;
-  for (int k = 1; k <= std::min(own.count, devices); ++k) {
+  for (int k = 1; k <= std::min(inner.count, devices); ++k) {
     const int groups = (devices + k - 1) / k;
     if (groups > above) continue;
     const ReduceLine rest = least_from(level + 1, groups);
     const double ring = k - 1;
     const double steps = trees_ ? std::min<double>(ring, std::bit_width(static_cast<unsigned>(k) - 1)) : ring;
-    const ReduceLine line{2 * steps * own.link.latency + rest.fixed,
-                          Seconds(2.0 * (k - 1) / k / own.link.bandwidth.value) + rest.per_byte / k};
+    const ReduceLine line{2 * steps * inner.link.latency + rest.fixed,
+                          SecondsPerByte(2.0 * (k - 1) / k / inner.link.bandwidth.value) + rest.per_byte / k};
     if (!out) out = line;
     out->fixed = std::min(out->fixed, line.fixed);
     out->per_byte = std::min(out->per_byte, line.per_byte);
@@ -73,7 +73,7 @@ Seconds LeastReduce::time(Bytes bytes, int devices, bool is_least) const {
   }
   if (!grows_) return Seconds(0);
   const ReduceLine& least = line(devices);
-  return std::max(Seconds(0), least.fixed + least.per_byte * static_cast<double>(bytes.value));
+  return std::max(Seconds(0), least.fixed + least.per_byte * bytes);
 }
 
 const ReduceLine& LeastReduce::line(int devices) const {
@@ -99,8 +99,7 @@ Seconds LeastReduce::time_in_parts(Bytes bytes, int devices, Bytes part, int mos
 ReduceLine LeastReduce::line_below(Bytes most_bytes, int devices, int parts) const {
   if (!grows_ || most_bytes <= Bytes(0)) return {};
   // One level's time is the least of some lines, so no less than its chord.
-  if (levels_.size() == 1)
-    return {Seconds(0), time(most_bytes, devices, false) / static_cast<double>(most_bytes.value)};
+  if (levels_.size() == 1) return {Seconds(0), time(most_bytes, devices, false) / fractional(most_bytes)};
   ReduceLine out = line(devices);
   out.fixed = std::min(Seconds(0), out.fixed - rounding_ * (parts - 1.0));
   return out;

@@ -5,13 +5,14 @@
 
 #include "costmodel/topology.h"
 #include "costmodel/units.h"
+#include "partitioner/exact/byte_units.h"
 
 namespace stagecraft::partitioner {
 
-/// No sum of so many bytes takes less than fixed + per_byte * bytes, which may be below 0.
+/// A lower bound of the time to sum some bytes: fixed + per_byte * bytes. It may be below 0.
 struct ReduceLine {
   Seconds fixed;
-  Seconds per_byte;
+  SecondsPerByte per_byte;
 };
 
 /// The least time to sum gradients over some devices of a topology, whichever they are: no more than all_reduce_time of
@@ -23,14 +24,14 @@ class LeastReduce {
   /// Whether more devices never take less; measured curves may fall.
   [[nodiscard]] bool grows() const { return grows_; }
 
-  /// The time of `bytes` over `devices` devices; 0 where none is known. `is_least`: there may be more bytes, for which
-  /// a measured curve may fall.
+  /// The least time to sum `bytes` over `devices` devices; 0 if none is known. `is_least`: there may be more bytes, for
+  /// which a measured curve may give a shorter time.
   [[nodiscard]] Seconds time(Bytes bytes, int devices, bool is_least) const;
-  /// The least time of sums, one after the other, of `bytes` in all, in at most `most` parts of which all but one have
-  /// `part` bytes or more; 0 where none is known. `is_least`: there may be more bytes, and so more parts.
+  /// The least time to sum `bytes` in parts, one after the other; 0 if none is known. There are at most `most` parts,
+  /// and all but one have at least `part` bytes. `is_least`: there may be more bytes, and so more parts.
   [[nodiscard]] Seconds time_in_parts(Bytes bytes, int devices, Bytes part, int most, bool is_least) const;
-  /// A line below both, for sums of up to `most_bytes`, none of which is below 0 then; 0 where measured curves may
-  /// fall.
+  /// A line that is nowhere above `time` or `time_in_parts`, for up to `most_bytes` in up to `parts` parts. It is 0 if
+  /// measured curves may fall.
   [[nodiscard]] ReduceLine line_below(Bytes most_bytes, int devices, int parts) const;
 
  private:

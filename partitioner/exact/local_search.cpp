@@ -18,8 +18,7 @@ constexpr int kCuts = 256;
 constexpr double kEndless = 1e100;
 
 int used(const Split& split) {
-  const auto positions = static_cast<std::ptrdiff_t>(split.replicas.size() / to_index(split.chunks));
-  return std::accumulate(split.replicas.begin(), split.replicas.begin() + positions, 0);
+  return std::accumulate(split.replicas.begin(), split.replicas.begin() + positions_of(split), 0);
 }
 
 /// The nodes of a stage, ascending, which is a topological order.
@@ -33,7 +32,7 @@ std::vector<int> nodes_of(const Split& split, int stage) {
 
 /// A stage and the next one as one, with the replicas of the first, or of both.
 Split joined(Split split, int stage, bool adds_replicas) {
-  for (int& each : split.stage_of_node) each -= each > stage ? 1 : 0;
+  for (int& node_stage : split.stage_of_node) node_stage -= node_stage > stage ? 1 : 0;
   if (adds_replicas) split.replicas[to_index(stage)] += split.replicas[to_index(stage) + 1];
   split.replicas.erase(split.replicas.begin() + stage + 1);
   return split;
@@ -41,7 +40,7 @@ Split joined(Split split, int stage, bool adds_replicas) {
 
 /// A stage of these nodes cut in two before its `cut`th one, with `first` and `second` replicas.
 Split divided(Split split, int stage, const std::vector<int>& nodes, int cut, int first, int second) {
-  for (int& each : split.stage_of_node) each += each > stage ? 1 : 0;
+  for (int& node_stage : split.stage_of_node) node_stage += node_stage > stage ? 1 : 0;
   for (int i = cut; i < to_int(nodes.size()); ++i) split.stage_of_node[to_index(nodes[to_index(i)])] = stage + 1;
   split.replicas[to_index(stage)] = first;
   split.replicas.insert(split.replicas.begin() + stage + 1, second);
@@ -76,10 +75,10 @@ class Moves {
   bool try_split(Split split) {
     if (stop_()) return false;
     if (used(split) > movable_.devices) return false;
-    const Seconds than = value_ ? *value_ * (1 - 1e-9) : Seconds(kEndless);
+    const Seconds upper_bound = value_ ? *value_ * (1 - 1e-9) : Seconds(kEndless);
     if (movable_.limit && costs_.least_memory(split) > *movable_.limit) return false;
-    const auto value = value_of_(split, than);
-    if (!value || *value >= than) return false;
+    const auto value = value_of_(split, upper_bound);
+    if (!value || *value >= upper_bound) return false;
     best_ = std::move(split);
     value_ = value;
     return true;
@@ -97,12 +96,12 @@ class Moves {
     for (const bool later : {true, false}) {
       for (int i = 0; i < nodes; ++i) {
         const int node = later ? nodes - 1 - i : i;
-        const int own = best_.stage_of_node[to_index(node)];
-        const int to = own + (later ? 1 : -1);
+        const int from = best_.stage_of_node[to_index(node)];
+        const int to = from + (later ? 1 : -1);
         if (to < 0 || to >= stages) continue;
-        const auto blocks = [&](int other) { return best_.stage_of_node[to_index(other)] == own; };
+        const auto blocks = [&](int other) { return best_.stage_of_node[to_index(other)] == from; };
         if (std::ranges::any_of((later ? consumers : producers)[to_index(node)], blocks)) continue;
-        if (std::ranges::count(best_.stage_of_node, own) < 2) continue;
+        if (std::ranges::count(best_.stage_of_node, from) < 2) continue;
         Split split = best_;
         split.stage_of_node[to_index(node)] = to;
         try_split(std::move(split));
@@ -197,22 +196,22 @@ Split shaken(const PipelineCosts& costs, Split split, const Movable& movable, st
     }
     // A node with all that must follow it into the next stage, or precede it into the one before.
     const int node = pick(random, costs.dag().nodes);
-    const int own = split.stage_of_node[to_index(node)];
-    const int to = own + (pick(random, 2) == 0 ? 1 : -1);
+    const int home = split.stage_of_node[to_index(node)];
+    const int to = home + (pick(random, 2) == 0 ? 1 : -1);
     if (to < 0 || to >= stages) continue;
     Split other = split;
     std::vector<int> waiting{node};
     while (!waiting.empty()) {
       const int v = waiting.back();
       waiting.pop_back();
-      if (other.stage_of_node[to_index(v)] != own) continue;
+      if (other.stage_of_node[to_index(v)] != home) continue;
       other.stage_of_node[to_index(v)] = to;
       for (const auto& [from, into] : costs.dag().edges) {
-        if (to > own && from == v) waiting.push_back(into);
-        if (to < own && into == v) waiting.push_back(from);
+        if (to > home && from == v) waiting.push_back(into);
+        if (to < home && into == v) waiting.push_back(from);
       }
     }
-    if (std::ranges::count(other.stage_of_node, own) > 0) split = std::move(other);
+    if (std::ranges::count(other.stage_of_node, home) > 0) split = std::move(other);
   }
   return split;
 }
@@ -322,8 +321,8 @@ Split random_split(const PipelineCosts& costs, const Movable& movable, std::mt19
 
 Split rearranged(const PipelineCosts& costs, Split split, const Movable& movable, std::mt19937& random) {
   Rearrangement out(costs, std::move(split), movable, random);
-  const unsigned changes = 1 + random() % 3;
-  for (unsigned i = 0; i < changes; ++i) out.change();
+  const auto changes = 1 + random() % 3;
+  for (auto left = changes; left > 0; --left) out.change();
   return out.take();
 }
 

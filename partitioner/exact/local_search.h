@@ -9,8 +9,9 @@
 
 namespace stagecraft::partitioner {
 
-/// The value of a split, which is to be minimised, if it is below `than`; absent if it is not or cannot be computed.
-using SplitValue = std::function<std::optional<Seconds>(const Split& split, Seconds than)>;
+/// The value of a split, which is to be minimised, if it is below `upper_bound`; absent if it is not or cannot be
+/// computed.
+using SplitValue = std::function<std::optional<Seconds>(const Split& split, Seconds upper_bound)>;
 
 /// Which moves are allowed.
 struct Movable {
@@ -20,9 +21,9 @@ struct Movable {
   std::optional<Bytes> limit;  ///< no stage grows beyond this memory according to its lower bound
 };
 
-/// `split` after moves that each lower its `value`: a node to the stage before or after its own, a replica more, less,
-/// or to another stage, two neighbouring stages as one, one as two. Until no move helps, or `stop` says so. Equal calls
-/// give equal results if `stop` does not interfere.
+/// `split` after moves that each lower its `value`: move a node to the stage before or after its own; add, remove or
+/// move a replica; merge two adjacent stages; split one. Ends when no move helps, or `stop` says so. Equal calls give
+/// equal results if `stop` does not interfere.
 [[nodiscard]] Split improved(const PipelineCosts& costs, Split split, const Movable& movable, const SplitValue& value,
                              const std::function<bool()>& stop);
 
@@ -33,8 +34,8 @@ struct Movable {
 [[nodiscard]] Split random_split(const PipelineCosts& costs, const Movable& movable, std::mt19937& random);
 
 /// `split` after one to three random changes that `movable` allows, larger ones than those of shaken: several nodes
-/// from a stage to the next one or back, in their order; a replica more, or to another stage; two neighbouring stages
-/// as one; one as two. May be `split` itself. Of several stages per device only nodes move.
+/// from a stage to the next one or back, in their order; add or move a replica; merge two adjacent stages; split one.
+/// May be `split` itself. Of several stages per device only nodes move.
 [[nodiscard]] Split rearranged(const PipelineCosts& costs, Split split, const Movable& movable, std::mt19937& random);
 
 /// PipelineCosts::lower_bound as the value.

@@ -6,6 +6,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "costmodel/bound_plan.h"
 #include "costmodel/index.h"
 #include "costmodel/links/collectives.h"
 #include "costmodel/prediction/backward_parts.h"
@@ -61,18 +62,6 @@ NodeCosts costs_of(const Layer& layer, const ScheduleEntry& schedule, const Plan
   out.kept += layer.parameter_bytes * (1 + optimizer_values);
   if (!settings.recompute) out.saved = bytes_saved(layer);
   out.kept += out.saved;
-  return out;
-}
-
-/// The first rank of each stage, with devices in order.
-std::vector<int> first_ranks(const Split& split) {
-  const std::size_t positions = split.replicas.size() / to_index(split.chunks);
-  std::vector<int> out(split.replicas.size());
-  int next = 0;
-  for (std::size_t p = 0; p < positions; ++p) {
-    for (std::size_t s = p; s < out.size(); s += positions) out[s] = next;
-    next += split.replicas[p];
-  }
   return out;
 }
 
@@ -272,12 +261,8 @@ const std::vector<std::vector<Action>>& PipelineCosts::lists_of(const Split& spl
     lists_.clear();
     actions_ = 0;
   }
-  const PipelineShape shape = shape_of(split);
-  std::vector<std::vector<Action>> lists;
-  for (int position = 0; position < shape.stages / shape.chunks; ++position) {
-    for (int replica = 0; replica < split.replicas[to_index(position)]; ++replica)
-      actions_ += lists.emplace_back(schedule_.compute_actions(shape, position, replica)).size();
-  }
+  std::vector<std::vector<Action>> lists = compute_lists(schedule_, shape_of(split));
+  for (const std::vector<Action>& list : lists) actions_ += list.size();
   return lists_.emplace(std::move(key), std::move(lists)).first->second;
 }
 
@@ -288,7 +273,7 @@ const std::vector<std::vector<Action>>* PipelineCosts::lists(const std::vector<i
 }
 
 Seconds PipelineCosts::busiest(const Split& split, const std::vector<StageSums>& sums) const {
-  const std::size_t positions = sums.size() / to_index(split.chunks);
+  const std::size_t positions = to_index(positions_of(split));
   Seconds out;
   for (std::size_t p = 0; p < positions; ++p) {
     Seconds load;
@@ -348,8 +333,7 @@ bool PipelineCosts::can_run(const Split& split) const {
       check_shape(schedule_, shape_of(split));
     } catch (const std::invalid_argument&) { return false; }
   }
-  const auto positions = split.replicas.begin() + stages / split.chunks;
-  return std::accumulate(split.replicas.begin(), positions, 0) <= devices_;
+  return std::accumulate(split.replicas.begin(), split.replicas.begin() + positions_of(split), 0) <= devices_;
 }
 
 std::optional<Seconds> PipelineCosts::lower_bound(const Split& split) const {
@@ -358,20 +342,20 @@ std::optional<Seconds> PipelineCosts::lower_bound(const Split& split) const {
   if (!waits_) return busiest(split, sums);
   if (schedule_.splits_backward) split_backward(split, sums);
   const std::vector<StageLink> links = links_of(split);
-  const std::vector<int> first_rank = first_ranks(split);
+  const int positions = positions_of(split);
+  const std::vector<int> first_rank = first_ranks(split.replicas, positions);
   ActionReplay replay(topology_, settings_.microbatches, split.replicas, first_rank, sums, links, lists_of(split));
   if (!replay.run()) return std::nullopt;  // a deadlock
 
-  const std::size_t positions = sums.size() / to_index(split.chunks);
   Seconds out = busiest(split, sums);
   if (split.chunks == 1 && topology_.levels.size() == 1) {
     std::vector<int> stage_of_rank;
-    for (std::size_t s = 0; s < positions; ++s)
-      stage_of_rank.insert(stage_of_rank.end(), to_index(split.replicas[s]), to_int(s));
+    for (int s = 0; s < positions; ++s)
+      stage_of_rank.insert(stage_of_rank.end(), to_index(split.replicas[to_index(s)]), s);
     out = larger(out, busiest_port(schedule_, sums, links, stage_of_rank, replay.ports()));
   }
-  std::vector<Seconds> ends(positions);
-  for (std::size_t p = 0; p < positions; ++p) {
+  std::vector<Seconds> ends(to_index(positions));
+  for (std::size_t p = 0; p < ends.size(); ++p) {
     const auto first = replay.ends().begin() + first_rank[p];
     ends[p] = *std::max_element(first, first + split.replicas[p]);
   }
@@ -384,8 +368,7 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
                                 std::vector<Seconds>& ends) const {
   const int stages = to_int(sums.size());
   const int positions = to_int(ends.size());
-  std::vector<int> group(to_index(stages));  // stages that reduce together have the same number
-  std::iota(group.begin(), group.end(), 0);
+  std::vector<int> group = separate_reduce_groups(stages);
   std::vector<Seconds> sharing(to_index(stages));  // sums of each stage's shared parameters, one after the other
   for (const auto& [name, holders] : tied_) {
     std::set<int> at;
@@ -400,11 +383,10 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
     for (const int s : at) {
       sums[to_index(s)].tied += holders.bytes;
       sharing[to_index(s)] += time;
-      const int from = group[to_index(s)];
-      const int to = group[to_index(*at.begin())];
-      std::replace(group.begin(), group.end(), std::max(from, to), std::min(from, to));
     }
+    join_reduce_groups(group, at);
   }
+  const auto position = [&](int s) { return to_index(position_of(s, positions)); };
   std::vector<Seconds> after = ends;
   std::vector<int> devices;
   for (int g = 0; g < stages; ++g) {
@@ -412,13 +394,13 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
     Seconds start;
     Seconds end;  // of sums over replicas alone; buckets do not wait for the rest of the group
     for (int s = g; s < stages; ++s) {
-      if (group[to_index(s)] == g) start = larger(start, ends[to_index(s % positions)]);
+      if (group[to_index(s)] == g) start = larger(start, ends[position(s)]);
     }
     end = start;
     for (int s = g; s < stages; ++s) {
       if (group[to_index(s)] != g) continue;
       const int first = first_rank[to_index(s)];
-      const Seconds from = settings_.gradient_bucket_bytes ? ends[to_index(s % positions)] : start;
+      const Seconds from = settings_.gradient_bucket_bytes ? ends[position(s)] : start;
       if (split.chunks == 1) end = larger(end, from + reduce_of(split, sums[to_index(s)], s, first, devices));
     }
     Seconds tied;
@@ -426,16 +408,16 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
       if (group[to_index(s)] == g) tied = larger(tied, sharing[to_index(s)]);
     }
     for (int s = g; s < stages; ++s) {
-      if (group[to_index(s)] == g) after[to_index(s % positions)] = larger(after[to_index(s % positions)], end + tied);
+      if (group[to_index(s)] == g) after[position(s)] = larger(after[position(s)], end + tied);
     }
   }
   ends = std::move(after);
-  for (int s = 0; s < stages; ++s) ends[to_index(s % positions)] += sums[to_index(s)].update;
+  for (int s = 0; s < stages; ++s) ends[position(s)] += sums[to_index(s)].update;
 }
 
 Bytes PipelineCosts::least_memory(const Split& split) const {
   const std::vector<StageSums> sums = sums_of(split);
-  const std::size_t positions = sums.size() / to_index(split.chunks);
+  const std::size_t positions = to_index(positions_of(split));
   const PipelineShape shape = shape_of(split);
   // Gradients of an earlier microbatch, beside which all those in flight have their activations, exist only if a step
   // accumulates them; otherwise a backward has released its activations when its gradients are complete.
@@ -446,8 +428,8 @@ Bytes PipelineCosts::least_memory(const Split& split) const {
     for (std::size_t s = p; s < sums.size(); s += positions) {
       // The schedules' bound is what a stage without chunks reaches.
       const bool is_reached = waits_ && split.chunks == 1 && !schedule_.splits_backward;
-      const int held = is_reached ? schedule_.in_flight_bound(shape, to_int(s)) : 1;
-      bytes += sums[s].kept + (held - 1 - complete) * sums[s].saved;
+      const int in_flight = is_reached ? schedule_.in_flight_bound(shape, to_int(s)) : 1;
+      bytes += sums[s].kept + (in_flight - 1 - complete) * sums[s].saved;
     }
     most = std::max(most, bytes);
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "costmodel/graph.h"
+#include "costmodel/index.h"
 #include "costmodel/plan.h"
 #include "costmodel/schedule.h"
 #include "costmodel/topology.h"
@@ -25,6 +26,9 @@ struct Split {
   int chunks = 1;                  ///< Plan::chunks
   friend bool operator==(const Split&, const Split&) = default;
 };
+
+/// Number of pipeline positions; see PipelineShape.
+[[nodiscard]] inline int positions_of(const Split& split) { return to_int(split.replicas.size()) / split.chunks; }
 
 /// Lower bounds of a layer's costs, whichever stage it is in.
 struct NodeCosts {

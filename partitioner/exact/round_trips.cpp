@@ -4,17 +4,17 @@
 
 namespace stagecraft::partitioner {
 
-Seconds trips_of(Seconds trip, Seconds forward, Seconds back, std::int64_t share, std::int64_t held) {
+Seconds trips_of(Seconds trip, Seconds forward, Seconds back, std::int64_t share, std::int64_t in_flight) {
   const auto count = [](std::int64_t n) { return static_cast<double>(n); };
-  // F1 .. B1, after which no more than `held` forwards are done; and the same from the end.
-  const Seconds once = std::max(back * count(share - 1) + forward * count(share - held),
-                                forward * count(share - 1) + back * count(share - held));
+  // F1 .. B1, after which no more than `in_flight` forwards are done; and the same from the end.
+  const Seconds once = std::max(back * count(share - 1) + forward * count(share - in_flight),
+                                forward * count(share - 1) + back * count(share - in_flight));
   Seconds out = trip + once;
-  // F1 .. B1, then whole trips, each with `held` forwards and backwards, then Fn .. Bn. Linear in their number.
-  const std::int64_t most = (share + held - 1) / held;
+  // F1 .. B1, then whole trips, each with `in_flight` forwards and backwards, then Fn .. Bn. Linear in their number.
+  const std::int64_t most = (share + in_flight - 1) / in_flight;
   for (const std::int64_t trips : {std::int64_t{2}, most}) {
     if (trips < 2 || trips > most) continue;
-    out = std::max(out, trip * count(trips) + (forward + back) * count(share - (trips - 1) * held - 1));
+    out = std::max(out, trip * count(trips) + (forward + back) * count(share - (trips - 1) * in_flight - 1));
   }
   return out;
 }

@@ -16,10 +16,10 @@ namespace stagecraft::partitioner {
 
 /// Least time in which a replica runs `share` microbatches of one stage, from its first forward to its last backward,
 /// if each backward ends `trip` or more after its forward begins, forwards and backwards are in order, and backward i
-/// comes before forward i + `held` (1f1b; `share` where all forwards may come first). 1 <= held <= share.
-/// Between forward 1 and the end of backward 1 there are at most `held` forwards, likewise between the last forward
-/// and the last backward; chains of k such trips, each begun by the first forward after the one before, hold (k - 1)
-/// held + 1 microbatches, and the others are computed between them.
-[[nodiscard]] Seconds trips_of(Seconds trip, Seconds forward, Seconds back, std::int64_t share, std::int64_t held);
+/// comes before forward i + `in_flight` (1f1b; `share` where all forwards may come first). 1 <= in_flight <= share.
+/// Between forward 1 and the end of backward 1 there are at most `in_flight` forwards, likewise between the last
+/// forward and the last backward; chains of k such trips, each begun by the first forward after the one before, hold (k
+/// - 1) in_flight + 1 microbatches, and the others are computed between them.
+[[nodiscard]] Seconds trips_of(Seconds trip, Seconds forward, Seconds back, std::int64_t share, std::int64_t in_flight);
 
 }  // namespace stagecraft::partitioner

@@ -54,8 +54,8 @@ std::unique_ptr<TripBound> TripBound::of(const PipelineCosts& costs, std::option
       it->second.port = larger(it->second.port, edge.port);
       it->second.returns = it->second.returns || edge.returns;
     };
-    for (const int each : costs.read_by(v)) {
-      const CrossingValue& value = costs.values()[to_index(each)];
+    for (const int value_read : costs.read_by(v)) {
+      const CrossingValue& value = costs.values()[to_index(value_read)];
       const bool returns = value.gradient && !costs.schedule().splits_backward;
       const KeptEdge last{number[to_index(value.producer)],        0,       value.least_forward,
                           returns ? value.least_back : Seconds(0), returns, value.port};
@@ -269,8 +269,8 @@ bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, 
   const int m = costs_.microbatches();
   const int replicas = load.replicas;
   const int share = (m + replicas - 1) / replicas;
-  std::int64_t held = share;
-  if (alternates_) held = std::min<std::int64_t>(share, flight(most_flight_[from], replicas) / replicas);
+  std::int64_t in_flight = share;
+  if (alternates_) in_flight = std::min<std::int64_t>(share, flight(most_flight_[from], replicas) / replicas);
   if (limit_ && alternates_) {
     const auto least = std::min<std::int64_t>(m / replicas, flight(least_flight_[from], replicas) / replicas);
     if (sums.kept + (least - 1) * sums.saved > *limit_) return false;
@@ -290,7 +290,7 @@ bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, 
       port = larger(port, hop.port);
     }
     all = larger(all, trip + port * static_cast<double>(share - 1));
-    all = larger(all, trips_of(trip, sums.forward, sums.back, share, held));
+    all = larger(all, trips_of(trip, sums.forward, sums.back, share, in_flight));
   }
   return larger(before + load.reduced, both) + all <= time_;
 }
@@ -344,8 +344,8 @@ std::optional<bool> TripBound::refutes(Seconds time, int devices, const std::fun
   return true;
 }
 
-bool TripBound::each(Seconds time, const std::function<Seconds(const Split&)>& visit,
-                     const std::function<bool()>& stop) {
+bool TripBound::visit_splits(Seconds time, const std::function<Seconds(const Split&)>& visit,
+                             const std::function<bool()>& stop) {
   time_ = time * (1 + kRounding);
   visit_ = &visit;
   chain_.clear();

@@ -33,13 +33,13 @@ class TripBound {
   /// stopped.
   [[nodiscard]] std::optional<bool> refutes(Seconds time, int devices, const std::function<bool()>& stop);
 
-  /// Whether no node was left out: then each() has every split whose bound is within the time.
+  /// Whether no node was left out: then visit_splits() has every split whose bound is within the time.
   [[nodiscard]] bool is_whole() const { return to_int(kept_.size()) == costs_.dag().nodes; }
 
   /// Calls `visit` with splits whose stages keep within `time` by this bound, each once; nodes that were left out go to
   /// the stage of one of their producers or readers. `visit` may return a smaller time from then on. False if it was
   /// stopped. Precondition: refutes(time, ...) was the last call and gave false.
-  bool each(Seconds time, const std::function<Seconds(const Split&)>& visit, const std::function<bool()>& stop);
+  bool visit_splits(Seconds time, const std::function<Seconds(const Split&)>& visit, const std::function<bool()>& stop);
 
   /// After refutes() gave false: splits whose stages all keep within its time by this bound, for different numbers of
   /// devices.

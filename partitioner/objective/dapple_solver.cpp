@@ -16,7 +16,7 @@
 namespace stagecraft::partitioner {
 namespace {
 
-constexpr double kInfinite = std::numeric_limits<double>::infinity();
+constexpr Seconds kInfinite{std::numeric_limits<double>::infinity()};
 /// Divisions into stages, by first and last layer and devices, of longer lists are not tried.
 constexpr double kMostStages = 4e6;
 /// Rounding of sums that are taken in different orders.
@@ -24,7 +24,7 @@ constexpr double kRounding = 1e-12;
 
 /// A division of a list.
 struct Division {
-  double step = kInfinite;
+  Seconds step = kInfinite;
   std::vector<int> ends, devices;
 };
 
@@ -40,39 +40,39 @@ class DappleSearch {
         parameters_(problem.layers.size() + 1),
         outputs_(problem.layers.size() + 1) {
     for (std::size_t i = 0; i < problem.layers.size(); ++i) {
-      time_[i + 1] = time_[i] + problem.layers[i].time.value;
+      time_[i + 1] = time_[i] + problem.layers[i].time;
       parameters_[i + 1] = parameters_[i] + problem.layers[i].parameters;
       outputs_[i + 1] = outputs_[i] + problem.layers[i].outputs;
     }
   }
 
   /// The shortest division, and a bound of all: the same unless the time was up, which `stopped` says.
-  Division run(double& lower_bound, bool& stopped) {
-    const std::vector<double> blocks = all_blocks();
+  Division run(Seconds& lower_bound, bool& stopped) {
+    const std::vector<Seconds> blocks = all_blocks();
     struct Interval {
-      double bound;
+      Seconds bound;
       std::size_t first, last;  // blocks; of the last one, the rest is known
-      double rest;
+      Seconds rest;
       bool operator>(const Interval& other) const { return bound > other.bound; }
     };
     std::priority_queue<Interval, std::vector<Interval>, std::greater<>> open;
-    const auto step_from = [&](std::size_t block, double rest) {
+    const auto step_from = [&](std::size_t block, Seconds rest) {
       return time_.back() + (problem_.microbatches - 1) * blocks[block] + rest;
     };
-    const auto push = [&](std::size_t first, std::size_t last, double rest) {
+    const auto push = [&](std::size_t first, std::size_t last, Seconds rest) {
       if (first > last || rest == kInfinite) return;
       open.push({step_from(first, rest), first, last, rest});
     };
     try {
       push(0, blocks.size() - 1, rest_of(blocks.back()));
       while (!open.empty() && open.top().bound < best_.step * (1 - kRounding)) {
-        const Interval own = open.top();
-        if (own.first == own.last) break;  // its rest is that of a division found
-        const std::size_t middle = own.first + (own.last - own.first) / 2;
-        const double rest = rest_of(blocks[middle]);
+        const Interval interval = open.top();
+        if (interval.first == interval.last) break;  // its rest is that of a division found
+        const std::size_t middle = interval.first + (interval.last - interval.first) / 2;
+        const Seconds rest = rest_of(blocks[middle]);
         open.pop();
-        push(own.first, middle, rest);
-        push(middle + 1, own.last, own.rest);
+        push(interval.first, middle, rest);
+        push(middle + 1, interval.last, interval.rest);
       }
     } catch (const TimeIsUp&) { stopped = true; }
     lower_bound = best_.step;
@@ -85,20 +85,20 @@ class DappleSearch {
  private:
   /// Of the first layers on some devices in some stages: sums of transfers, and the longest reduce that is not hidden.
   struct Way {
-    double sum = 0, reduce = 0;
+    Seconds sum, reduce;
     int from = 0, devices = 0;  // where the last stage begins, and its devices
     std::size_t before = 0;     // the way to there
   };
 
-  [[nodiscard]] double cut(int end) const {
-    return end == layers_ ? 0 : problem_.layers[to_index(end) - 1].crossing / problem_.bandwidth.value;
+  [[nodiscard]] Seconds cut(int end) const {
+    return end == layers_ ? Seconds(0) : problem_.layers[to_index(end) - 1].crossing / problem_.bandwidth;
   }
-  [[nodiscard]] double stage_time(int from, int end, int devices) const {
+  [[nodiscard]] Seconds stage_time(int from, int end, int devices) const {
     return (time_[to_index(end)] - time_[to_index(from)]) / devices;
   }
 
-  [[nodiscard]] std::vector<double> all_blocks() const {
-    std::set<double> out;
+  [[nodiscard]] std::vector<Seconds> all_blocks() const {
+    std::set<Seconds> out;
     for (int from = 0; from < layers_; ++from) {
       for (int end = from + 1; end <= layers_; ++end) {
         for (int r = 1; r <= problem_.devices; ++r) out.insert(stage_time(from, end, r));
@@ -114,8 +114,8 @@ class DappleSearch {
   }
 
   /// The least sum of transfers and what is left of a reduce if the block is at most that; infinite if no division is.
-  double rest_of(double block) {
-    block *= 1 + kRounding;
+  Seconds rest_of(Seconds block) {
+    block = block * (1 + kRounding);
     std::vector<std::vector<Way>> ways(slot(layers_, problem_.devices, stages_) + 1);
     ways[slot(0, 0, 0)] = {Way{}};
     for (int end = 1; end <= layers_; ++end) {
@@ -124,10 +124,10 @@ class DappleSearch {
       for (int r = 1; r <= problem_.devices; ++r) {
         for (int from = end - 1; from >= 0 && stage_time(from, end, r) <= block; --from) {
           ++pairs_;
-          const double parameters = parameters_[to_index(end)] - parameters_[to_index(from)];
-          const double bytes = parameters + (outputs_[to_index(end)] - outputs_[to_index(from)]) / r;
+          const FractionalBytes parameters = parameters_[to_index(end)] - parameters_[to_index(from)];
+          const FractionalBytes bytes = parameters + (outputs_[to_index(end)] - outputs_[to_index(from)]) / r;
           if (problem_.memory_limit && bytes > *problem_.memory_limit) break;
-          const double reduce = 2.0 * (r - 1) / r * parameters / problem_.bandwidth.value;
+          const Seconds reduce = 2.0 * (r - 1) / r * parameters / problem_.bandwidth;
           for (int d = r; d <= problem_.devices; ++d) {
             for (int s = 1; s <= stages_; ++s) {
               const std::vector<Way>& before = ways[slot(from, d - r, s - 1)];
@@ -140,7 +140,7 @@ class DappleSearch {
         }
       }
     }
-    double out = kInfinite;
+    Seconds out = kInfinite;
     for (int d = 1; d <= problem_.devices; ++d) {
       for (int s = 1; s <= stages_; ++s) {
         for (const Way& way : ways[slot(layers_, d, s)]) {
@@ -173,15 +173,16 @@ class DappleSearch {
       --stages;
       if (end == 0) break;
     }
-    found.step = dapple_step(problem_, found.ends, found.devices).value;
+    found.step = dapple_step(problem_, found.ends, found.devices);
     if (found.step < best_.step) best_ = std::move(found);
   }
 
   const DappleProblem& problem_;
   const SearchClock& clock_;
   int layers_;
-  int stages_;                                       ///< at most
-  std::vector<double> time_, parameters_, outputs_;  ///< of the first layers
+  int stages_;                                         ///< at most
+  std::vector<Seconds> time_;                          ///< of the first layers
+  std::vector<FractionalBytes> parameters_, outputs_;  ///< likewise
   Division best_;
   std::uint64_t pairs_ = 0;
 };
@@ -197,50 +198,52 @@ std::vector<DappleProblem> dapple_problems(const Graph& graph, int devices, Byte
     problem.devices = devices;
     problem.microbatches = microbatches;
     problem.bandwidth = bandwidth;
-    if (memory_limit) problem.memory_limit = static_cast<double>(memory_limit->value);
+    if (memory_limit) problem.memory_limit = fractional(*memory_limit);
     std::vector<std::size_t> place(order.size());
     for (std::size_t i = 0; i < order.size(); ++i) {
       place[to_index(order[i])] = i;
       const int number = nodes.layer_of_node[to_index(order[i])];
       const Layer& layer = graph.layers[to_index(number)];
-      problem.layers.push_back({number, layer.forward.median + layer.backward.median,
-                                static_cast<double>(layer.parameter_bytes.value),
-                                static_cast<double>(activation_bytes(layer).value), 0});
+      problem.layers.push_back({number,
+                                layer.forward.median + layer.backward.median,
+                                fractional(layer.parameter_bytes),
+                                fractional(activation_bytes(layer)),
+                                {}});
     }
     for (const LayerNodes::ReadOutput& output : nodes.outputs) {
       std::size_t last = 0;
       for (const int node : output.readers) last = std::max(last, place[to_index(node)]);
       for (std::size_t i = place[to_index(output.producer)]; i < last; ++i)
-        problem.layers[i].crossing += static_cast<double>(output.bytes.value);
+        problem.layers[i].crossing += fractional(output.bytes);
     }
   }
   return out;
 }
 
 Seconds dapple_step(const DappleProblem& problem, const std::vector<int>& ends, const std::vector<int>& devices) {
-  double all = 0;
-  double block = 0;
-  double transfers = 0;
-  std::vector<double> reduces;
+  Seconds all;
+  Seconds block;
+  Seconds transfers;
+  std::vector<Seconds> reduces;
   int from = 0;
   for (std::size_t s = 0; s < ends.size(); ++s) {
-    double time = 0;
-    double parameters = 0;
+    Seconds time;
+    FractionalBytes parameters;
     for (; from < ends[s]; ++from) {
-      time += problem.layers[to_index(from)].time.value;
+      time += problem.layers[to_index(from)].time;
       parameters += problem.layers[to_index(from)].parameters;
     }
     all += time;
     block = std::max(block, time / devices[s]);
-    reduces.push_back(2.0 * (devices[s] - 1) / devices[s] * parameters / problem.bandwidth.value);
+    reduces.push_back(2.0 * (devices[s] - 1) / devices[s] * parameters / problem.bandwidth);
     if (s + 1 == ends.size()) break;
-    const double transfer = problem.layers[to_index(from) - 1].crossing / problem.bandwidth.value;
+    const Seconds transfer = problem.layers[to_index(from) - 1].crossing / problem.bandwidth;
     transfers += transfer;
     block = std::max(block, 2 * transfer);
   }
-  double left = 0;
+  Seconds left;
   for (std::size_t s = 0; s < reduces.size(); ++s) left = std::max(left, reduces[s] - static_cast<double>(s) * block);
-  return Seconds(all + (problem.microbatches - 1) * block + transfers + left);
+  return all + (problem.microbatches - 1) * block + transfers + left;
 }
 
 std::variant<DappleAnswer, Infeasible> solve(const std::vector<DappleProblem>& lists, const SearchLimits& limits) {
@@ -254,15 +257,15 @@ std::variant<DappleAnswer, Infeasible> solve(const std::vector<DappleProblem>& l
   }
   const SearchClock clock(limits);
   DappleAnswer out;
-  out.lower_bound = Seconds(kInfinite);
+  out.lower_bound = kInfinite;
   Division best;
   const DappleProblem* of = nullptr;
   bool stopped = false;
   for (const DappleProblem& problem : lists) {
     DappleSearch search(problem, clock);
-    double bound = 0;
+    Seconds bound;
     const Division found = search.run(bound, stopped);
-    out.lower_bound = std::min(out.lower_bound, Seconds(bound));
+    out.lower_bound = std::min(out.lower_bound, bound);
     out.effort.pairs += search.pairs();
     out.effort.nodes = to_int(problem.layers.size());
     if (found.step >= best.step) continue;
@@ -275,7 +278,7 @@ std::variant<DappleAnswer, Infeasible> solve(const std::vector<DappleProblem>& l
                               : "no division of the layers fits in memory: each device holds the parameters of its "
                                 "stage and its part of the outputs"};
   }
-  out.value = Seconds(best.step);
+  out.value = best.step;
   int from = 0;
   for (std::size_t s = 0; s < best.ends.size(); ++s) {
     DappleStage& stage = out.stages.emplace_back();

@@ -7,6 +7,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/graph.h"
 #include "costmodel/units.h"
+#include "partitioner/exact/byte_units.h"
 #include "partitioner/objective/load_solver.h"
 
 namespace stagecraft::partitioner {
@@ -14,17 +15,17 @@ namespace stagecraft::partitioner {
 /// A list of layers to divide among equal devices, for the step of one minibatch.
 struct DappleProblem {
   struct ListLayer {
-    int node = 0;           ///< which it is, for DappleStage
-    Seconds time;           ///< forward and backward of a microbatch on one device
-    double parameters = 0;  ///< bytes
-    double outputs = 0;     ///< bytes of a microbatch
-    double crossing = 0;    ///< bytes of the outputs that layers behind this one read from it or from those before
+    int node = 0;  ///< which it is, for DappleStage
+    Seconds time;  ///< forward and backward of a microbatch on one device
+    FractionalBytes parameters;
+    FractionalBytes outputs;   ///< of a microbatch
+    FractionalBytes crossing;  ///< the outputs that layers behind this one read from it or from those before
   };
   std::vector<ListLayer> layers;
   int devices = 1;
   int microbatches = 1;
   BytesPerSecond bandwidth;
-  std::optional<double> memory_limit;  ///< bytes of a device, for its parameters and outputs
+  std::optional<FractionalBytes> memory_limit;  ///< of a device, for its parameters and outputs
 };
 
 /// Some neighbouring layers, whose devices divide each microbatch among them.
@@ -32,7 +33,7 @@ struct DappleStage {
   std::vector<int> nodes;
   int devices = 1;
   Seconds time;  ///< of a microbatch
-  double bytes = 0;
+  FractionalBytes bytes;
 };
 
 struct DappleAnswer {

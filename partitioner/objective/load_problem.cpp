@@ -45,19 +45,19 @@ LoadProblem load_problem(const interchange::DnnPartitioning& input, interchange:
   LoadProblem problem;
   problem.accelerators = input.accelerators;
   problem.cpus = input.cpus;
-  problem.memory_limit = input.memory_limit;
+  problem.memory_limit = FractionalBytes(input.memory_limit);
   problem.nodes.resize(to_index(groups.groups));
   problem.order = {groups.groups, groups.edges};
-  double bytes = 0;
+  FractionalBytes bytes;
   for (std::size_t v = 0; v < input.nodes.size(); ++v) {
     const interchange::PlacementNode& node = input.nodes[v];
     LoadProblem::Node& to = problem.nodes[to_index(groups.group_of_node[v])];
     to.accelerator += Seconds(node.accelerator_ms * 1e-3);
     to.cpu += Seconds(node.cpu_ms * 1e-3);
-    to.bytes += node.bytes;
+    to.bytes += FractionalBytes(node.bytes);
     to.on_accelerator = to.on_accelerator && node.on_accelerator;
     to.members.push_back(std::to_string(node.id));
-    bytes += node.bytes;
+    bytes += FractionalBytes(node.bytes);
   }
   std::vector<std::set<int>> readers(input.nodes.size());
   for (const interchange::PlacementEdge& edge : input.edges)
@@ -74,7 +74,7 @@ LoadProblem load_problem(const interchange::DnnPartitioning& input, interchange:
   std::vector<bool> is_free;
   for (const LoadProblem::Node& node : problem.nodes) {
     is_free.push_back(node.accelerator == Seconds(0) && node.cpu == Seconds(0) && node.on_accelerator &&
-                      (node.bytes == 0 || bytes <= problem.memory_limit));
+                      (node.bytes == FractionalBytes(0) || bytes <= problem.memory_limit));
   }
   const Dag order = problem.order;
   return joined(std::move(problem), contract(order, free_leaves(touching, is_free)));
@@ -109,13 +109,13 @@ LoadProblem load_problem(const Graph& graph, int devices, std::optional<BytesPer
                          std::optional<Bytes> memory_limit) {
   LoadProblem problem;
   problem.accelerators = devices;
-  if (memory_limit) problem.memory_limit = static_cast<double>(memory_limit->value);
+  if (memory_limit) problem.memory_limit = fractional(*memory_limit);
   const LayerNodes nodes = layer_nodes(graph);
   for (const int number : nodes.layer_of_node) {
     const Layer& layer = graph.layers[to_index(number)];
     LoadProblem::Node& node = problem.nodes.emplace_back();
     node.accelerator = node.cpu = layer.forward.median + layer.backward.median;
-    node.bytes = static_cast<double>((layer.parameter_bytes + activation_bytes(layer)).value);
+    node.bytes = fractional(layer.parameter_bytes + activation_bytes(layer));
     node.members = {layer.id};
   }
   problem.order = nodes.order;

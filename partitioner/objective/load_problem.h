@@ -8,6 +8,7 @@
 #include "costmodel/graph.h"
 #include "costmodel/interchange/problems/dnn_partitioning.h"
 #include "costmodel/units.h"
+#include "partitioner/exact/byte_units.h"
 #include "partitioner/exact/lattice.h"
 
 namespace stagecraft::partitioner {
@@ -18,7 +19,7 @@ struct LoadProblem {
   struct Node {
     Seconds accelerator;
     Seconds cpu;
-    double bytes = 0;  ///< on an accelerator; numbers of published inputs need not be whole
+    FractionalBytes bytes;  ///< on an accelerator
     bool on_accelerator = true;
     std::vector<std::string> members;  ///< ids of the source's nodes that were joined into this one, in file order
   };
@@ -27,7 +28,7 @@ struct LoadProblem {
   Dag order;                       ///< which node comes first; acyclic
   int accelerators = 0;
   int cpus = 0;
-  double memory_limit = std::numeric_limits<double>::infinity();  ///< bytes of an accelerator
+  FractionalBytes memory_limit{std::numeric_limits<double>::infinity()};  ///< of an accelerator
 };
 
 /// The layers of a graph besides inputs as nodes, in the graph's order, and what they read from each other.

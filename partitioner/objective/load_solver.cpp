@@ -59,7 +59,7 @@ class GrowingStage {
  private:
   struct Sums {
     Seconds accelerator, cpu;
-    double bytes = 0;
+    FractionalBytes bytes;
     int only_cpu = 0;
   };
   const LoadProblem* problem_;

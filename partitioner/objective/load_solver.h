@@ -32,7 +32,7 @@ struct LoadStage {
   bool on_cpu = false;
   int devices = 1;
   Seconds time;
-  double bytes = 0;  ///< on each device
+  FractionalBytes bytes;  ///< on each device
 };
 
 /// A plan and how far it is from the best: no plan of contiguous stages has a value below `lower_bound`.

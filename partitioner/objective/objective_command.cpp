@@ -90,7 +90,7 @@ void declare(CLI::App& app, Request& request) {
   }
   app.add_option("GRAPH", request.graph, "graph.json; - is standard input; or use --from-problem");
   app.add_option("TOPOLOGY", request.topology.file, "topology.json; or use --devices");
-  app.add_option(kOption, request.profile, "planner whose arithmetic to use:" + names)->required();
+  app.add_option(kOption, request.profile, "planner whose cost model to use:" + names)->required();
   app.add_option("--from-problem", request.problem, "an input of that planner; replaces GRAPH and TOPOLOGY")
       ->type_name("FILE");
   app.add_option("--units", request.units,
@@ -261,7 +261,7 @@ int run_objective_command(int argc, char** argv) {
   Request request;
   return run_tool(
       {"plan",
-       "With --objective-profile: plans by another planner's arithmetic, for comparison, and prints the "
+       "With --objective-profile: plans with another planner's cost model, for comparison, and prints the "
        "plan's value, a lower bound on all plans and the gap.",
        kExample},
       argc, argv, [&](CLI::App& app) { declare(app, request); }, [&] { return run(request); });

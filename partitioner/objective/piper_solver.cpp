@@ -21,8 +21,8 @@ using interchange::PiperMode;
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 constexpr Seconds kNever(kInfinite);
-/// Memory saved and missing that count as none, as in Piper's rule: bytes.
-constexpr double kNoBytes = 1e-9;
+/// Memory saved and missing that count as none, as in Piper's rule.
+constexpr FractionalBytes kNoBytes{1e-9};
 /// Ways to run a stage that are kept; more and the input is too large.
 constexpr std::size_t kMostWays = 8'000'000;
 
@@ -33,7 +33,7 @@ int ceiling(int a, int b) { return (a + b - 1) / b; }
 /// The modes that Piper's rule takes for a stage.
 struct PiperChoice {
   Seconds time;
-  double bytes = 0;
+  FractionalBytes bytes;
   std::vector<int> modes;  ///< index into PiperNode::modes[tensor_devices], for each of the stage's nodes
 };
 
@@ -48,8 +48,8 @@ class Costs {
  public:
   Costs(const Piper& problem, Seconds time_unit) : problem_(problem), unit_(time_unit), edges_(problem.nodes.size()) {
     for (const interchange::PiperEdge& edge : problem.edges) {
-      edges_[to_index(edge.source)].push_back({edge.destination, edge.bytes, true});
-      edges_[to_index(edge.destination)].push_back({edge.source, edge.bytes, false});
+      edges_[to_index(edge.source)].push_back({edge.destination, FractionalBytes(edge.bytes), true});
+      edges_[to_index(edge.destination)].push_back({edge.source, FractionalBytes(edge.bytes), false});
     }
     for (const interchange::PiperNode& node : problem.nodes) {
       for (const auto& [devices, modes] : node.modes) {
@@ -78,13 +78,13 @@ class Costs {
       std::vector<Seconds>& times = out.time.emplace_back();
       out.modes.push_back(&found->second);
       for (const PiperMode& mode : found->second) {
-        double bytes = 0;
+        FractionalBytes bytes;
         for (const auto& [other, carried, is_out] : edges_[to_index(node)]) {
           if (inside[to_index(other)]) continue;
-          bytes += 2 * (carried + (is_out ? mode.sync_backward : mode.sync_forward).at(other));
+          bytes += 2 * (carried + FractionalBytes((is_out ? mode.sync_backward : mode.sync_forward).at(other)));
         }
-        bytes = bytes / d + 4 * (d - 1) * mode.parameters / d / problem_.microbatches;
-        times.push_back(Seconds(bytes / problem_.bandwidth) + mode.time * unit_ / d);
+        bytes = bytes / d + 4 * (d - 1) * FractionalBytes(mode.parameters) / d / problem_.microbatches;
+        times.push_back(bytes / BytesPerSecond(problem_.bandwidth) + mode.time * unit_ / d);
       }
     }
     return true;
@@ -96,35 +96,36 @@ class Costs {
     const std::size_t nodes = costs.time.size();
     const auto bytes_of = [&](std::size_t i, int mode) {
       const PiperMode& one = (*costs.modes[i])[to_index(mode)];
-      return one.memory_each * in_flight + one.memory_fixed;
+      return FractionalBytes(one.memory_each * in_flight + one.memory_fixed);
     };
-    double least = 0;
+    const FractionalBytes limit(problem_.memory_limit);
+    FractionalBytes least;
     for (std::size_t i = 0; i < nodes; ++i) {
       const auto fastest = std::ranges::min_element(costs.time[i]) - costs.time[i].begin();
       out.modes.push_back(to_int(fastest));
       out.bytes += bytes_of(i, to_int(fastest));
-      double smallest = kInfinite;
+      FractionalBytes smallest(kInfinite);
       for (int mode = 0; mode < to_int(costs.time[i].size()); ++mode) smallest = std::min(smallest, bytes_of(i, mode));
       least += smallest;
     }
-    if (out.bytes > problem_.memory_limit) {
-      if (least > problem_.memory_limit) return std::nullopt;
-      std::vector<std::tuple<double, std::size_t, int>> changes;  // seconds for each byte, node, mode
+    if (out.bytes > limit) {
+      if (least > limit) return std::nullopt;
+      std::vector<std::tuple<SecondsPerByte, std::size_t, int>> changes;  // price, node, mode
       for (std::size_t i = 0; i < nodes; ++i) {
         for (int mode = 0; mode < to_int(costs.time[i].size()); ++mode) {
-          const double saved = bytes_of(i, out.modes[i]) - bytes_of(i, mode);
+          const FractionalBytes saved = bytes_of(i, out.modes[i]) - bytes_of(i, mode);
           if (saved > kNoBytes)
-            changes.emplace_back((costs.time[i][to_index(mode)] - costs.time[i][to_index(out.modes[i])]).value / saved,
-                                 i, mode);
+            changes.emplace_back((costs.time[i][to_index(mode)] - costs.time[i][to_index(out.modes[i])]) / saved, i,
+                                 mode);
         }
       }
       std::ranges::sort(changes);
       for (const auto& [price, i, mode] : changes) {
-        const double saved = bytes_of(i, out.modes[i]) - bytes_of(i, mode);
+        const FractionalBytes saved = bytes_of(i, out.modes[i]) - bytes_of(i, mode);
         if (saved <= kNoBytes) continue;
         out.bytes -= saved;
         out.modes[i] = mode;
-        if (out.bytes - problem_.memory_limit < kNoBytes) break;
+        if (out.bytes - limit < kNoBytes) break;
       }
     }
     for (std::size_t i = 0; i < nodes; ++i) out.time += costs.time[i][to_index(out.modes[i])];
@@ -148,7 +149,7 @@ class Costs {
  private:
   struct End {
     int other;
-    double bytes;
+    FractionalBytes bytes;
     bool is_out;
   };
   const Piper& problem_;
@@ -388,7 +389,7 @@ class PiperSearch {
       for (std::size_t i = 0; i < stage.nodes.size(); ++i) {
         const PiperMode& mode = (*prepared.modes[i])[to_index(best->modes[i])];
         stage.modes.push_back(mode.id);
-        stage.bytes += mode.memory_each * stage.in_flight + mode.memory_fixed;
+        stage.bytes += FractionalBytes(mode.memory_each * stage.in_flight + mode.memory_fixed);
       }
     }
     return out;

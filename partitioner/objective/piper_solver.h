@@ -20,7 +20,7 @@ struct PiperStage {
   int tensor_devices = 1;
   int in_flight = 1;  ///< samples in flight on each device
   Seconds time;
-  double bytes = 0;  ///< on each device; numbers of Piper's inputs need not be whole
+  FractionalBytes bytes;  ///< on each device
 };
 
 struct PiperAnswer {

@@ -48,7 +48,7 @@ std::variant<ObjectiveAnswer, Infeasible> answer_of(const LoadProblem& problem, 
     made.device = stage.on_cpu ? "cpu" : "accelerator";
     made.replicas = stage.devices;
     made.time = stage.time;
-    if (memory && !stage.on_cpu) made.memory_bytes = stage.bytes;
+    if (memory && !stage.on_cpu) made.memory_bytes = stage.bytes.value;
   }
   return answer;
 }
@@ -72,7 +72,7 @@ std::variant<ObjectiveAnswer, Infeasible> answer_of(const interchange::Piper& pr
     made.replicas = stage.replicas;
     made.tensor_devices = stage.tensor_devices;
     made.time = stage.time;
-    made.memory_bytes = stage.bytes;
+    made.memory_bytes = stage.bytes.value;
   }
   answer.notes.emplace_back(
       "modes of a stage are chosen by Piper's rule, which may overshoot; the bound is for its rule");
@@ -94,7 +94,7 @@ std::variant<ObjectiveAnswer, Infeasible> dapple_answer(const Graph& graph, int 
     for (const int layer : stage.nodes) made.layers.push_back(graph.layers[to_index(layer)].id);
     made.replicas = stage.devices;
     made.time = stage.time;
-    if (options.memory_limit) made.memory_bytes = stage.bytes;
+    if (options.memory_limit) made.memory_bytes = stage.bytes.value;
   }
   answer.notes.emplace_back("a stage's devices divide each microbatch among them; its time is that of their part");
   answer.notes.emplace_back("for the layers as lists in two depth-first orders, and no more stages than microbatches");

@@ -17,7 +17,7 @@
 
 namespace stagecraft::partitioner {
 
-/// Other planners' arithmetic: the same problem in their terms, and the best plan by it.
+/// Other planners' cost models: the same problem in their terms, and the best plan by them.
 struct ObjectiveProfile {
   std::string name;
   std::string help;     ///< one line: what it minimises

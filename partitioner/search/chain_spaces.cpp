@@ -90,7 +90,8 @@ Seconds ChainSpaces::enumerate_all(Seconds low, Seconds done) {
       const std::optional<bool> refuted = space->refutes(time);
       if (!refuted) return false;
       if (*refuted) continue;
-      if (!predict_up_to(context_, time, [&](const auto& visit) { return space->each(time, visit); })) return false;
+      if (!predict_up_to(context_, time, [&](const auto& visit) { return space->visit_splits(time, visit); }))
+        return false;
     }
     return true;
   });

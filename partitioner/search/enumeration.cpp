@@ -16,7 +16,7 @@ constexpr std::size_t kMostWaiting = 20'000;
 
 }  // namespace
 
-bool predict_up_to(const SearchContext& context, Seconds time, const EachSplit& each) {
+bool predict_up_to(const SearchContext& context, Seconds time, const EachSplit& visit_splits) {
   std::vector<std::pair<Seconds, Split>> waiting;
   const auto empty = [&] {
     std::ranges::stable_sort(waiting, {}, [](const auto& entry) { return entry.first; });
@@ -28,7 +28,7 @@ bool predict_up_to(const SearchContext& context, Seconds time, const EachSplit& 
     return true;
   };
   const auto now = [&] { return std::min(context.plans.last_wanted().value_or(time), time); };
-  const bool finished = each([&](const Split& split) {
+  const bool finished = visit_splits([&](const Split& split) {
     if (!context.is_wanted(split) && context.constraints.replicas.empty()) return now();
     const auto bound = context.costs.lower_bound(split);
     if (!bound || *bound > time * (1 + kEqual) || context.plans.is_excluded(*bound)) return now();

@@ -13,10 +13,9 @@ inline constexpr double kBoundPrecision = 2e-3;
 /// Calls `visit` with every split within a time; `visit` returns the time from then on. False if it was stopped.
 using EachSplit = std::function<bool(const std::function<Seconds(const Split&)>& visit)>;
 
-/// Predicts the splits of `each` whose own bounds are within `time` and below the last wanted step, the smallest bounds
-/// first.
-/// False if time is up.
-bool predict_up_to(const SearchContext& context, Seconds time, const EachSplit& each);
+/// Predicts the splits that `visit_splits` finds whose own bounds are within `time` and below the last wanted step, the
+/// smallest bounds first. False if time is up.
+bool predict_up_to(const SearchContext& context, Seconds time, const EachSplit& visit_splits);
 
 /// Calls `all_up_to`, which predicts all splits up to a bound, with times that rise from `low` until they reach the
 /// last wanted step; it says false if time was up. Returns the bound up to which nothing was left out: `done` is known

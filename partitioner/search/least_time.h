@@ -10,11 +10,11 @@ namespace stagecraft::partitioner {
 /// Longer than any step.
 inline constexpr Seconds kForever{1e100};
 
-/// The largest time found from `low` to `high` that `refutes` says is too short; it says nothing if its own time was
-/// up, which ends the search. It ends too when `high` is within `precision` of it, relatively. `part`: how far from the
-/// low end of what is left it is asked; asking cautiously, near the low end, is for a `refutes` that finds out quickly
-/// what is too short. While `high` is kForever the time doubles, and within more than a factor 4 the geometric mean is
-/// asked. `low` itself if that is 0, from which no time can be found.
+/// Bisects for the largest time from `low` to `high` that `refutes` rejects as too short. Stops at `precision`,
+/// relative to the result, or when `refutes` runs out of time and returns nothing. `part`: where in the remaining
+/// interval to probe; near 0 for a `refutes` that is faster where it rejects. While `high` is kForever, each probe
+/// doubles the time; while the ends differ by more than a factor of 4, it is their geometric mean. Returns `low` if
+/// that is 0.
 [[nodiscard]] Seconds least_time(Seconds low, Seconds high, double precision, double part,
                                  const std::function<std::optional<bool>(Seconds time)>& refutes);
 

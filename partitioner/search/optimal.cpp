@@ -31,7 +31,6 @@
 namespace stagecraft::partitioner {
 namespace {
 
-constexpr const char* kName = "optimal";
 /// Share of the time limit, and time, after which no more candidates of `auto` are predicted, once one fits.
 constexpr double kDraftShare = 0.5;
 constexpr Seconds kDraftTime(1);
@@ -118,19 +117,19 @@ std::optional<Bytes> least_need_of_moves(const Graph& graph, const Topology& top
 class Search {
  public:
   Search(const Graph& graph, const Topology& topology, const CostModel& model, const Constraints& constraints,
-         std::optional<Seconds> than = {})
+         std::optional<Seconds> upper_bound = {})
       : graph_(graph),
         topology_(topology),
         model_(model),
         constraints_(constraints),
-        than_(than),
+        upper_bound_(upper_bound),
         costs_(graph, topology, constraints.plan),
         time_(time_limit(constraints.options)),
-        told_(model.progress, kName),
-        plans_(kName, graph, topology, model, constraints, costs_),
+        told_(model.progress, kOptimalStrategy),
+        plans_(kOptimalStrategy, graph, topology, model, constraints, costs_),
         placed_(graph, topology, constraints, plans_),
         context_{costs_, constraints, memory_limit(topology, constraints), time_, plans_} {
-    if (than) plans_.exclude_from(*than);
+    if (upper_bound) plans_.exclude_from(*upper_bound);
     told_.ends_after(time_.end());
   }
 
@@ -148,24 +147,24 @@ class Search {
   }
 
   ShorterPlan run_below() {
-    const Seconds quick = than_ ? quick_bound(0) : Seconds(0);
-    return shorter(than_ && quick >= *than_ ? kForever : std::max(quick, search()));
+    const Seconds quick = upper_bound_ ? quick_bound(0) : Seconds(0);
+    return shorter(upper_bound_ && quick >= *upper_bound_ ? kForever : std::max(quick, search()));
   }
 
   /// A bound of all plans by few cuts, no larger than the step that is given. After a refusal to be no shorter than
   /// that, it is found within `precision`; 0: not.
   [[nodiscard]] Seconds quick_bound(double precision) {
-    if (costs_.dag().nodes == 0 || plans_.is_excluded(least_computation(costs_))) return *than_;
+    if (costs_.dag().nodes == 0 || plans_.is_excluded(least_computation(costs_))) return *upper_bound_;
     const Seconds low = least_computation(costs_);
     if (low <= Seconds(0)) return low;
     time_.allow_some(kPathShare);
-    if (!is_one_stage_per_device()) return follow_segments(low, *than_);
+    if (!is_one_stage_per_device()) return follow_segments(low, *upper_bound_);
     PathBound* const path = path_bound(kFewCuts);
     if (path == nullptr) return low;
     const auto refutes = [&](Seconds time) { return path->refutes(time, costs_.devices(), time_.stop()); };
-    const std::optional<bool> all = refutes(*than_ * (1 - kEqual));
-    if (all.value_or(false)) return *than_;
-    return all && precision > 0 ? least_time(low, *than_, precision, 0.5, refutes) : low;
+    const std::optional<bool> all = refutes(*upper_bound_ * (1 - kEqual));
+    if (all.value_or(false)) return *upper_bound_;
+    return all && precision > 0 ? least_time(low, *upper_bound_, precision, 0.5, refutes) : low;
   }
 
  private:
@@ -299,7 +298,7 @@ class Search {
     return path.get();
   }
   [[nodiscard]] bool suggests_splits() const {
-    return std::ranges::any_of(paths_, [](const auto& each) { return each.second && !each.second->splits(1).empty(); });
+    return std::ranges::any_of(paths_, [](const auto& path) { return path.second && !path.second->splits(1).empty(); });
   }
 
   /// Predicts those splits whose bounds are below the best plan.
@@ -358,9 +357,9 @@ class Search {
   /// The best plan, if it is shorter than the given one.
   ShorterPlan shorter(Seconds low) {
     std::vector<RankedPlan> plans = plans_.take();
-    const bool found =
-        !plans.empty() && plans.front().fits && (!than_ || plans.front().prediction.iteration < *than_ * (1 - kEqual));
-    ShorterPlan out{{}, up_to(low, than_.value_or(kForever)), !time_.was_cut_off()};
+    const bool found = !plans.empty() && plans.front().fits &&
+                       (!upper_bound_ || plans.front().prediction.iteration < *upper_bound_ * (1 - kEqual));
+    ShorterPlan out{{}, up_to(low, upper_bound_.value_or(kForever)), !time_.was_cut_off()};
     if (!found) return out;
     out.plan = std::move(plans.front());
     out.lower_bound = up_to(low, out.plan->prediction.iteration);
@@ -375,7 +374,7 @@ class Search {
   const Topology& topology_;
   const CostModel& model_;
   const Constraints& constraints_;
-  std::optional<Seconds> than_;  ///< only plans with a shorter step are of interest
+  std::optional<Seconds> upper_bound_;  ///< only plans with a shorter step are of interest
   PipelineCosts costs_;
   SearchTime time_;
   ToldSearch told_;
@@ -407,9 +406,10 @@ std::optional<double> objective(const Graph& graph, const Topology& topology, co
         to_int(plan.stages[s].devices.size()) != constraints.replicas[s])
       return std::nullopt;
   }
+  const BoundPlan bound(plan);
   const auto limit = memory_limit(topology, constraints);
-  if (limit && costs.memory(graph, topology, plan).peak > *limit) return std::nullopt;
-  const auto predicted = costs.predict(graph, topology, plan);
+  if (limit && costs.memory(graph, topology, bound).peak > *limit) return std::nullopt;
+  const auto predicted = costs.predict(graph, topology, bound);
   if (std::holds_alternative<Infeasible>(predicted)) return std::nullopt;
   return std::get<Prediction>(predicted).iteration.value;
 }
@@ -434,25 +434,25 @@ Seconds least_step(const Graph& graph, const Topology& topology, const PlanSetti
 }
 
 Seconds quick_bound(const Graph& graph, const Topology& topology, const CostModel& costs,
-                    const Constraints& constraints, Seconds than) {
-  return Search(graph, topology, costs, constraints, than).quick_bound(kQuickPrecision);
+                    const Constraints& constraints, Seconds upper_bound) {
+  return Search(graph, topology, costs, constraints, upper_bound).quick_bound(kQuickPrecision);
 }
 
 ShorterPlan drafted_plan(const Graph& graph, const Topology& topology, const CostModel& costs,
-                         const Constraints& constraints, std::optional<Seconds> than) {
+                         const Constraints& constraints, std::optional<Seconds> upper_bound) {
   check(constraints);
-  return Search(graph, topology, costs, constraints, than).draft();
+  return Search(graph, topology, costs, constraints, upper_bound).draft();
 }
 
 ShorterPlan shorter_plan(const Graph& graph, const Topology& topology, const CostModel& costs,
-                         const Constraints& constraints, std::optional<Seconds> than) {
+                         const Constraints& constraints, std::optional<Seconds> upper_bound) {
   check(constraints);
-  return Search(graph, topology, costs, constraints, than).run_below();
+  return Search(graph, topology, costs, constraints, upper_bound).run_below();
 }
 
 Strategy optimal_strategy() {
   Strategy out;
-  out.name = kName;
+  out.name = kOptimalStrategy;
   out.help =
       "the shortest predicted step of all contiguous stages with any replicas, on devices in order; reports a bound on "
       "its gap to the best plan";
@@ -466,7 +466,7 @@ Strategy optimal_strategy() {
   out.exact = true;
   out.compares = true;
   out.takes_hand = true;
-  out.options_title = kName;
+  out.options_title = kOptimalStrategy;
   out.options = {
       {{kTimeLimit},
        OptionKind::Positive,

@@ -35,11 +35,10 @@ PredictedPlans::PredictedPlans(std::string origin, const Graph& graph, const Top
 
 std::optional<Seconds> PredictedPlans::predict(const std::string& origin, const Candidate& candidate) {
   try {
-    if (limit_) {  // memory is known sooner than the step
-      const Plan plan = plan_of_candidate(graph_, topology_, candidate, constraints_.plan);
-      if (model_.memory(graph_, topology_, plan).peak > *limit_) return std::nullopt;
-    }
-    RankedPlan ranked = predicted_plan(origin, graph_, topology_, candidate, model_, constraints_);
+    const BoundPlan plan(plan_of_candidate(graph_, topology_, candidate, constraints_.plan));
+    // Memory is known sooner than the step.
+    if (limit_ && model_.memory(graph_, topology_, plan).peak > *limit_) return std::nullopt;
+    RankedPlan ranked = predicted_plan(origin, graph_, topology_, plan, candidate.endless, model_, constraints_);
     const std::optional<Seconds> out = ranked.fits ? std::optional(ranked.prediction.iteration) : std::nullopt;
     keep(std::move(ranked));
     return out;

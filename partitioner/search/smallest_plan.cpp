@@ -10,6 +10,7 @@
 #include "partitioner/exact/pipeline_costs.h"
 #include "partitioner/given_split.h"
 #include "partitioner/ranking.h"
+#include "partitioner/search/optimal.h"
 #include "partitioner/search/search_time.h"
 
 namespace stagecraft::partitioner {
@@ -22,7 +23,7 @@ std::vector<SmallestPlan> starts_of(const Graph& graph, const Topology& topology
                                     const Constraints& constraints) {
   std::vector<SmallestPlan> out;
   for (Drafted& draft : drafts(graph, topology, constraints).plans) {
-    const Bytes need = model.memory(graph, topology, draft.plan).peak;
+    const Bytes need = model.memory(graph, topology, BoundPlan(draft.plan)).peak;
     out.push_back({std::move(draft.origin), std::move(draft.candidate), need});
   }
   std::ranges::stable_sort(out, {}, &SmallestPlan::need);
@@ -42,11 +43,11 @@ std::optional<SmallestPlan> smallest_plan(const Graph& graph, const Topology& to
     return given_candidate(graph, costs.partition(split), {}, {}, {}, microbatches, split.chunks);
   };
   // The local search minimises seconds: one for each byte.
-  const auto need = [&](const Split& split, Seconds than) -> std::optional<Seconds> {
+  const auto need = [&](const Split& split, Seconds upper_bound) -> std::optional<Seconds> {
     try {
-      const Plan plan = plan_of_candidate(graph, topology, candidate_of(split), constraints.plan);
+      const BoundPlan plan(plan_of_candidate(graph, topology, candidate_of(split), constraints.plan));
       const Seconds found(static_cast<double>(model.memory(graph, topology, plan).peak.value));
-      return found < than ? std::optional(found) : std::nullopt;
+      return found < upper_bound ? std::optional(found) : std::nullopt;
     } catch (const std::invalid_argument&) { return std::nullopt; }  // the schedule cannot run it
   };
   Movable movable;
@@ -59,7 +60,7 @@ std::optional<SmallestPlan> smallest_plan(const Graph& graph, const Topology& to
     const Candidate& start = starts[i].candidate;
     const Split split = improved(costs, costs.split_of(start.partition, start.chunks), movable, need, clock.stop());
     const std::optional<Seconds> found = need(split, Seconds(static_cast<double>(out.need.value)));
-    if (found) out = {kDefaultStrategy, candidate_of(split), Bytes(static_cast<std::int64_t>(found->value))};
+    if (found) out = {kOptimalStrategy, candidate_of(split), Bytes(static_cast<std::int64_t>(found->value))};
   }
   return out;
 }

@@ -51,23 +51,23 @@ void SplitPolish::run(Seconds low, const std::vector<Split>& suggested, std::vec
     shares_.begin = context_.time.allowed();
   }
   const std::vector<int> counts = device_counts(context_.costs.devices());
-  const double each = (shares_.shake - shares_.begin) / static_cast<double>(counts.size());
+  const double count_share = (shares_.shake - shares_.begin) / static_cast<double>(counts.size());
   SearchTime& time = context_.time;
   time.allow_some(shares_.begin);
   for (const int devices : counts) {
     if (devices == context_.costs.devices()) {
-      time.allow_some(shares_.shake - each / 2);
+      time.allow_some(shares_.shake - count_share / 2);
       std::vector<Split> starts = suggested;
       const std::vector<Split> more = best_drafts(std::move(drafts));
       starts.insert(starts.end(), more.begin(), more.end());
-      improve(starts, devices, each / 4);
+      improve(starts, devices, count_share / 4);
       break;
     }
-    time.allow_some(time.allowed() + each / 2);
+    time.allow_some(time.allowed() + count_share / 2);
     if (trips_ == nullptr) continue;
     const Seconds least = trips_->least(low, devices, kCoarse);
-    improve(trips_->suggested(least, devices), devices, each / 4);
-    time.allow_some(time.allowed() + each / 2);
+    improve(trips_->suggested(least, devices), devices, count_share / 4);
+    time.allow_some(time.allowed() + count_share / 2);
     if (context_.constraints.replicas.empty()) trips_->enumerate_all(least, devices);
   }
   shake();
@@ -99,9 +99,9 @@ void SplitPolish::improve(const std::vector<Split>& starts, int devices, double 
 
 /// Improves a split by predictions, until that share of the time.
 void SplitPolish::polish(const Split& split, int devices, double share) {
-  const SplitValue step = [this](const Split& other, Seconds than) -> std::optional<Seconds> {
+  const SplitValue step = [this](const Split& other, Seconds upper_bound) -> std::optional<Seconds> {
     const auto least = context_.costs.lower_bound(other);
-    if (!least || *least >= than) return std::nullopt;
+    if (!least || *least >= upper_bound) return std::nullopt;
     return context_.plans.step_of(other);
   };
   const auto stop = [&] { return context_.time.is_past(share); };
@@ -125,16 +125,16 @@ void SplitPolish::rearrange(const std::vector<BoundedSplit>& drafts, double shar
   std::vector<std::size_t> order;            // numbers of stages, the best first
   const auto keep = [&](Split split) {
     const std::size_t stages = split.replicas.size();
-    const auto own = kept.find(stages);
-    const Seconds worst = own == kept.end() ? kForever : own->second.first;
+    const auto known = kept.find(stages);
+    const Seconds worst = known == kept.end() ? kForever : known->second.first;
     if (movable.limit && context_.costs.least_memory(split) > *movable.limit) return;
     const std::optional<Seconds> least = context_.costs.lower_bound(split);
     if (!least || *least >= worst) return;
     const std::optional<Seconds> step = context_.plans.step_of(split);
     if (!step || *step >= worst) return;
-    if (own == kept.end()) order.push_back(stages);
+    if (known == kept.end()) order.push_back(stages);
     kept.insert_or_assign(stages, BoundedSplit{*step, std::move(split)});
-    std::ranges::stable_sort(order, {}, [&](std::size_t each) { return kept.at(each).first; });
+    std::ranges::stable_sort(order, {}, [&](std::size_t number) { return kept.at(number).first; });
   };
   for (const auto& [bound, split] : drafts) {
     if (!is_past()) keep(split);

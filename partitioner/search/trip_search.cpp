@@ -48,7 +48,7 @@ Seconds TripSearch::enumerate_all(Seconds low, int devices) {
   return enumerate(context_, low, low, is_whole(), [&](Seconds time) {
     const std::optional<bool> refuted = bound_->refutes(time, devices, stop);
     if (!refuted || *refuted) return refuted.has_value();
-    return predict_up_to(context_, time, [&](const auto& visit) { return bound_->each(time, visit, stop); });
+    return predict_up_to(context_, time, [&](const auto& visit) { return bound_->visit_splits(time, visit, stop); });
   });
 }
 

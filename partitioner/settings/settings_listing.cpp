@@ -74,8 +74,9 @@ format::PlanList settings_list(const SettingsSearch& search, const SettingSpace&
     out.settings.push_back(listed(trial, space, has_bounds));
     out.settings.back().outcome = outcome_of(trial, best);
   }
-  std::ranges::stable_sort(out.settings, {}, [](const format::ListedSetting& each) {
-    return std::tuple(each.outcome != kBest, each.step.value_or(kForever), each.lower_bound.value_or(kForever));
+  std::ranges::stable_sort(out.settings, {}, [](const format::ListedSetting& setting) {
+    return std::tuple(setting.outcome != kBest, setting.step.value_or(kForever),
+                      setting.lower_bound.value_or(kForever));
   });
   return out;
 }
@@ -84,25 +85,26 @@ std::string settings_list_text(const format::PlanList& list, int lines, const st
   const std::size_t all = list.settings.size();
   const std::size_t shown = lines == 0 ? all : std::min(all, to_index(lines));
   const auto any = [&](const auto& has) { return std::ranges::any_of(list.settings, has); };
-  const bool recomputes = any([](const format::ListedSetting& each) { return each.recompute; });
-  const bool buckets = any([](const format::ListedSetting& each) { return each.gradient_bucket_bytes.has_value(); });
+  const bool recomputes = any([](const format::ListedSetting& setting) { return setting.recompute; });
+  const bool buckets =
+      any([](const format::ListedSetting& setting) { return setting.gradient_bucket_bytes.has_value(); });
   std::vector<TableColumn> columns{{.title = "microbatches"}, {.title = "schedule", .left = true}};
   if (recomputes) columns.push_back({.title = "recompute", .left = true});
   if (buckets) columns.push_back({.title = "buckets"});
-  for (const char* title : {"step", "at least", "memory"}) columns.push_back({.title = title});
+  for (const char* title : {"step", "lower bound", "memory"}) columns.push_back({.title = title});
   columns.push_back({.title = "", .left = true});
   std::vector<std::vector<std::string>> rows;
   std::optional<std::size_t> best;
   for (std::size_t i = 0; i < shown; ++i) {
-    const format::ListedSetting& each = list.settings[i];
-    if (each.outcome == kBest) best = i;
-    std::vector<std::string> row{microbatches_text(each), each.schedule};
-    if (recomputes) row.push_back(recomputation_text(each.recompute, each.recompute_every));
-    if (buckets) row.push_back(each.gradient_bucket_bytes ? format_bytes(*each.gradient_bucket_bytes) : "none");
-    row.push_back(each.step ? mark + format_seconds(*each.step) : "");
-    row.push_back(each.lower_bound ? mark + format_seconds(*each.lower_bound) : "");
-    row.push_back(each.memory ? mark + format_bytes(*each.memory) : "");
-    row.push_back(each.outcome);
+    const format::ListedSetting& setting = list.settings[i];
+    if (setting.outcome == kBest) best = i;
+    std::vector<std::string> row{microbatches_text(setting), setting.schedule};
+    if (recomputes) row.push_back(recomputation_text(setting.recompute, setting.recompute_every));
+    if (buckets) row.push_back(setting.gradient_bucket_bytes ? format_bytes(*setting.gradient_bucket_bytes) : "none");
+    row.push_back(setting.step ? mark + format_seconds(*setting.step) : "");
+    row.push_back(setting.lower_bound ? mark + format_seconds(*setting.lower_bound) : "");
+    row.push_back(setting.memory ? mark + format_bytes(*setting.memory) : "");
+    row.push_back(setting.outcome);
     rows.push_back(std::move(row));
   }
   std::string out = table_text(columns, rows, screen, best);

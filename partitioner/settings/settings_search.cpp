@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "partitioner/candidate.h"
 #include "partitioner/ranking.h"
 #include "partitioner/search/least_time.h"
@@ -68,7 +69,9 @@ class SettingsRun {
   [[nodiscard]] bool is_open(const SettingTrial& trial) const {
     return !trial.is_exhausted && !is_settled(trial, best_);
   }
-  [[nodiscard]] std::optional<Seconds> than() const { return best_ < kForever ? std::optional(best_) : std::nullopt; }
+  [[nodiscard]] std::optional<Seconds> upper_bound() const {
+    return best_ < kForever ? std::optional(best_) : std::nullopt;
+  }
   [[nodiscard]] Seconds left() const { return std::max(Seconds(0), all_ - time_.passed()); }
 
   /// Takes what was found with a trial's settings.
@@ -81,7 +84,7 @@ class SettingsRun {
     trial.need.reset();
     if (step >= best_ * (1 - kEqual)) return;
     best_ = step;
-    out_.best = static_cast<std::size_t>(&trial - out_.trials.data());
+    out_.best = to_index(&trial - out_.trials.data());
     tell();
   }
 
@@ -96,7 +99,7 @@ class SettingsRun {
     if (costs_.progress == nullptr) return;
     const auto settled =
         std::ranges::count_if(out_.trials, [&](const SettingTrial& t) { return is_settled(t, best_); });
-    told_.tried(static_cast<std::size_t>(settled), out_.trials.size());
+    told_.tried(to_index(settled), out_.trials.size());
     told_.proved(lower_bound());
   }
 
@@ -109,8 +112,8 @@ class SettingsRun {
     return out;
   }
 
-  void search(SettingTrial& trial, Seconds time, std::optional<Seconds> than) {
-    ShorterPlan found = shorter_plan(graph_of(trial), topology_, costs_, constraints_of(trial, time), than);
+  void search(SettingTrial& trial, Seconds time, std::optional<Seconds> upper_bound) {
+    ShorterPlan found = shorter_plan(graph_of(trial), topology_, costs_, constraints_of(trial, time), upper_bound);
     trial.is_exhausted = found.is_complete;
     take(trial, std::move(found));
   }
@@ -123,7 +126,7 @@ class SettingsRun {
   }
 
   void bound_all() {
-    for (SettingTrial* trial : open_trials([](const SettingTrial& each) { return each.lower_bound; })) {
+    for (SettingTrial* trial : open_trials([](const SettingTrial& other) { return other.lower_bound; })) {
       if (left() <= Seconds(0)) return;
       bound(*trial);
     }
@@ -143,7 +146,7 @@ class SettingsRun {
 
   /// The candidates of `auto` with the settings that are wanted, until that share of the time.
   void draft_all(double share, const std::function<bool(const SettingTrial&)>& is_wanted) {
-    for (SettingTrial* trial : open_trials([](const SettingTrial& each) { return each.lower_bound; })) {
+    for (SettingTrial* trial : open_trials([](const SettingTrial& other) { return other.lower_bound; })) {
       if (time_.is_past(share)) return;
       if (trial->plan || trial->need || !is_open(*trial) || !is_wanted(*trial)) continue;
       const Constraints constraints = constraints_of(*trial, kLeastSlice);
@@ -163,7 +166,8 @@ class SettingsRun {
     while (!open.empty() && left() > Seconds(0)) {
       for (SettingTrial* trial : open) {
         if (left() <= Seconds(0)) return;
-        if (is_open(*trial)) search(*trial, std::min(left(), std::max(left() * kSliceShare, kLeastSlice)), than());
+        if (is_open(*trial))
+          search(*trial, std::min(left(), std::max(left() * kSliceShare, kLeastSlice)), upper_bound());
       }
       open = open_trials([](const SettingTrial& trial) { return trial.lower_bound; });
     }

@@ -27,7 +27,7 @@ std::string range_note(std::int64_t smallest, std::int64_t largest) {
 
 SizedGraphs sized_graphs(const std::vector<Graph>& profiles, std::int64_t global_batch) {
   std::vector<std::int64_t> sizes;
-  for (const Graph& each : profiles) sizes.push_back(each.microbatch_samples.value_or(0));
+  for (const Graph& profile : profiles) sizes.push_back(profile.microbatch_samples.value_or(0));
   std::ranges::sort(sizes);
   // Checks that the profiles belong together; that size needs no interpolation.
   (void)graph_of_samples(profiles, sizes.empty() ? 0 : sizes.front());
@@ -51,7 +51,7 @@ SizedGraphs sized_graphs(const std::vector<Graph>& profiles, std::int64_t global
   }
   if (out.graphs.empty()) {
     std::string reasons;
-    for (const std::string& each : out.notes) reasons += "; " + each;
+    for (const std::string& note : out.notes) reasons += "; " + note;
     throw std::invalid_argument(
         fmt::format("no microbatch of {} divides --global-batch {}{}; choose a global batch "
                     "that is a multiple of {}, or add profiles with other sizes by --more-graphs",

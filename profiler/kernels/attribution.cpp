@@ -41,14 +41,13 @@ class Changes {
   std::vector<TagChange> changes_;
 };
 
-double ratio(std::int64_t part, std::int64_t whole) {
-  return whole == 0 ? 1 : static_cast<double>(part) / static_cast<double>(whole);
+/// The share of the work's time that belongs to a layer; 1 if there is none.
+double covered(const TraceQuality& quality) {
+  if (quality.busy_ns == 0) return 1;
+  return static_cast<double>(quality.attributed_ns) / static_cast<double>(quality.busy_ns);
 }
 
 }  // namespace
-
-double coverage_by_count(const TraceQuality& quality) { return ratio(quality.attributed, quality.activities); }
-double coverage_by_time(const TraceQuality& quality) { return ratio(quality.attributed_ns, quality.busy_ns); }
 
 TraceQuality& operator+=(TraceQuality& quality, const TraceQuality& other) {
   quality.activities += other.activities;
@@ -74,7 +73,7 @@ std::vector<std::string> distrust(const TraceQuality& q) {
   if (q.attributed < q.activities) {
     out.push_back(
         fmt::format("{} of {} pieces of device work do not belong to a layer ({:.4f} % of the time is covered)",
-                    q.activities - q.attributed, q.activities, coverage_by_time(q) * 100));
+                    q.activities - q.attributed, q.activities, covered(q) * 100));
   }
   const auto bad = [&](std::int64_t count, const char* what) {
     if (count > 0) out.push_back(fmt::format("{} of {} pieces of device work {}", count, q.activities, what));
@@ -104,21 +103,21 @@ AttributedTrace attribute(const KernelTrace& trace) {
   quality.unknown = trace.unknown;
   out.activities.reserve(trace.activities.size());
   for (const DeviceActivity& activity : trace.activities) {
-    Attributed own{activity, {}, 0};
+    Attributed work{activity, {}, 0};
     ++quality.activities;
     const bool zero = activity.begin_ns <= 0 || activity.end_ns <= 0;
     const bool reversed = !zero && activity.end_ns < activity.begin_ns;
     quality.zero_times += zero;
     quality.reversed_times += reversed;
-    if (zero || reversed) own.activity.end_ns = own.activity.begin_ns;
-    const std::int64_t length = own.activity.end_ns - own.activity.begin_ns;
+    if (zero || reversed) work.activity.end_ns = work.activity.begin_ns;
+    const std::int64_t length = work.activity.end_ns - work.activity.begin_ns;
 
     const auto launches = records_of(calls, activity.correlation);
     if (launches.empty()) {
       ++quality.without_launch;
     } else {
-      own.launched_ns = launches.front().begin_ns;
-      quality.before_launch += !zero && activity.begin_ns < own.launched_ns;
+      work.launched_ns = launches.front().begin_ns;
+      quality.before_launch += !zero && activity.begin_ns < work.launched_ns;
     }
 
     std::uint64_t id = 0;
@@ -132,18 +131,18 @@ AttributedTrace attribute(const KernelTrace& trace) {
     } else {
       const auto own_ids = records_of(ids, activity.correlation);
       if (!own_ids.empty()) id = own_ids.front().id;
-      bool agree = std::ranges::all_of(own_ids, [&](const ExternalId& each) { return each.id == id; });
+      bool agree = std::ranges::all_of(own_ids, [&](const ExternalId& external) { return external.id == id; });
       if (!launches.empty() && !changes.empty())
-        agree = agree && changes.at(launches.front().thread, own.launched_ns) == id;
+        agree = agree && changes.at(launches.front().thread, work.launched_ns) == id;
       quality.disagreements += !agree;
     }
-    own.tag = decode_tag(id);
+    work.tag = decode_tag(id);
     quality.busy_ns += length;
-    if (own.tag.phase != Phase::None) {
+    if (work.tag.phase != Phase::None) {
       ++quality.attributed;
       quality.attributed_ns += length;
     }
-    out.activities.push_back(own);
+    out.activities.push_back(work);
   }
   sort_if_needed(out.activities, [](const Attributed& a, const Attributed& b) {
     return std::tuple(a.activity.begin_ns, a.activity.end_ns, a.activity.stream) <

@@ -35,10 +35,6 @@ struct TraceQuality {
   friend bool operator==(const TraceQuality&, const TraceQuality&) = default;
 };
 
-/// attributed / activities and attributed_ns / busy_ns; 1 if there is nothing to attribute.
-[[nodiscard]] double coverage_by_count(const TraceQuality& quality);
-[[nodiscard]] double coverage_by_time(const TraceQuality& quality);
-
 /// Sums over several traces.
 TraceQuality& operator+=(TraceQuality& quality, const TraceQuality& other);
 

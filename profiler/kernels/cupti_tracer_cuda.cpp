@@ -97,10 +97,10 @@ class Buffers {
     }
     auto out = read(full);
     const std::lock_guard lock(mutex_);
-    for (const std::span<const std::byte> each : full) {
+    for (const std::span<const std::byte> buffer : full) {
       const auto it = std::ranges::find_if(
-          used_, [&](const std::unique_ptr<Block>& block) { return block->bytes.data() == each.data(); });
-      std::memset((*it)->bytes.data(), 0, each.size());
+          used_, [&](const std::unique_ptr<Block>& block) { return block->bytes.data() == buffer.data(); });
+      std::memset((*it)->bytes.data(), 0, buffer.size());
       idle_.push_back(std::move(*it));
       used_.erase(it);
     }

@@ -102,15 +102,15 @@ StepShares shares(const std::vector<Attributed>& activities, std::int64_t begin_
   out.begin_ns = begin_ns;
   out.end_ns = end_ns;
   std::vector<Piece> pieces;
-  for (const Attributed& each : activities) {
-    const std::int64_t from = std::max(each.activity.begin_ns, begin_ns);
-    const std::int64_t to = std::min(each.activity.end_ns, end_ns);
-    if (from > to || (from == to && (each.activity.begin_ns != each.activity.end_ns || from == end_ns))) continue;
-    PartTime& part = out.parts[part_of(each.tag)];
+  for (const Attributed& work : activities) {
+    const std::int64_t from = std::max(work.activity.begin_ns, begin_ns);
+    const std::int64_t to = std::min(work.activity.end_ns, end_ns);
+    if (from > to || (from == to && (work.activity.begin_ns != work.activity.end_ns || from == end_ns))) continue;
+    PartTime& part = out.parts[part_of(work.tag)];
     if (part.activities++ == 0) part.span_ns = -from;  // completed below, when all ends are known
-    const bool accumulates = each.tag.phase == Phase::Accumulate;
+    const bool accumulates = work.tag.phase == Phase::Accumulate;
     if (accumulates) part.accumulating_ns += to - from;
-    pieces.push_back({from, to, each.launched_ns, &part, accumulates});
+    pieces.push_back({from, to, work.launched_ns, &part, accumulates});
   }
   PartTime& nobody = out.parts[{0, Phase::None}];
 
@@ -188,8 +188,8 @@ StepShares debias(StepShares step, std::int64_t plain_ns, bool* scaled) {
     for (auto& [part, time] : step.parts) {
       time.active_ns = of_identity(time.active_ns);
       time.gap_ns = of_identity(time.gap_ns);
-      for (std::int64_t* each : {&time.busy_ns, &time.accumulating_ns, &time.accumulating_gap_ns})
-        *each = Scaler(plain_ns, profiled)(*each);
+      for (std::int64_t* ns : {&time.busy_ns, &time.accumulating_ns, &time.accumulating_gap_ns})
+        *ns = Scaler(plain_ns, profiled)(*ns);
     }
     step.work_ns = Scaler(plain_ns, profiled)(step.work_ns);
   } else if (gaps > 0) {
@@ -203,8 +203,8 @@ StepShares debias(StepShares step, std::int64_t plain_ns, bool* scaled) {
     step.parts[{0, Phase::None}].gap_ns += plain_ns - step.work_ns;
   }
   Scaler of_classes(all ? plain_ns : plain_ns - step.work_ns, all ? profiled : std::max<std::int64_t>(gaps, 1));
-  for (std::int64_t* each : {&step.gaps.host_wait_ns, &step.gaps.kernel_wait_ns, &step.gaps.other_ns}) {
-    *each = of_classes(*each);
+  for (std::int64_t* ns : {&step.gaps.host_wait_ns, &step.gaps.kernel_wait_ns, &step.gaps.other_ns}) {
+    *ns = of_classes(*ns);
   }
   return step;
 }

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "costmodel/format/files/utf8.h"
 #include "costmodel/format/json_string.h"
+#include "costmodel/format/trace_events.h"
 #include "costmodel/index.h"
-#include "costmodel/interchange/traces/trace_events.h"
+#include "profiler/kernels/shares.h"
 
 namespace stagecraft::profiler {
 namespace {
@@ -70,10 +72,10 @@ std::string span_name(const Tag& tag, const std::vector<std::string>& layers) {
 class DeviceEvents {
  public:
   DeviceEvents(const AttributedTrace& trace, const std::vector<std::string>& layers, std::uint32_t device,
-               std::int64_t origin, interchange::TraceEvents& out)
+               std::int64_t origin, format::TraceEvents& out)
       : trace_(trace), layers_(layers), device_(device), origin_(origin), out_(out) {
     for (std::size_t i = 0; i < trace.activities.size(); ++i) {
-      if (trace.activities[i].activity.device == device) own_.push_back(i);
+      if (trace.activities[i].activity.device == device) on_device_.push_back(i);
     }
     for (const std::string& name : trace.names) names_.push_back(format::json_string(name));
   }
@@ -83,7 +85,7 @@ class DeviceEvents {
     out_.name_track(device_, kHostTrack, "launches");
     out_.name_track(device_, kLayerTrack, "layers");
     std::map<std::uint32_t, int> tracks;
-    for (const std::size_t i : own_) tracks.emplace(trace_.activities[i].activity.stream, 0);
+    for (const std::size_t i : on_device_) tracks.emplace(trace_.activities[i].activity.stream, 0);
     int track = kFirstStreamTrack;
     for (auto& [stream, number] : tracks) {
       number = track++;
@@ -91,7 +93,7 @@ class DeviceEvents {
     }
     launches();
     layers();
-    for (const std::size_t i : own_) activity(i, tracks.at(trace_.activities[i].activity.stream));
+    for (const std::size_t i : on_device_) activity(i, tracks.at(trace_.activities[i].activity.stream));
   }
 
  private:
@@ -104,25 +106,26 @@ class DeviceEvents {
 
   void launches() {
     std::vector<std::int64_t> times;
-    for (const std::size_t i : own_) {
+    for (const std::size_t i : on_device_) {
       if (trace_.activities[i].launched_ns > 0) times.push_back(trace_.activities[i].launched_ns);
     }
     std::sort(times.begin(), times.end());
     times.erase(std::unique(times.begin(), times.end()), times.end());
+    const std::string name = format::json_string("launch");
     for (std::size_t i = 0; i < times.size(); ++i) {
       const std::int64_t next = i + 1 < times.size() ? times[i + 1] : std::numeric_limits<std::int64_t>::max();
-      slice(kHostTrack, times[i], std::min(times[i] + 1000, next), "\"launch\"", "grey", "");
+      slice(kHostTrack, times[i], std::min(times[i] + 1000, next), name, "grey", "");
     }
   }
 
   void layers() {
-    for (std::size_t i = 0; i < own_.size();) {
-      const Tag tag = trace_.activities[own_[i]].tag;
-      const std::int64_t begin = trace_.activities[own_[i]].activity.begin_ns;
+    for (std::size_t i = 0; i < on_device_.size();) {
+      const Tag tag = trace_.activities[on_device_[i]].tag;
+      const std::int64_t begin = trace_.activities[on_device_[i]].activity.begin_ns;
       std::int64_t end = begin;
-      for (; i < own_.size() && trace_.activities[own_[i]].tag == tag; ++i)
-        end = std::max(end, trace_.activities[own_[i]].activity.end_ns);
-      if (i < own_.size()) end = std::min(end, trace_.activities[own_[i]].activity.begin_ns);
+      for (; i < on_device_.size() && trace_.activities[on_device_[i]].tag == tag; ++i)
+        end = std::max(end, trace_.activities[on_device_[i]].activity.end_ns);
+      if (i < on_device_.size()) end = std::min(end, trace_.activities[on_device_[i]].activity.begin_ns);
       slice(kLayerTrack, begin, end, format::json_string(span_name(tag, layers_)), colour_of(tag),
             R"("step":{},"microbatch":{})", tag.step, tag.microbatch);
     }
@@ -142,8 +145,8 @@ class DeviceEvents {
   const std::string& owner(const Tag& tag) {
     std::string& out = owners_[{tag.layer, tag.phase}];
     if (out.empty()) {
-      out = "\"layer\":" + format::json_string(layer_name(tag.layer, tag.phase, layers_)) + ",\"phase\":\"" +
-            name_of(tag.phase) + "\"";
+      out = fmt::format(R"("layer":{},"phase":{})", format::json_string(layer_name(tag.layer, tag.phase, layers_)),
+                        format::json_string(name_of(tag.phase)));
     }
     return out;
   }
@@ -152,8 +155,8 @@ class DeviceEvents {
   const std::vector<std::string>& layers_;
   std::uint32_t device_;
   std::int64_t origin_;
-  interchange::TraceEvents& out_;
-  std::vector<std::size_t> own_;
+  format::TraceEvents& out_;
+  std::vector<std::size_t> on_device_;
   std::vector<std::string> names_;  ///< as JSON
   std::map<LayerPhase, std::string> owners_;
 };
@@ -179,7 +182,7 @@ std::string chrome_trace(const AttributedTrace& trace, const std::vector<std::st
       devices.push_back(a.activity.device);
   }
   if (trace.activities.empty()) origin = 0;
-  interchange::TraceEvents out(title, "ns", "begin_ns", std::to_string(origin));
+  format::TraceEvents out(title, "ns", "begin_ns", std::to_string(origin));
   std::sort(devices.begin(), devices.end());
   for (const std::uint32_t device : devices) DeviceEvents(trace, layers, device, origin, out).write();
   return out.take();
@@ -199,18 +202,6 @@ std::string activities_csv(const AttributedTrace& trace, const std::vector<std::
                    field(layer_name(tag.layer, tag.phase, layers)), kind_name(work.kind),
                    is_index(work.name, names) ? names[to_index(work.name)] : kind_name(work.kind), work.stream,
                    work.begin_ns, work.end_ns, work.bytes, launched > 0 ? std::to_string(launched) : "");
-  }
-  return out;
-}
-
-std::string shares_csv(const std::map<int, StepShares>& steps, const std::vector<std::string>& layers) {
-  std::string out = "step,layer,phase,busy_ns,active_ns,gap_ns,share_ns,span_ns,activities\n";
-  for (const auto& [step, shares] : steps) {
-    for (const auto& [part, time] : shares.parts) {
-      fmt::format_to(std::back_inserter(out), "{},{},{},{},{},{},{},{},{}\n", step,
-                     field(layer_name(part.layer, part.phase, layers)), name_of(part.phase), time.busy_ns,
-                     time.active_ns, time.gap_ns, time.share_ns(), time.span_ns, time.activities);
-    }
   }
   return out;
 }

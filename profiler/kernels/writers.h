@@ -1,11 +1,9 @@
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
 #include "profiler/kernels/attribution.h"
-#include "profiler/kernels/shares.h"
 
 // Kernel traces in formats of other programs. `layers` are the names of the layers, indexed by Tag::layer; a layer
 // without a name is called "layer NUMBER". In text that is not UTF-8, U+FFFD replaces each invalid sequence.
@@ -27,10 +25,5 @@ namespace stagecraft::profiler {
 /// bytes, launched_ns. For work without an owner, phase is "none" and step, microbatch and layer are empty. launched_ns
 /// is empty if no launch was recorded. Quoting follows RFC 4180; lines end with a newline only.
 [[nodiscard]] std::string activities_csv(const AttributedTrace& trace, const std::vector<std::string>& layers);
-
-/// CSV with a header and one line per part of each step: step, layer, phase, busy_ns, active_ns, gap_ns, share_ns,
-/// span_ns, activities. The keys of `steps` are the steps' numbers. The layer is empty for data and for work without an
-/// owner.
-[[nodiscard]] std::string shares_csv(const std::map<int, StepShares>& steps, const std::vector<std::string>& layers);
 
 }  // namespace stagecraft::profiler

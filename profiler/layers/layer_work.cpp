@@ -36,9 +36,9 @@ CountedArgument counted(const c10::IValue& value) {
   } else if (value.isTensorList()) {
     for (const at::Tensor& tensor : value.toTensorVector()) add(tensor);
   } else if (value.isList()) {  // of optional tensors, as index has
-    for (const c10::IValue& each : value.toListRef()) {
-      if (each.isTensor()) add(each.toTensor());
-      if (each.isInt()) out.integers.push_back(each.toInt());
+    for (const c10::IValue& item : value.toListRef()) {
+      if (item.isTensor()) add(item.toTensor());
+      if (item.isInt()) out.integers.push_back(item.toInt());
     }
   } else if (value.isBool()) {
     out.integers = {value.toBool() ? 1 : 0};
@@ -62,9 +62,9 @@ OperatorKind kind_of(const c10::OperatorName& name) {
   if (!handle) return out;
   out.known = true;
   const c10::FunctionSchema& schema = handle->schema();
-  for (const c10::Argument& each : schema.arguments()) out.written.push_back(each.is_out());
-  out.view = !schema.returns().empty() && std::ranges::all_of(schema.returns(), [](const c10::Argument& each) {
-    return each.alias_info() && !each.alias_info()->isWrite();
+  for (const c10::Argument& argument : schema.arguments()) out.written.push_back(argument.is_out());
+  out.view = !schema.returns().empty() && std::ranges::all_of(schema.returns(), [](const c10::Argument& result) {
+    return result.alias_info() && !result.alias_info()->isWrite();
   });
   out.composite =
       std::ranges::none_of(std::initializer_list{c10::DispatchKey::CPU, c10::DispatchKey::CUDA},

@@ -45,8 +45,8 @@ Bytes bytes_of(const std::vector<CountedArgument>& all, std::size_t from = 0) {
 
 double result_values(const OperatorCall& call) {
   double out = 0;
-  for (const CountedArgument& each : call.results) {
-    for (const CountedTensor& tensor : each.tensors) out += tensor.floating ? values(tensor) : 0;
+  for (const CountedArgument& result : call.results) {
+    for (const CountedTensor& tensor : result.tensors) out += tensor.floating ? values(tensor) : 0;
   }
   return out;
 }

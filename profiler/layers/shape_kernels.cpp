@@ -165,8 +165,8 @@ Tensor variance(const Tensor& self, at::OptionalIntArrayRef axes, const std::opt
 
 Two nll_loss2d(const Tensor& self, const Tensor& target, OptionalTensor /*weight*/, std::int64_t reduction,
                std::int64_t /*ignored*/) {
-  const bool each = reduction == at::Reduction::None;
-  return {each ? shaped(self, target.sizes()) : shaped(self, {}), shaped(self, {})};
+  const bool unreduced = reduction == at::Reduction::None;
+  return {unreduced ? shaped(self, target.sizes()) : shaped(self, {}), shaped(self, {})};
 }
 
 Tensor nll_loss2d_backward(const Tensor& /*gradient*/, const Tensor& self, const Tensor& /*target*/,

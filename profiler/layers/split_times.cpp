@@ -94,12 +94,12 @@ SplitTime split_time(SplitRuns& runs, const StoppingRule& rule) {
   // The first ones make buffers and choose algorithms.
   runs.whole(nullptr);
   out.separable = runs.split(false, nullptr);
-  const StoppingRule own{.iteration_error = rule.layer_error,
-                         .layer_error = rule.layer_error,
-                         .layer_share = 0,
-                         .fewest = rule.fewest,
-                         .least = rule.least,
-                         .most_seconds = rule.most_seconds};
+  const StoppingRule layer_rule{.iteration_error = rule.layer_error,
+                                .layer_error = rule.layer_error,
+                                .layer_share = 0,
+                                .fewest = rule.fewest,
+                                .least = rule.least,
+                                .most_seconds = rule.most_seconds};
   const double start = steady_seconds();
   for (Stop stop = Stop::No; stop == Stop::No;) {
     runs.whole(&samples);
@@ -108,7 +108,7 @@ SplitTime split_time(SplitRuns& runs, const StoppingRule& rule) {
     }
     std::vector<std::vector<double>> parts;
     if (out.separable) parts = {samples.inputs, samples.weights, samples.late};
-    stop = should_stop(own, samples.whole, parts, steady_seconds() - start);
+    stop = should_stop(layer_rule, samples.whole, parts, steady_seconds() - start);
   }
   out.whole = summarize(samples.whole);
   out.inputs = out.separable ? summarize(samples.inputs) : out.whole;

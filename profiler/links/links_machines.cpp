@@ -17,16 +17,16 @@ namespace {
 /// Ranks on each machine; throws as measure_machines does.
 int ranks_per_machine(const std::vector<int>& machines) {
   const int count = machines.empty() ? 0 : machines.back() + 1;
-  const int each = count == 0 ? 0 : to_int(machines.size()) / count;
+  const int ranks = count == 0 ? 0 : to_int(machines.size()) / count;
   for (std::size_t rank = 0; rank < machines.size(); ++rank) {
-    if (each > 0 && machines[rank] == to_int(rank) / each) continue;
+    if (ranks > 0 && machines[rank] == to_int(rank) / ranks) continue;
     throw std::invalid_argument(
         fmt::format("rank {} is on machine {}; to measure the links between machines, start the same number of ranks "
                     "on each, one machine after the other",
                     rank, machines[rank]));
   }
   if (count < 2) throw std::invalid_argument("all ranks are on one machine");
-  return each;
+  return ranks;
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "executor/channel/channel_nccl.h"
+#include "executor/channel/nccl/channel_nccl.h"
 #include "executor/channel/nccl/nccl_communicators.h"
 #include "executor/device/cuda_handles.h"
 #include "executor/device/device.h"
@@ -156,18 +156,18 @@ class NcclMeter : public LinkMeter {
   void connect(const std::vector<Wanted>& wanted) {
     if (wanted == connected_) return;
     disconnect();
-    for (const Wanted& each : wanted) {
+    for (const Wanted& group : wanted) {
       const std::string& name = names_.emplace_back(
-          fmt::format("{} of devices {}", each.use == channel::NcclUse::Edge ? "messages" : "reductions",
-                      fmt::join(each.members, ", ")));
+          fmt::format("{} of devices {}", group.use == channel::NcclUse::Edge ? "messages" : "reductions",
+                      fmt::join(group.members, ", ")));
       ncclUniqueId id{};
       device::check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-      ncclConfig_t config = channel::nccl_config(each.use, channel::NcclOptions::kMostCtas, name.c_str());
+      ncclConfig_t config = channel::nccl_config(group.use, channel::NcclOptions::kMostCtas, name.c_str());
       config.blocking = 1;  // that changes which thread enqueues a transfer, not the transfer
-      std::vector<ncclComm_t>& ends = communicators_.emplace_back(each.members.size());
+      std::vector<ncclComm_t>& ends = communicators_.emplace_back(group.members.size());
       device::check(ncclGroupStart(), "ncclGroupStart");
       for (std::size_t i = 0; i < ends.size(); ++i) {
-        const device::DeviceGuard guard(each.members[i]);
+        const device::DeviceGuard guard(group.members[i]);
         device::check(ncclCommInitRankConfig(&ends[i], to_int(ends.size()), id, to_int(i), &config),
                       "ncclCommInitRankConfig");
       }
@@ -226,7 +226,7 @@ class NcclMeter : public LinkMeter {
     const std::size_t share = (count + members - 1) / members;
     float* other = values + share * members;
     // In place, as gradients are reduced, except for one rank, which would have nothing to do.
-    float* own = task.ranks == 1 ? other : values + share * to_index(rank);
+    float* part = task.ranks == 1 ? other : values + share * to_index(rank);
     // Ranks 2p and 2p + 1 are a pair: communicators 2p and 2p + 1 carry messages of the even and of the odd one.
     const std::size_t pair = to_index(rank / 2 * 2);
     const std::size_t place = to_index(rank % 2);
@@ -264,9 +264,9 @@ class NcclMeter : public LinkMeter {
             ncclAllReduce(values, task.ranks == 1 ? other : values, count, ncclFloat, ncclSum, communicator(), stream),
             "ncclAllReduce");
       case AllGather:
-        return device::check(ncclAllGather(own, values, share, ncclFloat, communicator(), stream), "ncclAllGather");
+        return device::check(ncclAllGather(part, values, share, ncclFloat, communicator(), stream), "ncclAllGather");
       case ReduceScatter:
-        return device::check(ncclReduceScatter(values, own, share, ncclFloat, ncclSum, communicator(), stream),
+        return device::check(ncclReduceScatter(values, part, share, ncclFloat, ncclSum, communicator(), stream),
                              "ncclReduceScatter");
       case HostToDevice:
         return device::check(cudaMemcpyAsync(values, gpu.host.get(), bytes, cudaMemcpyHostToDevice, stream),

@@ -26,9 +26,9 @@ constexpr Seconds kBefore(1e-3);    // of computation before a message
 
 /// Processor time of one message at one end.
 struct EndTime {
-  double own = 0;     ///< of the thread that calls the channel, in its calls
-  double others = 0;  ///< of the process's other threads
-  [[nodiscard]] double all() const { return own + others; }
+  double calling = 0;  ///< of the thread that calls the channel, in its calls
+  double others = 0;   ///< of the process's other threads
+  [[nodiscard]] double all() const { return calling + others; }
 };
 
 double clock_s(clockid_t clock) {
@@ -52,18 +52,18 @@ class EndClock {
   auto in_channel(Call call) {
     const double before = clock_s(CLOCK_THREAD_CPUTIME_ID);
     auto out = call();
-    own_ += clock_s(CLOCK_THREAD_CPUTIME_ID) - before;
+    calling_ += clock_s(CLOCK_THREAD_CPUTIME_ID) - before;
     return out;
   }
   [[nodiscard]] EndTime time() const {
     const double thread = clock_s(CLOCK_THREAD_CPUTIME_ID) - thread_;
-    return {own_, std::max(clock_s(CLOCK_PROCESS_CPUTIME_ID) - process_ - thread, 0.0)};
+    return {calling_, std::max(clock_s(CLOCK_PROCESS_CPUTIME_ID) - process_ - thread, 0.0)};
   }
 
  private:
   double process_;
   double thread_;
-  double own_ = 0;
+  double calling_ = 0;
 };
 
 at::Tensor floats(Bytes bytes) {
@@ -88,7 +88,7 @@ double mean(const std::vector<double>& values) {
 EndTime carry_out(channel::Channel& channel, const ProcessingTask& task) {
   const at::Tensor message = floats(task.bytes);
   const bool sends = channel.rank() == 0;
-  std::vector<double> own, others;
+  std::vector<double> calling, others;
   for (std::int64_t i = -1; i < task.messages; ++i) {  // the first makes connections and buffers
     meet(channel);
     if (sends) compute(kBefore);  // longer than the other end takes to post the receive
@@ -108,10 +108,10 @@ EndTime carry_out(channel::Channel& channel, const ProcessingTask& task) {
     }
     const EndTime time = clock.time();
     if (i < 0) continue;
-    own.push_back(time.own);
+    calling.push_back(time.calling);
     others.push_back(time.others);
   }
-  return {median(std::move(own)), mean(others)};
+  return {median(std::move(calling)), mean(others)};
 }
 
 /// About the time of one message of a task, with the computation before and beside it.
@@ -151,7 +151,7 @@ void receive_for_processing(channel::Channel& channel, const ProcessingTask& tas
   const EndTime time = carry_out(channel, task);
   at::Tensor report = at::empty({3}, at::kDouble);
   auto* values = report.mutable_data_ptr<double>();
-  values[0] = time.own;
+  values[0] = time.calling;
   values[1] = time.others;
   values[2] = static_cast<double>(getpid());
   channel.send(report, 0, kReportTag)->wait();
@@ -186,7 +186,7 @@ std::optional<MessageProcessing> measure_processing(channel::Channel& channel, c
     weights.push_back(messages);
     out.sender.points.push_back({bytes, Seconds(std::max(ends.sender.all(), kLeast))});
     out.receiver.points.push_back({bytes, Seconds(std::max(ends.receiver.all(), kLeast))});
-    out.thread = ends.receiver.own > ends.receiver.others ? MessageThread::Own : MessageThread::Separate;
+    out.thread = ends.receiver.calling > ends.receiver.others ? MessageThread::Own : MessageThread::Separate;
   }
   out.sender = without_falls(std::move(out.sender.points), weights);
   out.receiver = without_falls(std::move(out.receiver.points), weights);

@@ -66,11 +66,12 @@ void SavedBytes::begin(int layer) {
 }
 
 void SavedBytes::made(int layer, std::span<const at::Tensor> outputs) {
-  auto& own = outputs_[to_index(layer)];
-  own.clear();
+  auto& storages = outputs_[to_index(layer)];
+  storages.clear();
   using Storage = c10::intrusive_ptr<c10::StorageImpl>;
   for (const at::Tensor& output : outputs) {
-    own.emplace_back(output.has_storage() ? Storage::reclaim_copy(output.storage().unsafeGetStorageImpl()) : Storage());
+    storages.emplace_back(output.has_storage() ? Storage::reclaim_copy(output.storage().unsafeGetStorageImpl())
+                                               : Storage());
   }
 }
 

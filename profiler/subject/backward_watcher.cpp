@@ -107,8 +107,8 @@ BackwardWatcher::~BackwardWatcher() {
   state_->in_backward.reset();
   at::removeCallback(state_->callback);
   // The accumulators may outlive the watcher with the parameters: take the hooks off again.
-  for (const auto& [accumulator, own] : state_->hooked) {
-    std::erase_if(accumulator->pre_hooks(), [hook = own](const auto& each) { return each.get() == hook; });
+  for (const auto& [accumulator, ours] : state_->hooked) {
+    std::erase_if(accumulator->pre_hooks(), [hook = ours](const auto& other) { return other.get() == hook; });
   }
 }
 

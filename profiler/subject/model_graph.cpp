@@ -60,8 +60,8 @@ std::vector<std::vector<at::Tensor>> layer_outputs(const model::Model& model, co
   std::vector<std::vector<at::Tensor>> outputs(model.layers.size());
   model::Model recording = model;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    recording.layers[i].forward = [inner = model.layers[i].forward, &own = outputs[i]](const model::LayerCall& call) {
-      return own = inner(call);
+    recording.layers[i].forward = [inner = model.layers[i].forward, &given = outputs[i]](const model::LayerCall& call) {
+      return given = inner(call);
     };
   }
   stage::StageProgram once(recording, all_layers(model), {}, {}, seed, placement);
@@ -77,9 +77,9 @@ Graph model_graph(const model::Model& model, const std::vector<at::Tensor>& batc
   graph.microbatch_samples = samples;
   std::map<std::string, int> holders;
   for (const model::LayerSpec& spec : model.layers) {
-    std::set<std::string> own;
-    for (const model::ParameterSpec& parameter : spec.parameters) own.insert(parameter.name);
-    for (const std::string& name : own) ++holders[name];
+    std::set<std::string> names;
+    for (const model::ParameterSpec& parameter : spec.parameters) names.insert(parameter.name);
+    for (const std::string& name : names) ++holders[name];
   }
   const int inputs = to_int(model.inputs.size());
   const std::vector<int> read = inputs_read(model);

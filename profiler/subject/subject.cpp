@@ -108,7 +108,7 @@ void Subject::watch(const std::vector<at::Tensor>& batch, int step, Watch& watch
     watch.end_part();
   };
   if (layers_.empty()) update(0, program_.parameters(), *whole_);
-  for (const LayerUpdate& each : layers_) update(each.layer, each.parameters, *each.optimizer);
+  for (const LayerUpdate& part : layers_) update(part.layer, part.parameters, *part.optimizer);
   watch.end_step();
 }
 

@@ -78,8 +78,8 @@ class TracingWatch : public Watch {
     }
     trace_ = attribute(recorded);
     std::map<std::pair<int, std::int64_t>, const DeviceActivity*> marks;
-    for (const Attributed& each : trace_.activities) {
-      if (is_mark(each.tag)) marks[{each.tag.step, each.tag.layer}] = &each.activity;
+    for (const Attributed& work : trace_.activities) {
+      if (is_mark(work.tag)) marks[{work.tag.step, work.tag.layer}] = &work.activity;
     }
     std::vector<StepShares> out;
     for (const int step : std::exchange(steps_, {})) {
@@ -108,11 +108,11 @@ class TracingWatch : public Watch {
   /// The tags in a step's time [from, to); a tag of another step would be one that a thread kept.
   std::vector<Attributed> of_step(int step, std::int64_t from, std::int64_t to) const {
     std::vector<Attributed> out;
-    for (const Attributed& each : trace_.activities) {
-      if (is_mark(each.tag) || each.activity.end_ns < from || each.activity.begin_ns > to) continue;
-      Attributed own = each;
-      if (own.tag.step != step % kStepsModulo) own.tag = {};
-      out.push_back(own);
+    for (const Attributed& seen : trace_.activities) {
+      if (is_mark(seen.tag) || seen.activity.end_ns < from || seen.activity.begin_ns > to) continue;
+      Attributed work = seen;
+      if (work.tag.step != step % kStepsModulo) work.tag = {};
+      out.push_back(work);
     }
     return out;
   }

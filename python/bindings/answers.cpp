@@ -64,7 +64,7 @@ std::string repr(const Prediction& p) {
   std::string out = "Prediction(step " + format_seconds(p.iteration);
   if (p.low && p.high) out += fmt::format(" ({} to {})", format_seconds(*p.low), format_seconds(*p.high));
   if (p.samples_per_s) out += fmt::format(", {:.1f} samples per second", *p.samples_per_s);
-  return out + fmt::format(", bubble {:.1f} %, {} stages)", p.bubble * 100, p.stages.size());
+  return out + fmt::format(", idle {:.1f} %, {} stages)", p.bubble * 100, p.stages.size());
 }
 
 std::string repr(const Comparison& c) {

@@ -24,7 +24,7 @@
 #include "costmodel/version.h"
 #include "partitioner/candidate.h"
 #include "partitioner/given_split.h"
-#include "partitioner/strategy.h"
+#include "partitioner/strategies/strategies.h"
 #include "python/bindings/bind.h"
 
 namespace stagecraft::python {

@@ -28,14 +28,15 @@ def text(value: object) -> str:
 
 
 def graph(value: _core.Graph) -> str:
-    rows = [(each.id, each.kind, _seconds(each.forward.median_s), _seconds(each.backward.median_s),
-             _bytes(each.activation_bytes), _bytes(each.parameter_bytes)) for each in value.layers]
+    rows = [(layer.id, layer.kind, _seconds(layer.forward.median_s), _seconds(layer.backward.median_s),
+             _bytes(layer.activation_bytes), _bytes(layer.parameter_bytes)) for layer in value.layers]
     return _table(repr(value), ("layer", "kind", "forward", "backward", "activations", "parameters"), rows)
 
 
 def topology(value: _core.Topology) -> str:
-    rows = [(each.name, each.count, f"{_bytes(int(each.link.bandwidth_bytes_per_s))}/s", _seconds(each.link.latency_s),
-             "measured" if each.link.measured else "declared") for each in value.levels]
+    rows = [(level.name, level.count, f"{_bytes(int(level.link.bandwidth_bytes_per_s))}/s",
+             _seconds(level.link.latency_s), "measured" if level.link.measured else "declared")
+            for level in value.levels]
     return _table(repr(value), ("level", "count", "bandwidth", "latency", "origin"), rows)
 
 
@@ -56,17 +57,18 @@ def plan(value: _core.Plan) -> str:
 
 
 def prediction(value: _core.Prediction) -> str:
-    rows = [(each.stage, each.replicas, _seconds(each.forward_s), _seconds(each.backward_s), _seconds(each.compute_s),
-             _seconds(each.update_s), _seconds(each.reduce_s), _seconds(each.exposed_transfer_s), _seconds(each.bubble_s),
-             each.in_flight, _bytes(each.memory.total_bytes) + ("" if each.fits else ", does not fit"))
-            for each in value.stages]
+    rows = [(stage.stage, stage.replicas, _seconds(stage.forward_s), _seconds(stage.backward_s),
+             _seconds(stage.compute_s), _seconds(stage.update_s), _seconds(stage.reduce_s),
+             _seconds(stage.exposed_transfer_s), _seconds(stage.bubble_s), stage.in_flight,
+             _bytes(stage.memory.total_bytes) + ("" if stage.fits else ", does not fit"))
+            for stage in value.stages]
     return _table(repr(value), ("stage", "replicas", "forward", "backward", "compute", "update", "reduce", "transfer",
                                 "bubble", "in flight", "peak memory"), rows)
 
 
 def measurement(value: _core.Measurement) -> str:
-    rows = [(each.step, _seconds(each.end_s - each.start_s), f"{loss:.4g}")
-            for each, loss in zip(value.timeline.steps, value.losses)]
+    rows = [(step.step, _seconds(step.end_s - step.start_s), f"{loss:.4g}")
+            for step, loss in zip(value.timeline.steps, value.losses)]
     return _table(repr(value), ("step", "time", "loss"), rows)
 
 
@@ -79,24 +81,25 @@ def comparison(value: _core.Comparison) -> str:
     rows = [_row("step", value.step_s, _seconds)]
     if value.samples_per_s is not None:
         rows.append(_row("samples per second", value.samples_per_s, "{:.1f}".format))
-    rows += [_row(f"stage {each.stage} {each.kind}", each.time_s, _seconds) for each in value.actions]
-    rows += [_row(f"rank {each.rank} bubble", each.share, "{:.1%}".format) for each in value.bubbles]
-    rows += [_row(f"rank {each.rank} peak memory", each.peak_bytes, lambda count: _bytes(int(count)))
-             for each in value.memory]
+    rows += [_row(f"stage {action.stage} {action.kind}", action.time_s, _seconds) for action in value.actions]
+    rows += [_row(f"rank {bubble.rank} idle", bubble.share, "{:.1%}".format) for bubble in value.bubbles]
+    rows += [_row(f"rank {rank.rank} peak memory", rank.peak_bytes, lambda count: _bytes(int(count)))
+             for rank in value.memory]
     return _table(repr(value), ("", "predicted", "measured", "error"), rows)
 
 
 def ranking(value: _core.Ranking) -> str:
-    rows = [(each.origin, "-".join(str(stage.replicas) for stage in each.plan.stages),
-             _seconds(each.prediction.iteration_s), _bytes(max(rank.total_bytes for rank in each.prediction.memory)),
-             "" if each.fits else "does not fit") for each in value.plans]
+    rows = [(listed.origin, "-".join(str(stage.replicas) for stage in listed.plan.stages),
+             _seconds(listed.prediction.iteration_s),
+             _bytes(max(rank.total_bytes for rank in listed.prediction.memory)),
+             "" if listed.fits else "does not fit") for listed in value.plans]
     return _table(repr(value), ("plan", "replicas", "step", "peak memory", ""), rows)
 
 
 def plan_list(value: _core.PlanList) -> str:
-    rows = [(each.origin, "-".join(str(replicas) for replicas in each.replicas), _seconds(each.step_s),
-             "" if each.samples_per_s is None else f"{each.samples_per_s:.1f}", _bytes(each.memory_bytes))
-            for each in value.plans]
+    rows = [(listed.origin, "-".join(str(replicas) for replicas in listed.replicas), _seconds(listed.step_s),
+             "" if listed.samples_per_s is None else f"{listed.samples_per_s:.1f}", _bytes(listed.memory_bytes))
+            for listed in value.plans]
     return _table(repr(value), ("plan", "replicas", "step", "samples per second", "peak memory"), rows)
 
 

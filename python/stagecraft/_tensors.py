@@ -40,7 +40,7 @@ class NpyFile:
         if self._dtype is None:
             if tensor.dtype not in _NPY:
                 raise InputError(f"{self._name}: a DataLoader cannot provide tensors of type {tensor.dtype}, known are "
-                                 f"{', '.join(str(each) for each in _NPY)}")
+                                 f"{', '.join(str(dtype) for dtype in _NPY)}")
             self._dtype, self._shape = tensor.dtype, tuple(tensor.shape[1:])
         if (tensor.dtype, tuple(tensor.shape[1:])) != (self._dtype, self._shape):
             raise InputError(f"{self._name}: a batch has samples of {tensor.dtype}{list(tensor.shape[1:])}, those before have "

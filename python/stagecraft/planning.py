@@ -56,7 +56,7 @@ def _microbatches(graph: Graph, microbatches: int | None, global_batch: int | No
             raise InputError("global_batch: the graph does not say how many samples a microbatch has; give microbatches")
         if global_batch % samples:
             below = global_batch // samples * samples
-            would = " or ".join(str(each) for each in (below, below + samples) if each)
+            would = " or ".join(str(fitting) for fitting in (below, below + samples) if fitting)
             raise InputError(f"graph: its microbatches have {samples} samples, which do not divide global_batch {global_batch}; "
                              f"{would} would do")
         microbatches = global_batch // samples

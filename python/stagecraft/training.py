@@ -81,9 +81,10 @@ def _is_module(model: object) -> bool:
 def _forward_names(module: torch.nn.Module, count: int) -> list[str]:
     """The names of forward's first `count` positional parameters."""
     parameters = inspect.signature(module.forward).parameters.values()
-    names = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [parameter.name for parameter in parameters if parameter.kind in positional]
     if len(names) < count:
-        if any(each.kind == each.VAR_POSITIONAL for each in parameters):
+        if any(parameter.kind == inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
             return names + [f"input_{index}" for index in range(len(names), count)]
         raise InputError(f"data: a batch has {count} inputs, forward takes {', '.join(names) or 'none'}")
     return names[:count]
@@ -166,7 +167,7 @@ def _export(module: torch.nn.Module, batch: Any, path: str, loss: Loss, *, loss_
         found, templates = inputs.parse_examples(arguments, (), bounds)
         request = program.Request(copy.deepcopy(module), type(module).__name__, found, chosen, loss_output,
                                   static=static, templates=templates, evaluation=evaluation,
-                                  structure=any(each.is_meta for each in module.parameters()))
+                                  structure=any(parameter.is_meta for parameter in module.parameters()))
         with torch.random.fork_rng(devices=[]):
             done = program.export(request)
             program.save(done, path)
@@ -177,10 +178,10 @@ def _export(module: torch.nn.Module, batch: Any, path: str, loss: Loss, *, loss_
         wrong = InputError(text)
         wrong.code = error.code
         raise wrong from error
-    other = [each.name for each in done.inputs if each.batch_axis != 0]
+    other = [model_input.name for model_input in done.inputs if model_input.batch_axis != 0]
     if other:
         raise InputError(f"data: {other[0]} must have the samples on its first axis")
-    return _Exported(path, module, loss, [each.name for each in done.inputs])
+    return _Exported(path, module, loss, [model_input.name for model_input in done.inputs])
 
 
 def export(module: torch.nn.Module, data: Any, path: str | os.PathLike[str], *, loss: Loss = None, loss_output: int = 0,
@@ -287,7 +288,7 @@ def _options(options: Mapping[str, Any]) -> list[str]:
         if value is True:
             out.append(option)
         elif isinstance(value, Mapping):
-            out += [text for key, each in value.items() for text in (option, f"{key}={each}")]
+            out += [text for key, setting in value.items() for text in (option, f"{key}={setting}")]
         elif value is not None and value is not False:
             out += [option, os.fspath(value) if isinstance(value, os.PathLike) else str(value)]
     return out

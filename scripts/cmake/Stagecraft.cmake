@@ -1,7 +1,8 @@
 # Settings of all our targets: language, warnings, sanitizers.
 add_library(stagecraft_options INTERFACE)
 target_compile_features(stagecraft_options INTERFACE cxx_std_20)
-target_compile_options(stagecraft_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wsign-conversion
+target_compile_options(stagecraft_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wconversion
+                       -Wsign-conversion
                        # False positives of g++ 12 in std::string (GCC bug 105651); the last two it stops
                        # forgiving a system header once that is precompiled.
                        -Wno-restrict -Wno-stringop-overflow -Wno-array-bounds)

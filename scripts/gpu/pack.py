@@ -72,8 +72,8 @@ def pack(root: str, folder: str, parts: int) -> str:
             shutil.copy2(source, target)
     names = [*(f"stagecraft-{tool}" for tool in TOOLS), *TESTS,
              *(name for name in BENCHMARKS if os.path.exists(os.path.join(programs, name)))]
-    for each in ("bin", "lib/newer"):
-        os.makedirs(os.path.join(folder, each))
+    for subfolder in ("bin", "lib/newer"):
+        os.makedirs(os.path.join(folder, subfolder))
     for name in names:
         shutil.copy2(os.path.join(programs, name), os.path.join(folder, "bin", name))
     libraries = copy_libraries([os.path.join(programs, name) for name in names], folder)

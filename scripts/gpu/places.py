@@ -89,9 +89,9 @@ def find_torch(root: str) -> dict:
             folders = [*torch["libraries"], os.path.join(torch["folder"], "lib")]
             folders += sorted(glob.glob(os.path.join(site, "nvidia/*/lib")))
             # The system's own folders are searched anyway; in front, they would hide the packed libraries.
-            own = re.compile(r"/(usr/)?lib(64)?(/[^/]+-linux-gnu)?")
+            system_folder = re.compile(r"/(usr/)?lib(64)?(/[^/]+-linux-gnu)?")
             torch["libraries"] = [folder for folder in dict.fromkeys(map(os.path.realpath, folders))
-                                  if os.path.isdir(folder) and not own.fullmatch(folder)]
+                                  if os.path.isdir(folder) and not system_folder.fullmatch(folder)]
             return torch
         tried.append((python, f"has torch {torch['version']}"))
     installs = "" if is_packed(root) else ", or run scripts/setup, which installs it"

@@ -183,6 +183,41 @@ TEST(BoundPlan, RefusesAPlanThatIsNotValid) {
   }
 }
 
+TEST(FirstRanks, CountTheReplicasOfEarlierPositions) {
+  EXPECT_THAT(first_ranks({2, 1, 3}, 3), ElementsAre(0, 2, 3));
+  // Stages 2 and 3 run on the ranks of 0 and 1.
+  EXPECT_THAT(first_ranks({2, 1, 2, 1}, 2), ElementsAre(0, 2, 0, 2));
+}
+
+TEST(RunnerOf, TakesTurnsOverTheStagesRanks) {
+  // Three replicas on ranks 4, 5 and 6.
+  EXPECT_EQ(runner_of(4, 3, 0), 4);
+  EXPECT_EQ(runner_of(4, 3, 2), 6);
+  EXPECT_EQ(runner_of(4, 3, 3), 4);
+}
+
+TEST(ComputeLists, AreThoseOfEveryReplicaOfEveryPosition) {
+  // Two replicas take turns over three microbatches; the other stage runs them all.
+  const std::vector<std::vector<Action>> lists =
+      compute_lists(schedule_by_name("forward"), pipeline_shape(row_plan("forward", {2, 1}, 3)));
+  using Kind = ActionKind;
+  EXPECT_EQ(lists, (std::vector<std::vector<Action>>{
+                       {{Kind::Forward, 0, 0, -1}, {Kind::Forward, 0, 2, -1}},
+                       {{Kind::Forward, 0, 1, -1}},
+                       {{Kind::Forward, 1, 0, -1}, {Kind::Forward, 1, 1, -1}, {Kind::Forward, 1, 2, -1}}}));
+}
+
+TEST(ReduceGroups, JoinOverSharedParameters) {
+  std::vector<int> groups = separate_reduce_groups(5);
+  EXPECT_THAT(groups, ElementsAre(0, 1, 2, 3, 4));
+  join_reduce_groups(groups, {2});
+  EXPECT_THAT(groups, ElementsAre(0, 1, 2, 3, 4));
+  join_reduce_groups(groups, {1, 3});
+  EXPECT_THAT(groups, ElementsAre(0, 1, 2, 1, 4));
+  join_reduce_groups(groups, {0, 3, 4});  // 1 follows 3
+  EXPECT_THAT(groups, ElementsAre(0, 0, 2, 0, 0));
+}
+
 TEST(BoundPlan, SurvivesCopyAndMove) {
   Plan plan = row_plan("listed", {1, 1}, 1);
   plan.listed = {{{ActionKind::Forward, 0, 0, -1}, {ActionKind::Backward, 0, 0, -1}},
@@ -192,9 +227,9 @@ TEST(BoundPlan, SurvivesCopyAndMove) {
   const BoundPlan copy = *first;
   const BoundPlan moved = std::move(*first);
   first.reset();
-  for (const BoundPlan* each : {&copy, &moved}) {
-    EXPECT_EQ(each->shape().listed.data(), each->plan().listed.data());
-    EXPECT_EQ(each->action_lists(), lists);
+  for (const BoundPlan* bound : {&copy, &moved}) {
+    EXPECT_EQ(bound->shape().listed.data(), bound->plan().listed.data());
+    EXPECT_EQ(bound->action_lists(), lists);
   }
 }
 
@@ -272,8 +307,9 @@ TEST(BoundPlan, AgreesWithTheGraphOnRandomPlans) {
         const RankRole& role = roles[static_cast<std::size_t>(bound.runner(s, m))];
         ASSERT_EQ(role.stages, std::vector<int>{s});
         ASSERT_EQ(role.replica, bound.replica_of(s, m));
-        const std::vector<int> own = own_microbatches(2 * settings.microbatches, bound.replicas(s), role.replica);
-        ASSERT_NE(std::find(own.begin(), own.end(), m), own.end());
+        const std::vector<int> microbatches =
+            own_microbatches(2 * settings.microbatches, bound.replicas(s), role.replica);
+        ASSERT_NE(std::find(microbatches.begin(), microbatches.end(), m), microbatches.end());
       }
     }
 

@@ -213,7 +213,7 @@ inline Prediction full_prediction() {
   prediction.message_processing = "messages are assumed to take no processor time";
   prediction.low = 3.5_s;
   prediction.high = 4.5_s;
-  prediction.interval = "shares of its variance: layers 3.0 % (half-width 2.0 %), model 97.0 % (12.0 %, declared)";
+  prediction.interval = "variance by source: layers 3.0 % (half-width 2.0 %), model 97.0 % (12.0 %, assumed)";
   prediction.calibration = "compute x 1.1";
   prediction.timeline = full_timeline();
   prediction.scaling = {{2, 16, 8, 5_s, 4_s, 6_s, 2.5, 0.75, 0.5, 0.875, false}};

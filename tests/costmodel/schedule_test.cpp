@@ -4,10 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <nlohmann/json.hpp>
 #include <random>
+#include <vector>
 
+#include "costmodel/format/files/files.h"
 #include "costmodel/prediction/memory.h"
 #include "tests/support/known_names.h"
+#include "tests/support/places.h"
 
 namespace stagecraft {
 namespace {
@@ -131,16 +135,16 @@ TEST(Schedule, EveryMicrobatchIsForwardThenBackwardExactlyOnce) {
 /// backwards.
 std::vector<Action> alternating(const PipelineShape& shape, int position, int replica) {
   const std::size_t p = static_cast<std::size_t>(position);
-  const std::vector<int> own = own_microbatches(shape.microbatches, shape.replicas[p], replica);
-  const std::size_t warmup = std::min(own.size(), static_cast<std::size_t>(shape.warmups[p]));
+  const std::vector<int> microbatches = own_microbatches(shape.microbatches, shape.replicas[p], replica);
+  const std::size_t warmup = std::min(microbatches.size(), static_cast<std::size_t>(shape.warmups[p]));
   std::vector<Action> out;
-  for (std::size_t i = 0; i < warmup; ++i) out.push_back({ActionKind::Forward, position, own[i], -1});
-  for (std::size_t i = warmup; i < own.size(); ++i) {
-    out.push_back({ActionKind::Forward, position, own[i], -1});
-    out.push_back({ActionKind::Backward, position, own[i - warmup], -1});
+  for (std::size_t i = 0; i < warmup; ++i) out.push_back({ActionKind::Forward, position, microbatches[i], -1});
+  for (std::size_t i = warmup; i < microbatches.size(); ++i) {
+    out.push_back({ActionKind::Forward, position, microbatches[i], -1});
+    out.push_back({ActionKind::Backward, position, microbatches[i - warmup], -1});
   }
-  for (std::size_t i = own.size() - warmup; i < own.size(); ++i)
-    out.push_back({ActionKind::Backward, position, own[i], -1});
+  for (std::size_t i = microbatches.size() - warmup; i < microbatches.size(); ++i)
+    out.push_back({ActionKind::Backward, position, microbatches[i], -1});
   return out;
 }
 
@@ -212,6 +216,30 @@ TEST(Weights, VersionsAreAsManyAsTheScheduleMayMix) {
     EXPECT_EQ(weight_versions_bound(schedule_by_name("1f1b"), s, position), 1);
     EXPECT_EQ(weight_versions_bound(schedule_by_name("pipedream"), s, position), 4 - position);
     EXPECT_EQ(weight_versions_bound(schedule_by_name("pipedream-2bw"), s, position), 2);
+  }
+}
+
+TEST(Schedules, AreDescribedByTheDocumentationAsByHelp) {
+  const std::string page = format::read_text(source_folder() + "/docs/planning.md");
+  for (const ScheduleEntry& schedule : schedules()) {
+    EXPECT_FALSE(schedule.help.empty()) << schedule.name;
+    if (schedule.needs_lists) continue;
+    EXPECT_THAT(page, HasSubstr("\n| `" + schedule.name + "`"));
+    EXPECT_THAT(page, HasSubstr(" | " + schedule.help + " |\n"));
+  }
+}
+
+// vectors.json: as many rounds as the pipeline holds microbatches (PipeDream, SOSP 2019).
+TEST(Weights, VersionsOfPipedreamAreThePublishedOnes) {
+  const auto vectors =
+      nlohmann::json::parse(format::read_text(source_folder() + "/tests/golden/costmodel/vectors.json"));
+  for (const auto& vector : vectors.at("pipedream_versions")) {
+    const auto replicas = vector.at("replicas").get<std::vector<int>>();
+    const PipelineShape s = shape(static_cast<int>(replicas.size()), 64, replicas);
+    std::vector<int> versions;
+    for (int position = 0; position < s.stages; ++position)
+      versions.push_back(weight_versions_bound(schedule_by_name("pipedream"), s, position));
+    EXPECT_EQ(versions, vector.at("versions").get<std::vector<int>>()) << vector;
   }
 }
 

@@ -223,7 +223,7 @@ SimulationInput random_input(std::mt19937& random) {
   std::vector<int> replicas(2 + random() % 3, 1);
   const int microbatches = static_cast<int>(2 + random() % 6);
   if (schedule == "gpipe" || schedule == "1f1b") {
-    for (int& each : replicas) each = static_cast<int>(1 + random() % 2);
+    for (int& count : replicas) count = static_cast<int>(1 + random() % 2);
   }
   BoundPlan plan(row_plan(schedule, replicas, microbatches));
   const int steps = plan.step_window().steps;
@@ -431,10 +431,10 @@ TEST(PredictSharedHost, PartsAddUpAndLongStepsRepeatThemselves) {
       const Prediction shortened = prediction();
       EXPECT_GT(shortened.reckoned_microbatches, 0);
       EXPECT_NEAR(shortened.iteration / whole.iteration, 1, 1e-9);
-      for (const Prediction& each : {whole, shortened}) {
-        for (const StagePrediction& stage : each.stages) {
+      for (const Prediction& answer : {whole, shortened}) {
+        for (const StagePrediction& stage : answer.stages) {
           const Seconds sum = stage.compute + stage.update + stage.reduce + stage.exposed_transfer + stage.bubble;
-          EXPECT_NEAR(sum / each.iteration, 1, 1e-9);
+          EXPECT_NEAR(sum / answer.iteration, 1, 1e-9);
         }
       }
     }

@@ -91,7 +91,7 @@ def main(source, programs):
         with open(os.path.join(folder, "hosts.txt"), "w") as file:
             file.write("red slots=2  # the first host\nblue slots=2\n")
         job = "sbatch --nodes=2 --ntasks-per-node=1 examples/cluster/slurm.sbatch mlp --steps 4"
-        run(shell, folder, job, "Submitted batch job", "samples per second", "rank 0 bubble")
+        run(shell, folder, job, "Submitted batch job", "samples per second", "rank 0 idle")
         assert os.path.getsize(os.path.join(folder, "report.html")) > 10000
         run(shell, folder, job.replace("--steps 4", "--steps 6"), "resuming from checkpoints/step-4")  # as after a requeue
         shutil.rmtree(os.path.join(folder, "checkpoints"))

@@ -161,7 +161,7 @@ class Page:
             elif block.is_commands():
                 self.parts.append((block.line, "run", block.text, status))
         plain = COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), FENCE.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text))
-        if name == "README.md":  # readme_commands.sh runs its table
+        if name in ("README.md", "docs/commands.md"):  # readme_commands.sh runs the table of docs/commands.md
             plain = ""
         for match in re.finditer(r"`(scripts/stagecraft [^`\n]+)`", plain):
             if match[1] not in apart:

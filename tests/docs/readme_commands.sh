@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# readme_commands.sh SOURCE BIN: runs every command in README.md's table of verbs, in order, in a temporary folder.
+# readme_commands.sh SOURCE BIN: runs every command in the table of docs/commands.md, in order, in a temporary folder.
 # `model.py` is a model of two layers; `graph.txt`, read by the import, is one of PipeDream's profiles; the other
 # imports read tests/golden/nccl. Models and links are measured briefly.
 set -euo pipefail
@@ -22,7 +22,7 @@ while IFS= read -r command; do
   echo "== $command"
   bash -c "$command"
   count=$((count + 1))
-done < <(grep -oE '^\| [a-z-]+ \| `scripts/stagecraft [^`]+`' "$source/README.md" | sed -E 's/.*`([^`]+)`.*/\1/')
-verbs=$(grep -cE '^\| [a-z-]+ \| `scripts/stagecraft' "$source/README.md")
-[ "$count" = "$verbs" ] && [ "$count" -ge 8 ] || { echo "ran $count commands, the table has $verbs and at least 8 are wanted"; exit 1; }
+done < <(grep -oE '^\| [a-z-]+ \| `scripts/stagecraft [^`]+`' "$source/docs/commands.md" | sed -E 's/.*`([^`]+)`.*/\1/')
+rows=$(grep -cE '^\| [a-z-]+ \| `scripts/stagecraft' "$source/docs/commands.md")
+[ "$count" = "$rows" ] && [ "$count" -ge 8 ] || { echo "ran $count commands, the table has $rows and at least 8 are wanted"; exit 1; }
 cmp graph.txt "$source/tests/golden/pipedream/alexnet.txt"

@@ -9,7 +9,6 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/comparison_json.h"
-#include "costmodel/format/results/diagnosis_json.h"
 #include "costmodel/format/results/plan_list_json.h"
 #include "costmodel/format/results/steps_json.h"
 #include "costmodel/format/results/validation_json.h"
@@ -287,9 +286,6 @@ const std::vector<FuzzedReader>& fuzzed_readers() {
       {"comparison",
        {format::comparison_json(full_comparison())},
        json_check(format::parse_comparison, format::comparison_json)},
-      {"diagnosis",
-       {format::diagnosis_json(full_diagnosis())},
-       json_check(format::parse_diagnosis, format::diagnosis_json)},
       {"host_list", {"# two machines\nred slots=2\nblue\n", "10.0.0.1 slots=8\n"}, check_host_list},
       {"description",
        {"Conv2d(3, 64, kernel_size=(7, 7), eps=1e-05, bias=False, padding_mode='zeros')",

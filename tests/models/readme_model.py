@@ -1,4 +1,4 @@
-"""The model.py of README.md."""
+"""The model.py of docs/commands.md."""
 
 import torch
 

@@ -23,18 +23,18 @@ const Topology kThree = testing::flat_topology(3);
 /// A cost model in which stage s of a plan needs 100 (s + 1) bytes.
 CostModel told_memory() {
   CostModel out;
-  out.predict = [](const Graph&, const Topology&, const Plan& plan) {
+  out.predict = [](const Graph&, const Topology&, const BoundPlan& plan) {
     Prediction prediction;
     prediction.iteration = 7_s;
-    for (int s = 0; s < static_cast<int>(plan.stages.size()); ++s) {
+    for (int s = 0; s < plan.stages(); ++s) {
       StagePrediction& stage = prediction.stages.emplace_back();
       stage.stage = s;
       stage.memory.total = Bytes(std::int64_t{100} * (s + 1));
     }
     return std::variant<Prediction, Infeasible>(prediction);
   };
-  out.memory = [](const Graph&, const Topology&, const Plan& plan) {
-    return PlanMemory{{}, Bytes(100 * static_cast<std::int64_t>(plan.stages.size()))};
+  out.memory = [](const Graph&, const Topology&, const BoundPlan& plan) {
+    return PlanMemory{{}, Bytes(std::int64_t{100} * plan.stages())};
   };
   return out;
 }
@@ -94,7 +94,7 @@ TEST(PredictedPlan, CarriesWhereItIsFromAndWhatIsPredicted) {
 
 TEST(PredictedPlan, ThrowsForListsThatNeverEnd) {
   CostModel costs = told_memory();
-  costs.predict = [](const Graph&, const Topology&, const Plan&) {
+  costs.predict = [](const Graph&, const Topology&, const BoundPlan&) {
     return std::variant<Prediction, Infeasible>(Infeasible{"a circle"});
   };
   EXPECT_THAT([&] { (void)predicted_plan("", kGraph, kThree, two_stages(), costs, {}); },

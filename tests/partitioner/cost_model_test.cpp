@@ -19,13 +19,14 @@ namespace {
 TEST(SimulatedCosts, FindTheStageThatNeedsTheMost) {
   const Graph graph = testing::chain_graph({1, 1}, {2, 2}, 8_B, 40_B);
   const Plan plan = testing::one_layer_a_stage(graph, testing::flat_topology(2), {1, 1}, "gpipe", 1);
-  const auto predicted = predict(graph, testing::flat_topology(2), BoundPlan(plan));
+  const BoundPlan bound(plan);
+  const auto predicted = predict(graph, testing::flat_topology(2), bound);
   const auto& stages = std::get<Prediction>(predicted).stages;
   EXPECT_EQ(stages[0].memory.total, 88_B);
   EXPECT_EQ(stages[0].memory_bound, 112_B);
   EXPECT_EQ(stages[1].memory.total, 88_B);
   EXPECT_EQ(stages[1].memory_bound, 115_B);
-  const PlanMemory memory = simulated_costs().memory(graph, testing::flat_topology(2), plan);
+  const PlanMemory memory = simulated_costs().memory(graph, testing::flat_topology(2), bound);
   ASSERT_EQ(memory.stages.size(), 2U);
   EXPECT_EQ(memory.stages[0].memory.total, 88_B);
   EXPECT_EQ(memory.stages[0].bound, 112_B);
@@ -85,8 +86,9 @@ TEST(SimulatedCosts, MemoryIsThatOfThePrediction) {
     std::mt19937 random(seed);
     Case one = random_case(random);
     if (seed % 2 == 0) one.topology.device.kind = DeviceKind::Gpu;
-    const auto predicted = costs.predict(one.graph, one.topology, one.plan);
-    const PlanMemory memory = costs.memory(one.graph, one.topology, one.plan);
+    const BoundPlan plan(one.plan);
+    const auto predicted = costs.predict(one.graph, one.topology, plan);
+    const PlanMemory memory = costs.memory(one.graph, one.topology, plan);
     const auto& stages = std::get<Prediction>(predicted).stages;
     ASSERT_EQ(memory.stages.size(), stages.size()) << "seed " << seed;
     Bytes most;

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <random>
 
-#include "partitioner/strategy.h"
+#include "partitioner/strategies/strategies.h"
 #include "tests/support/known_names.h"
 #include "tests/support/pipedream_cases.h"
 
@@ -75,7 +75,13 @@ Result partition(const std::string& name, const Graph& graph, const Topology& to
   if (table_name == "uniform") return uniform_candidate(graph, topology, constraints);
   if (table_name == "parameters") return parameters_candidate(graph, topology, constraints);
   if (table_name == "profile") return profile_candidate(graph, topology, constraints);
-  return type_candidate(graph, topology, constraints);
+  const StrategyResult result = type_strategy().plan(graph, topology, simulated_costs(), constraints);
+  if (const auto* infeasible = std::get_if<Infeasible>(&result)) return *infeasible;
+  const Plan& plan = std::get<Ranking>(result).plans.front().plan;
+  Candidate out;
+  out.partition = partition_of(graph, plan);
+  out.steady_state = plan.steady_state;
+  return out;
 }
 
 /// Bounds of the stages over the layers after the input.

@@ -337,8 +337,8 @@ TEST(PipedreamSearch, FindsTheLeastOfAllPartitionsOnOneLevel) {
     const PipedreamOptions options = random_options(random);
     double least = kNever;
     std::vector<SearchStage> stages;
-    each_partition(sets, level.machines, stages, [&](const std::vector<SearchStage>& each) {
-      const std::optional<Seconds> time = pipedream_time(sets, level, each, options);
+    each_partition(sets, level.machines, stages, [&](const std::vector<SearchStage>& candidate) {
+      const std::optional<Seconds> time = pipedream_time(sets, level, candidate, options);
       if (time) least = std::min(least, time->value);
     });
     const SearchAnswer found = answer(sets, {level}, options);
@@ -348,9 +348,9 @@ TEST(PipedreamSearch, FindsTheLeastOfAllPartitionsOnOneLevel) {
     }
     ++answers;
     EXPECT_NEAR(found.time.value, least, 1e-9 * least);
-    const std::optional<Seconds> own = pipedream_time(sets, level, found.stages, options);
-    ASSERT_TRUE(own.has_value());
-    EXPECT_NEAR(own->value, least, 1e-9 * least);
+    const std::optional<Seconds> stages_time = pipedream_time(sets, level, found.stages, options);
+    ASSERT_TRUE(stages_time.has_value());
+    EXPECT_NEAR(stages_time->value, least, 1e-9 * least);
   }
   EXPECT_GT(answers, 100);
 }
@@ -362,7 +362,7 @@ TEST(PipedreamSearch, PutsEveryReplicaOnADeviceOfItsOwn) {
     const Downsets sets = downsets(random_graph(random, 2 + static_cast<int>(random() % 6)));
     std::vector<SearchLevel> levels;
     int devices = 1;
-    for (unsigned n = 1 + random() % 3; n > 0; --n) {
+    for (auto n = 1 + random() % 3; n > 0; --n) {
       levels.push_back(
           {1 + static_cast<int>(random() % 3), BytesPerSecond(1e8 * static_cast<double>(1 + random() % 100))});
       devices *= levels.back().machines;

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "partitioner/downsets.h"
-#include "partitioner/strategy.h"
+#include "partitioner/strategies/strategies.h"
 #include "tests/support/pipedream_cases.h"
 #include "tests/support/places.h"
 

@@ -7,7 +7,7 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/text/units_text.h"
-#include "partitioner/strategy.h"
+#include "partitioner/strategies/strategies.h"
 #include "tests/partitioner/plan_command_test.h"
 #include "tests/support/chains.h"
 #include "tests/support/known_names.h"
@@ -221,11 +221,11 @@ TEST_F(PlanTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
   EXPECT_THAT(run("measured.json " + gpus + " --accept-other-device").err, HasSubstr(" ~3.00 s "));  // --strategy auto
   // On its own host eight ranks share two processors: 8 * 3 s / 2 * 2, as measured for two ranks and proportional
   // beyond.
-  const Outcome own = run("measured.json -n 8" + eight);
-  EXPECT_EQ(own.status, 0) << own.err;
-  EXPECT_DOUBLE_EQ(format::parse_plan(own.out, "out").iteration->value, 24);
+  const Outcome measured = run("measured.json -n 8" + eight);
+  EXPECT_EQ(measured.status, 0) << measured.err;
+  EXPECT_DOUBLE_EQ(format::parse_plan(measured.out, "out").iteration->value, 24);
   EXPECT_THAT(
-      own.err,
+      measured.err,
       HasSubstr(
           "note: assuming that ranks on one host slow each other down as on the host where the graph was measured"));
   EXPECT_EQ(run("measured.json " + source_folder() + "/examples/topology-2-cpus.json").status, 0);

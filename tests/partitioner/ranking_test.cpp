@@ -18,7 +18,8 @@ CostModel told(
     std::function<Seconds(const Plan&)> iteration,
     std::function<Bytes(const Plan&)> memory = [](const Plan&) { return Bytes(0); }) {
   CostModel out;
-  out.predict = [=](const Graph&, const Topology&, const Plan& plan) {
+  out.predict = [=](const Graph&, const Topology&, const BoundPlan& bound) {
+    const Plan& plan = bound.plan();
     Prediction prediction;
     prediction.iteration = iteration(plan);
     for (int s = 0; s < static_cast<int>(plan.stages.size()); ++s) {
@@ -30,7 +31,9 @@ CostModel told(
     }
     return std::variant<Prediction, Infeasible>(prediction);
   };
-  out.memory = [=](const Graph&, const Topology&, const Plan& plan) { return PlanMemory{{}, memory(plan)}; };
+  out.memory = [=](const Graph&, const Topology&, const BoundPlan& plan) {
+    return PlanMemory{{}, memory(plan.plan())};
+  };
   return out;
 }
 
@@ -72,14 +75,32 @@ TEST(Ranking, TakesFewerStagesAmongEquallyManyDevices) {
 
 TEST(Ranking, PredictsNoPlanWhoseComputeAloneTakesLongerThanTheBestStep) {
   int asked = 0;
-  const Ranking ranking = ranked(told([&](const Plan&) {
+  CostModel costs = told([&](const Plan&) {
     ++asked;
     return 1_s;
-  }));
+  });
+  costs.least_step = simulated_costs().least_step;
+  const Ranking ranking = ranked(costs);
   // The first plan with 12 s of compute is predicted to take 1 s, so no other can be as fast.
   EXPECT_EQ(asked, 1);
   EXPECT_EQ(ranking.plans.size(), 1U);
   EXPECT_GE(ranking.slower, 2);
+}
+
+TEST(Ranking, PredictsEveryPlanOfAModelWithoutALowerBound) {
+  const Ranking ranking = ranked(told([](const Plan&) { return 1_s; }));
+  // One stage on one device, one stage on both, two stages.
+  EXPECT_EQ(ranking.plans.size(), 3U);
+  EXPECT_EQ(ranking.slower, 0);
+}
+
+TEST(Ranking, ExcludesPlansByTheBoundsOfTheModelThatItIsGiven) {
+  // By its bounds plans with two stages take at least 50 s, the others none.
+  CostModel costs = told([](const Plan&) { return 10_s; });
+  costs.least_step = [](const Graph&, const BoundPlan& plan) { return Seconds(plan.stages() == 2 ? 50 : 0); };
+  const Ranking ranking = ranked(costs);
+  EXPECT_EQ(ranking.plans.size(), 2U);
+  EXPECT_EQ(ranking.slower, 1);
 }
 
 TEST(Ranking, HasEachPlanOnce) {
@@ -121,7 +142,7 @@ TEST(Ranking, SkipsWhatIsNotOfTheStagesAskedFor) {
   Constraints constraints;
   constraints.stages = 2;
   const Ranking ranking = ranked(told([](const Plan&) { return 100_s; }), constraints);
-  for (const RankedPlan& each : ranking.plans) EXPECT_EQ(each.plan.stages.size(), 2U);
+  for (const RankedPlan& ranked_plan : ranking.plans) EXPECT_EQ(ranked_plan.plan.stages.size(), 2U);
   // PipeDream with replicas finds one stage on both devices.
   EXPECT_EQ(skipped_text(ranking.skipped), "skipped 1 candidate: pipedream: it has 1 stage, expected 2 (1)");
 }

@@ -8,7 +8,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/verify.h"
-#include "partitioner/strategy.h"
+#include "partitioner/strategies/strategies.h"
 #include "tests/support/chains.h"
 #include "tests/support/table_names.h"
 

@@ -9,7 +9,7 @@
 
 #include "partitioner/choices/gather.h"
 #include "partitioner/settings/settings_search.h"
-#include "partitioner/strategy.h"
+#include "partitioner/strategies/strategies.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft::partitioner {
@@ -161,7 +161,7 @@ TEST(SearchProgress, OfAFrontNamesItsQuestions) {
   SearchProgress progress;
   CostModel costs = simulated_costs(progress);
   std::vector<std::string> parts;
-  costs.predict = [&, predict = costs.predict](const Graph& g, const Topology& t, const Plan& p) {
+  costs.predict = [&, predict = costs.predict](const Graph& g, const Topology& t, const BoundPlan& p) {
     const std::string part = progress.state().part;
     if (parts.empty() || parts.back() != part) parts.push_back(part);
     return predict(g, t, p);

@@ -12,7 +12,8 @@
 #include "costmodel/prediction/memory.h"
 #include "costmodel/prediction/verify.h"
 #include "partitioner/candidate.h"
-#include "partitioner/strategy.h"
+#include "partitioner/exact/pipeline_costs.h"
+#include "partitioner/strategies/strategies.h"
 #include "tests/support/chains.h"
 #include "tests/support/every_partition.h"
 
@@ -103,7 +104,7 @@ TEST_P(Conformance, GivesValidPlansThatKeepToTheConstraints) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     const Graph graph = random_graph(random);
-    const Topology topology = testing::flat_topology(3, 1e6 * (1 + random() % 50));
+    const Topology topology = testing::flat_topology(3, 1e6 * static_cast<double>(1 + random() % 50));
     const Constraints constraints = random_constraints(random, strategy());
     const StrategyResult result = strategy().plan(graph, topology, simulated_costs(), constraints);
     if (const auto* infeasible = std::get_if<Infeasible>(&result)) {
@@ -112,17 +113,17 @@ TEST_P(Conformance, GivesValidPlansThatKeepToTheConstraints) {
     }
     const auto& ranked = std::get<Ranking>(result).plans;
     ASSERT_FALSE(ranked.empty());
-    for (const RankedPlan& each : ranked) {
-      SCOPED_TRACE(each.origin);
+    for (const RankedPlan& ranked_plan : ranked) {
+      SCOPED_TRACE(ranked_plan.origin);
       ++plans;
-      const Plan& plan = each.plan;
+      const Plan& plan = ranked_plan.plan;
       EXPECT_NO_THROW(validate(plan, graph, topology));
       EXPECT_EQ(flaw(graph, topology, plan), "");
-      EXPECT_EQ(plan.strategy, each.origin);
-      EXPECT_EQ(plan.iteration, each.prediction.iteration);
+      EXPECT_EQ(plan.strategy, ranked_plan.origin);
+      EXPECT_EQ(plan.iteration, ranked_plan.prediction.iteration);
       EXPECT_EQ(plan.schedule, constraints.plan.schedule);
       EXPECT_EQ(plan.microbatches, constraints.plan.microbatches);
-      EXPECT_EQ(each.fits, memory_excess(each, topology, constraints).empty());
+      EXPECT_EQ(ranked_plan.fits, memory_excess(ranked_plan, topology, constraints).empty());
       if (constraints.stages) { EXPECT_EQ(static_cast<int>(plan.stages.size()), *constraints.stages); }
       for (std::size_t s = 0; s < constraints.replicas.size(); ++s)
         EXPECT_EQ(static_cast<int>(plan.stages[s].devices.size()), constraints.replicas[s]);
@@ -143,7 +144,7 @@ TEST_P(Conformance, GivesEqualAnswersToEqualQuestions) {
       const StrategyResult result = strategy().plan(graph, topology, simulated_costs(), constraints);
       std::vector<Plan> plans;
       if (const auto* ranking = std::get_if<Ranking>(&result)) {
-        for (const RankedPlan& each : ranking->plans) plans.push_back(each.plan);
+        for (const RankedPlan& ranked_plan : ranking->plans) plans.push_back(ranked_plan.plan);
       }
       const auto* infeasible = std::get_if<Infeasible>(&result);
       return std::pair(plans, infeasible == nullptr ? "" : infeasible->reason);
@@ -152,32 +153,82 @@ TEST_P(Conformance, GivesEqualAnswersToEqualQuestions) {
   }
 }
 
-TEST_P(Conformance, IsNoBetterThanExhaustiveSearchAndEqualIfExact) {
+/// Compares the strategy with predictions of all plans that it considers.
+void compare_with_exhaustive_search(const Strategy& strategy, const CostModel& costs) {
   int compared = 0;
-  const CostModel costs = simulated_costs();
   for (unsigned seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     const Graph graph = random_graph(random);
-    const Topology topology = testing::flat_topology(3, 1e6 * (1 + random() % 50));
-    Constraints constraints = random_constraints(random, strategy());
-    const StrategyResult result = strategy().plan(graph, topology, costs, constraints);
-    const std::optional<double> least = least_objective(strategy(), graph, topology, costs, constraints);
+    const Topology topology = testing::flat_topology(3, 1e6 * static_cast<double>(1 + random() % 50));
+    Constraints constraints = random_constraints(random, strategy);
+    const StrategyResult result = strategy.plan(graph, topology, costs, constraints);
+    const std::optional<double> least = least_objective(strategy, graph, topology, costs, constraints);
     if (std::holds_alternative<Infeasible>(result)) {
       // A plan that the cost model finds too large is not a result, although the strategy may consider it.
-      const bool all_fit = !constraints.memory_limit || strategy().has_memory_rule;
-      if (strategy().exact && all_fit) { EXPECT_EQ(least, std::nullopt) << std::get<Infeasible>(result).reason; }
+      const bool all_fit = !constraints.memory_limit || strategy.has_memory_rule;
+      if (strategy.exact && all_fit) { EXPECT_EQ(least, std::nullopt) << std::get<Infeasible>(result).reason; }
       continue;
     }
     ++compared;
-    const Plan& best = std::get<Ranking>(result).plans.front().plan;
-    const std::optional<double> reached = strategy().objective(graph, topology, costs, constraints, best);
+    const auto& ranking = std::get<Ranking>(result);
+    const Plan& best = ranking.plans.front().plan;
+    const std::optional<double> reached = strategy.objective(graph, topology, costs, constraints, best);
     ASSERT_TRUE(reached.has_value());
     ASSERT_TRUE(least.has_value());
     EXPECT_GE(*reached, *least * (1 - 1e-9));
-    if (strategy().exact) { EXPECT_LE(*reached, *least * (1 + 1e-9)); }
+    if (strategy.exact) { EXPECT_LE(*reached, *least * (1 + 1e-9)); }
+    if (ranking.lower_bound) { EXPECT_LE(ranking.lower_bound->value, *least * (1 + 1e-9)); }
   }
   EXPECT_GT(compared, 20);
+}
+
+/// The simulated steps, and some time for each device of the plan: no step is below the bounds that CostModel names.
+CostModel costly_devices() {
+  CostModel out = simulated_costs();
+  out.predict = [predict = out.predict](const Graph& graph, const Topology& topology, const BoundPlan& plan) {
+    auto result = predict(graph, topology, plan);
+    if (auto* prediction = std::get_if<Prediction>(&result))
+      prediction->iteration += Seconds(0.02) * static_cast<double>(plan.ranks().size());
+    return result;
+  };
+  return out;
+}
+
+TEST_P(Conformance, IsNoBetterThanExhaustiveSearchAndEqualIfExact) {
+  compare_with_exhaustive_search(strategy(), simulated_costs());
+}
+
+TEST_P(Conformance, IsNoBetterThanExhaustiveSearchByAnotherCostModel) {
+  compare_with_exhaustive_search(strategy(), costly_devices());
+}
+
+/// What CostModel asks of a model with which strategies search.
+TEST(CostModels, PredictNoStepBelowTheBoundsOfSearches) {
+  for (const CostModel& costs : {simulated_costs(), costly_devices()}) {
+    int compared = 0;
+    for (unsigned seed = 1; seed <= 30; ++seed) {
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      std::mt19937 random(seed);
+      const Graph graph = random_graph(random);
+      const Topology topology = testing::flat_topology(3, 1e6 * static_cast<double>(1 + random() % 50));
+      PlanSettings settings;
+      settings.schedule = random() % 2 == 0 ? "1f1b" : "gpipe";
+      settings.microbatches = 1 + static_cast<int>(random() % 4);
+      const PipelineCosts bounds(graph, topology, settings);
+      testing::each_partition(graph, 3, [&](const Partition& partition) {
+        const BoundPlan plan(make_plan(graph, topology, partition, settings));
+        const auto predicted = costs.predict(graph, topology, plan);
+        const double step = std::get<Prediction>(predicted).iteration.value * (1 + 1e-9);
+        const Split split = bounds.split_of(partition, 1);
+        EXPECT_LE(bounds.lower_bound(split).value().value, step);
+        EXPECT_LE(costs.least_step(graph, plan).value, step);
+        EXPECT_LE(bounds.least_memory(split), costs.memory(graph, topology, plan).peak);
+        ++compared;
+      });
+    }
+    EXPECT_GT(compared, 300);
+  }
 }
 
 TEST_P(Conformance, SaysWhyThereIsNoPlan) {
@@ -201,17 +252,17 @@ TEST_P(Conformance, AsksTheCostModelThatItIsGiven) {
   const Graph graph = random_graph(random);
   int asked = 0;
   CostModel costs = simulated_costs();
-  costs.predict = [&](const Graph& g, const Topology& t, const Plan& plan) {
+  costs.predict = [&](const Graph& g, const Topology& t, const BoundPlan& plan) {
     ++asked;
     auto out = simulated_costs().predict(g, t, plan);
-    std::get<Prediction>(out).iteration = Seconds(1000 + static_cast<double>(plan.stages.size()));
+    std::get<Prediction>(out).iteration = Seconds(1000.0 + plan.stages());
     return out;
   };
   Constraints constraints;
   constraints.options = options_of_name(given_name(strategy()));
   const StrategyResult result = strategy().plan(graph, testing::flat_topology(2, 1e7), costs, constraints);
-  for (const RankedPlan& each : std::get<Ranking>(result).plans) {
-    EXPECT_EQ(each.plan.iteration, Seconds(1000 + static_cast<double>(each.plan.stages.size())));
+  for (const RankedPlan& ranked_plan : std::get<Ranking>(result).plans) {
+    EXPECT_EQ(ranked_plan.plan.iteration, Seconds(1000 + static_cast<double>(ranked_plan.plan.stages.size())));
   }
   EXPECT_EQ(asked, static_cast<int>(std::get<Ranking>(result).plans.size()));
 }

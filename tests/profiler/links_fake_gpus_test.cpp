@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 
 #include "costmodel/format/json.h"
+#include "costmodel/index.h"
 #include "tests/profiler/tool_runner.h"
 
 // links --channel nccl over tests/support/fakes/fake_gpus.cpp: tests our side of the calls, without a GPU.
@@ -46,7 +47,7 @@ TEST_F(LinksOfFakeGpus, MatchTheFakeForOneToFour) {
     EXPECT_EQ(link.origin, LinkOrigin::Measured);
     expect_fake(link.send_receive, 1, "send_receive");
     for (const auto* curves : {&link.all_reduce, &link.all_gather, &link.reduce_scatter}) {
-      EXPECT_EQ(curves->size(), static_cast<std::size_t>(gpus - 1));
+      EXPECT_EQ(curves->size(), to_index(gpus - 1));
       for (const auto& [ranks, curve] : *curves)
         expect_fake(curve, curves == &link.all_reduce ? 1 : ranks, "a collective of " + std::to_string(ranks));
     }

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "costmodel/format/json.h"
+#include "costmodel/index.h"
 #include "tests/profiler/tool_runner.h"
 #include "tests/support/run_command.h"
 
@@ -50,7 +51,7 @@ TEST_F(LinksTool, MeasuresTheGlooChannelBetweenProcesses) {
   EXPECT_THAT(bytes_of(link.processing->sender), ElementsAre(4, 1024));
   EXPECT_THAT(bytes_of(link.processing->receiver), ElementsAre(4, 1024));
   EXPECT_EQ(topology.device.kind, DeviceKind::Processor);
-  EXPECT_EQ(topology.device.host_processors, static_cast<int>(std::thread::hardware_concurrency()));
+  EXPECT_EQ(topology.device.host_processors, to_int(std::thread::hardware_concurrency()));
 }
 
 TEST_F(LinksTool, MeasuresTheLocalChannelToStandardOutput) {

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "costmodel/format/json.h"
+#include "costmodel/index.h"
 #include "executor/device/machine/processor_use.h"
 #include "executor/device/machine/provenance.h"
 #include "executor/intake/layer_sources.h"
@@ -37,15 +38,12 @@ Profile profile(const std::string& name, const std::map<std::string, std::string
   return profile_model(model, *data::make_data_source("synthetic", model, 1), options);
 }
 
-const Layer& find(const Graph& graph, const std::string& id) {
-  return graph.layers[static_cast<std::size_t>(layer_index(graph, id))];
-}
+const Layer& find(const Graph& graph, const std::string& id) { return graph.layers[to_index(layer_index(graph, id))]; }
 
 std::vector<std::string> sources_of(const Graph& graph, const std::string& id) {
   std::vector<std::string> out;
   for (const Edge& edge : graph.edges) {
-    if (edge.destination == layer_index(graph, id))
-      out.push_back(graph.layers[static_cast<std::size_t>(edge.source)].id);
+    if (edge.destination == layer_index(graph, id)) out.push_back(graph.layers[to_index(edge.source)].id);
   }
   return out;
 }

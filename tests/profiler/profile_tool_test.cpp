@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "costmodel/format/json.h"
+#include "costmodel/index.h"
 #include "tests/profiler/tool_runner.h"
 #include "tests/support/places.h"
 
@@ -34,7 +35,7 @@ TEST_F(ProfileTool, WritesAGraphAndPrintsTheLayers) {
   EXPECT_THAT(graph.provenance.tool, StartsWith("stagecraft-profile "));
   EXPECT_EQ(graph.device.kind, DeviceKind::Processor);
   EXPECT_FALSE(graph.device.name.empty());
-  EXPECT_EQ(graph.device.host_processors, static_cast<int>(std::thread::hardware_concurrency()));
+  EXPECT_EQ(graph.device.host_processors, to_int(std::thread::hardware_concurrency()));
 }
 
 TEST_F(ProfileTool, GivesEachMicrobatchAGraph) {
@@ -53,7 +54,7 @@ TEST_F(ProfileTool, WritesTheStructureWithoutTimes) {
   EXPECT_EQ(o.status, 0) << o.err;
   const Graph graph = format::parse_graph(read("graph.json"), "graph.json");
   EXPECT_EQ(graph.microbatch_samples, 2);
-  const Layer& fc1 = graph.layers[static_cast<std::size_t>(layer_index(graph, "fc1"))];
+  const Layer& fc1 = graph.layers[to_index(layer_index(graph, "fc1"))];
   EXPECT_EQ(fc1.outputs.at(0).shape, (std::vector<std::int64_t>{2, 8}));
   EXPECT_EQ(fc1.forward, Timing{});
   EXPECT_EQ(fc1.forward_work.value_or(Work{}).flops, Flops(128));
@@ -139,7 +140,7 @@ TEST_F(ProfileTool, ComputesInBfloat16) {
   EXPECT_EQ(o.status, 0) << o.err;
   const Graph graph = format::parse_graph(read("graph.json"), "graph.json");
   EXPECT_EQ(graph.dtype, "bfloat16");
-  const Layer& fc1 = graph.layers[static_cast<std::size_t>(layer_index(graph, "fc1"))];
+  const Layer& fc1 = graph.layers[to_index(layer_index(graph, "fc1"))];
   EXPECT_EQ(fc1.outputs.at(0).dtype, "bfloat16");
   EXPECT_EQ(fc1.outputs.at(0).bytes, Bytes(8 * 2));               // one sample, 8 values of 2 bytes
   EXPECT_EQ(graph.layers.back().outputs.at(0).dtype, "float32");  // the loss

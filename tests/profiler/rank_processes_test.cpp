@@ -99,7 +99,7 @@ TEST(RanksAsProcesses, ReportAProcessThatEnds) {
     } catch (const DeviceError& e) { return e.what(); }
     return "";
   };
-  EXPECT_THAT(message({"/bin/false"}), ::testing::HasSubstr("ended before its time"));
+  EXPECT_THAT(message({"/bin/false"}), ::testing::HasSubstr("exited early"));
   EXPECT_THAT(message({"/no/such/program"}), ::testing::HasSubstr("/no/such/program: No such file or directory"));
 }
 

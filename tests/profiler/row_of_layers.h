@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "costmodel/index.h"
 #include "executor/stage/stage_program.h"
 
 // A model of hand-written layers whose work can be counted.
@@ -38,7 +39,7 @@ inline model::Model row_of_layers(std::vector<model::LayerSpec> layers) {
     if (i == 0) {
       input.input = 0;
     } else {
-      input.layer = static_cast<int>(i) - 1;
+      input.layer = to_int(i) - 1;
     }
     layers[i].inputs = {input};
   }

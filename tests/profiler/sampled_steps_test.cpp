@@ -5,9 +5,12 @@
 
 #include <random>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::profiler {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
@@ -85,8 +88,8 @@ TEST(DivideUpdate, LosesNoNanosecond) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     const auto up_to = [&](std::int64_t most) { return std::uniform_int_distribution<std::int64_t>(0, most)(random); };
-    std::vector<std::int64_t> parameters(static_cast<std::size_t>(up_to(20)) + 1);
-    for (std::int64_t& each : parameters) each = up_to(3) == 0 ? 0 : up_to(100'000'000);
+    std::vector<std::int64_t> parameters(to_index(up_to(20)) + 1);
+    for (std::int64_t& count : parameters) count = up_to(3) == 0 ? 0 : up_to(100'000'000);
     parameters.back() += 1;
     const PartTime whole{.busy_ns = up_to(1'000'000'000), .active_ns = up_to(1'000'000'000), .gap_ns = up_to(1000)};
     StepShares step;
@@ -180,6 +183,125 @@ TEST(Judge, DistrustsATraceWithReasonsOfItsOwn) {
   quality.reasons = {"3 records were dropped"};
   judge(quality, 0, 0);
   EXPECT_FALSE(quality.trusted);
+}
+
+TEST(JudgeOthers, DistrustsWhatOtherProgramsSlowedDown) {
+  // In 10 s on two processors this process used 10 s; all programs used 20 s.
+  const device::ProcessorReport crowded{1, 1, 10_s, 10_s, 20_s, 2};
+  ProfileQuality quality;
+  quality.trusted = true;
+  judge_others(quality, crowded, "the profile");
+  EXPECT_FALSE(quality.trusted);
+  EXPECT_THAT(quality.reasons,
+              ElementsAre("other programs kept 1.0 of 2 processors busy, the profile 1.0: measure on a "
+                          "quiet machine"));
+  const device::ProcessorReport quiet{1, 1, 10_s, 10_s, 10_s, 2};
+  ProfileQuality trusted;
+  trusted.trusted = true;
+  judge_others(trusted, quiet, "the profile");
+  EXPECT_TRUE(trusted.trusted);
+}
+
+/// An input and two layers, of which the first one has parameters.
+Graph input_and_two_layers() {
+  Graph graph;
+  graph.layers.resize(3);
+  graph.layers[0].kind = kInputKind;
+  graph.layers[1].parameter_bytes = Bytes(8);
+  graph.quality = ProfileQuality{};
+  return graph;
+}
+
+/// 10 s, of which layer 0 works 2 s forward, `backward` seconds backward and 1 s in the update, and layer 1 3 s
+/// forward.
+StepShares ten_seconds(std::int64_t backward) {
+  constexpr std::int64_t second = 1'000'000'000;
+  StepShares step;
+  step.end_ns = 10 * second;
+  step.work_ns = (6 + backward) * second;
+  step.parts[{0, Phase::Forward}] = {.active_ns = 2 * second};
+  step.parts[{0, Phase::Backward}] = {.active_ns = backward * second, .accumulating_ns = second};
+  step.parts[{0, Phase::Optimizer}] = {.active_ns = second};
+  step.parts[{1, Phase::Forward}] = {.active_ns = 3 * second};
+  step.parts[{0, Phase::None}] = {.gap_ns = (4 - backward) * second};
+  return step;
+}
+
+SampledSteps three_steps(WatchClock clock) {
+  SampledSteps sampled;
+  sampled.clock = clock;
+  sampled.plain = {9, 10, 11};
+  sampled.steps = {ten_seconds(1), ten_seconds(2), ten_seconds(3)};
+  sampled.accumulating = {{0.5, 0.25, 0.75}, {1, 1, 1}};
+  sampled.loads.loading = {0.1, 0.2, 0.3};
+  return sampled;
+}
+
+TEST(SummarizeSteps, GivesTheMediansOfEachLayerAndTheirSum) {
+  Graph graph = input_and_two_layers();
+  const StepSums sums = summarize_steps(graph, three_steps(WatchClock::Host), {});
+  EXPECT_EQ(graph.iteration->median, 10_s);
+  const Layer& first = graph.layers[1];
+  EXPECT_EQ(first.forward.median, 2_s);
+  EXPECT_EQ(first.backward.median, 2_s);
+  EXPECT_EQ(first.update->median, 1_s);
+  EXPECT_EQ(first.accumulation->median, Seconds(0.5));
+  EXPECT_EQ(first.backward_share->share_ns, (1 + 2 + 3) * std::int64_t{1'000'000'000});
+  const Layer& second = graph.layers[2];
+  EXPECT_EQ(second.forward.median, 3_s);
+  EXPECT_EQ(second.backward.median, 0_s);
+  EXPECT_FALSE(second.update);
+  EXPECT_FALSE(second.accumulation) << "has no parameters";
+  EXPECT_EQ(sums.sum, 2_s + 2_s + 1_s + 3_s);
+  EXPECT_EQ(sums.watched, 8_s);
+  EXPECT_EQ(graph.quality->steps, 3);
+  EXPECT_EQ(graph.quality->watched.median, 10_s);
+  EXPECT_FALSE(graph.quality->debiased);
+  EXPECT_TRUE(graph.quality->trusted);
+}
+
+TEST(SummarizeSteps, GivesTheFirstInputTheTimeOfLoading) {
+  Graph host = input_and_two_layers();
+  (void)summarize_steps(host, three_steps(WatchClock::Host), {});
+  EXPECT_EQ(host.layers[0].forward.median, Seconds(0.2));
+  EXPECT_FALSE(host.layers[0].loading);
+  Graph device = input_and_two_layers();
+  SampledSteps sampled = three_steps(WatchClock::Events);
+  sampled.loads.uploading = {0.03, 0.01, 0.02};
+  (void)summarize_steps(device, sampled, {});
+  EXPECT_EQ(device.layers[0].forward.median, Seconds(0.02));
+  EXPECT_EQ(device.layers[0].loading->median, Seconds(0.2));
+}
+
+TEST(SummarizeSteps, ScalesADevicesStepsToTheUntracedOnes) {
+  // Watched steps take 10 s, of which the device works 7, 8 and 9 s; untraced ones take 5 s, so everything is halved.
+  Graph graph = input_and_two_layers();
+  const StepSums sums = summarize_steps(graph, three_steps(WatchClock::Events), {5, 5, 5});
+  EXPECT_EQ(graph.iteration->median, 5_s);
+  EXPECT_EQ(graph.layers[1].forward.median, 1_s);
+  EXPECT_EQ(graph.layers[2].forward.median, Seconds(1.5));
+  EXPECT_EQ(sums.sum, 4_s);
+  EXPECT_TRUE(graph.quality->debiased);
+  EXPECT_FALSE(graph.quality->trusted) << "the device is busy longer than an unwatched step";
+}
+
+TEST(SummarizeSteps, TakesAccumulationFromATraceInEveryStep) {
+  Graph graph = input_and_two_layers();
+  SampledSteps sampled = three_steps(WatchClock::Tracer);
+  sampled.accumulating = {{}, {}};
+  sampled.unmapped = 2;
+  (void)summarize_steps(graph, sampled, {});
+  EXPECT_EQ(graph.layers[1].accumulation->median, 1_s);
+  EXPECT_EQ(graph.layers[1].accumulation->count, 3);
+  EXPECT_THAT(graph.quality->reasons, Contains("2 backward nodes could not be assigned to a layer"));
+}
+
+TEST(SummarizeSteps, LeavesOutAccumulationWithTooFewPairs) {
+  Graph graph = input_and_two_layers();
+  SampledSteps sampled = three_steps(WatchClock::Host);
+  sampled.accumulating = {{0.5, 0.25}, {1, 1}};
+  (void)summarize_steps(graph, sampled, {});
+  EXPECT_FALSE(graph.layers[1].accumulation);
 }
 
 }  // namespace

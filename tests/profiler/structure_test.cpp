@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "costmodel/format/json.h"
+#include "costmodel/index.h"
 #include "executor/model/blocks.h"
 #include "profiler/subject/model_graph.h"
 #include "tests/profiler/small_models.h"
@@ -124,7 +125,7 @@ TEST(Structure, SaysWhatTrainingKeepsInMemory) {
   const Graph graph = structure(tiny_mlp(), options).graph;
   EXPECT_EQ(graph.optimizer, "adamw");
   EXPECT_EQ(graph.optimizer_state_values, 2);
-  const auto layer = [&](const char* id) { return graph.layers.at(static_cast<std::size_t>(layer_index(graph, id))); };
+  const auto layer = [&](const char* id) { return graph.layers.at(to_index(layer_index(graph, id))); };
   EXPECT_EQ(layer("fc1").saved_bytes, Bytes(2 * 4 * 4));
   EXPECT_EQ(layer("relu1").saved_bytes, Bytes(2 * 8 * 4));
   EXPECT_EQ(layer("fc2").saved_bytes, Bytes(0));

@@ -10,7 +10,7 @@ echo "$listed"
 count=0
 for program in "$prefix"/bin/stagecraft-*; do
   verb=${program##*/stagecraft-}
-  [[ " ${listed##*verbs: } " == *" $verb "* ]] || { echo "verb $verb is not listed"; exit 1; }
+  [[ " ${listed##*commands: } " == *" $verb "* ]] || { echo "command $verb is not listed"; exit 1; }
   "$prefix/bin/stagecraft" "$verb" --version
   "$prefix/bin/stagecraft" "$verb" --help | grep -A1 '^Example:' | grep -q "stagecraft $verb " || { echo "$verb --help shows no example"; exit 1; }
   count=$((count + 1))
@@ -23,7 +23,7 @@ done
 grep -q '"urn:stagecraft:project"' "$prefix/share/stagecraft/project.schema.json" ||
   { echo "the schema of project files is not installed"; exit 1; }
 # Each verb has a manual page with its options, which man finds beside the programs and reads without a warning.
-for verb in ${listed##*verbs: }; do
+for verb in ${listed##*commands: }; do
   page=$prefix/share/man/man1/stagecraft-$verb.1
   if [ "$verb" = export-model ] && ! "$prefix/bin/stagecraft" export-model --help >/dev/null 2>&1; then continue; fi   # no Python
   [ -s "$page" ] || { echo "$page is missing"; exit 1; }

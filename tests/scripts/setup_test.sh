@@ -117,7 +117,11 @@ grep -qx -- "--build build/planner -j 1 --target stagecraft_tools tests/all all_
   fail "the tests are not built: $(cat "$folder/calls")"
 : >"$folder/calls"
 run 0 bash "$tree/scripts/setup" --for=configure --planner
-[ "$(cat "$folder/calls")" = "--preset planner" ] || fail "--for configure does more: $(cat "$folder/calls")"
+[ "$(cat "$folder/calls")" = "--preset planner -DSTAGECRAFT_UNITY=ON" ] || fail "--for configure does more: $(cat "$folder/calls")"
+: >"$folder/calls"
+touch "$tree/build/planner/CMakeCache.txt"
+run 0 bash "$tree/scripts/setup" --for=configure --planner
+[ "$(cat "$folder/calls")" = "--preset planner" ] || fail "a configured folder does not stay as it is: $(cat "$folder/calls")"
 
 : >"$folder/calls"
 run 0 bash "$tree/scripts/setup" --planner --for demo

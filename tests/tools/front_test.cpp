@@ -28,13 +28,13 @@ class Front : public ::testing::Test {
 TEST_F(Front, ListsTheVerbs) {
   const Outcome bare = front("");
   EXPECT_EQ(bare.status, 2);
-  const std::string list = "verbs: ";
+  const std::string list = "commands: ";
   ASSERT_THAT(bare.out, ::testing::ContainsRegex(
-                            "verbs: auto calibrate compare .*export export-model graph import.* plan predict"));
+                            "commands: auto calibrate compare .*export export-model graph import.* plan predict"));
   for (const char* word : {"--help", "-h", "help"}) {
     const Outcome o = front(word);
     EXPECT_EQ(o.status, 0);
-    EXPECT_THAT(o.out, HasSubstr("usage: stagecraft VERB [options]"));
+    EXPECT_THAT(o.out, HasSubstr("usage: stagecraft COMMAND [options]"));
     EXPECT_THAT(o.out, HasSubstr("\n\nPlan and predict\n  plan          divide a model into stages and replicas\n"));
     // Every verb that there is has a line.
     std::istringstream verbs(bare.out.substr(bare.out.find(list) + list.size()));
@@ -52,7 +52,7 @@ TEST_F(Front, HelpShowsTheHelpOfAVerb) {
   }
   const Outcome unknown = front("help magic");
   EXPECT_EQ(unknown.status, 2);
-  EXPECT_THAT(unknown.err, HasSubstr("stagecraft: unknown verb \"magic\", known are auto calibrate compare "));
+  EXPECT_THAT(unknown.err, HasSubstr("stagecraft: unknown command \"magic\", known are auto calibrate compare "));
 }
 
 TEST_F(Front, SaysTheVersionThatTheProgramsHave) {
@@ -85,17 +85,15 @@ TEST_F(Front, RunsTheProgramOfTheVerb) {
 TEST_F(Front, ListsTheVerbsForOneThatIsUnknown) {
   const Outcome o = front("magic --help");
   EXPECT_EQ(o.status, 2);
-  EXPECT_THAT(
-      o.err,
-      ::testing::ContainsRegex(
-          "stagecraft: unknown verb \"magic\", known are auto calibrate compare .*export export-model graph import"));
+  EXPECT_THAT(o.err, ::testing::ContainsRegex("stagecraft: unknown command \"magic\", known are auto calibrate compare "
+                                              ".*export export-model graph import"));
 }
 
 TEST_F(Front, SuggestsTheVerbNearestToAMisspelling) {
   for (const auto& [slip, verb] : {std::pair{"paln", "plan"}, {"perdict", "predict"}, {"what-if", "whatif"}}) {
     const Outcome o = front(slip);
     EXPECT_EQ(o.status, 2);
-    EXPECT_THAT(o.err, HasSubstr(std::string("unknown verb \"") + slip + "\", did you mean " + verb +
+    EXPECT_THAT(o.err, HasSubstr(std::string("unknown command \"") + slip + "\", did you mean " + verb +
                                  "? known are auto calibrate"));
   }
 }

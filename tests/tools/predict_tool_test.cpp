@@ -40,7 +40,7 @@ TEST_F(PredictTool, PrintsTheStepAndWritesPredictionAndTrace) {
   const Outcome o = predict("graph.json topology.json plan.json --free-transfers -o p.json --trace t.json");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_EQ(o.out, "");
-  EXPECT_THAT(o.err, HasSubstr("step 15.0 s, 1.3 samples per second (0.7 per device), bubble 20.0 %"));
+  EXPECT_THAT(o.err, HasSubstr("step 15.0 s, 1.3 samples per second (0.7 per device), idle 20.0 %"));
   EXPECT_DOUBLE_EQ(format::parse_prediction(folder_.read("p.json"), "p.json").iteration.value, 15);
   const auto trace = nlohmann::json::parse(folder_.read("t.json"));
   EXPECT_EQ(trace["otherData"]["title"], "chain, predicted");
@@ -203,7 +203,7 @@ TEST_F(PredictTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
                 "times without the slowdown of shared hosts"));
   const Outcome o = predict("graph.json gpus.json plan.json --free-transfers --accept-other-device -o p.json");
   EXPECT_EQ(o.status, 0) << o.err;
-  EXPECT_THAT(o.err, HasSubstr("step ~15.0 s, ~1.3 samples per second (~0.7 per device), bubble ~20.0 %"));
+  EXPECT_THAT(o.err, HasSubstr("step ~15.0 s, ~1.3 samples per second (~0.7 per device), idle ~20.0 %"));
   EXPECT_THAT(o.err, ::testing::ContainsRegex("\n +0 +1 +~1.00 s +~2.00 s +~12.0 s "));
   EXPECT_THAT(o.err, HasSubstr("~ marks figures that were not measured on this topology's devices: the graph was "
                                "measured on a processor (AMD EPYC)"));
@@ -257,7 +257,7 @@ TEST_F(PredictTool, NamesUnusedDevices) {
   folder_.write("two.json", format::plan_json(testing::one_layer_a_stage(graph, topology, {2}, "1f1b", 1)));
   const Outcome o = predict("one.json three.json two.json -o p.json");
   EXPECT_THAT(o.err, HasSubstr("note: 2 of 3 devices are idle: 1 has no microbatch, 2 is not in any stage\n"));
-  EXPECT_THAT(o.err, HasSubstr("bubble 50.0 %"));
+  EXPECT_THAT(o.err, HasSubstr("idle 50.0 %"));
   const auto json = nlohmann::json::parse(folder_.read("p.json"));
   EXPECT_EQ(json["devices"], 3);
   EXPECT_EQ(json["idle_devices"], nlohmann::json::array({1}));

@@ -10,7 +10,7 @@
 
 #include "costmodel/format/json.h"
 #include "costmodel/version.h"
-#include "executor/channel/channels.h"
+#include "executor/channel/table/channels.h"
 #include "executor/device/device.h"
 #include "executor/device/machine/program.h"
 #include "executor/files/columns.h"

@@ -60,15 +60,15 @@ std::string head_of(const std::string& path) {
 }
 
 /// What is at a path; if nothing, the folder that would contain it and its name.
-struct Place {
+struct OutputPlace {
   bool regular = false;
   dev_t device = 0;
   ino_t inode = 0;
   std::string name;
-  friend bool operator==(const Place&, const Place&) = default;
+  friend bool operator==(const OutputPlace&, const OutputPlace&) = default;
 };
 
-Place place_of(const std::string& path) {
+OutputPlace place_of(const std::string& path) {
   struct stat status{};
   const int found = path == "-" ? ::fstat(STDIN_FILENO, &status) : ::stat(path.c_str(), &status);
   if (found == 0) return {S_ISREG(status.st_mode), status.st_dev, status.st_ino, ""};
@@ -105,15 +105,15 @@ std::string text_kind(const std::string& head) {
 std::string file_kind(const std::string& path) { return place_of(path).regular ? text_kind(head_of(path)) : ""; }
 
 void check_outputs(const std::vector<std::string>& inputs, const std::vector<OutputFile>& outputs, bool force) {
-  std::vector<std::pair<Place, std::string>> read;
+  std::vector<std::pair<OutputPlace, std::string>> read;
   for (const std::string& input : inputs) {
     if (!input.empty()) read.emplace_back(place_of(input), input);
   }
-  std::vector<Place> written;
+  std::vector<OutputPlace> written;
   for (const auto& [path, kind] : outputs) {
     if (path.empty() || path == "-") continue;
     check_can_write(path);
-    const Place place = place_of(path);
+    const OutputPlace place = place_of(path);
     if (!place.regular && place.name.empty()) continue;
     if (std::find(written.begin(), written.end(), place) != written.end())
       throw FormatError(ErrorKind::WouldOverwrite, path + ": is named for two outputs; use different files");

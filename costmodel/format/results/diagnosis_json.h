@@ -9,9 +9,6 @@ namespace stagecraft::format {
 /// The document "stagecraft.diagnosis", ending in a newline.
 [[nodiscard]] std::string diagnosis_json(const doctor::Diagnosis& diagnosis);
 
-/// Reads it back. Throws FormatError as the readers of format/json.h do.
-[[nodiscard]] doctor::Diagnosis parse_diagnosis(const std::string& text, const std::string& file);
-
 /// Adds the document at `path` to those of its kind: a graph, topology, plan or timeline; "-" is standard input. Throws
 /// FormatError as the readers of format/json.h do, and for other documents.
 void read_into(doctor::ExaminedDocuments& documents, const std::string& path);

@@ -10,18 +10,18 @@
 
 namespace stagecraft::format {
 
-/// A stage in another planner's arithmetic.
+/// A stage in another planner's cost model.
 struct ObjectiveStage {
   std::vector<std::string> layers;     ///< ids, as in the source
   std::string device = "accelerator";  ///< or "cpu"
   int replicas = 1;
   int tensor_devices = 1;  ///< of each replica
   Seconds time;
-  std::optional<double> memory_bytes;  ///< of each device, where the arithmetic counts memory
+  std::optional<double> memory_bytes;  ///< of each device, where that cost model counts memory
   std::map<std::string, int> modes;    ///< layers that run in each mode; empty if the planner has no modes
 };
 
-/// The best plan by another planner's arithmetic, and how far it is from the best possible.
+/// The best plan by another planner's cost model, and how far it is from the best possible.
 struct ObjectiveAnswer {
   std::string profile;  ///< "max-load"
   std::string source;   ///< the file

@@ -175,16 +175,16 @@ std::string plan_list_json(const PlanList& list) {
   for (const ListedPlan& plan : list.plans) out["plans"].push_back(listed_json(plan, ++rank));
   if (!list.relaxations.empty()) {
     out["relaxations"] = Json::array();
-    for (const Relaxation& each : list.relaxations) {
-      Json one{{"change", each.change}};
-      if (each.step) one["step_s"] = each.step->value;
-      one["better"] = each.better;
+    for (const Relaxation& relaxation : list.relaxations) {
+      Json one{{"change", relaxation.change}};
+      if (relaxation.step) one["step_s"] = relaxation.step->value;
+      one["better"] = relaxation.better;
       out["relaxations"].push_back(std::move(one));
     }
   }
   if (!list.settings.empty()) {
     out["settings"] = Json::array();
-    for (const ListedSetting& each : list.settings) out["settings"].push_back(setting_json(each));
+    for (const ListedSetting& setting : list.settings) out["settings"].push_back(setting_json(setting));
   }
   out["skipped"] = Json::array();
   for (const auto& [reason, count] : list.skipped) out["skipped"].push_back(Json{{"reason", reason}, {"count", count}});

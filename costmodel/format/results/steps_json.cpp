@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string_view>
 
+#include "costmodel/fnv.h"
 #include "costmodel/format/cursor.h"
 
 namespace stagecraft::format {
@@ -22,11 +22,7 @@ Json text_map_json(const std::map<std::string, std::string>& map) {
 
 }  // namespace
 
-std::string text_hash(const std::string& text) {
-  std::uint64_t hash = 14695981039346656037u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return fmt::format("{:016x}", hash);
-}
+std::string text_hash(const std::string& text) { return fmt::format("{:016x}", fnv1a(text)); }
 
 std::string steps_json(const std::vector<StepRecord>& steps) {
   Json out = document(kFormat, kVersion);

@@ -27,8 +27,7 @@ struct StepRecord {
   friend bool operator==(const StepRecord&, const StepRecord&) = default;
 };
 
-/// 64-bit FNV-1a as 16 hexadecimal digits. It protects against mistakes, not against attacks. Source:
-/// draft-eastlake-fnv.
+/// fnv1a as 16 hexadecimal digits.
 [[nodiscard]] std::string text_hash(const std::string& text);
 
 /// The document "stagecraft.steps", described by steps.schema.json, in which `stagecraft auto` keeps what it has done.

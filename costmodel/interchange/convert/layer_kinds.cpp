@@ -315,8 +315,8 @@ PythonCall own_call(const Description& description, const std::string& where) {
   return call;
 }
 
-PythonCall known_call(const Description& description, const OwnKinds& own) {
-  if (const auto it = own.find(description.kind); it != own.end()) return own_call(description, it->second);
+PythonCall known_call(const Description& description, const OwnKinds& classes) {
+  if (const auto it = classes.find(description.kind); it != classes.end()) return own_call(description, it->second);
   for (const NamedOperation& named : operations()) {
     if (named.kind == description.kind) return operation_call(named.operation, description);
   }
@@ -332,9 +332,9 @@ PythonCall known_call(const Description& description, const OwnKinds& own) {
 
 }  // namespace
 
-PythonCall layer_call(const Description& description, const OwnKinds& own) {
+PythonCall layer_call(const Description& description, const OwnKinds& classes) {
   try {
-    return known_call(description, own);
+    return known_call(description, classes);
   } catch (const std::invalid_argument& e) { throw InputError(kind_of(e), description.kind + ": " + e.what()); }
 }
 

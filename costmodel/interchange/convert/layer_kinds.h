@@ -45,12 +45,12 @@ struct PythonCall {
 /// The user's classes, kind -> "MODULE:CLASS", both consisting of Python names and dots.
 using OwnKinds = std::map<std::string, std::string>;
 
-/// The call of a described layer: kinds of `own`, then PipeDream's operations, then torch.nn's modules that known_kinds
-/// lists, then GNMT's, which layers_text defines. A user's kind is constructed from the description's arguments, or
-/// from the description's text if it contains modules.
-/// Throws std::invalid_argument naming the kind and listing the known ones, the argument that the kind does not take
-/// (listing those it takes) or that is missing, or the invalid name in `own`.
-[[nodiscard]] PythonCall layer_call(const Description& description, const OwnKinds& own);
+/// The call of a described layer: kinds of `classes`, then PipeDream's operations, then torch.nn's modules that
+/// known_kinds lists, then GNMT's, which layers_text defines. A user's kind is constructed from the description's
+/// arguments, or from the description's text if it contains modules. Throws std::invalid_argument naming the kind and
+/// listing the known ones, the argument that the kind does not take (listing those it takes) or that is missing, or the
+/// invalid name in `classes`.
+[[nodiscard]] PythonCall layer_call(const Description& description, const OwnKinds& classes);
 
 /// Names of all kinds that need no class from the user, sorted.
 [[nodiscard]] std::vector<std::string> known_kinds();

@@ -191,8 +191,8 @@ std::vector<int> stages_of(const Graph& graph) {
   return out;
 }
 
-PythonPackage package_of(const Graph& graph, const std::vector<int>& stage_of_layer, const OwnKinds& own) {
-  const ValueFlow flow = value_flow(graph, stage_of_layer, own);
+PythonPackage package_of(const Graph& graph, const std::vector<int>& stage_of_layer, const OwnKinds& classes) {
+  const ValueFlow flow = value_flow(graph, stage_of_layer, classes);
   PythonPackage out;
   out.arch = graph.name.empty() ? "model" : graph.name;
   std::set<Leaf> read;

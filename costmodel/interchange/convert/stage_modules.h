@@ -28,6 +28,7 @@ namespace stagecraft::interchange {
 /// Throws std::invalid_argument naming the layer: a description that cannot be read, an unknown kind, inputs of a
 /// number or form that the kind does not take, an item that does not exist, data from a later stage; a stage that
 /// computes nothing.
-[[nodiscard]] PythonPackage package_of(const Graph& graph, const std::vector<int>& stage_of_layer, const OwnKinds& own);
+[[nodiscard]] PythonPackage package_of(const Graph& graph, const std::vector<int>& stage_of_layer,
+                                       const OwnKinds& classes);
 
 }  // namespace stagecraft::interchange

@@ -46,12 +46,12 @@ void add_leaves(const ValueFlow& flow, int layer, const ValueForm& form, const P
   for (std::size_t i = 0; i < form.items.size(); ++i) add_leaves(flow, layer, form.items[i], below(path, i), out);
 }
 
-class Builder {
+class FlowBuilder {
  public:
-  Builder(const Graph& graph, const std::vector<int>& stage_of_layer, const OwnKinds& own) : graph_(graph) {
+  FlowBuilder(const Graph& graph, const std::vector<int>& stage_of_layer, const OwnKinds& classes) : graph_(graph) {
     flow_.order = topological_order(graph);
     flow_.nodes.resize(graph.layers.size());
-    read_layers(stage_of_layer, own);
+    read_layers(stage_of_layer, classes);
     read_edges();
     name_nodes();
     for (const int layer : flow_.order) take_form(layer);
@@ -70,7 +70,7 @@ class Builder {
     throw std::invalid_argument(fmt::format("layer \"{}\": {}", id(layer), what));
   }
 
-  void read_layers(const std::vector<int>& stage_of_layer, const OwnKinds& own) {
+  void read_layers(const std::vector<int>& stage_of_layer, const OwnKinds& classes) {
     std::map<std::string, PythonCall> calls;  // networks repeat a few descriptions
     for (std::size_t i = 0; i < flow_.order.size(); ++i) {
       const int layer = flow_.order[i];
@@ -82,7 +82,7 @@ class Builder {
       auto known = calls.find(description);
       if (known == calls.end()) {
         try {
-          known = calls.emplace(description, layer_call(parse_description(description), own)).first;
+          known = calls.emplace(description, layer_call(parse_description(description), classes)).first;
         } catch (const std::invalid_argument& e) { refuse(layer, e.what()); }
       }
       n.call = known->second;
@@ -245,8 +245,8 @@ class Builder {
 
 }  // namespace
 
-ValueFlow value_flow(const Graph& graph, const std::vector<int>& stage_of_layer, const OwnKinds& own) {
-  return Builder(graph, stage_of_layer, own).flow();
+ValueFlow value_flow(const Graph& graph, const std::vector<int>& stage_of_layer, const OwnKinds& classes) {
+  return FlowBuilder(graph, stage_of_layer, classes).flow();
 }
 
 bool is_inline(const FlowNode& node) { return node.form.kind == Kind::Number || node.form.kind == Kind::Nothing; }

@@ -42,7 +42,7 @@ struct ValueFlow {
 
 /// The flow of `graph` with layer i in stage `stage_of_layer[i]`; see stage_modules.h for the names of values and the
 /// outputs of the model. Throws std::invalid_argument as package_of does.
-[[nodiscard]] ValueFlow value_flow(const Graph& graph, const std::vector<int>& stage_of_layer, const OwnKinds& own);
+[[nodiscard]] ValueFlow value_flow(const Graph& graph, const std::vector<int>& stage_of_layer, const OwnKinds& classes);
 
 /// True for a value that is made where it is read: None, or a number.
 [[nodiscard]] bool is_inline(const FlowNode& node);

@@ -47,7 +47,7 @@ std::string escaped(const std::string& text, std::size_t longest, std::size_t ba
 Seconds both_ways(const Layer& layer) { return layer.forward.median + layer.backward.median; }
 
 /// Runs of the list of layers that are drawn one below the other.
-struct Column {
+struct NodeColumn {
   int stage = -1;
   std::vector<int> layers;
 };
@@ -104,7 +104,7 @@ class GraphPicture {
     for (const auto& [stage, layers] : of_stage) {
       const std::size_t parts = (layers.size() + longest - 1) / longest;
       for (std::size_t p = 0; p < parts; ++p) {
-        Column& column = columns_.emplace_back();
+        NodeColumn& column = columns_.emplace_back();
         column.stage = stage;
         const auto begin = layers.begin() + static_cast<long>(layers.size() * p / parts);
         column.layers.assign(begin, layers.begin() + static_cast<long>(layers.size() * (p + 1) / parts));
@@ -216,7 +216,7 @@ class GraphPicture {
   void order_columns() {
     if (columns_.size() < 2) return;
     std::string tops;
-    for (const Column& column : columns_) tops += fmt::format(" n{};", column.layers.front());
+    for (const NodeColumn& column : columns_) tops += fmt::format(" n{};", column.layers.front());
     out_ += "  {rank=same;" + tops + "}\n";
     for (std::size_t c = 0; c + 1 < columns_.size(); ++c) {
       out_ += fmt::format("  n{} -> n{} [style=invis, weight=0];\n", columns_[c].layers.front(),
@@ -255,7 +255,7 @@ class GraphPicture {
   Bytes largest_;
   std::vector<int> stage_of_;
   std::vector<int> column_of_;
-  std::vector<Column> columns_;
+  std::vector<NodeColumn> columns_;
   std::string out_;
 };
 

@@ -71,7 +71,7 @@ std::string marker(std::size_t number, double x, double y, const std::string& ti
 }
 
 /// A logarithmic scale from `low` to `high` on both axes.
-struct Scale {
+struct ScatterScale {
   double low = 1;
   double high = 1;
   double part(double seconds) const { return std::log(seconds / low) / std::log(high / low); }
@@ -79,7 +79,7 @@ struct Scale {
   double y(Seconds time) const { return kTop + kSize * (1 - part(time.value)); }
 };
 
-Scale scale_of(const std::vector<ValidatedRun>& runs) {
+ScatterScale scale_of(const std::vector<ValidatedRun>& runs) {
   double low = std::numeric_limits<double>::infinity();
   double high = 0;
   const auto take = [&](Seconds time) {
@@ -95,7 +95,7 @@ Scale scale_of(const std::vector<ValidatedRun>& runs) {
 }
 
 /// 1, 2 and 5 times the powers of ten inside the scale.
-std::vector<double> ticks(const Scale& scale) {
+std::vector<double> ticks(const ScatterScale& scale) {
   std::vector<double> out;
   const int first = static_cast<int>(std::floor(std::log10(scale.low)));
   const int last = static_cast<int>(std::ceil(std::log10(scale.high)));
@@ -119,7 +119,7 @@ std::string text(double x, double y, const std::string& anchor, const std::strin
   return fmt::format("<text x=\"{:.2f}\" y=\"{:.2f}\" text-anchor=\"{}\"{}>{}</text>\n", x, y, anchor, more, words);
 }
 
-std::string axes(const Scale& scale) {
+std::string axes(const ScatterScale& scale) {
   std::string out;
   for (const double value : ticks(scale)) {
     const Seconds time(value);
@@ -150,7 +150,7 @@ std::string axes(const Scale& scale) {
 
 std::string scatter_picture(const Validation& validation) {
   if (validation.runs.empty()) throw std::invalid_argument("no runs to draw");
-  const Scale scale = scale_of(validation.runs);
+  const ScatterScale scale = scale_of(validation.runs);
   std::vector<std::string> models;
   for (const ValidatedRun& run : validation.runs) {
     if (std::find(models.begin(), models.end(), run.model) == models.end()) models.push_back(run.model);

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <protozero/pbf_builder.hpp>
 #include <set>
@@ -12,6 +11,7 @@
 #include <tuple>
 
 #include "costmodel/errors.h"
+#include "costmodel/format/cursor.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/memory.h"
@@ -33,9 +33,9 @@ enum class Node : protozero::pbf_tag_type {
   Attribute = 10
 };
 
-using Key = std::tuple<int, int, int, int>;  // kind, stage, microbatch, peer
+using TraceKey = std::tuple<int, int, int, int>;  // kind, stage, microbatch, peer
 
-Key key(const Action& a) { return {static_cast<int>(a.kind), a.stage, a.microbatch, a.peer}; }
+TraceKey key(const Action& a) { return {static_cast<int>(a.kind), a.stage, a.microbatch, a.peer}; }
 
 bool is_send(ActionKind kind) { return kind == ActionKind::SendActivation || kind == ActionKind::SendGradient; }
 bool is_receive(ActionKind kind) {
@@ -60,9 +60,9 @@ std::int64_t microseconds(Seconds time, const Span& span) {
 }
 
 /// Makes the nodes, rank by rank.
-class Builder {
+class TraceBuilder {
  public:
-  Builder(const Timeline& timeline, const BoundPlan& plan, const Graph& graph)
+  TraceBuilder(const Timeline& timeline, const BoundPlan& plan, const Graph& graph)
       : bound_(plan), plan_(plan.plan()), tied_(bytes_of_tied(graph, plan)), lists_(plan.action_lists()) {
     for (const auto& layers : layers_of_stages(graph, plan_)) {
       Bytes outputs;
@@ -104,7 +104,7 @@ class Builder {
 
  private:
   void build_step(int rank, int step) {
-    std::map<Key, const Span*>& spans = spans_[to_index(rank)][step];
+    std::map<TraceKey, const Span*>& spans = spans_[to_index(rank)][step];
     made_.clear();
     for (const Action& action : lists_[to_index(rank)]) {
       const auto it = spans.find(key(action));
@@ -214,10 +214,10 @@ class Builder {
   /// Those of a stage: over its replicas, then of each parameter that it shares over all its holders.
   std::vector<Sum> sums_of(int stage) const {
     std::vector<Sum> out;
-    Bytes own = parameters_[to_index(stage)];
-    for (const int parameter : bound_.shared(stage)) own -= tied_[to_index(parameter)];
+    Bytes untied_bytes = parameters_[to_index(stage)];
+    for (const int parameter : bound_.shared(stage)) untied_bytes -= tied_[to_index(parameter)];
     // ASTRA-sim reads group 0 as all ranks, so ours begin at 1.
-    if (bound_.replicas(stage) > 1) out.push_back({own, 1 + stage, bound_.ranks_of(stage)});
+    if (bound_.replicas(stage) > 1) out.push_back({untied_bytes, 1 + stage, bound_.ranks_of(stage)});
     for (const int parameter : bound_.shared(stage)) {
       const Bytes bytes = tied_[to_index(parameter)];
       if (bytes > Bytes(0))
@@ -251,12 +251,12 @@ class Builder {
   const std::vector<Bytes> tied_;  ///< bytes_of_tied
   const std::vector<std::vector<Action>> lists_;
   std::vector<Bytes> outputs_, parameters_;
-  std::vector<std::map<int, std::map<Key, const Span*>>> spans_;
+  std::vector<std::map<int, std::map<TraceKey, const Span*>>> spans_;
   std::vector<int> steps_;
   ChakraTrace trace_;
-  std::map<Key, std::vector<std::uint64_t>> made_;  ///< nodes of this rank and step
-  std::optional<std::uint64_t> computed_;           ///< the rank's last computation
-  std::map<int, std::uint64_t> updated_;            ///< by stage, the last update
+  std::map<TraceKey, std::vector<std::uint64_t>> made_;  ///< nodes of this rank and step
+  std::optional<std::uint64_t> computed_;                ///< the rank's last computation
+  std::map<int, std::uint64_t> updated_;                 ///< by stage, the last update
 };
 
 using AttributeWriter = protozero::pbf_builder<Attribute>;
@@ -319,7 +319,7 @@ std::string encode(const ChakraNode& node) {
 }  // namespace
 
 ChakraTrace chakra_trace(const Timeline& timeline, const BoundPlan& plan, const Graph& graph) {
-  return Builder(timeline, plan, graph).build();
+  return TraceBuilder(timeline, plan, graph).build();
 }
 
 std::string chakra_bytes(const std::vector<ChakraNode>& nodes, const std::string& title) {
@@ -336,7 +336,7 @@ std::string chakra_bytes(const std::vector<ChakraNode>& nodes, const std::string
 }
 
 std::string chakra_groups_json(const ChakraTrace& trace) {
-  nlohmann::ordered_json out = nlohmann::ordered_json::object();
+  format::Json out = format::Json::object();
   for (const auto& [group, ranks] : trace.groups) out[std::to_string(group)] = ranks;
   return out.dump() + "\n";
 }

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "costmodel/format/trace_events.h"
 #include "costmodel/index.h"
-#include "costmodel/interchange/traces/trace_events.h"
 
 namespace stagecraft::interchange {
 namespace {
@@ -44,7 +44,7 @@ const char* colour_of(ActionKind kind) {
 }  // namespace
 
 std::string chrome_trace(const Timeline& timeline, const std::string& title) {
-  TraceEvents events(title, "ms");
+  format::TraceEvents events(title, "ms");
   for (int rank = 0; rank < timeline.ranks; ++rank) {
     const int stage = rank < to_int(timeline.stage_of_rank.size()) ? timeline.stage_of_rank[to_index(rank)] : -1;
     events.name_process(rank, fmt::format("rank {} (stage {})", rank, stage));

@@ -50,7 +50,7 @@ std::string record(const std::string& event) {
 std::uint32_t crc32c(std::string_view bytes) {
   static constexpr std::array<std::uint32_t, 256> kTable = crc_table();
   std::uint32_t crc = 0xFFFFFFFF;
-  for (const char each : bytes) crc = (crc >> 8) ^ kTable[(crc ^ static_cast<unsigned char>(each)) & 0xFF];
+  for (const char character : bytes) crc = (crc >> 8) ^ kTable[(crc ^ static_cast<unsigned char>(character)) & 0xFF];
   return crc ^ 0xFFFFFFFF;
 }
 

@@ -1,4 +1,4 @@
-#include "executor/channel/channel_nccl.h"
+#include "executor/channel/nccl/channel_nccl.h"
 
 #include "costmodel/errors.h"
 #include "executor/meeting/launch_info.h"

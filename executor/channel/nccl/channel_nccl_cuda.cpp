@@ -17,7 +17,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "executor/channel/channel_checks.h"
-#include "executor/channel/channel_nccl.h"
+#include "executor/channel/nccl/channel_nccl.h"
 #include "executor/channel/nccl/nccl_lanes.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
@@ -78,7 +78,7 @@ class NcclChannel : public Channel {
     }
     const auto operation = enqueue(
         *lane, "send", tags.front(), [&](auto& memory) { memory.assign(tensors.begin(), tensors.end()); },
-        [&](NcclOperation& own) { lanes_.order_after_compute(*lane, own); },
+        [&](NcclOperation& begun) { lanes_.order_after_compute(*lane, begun); },
         [&] {
           for (const at::Tensor& tensor : tensors) NcclLanes::send(*lane, tensor);
         });
@@ -122,20 +122,21 @@ class NcclChannel : public Channel {
 
   std::unique_ptr<Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
                                              int tag) override {
-    const auto found = std::ranges::find_if(
-        reductions_, [&](const auto& each) { return each.second == tag && each.first->plan.ranks == members; });
+    const auto found = std::ranges::find_if(reductions_, [&](const auto& reduction) {
+      return reduction.second == tag && reduction.first->plan.ranks == members;
+    });
     if (found == reductions_.end()) return control_->start_all_reduce(values, members, tag);
     check_reducible(*this, values, members, tag);
     check_device(values);
     if (members.size() == 1) return start_ordered_all_reduce(*this, values, members, tag);
-    const at::Tensor own = values.detach().view({-1});
-    at::Tensor gathered = lanes_.room_to_gather(own, members.size());
+    const at::Tensor flat = values.detach().view({-1});
+    at::Tensor gathered = lanes_.room_to_gather(flat, members.size());
     NcclLane& lane = *found->first;
     auto operation = enqueue(
-        lane, "all-reduce", tag, [&](auto& memory) { memory = {own, gathered}; },
+        lane, "all-reduce", tag, [&](auto& memory) { memory = {flat, gathered}; },
         [&](NcclOperation& own_operation) { lanes_.order_after_compute(lane, own_operation); },
-        [&] { NcclLanes::reduce(lane, own, gathered); });
-    return std::make_unique<NcclReducing>(line_, std::move(operation), own, std::move(gathered));
+        [&] { NcclLanes::reduce(lane, flat, gathered); });
+    return std::make_unique<NcclReducing>(line_, std::move(operation), flat, std::move(gathered));
   }
 
   Activity& activity() override { return control_->activity(); }

@@ -1,6 +1,5 @@
 #include "executor/channel/channel_gloo.h"
-#include "executor/channel/channel_nccl.h"
-#include "executor/channel/channels.h"
+#include "executor/channel/nccl/channel_nccl.h"
 
 namespace stagecraft::channel {
 namespace {

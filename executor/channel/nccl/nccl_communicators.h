@@ -30,7 +30,7 @@ enum class NcclUse { Edge, Reduction };
 inline void abort_together(const std::vector<ncclComm_t>& idle, const std::vector<ncclComm_t>& busy = {}) noexcept {
   (void)ncclGroupStart();
   for (const auto* list : {&idle, &busy}) {
-    for (const ncclComm_t each : *list) (void)ncclCommAbort(each);
+    for (const ncclComm_t communicator : *list) (void)ncclCommAbort(communicator);
   }
   (void)ncclGroupEnd();
 }

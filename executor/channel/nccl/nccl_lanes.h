@@ -14,7 +14,7 @@
 
 #include "costmodel/index.h"
 #include "executor/channel/channel_checks.h"
-#include "executor/channel/channel_nccl.h"
+#include "executor/channel/nccl/channel_nccl.h"
 #include "executor/channel/nccl/nccl_communicators.h"
 #include "executor/channel/nccl/nccl_transfers.h"
 
@@ -67,7 +67,8 @@ class NcclLanes {
       const std::lock_guard lock(lane.mutex);
       lane.reap();
       // A caller that still holds one may query its event.
-      const auto unused = std::ranges::find_if(lane.idle, [](const auto& each) { return each.use_count() == 1; });
+      const auto unused =
+          std::ranges::find_if(lane.idle, [](const auto& candidate) { return candidate.use_count() == 1; });
       if (unused == lane.idle.end()) {
         operation = std::make_shared<NcclOperation>();
       } else {
@@ -116,24 +117,24 @@ class NcclLanes {
         "ncclRecv");
   }
   /// Enqueues the sum of `own` over the lane's members, or their values into `gathered` if it is defined.
-  static void reduce(NcclLane& lane, const at::Tensor& own, const at::Tensor& gathered) {
-    const auto count = to_index(own.numel());
+  static void reduce(NcclLane& lane, const at::Tensor& values, const at::Tensor& gathered) {
+    const auto count = to_index(values.numel());
     if (count == 0) return;
     if (gathered.defined()) {
-      device::check(ncclAllGather(own.const_data_ptr(), gathered.data_ptr(), count, ncclFloat, lane.communicator.get(),
-                                  lane.stream.get()),
+      device::check(ncclAllGather(values.const_data_ptr(), gathered.data_ptr(), count, ncclFloat,
+                                  lane.communicator.get(), lane.stream.get()),
                     "ncclAllGather");
     } else {
-      device::check(ncclAllReduce(own.const_data_ptr(), own.data_ptr(), count, ncclFloat, ncclSum,
+      device::check(ncclAllReduce(values.const_data_ptr(), values.data_ptr(), count, ncclFloat, ncclSum,
                                   lane.communicator.get(), lane.stream.get()),
                     "ncclAllReduce");
     }
   }
 
   /// Undefined if NCCL sums.
-  [[nodiscard]] at::Tensor room_to_gather(const at::Tensor& own, std::size_t members) const {
+  [[nodiscard]] at::Tensor room_to_gather(const at::Tensor& values, std::size_t members) const {
     if (!options_.deterministic || members <= 2) return {};
-    return at::empty({static_cast<std::int64_t>(members), own.numel()}, own.options());
+    return at::empty({static_cast<std::int64_t>(members), values.numel()}, values.options());
   }
 
   std::shared_ptr<NcclPool> pool_of(NcclLane& lane, int tag) const {
@@ -147,7 +148,7 @@ class NcclLanes {
     {
       const std::lock_guard lock(pool->mutex);
       const auto fits =
-          std::ranges::find_if(pool->idle, [&](const auto& each) { return same_spec(spec, each->memory); });
+          std::ranges::find_if(pool->idle, [&](const auto& slot) { return same_spec(spec, slot->memory); });
       if (fits != pool->idle.end()) {
         TakenSlot slot(fits->release(), AbandonSlot{pool});
         *fits = std::move(pool->idle.back());

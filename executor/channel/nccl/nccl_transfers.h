@@ -66,12 +66,12 @@ struct NcclPool {
   /// The thread that drops the last reference returns the slot, after all readers are enqueued. Another thread computes
   /// on another stream, so the slot knows the readers' one.
   static void give_back(const std::shared_ptr<NcclPool>& pool, Slot* slot) noexcept {
-    std::unique_ptr<Slot> own(slot);
+    std::unique_ptr<Slot> returned(slot);
     try {
       const CurrentGpu guard(pool->device);
-      device::check(cudaEventRecord(own->free.get(), own->reader), "cudaEventRecord");
+      device::check(cudaEventRecord(returned->free.get(), returned->reader), "cudaEventRecord");
       const std::lock_guard lock(pool->mutex);
-      pool->idle.push_back(std::move(own));
+      pool->idle.push_back(std::move(returned));
     } catch (const std::exception&) {  // the device is lost: the memory is not reused
     }
   }

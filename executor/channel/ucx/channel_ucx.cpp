@@ -1,4 +1,4 @@
-#include "executor/channel/channel_ucx.h"
+#include "executor/channel/ucx/channel_ucx.h"
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
@@ -253,7 +253,7 @@ std::string first_line(const std::exception& error) {
 
 std::string hexadecimal(const std::string& bytes) {
   std::string out;
-  for (const char each : bytes) out += fmt::format("{:02x}", static_cast<unsigned char>(each));
+  for (const char byte : bytes) out += fmt::format("{:02x}", static_cast<unsigned char>(byte));
   return out;
 }
 
@@ -356,7 +356,7 @@ std::unique_ptr<Channel> make_ucx_channel(const meeting::LaunchInfo& launch, std
   setup.aborted_elsewhere = [store]() -> std::string {
     try {
       if (store->check({kAbortKey})) return meeting::printable(store->get_to_str(kAbortKey));
-    } catch (const std::exception&) {  // the meeting point has disappeared, which others notice
+    } catch (const std::exception&) {  // the rendezvous server has disappeared, which others notice
     }
     return "";
   };

@@ -1,5 +1,5 @@
 #include "costmodel/errors.h"
-#include "executor/channel/channel_ucx.h"
+#include "executor/channel/ucx/channel_ucx.h"
 
 namespace stagecraft::channel {
 

@@ -32,7 +32,7 @@ std::int64_t ucx_scratch_values(std::int64_t values, std::int64_t members) {
 }
 
 at::Tensor UcxScratch::take(std::int64_t values) {
-  const auto fits = std::ranges::find_if(free_, [&](const at::Tensor& each) { return each.numel() >= values; });
+  const auto fits = std::ranges::find_if(free_, [&](const at::Tensor& buffer) { return buffer.numel() >= values; });
   if (fits == free_.end()) return at::empty({values}, at::kFloat);
   at::Tensor out = std::move(*fits);
   free_.erase(fits);
@@ -131,14 +131,14 @@ void UcxAllReduce::post_receives() {
 }
 
 void UcxAllReduce::sum_segment(std::int64_t segment) {
-  const at::Tensor own = part(mine_, segment);
-  auto* const out = own.data_ptr<float>();
+  const at::Tensor piece = part(mine_, segment);
+  auto* const out = piece.data_ptr<float>();
   std::vector<const float*> in;  // by member
   for (std::size_t i = 0; i < peers_.size(); ++i) in.push_back(scratch_of(i, segment).const_data_ptr<float>());
   in.insert(in.begin() + mine_, out);
   constexpr std::int64_t kBlock = 2048;  // stays in the first-level cache
   float sum[kBlock];
-  for (std::int64_t at = 0, n = own.numel(); at < n; at += kBlock) {
+  for (std::int64_t at = 0, n = piece.numel(); at < n; at += kBlock) {
     const std::int64_t count = std::min(kBlock, n - at);
     const float* const first = in[0] + at;
     const float* const second = in[1] + at;
@@ -150,7 +150,7 @@ void UcxAllReduce::sum_segment(std::int64_t segment) {
     std::copy_n(sum, count, out + at);
   }
   for (const PeerProgress& peer : peers_) {
-    sends_.emplace_back(peer.edge.rank, line_->send(own, peer.edge.rank, tag_, UcxKind::Sum,
+    sends_.emplace_back(peer.edge.rank, line_->send(piece, peer.edge.rank, tag_, UcxKind::Sum,
                                                     static_cast<std::uint64_t>(peer.edge.count_out)));
   }
 }

@@ -1,5 +1,4 @@
-#include "executor/channel/channel_ucx.h"
-#include "executor/channel/channels.h"
+#include "executor/channel/ucx/channel_ucx.h"
 
 namespace stagecraft::channel {
 

@@ -39,15 +39,15 @@ std::vector<std::pair<std::string, std::string>> interfaces() {
   if (getifaddrs(&list) != 0) return {};
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owned(list, freeifaddrs);
   std::vector<std::pair<std::string, std::string>> out;
-  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr == nullptr) continue;
-    const bool v4 = each->ifa_addr->sa_family == AF_INET;
-    if (!v4 && each->ifa_addr->sa_family != AF_INET6) continue;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr) continue;
+    const bool v4 = entry->ifa_addr->sa_family == AF_INET;
+    if (!v4 && entry->ifa_addr->sa_family != AF_INET6) continue;
     char text[NI_MAXHOST];
     const socklen_t size = v4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    if (getnameinfo(each->ifa_addr, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0) continue;
+    if (getnameinfo(entry->ifa_addr, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0) continue;
     const std::string address(text);
-    out.emplace_back(each->ifa_name, address.substr(0, address.find('%')));  // "fe80::1%eth0"
+    out.emplace_back(entry->ifa_name, address.substr(0, address.find('%')));  // "fe80::1%eth0"
   }
   return out;
 }
@@ -66,8 +66,8 @@ std::string memory_domain() {
 }
 
 std::string interface_of(const std::string& address) {
-  for (const auto& [name, own] : interfaces()) {
-    if (own == address) return name;
+  for (const auto& [name, known] : interfaces()) {
+    if (known == address) return name;
   }
   return "";
 }

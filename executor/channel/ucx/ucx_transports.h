@@ -24,7 +24,7 @@ namespace stagecraft::channel {
 /// What the choice of transports is based on.
 struct UcxSurroundings {
   std::vector<std::string> domains{};          ///< memory_domain of every rank
-  std::string interface{};                     ///< towards the meeting point
+  std::string interface{};                     ///< towards the rendezvous server
   std::vector<std::string> rdma_ports{};       ///< active_rdma_ports
   std::optional<std::string> given_tls{};      ///< UCX_TLS of the environment
   std::optional<std::string> given_devices{};  ///< UCX_NET_DEVICES of the environment

@@ -156,7 +156,7 @@ UcxWorker::~UcxWorker() {
     wake();
     thread_.join();
   }
-  for (const Watched& each : watched_) close(each.descriptor);
+  for (const Watched& watched : watched_) close(watched.descriptor);
   const UcxSilence silence;  // after an abort, messages that nobody received are no surprise
   if (!close_endpoints()) return;
   ucx_.worker_destroy(worker_);
@@ -164,9 +164,9 @@ UcxWorker::~UcxWorker() {
 }
 
 void UcxWorker::drop_ended() {
-  std::erase_if(left_behind_, [&](const Abandoned& each) {
-    if (ucx_.request_status(each.request) == UCS_INPROGRESS) return false;
-    ucx_.request_free(each.request);
+  std::erase_if(left_behind_, [&](const Abandoned& abandoned) {
+    if (ucx_.request_status(abandoned.request) == UCS_INPROGRESS) return false;
+    ucx_.request_free(abandoned.request);
     return true;
   });
 }
@@ -235,7 +235,7 @@ void UcxWorker::watch(int peer, int process) {
 
 void UcxWorker::sleep(std::unique_lock<std::recursive_mutex>& lock, std::chrono::milliseconds longest) {
   std::vector<pollfd> events{{events_, POLLIN, 0}};
-  for (const Watched& each : watched_) events.push_back({each.descriptor, POLLIN, 0});
+  for (const Watched& watched : watched_) events.push_back({watched.descriptor, POLLIN, 0});
   lock.unlock();
   const int count = poll(events.data(), events.size(), static_cast<int>(longest.count()));
   lock.lock();

@@ -53,8 +53,8 @@ std::optional<Seconds> busy_time(const std::string& stat, double ticks_per_secon
     words >> name;
     if (!name.starts_with("cpu") || name == "cpu" || !processors.contains(std::atoi(name.c_str() + 3))) continue;
     std::array<double, 8> ticks{};  // user, nice, system, idle, iowait, irq, softirq, steal; user includes guests
-    for (double& each : ticks) {
-      if (!(words >> each)) return std::nullopt;
+    for (double& count : ticks) {
+      if (!(words >> count)) return std::nullopt;
     }
     const auto [user, nice, system, idle, iowait, irq, softirq, steal] = ticks;
     busy += user + nice + system + irq + softirq + steal;

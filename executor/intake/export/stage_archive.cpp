@@ -41,17 +41,26 @@ format::Json read_document(const Pt2Archive& archive, const std::string& name, f
 
 format::Json tensor_argument(const std::string& name) { return {{"as_tensor", {{"name", name}}}}; }
 
-/// torch.utils._pytree's text for `leaves` tensors in a tuple, or for the arguments of a function that takes them.
-std::string tuple_spec(std::size_t leaves) {
-  std::string out;
-  for (std::size_t i = 0; i < leaves; ++i)
-    out += std::string(i == 0 ? "" : ", ") + R"({"type": null, "context": null, "children_spec": []})";
-  return R"({"type": "builtins.tuple", "context": "null", "children_spec": [)" + out + "]}";
+/// A node of torch.utils._pytree's trees. Its context is JSON in a string.
+format::Json tree(const char* type, const char* context, format::Json children) {
+  return {{"type", type}, {"context", context}, {"children_spec", std::move(children)}};
 }
-std::string result_spec(std::size_t leaves) { return "[1, " + tuple_spec(leaves) + "]"; }
+
+/// `leaves` tensors in a tuple.
+format::Json tuple_of(std::size_t leaves) {
+  const format::Json leaf{{"type", nullptr}, {"context", nullptr}, {"children_spec", format::Json::array()}};
+  return tree("builtins.tuple", "null", std::vector<format::Json>(leaves, leaf));
+}
+
+/// The text of a tree, after the version of its format.
+std::string tree_spec(format::Json root) { return format::Json::array({1, std::move(root)}).dump(); }
+
+std::string result_spec(std::size_t leaves) { return tree_spec(tuple_of(leaves)); }
+
+/// Of the arguments of a call: a tuple of the positional ones, and a dictionary of those by name.
 std::string call_spec(std::size_t leaves) {
-  return R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [)" + tuple_spec(leaves) +
-         R"(, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
+  const format::Json by_name = tree("builtins.dict", "[]", format::Json::array());
+  return tree_spec(tree("builtins.tuple", "null", format::Json::array({tuple_of(leaves), by_name})));
 }
 
 /// Names "x" of all L['x'] in a guard.
@@ -117,14 +126,14 @@ class StageDocument {
   }
 
   void add_inputs() {
-    std::set<std::string> held;
-    for (const int v : stage_.held) held.insert(name(v));
+    std::set<std::string> stored;
+    for (const int v : stage_.tensors) stored.insert(name(v));
     const format::Json& specs = whole_.at("graph_module").at("signature").at("input_specs");
     for (std::size_t i = 0; i < old_.at("inputs").size(); ++i) {
       const format::Json& input = old_.at("inputs").at(i);
       if (!input.contains("as_tensor")) continue;
       const std::string value = input.at("as_tensor").at("name").get<std::string>();
-      if (held.contains(value)) add_input(value, specs.at(i));
+      if (stored.contains(value)) add_input(value, specs.at(i));
     }
     for (const auto* const values : {&stage_.received, &stage_.inputs}) {
       for (const int v : *values) {
@@ -173,7 +182,7 @@ class StageDocument {
       if (value.number) out.merge(symbols_of(*value.number));
       if (!value.meta) return;
       for (const auto* const list : {&value.meta->sizes, &value.meta->strides}) {
-        for (const SizeExpression& each : *list) out.merge(symbols_of(each));
+        for (const SizeExpression& size : *list) out.merge(symbols_of(size));
       }
     };
     for (const auto* const values : {&stage_.received, &stage_.inputs}) std::ranges::for_each(*values, add);
@@ -273,7 +282,7 @@ format::Json subset(const format::Json& whole, const std::set<std::string>& name
 std::set<std::string> held_names(const Pt2Archive& archive, const StageGraph& stage) {
   std::set<std::string> out;
   for (const ProgramInput& input : archive.program.inputs) {
-    if (std::ranges::find(stage.held, input.value.index) != stage.held.end()) out.insert(input.name);
+    if (std::ranges::find(stage.tensors, input.value.index) != stage.tensors.end()) out.insert(input.name);
   }
   return out;
 }
@@ -355,13 +364,13 @@ std::string StageArchives::notes(const StageGraph& stage) const {
   if (const auto it = out.find("batch_symbol"); it != out.end() && it->is_string()) {
     if (!symbols.contains(it->get<std::string>())) out.erase(it);
   }
-  const std::set<std::string> held = held_names(archive_, stage);
+  const std::set<std::string> stored = held_names(archive_, stage);
   format::Json tied = format::Json::array();
   for (const format::Json& group : out.value("tied", format::Json::array())) {
-    format::Json own = format::Json::array();
-    std::ranges::copy_if(group, std::back_inserter(own),
-                         [&](const format::Json& name) { return held.contains(name.get<std::string>()); });
-    if (own.size() > 1) tied.push_back(own);
+    format::Json here = format::Json::array();
+    std::ranges::copy_if(group, std::back_inserter(here),
+                         [&](const format::Json& name) { return stored.contains(name.get<std::string>()); });
+    if (here.size() > 1) tied.push_back(here);
   }
   out["tied"] = tied;
   out.erase("loss_output");

@@ -41,7 +41,7 @@ class Cutter {
 
   /// Collects what one stage needs.
   struct Needs {
-    std::set<int> nodes, received, inputs, held, numbers;
+    std::set<int> nodes, received, inputs, tensors, numbers;
     std::map<int, SizeSource> sizes;
   };
 
@@ -67,7 +67,7 @@ class Cutter {
     out.nodes.assign(needs.nodes.begin(), needs.nodes.end());
     out.received.assign(needs.received.begin(), needs.received.end());
     out.inputs.assign(needs.inputs.begin(), needs.inputs.end());
-    out.held.assign(needs.held.begin(), needs.held.end());
+    out.tensors.assign(needs.tensors.begin(), needs.tensors.end());
     for (const auto& [number, source] : needs.sizes) out.sizes.push_back(source);
     find_copied(out);
   }
@@ -86,7 +86,7 @@ class Cutter {
       case Origin::Node:
         break;
       default:
-        needs.held.insert(v);
+        needs.tensors.insert(v);
         return {};
     }
     if (shared_.contains(read.source)) return shared_nodes_for(graph_, grouping_, v);
@@ -111,7 +111,7 @@ class Cutter {
       case Origin::Input:
         return needs.inputs.contains(v);
       default:
-        return needs.held.contains(v);
+        return needs.tensors.contains(v);
     }
   }
 
@@ -144,10 +144,10 @@ class Cutter {
     const auto tells = [&](const SizeExpression& extent) {
       return symbols_of(extent) == symbols && solve(extent, evaluate(extent, {{*symbols.begin(), 1}}));
     };
-    std::vector<int> own(needs.received.begin(), needs.received.end());
-    own.insert(own.end(), needs.inputs.begin(), needs.inputs.end());
-    if (const auto found = find_extent(own, number, same)) return *found;
-    if (const auto found = find_extent(own, number, tells)) return *found;
+    std::vector<int> tensors(needs.received.begin(), needs.received.end());
+    tensors.insert(tensors.end(), needs.inputs.begin(), needs.inputs.end());
+    if (const auto found = find_extent(tensors, number, same)) return *found;
+    if (const auto found = find_extent(tensors, number, tells)) return *found;
     std::vector<int> inputs;
     for (std::size_t v = 0; v < graph_.values.size(); ++v) {
       if (graph_.values[v].origin == Origin::Input) inputs.push_back(to_int(v));
@@ -188,18 +188,18 @@ class Cutter {
   }
 
   void place_unread() {
-    std::set<int> held;
-    for (const StageGraph& stage : stages_) held.insert(stage.held.begin(), stage.held.end());
+    std::set<int> placed;
+    for (const StageGraph& stage : stages_) placed.insert(stage.tensors.begin(), stage.tensors.end());
     for (std::size_t i = 0; i < graph_.values.size(); ++i) {
       const int v = to_int(i);
       const Origin origin = value(v).origin;
-      if ((origin != Origin::Parameter && origin != Origin::Buffer) || held.contains(v)) continue;
+      if ((origin != Origin::Parameter && origin != Origin::Buffer) || placed.contains(v)) continue;
       const auto tied = std::ranges::find_if(stages_, [&](const StageGraph& stage) {
-        return std::ranges::any_of(stage.held, [&](int other) {
+        return std::ranges::any_of(stage.tensors, [&](int other) {
           return value(other).origin == origin && value(other).source == value(v).source;
         });
       });
-      std::vector<int>& place = tied == stages_.end() ? stages_.back().held : tied->held;
+      std::vector<int>& place = tied == stages_.end() ? stages_.back().tensors : tied->tensors;
       place.insert(std::ranges::upper_bound(place, v), v);
     }
   }

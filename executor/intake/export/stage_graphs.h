@@ -21,7 +21,7 @@ struct StageGraph {
   std::vector<int> nodes;         ///< ascending; shared ones are in every stage that needs them
   std::vector<int> received;      ///< that earlier stages compute
   std::vector<int> inputs;        ///< inputs of the model
-  std::vector<int> held;          ///< parameters, buffers and constants
+  std::vector<int> tensors;       ///< parameters, buffers and constants
   std::vector<int> outputs;       ///< that later stages receive; in the stage that computes it, the loss last
   std::vector<int> copied;        ///< of received and inputs: values that nodes write in place; they are copied
   std::vector<SizeSource> sizes;  ///< by number

@@ -97,15 +97,15 @@ std::vector<std::vector<interchange::StageParameter>> tied_parameters(const Conv
   std::vector<StoredTensor> tensors;
   for (const ProgramInput& input : source.archive.program.inputs) {
     if (input.kind != ProgramInput::Kind::Parameter) continue;
-    const StoredTensor& own = source.archive.tensors.at(input.name);
-    const auto group = to_index(std::ranges::find(tensors, own) - tensors.begin());
+    const StoredTensor& tensor = source.archive.tensors.at(input.name);
+    const auto group = to_index(std::ranges::find(tensors, tensor) - tensors.begin());
     if (group == tensors.size()) {
-      tensors.push_back(own);
+      tensors.push_back(tensor);
       out.emplace_back();
     }
     for (std::size_t s = 0; s < source.stages.size(); ++s) {
-      const std::vector<int>& held = source.stages[s].held;
-      if (std::ranges::find(held, input.value.index) != held.end()) out[group].push_back({to_int(s), input.name});
+      const std::vector<int>& stored = source.stages[s].tensors;
+      if (std::ranges::find(stored, input.value.index) != stored.end()) out[group].push_back({to_int(s), input.name});
     }
   }
   std::erase_if(out, [](const auto& group) { return group.size() < 2; });

@@ -41,7 +41,7 @@ int first_of_memory(std::span<const NodeEffects> nodes, int value, std::size_t v
   MemorySets memory = memory_of(nodes, values);
   std::vector<bool> given(values);
   for (const NodeEffects& node : nodes) {
-    for (const int each : node.gives) given[to_index(each)] = true;
+    for (const int result : node.gives) given[to_index(result)] = true;
   }
   for (std::size_t v = 0; v < values; ++v) {
     if (!given[v] && memory.of(to_int(v)) == memory.of(value)) return to_int(v);

@@ -65,7 +65,7 @@ ProgramBlock read_block(const format::Cursor& at, const ProgramScope& scope) {
   out.name = fields.required("node").text();
   out.target = fields.required("target").text();
   out.arguments =
-      fields.required("inputs").list([&](const format::Cursor& each) { return read_node_argument(each, scope); });
+      fields.required("inputs").list([&](const format::Cursor& input) { return read_node_argument(input, scope); });
   (void)fields.required("graph");
   fields.done();
   return out;
@@ -83,7 +83,8 @@ ProgramNode read_node(const format::Cursor& at, std::size_t number, ProgramScope
     if (stack != metadata->value().end()) out.modules = read_module_stack(metadata->inside(*stack));
     const auto blocks = metadata->value().find(kBlocksKey);
     if (blocks != metadata->value().end())
-      out.blocks = metadata->inside(*blocks).list([&](const format::Cursor& each) { return read_block(each, scope); });
+      out.blocks =
+          metadata->inside(*blocks).list([&](const format::Cursor& block) { return read_block(block, scope); });
   }
   (void)fields.optional("is_hop_single_tensor_return");
   const format::Cursor inputs = fields.required("inputs").under(describe(out.name, out.target, out.modules));
@@ -213,7 +214,7 @@ void check_versions(format::Fields& fields) {
   if (const std::int64_t found = read_int(major); found != kMajor)
     major.fail(fmt::format("found major version {}, expected {}: export with PyTorch 2.11", found, kMajor));
   const format::Cursor verifiers = fields.required("verifiers");
-  const auto found = verifiers.list([](const format::Cursor& each) { return each.text(); });
+  const auto found = verifiers.list([](const format::Cursor& verifier) { return verifier.text(); });
   if (found != std::vector<std::string>{"TRAINING"})
     verifiers.fail_type("[\"TRAINING\"], a program from torch.export.export, without run_decompositions()");
 }

@@ -36,7 +36,7 @@ std::vector<format::Json> each_of(const format::Json& argument) {
 std::vector<format::Json> each_of_list(const format::Json& arguments) {
   std::vector<format::Json> out;
   for (const format::Json& argument : arguments) {
-    for (format::Json& each : each_of(argument)) out.push_back(std::move(each));
+    for (format::Json& single : each_of(argument)) out.push_back(std::move(single));
   }
   return out;
 }
@@ -61,8 +61,8 @@ void visit_reads(const format::Json& argument, Visit&& visit) {
       }
       continue;
     }
-    for (const format::Json& each : each_of(argument)) {
-      if (const std::string name = name_in(each); !name.empty()) visit(name);
+    for (const format::Json& single : each_of(argument)) {
+      if (const std::string name = name_in(single); !name.empty()) visit(name);
     }
   }
 }
@@ -91,7 +91,7 @@ std::optional<std::size_t> graph_position(const format::Json& node) {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const format::Json& argument = inputs[i].at("arg");
     if (found) {
-      for (format::Json& each : each_of(argument)) operands.push_back(std::move(each));
+      for (format::Json& single : each_of(argument)) operands.push_back(std::move(single));
     } else if (argument.contains("as_graph")) {
       found = i;
     } else if (!reads_of({{"inputs", format::Json::array({inputs[i]})}}).empty()) {
@@ -162,15 +162,15 @@ class Flattener {
   void open(const format::Json& node, std::size_t position, format::Json blocks) {
     const std::string name = node.at("name").get<std::string>();
     const format::Json& inputs = node.at("inputs");
-    const format::Json& held = inputs[position].at("arg").at("as_graph");
-    const format::Json& inner = held.at("graph");
+    const format::Json& graph = inputs[position].at("arg").at("as_graph");
+    const format::Json& inner = graph.at("graph");
     format::Json before = format::Json::array();
     format::Json operands = format::Json::array();
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (i != position) (i < position ? before : operands).push_back(i < position ? inputs[i] : inputs[i].at("arg"));
     }
     blocks.push_back(
-        {{"node", name}, {"target", node.at("target")}, {"inputs", before}, {"graph", held.value("name", "submod")}});
+        {{"node", name}, {"target", node.at("target")}, {"inputs", before}, {"graph", graph.value("name", "submod")}});
 
     ReplacedValues names;
     const std::vector<format::Json> given = each_of_list(operands);
@@ -184,8 +184,8 @@ class Flattener {
       if (name_in(results[i]).empty()) continue;
       if (value.empty() || !names.emplace(value, results[i]).second) again.push_back(i);
     }
-    for (const format::Json& each : inner.at("nodes")) {
-      for (const std::string& value : made_by(each)) add_value(inner, value, name, names);
+    for (const format::Json& inner_node : inner.at("nodes")) {
+      for (const std::string& value : made_by(inner_node)) add_value(inner, value, name, names);
     }
     add(inner.at("nodes"), names, name + ".", blocks);
     // An operand, or a value that is already another result.
@@ -338,7 +338,7 @@ class Restorer {
     inner["custom_obj_values"] = format::Json::object();
     graph_argument["graph"] = std::move(inner);
     inputs.push_back({{"name", ""}, {"arg", {{"as_graph", std::move(graph_argument)}}}, {"kind", 1}});
-    for (format::Json& each : given) inputs.push_back(std::move(each));
+    for (format::Json& input : given) inputs.push_back(std::move(input));
 
     const std::string whole = block.at("node").get<std::string>();
     out.push_back({{"target", block.at("target")},

@@ -65,8 +65,8 @@ class GuardParser {
 
   std::optional<SizeExpression> side() { return sum(1); }
   std::string_view relation() {
-    for (const std::string_view each : {" == ", " != ", " <= ", " >= ", " < ", " > "}) {
-      if (take(text_, each)) return each.substr(1, each.size() - 2);
+    for (const std::string_view word : {" == ", " != ", " <= ", " >= ", " < ", " > "}) {
+      if (take(text_, word)) return word.substr(1, word.size() - 2);
     }
     return {};
   }
@@ -204,9 +204,9 @@ bool is_implied(std::string_view guard, const InputSizes& sizes, const ExportedP
     if (range == program.ranges.end() || range->second.first < 0) return false;
     tried = {std::max<std::int64_t>(range->second.first, 0), range->second.second};
   }
-  const std::int64_t each = parts_of(*left) + parts_of(*right);
-  if (tried.second - tried.first >= evaluations / each) return false;
-  evaluations -= (tried.second - tried.first + 1) * each;
+  const std::int64_t cost = parts_of(*left) + parts_of(*right);
+  if (tried.second - tried.first >= evaluations / cost) return false;
+  evaluations -= (tried.second - tried.first + 1) * cost;
   try {
     for (std::int64_t value = tried.first; value <= tried.second; ++value) {
       const Symbols values{{symbol, value}};

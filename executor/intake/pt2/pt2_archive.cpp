@@ -89,9 +89,9 @@ std::string find_model(const Records& records) {
 
 std::vector<std::int64_t> numbers(const format::Cursor& at, const std::vector<SizeExpression>& expressions) {
   std::vector<std::int64_t> out;
-  for (const SizeExpression& each : expressions) {
-    const auto value = constant_value(each);
-    if (!value || *value < 0) at.fail("found " + to_string(each) + ", expected a number of at least 0");
+  for (const SizeExpression& expression : expressions) {
+    const auto value = constant_value(expression);
+    if (!value || *value < 0) at.fail("found " + to_string(expression) + ", expected a number of at least 0");
     out.push_back(*value);
   }
   return out;

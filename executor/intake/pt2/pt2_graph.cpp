@@ -32,8 +32,8 @@ void add_once(std::vector<int>& list, int value) {
 void collect(const ArgumentValue& argument, std::vector<int>& out) {
   if (const auto* const one = std::get_if<ValueIndex>(&argument)) add_once(out, one->index);
   if (const auto* const many = std::get_if<std::vector<std::optional<ValueIndex>>>(&argument)) {
-    for (const auto& each : *many) {
-      if (each) add_once(out, each->index);
+    for (const auto& value : *many) {
+      if (value) add_once(out, value->index);
     }
   }
   if (const auto* const numbers = std::get_if<std::vector<IntItem>>(&argument)) {
@@ -93,27 +93,27 @@ class GraphBuilder {
  private:
   void add_nodes() {
     for (const ProgramNode& node : program_->graph.nodes) {
-      GraphNode own{.name = node.name, .target = node.target, .modules = node.modules};
-      const std::string place = place_of(out_, own);
-      for (const ProgramBlock& block : node.blocks) own.blocks.push_back(graph_block(block, place));
-      for (const ProgramArgument& argument : node.arguments) collect(argument.value, own.reads);
+      GraphNode out{.name = node.name, .target = node.target, .modules = node.modules};
+      const std::string place = place_of(out_, out);
+      for (const ProgramBlock& block : node.blocks) out.blocks.push_back(graph_block(block, place));
+      for (const ProgramArgument& argument : node.arguments) collect(argument.value, out.reads);
       for (const ProgramResult& result : node.results) {
-        for (const ValueIndex value : result.values) own.gives.push_back(value.index);
+        for (const ValueIndex value : result.values) out.gives.push_back(value.index);
       }
-      own.holds_graphs = is_higher_order(node);
-      own.number = computes_numbers(node);
-      if (!own.number) {
+      out.holds_graphs = is_higher_order(node);
+      out.number = computes_numbers(node);
+      if (!out.number) {
         NodeFacts facts = facts_of(program_->graph, node, place);
-        own.writes = std::move(facts.writes);
-        own.aliases = std::move(facts.aliases);
-        own.decays = std::move(facts.decays);
-        own.only_writes = std::move(facts.only_writes);
-        own.random = facts.random;
-        own.repeatable = facts.repeatable;
+        out.writes = std::move(facts.writes);
+        out.aliases = std::move(facts.aliases);
+        out.decays = std::move(facts.decays);
+        out.only_writes = std::move(facts.only_writes);
+        out.random = facts.random;
+        out.repeatable = facts.repeatable;
       }
-      if (node.target == "torch.ops.aten.lstm.input") mend_states(own);
-      for (const int value : own.gives) out_.values[to_index(value)].source = to_int(out_.nodes.size());
-      out_.nodes.push_back(std::move(own));
+      if (node.target == "torch.ops.aten.lstm.input") mend_states(out);
+      for (const int value : out.gives) out_.values[to_index(value)].source = to_int(out_.nodes.size());
+      out_.nodes.push_back(std::move(out));
       places_.push_back(place);
     }
   }

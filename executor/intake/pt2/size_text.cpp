@@ -93,8 +93,8 @@ class ExpressionParser {
     if (function != kFunctions.end()) return call(*function, depth);
     at_ = begin;
     std::string known = "Integer, Symbol";
-    for (const SizeFunction& each : kFunctions) known += fmt::format(", {}", each.name);
-    for (const auto& each : kConstants) known += fmt::format(", {}", each.first);
+    for (const SizeFunction& entry : kFunctions) known += fmt::format(", {}", entry.name);
+    for (const auto& entry : kConstants) known += fmt::format(", {}", entry.first);
     fail("unknown function, known are " + known);
   }
 

@@ -37,8 +37,12 @@ bool is_random(const jit::Node& node) {
 class Extractor {
  public:
   Extractor(jit::Node* node, ScriptState& state, const std::function<ScriptValue(jit::Value*)>& lookup,
-            const std::function<ScriptValue(const at::Tensor&)>& held, const std::string& place)
-      : state_(state), lookup_(lookup), held_(held), place_(place), graph_(std::make_shared<jit::Graph>()) {
+            const std::function<ScriptValue(const at::Tensor&)>& tensor_value, const std::string& place)
+      : state_(state),
+        lookup_(lookup),
+        tensor_value_(tensor_value),
+        place_(place),
+        graph_(std::make_shared<jit::Graph>()) {
     jit::Node* const copy = graph_->createClone(node, [&](jit::Value* v) { return outside(v); });
     graph_->appendNode(copy);
     for (jit::Value* const output : copy->outputs()) graph_->registerOutput(output);
@@ -117,10 +121,10 @@ class Extractor {
       modules_[node->output()] = value.toObject();
       return;
     }
-    ScriptValue known = value.isTensor() ? held_(value.toTensor()) : constant_value_of(value);
+    ScriptValue known = value.isTensor() ? tensor_value_(value.toTensor()) : constant_value_of(value);
     if (known.kind == ScriptValue::Kind::Items) {
-      for (ScriptValue& each : known.items->items) {
-        if (each.constant.isTensor()) each = held_(each.constant.toTensor());
+      for (ScriptValue& item : known.items->items) {
+        if (item.constant.isTensor()) item = tensor_value_(item.constant.toTensor());
       }
     }
     node->output()->replaceAllUsesWith(add_input(std::move(known), node->output()->type()));
@@ -157,7 +161,7 @@ class Extractor {
 
   ScriptState& state_;
   const std::function<ScriptValue(jit::Value*)>& lookup_;
-  const std::function<ScriptValue(const at::Tensor&)>& held_;
+  const std::function<ScriptValue(const at::Tensor&)>& tensor_value_;
   const std::string& place_;
   std::shared_ptr<jit::Graph> graph_;
   std::map<jit::Value*, jit::Value*> inside_;
@@ -168,8 +172,9 @@ class Extractor {
 }  // namespace
 
 ScriptControl script_control(jit::Node* node, ScriptState& state, const std::function<ScriptValue(jit::Value*)>& lookup,
-                             const std::function<ScriptValue(const at::Tensor&)>& held, const std::string& place) {
-  return Extractor(node, state, lookup, held, place).run();
+                             const std::function<ScriptValue(const at::Tensor&)>& tensor_value,
+                             const std::string& place) {
+  return Extractor(node, state, lookup, tensor_value, place).run();
 }
 
 }  // namespace stagecraft::intake

@@ -26,11 +26,12 @@ struct ScriptControl {
   bool random = false;
 };
 
-/// `node` with all its calls, operators unchanged and in order. `lookup` gives the values of outer names, `held` the
-/// value of a module's tensor. Throws FormatError that begins with `place` for what torchscript_graph refuses.
+/// `node` with all its calls, operators unchanged and in order. `lookup` gives the values of outer names,
+/// `tensor_value` that of a module's tensor. Throws FormatError that begins with `place` for what torchscript_graph
+/// refuses.
 [[nodiscard]] ScriptControl script_control(torch::jit::Node* node, ScriptState& state,
                                            const std::function<ScriptValue(torch::jit::Value*)>& lookup,
-                                           const std::function<ScriptValue(const at::Tensor&)>& held,
+                                           const std::function<ScriptValue(const at::Tensor&)>& tensor_value,
                                            const std::string& place);
 
 }  // namespace stagecraft::intake

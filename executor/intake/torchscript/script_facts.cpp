@@ -41,8 +41,8 @@ void add_facts(const OperatorGraph& graph, GraphNode& node, const c10::FunctionS
   std::vector<CallArgument> given;
   for (const ScriptValue& argument : arguments) {
     CallArgument out;
-    for_each_value(argument, [&](const ScriptValue& each) {
-      if (each.kind == Kind::Value) out.tensors.push_back(each.value);
+    for_each_value(argument, [&](const ScriptValue& part) {
+      if (part.kind == Kind::Value) out.tensors.push_back(part.value);
     });
     if (argument.kind == Kind::Value) out.value = argument.value;
     if (argument.kind == Kind::Constant) out.constant = argument.constant;
@@ -51,7 +51,7 @@ void add_facts(const OperatorGraph& graph, GraphNode& node, const c10::FunctionS
   std::vector<std::vector<int>> given_back;
   for (const ScriptValue& result : results) {
     given_back.emplace_back();
-    for_each_value(result, [&](const ScriptValue& each) { given_back.back().push_back(each.value); });
+    for_each_value(result, [&](const ScriptValue& part) { given_back.back().push_back(part.value); });
   }
   NodeFacts facts = operator_facts(schema, op ? &*op : nullptr, given, given_back, where);
   node.writes = std::move(facts.writes);
@@ -61,13 +61,13 @@ void add_facts(const OperatorGraph& graph, GraphNode& node, const c10::FunctionS
   node.repeatable = facts.repeatable;
   // Missing from schemas: results that share memory with arguments.
   for (const ScriptValue& result : results) {
-    for_each_value(result, [&](const ScriptValue& own) {
-      const bool other = graph.values[to_index(own.value)].kind == GraphValue::Kind::Other;
+    for_each_value(result, [&](const ScriptValue& made) {
+      const bool other = graph.values[to_index(made.value)].kind == GraphValue::Kind::Other;
       for (const ScriptValue& argument : arguments) {
         for_each_value(argument, [&](const ScriptValue& read) {
           if (read.kind != Kind::Value) return;
-          const std::pair<int, int> pair{own.value, read.value};
-          const bool same = other || shares_memory(own.runs.front(), read.runs.front());
+          const std::pair<int, int> pair{made.value, read.value};
+          const bool same = other || shares_memory(made.runs.front(), read.runs.front());
           if (same && std::ranges::find(node.aliases, pair) == node.aliases.end()) node.aliases.push_back(pair);
         });
       }

@@ -44,34 +44,34 @@ ScriptGraph::ScriptGraph(const std::string& file, ScriptState& state, std::optio
     graph_.least_samples = graph_.most_samples = *samples;
   }
   const c10::NoGradGuard no_grad;
-  for (std::size_t t = 0; t < state_.held().size(); ++t) (void)held_value(to_int(t));
+  for (std::size_t t = 0; t < state_.tensors().size(); ++t) (void)held_value(to_int(t));
 }
 
 ScriptValue ScriptGraph::held_value(int tensor) {
-  const HeldTensor& held = state_.held()[to_index(tensor)];
+  const HeldTensor& stored = state_.tensors()[to_index(tensor)];
   if (const auto it = held_values_.find(tensor); it != held_values_.end()) return it->second;
-  const bool trainable = held.parameter && held.tensor.requires_grad();
-  if (trainable && held.tensor.scalar_type() != c10::ScalarType::Float) {
+  const bool trainable = stored.parameter && stored.tensor.requires_grad();
+  if (trainable && stored.tensor.scalar_type() != c10::ScalarType::Float) {
     throw FormatError(
         ErrorKind::UnsupportedModel,
-        graph_.file + ": " + untrainable_text(held.name, held.tensor.scalar_type(), "save model.float()"));
+        graph_.file + ": " + untrainable_text(stored.name, stored.tensor.scalar_type(), "save model.float()"));
   }
-  if (held.tensor.layout() != c10::kStrided || held.tensor.is_quantized())
+  if (stored.tensor.layout() != c10::kStrided || stored.tensor.is_quantized())
     throw FormatError(ErrorKind::UnsupportedModel,
-                      graph_.file + ": tensor \"" + held.name + "\" is sparse or quantized, expected a plain tensor");
-  const at::Tensor plain = held.tensor.detach();
-  GraphValue value{.name = held.name,
-                   .origin = trainable                       ? Origin::Parameter
-                             : held.parameter || held.buffer ? Origin::Buffer
-                                                             : Origin::Constant,
+                      graph_.file + ": tensor \"" + stored.name + "\" is sparse or quantized, expected a plain tensor");
+  const at::Tensor plain = stored.tensor.detach();
+  GraphValue value{.name = stored.name,
+                   .origin = trainable                           ? Origin::Parameter
+                             : stored.parameter || stored.buffer ? Origin::Buffer
+                                                                 : Origin::Constant,
                    .source = to_int(graph_.tensors.size())};
   ScriptValue out{.kind = Kind::Value, .value = to_int(graph_.values.size())};
   // A dry run may write to buffers.
   for (std::size_t run = 0; run < runs_.samples.size(); ++run) out.runs.emplace_back(trainable ? plain : plain.clone());
   value.meta = fixed_meta(plain);
   graph_.values.push_back(std::move(value));
-  graph_.tensors.push_back({held.name, plain.sizes().vec(), plain.scalar_type(), trainable,
-                            !held.parameter && !held.buffer, [plain] { return plain.clone(); }});
+  graph_.tensors.push_back({stored.name, plain.sizes().vec(), plain.scalar_type(), trainable,
+                            !stored.parameter && !stored.buffer, [plain] { return plain.clone(); }});
   return held_values_[tensor] = out;
 }
 
@@ -92,7 +92,7 @@ ScriptValue ScriptGraph::add_input(const model::ModelInput& model) {
 
 void ScriptGraph::add_output(const ScriptValue& result) {
   if (result.kind == Kind::Items) {
-    for (const ScriptValue& each : result.items->items) add_output(each);
+    for (const ScriptValue& item : result.items->items) add_output(item);
     return;
   }
   const bool tensor =
@@ -131,38 +131,39 @@ ScriptArgument ScriptGraph::argument_of(const ScriptValue& value, GraphNode& nod
   }
   ScriptArgument out{.form = value.items->tuple ? ScriptArgument::Form::Tuple : ScriptArgument::Form::List};
   out.element = value.items->element;
-  for (const ScriptValue& each : value.items->items) out.parts.push_back(argument_of(each, node));
+  for (const ScriptValue& item : value.items->items) out.parts.push_back(argument_of(item, node));
   return out;
 }
 
 /// The graph's value of a number, made at its first use.
 int ScriptGraph::number_value(const ScriptValue& value) {
-  ScriptNumber& own = *value.number;
-  if (own.value >= 0) return own.value;
+  ScriptNumber& number = *value.number;
+  if (number.value >= 0) return number.value;
   const bool tensor = value.runs.front().isTensor();
-  if (own.expression && !tensor) {
-    own.value = to_int(graph_.values.size());
-    graph_.values.push_back({.name = unique("size"), .kind = GraphValue::Kind::Number, .number = own.expression});
-    return own.value;
+  if (number.expression && !tensor) {
+    number.value = to_int(graph_.values.size());
+    graph_.values.push_back({.name = unique("size"), .kind = GraphValue::Kind::Number, .number = number.expression});
+    return number.value;
   }
-  const std::string last = own.target.substr(own.target.rfind(':') + 1);
-  GraphNode node = new_node(last, "torch.ops." + own.target.substr(0, own.target.find(':')) + "." + last + ".default");
-  ScriptCall made{.run = own.call, .arguments = {}, .results = {}, .place = {}};
-  for (const ScriptValue& argument : own.arguments) made.arguments.push_back(argument_of(argument, node));
+  const std::string last = number.target.substr(number.target.rfind(':') + 1);
+  GraphNode node =
+      new_node(last, "torch.ops." + number.target.substr(0, number.target.find(':')) + "." + last + ".default");
+  ScriptCall made{.run = number.call, .arguments = {}, .results = {}, .place = {}};
+  for (const ScriptValue& argument : number.arguments) made.arguments.push_back(argument_of(argument, node));
   made.place = place_of(graph_, node);
   node.number = !tensor && std::ranges::all_of(node.reads, [&](int read) {
     return graph_.values[to_index(read)].kind == GraphValue::Kind::Number;
   });
   node.repeatable = tensor;
-  own.value = to_int(graph_.values.size());
+  number.value = to_int(graph_.values.size());
   GraphValue out{.name = node.name};
   out.kind = tensor ? GraphValue::Kind::Tensor : node.number ? GraphValue::Kind::Number : GraphValue::Kind::Other;
   if (tensor) out.meta = fixed_meta(value.runs.front().toTensor());
   graph_.values.push_back(std::move(out));
-  node.gives = {own.value};
-  made.results = {{own.value}};
+  node.gives = {number.value};
+  made.results = {{number.value}};
   finish(std::move(node), std::move(made));
-  return own.value;
+  return number.value;
 }
 
 void ScriptGraph::finish(GraphNode node, ScriptCall made) {
@@ -178,20 +179,21 @@ ScriptValue ScriptGraph::add_result(GraphNode& node, ScriptCall& made, const c10
   };
   const auto add = [&](std::vector<c10::IValue> runs, const std::string& suffix) -> ScriptValue {
     GraphValue value{.name = name(suffix)};
-    const bool tensors = std::ranges::all_of(runs, [](const c10::IValue& each) { return each.isTensor(); });
+    const bool tensors =
+        std::ranges::all_of(runs, [](const c10::IValue& found_value) { return found_value.isTensor(); });
     if (!tensors) value.kind = GraphValue::Kind::Other;
     if (tensors && sure) {
-      std::vector<at::Tensor> own;
-      for (const c10::IValue& each : runs) own.push_back(each.toTensor());
-      value.meta = meta_of(runs_, own);
+      std::vector<at::Tensor> samples;
+      for (const c10::IValue& run : runs) samples.push_back(run.toTensor());
+      value.meta = meta_of(runs_, samples);
     }
     const int at = to_int(graph_.values.size());
     graph_.values.push_back(std::move(value));
     node.gives.push_back(at);
     return {.kind = Kind::Value, .value = at, .runs = std::move(runs)};
   };
-  const bool list = type.kind() == c10::TypeKind::ListType && std::ranges::all_of(found, [&](const c10::IValue& each) {
-                      return each.isTensorList() && each.toListRef().size() == found.front().toListRef().size();
+  const bool list = type.kind() == c10::TypeKind::ListType && std::ranges::all_of(found, [&](const c10::IValue& run) {
+                      return run.isTensorList() && run.toListRef().size() == found.front().toListRef().size();
                     });
   if (!list || !sure) {
     ScriptValue out = add(std::move(found), "");
@@ -203,7 +205,7 @@ ScriptValue ScriptGraph::add_result(GraphNode& node, ScriptCall& made, const c10
   std::vector<int> parts;
   for (std::size_t i = 0; i < found.front().toListRef().size(); ++i) {
     std::vector<c10::IValue> runs;
-    for (const c10::IValue& each : found) runs.push_back(each.toListRef()[i]);
+    for (const c10::IValue& run : found) runs.push_back(run.toListRef()[i]);
     items->items.push_back(add(std::move(runs), "." + std::to_string(i)));
     parts.push_back(items->items.back().value);
   }

@@ -63,7 +63,7 @@ class ScriptGraph {
   DryRuns runs_;
   OperatorGraph graph_;
   std::vector<ScriptCall> calls_;           // by node
-  std::map<int, ScriptValue> held_values_;  // by index into state_.held()
+  std::map<int, ScriptValue> held_values_;  // by index into state_.tensors()
   std::vector<ModuleFrame> modules_;
   std::map<std::string, int> names_;
 };

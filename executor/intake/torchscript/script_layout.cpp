@@ -80,14 +80,14 @@ class Layout {
   }
 
   std::vector<ScriptValue> call(jit::Function& function, std::vector<ScriptValue> arguments) {
-    auto* const own = dynamic_cast<jit::GraphFunction*>(&function);
-    if (!own)
+    auto* const script = dynamic_cast<jit::GraphFunction*>(&function);
+    if (!script)
       throw FormatError(ErrorKind::UnsupportedModel,
                         graph_.graph().file + ": calls \"" + function.name() + "\", which is not TorchScript");
     if (++depth_ > kDeepestCalls)
       throw FormatError(ErrorKind::UnsupportedModel, graph_.graph().file + ": calls are nested more than 200 deep");
-    own->ensure_defined();
-    const std::shared_ptr<jit::Graph> graph = own->graph();
+    script->ensure_defined();
+    const std::shared_ptr<jit::Graph> graph = script->graph();
     Names names;
     for (std::size_t i = 0; i < graph->inputs().size(); ++i) names[graph->inputs()[i]] = std::move(arguments.at(i));
     block(graph->block(), names);
@@ -180,7 +180,7 @@ class Layout {
     if (value.isTensor() && value.toTensor().defined()) return graph_.held_tensor(value.toTensor());
     ScriptValue out = constant_value_of(value);
     if (out.kind == Kind::Items) {
-      for (ScriptValue& each : out.items->items) each = each.constant.isTensor() ? known(each.constant) : each;
+      for (ScriptValue& item : out.items->items) item = item.constant.isTensor() ? known(item.constant) : item;
     }
     return out;
   }
@@ -227,7 +227,7 @@ class Layout {
       };
       const bool first = condition.runs.front().toBool();
       const bool same =
-          std::ranges::all_of(condition.runs, [&](const c10::IValue& each) { return each.toBool() == first; });
+          std::ranges::all_of(condition.runs, [&](const c10::IValue& run) { return run.toBool() == first; });
       const bool asserts = raises(node->blocks()[first ? 1 : 0]);
       if (same && asserts) taken = first;
     }
@@ -262,20 +262,20 @@ class Layout {
 
   void control(jit::Node* node, Names& names) {
     const std::string where = place(*node);
-    ScriptControl own = script_control(
+    ScriptControl block = script_control(
         node, state_, [&](jit::Value* value) { return names.at(value); },
         [&](const at::Tensor& tensor) { return graph_.held_tensor(tensor); }, where);
     GraphNode out = graph_.new_node(node->kind() == c10::prim::If ? "if" : "loop",
                                     node->kind() == c10::prim::If ? "prim.If" : "prim.Loop");
-    ScriptCall made{.run = own.run, .arguments = {}, .results = {}, .place = {}};
-    for (const ScriptValue& argument : own.arguments) made.arguments.push_back(graph_.argument_of(argument, out));
+    ScriptCall made{.run = block.run, .arguments = {}, .results = {}, .place = {}};
+    for (const ScriptValue& argument : block.arguments) made.arguments.push_back(graph_.argument_of(argument, out));
     made.place = place_of(graph_.graph(), out);
-    auto found = dry_run(graph_.runs(), made.run, own.arguments, node->outputs().size(), made.place);
+    auto found = dry_run(graph_.runs(), made.run, block.arguments, node->outputs().size(), made.place);
     // If branches, or a loop without iterations, would give different shapes, shapes are left open.
     std::vector<bool> sure(node->outputs().size(), true);
     if (node->kind() == c10::prim::If) {
       for (const bool taken : {true, false}) {
-        std::vector<ScriptValue> forced = own.arguments;
+        std::vector<ScriptValue> forced = block.arguments;
         forced.at(0) = constant_value_of(taken);
         try {
           const auto other = dry_run(graph_.runs(), made.run, forced, node->outputs().size(), made.place);
@@ -292,17 +292,18 @@ class Layout {
     for (std::size_t r = 0; r < node->outputs().size(); ++r)
       results.push_back(graph_.add_result(out, made, *node->outputs()[r]->type(), std::move(found[r]), r, sure[r]));
     const auto values_in = [&](std::size_t argument, auto&& visit) {
-      for_each_value(own.arguments[argument], [&](const ScriptValue& each) {
-        if (each.kind == Kind::Value) visit(each.value);
+      for_each_value(block.arguments[argument], [&](const ScriptValue& part) {
+        if (part.kind == Kind::Value) visit(part.value);
       });
     };
-    for (const std::size_t each : own.written) values_in(each, [&](int value) { out.writes.push_back(value); });
-    for (const auto& [result, argument] : own.aliases) {
+    for (const std::size_t argument : block.written)
+      values_in(argument, [&](int value) { out.writes.push_back(value); });
+    for (const auto& [result, argument] : block.aliases) {
       values_in(argument, [&](int value) {
-        for_each_value(results[result], [&](const ScriptValue& each) { out.aliases.emplace_back(each.value, value); });
+        for_each_value(results[result], [&](const ScriptValue& part) { out.aliases.emplace_back(part.value, value); });
       });
     }
-    out.random = own.random;
+    out.random = block.random;
     graph_.finish(std::move(out), std::move(made));
     outputs(node, names, std::move(results));
   }

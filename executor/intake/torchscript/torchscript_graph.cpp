@@ -19,7 +19,7 @@ namespace {
 
 std::string listed(const std::vector<std::string>& names) {
   std::string out;
-  for (const std::string& each : names) out += (out.empty() ? "" : ", ") + each;
+  for (const std::string& name : names) out += (out.empty() ? "" : ", ") + name;
   return out;
 }
 
@@ -55,7 +55,7 @@ OperatorGraph torchscript_graph(const files::ZipArchive& archive, const TorchScr
     inputs.push_back(std::move(input));
   }
   for (const auto& [name, range] : declared.ranges) {
-    const auto it = std::ranges::find(inputs, name, [](const ScriptInput& each) { return each.model.name; });
+    const auto it = std::ranges::find(inputs, name, [](const ScriptInput& input) { return input.model.name; });
     if (it == inputs.end()) throw InputError(ErrorKind::UnknownName, file + ": " + unknown_name("input", name, names));
     it->model.least = range.first;
     it->model.classes = range.second;

@@ -34,8 +34,8 @@ void check_tied(const BoundPlan& plan, const model::Model& model) {
   if (!plan.schedule().trains) return;
   Holders planned;
   for (const TiedLayers& tied : plan.plan().tied) planned[tied.parameter] = {tied.layers.begin(), tied.layers.end()};
-  const Holders held = tied_of_model(model);
-  for (const auto& [parameter, layers] : held) {
+  const Holders holders = tied_of_model(model);
+  for (const auto& [parameter, layers] : holders) {
     const auto it = planned.find(parameter);
     if (it != planned.end() && it->second == layers) continue;
     throw std::invalid_argument(
@@ -44,7 +44,7 @@ void check_tied(const BoundPlan& plan, const model::Model& model) {
                     fmt::join(layers, "\", \""), model.name, parameter));
   }
   for (const auto& [parameter, layers] : planned) {
-    if (held.contains(parameter)) continue;
+    if (holders.contains(parameter)) continue;
     throw std::invalid_argument(
         fmt::format("the plan lists parameter \"{}\" as tied, but model \"{}\" does not have it in two layers; profile "
                     "and plan the model again",
@@ -60,7 +60,7 @@ void check_buffers(const BoundModel& bound) {
     for (const int index : bound.layers[to_index(stage)]) {
       const model::LayerSpec& layer = bound.model.layers[to_index(index)];
       const auto buffer =
-          std::ranges::find_if(layer.parameters, [](const auto& each) { return !each.trainable && each.written; });
+          std::ranges::find_if(layer.parameters, [](const auto& spec) { return !spec.trainable && spec.written; });
       if (buffer == layer.parameters.end()) continue;
       throw std::invalid_argument(
           fmt::format("layer \"{}\" writes its buffer \"{}\" in a way that replicas cannot replay; plan stage {} "

@@ -33,11 +33,11 @@ double larger(double a, double b) { return is_worse(a, b) ? a : b; }
 void compare_tensors(const std::vector<ComparedTensor>& tensors, Check& check) {
   const at::NoGradGuard no_graph;
   std::map<int, double> layer_scale;
-  std::vector<double> own;
-  for (const ComparedTensor& each : tensors) {
-    own.push_back(largest(each.expected));
-    double& scale = layer_scale[check.other_kernels ? 0 : each.layer];
-    scale = std::max(scale, own.back());
+  std::vector<double> scales;
+  for (const ComparedTensor& tensor : tensors) {
+    scales.push_back(largest(tensor.expected));
+    double& scale = layer_scale[check.other_kernels ? 0 : tensor.layer];
+    scale = std::max(scale, scales.back());
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto& [what, layer, found, expected] = tensors[i];
@@ -48,7 +48,7 @@ void compare_tensors(const std::vector<ComparedTensor>& tensors, Check& check) {
     if (different == 0) continue;
     check.different += different;
     const double around = check.other_kernels ? layer_scale[0] : kNoise / check.tolerance * layer_scale[layer];
-    const double scale = std::max({own[i], around, 1e-30});
+    const double scale = std::max({scales[i], around, 1e-30});
     const double error = largest(comparable(found).sub(comparable(expected))) / scale;
     if (!is_worse(error, check.largest_error)) continue;
     check.largest_error = error;
@@ -104,7 +104,7 @@ std::vector<std::string> other_orders(const BoundModel& bound) {
     break;
   }
   std::vector<TiedHolders> tied = bound.plan.tied();
-  std::erase_if(tied, [](const TiedHolders& each) { return each.stages.size() < 2; });
+  std::erase_if(tied, [](const TiedHolders& holders) { return holders.stages.size() < 2; });
   if (plan.microbatches > 1 && !tied.empty()) {
     out.push_back(fmt::format("stages {} share parameter \"{}\"{} and sum their own microbatches first",
                               fmt::join(tied.front().stages, " and "), tied.front().parameter,

@@ -23,15 +23,15 @@ LossGathering::LossGathering(const BoundModel& bound, int rank, channel::Channel
       channel_(channel) {}
 
 void LossGathering::send(const stage::MicrobatchLosses& losses) {
-  std::vector<double> own;
-  for (const auto& [microbatch, loss] : losses) own.push_back(loss);
-  if (own.empty() || std::ranges::find(sources_, rank_) == sources_.end()) return;
+  std::vector<double> sent;
+  for (const auto& [microbatch, loss] : losses) sent.push_back(loss);
+  if (sent.empty() || std::ranges::find(sources_, rank_) == sources_.end()) return;
   if (rank_ == 0) {
-    own_.push_back(std::move(own));
+    own_.push_back(std::move(sent));
     return;
   }
-  at::Tensor values = at::empty({static_cast<std::int64_t>(own.size())}, at::kDouble);
-  std::ranges::copy(own, values.data_ptr<double>());
+  at::Tensor values = at::empty({static_cast<std::int64_t>(sent.size())}, at::kDouble);
+  std::ranges::copy(sent, values.data_ptr<double>());
   sending_.push_back(channel_.send(values, 0, channel::kLossTag));
   if (sending_.size() > kManySends) {
     sending_.front()->wait();
@@ -43,18 +43,19 @@ std::vector<double> LossGathering::receive(int first) {
   const int microbatches = plan_.plan().microbatches;
   std::vector<double> losses(to_index(microbatches));
   for (const int source : sources_) {
-    const std::vector<int> own = plan_.microbatches_of(stage_, source, microbatches, first);
-    if (own.empty()) continue;
+    const std::vector<int> computed = plan_.microbatches_of(stage_, source, microbatches, first);
+    if (computed.empty()) continue;
     std::vector<double> values;
     if (source == 0) {
       values = own_.front();
       own_.erase(own_.begin());
     } else {
       const at::Tensor arrived =
-          channel_.receive({{static_cast<std::int64_t>(own.size())}, at::kDouble}, source, channel::kLossTag)->wait();
-      values.assign(arrived.const_data_ptr<double>(), arrived.const_data_ptr<double>() + own.size());
+          channel_.receive({{static_cast<std::int64_t>(computed.size())}, at::kDouble}, source, channel::kLossTag)
+              ->wait();
+      values.assign(arrived.const_data_ptr<double>(), arrived.const_data_ptr<double>() + computed.size());
     }
-    for (std::size_t i = 0; i < own.size(); ++i) losses[to_index(own[i] - first)] = values[i];
+    for (std::size_t i = 0; i < computed.size(); ++i) losses[to_index(computed[i] - first)] = values[i];
   }
   return losses;
 }

@@ -109,8 +109,8 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
           const bool out_going = action.kind == ActionKind::SendActivation || action.kind == ActionKind::SendGradient;
           const int b = *plan.boundary(action.stage, action.peer);
           const int peer = plan.runner(action.peer, action.microbatch);
-          const int own = to_int(rank);
-          const int edge = communicators.edge(b, gradient, out_going ? own : peer, out_going ? peer : own);
+          const int self = to_int(rank);
+          const int edge = communicators.edge(b, gradient, out_going ? self : peer, out_going ? peer : self);
           const auto& tensors = plan.plan().boundaries[to_index(b)].tensors;
           bool joins = false;
           for (std::size_t t = 0; t < tensors.size(); ++t) {
@@ -154,7 +154,7 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
   }
   // Creation order, which determines the numbers in the calls.
   std::vector<std::string> before;
-  for (const channel::CommunicatorPlan& each : out.communicators) before.push_back(each.name);
+  for (const channel::CommunicatorPlan& communicator : out.communicators) before.push_back(communicator.name);
   out.rounds = channel::assign_rounds(out.communicators);
   std::map<std::string, int> now;
   for (std::size_t c = 0; c < out.communicators.size(); ++c) now[out.communicators[c].name] = to_int(c);

@@ -96,25 +96,25 @@ bool TrainingValidation::is_due(std::int64_t done, std::int64_t steps) const {
 void TrainingValidation::follow(StageWorker& training) {
   Tensors trained;
   training.visit_stages([&](int, stage::StageProgram& program, stage::Optimizer&) {
-    for (const stage::Parameter& each : program.parameters()) trained.emplace(each.name, each.value);
-    for (const stage::Parameter& each : program.buffers()) trained.emplace(each.name, each.value);
+    for (const stage::Parameter& parameter : program.parameters()) trained.emplace(parameter.name, parameter.value);
+    for (const stage::Parameter& buffer : program.buffers()) trained.emplace(buffer.name, buffer.value);
   });
   const at::NoGradGuard no_graph;
   worker_->visit_stages([&](int, stage::StageProgram& program, stage::Optimizer& optimizer) {
     std::vector<at::Tensor> values;
-    for (const stage::Parameter& each : program.parameters()) values.push_back(find(trained, each.name));
+    for (const stage::Parameter& parameter : program.parameters()) values.push_back(find(trained, parameter.name));
     program.bind(values);
     optimizer.rebind(std::move(values));
-    for (const stage::Parameter& each : program.buffers()) at::Tensor(each.value).copy_(find(trained, each.name));
+    for (const stage::Parameter& buffer : program.buffers()) at::Tensor(buffer.value).copy_(find(trained, buffer.name));
   });
 }
 
 std::vector<std::int64_t> TrainingValidation::microbatches_of(int rank) const {
   std::vector<std::int64_t> out;
   const int in_step = plan_.plan().microbatches;
-  const std::vector<int> own = plan_.microbatches_of(loss_stage(bound_), rank, in_step);
+  const std::vector<int> of_step = plan_.microbatches_of(loss_stage(bound_), rank, in_step);
   for (std::int64_t first = 0; first < pieces_.microbatches; first += in_step) {
-    for (const int m : own) {
+    for (const int m : of_step) {
       if (first + m < pieces_.microbatches) out.push_back(first + m);
     }
   }
@@ -156,7 +156,7 @@ std::vector<double> TrainingValidation::packed(const Part& part) const {
   return out;
 }
 
-format::ModelEvaluation TrainingValidation::gather(const Part& own) {
+format::ModelEvaluation TrainingValidation::gather(const Part& part) {
   std::vector<double> losses(to_index(pieces_.microbatches));
   std::optional<Predictions> all = Predictions{};
   for (const int source : plan_.ranks_of(loss_stage(bound_))) {
@@ -164,7 +164,7 @@ format::ModelEvaluation TrainingValidation::gather(const Part& own) {
     if (microbatches.empty()) continue;
     std::vector<double> values;
     if (source == rank_) {
-      values = packed(own);
+      values = packed(part);
     } else {
       const auto count = static_cast<std::int64_t>(kHead + microbatches.size());
       const at::Tensor arrived = channel_.receive({{count}, at::kDouble}, source, channel::kValidationTag)->wait();
@@ -188,13 +188,13 @@ format::ModelEvaluation TrainingValidation::gather(const Part& own) {
 std::optional<format::ModelEvaluation> TrainingValidation::run(StageWorker& training) {
   const double begin = now_();
   follow(training);
-  Part own;
-  compute(own);
+  Part part;
+  compute(part);
   std::optional<format::ModelEvaluation> out;
   if (rank_ == 0) {
-    out = gather(own);
-  } else if (!own.losses.empty()) {
-    const std::vector<double> values = packed(own);
+    out = gather(part);
+  } else if (!part.losses.empty()) {
+    const std::vector<double> values = packed(part);
     at::Tensor message = at::empty({static_cast<std::int64_t>(values.size())}, at::kDouble);
     std::ranges::copy(values, message.data_ptr<double>());
     channel_.send(message, 0, channel::kValidationTag)->wait();

@@ -52,7 +52,7 @@ class TrainingValidation {
   struct Part;
   void compute(Part& part);
   [[nodiscard]] std::vector<double> packed(const Part& part) const;
-  [[nodiscard]] format::ModelEvaluation gather(const Part& own);
+  [[nodiscard]] format::ModelEvaluation gather(const Part& part);
   /// The microbatches of the pass that `rank` computes the loss of, ascending.
   [[nodiscard]] std::vector<std::int64_t> microbatches_of(int rank) const;
 

@@ -33,37 +33,37 @@ std::pair<at::Tensor, std::vector<at::Tensor>> flat_like(const std::vector<at::T
 AsynchronousWorker::AsynchronousWorker(const BoundModel& bound, int rank, channel::Channel& channel,
                                        const data::DataSource& data, const WorkerOptions& options)
     : StageWorker(bound, rank, channel, data, options, options.steps) {
-  if (optimizer_.clip_norm > 0) {
-    throw std::invalid_argument("schedule \"" + plan_.schedule +
+  if (setup().optimizer.clip_norm > 0) {
+    throw std::invalid_argument("schedule \"" + setup().plan().schedule +
                                 "\" is asynchronous and never has the whole gradient, so it cannot clip; use 1f1b");
   }
   if (const auto tied = tied_of_rank(bound, rank); !tied.empty()) {
     throw std::invalid_argument("parameter \"" + tied.front().name +
-                                "\" is shared by several layers, which schedule \"" + plan_.schedule +
+                                "\" is shared by several layers, which schedule \"" + setup().plan().schedule +
                                 "\" cannot keep equal; use 1f1b");
   }
-  const PipelineShape shape = bound.plan.shape(list_steps_);
-  for (ResidentStage& own : stages_) {
+  const PipelineShape shape = bound.plan.shape(setup().list_steps);
+  for (ResidentStage& stage : stages()) {
     StageState& state = states_.emplace_back();
-    for (stage::Parameter& parameter : own.program->parameters()) parameter.value.mutable_grad() = at::Tensor();
+    for (stage::Parameter& parameter : stage.program->parameters()) parameter.value.mutable_grad() = at::Tensor();
     state.versions =
-        std::make_unique<stage::WeightVersions>(bound.plan.schedule().weights, *own.program, *own.optimizer);
-    for (int m = 0; m < plan_.microbatches * list_steps_; ++m) {
-      auto& [count, last] = state.covered[update_of(bound.plan.schedule(), shape, own.stage, m)];
+        std::make_unique<stage::WeightVersions>(bound.plan.schedule().weights, *stage.program, *stage.optimizer);
+    for (int m = 0; m < setup().plan().microbatches * setup().list_steps; ++m) {
+      auto& [count, last] = state.covered[update_of(bound.plan.schedule(), shape, stage.stage, m)];
       ++count;
       last = m;
     }
   }
 }
 
-AsynchronousWorker::StageState& AsynchronousWorker::state_of(const ResidentStage& own) {
-  return states_[to_index(&own - stages_.data())];
+AsynchronousWorker::StageState& AsynchronousWorker::state_of(const ResidentStage& stage) {
+  return states_[to_index(&stage - stages().data())];
 }
 
 void AsynchronousWorker::on_nonfinite(stage::OnNonfinite what, std::function<void(const std::string&)> tell) {
   if (what == stage::OnNonfinite::Skip) {
     throw std::invalid_argument(
-        "schedule \"" + plan_.schedule +
+        "schedule \"" + setup().plan().schedule +
         "\" is asynchronous, so ranks cannot skip a step together; use 1f1b, or --on-nonfinite stop or warn");
   }
   StageWorker::on_nonfinite(what, std::move(tell));
@@ -71,60 +71,61 @@ void AsynchronousWorker::on_nonfinite(stage::OnNonfinite what, std::function<voi
 
 void AsynchronousWorker::replay(const std::function<void(std::int64_t step)>& done) {
   std::map<int, int> left;  // backwards of each step
-  for (const Action& action : actions_) {
-    if (action.kind == ActionKind::Backward) ++left[action.microbatch / plan_.microbatches];
+  for (const Action& action : setup().actions) {
+    if (action.kind == ActionKind::Backward) ++left[action.microbatch / setup().plan().microbatches];
   }
   int step = 0;
-  for (std::size_t i = 0; i < actions_.size(); ++i) {
-    const Action& action = actions_[i];
-    if (action.microbatch >= 0) step = action.microbatch / plan_.microbatches;
-    perform(i, first_step_ + step);
+  for (std::size_t i = 0; i < setup().actions.size(); ++i) {
+    const Action& action = setup().actions[i];
+    if (action.microbatch >= 0) step = action.microbatch / setup().plan().microbatches;
+    perform(i, setup().first_step + step);
     if (action.kind != ActionKind::Backward || --left[step] > 0) continue;
-    losses_.end_step(first_step_ + step);
-    spans_.settle();
-    done(first_step_ + step);
+    losses().end_step(setup().first_step + step);
+    spans().settle();
+    done(setup().first_step + step);
   }
-  transfers_.finish_sends();
+  finish_sends();
 }
 
-void AsynchronousWorker::before_forward(ResidentStage& own, const Action& action) {
-  state_of(own).versions->begin(action.microbatch, action.microbatch / plan_.microbatches);
+void AsynchronousWorker::before_forward(ResidentStage& stage, const Action& action) {
+  state_of(stage).versions->begin(action.microbatch, action.microbatch / setup().plan().microbatches);
 }
 
-void AsynchronousWorker::before_backward(ResidentStage& own, const Action& action) {
-  state_of(own).versions->resume(action.microbatch);
+double AsynchronousWorker::before_backward(ResidentStage& stage, const Action& action) {
+  state_of(stage).versions->resume(action.microbatch);
+  return 1;
 }
 
-void AsynchronousWorker::after_backward(ResidentStage& own, const Action& action, bool) {
-  state_of(own).versions->collect(action.microbatch);
+void AsynchronousWorker::after_backward(ResidentStage& stage, const Action& action, bool) {
+  state_of(stage).versions->collect(action.microbatch);
 }
 
 void AsynchronousWorker::reduce(const Action& action) {
   const at::NoGradGuard no_graph;
-  const ResidentStage& own = resident(action.stage);
-  if (own.replica_ranks.size() < 2) return;
-  std::vector<at::Tensor>& waiting = state_of(own).versions->waiting();
+  const ResidentStage& stage = resident(action.stage);
+  if (stage.replica_ranks.size() < 2) return;
+  std::vector<at::Tensor>& waiting = state_of(stage).versions->waiting();
   std::vector<at::Tensor> values;
-  for (const stage::Parameter& parameter : own.program->parameters()) values.push_back(parameter.value);
+  for (const stage::Parameter& parameter : stage.program->parameters()) values.push_back(parameter.value);
   auto [flat, views] = flat_like(values);
   for (std::size_t i = 0; i < views.size(); ++i) {
     if (waiting[i].defined()) views[i].copy_(waiting[i]);
   }
-  channel_.all_reduce(flat, own.replica_ranks, channel::kBucketsTag);
+  setup().channel.all_reduce(flat, stage.replica_ranks, channel::kBucketsTag);
   waiting = std::move(views);
 }
 
 void AsynchronousWorker::update(const Action& action) {
-  const ResidentStage& own = resident(action.stage);
-  StageState& state = state_of(own);
+  const ResidentStage& stage = resident(action.stage);
+  StageState& state = state_of(stage);
   const auto& [count, last] = state.covered.at(state.versions->updates());
-  const std::int64_t step = first_step_ + last / plan_.microbatches;
-  for (std::size_t i = 0; placement_.device.is_cpu() && i < state.versions->waiting().size(); ++i) {
+  const std::int64_t step = setup().first_step + last / setup().plan().microbatches;
+  for (std::size_t i = 0; setup().on_cpu() && i < state.versions->waiting().size(); ++i) {
     const at::Tensor& gradient = state.versions->waiting()[i];
     if (gradient.defined() && !stage::all_finite(gradient))
-      guard_.found(step, "the gradient of \"" + own.program->parameters()[i].name + "\"");
+      guard().found(step, "the gradient of \"" + stage.program->parameters()[i].name + "\"");
   }
-  state.versions->update(count, stage::rate_factor(optimizer_.rate, step));
+  state.versions->update(count, stage::rate_factor(setup().optimizer.rate, step));
 }
 
 }  // namespace stagecraft::run

@@ -31,12 +31,12 @@ class AsynchronousWorker : public StageWorker {
     std::unique_ptr<stage::WeightVersions> versions;
     std::map<int, std::pair<int, int>> covered;  // by update: the last microbatch whose gradients it applies
   };
-  void before_forward(ResidentStage& own, const Action& action) override;
-  void before_backward(ResidentStage& own, const Action& action) override;
-  void after_backward(ResidentStage& own, const Action& action, bool last) override;
+  void before_forward(ResidentStage& stage, const Action& action) override;
+  [[nodiscard]] double before_backward(ResidentStage& stage, const Action& action) override;
+  void after_backward(ResidentStage& stage, const Action& action, bool last) override;
   void reduce(const Action& action) override;
   void update(const Action& action) override;
-  [[nodiscard]] StageState& state_of(const ResidentStage& own);
+  [[nodiscard]] StageState& state_of(const ResidentStage& stage);
 
   std::vector<StageState> states_;
 };

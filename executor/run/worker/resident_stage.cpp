@@ -27,20 +27,24 @@ CrossingValues find_crossing_values(const model::Model& model, const BoundPlan& 
   const Plan& plan = bound.plan();
   std::unordered_map<std::string, int> index;
   for (std::size_t i = 0; i < model.layers.size(); ++i) index[model.layers[i].name] = to_int(i);
+  const auto value_of = [&](const BoundaryTensor& tensor) {
+    return model::ValueRef{index.at(tensor.layer), *tensor.output, -1};
+  };
   CrossingValues out;
+  resident.slots.resize(plan.boundaries.size());
+  for (const int b : resident.incoming) {
+    for (const BoundaryTensor& tensor : plan.boundaries[to_index(b)].tensors) {
+      resident.slots[to_index(b)].push_back(to_int(out.received.size()));
+      out.received.push_back({value_of(tensor), tensor.gradient});
+    }
+  }
   std::map<std::pair<int, int>, int> sent_slot;
-  for (const Boundary& boundary : plan.boundaries) {
-    std::vector<int>& slots = resident.slots.emplace_back();
-    for (const BoundaryTensor& tensor : boundary.tensors) {
-      const model::ValueRef value{index.at(tensor.layer), *tensor.output, -1};
-      if (boundary.destination == resident.stage) {
-        slots.push_back(to_int(out.received.size()));
-        out.received.push_back({value, tensor.gradient});
-      } else if (boundary.source == resident.stage) {
-        const auto [it, fresh] = sent_slot.emplace(std::pair(value.layer, value.output), to_int(out.sent.size()));
-        if (fresh) out.sent.push_back(value);
-        slots.push_back(it->second);
-      }
+  for (const int b : resident.outgoing) {
+    for (const BoundaryTensor& tensor : plan.boundaries[to_index(b)].tensors) {
+      const model::ValueRef value = value_of(tensor);
+      const auto [it, fresh] = sent_slot.emplace(std::pair(value.layer, value.output), to_int(out.sent.size()));
+      if (fresh) out.sent.push_back(value);
+      resident.slots[to_index(b)].push_back(it->second);
     }
   }
   return out;

@@ -23,7 +23,7 @@ void SpanRecorder::record(const Action& action, std::int64_t step, device::Devic
 }
 
 void SpanRecorder::settle() {
-  while (!unsettled_.empty() && clock_.come(unsettled_.front().end)) {
+  while (!unsettled_.empty() && clock_.is_reached(unsettled_.front().end)) {
     Unsettled& next = unsettled_.front();
     next.span.start = Seconds(clock_.seconds(next.start));
     next.span.end = Seconds(clock_.seconds(next.end));

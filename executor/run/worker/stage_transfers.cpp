@@ -86,7 +86,7 @@ void StageTransfers::send(const Action& action, const std::vector<int>& slots, c
 
 void StageTransfers::hand_over(const Action& action, int boundary, bool gradient, const std::vector<int>& slots,
                                const std::vector<at::Tensor>& tensors) {
-  const Boundary& joined = plan_.plan().boundaries[to_index(boundary)];
+  const BoundaryEnds& joined = plan_.ends(boundary);
   if (plan_.runner(gradient ? joined.source : joined.destination, action.microbatch) != rank_) return;
   collect(action, boundary, gradient, slots, tensors,
           handed_[gradient][to_index(boundary)][to_index(action.microbatch)]);

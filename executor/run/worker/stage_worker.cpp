@@ -30,46 +30,45 @@ std::size_t spans_of(const BoundPlan& plan, const std::vector<Action>& actions, 
 
 StageWorker::StageWorker(const BoundModel& bound, int rank, channel::Channel& channel, const data::DataSource& data,
                          const WorkerOptions& options, int list_steps)
-    : bound_(bound),
-      plan_(bound.plan.plan()),
-      rank_(rank),
-      channel_(channel),
-      optimizer_(options.optimizer),
-      placement_{options.device, device::compute_type(plan_.dtype)},
-      first_step_(options.first_step),
-      list_steps_(list_steps),
-      actions_(bound.plan.action_lists(list_steps).at(to_index(rank))),
-      transfers_(bound.plan, rank, channel, plan_.microbatches * list_steps),
-      spans_(rank, options.device, options.now, spans_of(bound.plan, actions_, options.steps / list_steps)),
+    : setup_{.bound = bound,
+             .rank = rank,
+             .channel = channel,
+             .optimizer = options.optimizer,
+             .placement = {options.device, device::compute_type(bound.plan.plan().dtype)},
+             .first_step = options.first_step,
+             .list_steps = list_steps,
+             .actions = bound.plan.action_lists(list_steps).at(to_index(rank))},
+      transfers_(bound.plan, rank, channel, setup_.plan().microbatches * list_steps),
+      spans_(rank, options.device, options.now, spans_of(bound.plan, setup_.actions, options.steps / list_steps)),
       losses_(options.device),
       guard_(rank) {
-  for (const Action& action : actions_) {
+  for (const Action& action : setup_.actions) {
     std::string name = to_string(action.kind);
     if (action.microbatch >= 0) name += " " + std::to_string(action.microbatch);
     ranges_.push_back(device::range_name(name));
   }
   wait_range_ = device::range_name("wait");
-  for (const int stage : bound.plan.ranks().at(to_index(rank)).stages) {
-    ResidentStage own =
-        make_resident_stage(bound, stage, plan_.microbatches * list_steps, optimizer_, options.seed, placement_);
-    for (const Action& action : actions_) {
-      if (action.kind == ActionKind::WeightGradient && action.stage == stage) own.split.insert(action.microbatch);
+  for (const int number : bound.plan.ranks().at(to_index(rank)).stages) {
+    ResidentStage stage = make_resident_stage(bound, number, setup_.plan().microbatches * list_steps, setup_.optimizer,
+                                              options.seed, setup_.placement);
+    for (const Action& action : setup_.actions) {
+      if (action.kind == ActionKind::WeightGradient && action.stage == number) stage.split.insert(action.microbatch);
     }
-    load_ahead(own, data);
-    stages_.push_back(std::move(own));
+    load_ahead(stage, data);
+    stages_.push_back(std::move(stage));
   }
 }
 
-void StageWorker::load_ahead(ResidentStage& own, const data::DataSource& data) {
-  if (own.program->data_inputs().empty()) return;
+void StageWorker::load_ahead(ResidentStage& stage, const data::DataSource& data) {
+  if (stage.program->data_inputs().empty()) return;
   std::vector<int> order;
-  for (const Action& action : actions_) {
-    if (action.kind == ActionKind::Forward && action.stage == own.stage) order.push_back(action.microbatch);
+  for (const Action& action : setup_.actions) {
+    if (action.kind == ActionKind::Forward && action.stage == stage.stage) order.push_back(action.microbatch);
   }
   if (order.empty()) return;
-  own.data = std::make_unique<data::Prefetch>(
-      [&plan = plan_, &data, order, first_step = first_step_, steps = list_steps_, device = placement_.device,
-       inputs = own.program->data_inputs()](std::int64_t i) {
+  stage.data = std::make_unique<data::Prefetch>(
+      [&plan = setup_.plan(), &data, order, first_step = setup_.first_step, steps = setup_.list_steps,
+       device = setup_.placement.device, inputs = stage.program->data_inputs()](std::int64_t i) {
         const auto count = static_cast<std::int64_t>(order.size());
         const int microbatch = order[to_index(i % count)];
         return data::ready_to_upload(
@@ -81,32 +80,32 @@ void StageWorker::load_ahead(ResidentStage& own, const data::DataSource& data) {
 }
 
 void StageWorker::warm_up(const data::DataSource& data) {
-  for (ResidentStage& each : stages_) {
-    const std::vector<int>& inputs = each.program->data_inputs();
+  const Plan& plan = setup_.plan();
+  for (ResidentStage& stage : stages_) {
+    const std::vector<int>& inputs = stage.program->data_inputs();
     std::vector<at::Tensor> batch;
-    if (!inputs.empty()) batch = data.batch(first_step_, 0, plan_.microbatches, *plan_.microbatch_samples, inputs);
-    run::warm_up(each, bound_, optimizer_, placement_, std::move(batch));
+    if (!inputs.empty()) batch = data.batch(setup_.first_step, 0, plan.microbatches, *plan.microbatch_samples, inputs);
+    run::warm_up(stage, setup_.bound, setup_.optimizer, setup_.placement, std::move(batch));
   }
 }
 
 ResidentStage& StageWorker::resident(int stage) {
-  for (ResidentStage& each : stages_) {
-    if (each.stage == stage) return each;
-  }
+  const auto found = std::ranges::find(stages_, stage, &ResidentStage::stage);
+  if (found != stages_.end()) return *found;
   throw std::logic_error("an action names a stage that is not on this rank");
 }
 
 std::vector<stage::Parameter> StageWorker::parameters() const {
   std::vector<stage::Parameter> out;
-  for (const ResidentStage& each : stages_) {
-    const auto& own = each.program->parameters();
-    out.insert(out.end(), own.begin(), own.end());
+  for (const ResidentStage& stage : stages_) {
+    const auto& parameters = stage.program->parameters();
+    out.insert(out.end(), parameters.begin(), parameters.end());
   }
   return out;
 }
 
 void StageWorker::visit_stages(const std::function<void(int stage, stage::StageProgram&, stage::Optimizer&)>& visit) {
-  for (const ResidentStage& each : stages_) visit(each.stage, *each.program, *each.optimizer);
+  for (const ResidentStage& stage : stages_) visit(stage.stage, *stage.program, *stage.optimizer);
 }
 
 void StageWorker::on_nonfinite(stage::OnNonfinite what, std::function<void(const std::string&)> tell) {
@@ -115,7 +114,7 @@ void StageWorker::on_nonfinite(stage::OnNonfinite what, std::function<void(const
 
 stage::MicrobatchLosses StageWorker::take_losses(std::int64_t step) {
   stage::MicrobatchLosses out = losses_.take(step);
-  if (placement_.device.is_cpu()) return out;
+  if (setup_.on_cpu()) return out;
   const auto gradients = out.find(kGradientsFlag);
   if (gradients != out.end()) {
     const bool bad = gradients->second > 0;
@@ -128,27 +127,27 @@ stage::MicrobatchLosses StageWorker::take_losses(std::int64_t step) {
   return out;
 }
 
-void StageWorker::begin(const Action& action, std::int64_t step) {
-  channel_.activity().begin({to_string(action.kind), action.stage, action.microbatch, step});
+device::ScopedRange StageWorker::begin(std::size_t index, const Action& action, std::int64_t step) {
+  setup_.channel.activity().begin({to_string(action.kind), action.stage, action.microbatch, step});
+  return device::ScopedRange(ranges_[index], step);
 }
 
 void StageWorker::perform(std::size_t index, std::int64_t step) {
-  const Action& action = actions_[index];
-  begin(action, step);
-  const device::ScopedRange range(ranges_[index], step);
+  const Action& action = setup_.actions[index];
+  const device::ScopedRange range = begin(index, action, step);
   try {
     run(action, step);
   } catch (const meeting::PeerError& e) {
-    throw e.within(describe(rank_, action) + ": ");
+    throw e.within(describe(setup_.rank, action) + ": ");
   } catch (const DeviceError& e) {
-    throw DeviceError(fmt::format("{}, step {}: {}", describe(rank_, action), step + 1, e.what()));
+    throw DeviceError(fmt::format("{}, step {}: {}", describe(setup_.rank, action), step + 1, e.what()));
   } catch (const c10::Error& e) {
-    device::rethrow_at(fmt::format("{}, step {}", describe(rank_, action), step + 1), e);
+    device::rethrow_at(fmt::format("{}, step {}", describe(setup_.rank, action), step + 1), e);
   }
 }
 
 const std::vector<int>& StageWorker::slots(const Action& transfer) {
-  return resident(transfer.stage).slots[to_index(*bound_.plan.boundary(transfer.stage, transfer.peer))];
+  return resident(transfer.stage).slots[to_index(*setup_.bound.plan.boundary(transfer.stage, transfer.peer))];
 }
 
 void StageWorker::run(const Action& action, std::int64_t step) {
@@ -193,7 +192,7 @@ void StageWorker::run(const Action& action, std::int64_t step) {
 
 void StageWorker::await(const Action& consumer, int boundary, bool gradient, std::int64_t step,
                         std::vector<at::Tensor>& out) {
-  const Boundary& joined = plan_.boundaries[to_index(boundary)];
+  const BoundaryEnds& joined = setup_.bound.plan.ends(boundary);
   const device::ScopedRange range(wait_range_, consumer.microbatch);
   const device::DeviceClock::Moment start = spans_.mark();
   transfers_.take(boundary, gradient, consumer.microbatch, out);
@@ -203,60 +202,60 @@ void StageWorker::await(const Action& consumer, int boundary, bool gradient, std
 }
 
 void StageWorker::forward(const Action& action, std::int64_t step) {
-  ResidentStage& own = resident(action.stage);
-  stage::Flight& flight = own.flights[to_index(action.microbatch)];
+  ResidentStage& stage = resident(action.stage);
+  stage::Flight& flight = stage.flights[to_index(action.microbatch)];
   flight.clear();
-  for (const int b : own.incoming) await(action, b, false, step, flight.received);
+  for (const int b : stage.incoming) await(action, b, false, step, flight.received);
   const device::DeviceClock::Moment start = spans_.mark();
-  if (own.data) flight.data = own.data->take();
-  before_forward(own, action);
+  if (stage.data) flight.data = stage.data->take();
+  before_forward(stage, action);
   flight.step = step;
-  flight.microbatch = action.microbatch % plan_.microbatches;
-  own.program->forward(flight, bound_.plan.schedule().trains);
-  after_forward(own, action);
+  flight.microbatch = action.microbatch % setup_.plan().microbatches;
+  stage.program->forward(flight, setup_.trains());
+  after_forward(stage, action);
   if (flight.loss.defined()) {
     losses_.add(step, action.microbatch, flight.loss);
-    if (placement_.device.is_cpu() && !std::isfinite(flight.loss.item<double>()))
-      guard_.found(step, "the loss of microbatch " + std::to_string(action.microbatch % plan_.microbatches));
+    if (setup_.on_cpu() && !std::isfinite(flight.loss.item<double>()))
+      guard_.found(step, "the loss of microbatch " + std::to_string(action.microbatch % setup_.plan().microbatches));
   }
-  for (const int b : own.outgoing) transfers_.hand_over(action, b, false, own.slots[to_index(b)], flight.sent);
+  for (const int b : stage.outgoing) transfers_.hand_over(action, b, false, stage.slots[to_index(b)], flight.sent);
   spans_.record(action, step, start);
 }
 
 void StageWorker::backward(const Action& action, std::int64_t step) {
-  ResidentStage& own = resident(action.stage);
-  stage::Flight& flight = own.flights[to_index(action.microbatch)];
+  ResidentStage& stage = resident(action.stage);
+  stage::Flight& flight = stage.flights[to_index(action.microbatch)];
   // Later stages' gradients first, as in an unsplit backward.
   sent_gradients_.assign(flight.sent.size(), at::Tensor());
-  for (auto b = own.outgoing.rbegin(); b != own.outgoing.rend(); ++b) {
-    const Boundary& boundary = plan_.boundaries[to_index(*b)];
-    if (!bound_.plan.has_gradient(*b)) continue;
+  for (auto b = stage.outgoing.rbegin(); b != stage.outgoing.rend(); ++b) {
+    const Boundary& boundary = setup_.plan().boundaries[to_index(*b)];
+    if (!setup_.bound.plan.has_gradient(*b)) continue;
     await(action, *b, true, step, arrived_);
     std::size_t next = 0;
     for (std::size_t t = 0; t < boundary.tensors.size(); ++t) {
       if (!boundary.tensors[t].gradient) continue;
-      at::Tensor& sum = sent_gradients_[to_index(own.slots[to_index(*b)][t])];
+      at::Tensor& sum = sent_gradients_[to_index(stage.slots[to_index(*b)][t])];
       sum = sum.defined() ? sum.add(arrived_[next]) : arrived_[next];
       ++next;
     }
     arrived_.clear();
   }
   const device::DeviceClock::Moment start = spans_.mark();
-  before_backward(own, action);
-  const bool split = own.split.contains(action.microbatch);
-  std::vector<at::Tensor>& gradients = own.input_gradients[to_index(action.microbatch)];
-  own.program->backward(flight, sent_gradients_, loss_gradient(), gradients,
-                        split ? &own.rests[to_index(action.microbatch)] : nullptr);
+  const double loss_gradient = before_backward(stage, action);
+  const bool split = stage.split.contains(action.microbatch);
+  std::vector<at::Tensor>& gradients = stage.input_gradients[to_index(action.microbatch)];
+  stage.program->backward(flight, sent_gradients_, loss_gradient, gradients,
+                          split ? &stage.rests[to_index(action.microbatch)] : nullptr);
   sent_gradients_.clear();
-  for (const int b : own.incoming) transfers_.hand_over(action, b, true, own.slots[to_index(b)], gradients);
-  after_backward(own, action, !split);
+  for (const int b : stage.incoming) transfers_.hand_over(action, b, true, stage.slots[to_index(b)], gradients);
+  after_backward(stage, action, !split);
   spans_.record(action, step, start);
 }
 
 void StageWorker::weight_gradient(const Action& action) {
-  ResidentStage& own = resident(action.stage);
-  own.rests[to_index(action.microbatch)].of_weights();
-  after_backward(own, action, true);
+  ResidentStage& stage = resident(action.stage);
+  stage.rests[to_index(action.microbatch)].of_weights();
+  after_backward(stage, action, true);
 }
 
 }  // namespace stagecraft::run

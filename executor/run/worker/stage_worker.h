@@ -32,6 +32,22 @@ struct WorkerOptions {
   c10::Device device{c10::kCPU};
 };
 
+/// What a worker runs, and where: it stays as it is from the first step to the last.
+struct WorkerSetup {
+  const BoundModel& bound;
+  int rank = 0;
+  channel::Channel& channel;
+  stage::OptimizerOptions optimizer;
+  stage::Placement placement;
+  std::int64_t first_step = 0;
+  int list_steps = 1;           ///< number of steps that the list covers
+  std::vector<Action> actions;  ///< the rank's list
+
+  [[nodiscard]] const Plan& plan() const { return bound.plan.plan(); }
+  [[nodiscard]] bool trains() const { return bound.plan.schedule().trains; }
+  [[nodiscard]] bool on_cpu() const { return placement.device.is_cpu(); }
+};
+
 /// Runs one rank's action list on tensors: forwards, backwards and transfers. A rank may have several stages.
 /// SynchronousWorker and AsynchronousWorker decide what happens to the gradients, and when. Each action is recorded in
 /// the channel's activity before it begins. On a GPU everything is enqueued on the current stream of the calling
@@ -49,7 +65,11 @@ class StageWorker {
   /// Steps in which this rank found a loss or gradient that was not finite, or, with Skip, any rank did.
   [[nodiscard]] std::int64_t nonfinite_steps() const { return guard_.steps(); }
 
-  [[nodiscard]] const std::optional<stage::LossScaler>& loss_scaler() const { return scaler_; }
+  /// The scaler of the loss's gradient; null if it is not scaled.
+  [[nodiscard]] virtual const stage::LossScaler* loss_scaler() const { return nullptr; }
+  /// Takes the norm of the model's mean gradient in a step whose update was run, before clipping; absent without
+  /// clipping and on ranks other than 0.
+  [[nodiscard]] virtual std::optional<double> take_gradient_norm(std::int64_t) { return std::nullopt; }
 
   /// On a GPU, call before the first transfer: see run::warm_up.
   void warm_up(const data::DataSource& data);
@@ -61,7 +81,7 @@ class StageWorker {
   /// Calls `visit` with each stage of this rank. Parameter i of the program is parameter i of the optimizer.
   void visit_stages(const std::function<void(int stage, stage::StageProgram&, stage::Optimizer&)>& visit);
   /// The rank's list of actions.
-  [[nodiscard]] const std::vector<Action>& actions() const { return actions_; }
+  [[nodiscard]] const std::vector<Action>& actions() const { return setup_.actions; }
   /// Spans since the last call, see SpanRecorder::take and take_all.
   [[nodiscard]] std::vector<Span> take_spans() { return spans_.take(); }
   [[nodiscard]] std::vector<Span> take_all_spans() { return spans_.take_all(); }
@@ -73,42 +93,32 @@ class StageWorker {
 
   /// Runs entry `index` of the list in step `step`; an error names rank and action.
   void perform(std::size_t index, std::int64_t step);
-  [[nodiscard]] ResidentStage& resident(int stage);
+  /// Records in the channel's activity that entry `index` of the list begins; its range lasts as long as the result.
+  [[nodiscard]] device::ScopedRange begin(std::size_t index, const Action& action, std::int64_t step);
+  void finish_sends() { transfers_.finish_sends(); }
 
   /// Hooks of derived workers around a microbatch's forward and backward.
   virtual void before_forward(ResidentStage&, const Action&) {}
   virtual void after_forward(ResidentStage&, const Action&) {}
-  virtual void before_backward(ResidentStage&, const Action&) {}
+  /// Returns the initial gradient of the loss.
+  [[nodiscard]] virtual double before_backward(ResidentStage&, const Action&) { return 1; }
   /// After each part of a backward, `last` after the last one.
   virtual void after_backward(ResidentStage&, const Action&, bool last) = 0;
   virtual void reduce(const Action& action) = 0;
   virtual void update(const Action& action) = 0;
-  /// Initial gradient of the loss.
-  [[nodiscard]] double loss_gradient() const { return scaler_ ? scaler_->scale() : 1; }
+
+  [[nodiscard]] const WorkerSetup& setup() const { return setup_; }
+  [[nodiscard]] std::vector<ResidentStage>& stages() { return stages_; }
+  [[nodiscard]] ResidentStage& resident(int stage);
+  [[nodiscard]] SpanRecorder& spans() { return spans_; }
+  [[nodiscard]] stage::StepLosses& losses() { return losses_; }
+  [[nodiscard]] NonfiniteGuard& guard() { return guard_; }
 
   /// On a GPU, together with the losses of microbatches: whether gradients are not finite.
   static constexpr int kGradientsFlag = -1;
 
-  const BoundModel& bound_;
-  const Plan& plan_;
-  int rank_;
-  channel::Channel& channel_;
-  stage::OptimizerOptions optimizer_;
-  stage::Placement placement_;
-  std::int64_t first_step_;
-  int list_steps_;
-  std::vector<Action> actions_;
-  std::vector<device::RangeName> ranges_;  // one per action
-  std::vector<ResidentStage> stages_;
-  StageTransfers transfers_;
-  SpanRecorder spans_;
-  stage::StepLosses losses_;
-  NonfiniteGuard guard_;
-  std::optional<stage::LossScaler> scaler_;  // of a synchronous schedule in float16
-
  private:
-  void load_ahead(ResidentStage& own, const data::DataSource& data);
-  void begin(const Action& action, std::int64_t step);
+  void load_ahead(ResidentStage& stage, const data::DataSource& data);
   void run(const Action& action, std::int64_t step);
   void forward(const Action& action, std::int64_t step);
   void backward(const Action& action, std::int64_t step);
@@ -117,7 +127,14 @@ class StageWorker {
   void await(const Action& consumer, int boundary, bool gradient, std::int64_t step, std::vector<at::Tensor>& out);
   [[nodiscard]] const std::vector<int>& slots(const Action& transfer);
 
+  WorkerSetup setup_;
+  std::vector<device::RangeName> ranges_;  // one per action
   device::RangeName wait_range_;
+  std::vector<ResidentStage> stages_;
+  StageTransfers transfers_;
+  SpanRecorder spans_;
+  stage::StepLosses losses_;
+  NonfiniteGuard guard_;
   // Empty between actions; kept for their memory.
   std::vector<at::Tensor> arrived_;
   std::vector<at::Tensor> sent_gradients_;

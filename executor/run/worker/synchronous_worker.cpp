@@ -14,7 +14,7 @@ namespace {
 
 std::vector<stage::StageProgram*> programs_of(const std::vector<ResidentStage>& stages) {
   std::vector<stage::StageProgram*> out;
-  for (const ResidentStage& each : stages) out.push_back(each.program.get());
+  for (const ResidentStage& stage : stages) out.push_back(stage.program.get());
   return out;
 }
 
@@ -24,53 +24,55 @@ SynchronousWorker::SynchronousWorker(const BoundModel& bound, int rank, channel:
                                      const data::DataSource& data, const WorkerOptions& options)
     : StageWorker(bound, rank, channel, data, options, 1),
       trainable_(stage::trainable_names(bound.model)),
-      ties_(channel, tied_of_rank(bound, rank), programs_of(stages_)),
-      reduces_(to_index(std::ranges::count(actions_, ActionKind::Reduce, &Action::kind))) {
-  for (const ResidentStage& own : stages_) {
+      ties_(channel, tied_of_rank(bound, rank), programs_of(stages())),
+      reduces_(to_index(std::ranges::count(setup().actions, ActionKind::Reduce, &Action::kind))) {
+  for (const ResidentStage& stage : stages()) {
     StageState& state = states_.emplace_back();
-    for (const Action& action : actions_) {
-      if (action.kind == ActionKind::Backward && action.stage == own.stage) state.last_backward = action.microbatch;
+    for (const Action& action : setup().actions) {
+      if (action.kind == ActionKind::Backward && action.stage == stage.stage) state.last_backward = action.microbatch;
     }
     // A split backward leaves its weight gradients for later, so there is nothing to wait for in it.
-    if (own.split.contains(state.last_backward)) state.last_backward = -1;
-    if (own.replica_ranks.size() > 1 && bound_.plan.schedule().trains)
-      state.statistics = std::make_unique<stage::MovingStatistics>(bound.model, *own.program, [](int) { return true; });
+    if (stage.split.contains(state.last_backward)) state.last_backward = -1;
+    if (stage.replica_ranks.size() > 1 && setup().trains())
+      state.statistics =
+          std::make_unique<stage::MovingStatistics>(bound.model, *stage.program, [](int) { return true; });
   }
 }
 
-std::size_t SynchronousWorker::place_of(const ResidentStage& own) const { return to_index(&own - stages_.data()); }
+std::size_t SynchronousWorker::place_of(const ResidentStage& stage) { return to_index(&stage - stages().data()); }
 
-void SynchronousWorker::prepare_gradients(ResidentStage& own) {
-  std::vector<stage::Parameter>& parameters = own.program->parameters();
+void SynchronousWorker::prepare_gradients(ResidentStage& stage) {
+  std::vector<stage::Parameter>& parameters = stage.program->parameters();
   for (stage::Parameter& parameter : parameters) parameter.value.mutable_grad() = at::Tensor();
-  if (own.replica_ranks.size() < 2) return;
-  StageState& state = state_of(own);
+  if (stage.replica_ranks.size() < 2) return;
+  StageState& state = state_of(stage);
   if (!state.reduction) {
     std::vector<at::Tensor> untied;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if (!ties_.is_tied(place_of(own), i)) untied.push_back(parameters[i].value);
+      if (!ties_.is_tied(place_of(stage), i)) untied.push_back(parameters[i].value);
     }
-    state.reduction = std::make_unique<stage::GradientReduction>(channel_, own.replica_ranks, std::move(untied),
-                                                                 plan_.gradient_bucket_bytes);
+    state.reduction = std::make_unique<stage::GradientReduction>(
+        setup().channel, stage.replica_ranks, std::move(untied), setup().plan().gradient_bucket_bytes);
   }
   state.reduction->begin_step();
 }
 
-void SynchronousWorker::before_forward(ResidentStage& own, const Action&) {
-  if (const auto& statistics = state_of(own).statistics) statistics->begin();
+void SynchronousWorker::before_forward(ResidentStage& stage, const Action&) {
+  if (const auto& statistics = state_of(stage).statistics) statistics->begin();
 }
 
-void SynchronousWorker::after_forward(ResidentStage& own, const Action& action) {
-  if (const auto& statistics = state_of(own).statistics) statistics->end(action.microbatch);
+void SynchronousWorker::after_forward(ResidentStage& stage, const Action& action) {
+  if (const auto& statistics = state_of(stage).statistics) statistics->end(action.microbatch);
 }
 
-void SynchronousWorker::before_backward(ResidentStage& own, const Action& action) {
-  const StageState& state = state_of(own);
+double SynchronousWorker::before_backward(ResidentStage& stage, const Action& action) {
+  const StageState& state = state_of(stage);
   if (state.reduction && action.microbatch == state.last_backward) state.reduction->last_backward();
+  return loss_gradient();
 }
 
-void SynchronousWorker::after_backward(ResidentStage& own, const Action& action, bool last) {
-  ties_.add_copies(place_of(own), action.microbatch, last);
+void SynchronousWorker::after_backward(ResidentStage& stage, const Action& action, bool last) {
+  ties_.add_copies(place_of(stage), action.microbatch, last);
 }
 
 void SynchronousWorker::reduce(const Action& action) {
@@ -83,8 +85,8 @@ void SynchronousWorker::update(const Action&) { throw std::logic_error("a step's
 
 void SynchronousWorker::keep_buffers() {
   kept_buffers_.clear();
-  for (const ResidentStage& each : stages_) {
-    for (const stage::Parameter& buffer : each.program->buffers())
+  for (const ResidentStage& stage : stages()) {
+    for (const stage::Parameter& buffer : stage.program->buffers())
       kept_buffers_.emplace_back(buffer.value, buffer.value.detach().clone());
   }
 }
@@ -95,25 +97,27 @@ void SynchronousWorker::restore_buffers() {
 }
 
 void SynchronousWorker::compute(std::int64_t step) {
-  spans_.settle();
-  if (guard_.skips_steps() && bound_.plan.schedule().trains) keep_buffers();
-  const bool trains = bound_.plan.schedule().trains;
+  spans().settle();
+  const bool trains = setup().trains();
+  if (guard().skips_steps() && trains) keep_buffers();
   // An update prepares the next step.
-  for (std::size_t i = 0; i < stages_.size() && trains && !prepared_; ++i) prepare_gradients(stages_[i]);
+  for (ResidentStage& stage : stages()) {
+    if (trains && !prepared_) prepare_gradients(stage);
+  }
   prepared_ = false;
   reduced_ = 0;
-  for (std::size_t i = 0; i < actions_.size(); ++i) {
-    if (actions_[i].kind == ActionKind::Update) continue;
+  for (std::size_t i = 0; i < setup().actions.size(); ++i) {
+    if (setup().actions[i].kind == ActionKind::Update) continue;
     perform(i, step);
   }
-  transfers_.finish_sends();
-  if (trains) update_start_ = spans_.mark();
+  finish_sends();
+  if (trains) update_start_ = spans().mark();
   if (reduces_ == 0 && trains) ties_.reduce();
-  if (!placement_.device.is_cpu() && trains && !scaler_) {
+  if (!setup().on_cpu() && trains && !scaler_) {
     if (const at::Tensor flag = stage::nonfinite_flag(parameters()); flag.defined())
-      losses_.add(step, kGradientsFlag, flag);
+      losses().add(step, kGradientsFlag, flag);
   }
-  losses_.end_step(step);
+  losses().end_step(step);
 }
 
 std::optional<double> SynchronousWorker::take_gradient_norm(std::int64_t step) {
@@ -123,63 +127,63 @@ std::optional<double> SynchronousWorker::take_gradient_norm(std::int64_t step) {
 
 void SynchronousWorker::begin_update() {
   // A GPU's mark is in its stream and costs the stream nothing.
-  if (placement_.device.is_cpu()) update_start_ = spans_.mark();
+  if (setup().on_cpu()) update_start_ = spans().mark();
 }
 
 bool SynchronousWorker::skips(std::int64_t step) {
   // A GPU's are found with the losses, without waiting for it here.
-  if (!scaler_ && (placement_.device.is_cpu() || guard_.skips_steps())) {
-    for (const ResidentStage& each : stages_) {
-      if (const auto name = stage::nonfinite_gradient(each.program->parameters()))
-        guard_.found(step, "the gradient of \"" + *name + "\"");
+  if (!scaler_ && (setup().on_cpu() || guard().skips_steps())) {
+    for (const ResidentStage& stage : stages()) {
+      if (const auto name = stage::nonfinite_gradient(stage.program->parameters()))
+        guard().found(step, "the gradient of \"" + *name + "\"");
     }
   }
-  if (!guard_.skips_steps() || !stage::on_any_rank(channel_, guard_.found_in(step))) return false;
-  guard_.count_skipped();
+  if (!guard().skips_steps() || !stage::on_any_rank(setup().channel, guard().found_in(step))) return false;
+  guard().count_skipped();
   return true;
 }
 
 void SynchronousWorker::settle_statistics(bool skipped) {
-  for (const ResidentStage& own : stages_) {
-    const auto& statistics = state_of(own).statistics;
+  for (const ResidentStage& stage : stages()) {
+    const auto& statistics = state_of(stage).statistics;
     if (!statistics) continue;
     if (skipped) {
       statistics->drop();
       continue;
     }
-    statistics->exchange(channel_, own.replica_ranks, plan_.microbatches);
+    statistics->exchange(setup().channel, stage.replica_ranks, setup().plan().microbatches);
     statistics->apply();
   }
 }
 
 void SynchronousWorker::update_step(std::int64_t step) {
-  const bool skipped = bound_.plan.schedule().trains && skips(step);
+  const bool trains = setup().trains();
+  const bool skipped = trains && skips(step);
   if (skipped) restore_buffers();
   settle_statistics(skipped);
-  if (!bound_.plan.schedule().trains) {
-    for (ResidentStage& each : stages_) each.flights.assign(each.flights.size(), {});
+  if (!trains) {
+    for (ResidentStage& stage : stages()) stage.flights.assign(stage.flights.size(), {});
     return;
   }
-  double divisor = plan_.microbatches * loss_gradient();
+  double divisor = setup().plan().microbatches * loss_gradient();
   bool overflow = false;
-  if (optimizer_.clip_norm > 0) {
-    const auto squared = stage::gather_squared_norms(channel_, stage::squared_norms(parameters()), trainable_);
+  if (setup().optimizer.clip_norm > 0) {
+    const auto squared = stage::gather_squared_norms(setup().channel, stage::squared_norms(parameters()), trainable_);
     // In double, the square of a finite gradient does not overflow, so the norms reveal gradients that do.
-    overflow = scaler_ && !std::ranges::all_of(squared, [](const auto& each) { return std::isfinite(each.second); });
-    if (rank_ == 0) norms_[step] = stage::gradient_norm(squared, divisor);
-    divisor *= stage::clip_divisor(squared, divisor, optimizer_.clip_norm);
+    overflow = scaler_ && !std::ranges::all_of(squared, [](const auto& norm) { return std::isfinite(norm.second); });
+    if (setup().rank == 0) norms_[step] = stage::gradient_norm(squared, divisor);
+    divisor *= stage::clip_divisor(squared, divisor, setup().optimizer.clip_norm);
   } else if (scaler_) {
-    overflow = stage::on_any_rank(channel_, stage::overflows(parameters()));
+    overflow = stage::on_any_rank(setup().channel, stage::overflows(parameters()));
   }
   if (scaler_ && !skipped) scaler_->update(overflow);
-  for (ResidentStage& own : stages_) {
-    const Action action{ActionKind::Update, own.stage, -1, -1};
-    channel_.activity().begin({to_string(action.kind), action.stage, action.microbatch, step});
-    const device::ScopedRange range(ranges_.back(), step);  // updates end the list
-    const device::DeviceClock::Moment start = &own == &stages_.front() ? update_start_ : spans_.mark();
-    if (!overflow && !skipped) own.optimizer->step(divisor, stage::rate_factor(optimizer_.rate, step));
-    prepare_gradients(own);
-    spans_.record(action, step, start);
+  for (ResidentStage& stage : stages()) {
+    const Action action{ActionKind::Update, stage.stage, -1, -1};
+    const device::ScopedRange range = begin(setup().actions.size() - 1, action, step);  // updates end the list
+    const device::DeviceClock::Moment start = &stage == &stages().front() ? update_start_ : spans().mark();
+    if (!overflow && !skipped) stage.optimizer->step(divisor, stage::rate_factor(setup().optimizer.rate, step));
+    prepare_gradients(stage);
+    spans().record(action, step, start);
   }
   prepared_ = true;
 }

@@ -25,6 +25,7 @@ class SynchronousWorker : public StageWorker {
   /// Call before the first step to scale the loss's gradient: updates divide by the scale, and a step in which a
   /// gradient of any rank overflows does not change parameters on any rank. Call on all ranks or none.
   void scale_loss(const stage::LossScaler& scaler) { scaler_ = scaler; }
+  [[nodiscard]] const stage::LossScaler* loss_scaler() const override { return scaler_ ? &*scaler_ : nullptr; }
 
   /// Runs forwards, backwards and transfers of a step, up to and including Reduce. The span of the last Reduce includes
   /// the sums of tied parameters. Throws PeerError naming rank and action.
@@ -35,9 +36,7 @@ class SynchronousWorker : public StageWorker {
   /// Update begins where compute ended its list and includes all that the whole rank does for its update: sums of tied
   /// parameters within the stage, checks of the gradients, clipping, moving statistics.
   void update_step(std::int64_t step);
-  /// Takes the norm of the model's mean gradient in a step whose update was run, before clipping; absent without
-  /// clipping and on ranks other than 0.
-  [[nodiscard]] std::optional<double> take_gradient_norm(std::int64_t step);
+  [[nodiscard]] std::optional<double> take_gradient_norm(std::int64_t step) override;
   /// Call after work between compute and update_step that does not belong to the step: the Update begins now.
   void begin_update();
 
@@ -48,16 +47,18 @@ class SynchronousWorker : public StageWorker {
     std::unique_ptr<stage::MovingStatistics> statistics;  // of a replicated stage
     int last_backward = -1;                               // microbatch; -1 if its backward is split
   };
-  void after_backward(ResidentStage& own, const Action& action, bool last) override;
-  void before_forward(ResidentStage& own, const Action& action) override;
-  void after_forward(ResidentStage& own, const Action& action) override;
-  void before_backward(ResidentStage& own, const Action& action) override;
+  void after_backward(ResidentStage& stage, const Action& action, bool last) override;
+  void before_forward(ResidentStage& stage, const Action& action) override;
+  void after_forward(ResidentStage& stage, const Action& action) override;
+  [[nodiscard]] double before_backward(ResidentStage& stage, const Action& action) override;
   void reduce(const Action& action) override;
   void update(const Action& action) override;
 
-  [[nodiscard]] std::size_t place_of(const ResidentStage& own) const;
-  [[nodiscard]] StageState& state_of(const ResidentStage& own) { return states_[place_of(own)]; }
-  void prepare_gradients(ResidentStage& own);
+  [[nodiscard]] std::size_t place_of(const ResidentStage& stage);
+  [[nodiscard]] StageState& state_of(const ResidentStage& stage) { return states_[place_of(stage)]; }
+  /// Initial gradient of the loss.
+  [[nodiscard]] double loss_gradient() const { return scaler_ ? scaler_->scale() : 1; }
+  void prepare_gradients(ResidentStage& stage);
   void keep_buffers();
   void restore_buffers();
   /// Before an update, with all gradients complete: whether it must be skipped.
@@ -71,6 +72,7 @@ class SynchronousWorker : public StageWorker {
   std::size_t reduced_ = 0;  // of them in this step
   bool prepared_ = false;
   device::DeviceClock::Moment update_start_;
+  std::optional<stage::LossScaler> scaler_;                      // in float16
   std::map<std::int64_t, double> norms_;                         // on rank 0, if gradients are clipped: by step
   std::vector<std::pair<at::Tensor, at::Tensor>> kept_buffers_;  // with Skip: buffers and their values before the step
 };

@@ -35,15 +35,16 @@ std::map<std::string, double> squared_norms(const std::vector<Parameter>& parame
   return out;
 }
 
-std::map<std::string, double> gather_squared_norms(channel::Channel& channel, const std::map<std::string, double>& own,
+std::map<std::string, double> gather_squared_norms(channel::Channel& channel,
+                                                   const std::map<std::string, double>& norms,
                                                    const std::vector<std::string>& names) {
   constexpr double kAbsent = -1;
   const auto count = static_cast<std::int64_t>(names.size());
   at::Tensor rows = at::full({channel.ranks() * count}, kAbsent, at::TensorOptions().dtype(at::kDouble));
   double* const values = rows.data_ptr<double>();
   for (std::int64_t i = 0; i < count; ++i) {
-    const auto it = own.find(names[to_index(i)]);
-    if (it != own.end()) values[channel.rank() * count + i] = it->second;
+    const auto it = norms.find(names[to_index(i)]);
+    if (it != norms.end()) values[channel.rank() * count + i] = it->second;
   }
   channel::all_gather(channel, rows, channel::all_ranks(channel), channel::kNormTag);
   std::map<std::string, double> out;

@@ -13,10 +13,10 @@ namespace stagecraft::stage {
 /// have the same gradient by then: it counts once.
 [[nodiscard]] std::map<std::string, double> squared_norms(const std::vector<Parameter>& parameters);
 
-/// The whole model's squared norms, computed by all ranks from their own: `names` are those of all parameters,
+/// The whole model's squared norms, gathered from the `norms` of each rank: `names` are those of all parameters,
 /// ascending. All ranks call it.
 [[nodiscard]] std::map<std::string, double> gather_squared_norms(channel::Channel& channel,
-                                                                 const std::map<std::string, double>& own,
+                                                                 const std::map<std::string, double>& norms,
                                                                  const std::vector<std::string>& names);
 
 /// Euclidean norm of the mean gradient: that of the sum, whose squared norms are `squared`, divided by `divisor`. The

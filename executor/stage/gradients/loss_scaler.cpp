@@ -58,9 +58,9 @@ bool overflows(const std::vector<Parameter>& parameters) {
   return flag.defined() && flag.item<float>() > 0;
 }
 
-bool on_any_rank(channel::Channel& channel, bool own) {
+bool on_any_rank(channel::Channel& channel, bool here) {
   at::Tensor sum = at::empty({1}, at::kFloat);
-  *sum.data_ptr<float>() = own ? 1.0F : 0.0F;
+  *sum.data_ptr<float>() = here ? 1.0F : 0.0F;
   if (channel.ranks() > 1) channel.all_reduce(sum, channel::all_ranks(channel), channel::kOverflowTag);
   return *sum.const_data_ptr<float>() > 0;
 }

@@ -51,7 +51,7 @@ class LossScaler {
 /// Whether any gradient contains an infinity or NaN.
 [[nodiscard]] bool overflows(const std::vector<Parameter>& parameters);
 
-/// Whether `own` is true on any rank. All ranks call it.
-[[nodiscard]] bool on_any_rank(channel::Channel& channel, bool own);
+/// Whether `here` is true on any rank. All ranks call it.
+[[nodiscard]] bool on_any_rank(channel::Channel& channel, bool here);
 
 }  // namespace stagecraft::stage

@@ -13,14 +13,14 @@ namespace stagecraft::stage {
 TiedGradients::TiedGradients(channel::Channel& channel, const std::vector<TiedGradient>& tied,
                              std::vector<StageProgram*> programs)
     : channel_(channel), programs_(std::move(programs)) {
-  for (const TiedGradient& each : tied) {
-    Tie tie{{}, each.ranks, each.tag};
+  for (const TiedGradient& gradient : tied) {
+    Tie tie{{}, gradient.ranks, gradient.tag};
     for (std::size_t p = 0; p < programs_.size(); ++p) {
       const std::vector<Parameter>& parameters = programs_[p]->parameters();
       Copies copies;
       copies.program = p;
       for (std::size_t i = 0; i < parameters.size(); ++i) {
-        if (parameters[i].name == each.name) copies.parameters.push_back(i);
+        if (parameters[i].name == gradient.name) copies.parameters.push_back(i);
       }
       if (!copies.parameters.empty()) tie.stages.push_back(std::move(copies));
     }

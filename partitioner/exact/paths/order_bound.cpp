@@ -22,21 +22,24 @@ constexpr int kPlays = 100;
 constexpr std::size_t kMostEvents = 200'000;
 constexpr std::size_t kMostOfAll = 2'000'000;
 
+// On the number: through the references of std::max of Seconds g++ 12 does not vectorise the loops.
+Seconds no_less_than_0(Seconds time) { return Seconds(std::max(0.0, time.value)); }
+
 }  // namespace
 
 OrderBound::OrderBound(const PipelineCosts& costs, const PathCuts& cuts) : costs_(costs), cuts_(cuts) {
   for (const PathCut& cut : cuts.fine()) {
-    const auto add = [](std::array<std::vector<double>, Parts>& to, const PathSums& sums) {
-      to[Forward].push_back(sums.forward.value);
-      to[Back].push_back(sums.back.value);
-      to[Least].push_back(sums.least.value);
-      to[Update].push_back(sums.update.value);
-      to[Reduce].push_back(static_cast<double>(sums.untied.value));
+    const auto add = [](CostsBefore& to, const PathSums& sums) {
+      to.times[Forward].push_back(sums.forward);
+      to.times[Back].push_back(sums.back);
+      to.times[Least].push_back(sums.least);
+      to.times[Update].push_back(sums.update);
+      to.gradients.push_back(fractional(sums.untied));
     };
     add(low_, cut.low);
     add(high_, cut.high);
-    hop_.push_back(cut.hop.forward.value);
-    hop_back_.push_back(cut.hop.back.value);
+    hop_.push_back(cut.hop.forward);
+    hop_back_.push_back(cut.hop.back);
   }
   first_ = 0;
   last_ = cuts.fine().size() - 1;
@@ -54,8 +57,8 @@ std::optional<bool> OrderBound::refutes(Seconds time, const StageOrder& stages, 
   }
   Order& order = known->second;
   for (int round = 0; round < kRounds; ++round) {
-    if (order.low > time.value) return true;
-    if (order.done || order.high <= time.value) return false;
+    if (order.low > time) return true;
+    if (order.done || order.high <= time) return false;
     if (stop()) return std::nullopt;
     improve(order);
   }
@@ -139,10 +142,10 @@ bool OrderBound::add_events(Order& order, const std::vector<std::vector<Action>>
       arrived = is_back ? hop_back[slot(s, m)] : hop[slot(from, m)];
       if (arrived < 0) return false;
     }
-    int& own = order.last[rank];
-    own = add(is_back ? Event::Kind::Back : Event::Kind::Forward, s, own, arrived);
-    if (is_back && s > 0) hop_back[slot(s - 1, m)] = send(Event::Kind::HopBack, s - 1, m, own, lane_back);
-    if (!is_back && s < last_stage) hop[slot(s, m)] = send(Event::Kind::Hop, s, m, own, lane);
+    int& last = order.last[rank];
+    last = add(is_back ? Event::Kind::Back : Event::Kind::Forward, s, last, arrived);
+    if (is_back && s > 0) hop_back[slot(s - 1, m)] = send(Event::Kind::HopBack, s - 1, m, last, lane_back);
+    if (!is_back && s < last_stage) hop[slot(s, m)] = send(Event::Kind::Hop, s, m, last, lane);
     return true;
   });
 }
@@ -161,12 +164,13 @@ void OrderBound::improve(Order& order) const {
     for (std::size_t s = 0; s < mean.stages.size(); ++s) {
       const StageShare& share = order.chains[p].stages[s];
       for (std::size_t k = 0; k < Parts; ++k) mean.stages[s].parts[k] += weight * share.parts[k];
+      mean.stages[s].reduce += weight * share.reduce;
       mean.stages[s].hop += weight * share.hop;
       mean.stages[s].hop_back += weight * share.hop_back;
     }
   }
   Begins begins;
-  const double low = least(order, mean, begins);
+  const Seconds low = least(order, mean, begins);
   bool has_more = low > order.low * (1 + kLarger);
   order.low = std::max(order.low, low);
   has_more = follow(order, begins) || has_more;
@@ -178,7 +182,7 @@ void OrderBound::improve(Order& order) const {
 /// Adds the cuts and the longest chain for them, if they are new.
 bool OrderBound::follow(Order& order, const Begins& begins) const {
   if (std::ranges::find(order.begins, begins) != order.begins.end()) return false;
-  double time = 0;
+  Seconds time;
   Chain chain = longest(order, begins, time);
   if (time < order.high) {
     order.high = time;
@@ -192,10 +196,10 @@ bool OrderBound::follow(Order& order, const Begins& begins) const {
 /// The cuts nearest to the mean of the known ones, by the computation before them and their weights.
 OrderBound::Begins OrderBound::mean_begins(const Order& order) const {
   const double all = std::accumulate(order.begins_sum.begin(), order.begins_sum.end(), 0.0);
-  const std::vector<double>& computed = low_[Least];
+  const std::vector<Seconds>& computed = low_.times[Least];
   Begins out(order.replicas.size() - 1);
   for (std::size_t s = 0; s < out.size(); ++s) {
-    double mean = 0;
+    Seconds mean;
     for (std::size_t k = 0; k < order.begins.size(); ++k)
       mean += (all > 0 ? order.begins_sum[k] / all : 1.0 / static_cast<double>(order.begins.size())) *
               computed[order.begins[k][s]];
@@ -211,20 +215,21 @@ OrderBound::Begins OrderBound::mean_begins(const Order& order) const {
 }
 
 /// The sums of each stage, with as few nodes before the cuts as can be.
-std::vector<std::array<double, OrderBound::Parts>> OrderBound::sums(const Begins& begins) const {
-  std::vector<std::array<double, Parts>> out(begins.size() + 1);
+std::vector<OrderBound::StageCosts> OrderBound::sums(const Begins& begins) const {
+  std::vector<StageCosts> out(begins.size() + 1);
   for (std::size_t s = 0; s < out.size(); ++s) {
     const std::size_t from = s == 0 ? 0 : begins[s - 1];
     const std::size_t to = s == begins.size() ? cuts_.fine().size() - 1 : begins[s];
-    for (std::size_t k = 0; k < Parts; ++k) out[s][k] = low_[k][to] - low_[k][from];
+    for (std::size_t k = 0; k < Parts; ++k) out[s].times[k] = low_.times[k][to] - low_.times[k][from];
+    out[s].gradients = low_.gradients[to] - low_.gradients[from];
   }
   return out;
 }
 
 /// The longest chain of actions and what ends the step, with its time.
-OrderBound::Chain OrderBound::longest(const Order& order, const Begins& begins, double& time) const {
+OrderBound::Chain OrderBound::longest(const Order& order, const Begins& begins, Seconds& time) const {
   const auto stages = sums(begins);
-  std::vector<double> end(order.events.size());
+  std::vector<Seconds> end(order.events.size());
   std::vector<int> via(order.events.size(), -1);
   for (std::size_t e = 0; e < order.events.size(); ++e) {
     const Event& event = order.events[e];
@@ -237,10 +242,10 @@ OrderBound::Chain OrderBound::longest(const Order& order, const Begins& begins, 
     const auto s = to_index(event.stage);
     switch (event.kind) {
       case Event::Kind::Forward:
-        end[e] += stages[s][Forward];
+        end[e] += stages[s].times[Forward];
         break;
       case Event::Kind::Back:
-        end[e] += stages[s][Back];
+        end[e] += stages[s].times[Back];
         break;
       case Event::Kind::Hop:
         end[e] += hop_[begins[s]];
@@ -250,29 +255,29 @@ OrderBound::Chain OrderBound::longest(const Order& order, const Begins& begins, 
         break;
     }
   }
-  time = -1;
+  time = Seconds(-1);
   std::size_t last = 0;
   bool reduces = false;
   for (std::size_t rank = 0; rank < order.last.size(); ++rank) {
     if (order.last[rank] < 0) continue;
     const auto s = to_index(order.stage_of_rank[rank]);
-    const double hidden = costs_.buckets_are_hidden() ? stages[s][Back] : 0;
-    const double reduce = order.reduces[s].fixed.value + order.reduces[s].per_byte.value * stages[s][Reduce] - hidden;
-    const double ended = end[to_index(order.last[rank])] + stages[s][Update] + std::max(0.0, reduce);
+    const Seconds hidden = costs_.buckets_are_hidden() ? stages[s].times[Back] : Seconds(0);
+    const Seconds reduce = order.reduces[s].fixed + order.reduces[s].per_byte * stages[s].gradients - hidden;
+    const Seconds ended = end[to_index(order.last[rank])] + stages[s].times[Update] + std::max(Seconds(0), reduce);
     if (ended <= time) continue;
     time = ended;
     last = rank;
-    reduces = reduce > 0;
+    reduces = reduce > Seconds(0);
   }
   Chain out;
   out.stages.resize(order.replicas.size());
-  StageShare& own = out.stages[to_index(order.stage_of_rank[last])];
-  own.parts[Update] += 1;
+  StageShare& last_stage = out.stages[to_index(order.stage_of_rank[last])];
+  last_stage.parts[Update] += 1;
   if (reduces) {
     const ReduceLine& line = order.reduces[to_index(order.stage_of_rank[last])];
-    own.parts[Reduce] += line.per_byte.value;
-    if (costs_.buckets_are_hidden()) own.parts[Back] -= 1;
-    out.constant = line.fixed.value;
+    last_stage.reduce += line.per_byte;
+    if (costs_.buckets_are_hidden()) last_stage.parts[Back] -= 1;
+    out.constant = line.fixed;
   }
   for (int e = order.last[last]; e >= 0; e = via[to_index(e)]) {
     const Event& event = order.events[to_index(e)];
@@ -295,11 +300,12 @@ OrderBound::Chain OrderBound::longest(const Order& order, const Begins& begins, 
   return out;
 }
 
-double OrderBound::time_of(const Chain& chain, const Begins& begins) const {
+Seconds OrderBound::time_of(const Chain& chain, const Begins& begins) const {
   const auto stages = sums(begins);
-  double out = chain.constant;
+  Seconds out = chain.constant;
   for (std::size_t s = 0; s < stages.size(); ++s) {
-    for (std::size_t k = 0; k < Parts; ++k) out += chain.stages[s].parts[k] * stages[s][k];
+    for (std::size_t k = 0; k < Parts; ++k) out += chain.stages[s].parts[k] * stages[s].times[k];
+    out += chain.stages[s].reduce * stages[s].gradients;
     if (s < begins.size())
       out += chain.stages[s].hop * hop_[begins[s]] + chain.stages[s].hop_back * hop_back_[begins[s]];
   }
@@ -307,39 +313,46 @@ double OrderBound::time_of(const Chain& chain, const Begins& begins) const {
 }
 
 /// The least time of the chain over all cuts, and where that is.
-double OrderBound::least(const Order& order, const Chain& chain, Begins& begins) const {
+Seconds OrderBound::least(const Order& order, const Chain& chain, Begins& begins) const {
   const std::vector<PathCut>& cuts = cuts_.fine();
   const std::size_t stages = chain.stages.size();
   // So many times what is before a cut, at least.
   const auto times = [&](std::size_t k, double count, std::size_t cut) {
-    return count * (count > 0 ? low_[k] : high_[k])[cut];
+    return count * (count > 0 ? low_ : high_).times[k][cut];
   };
-  double out = chain.constant;
+  const auto reduce = [&](SecondsPerByte cost, std::size_t cut) {
+    return cost * (cost > SecondsPerByte(0) ? low_ : high_).gradients[cut];
+  };
+  Seconds out = chain.constant;
+  const std::size_t end = order.loose_end ? last_ + 1 : cuts.size() - 1;
   for (std::size_t k = 0; k < Parts; ++k) {
-    out += times(k, chain.stages.back().parts[k], order.loose_end ? last_ + 1 : cuts.size() - 1);
+    out += times(k, chain.stages.back().parts[k], end);
     if (order.loose_begin) out += times(k, -chain.stages.front().parts[k], first_ - 1);
   }
+  out += reduce(chain.stages.back().reduce, end);
+  if (order.loose_begin) out += reduce(-chain.stages.front().reduce, first_ - 1);
   begins.assign(stages - 1, 0);
   if (stages == 1) return out;
-  std::vector<double> before(cuts.size(), 0);  // least of the terms of the cuts before
+  std::vector<Seconds> before(cuts.size());  // least of the terms of the cuts before
   std::vector<std::vector<int>> via(stages - 1, std::vector<int>(cuts.size(), -1));
-  std::vector<double> now(cuts.size());
-  double least_now = 0;  // least of the terms up to this cut, which is `at`
+  std::vector<Seconds> now(cuts.size());
+  Seconds least_now;  // least of the terms up to this cut, which is `at`
   int at = -1;
   for (std::size_t s = 0; s + 1 < stages; ++s) {
     const StageShare& a = chain.stages[s];
     const StageShare& b = chain.stages[s + 1];
-    least_now = std::numeric_limits<double>::infinity();
+    least_now = Seconds(std::numeric_limits<double>::infinity());
     at = -1;
     for (std::size_t j = first_; j <= last_; ++j) {
-      double term = a.hop * hop_[j] + a.hop_back * hop_back_[j];
+      Seconds term = a.hop * hop_[j] + a.hop_back * hop_back_[j];
       for (std::size_t k = 0; k < Parts; ++k) {
         term +=
             order.loose[s] ? times(k, a.parts[k], j) + times(k, -b.parts[k], j) : times(k, a.parts[k] - b.parts[k], j);
       }
+      term += order.loose[s] ? reduce(a.reduce, j) + reduce(-b.reduce, j) : reduce(a.reduce - b.reduce, j);
       now[j] = least_now;
       via[s][j] = at;
-      const double sum = before[j] + term;
+      const Seconds sum = before[j] + term;
       if (sum < least_now) {
         least_now = sum;
         at = to_int(j);
@@ -365,51 +378,51 @@ void OrderBound::play(Order& order) {
     std::ranges::fill(order.chain_sum, 1.0);
     return;
   }
-  const auto normal = [](const std::vector<double>& regret, std::vector<double>& out) {
-    const double sum = std::accumulate(regret.begin(), regret.end(), 0.0);
+  const auto normal = [](const std::vector<Seconds>& regret, std::vector<double>& out) {
+    const Seconds sum = std::accumulate(regret.begin(), regret.end(), Seconds(0));
     for (std::size_t i = 0; i < regret.size(); ++i)
-      out[i] = sum > 0 ? regret[i] / sum : 1.0 / static_cast<double>(regret.size());
+      out[i] = sum > Seconds(0) ? regret[i] / sum : 1.0 / static_cast<double>(regret.size());
   };
   std::vector<double> weights(chains);
   std::vector<double> mix(columns);
-  std::vector<double> value(std::max(chains, columns));
+  std::vector<Seconds> value(std::max(chains, columns));
   normal(order.begins_regret, mix);
   for (int round = 1; round <= kPlays; ++round) {
-    double mean = 0;
+    Seconds mean;
     normal(order.chain_regret, weights);
     for (std::size_t p = 0; p < chains; ++p) {
-      value[p] = std::inner_product(mix.begin(), mix.end(), order.times[p].begin(), 0.0);
+      value[p] = std::inner_product(mix.begin(), mix.end(), order.times[p].begin(), Seconds(0));
       mean += weights[p] * value[p];
     }
     for (std::size_t p = 0; p < chains; ++p)
-      order.chain_regret[p] = std::max(0.0, order.chain_regret[p] + value[p] - mean);
+      order.chain_regret[p] = no_less_than_0(order.chain_regret[p] + value[p] - mean);
     normal(order.chain_regret, weights);
     for (std::size_t p = 0; p < chains; ++p) order.chain_sum[p] += round * weights[p];
-    mean = 0;
+    mean = Seconds(0);
     for (std::size_t k = 0; k < columns; ++k) {
-      value[k] = 0;
+      value[k] = Seconds(0);
       for (std::size_t p = 0; p < chains; ++p) value[k] += weights[p] * order.times[p][k];
       mean += mix[k] * value[k];
     }
     for (std::size_t k = 0; k < columns; ++k)
-      order.begins_regret[k] = std::max(0.0, order.begins_regret[k] + mean - value[k]);
+      order.begins_regret[k] = no_less_than_0(order.begins_regret[k] + mean - value[k]);
     normal(order.begins_regret, mix);
     for (std::size_t k = 0; k < columns; ++k) order.begins_sum[k] += round * mix[k];
   }
 }
 
 void OrderBound::add_chain(Order& order, Chain chain) const {
-  std::vector<double>& times = order.times.emplace_back();
+  std::vector<Seconds>& times = order.times.emplace_back();
   for (const Begins& begins : order.begins) times.push_back(time_of(chain, begins));
   order.chains.push_back(std::move(chain));
-  order.chain_regret.push_back(0);
+  order.chain_regret.emplace_back();
   order.chain_sum.push_back(0);
 }
 
 void OrderBound::add_begins(Order& order, Begins begins) const {
   for (std::size_t p = 0; p < order.chains.size(); ++p) order.times[p].push_back(time_of(order.chains[p], begins));
   order.begins.push_back(std::move(begins));
-  order.begins_regret.push_back(0);
+  order.begins_regret.emplace_back();
   order.begins_sum.push_back(0);
 }
 

@@ -10,6 +10,7 @@
 
 #include "costmodel/index.h"
 #include "costmodel/units.h"
+#include "partitioner/exact/byte_units.h"
 #include "partitioner/exact/paths/path_cuts.h"
 #include "partitioner/exact/pipeline_costs.h"
 
@@ -29,9 +30,9 @@ struct StageOrder {
 /// backwards of the last one and its update. That is a sum over stages: some number of forwards, backwards, messages.
 /// Any weights w_p >= 0 of chains p with sum 1 give a bound: the least of sum_p w_p time_p(cuts) over all cuts, found
 /// exactly by dynamic programming along the path, as each term belongs to one cut. Of stages without a node of the
-/// path, only the microbatches count that others hold for them. The weights and cuts are those of a matrix game
-/// (Dantzig 1951): chains play against cuts. In turn the longest chain for some cuts and the best cuts for some weights
-/// are added, until the bound is near the step of the best cuts found.
+/// path, only the microbatches count that others hold for them. The weights and cuts solve a two-player matrix game
+/// between chains and cuts (Dantzig 1951). It is solved by adding best responses: the longest chain for some cuts, then
+/// the best cuts for some weights, until the bound is near the step of the best cuts found.
 class OrderBound {
  public:
   /// All arguments must outlive it.
@@ -44,17 +45,29 @@ class OrderBound {
   [[nodiscard]] std::vector<Split> splits(std::size_t most) const;
 
  private:
-  /// What a stage's time is the sum of, by number of its nodes before a cut.
-  enum Part : std::size_t { Forward, Back, Least, Update, Reduce, Parts };
-  /// A chain of actions as a sum: for each stage so many times each part, and messages to the next stage and back.
+  /// Times of a stage.
+  enum Part : std::size_t { Forward, Back, Least, Update, Parts };
+  /// The times of a stage's nodes, and the bytes of their gradients.
+  struct StageCosts {
+    std::array<Seconds, Parts> times;
+    FractionalBytes gradients;
+  };
+  /// The same of all nodes before each fine cut.
+  struct CostsBefore {
+    std::array<std::vector<Seconds>, Parts> times;
+    std::vector<FractionalBytes> gradients;
+  };
+  /// A chain of actions as a sum: for each stage so many times each part, a time for each byte of its gradients, and
+  /// messages to the next stage and back.
   struct StageShare {
     std::array<double, Parts> parts = {};
+    SecondsPerByte reduce;
     double hop = 0, hop_back = 0;
     friend bool operator==(const StageShare&, const StageShare&) = default;
   };
   struct Chain {
     std::vector<StageShare> stages;
-    double constant = 0;
+    Seconds constant;
     friend bool operator==(const Chain&, const Chain&) = default;
   };
   using Begins = std::vector<std::size_t>;  ///< fine cuts where stages begin, besides the first one
@@ -75,10 +88,11 @@ class OrderBound {
     std::vector<ReduceLine> reduces;  ///< by stage
     std::vector<Chain> chains;
     std::vector<Begins> begins;
-    std::vector<std::vector<double>> times;  ///< by chain and begins, in seconds
-    std::vector<double> chain_regret, begins_regret, chain_sum, begins_sum;
-    double low = 0;       ///< bound
-    double high = 1e100;  ///< of the best of `begins`
+    std::vector<std::vector<Seconds>> times;  ///< by chain and begins
+    std::vector<Seconds> chain_regret, begins_regret;
+    std::vector<double> chain_sum, begins_sum;  ///< weights
+    Seconds low;                                ///< bound
+    Seconds high{1e100};                        ///< of the best of `begins`
     std::size_t best = 0;
     int idle = 0;       ///< rounds that changed nothing
     bool done = false;  ///< the bound will not rise
@@ -90,19 +104,19 @@ class OrderBound {
   void improve(Order& order) const;
   bool follow(Order& order, const Begins& begins) const;
   [[nodiscard]] Begins mean_begins(const Order& order) const;
-  [[nodiscard]] std::vector<std::array<double, Parts>> sums(const Begins& begins) const;
-  [[nodiscard]] Chain longest(const Order& order, const Begins& begins, double& time) const;
-  [[nodiscard]] double time_of(const Chain& chain, const Begins& begins) const;
-  [[nodiscard]] double least(const Order& order, const Chain& chain, Begins& begins) const;
+  [[nodiscard]] std::vector<StageCosts> sums(const Begins& begins) const;
+  [[nodiscard]] Chain longest(const Order& order, const Begins& begins, Seconds& time) const;
+  [[nodiscard]] Seconds time_of(const Chain& chain, const Begins& begins) const;
+  [[nodiscard]] Seconds least(const Order& order, const Chain& chain, Begins& begins) const;
   static void play(Order& order);
   void add_chain(Order& order, Chain chain) const;
   void add_begins(Order& order, Begins begins) const;
 
   const PipelineCosts& costs_;
   const PathCuts& cuts_;
-  std::array<std::vector<double>, Parts> low_, high_;  ///< by fine cut, in seconds; Reduce: in bytes
-  std::vector<double> hop_, hop_back_;                 ///< by fine cut
-  std::size_t first_ = 1, last_ = 0;                   ///< fine cuts with nodes of the path before and after them
+  CostsBefore low_, high_;               ///< least and most
+  std::vector<Seconds> hop_, hop_back_;  ///< by fine cut
+  std::size_t first_ = 1, last_ = 0;     ///< fine cuts with nodes of the path before and after them
   std::map<StageOrder, Order> orders_;
   std::size_t events_ = 0;  ///< in them
 };

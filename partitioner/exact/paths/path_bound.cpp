@@ -48,18 +48,18 @@ bool PathBound::go_forward(const std::function<bool()>& stop) {
   std::fill_n(prefixes_.begin(), places, Prefix{});
   least_before_[0] = 0;
   for (std::size_t i = 0; i + 1 < cuts; ++i) {
-    Prefix* const own = &prefixes_[i * places];
-    for (std::size_t g = 1; g < places; ++g) own[g].merge(own[g - 1], waves);
-    if (!own[places - 1].exists() || least_before_[i] >= devices) continue;
+    Prefix* const before_cut = &prefixes_[i * places];
+    for (std::size_t g = 1; g < places; ++g) before_cut[g].merge(before_cut[g - 1], waves);
+    if (!before_cut[places - 1].exists() || least_before_[i] >= devices) continue;
     for (std::size_t j = i + 1; j < cuts; ++j) {
       if (should_stop(stop)) return false;
       const StageBound next = stage(i, j);
       if (!stages_.fits(next)) break;
       const Seconds trip = next.trip + stages_.way_after(cuts_.coarse()[j]);
-      const Replicas* least = least_replicas(next, own[places - 1], trip);
+      const Replicas* least = least_replicas(next, before_cut[places - 1], trip);
       if (least == nullptr) {
         // A longer stage takes no less.
-        const Seconds before = next.on_path ? own[places - 1].before : Seconds(0);
+        const Seconds before = next.on_path ? before_cut[places - 1].before : Seconds(0);
         if (stages_.first_replicas(next, before) == replicas.size()) break;
         continue;
       }
@@ -67,18 +67,18 @@ bool PathBound::go_forward(const std::function<bool()>& stop) {
       least_before_[j] = std::min(least_before_[j], least_before_[i] + least->first);
       const std::size_t first = place(least_before_[i]);
       for (std::size_t g = first; g < places; ++g) {
-        if (!own[g].exists()) continue;
+        if (!before_cut[g].exists()) continue;
         // More devices that change nothing before the cut.
-        if (g > first && own[g] == own[g - 1]) continue;
-        least = least_replicas(next, own[g], trip);
+        if (g > first && before_cut[g] == before_cut[g - 1]) continue;
+        least = least_replicas(next, before_cut[g], trip);
         if (least == nullptr) continue;
         // Of more replicas all is later, but what waits for them.
         const Replicas* const last = waves == 0 ? least : &replicas.back();
-        for (const Replicas* each = least; each <= last; ++each) {
-          const std::size_t to = g + place(each->first);
+        for (const Replicas* more = least; more <= last; ++more) {
+          const std::size_t to = g + place(more->first);
           if (to >= places) break;
-          if (each != least && !stages_.keeps(next, *each, each->share, own[g], trip, Seconds(0))) continue;
-          prefixes_[j * places + to].merge(stages_.after(next, *each, own[g]), waves);
+          if (more != least && !stages_.keeps(next, *more, more->share, before_cut[g], trip, Seconds(0))) continue;
+          prefixes_[j * places + to].merge(stages_.after(next, *more, before_cut[g]), waves);
         }
       }
     }
@@ -120,19 +120,19 @@ void PathBound::add_stages_without_work(std::size_t cut) {
   std::vector<Suffix>& all = suffixes_[cut];
   Suffix best = Suffix::none();  // flight: less twice the devices
   for (std::size_t g = 0; g < all.size(); ++g) {
-    Suffix& own = all[g];
+    Suffix& suffix = all[g];
     const int first = least_after_[cut] + to_int(g) * width_[cut];
     const int last = first + width_[cut] - 1;
-    if (own.exists()) {
-      Suffix less = own;
-      less.flight -= 2 * std::int64_t{own.devices};
+    if (suffix.exists()) {
+      Suffix less = suffix;
+      less.flight -= 2 * std::int64_t{suffix.devices};
       best.merge(less, stages_.waves());
     }
     if (!best.exists()) continue;
-    own.devices = std::min(own.devices, std::max(first, best.devices));
-    own.trip = best.trip;
-    own.queue = best.queue;
-    own.flight = std::max(own.flight, best.flight + 2 * std::int64_t{last});
+    suffix.devices = std::min(suffix.devices, std::max(first, best.devices));
+    suffix.trip = best.trip;
+    suffix.queue = best.queue;
+    suffix.flight = std::max(suffix.flight, best.flight + 2 * std::int64_t{last});
   }
 }
 

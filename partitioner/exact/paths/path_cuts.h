@@ -39,9 +39,9 @@ class PathCuts {
   [[nodiscard]] const std::vector<std::vector<PathCut>>& levels() const { return levels_; }
   [[nodiscard]] const std::vector<PathCut>& coarse() const { return levels_.front(); }
   [[nodiscard]] const std::vector<PathCut>& fine() const { return levels_.back(); }
-  /// Of the nodes of the path.
+  /// Sums over all nodes of the path.
   [[nodiscard]] const PathSums& all() const { return along_.back(); }
-  /// Of its first nodes.
+  /// Sums over the first nodes of the path.
   [[nodiscard]] const PathSums& along(int nodes) const { return along_[to_index(nodes)]; }
 
   /// What a stage from `a` to a later cut `b` has at least.

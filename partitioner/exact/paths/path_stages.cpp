@@ -64,9 +64,9 @@ void PathStages::find_replicas() {
       replicas_.push_back({r, r, share, 0, -1});
     }
   }
-  for (Replicas& each : replicas_) {
-    each.wave = m - each.last * (each.share - 1);
-    each.queue = to_int(std::ranges::upper_bound(kWaves, each.wave) - kWaves.begin()) - 1;
+  for (Replicas& replicas : replicas_) {
+    replicas.wave = m - replicas.last * (replicas.share - 1);
+    replicas.queue = to_int(std::ranges::upper_bound(kWaves, replicas.wave) - kWaves.begin()) - 1;
   }
 }
 
@@ -98,22 +98,23 @@ Seconds PathStages::reduce(const PathSums& sums, const Replicas& replicas) const
 
 bool PathStages::fits(const StageBound& stage, const Replicas& replicas, int later) const {
   if (!limit_) return true;
-  std::int64_t held = 1;
+  std::int64_t in_flight = 1;
   if (alternates_)
-    held = std::min<std::int64_t>(costs_.microbatches() / replicas.last, flight(later, replicas.last) / replicas.last);
-  return stage.sums.kept + (held - 1) * stage.sums.saved <= *limit_;
+    in_flight =
+        std::min<std::int64_t>(costs_.microbatches() / replicas.last, flight(later, replicas.last) / replicas.last);
+  return stage.sums.kept + (in_flight - 1) * stage.sums.saved <= *limit_;
 }
 
 // A replica with the last microbatch of the first round begins when that arrives; or its first backward ends `queue`
 // later than its trip. What is last back from the first microbatch of the last round is `late`, and `queue` holds for
 // it in reverse.
-bool PathStages::keeps(const StageBound& stage, const Replicas& replicas, std::int64_t held, const Prefix& prefix,
+bool PathStages::keeps(const StageBound& stage, const Replicas& replicas, std::int64_t in_flight, const Prefix& prefix,
                        Seconds trip, Seconds queue) const {
   const PathSums& sums = stage.sums;
   const Seconds reduced = reduce(sums, replicas);
   const Seconds computed = sums.least * static_cast<double>(replicas.share);
   if (!stage.on_path) return reduced + computed <= time_;
-  Seconds alone = trips_of(trip, sums.forward, sums.back, replicas.share, std::min(held, replicas.share));
+  Seconds alone = trips_of(trip, sums.forward, sums.back, replicas.share, std::min(in_flight, replicas.share));
   Seconds all = larger(queue + alone, trip + stage.port * static_cast<double>(replicas.share - 1));
   alone = larger(alone, computed);
   all = larger(all, computed);
@@ -127,11 +128,11 @@ bool PathStages::keeps(const StageBound& stage, const Replicas& replicas, const 
                        const Suffix& later) const {
   if (!fits(stage, replicas, later.devices)) return false;
   const Seconds queue = waves_ == 0 || replicas.queue < 0 ? Seconds(0) : later.queue[to_index(replicas.queue)];
-  return keeps(stage, replicas, held(replicas, later), prefix, stage.trip + later.trip, queue);
+  return keeps(stage, replicas, held_microbatches(replicas, later), prefix, stage.trip + later.trip, queue);
 }
 
 /// Microbatches that a replica may hold at once before those later stages.
-std::int64_t PathStages::held(const Replicas& replicas, const Suffix& later) const {
+std::int64_t PathStages::held_microbatches(const Replicas& replicas, const Suffix& later) const {
   return alternates_ ? flight(later.flight, replicas.first) / replicas.first : replicas.share;
 }
 
@@ -139,12 +140,12 @@ std::int64_t PathStages::held(const Replicas& replicas, const Suffix& later) con
 /// this stage and back: it is number k = floor((wave - 1) / replicas) of its replica, from 0. After the replica's first
 /// backward, which ends a trip after its forward begins, come k backwards, and before each of them a forward, unless
 /// those have run out. Likewise for the first of the last ones, in reverse, with forwards for backwards.
-Seconds PathStages::queue_of(const StageBound& stage, const Replicas& replicas, std::int64_t held,
+Seconds PathStages::queue_of(const StageBound& stage, const Replicas& replicas, std::int64_t in_flight,
                              std::int64_t wave) const {
   if (!returns_ || !stage.on_path) return Seconds(0);
   const std::int64_t k = (wave - 1) / replicas.last;
   const std::int64_t share = costs_.microbatches() / replicas.last;
-  const std::int64_t both = std::clamp<std::int64_t>(share - held, 0, k);
+  const std::int64_t both = std::clamp<std::int64_t>(share - in_flight, 0, k);
   const PathSums& sums = stage.sums;
   return (sums.forward + sums.back) * static_cast<double>(both) +
          std::min(sums.forward, sums.back) * static_cast<double>(k - both);
@@ -158,7 +159,7 @@ PathStages::Suffix PathStages::before(const StageBound& stage, const Replicas& r
   if (alternates_)
     out.flight = replicas.last > r ? later.flight + 2 * std::int64_t{replicas.last} : flight(later.flight, r);
   for (std::size_t i = 0; i < waves_; ++i)
-    out.queue[i] = larger(out.queue[i], queue_of(stage, replicas, held(replicas, later), kWaves[i]));
+    out.queue[i] = larger(out.queue[i], queue_of(stage, replicas, held_microbatches(replicas, later), kWaves[i]));
   return out;
 }
 
@@ -167,7 +168,7 @@ std::size_t PathStages::first_replicas(const StageBound& stage, Seconds before) 
   const double most = (time_ - before) / stage.sums.least;
   if (most < 1) return replicas_.size();
   const auto it = std::ranges::partition_point(
-      replicas_, [&](const Replicas& each) { return static_cast<double>(each.share) > most; });
+      replicas_, [&](const Replicas& replicas) { return static_cast<double>(replicas.share) > most; });
   return to_index(it - replicas_.begin());
 }
 

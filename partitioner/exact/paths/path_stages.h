@@ -96,9 +96,9 @@ class PathStages {
   [[nodiscard]] bool fits(const StageBound& stage) const { return !limit_ || stage.sums.kept <= *limit_; }
   /// Whether the stage's replicas have memory for the microbatches that `later` devices behind them make them hold.
   [[nodiscard]] bool fits(const StageBound& stage, const Replicas& replicas, int later) const;
-  /// Whether the stage keeps within the time if each of its replicas may hold `held` microbatches.
-  [[nodiscard]] bool keeps(const StageBound& stage, const Replicas& replicas, std::int64_t held, const Prefix& prefix,
-                           Seconds trip, Seconds queue) const;
+  /// Whether the stage keeps within the time if each of its replicas may hold `in_flight` microbatches.
+  [[nodiscard]] bool keeps(const StageBound& stage, const Replicas& replicas, std::int64_t in_flight,
+                           const Prefix& prefix, Seconds trip, Seconds queue) const;
   /// Whether it does before what comes later.
   [[nodiscard]] bool keeps(const StageBound& stage, const Replicas& replicas, const Prefix& prefix,
                            const Suffix& later) const;
@@ -114,8 +114,8 @@ class PathStages {
  private:
   void find_replicas();
   [[nodiscard]] Seconds reduce(const PathSums& sums, const Replicas& replicas) const;
-  [[nodiscard]] std::int64_t held(const Replicas& replicas, const Suffix& later) const;
-  [[nodiscard]] Seconds queue_of(const StageBound& stage, const Replicas& replicas, std::int64_t held,
+  [[nodiscard]] std::int64_t held_microbatches(const Replicas& replicas, const Suffix& later) const;
+  [[nodiscard]] Seconds queue_of(const StageBound& stage, const Replicas& replicas, std::int64_t in_flight,
                                  std::int64_t wave) const;
 
   const PipelineCosts& costs_;

@@ -139,14 +139,14 @@ ReplicaOrders::Found ReplicaOrders::keeps() {
       }
       fronts.push_back(extended(cuts, fronts.back(), order_[s], later));
     }
-    std::vector<std::vector<Suffix>> own;
-    if (!go_back(cuts, fronts, own)) return stopped_ ? Found::Stopped : Found::None;
-    backs = std::move(own);
+    std::vector<std::vector<Suffix>> finer;
+    if (!go_back(cuts, fronts, finer)) return stopped_ ? Found::Stopped : Found::None;
+    backs = std::move(finer);
   }
   StageOrder stages;
-  for (const Element& each : order_) {
-    stages.replicas.push_back(each.replicas->first);
-    stages.on_path.push_back(each.on_path);
+  for (const Element& stage : order_) {
+    stages.replicas.push_back(stage.replicas->first);
+    stages.on_path.push_back(stage.on_path);
   }
   const std::optional<bool> refuted = bound_.refutes(stages_.time(), stages, *stop_);
   return !refuted ? Found::Stopped : *refuted ? Found::None : Found::Some;

@@ -211,8 +211,8 @@ TEST(IdleShares, OfAPredictionWithExtrapolatedMicrobatchesAreThoseOfTheWholeStep
   ASSERT_EQ(whole.size(), 2U);
   EXPECT_NEAR(whole[1], 2.0 / 3, 1e-3);
   const Prediction read = format::parse_prediction(format::prediction_json(shortened), "prediction.json");
-  for (const Prediction* each : {&shortened, &read}) {
-    EXPECT_THAT(idle_shares(*each),
+  for (const Prediction* prediction : {&shortened, &read}) {
+    EXPECT_THAT(idle_shares(*prediction),
                 ::testing::ElementsAre(::testing::DoubleNear(whole[0], 1e-9), ::testing::DoubleNear(whole[1], 1e-9)));
   }
 }
@@ -230,7 +230,7 @@ TEST(Compare, ComparesEachRanksPredictedAndMeasuredBubble) {
   EXPECT_EQ(comparison.bubbles[0].share.predicted, 0.5);
   EXPECT_EQ(comparison.bubbles[0].share.measured, 0.375);
   EXPECT_THAT(comparison_text(comparison),
-              HasSubstr("rank 0 bubble                              50.0 %         37.5 %   +12.5 pt"));
+              HasSubstr("rank 0 idle                                50.0 %         37.5 %   +12.5 pt"));
   const auto json = nlohmann::json::parse(format::comparison_json(comparison));
   EXPECT_EQ(json["bubbles"][0]["predicted_share"], 0.5);
   EXPECT_EQ(json["bubbles"][0]["measured_share"], 0.375);

@@ -133,7 +133,7 @@ TEST(Intervals, OfAStepCombineIndependentMechanisms) {
   EXPECT_EQ(p.iteration, Seconds(4));
   EXPECT_NEAR(p.low->value, 4 * std::exp(-half), 1e-9);
   EXPECT_NEAR(p.high->value, 4 * std::exp(half), 1e-9);
-  EXPECT_EQ(p.interval, "shares of its variance: layers 6.8 % (half-width 3.1 %), model 93.2 % (12.0 %, declared)");
+  EXPECT_EQ(p.interval, "variance by source: layers 6.8 % (half-width 3.1 %), model 93.2 % (12.0 %, assumed)");
   ASSERT_TRUE(p.stages[0].ranges);
   EXPECT_EQ(p.stages[0].ranges->compute.source, FigureSource::Measured);
   EXPECT_LT(p.stages[0].ranges->compute.low, Seconds(4 * 0.88));
@@ -149,7 +149,7 @@ TEST(Intervals, OfAStepShareOneVariance) {
   const Topology topology = flat_topology(1);
   const BoundPlan plan(one_layer_a_stage(graph, topology, {1}, "1f1b", 2));
   EXPECT_EQ(std::get<Prediction>(predict_with_intervals(graph, topology, plan, std::nullopt)).interval,
-            "shares of its variance: layers 98.1 % (half-width 127.6 %), model 1.9 % (12.0 %, declared)");
+            "variance by source: layers 98.1 % (half-width 127.6 %), model 1.9 % (12.0 %, assumed)");
 }
 
 // As above, and the GPU waited for launches in 1 of 20 ns: log(1.4)^2 is 0.11321, 89.2 % of a variance of 0.12699.
@@ -159,8 +159,9 @@ TEST(Intervals, AreWiderWhereTheGpuWaitsForLaunches) {
   const BoundPlan plan(one_layer_a_stage(graph, topology, {1}, "1f1b", 2));
   const Prediction p = std::get<Prediction>(predict_with_intervals(graph, topology, plan, std::nullopt));
   EXPECT_EQ(p.interval,
-            "shares of its variance: layers 0.7 % (half-width 3.1 %), launches 89.2 % (40.0 %, declared), model 10.1 % "
-            "(12.0 %, declared)");
+            "variance by source: layers 0.7 % (half-width 3.1 %), launches 89.2 % (40.0 %, assumed), model "
+            "10.1 % "
+            "(12.0 %, assumed)");
   EXPECT_GT(p.stages[0].ranges->compute.high, Seconds(4 * 1.41));
 }
 
@@ -182,8 +183,8 @@ TEST(Intervals, AreWiderWhereTheGpuWaitsForItsData) {
     return std::get<Prediction>(predict_with_intervals(graph, topology, plan, std::nullopt)).interval;
   };
   EXPECT_THAT(interval(2.5),
-              ::testing::HasSubstr("layers 0.0 % (half-width 0.0 %), loading 89.8 % (40.0 %, declared), model 10.2 % "
-                                   "(12.0 %, declared)"));
+              ::testing::HasSubstr("layers 0.0 % (half-width 0.0 %), loading 89.8 % (40.0 %, assumed), model 10.2 % "
+                                   "(12.0 %, assumed)"));
   EXPECT_THAT(interval(1.5), ::testing::Not(::testing::HasSubstr("loading"))) << "2.1 s are hidden";
 }
 

@@ -216,8 +216,8 @@ TEST(WhatIf, SaysWhoseTimesEachSideHas) {
   const auto compute = json_of("compute=2x");
   EXPECT_EQ(compute["before"]["other_device"], "measured on an A100");
   EXPECT_EQ(compute["after"]["other_device"], "measured on an A100");
-  const auto own = nlohmann::json::parse(format::whatif_json(std::get<WhatIf>(what_if(on_h100(), {"compute=2x"}))));
-  EXPECT_FALSE(own["before"].contains("other_device") || own["after"].contains("other_device"));
+  const auto at_home = nlohmann::json::parse(format::whatif_json(std::get<WhatIf>(what_if(on_h100(), {"compute=2x"}))));
+  EXPECT_FALSE(at_home["before"].contains("other_device") || at_home["after"].contains("other_device"));
 }
 
 // Back on an H100: the layers' own times, with the doubts of both steps, sqrt(0.15^2 + 0.15^2).

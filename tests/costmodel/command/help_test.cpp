@@ -38,6 +38,8 @@ class Help : public ::testing::Test {
     app.formatter(std::make_shared<HelpFormatter>(width));
     app.footer("Example:\n  stagecraft sow seeds.json");
     app.add_option("FIELD", field_, "where to sow")->required();
+    app.add_option("SACK", seed_, "seeds (required)");
+    app.add_option("BARN", seed_, "where the tools are");
     {
       const OptionGroup group(app, "Weather");
       CLI::Option* const rain = app.add_flag("--rain", rain_, "sow in the rain");
@@ -49,18 +51,19 @@ class Help : public ::testing::Test {
     }
     app.add_option("--seed", seed_, "kind of seed")->envname("SEED");
     app.add_option("-o,--output", field_, "where the harvest goes")->type_name("FILE");
+    app.add_option("--pairs", pairs_, "plants side by side")->type_name("PLANT:PLANT");
     app.add_flag("--secret", rain_, "not shown")->group("");
     return app.help();
   }
 
-  std::string field_, seed_;
+  std::string field_, seed_, pairs_;
   int hours_ = 3;
   bool rain_ = false;
 };
 
 TEST_F(Help, ListsTheGroupsWithOneEmptyLineBetween) {
   const std::string help = text(80);
-  EXPECT_THAT(help, HasSubstr("Sows.\nUsage: stagecraft sow [OPTIONS] FIELD\n\nPositionals:\n"));
+  EXPECT_THAT(help, HasSubstr("Sows.\nUsage: stagecraft sow [OPTIONS] FIELD SACK [BARN]\n\nPositionals:\n"));
   EXPECT_THAT(help, HasSubstr("\n\nWeather:\n  --rain                  sow in the rain [not with --hours]\n"));
   EXPECT_THAT(help, HasSubstr("\n\nExample:\n  stagecraft sow seeds.json\n"));
   EXPECT_THAT(help, Not(HasSubstr("\n\n\n")));
@@ -76,6 +79,7 @@ TEST_F(Help, EndsDescriptionsWithWhatIsAllowed) {
   EXPECT_THAT(help, HasSubstr("  FIELD                   where to sow\n"));
   EXPECT_THAT(help, HasSubstr("  --seed TEXT             kind of seed"));
   EXPECT_THAT(help, HasSubstr("  -o,--output FILE        where the harvest goes\n"));
+  EXPECT_THAT(help, HasSubstr("  --pairs PLANT:PLANT     plants side by side\n"));
 }
 
 TEST_F(Help, FitsTheScreen) {

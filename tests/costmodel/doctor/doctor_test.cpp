@@ -172,8 +172,21 @@ TEST(DiagnosisText, CountsFilesErrorsAndWarnings) {
   EXPECT_EQ(diagnosis_text({{"a", "b"}, {}}), "2 files: 0 errors, 0 warnings\n");
 }
 
-TEST(DiagnosisJson, ReadsBackWhatWasWritten) {
-  EXPECT_EQ(format::parse_diagnosis(format::diagnosis_json(full_diagnosis()), "d.json"), full_diagnosis());
+TEST(DiagnosisJson, HasTheFilesAndEachFinding) {
+  EXPECT_EQ(json::parse(format::diagnosis_json(full_diagnosis())), (json{{"format", "stagecraft.diagnosis"},
+                                                                         {"version", 1},
+                                                                         {"files", {"topology.json"}},
+                                                                         {"findings",
+                                                                          {{{"code", "SC101"},
+                                                                            {"severity", "warning"},
+                                                                            {"file", "topology.json"},
+                                                                            {"place", "/levels/0"},
+                                                                            {"message", "is slow"}},
+                                                                           {{"code", "SC301"},
+                                                                            {"severity", "error"},
+                                                                            {"file", "plan.json"},
+                                                                            {"place", ""},
+                                                                            {"message", "is for another cluster"}}}}}));
 }
 
 }  // namespace

@@ -253,7 +253,7 @@ TEST(ParseDocument, NamesLineAndColumnOfAWrongCharacterAnywhere) {
     std::string text;
     std::size_t line = 1;
     std::size_t column = 1;
-    for (unsigned n = random() % 20; n > 0; --n) {
+    for (auto n = random() % 20; n > 0; --n) {
       const bool ends = random() % 3 == 0;
       text += ends ? '\n' : ' ';
       line += ends ? 1 : 0;

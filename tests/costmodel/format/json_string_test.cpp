@@ -23,7 +23,7 @@ TEST(JsonString, RoundTripsAnyBytes) {
   std::mt19937 random(seed);
   for (int i = 0; i < 500; ++i) {
     std::string text;
-    for (std::uint32_t n = random() % 12; n > 0; --n)
+    for (auto n = random() % 12; n > 0; --n)
       text += random() % 3 ? static_cast<char>(random() % 256) : "\"\\\n\x01"[random() % 4];
     EXPECT_TRUE(is_utf8(valid_utf8(text))) << "seed " << seed;
     EXPECT_EQ(nlohmann::json::parse(json_string(text)), valid_utf8(text)) << "seed " << seed;

@@ -16,7 +16,7 @@ namespace {
 using testing::row_plan;
 
 /// 64-bit FNV-1a, with its prime 2^40 + 0x1b3 in two parts.
-std::uint64_t fnv1a(std::string_view text) {
+std::uint64_t other_fnv1a(std::string_view text) {
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const char c : text) {
     hash ^= static_cast<unsigned char>(c);
@@ -27,12 +27,12 @@ std::uint64_t fnv1a(std::string_view text) {
 
 // The test vectors of draft-eastlake-fnv, appendix C, check the function above.
 TEST(PlanHash, IsFnv1aOfThePlansDocumentAndItsActions) {
-  ASSERT_EQ(fnv1a(""), 0xcbf29ce484222325);
-  ASSERT_EQ(fnv1a("a"), 0xaf63dc4c8601ec8c);
-  ASSERT_EQ(fnv1a("foobar"), 0x85944171f73967e8);
+  ASSERT_EQ(other_fnv1a(""), 0xcbf29ce484222325);
+  ASSERT_EQ(other_fnv1a("a"), 0xaf63dc4c8601ec8c);
+  ASSERT_EQ(other_fnv1a("foobar"), 0x85944171f73967e8);
   const Plan plan = row_plan("1f1b", {1, 1}, 1);
-  EXPECT_EQ(plan_hash(BoundPlan(plan)),
-            fnv1a(plan_json(plan) + "0F0,0SEND_F0,0RECV_B0,0B0,0UPDATE,\n" + "1RECV_F0,1F0,1B0,1SEND_B0,1UPDATE,\n"));
+  EXPECT_EQ(plan_hash(BoundPlan(plan)), other_fnv1a(plan_json(plan) + "0F0,0SEND_F0,0RECV_B0,0B0,0UPDATE,\n" +
+                                                    "1RECV_F0,1F0,1B0,1SEND_B0,1UPDATE,\n"));
 }
 
 TEST(PlanHash, CoversWhatIsRunNotWhoMadeIt) {

@@ -147,7 +147,7 @@ TEST(MeasuredTopology, FitsCurvesThatNeverFall) {
   EXPECT_EQ(curve.points, fitted);
   EXPECT_NEAR(*curve.log_spread, std::log(8.0 / 3) / 1.6448536269514722, 1e-9);
   EXPECT_EQ(topology.provenance.notes.at("fit of all_reduce of 4 ranks"),
-            "1 of 4 times moved so that none falls with the bytes, by at most 50.0 % at 2048 bytes");
+            "adjusted 1 of 4 times, by up to 50.0 % (at 2048 bytes), so that the curve does not decrease");
 }
 
 TEST(MeasuredTopology, PutsTestsOfOneHostBelowTestsBetweenHosts) {

@@ -20,8 +20,8 @@ using ::testing::ElementsAre;
 /// Times at 1, 2, 3, ... bytes.
 Curve curve_of(const std::vector<double>& seconds) {
   Curve out;
-  for (const double each : seconds)
-    out.points.push_back({Bytes(static_cast<std::int64_t>(out.points.size()) + 1), Seconds(each)});
+  for (const double median : seconds)
+    out.points.push_back({Bytes(static_cast<std::int64_t>(out.points.size()) + 1), Seconds(median)});
   return out;
 }
 
@@ -52,7 +52,8 @@ TEST(FitMonotone, SaysHowFarItMovedTimes) {
   EXPECT_EQ(fit.moved, 1);
   EXPECT_DOUBLE_EQ(fit.furthest, 7.0 / 9);
   EXPECT_EQ(fit.furthest_bytes, 2_B);
-  EXPECT_EQ(moved_text(fit), "1 of 4 times moved so that none falls with the bytes, by at most 77.8 % at 2 bytes");
+  EXPECT_EQ(moved_text(fit),
+            "adjusted 1 of 4 times, by up to 77.8 % (at 2 bytes), so that the curve does not decrease");
 }
 
 /// Sum of |log(fit / measured)|.
@@ -77,7 +78,7 @@ TEST(FitMonotone, IsTheLowestOfTheBestCurves) {
   for (unsigned seed = 1; seed <= 300; ++seed) {
     std::mt19937 random(seed);
     std::vector<double> measured(1 + random() % 6);
-    for (double& each : measured) each = static_cast<double>(1 + random() % 7);
+    for (double& median : measured) median = static_cast<double>(1 + random() % 7);
     std::vector<double> values = measured;
     std::ranges::sort(values);
     values.erase(std::ranges::unique(values).begin(), values.end());

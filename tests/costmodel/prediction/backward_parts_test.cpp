@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "costmodel/prediction/predict.h"
-#include "costmodel/simulation/closed_forms.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft {

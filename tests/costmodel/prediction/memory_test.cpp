@@ -6,6 +6,7 @@
 #include <random>
 
 #include "costmodel/index.h"
+#include "costmodel/prediction/memory_replay.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft {
@@ -14,7 +15,20 @@ namespace {
 using testing::chain_graph;
 using ::testing::ElementsAre;
 using testing::flat_topology;
+using ::testing::IsEmpty;
 using Parts = std::map<std::string, Bytes>;
+
+RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, int microbatches) {
+  return StageMemories(graph, plan)(stage, microbatches);
+}
+
+/// Peak bytes of each rank.
+std::vector<RankMemory> rank_memories(const Graph& graph, const BoundPlan& plan,
+                                      const std::vector<std::vector<Action>>& lists) {
+  std::vector<RankMemory> out;
+  for (MemoryReplay& replay : replay_memory(graph, plan, lists)) out.push_back(std::move(replay.peak));
+  return out;
+}
 
 Action action(ActionKind kind, int microbatch, int stage = 0) { return {kind, stage, microbatch, -1}; }
 
@@ -127,16 +141,16 @@ TEST(RankMemories, ReleaseAtTheBackwardWhereNothingIsLeftForTheWeightGradient) {
   Graph graph = chain_graph({1, 1, 1, 1}, {1, 1, 1, 1}, 8_B, 40_B);
   PlanSettings settings;
   settings.microbatches = 8;
-  const auto held = [&](const std::string& schedule, int rank) {
+  const auto activations = [&](const std::string& schedule, int rank) {
     settings.schedule = schedule;
     const BoundPlan plan(make_plan(graph, flat_topology(4), {{0, 1, 2, 3}, {1, 1, 1, 1}}, settings));
     return rank_memories(graph, plan, plan.action_lists(1, 2))[to_index(rank)].parts.at("activations");
   };
-  for (const int rank : {0, 1, 2, 3}) EXPECT_GE(held("zb-h1", rank), held("1f1b", rank));
-  EXPECT_EQ(held("zb-h1", 0), held("1f1b", 0));
-  EXPECT_GT(held("zb-h1", 3), held("1f1b", 3));
+  for (const int rank : {0, 1, 2, 3}) EXPECT_GE(activations("zb-h1", rank), activations("1f1b", rank));
+  EXPECT_EQ(activations("zb-h1", 0), activations("1f1b", 0));
+  EXPECT_GT(activations("zb-h1", 3), activations("1f1b", 3));
   graph.layers[3].backward_parts = BackwardParts{{Seconds(1), std::nullopt, 0}, {}, false};
-  EXPECT_EQ(held("zb-h1", 3), held("1f1b", 3));
+  EXPECT_EQ(activations("zb-h1", 3), activations("1f1b", 3));
 }
 
 TEST(StageMemory, AddsAReceivedTensorThatNoLayerSaves) {
@@ -257,13 +271,18 @@ TEST(StageMemory, IsTheSumOfItsParts) {
   }
 }
 
-TEST(TiedBytes, CountsParametersThatOtherStagesHold) {
+TEST(BytesOfTied, CountsEachParameterThatSeveralLayersHoldOnce) {
   Graph graph = chain_graph({1, 1, 1, 1}, {1, 1, 1, 1});
   graph.layers[0].tied = {{"embedding", 32_B}};
   graph.layers[3].tied = {{"embedding", 32_B}, {"output", 5_B}};
   graph.layers[1].tied = graph.layers[2].tied = {{"inner", 7_B}};  // both in stage 1
   const Plan plan = make_plan(graph, flat_topology(3), {{0, 1, 1, 2}, {1, 1, 1}}, {});
-  EXPECT_THAT(tied_bytes(graph, BoundPlan(plan)), ElementsAre(32_B, 0_B, 32_B));
+  const BoundPlan bound(plan);
+  EXPECT_THAT(bytes_of_tied(graph, bound), ElementsAre(32_B, 7_B));
+  // Of these, other stages hold the embedding only.
+  EXPECT_THAT(bound.shared(0), ElementsAre(0));
+  EXPECT_THAT(bound.shared(1), IsEmpty());
+  EXPECT_THAT(bound.shared(2), ElementsAre(0));
 }
 
 }  // namespace

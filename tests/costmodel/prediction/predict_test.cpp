@@ -98,14 +98,14 @@ TEST(Predict, CountsIdleReplicasAsBubble) {
   EXPECT_EQ(p.idle_devices, (std::vector<int>{8, 9, 10, 11, 12, 13, 14, 15}));
   EXPECT_EQ(p.unused_devices, (std::vector<int>{16, 17, 18, 19}));
   // Busy for 39 of 40.5 s on 16 of 20 devices: 77.0 % of all.
-  EXPECT_EQ(bubble_text(p, "~"), "bubble ~3.7 % (~23.0 % with the devices that are not in any stage)");
+  EXPECT_EQ(bubble_text(p, "~"), "idle ~3.7 % (~23.0 % with the devices that are not in any stage)");
   EXPECT_EQ(idle_text(p), "12 of 20 devices are idle: 8-15 have no microbatch, 16-19 are not in any stage");
   // Three microbatches on two replicas: the second waits 3 s for the first, which does not count as reduction time.
   const Topology pair = flat_topology(2, 100, 1);
   const Prediction uneven = predicted(graph, pair, one_layer_a_stage(graph, pair, {2}, "1f1b", 3));
   EXPECT_DOUBLE_EQ(uneven.stages[0].reduce.value, 6);  // ring: 2 * (1 + 400 / (2 * 100))
   EXPECT_DOUBLE_EQ(uneven.stages[0].bubble.value, 1.5);
-  EXPECT_EQ(bubble_text(uneven, ""), "bubble 12.5 %");  // 1.5 of 12 s
+  EXPECT_EQ(bubble_text(uneven, ""), "idle 12.5 %");  // 1.5 of 12 s
   EXPECT_EQ(idle_text(uneven), "");
 }
 
@@ -167,7 +167,7 @@ TEST(Predict, WaitsForDataThatTakeLongerToLoadThanAMicrobatchToCompute) {
   EXPECT_EQ(data_wait_text(graph, topology, BoundPlan(plan)), "");
   EXPECT_DOUBLE_EQ(forward(4_s), 2);
   EXPECT_EQ(data_wait_text(graph, topology, BoundPlan(plan)),
-            "stage 0 waits for its data: loading a microbatch takes the host 4.00 s, the device computes 3.25 s");
+            "stage 0 is input-bound: loading a microbatch takes the host 4.00 s, computing it takes the device 3.25 s");
   EXPECT_DOUBLE_EQ(predicted(graph, topology, plan).stages[1].forward.value, 1);
 }
 

@@ -222,7 +222,7 @@ TEST(Verify, RefusesBrokenListsThatTheInterleavingsCannotRunAndNoOthers) {
     for (std::size_t r = 0; r < lists.size(); ++r) {
       good = good && std::is_permutation(lists[r].begin(), lists[r].end(), whole[r].begin(), whole[r].end());
       std::map<int, int> phase;
-      int held = 0;
+      int in_flight = 0;
       for (const Action& action : lists[r]) {
         const int now = action.kind == ActionKind::Update   ? 2
                         : action.kind == ActionKind::Reduce ? 1
@@ -232,10 +232,10 @@ TEST(Verify, RefusesBrokenListsThatTheInterleavingsCannotRunAndNoOthers) {
         if (now == 0 && (gradient ? phase[action.stage] > 0 : phase[action.stage] > 1)) good = false;
         if (now > 0 && phase[action.stage] >= now) good = false;
         if (now > 0) phase[action.stage] = now;
-        held += action.kind == ActionKind::Forward ? 1 : 0;
-        held -= action.kind == (name == "zb-h1" ? ActionKind::WeightGradient : ActionKind::Backward) ? 1 : 0;
-        within = within && held <= schedule_by_name(name).in_flight_bound(pipeline_shape(plan),
-                                                                          lists[r].front().stage % positions);
+        in_flight += action.kind == ActionKind::Forward ? 1 : 0;
+        in_flight -= action.kind == (name == "zb-h1" ? ActionKind::WeightGradient : ActionKind::Backward) ? 1 : 0;
+        within = within && in_flight <= schedule_by_name(name).in_flight_bound(pipeline_shape(plan),
+                                                                               lists[r].front().stage % positions);
       }
     }
     std::size_t states = 0;
@@ -322,16 +322,16 @@ TEST(Verify, RefusesBrokenAsynchronousListsThatDoNotTrainAsTheyShouldAndNoOthers
       good = good && std::is_permutation(lists[r].begin(), lists[r].end(), whole[r].begin(), whole[r].end());
       // PipeDream's bounds: at most warm-up + 1 microbatches in flight, and as many parameter versions including the
       // newest.
-      std::map<int, int> held;
+      std::map<int, int> version_of;
       int version = 0;
       for (const Action& a : lists[r]) {
-        if (a.kind == ActionKind::Forward) held[a.microbatch] = version;
-        if (a.kind == ActionKind::Backward) held.erase(a.microbatch);
+        if (a.kind == ActionKind::Forward) version_of[a.microbatch] = version;
+        if (a.kind == ActionKind::Backward) version_of.erase(a.microbatch);
         if (a.kind == ActionKind::Update) ++version;
         std::set<int> versions{version};
-        for (const auto& [microbatch, taken] : held) versions.insert(taken);
+        for (const auto& [microbatch, taken] : version_of) versions.insert(taken);
         const std::size_t most = static_cast<std::size_t>(plan.warmups[static_cast<std::size_t>(a.stage)]) + 1;
-        within = within && held.size() <= most && (plan.schedule != "pipedream" || versions.size() <= most);
+        within = within && version_of.size() <= most && (plan.schedule != "pipedream" || versions.size() <= most);
       }
     }
     if (good) {

@@ -42,7 +42,7 @@ bool accepts(const Json& rules, const Json& value);
 bool obeys(const std::string& rule, const Json& rules, const Json& value) {
   static const std::set<std::string> notes{"$schema", "$id", "title", "description", "propertyNames"};
   const Json& wanted = rules[rule];
-  const auto holds = [&](const Json& each) { return accepts(each, value); };
+  const auto holds = [&](const Json& schema_rules) { return accepts(schema_rules, value); };
   if (notes.contains(rule)) return true;
   if (rule == "type") {
     const Json types = wanted.is_array() ? wanted : Json::array({wanted});
@@ -55,7 +55,8 @@ bool obeys(const std::string& rule, const Json& rules, const Json& value) {
   if (rule == "exclusiveMinimum") return !value.is_number() || value > wanted;
   if (rule == "maximum") return !value.is_number() || value <= wanted;
   if (rule == "items")
-    return !value.is_array() || std::ranges::all_of(value, [&](const Json& each) { return accepts(wanted, each); });
+    return !value.is_array() ||
+           std::ranges::all_of(value, [&](const Json& element) { return accepts(wanted, element); });
   if (rule == "minItems") return !value.is_array() || value.size() >= wanted.get<std::size_t>();
   if (rule == "maxItems") return !value.is_array() || value.size() <= wanted.get<std::size_t>();
   if (rule == "required")
@@ -65,8 +66,8 @@ bool obeys(const std::string& rule, const Json& rules, const Json& value) {
   if (rule == "oneOf") return std::ranges::count_if(wanted, holds) == 1;
   if (rule == "not") return !accepts(wanted, value);
   if (rule == "dependencies") {
-    return std::ranges::all_of(wanted.items(), [&](const auto& each) {
-      return !value.contains(each.key()) || accepts({{"required", each.value()}}, value);
+    return std::ranges::all_of(wanted.items(), [&](const auto& dependency) {
+      return !value.contains(dependency.key()) || accepts({{"required", dependency.value()}}, value);
     });
   }
   if (rule == "properties" || rule == "additionalProperties") {
@@ -150,7 +151,7 @@ TEST(ProjectSchema, HasTheKeysOfTheReaderInTheirOrder) {
   std::vector<std::string> found;
   for (const auto& [section, rules] : schema()["properties"].items()) {
     found.push_back("[" + section + "] " + rules["description"].get<std::string>());
-    for (const auto& [key, each] : rules["properties"].items()) found.push_back(key);
+    for (const auto& [key, description] : rules["properties"].items()) found.push_back(key);
   }
   EXPECT_EQ(found, wanted);
 }
@@ -246,7 +247,7 @@ TEST(ProjectSchema, TakesWhatInitWrites) {
     Json project;
     for (const auto& [section, keys] : new_project(wanted).given) {
       for (const auto& [key, value] : keys) {
-        project[section][key] = std::visit([](const auto& each) { return Json(each); }, value);
+        project[section][key] = std::visit([](const auto& given) { return Json(given); }, value);
       }
     }
     EXPECT_TRUE(expect_agreement(project));

@@ -54,9 +54,9 @@ TEST(OwnOf, GivesEveryMicrobatchToOneReplicaAndTheFirstTheMost) {
       std::multiset<int> all;
       std::size_t most = 0;
       for (int r = 0; r < replicas_of(shape, stage); ++r) {
-        const std::vector<int> own = own_of(shape, stage, r);
-        all.insert(own.begin(), own.end());
-        most = std::max(most, own.size());
+        const std::vector<int> microbatches = own_of(shape, stage, r);
+        all.insert(microbatches.begin(), microbatches.end());
+        most = std::max(most, microbatches.size());
       }
       EXPECT_EQ(static_cast<int>(all.size()), all_microbatches(shape)) << "seed " << seed;
       EXPECT_EQ(std::set<int>(all.begin(), all.end()).size(), all.size()) << "seed " << seed;
@@ -94,19 +94,19 @@ TEST(OneForwardOneBackward, HoldsAsManyMicrobatchesAsWarmupAndOneSays) {
     for (int stage = 0; stage < shape.stages; ++stage) {
       int most = 0;
       for (int r = 0; r < replicas_of(shape, stage); ++r) {
-        std::set<int> held;
+        std::set<int> in_flight;
         std::vector<int> done;
         for (const Action& action : one_forward_one_backward(shape, stage, r)) {
           EXPECT_EQ(action.stage, stage);
           if (action.kind == ActionKind::Forward) {
-            EXPECT_TRUE(held.insert(action.microbatch).second) << "seed " << seed;
+            EXPECT_TRUE(in_flight.insert(action.microbatch).second) << "seed " << seed;
           } else {
-            EXPECT_EQ(held.erase(action.microbatch), 1u) << "seed " << seed << ": backward before its forward";
+            EXPECT_EQ(in_flight.erase(action.microbatch), 1u) << "seed " << seed << ": backward before its forward";
             done.push_back(action.microbatch);
           }
-          most = std::max(most, static_cast<int>(held.size()));
+          most = std::max(most, static_cast<int>(in_flight.size()));
         }
-        EXPECT_TRUE(held.empty()) << "seed " << seed;
+        EXPECT_TRUE(in_flight.empty()) << "seed " << seed;
         EXPECT_EQ(done, own_of(shape, stage, r)) << "seed " << seed;
       }
       EXPECT_EQ(most, warmup_and_one(shape, stage)) << "seed " << seed;

@@ -21,7 +21,7 @@ using ::testing::IsEmpty;
 /// Random stages with whole seconds, whose sums are exact.
 StageTimes random_stages(std::mt19937& random) {
   StageTimes out;
-  for (unsigned n = 1 + random() % 6; n > 0; --n) {
+  for (auto n = 1 + random() % 6; n > 0; --n) {
     out.forward.emplace_back(static_cast<double>(1 + random() % 9));
     out.backward.emplace_back(static_cast<double>(1 + random() % 9));
   }

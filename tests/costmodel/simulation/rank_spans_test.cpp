@@ -22,19 +22,20 @@ std::vector<std::vector<Action>> lists_of(const std::vector<std::size_t>& entrie
 
 TEST(RankSpans, AreOrderedByRankAndStart) {
   RankSpans spans(lists_of({2, 3}));
-  for (const Span& each : {span(1, 4, 0), span(0, 2, 1), span(1, 3, 2), span(0, 1, 3), span(1, 0, 4)}) spans.add(each);
+  for (const Span& added : {span(1, 4, 0), span(0, 2, 1), span(1, 3, 2), span(0, 1, 3), span(1, 0, 4)})
+    spans.add(added);
   EXPECT_EQ(spans.take(), (std::vector{span(0, 1, 3), span(0, 2, 1), span(1, 0, 4), span(1, 3, 2), span(1, 4, 0)}));
 }
 
 TEST(RankSpans, OfEqualStartsStayInTheOrderInWhichTheyCame) {
   RankSpans spans(lists_of({4}));
-  for (const Span& each : {span(0, 1, 0), span(0, 1, 1), span(0, 0, 2), span(0, 1, 3)}) spans.add(each);
+  for (const Span& added : {span(0, 1, 0), span(0, 1, 1), span(0, 0, 2), span(0, 1, 3)}) spans.add(added);
   EXPECT_EQ(spans.take(), (std::vector{span(0, 0, 2), span(0, 1, 0), span(0, 1, 1), span(0, 1, 3)}));
 }
 
 TEST(RankSpans, MayBeFewerOrMoreThanTheListsHaveEntries) {
   RankSpans spans(lists_of({3, 1, 0}));
-  for (const Span& each : {span(0, 1, 0), span(1, 2, 1), span(1, 1, 2), span(2, 0, 3)}) spans.add(each);
+  for (const Span& added : {span(0, 1, 0), span(1, 2, 1), span(1, 1, 2), span(2, 0, 3)}) spans.add(added);
   EXPECT_EQ(spans.take(), (std::vector{span(0, 1, 0), span(1, 1, 2), span(1, 2, 1), span(2, 0, 3)}));
 }
 
@@ -47,7 +48,7 @@ TEST(RankSpans, AreThoseOfAStableSort) {
     std::vector<Span> expected;
     const int count = static_cast<int>(random() % 300);
     // From almost in order to in no order.
-    const unsigned disorder = 1 + random() % (i % 2 == 0 ? 4 : 400);
+    const auto disorder = 1 + random() % (i % 2 == 0 ? 4 : 400);
     for (int number = 0; number < count; ++number) {
       expected.push_back(span(static_cast<int>(random() % 3), number + static_cast<int>(random() % disorder), number));
       spans.add(expected.back());

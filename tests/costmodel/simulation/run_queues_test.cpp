@@ -130,10 +130,10 @@ TEST(RunQueues, DividesEachProcessorThatHasWork) {
         busy += length > 0 ? 1 : 0;
         crowded = crowded || length > 1;
         for (std::size_t j = 0; j < length; ++j) {
-          const int each = static_cast<int>(state[at++]);
-          EXPECT_TRUE(awake[to_index(each)]);
-          EXPECT_EQ(queues.share(each), 1 / static_cast<double>(length));
-          shares += queues.share(each);
+          const int runner = static_cast<int>(state[at++]);
+          EXPECT_TRUE(awake[to_index(runner)]);
+          EXPECT_EQ(queues.share(runner), 1 / static_cast<double>(length));
+          shares += queues.share(runner);
         }
       }
       EXPECT_NEAR(shares, busy, 1e-12) << "seed " << seed << " case " << i;

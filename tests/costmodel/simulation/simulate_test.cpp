@@ -252,12 +252,14 @@ TEST(Predict, ReducesInBucketsThatThePlanSays) {
   // 0.5, 1 and 1 s. In one piece: 2.5 s after the backward of 7 s. In three: the last layer's gradients are ready 3 s
   // before the end, the middle one's 1 s before: both are reduced by the end, and 0.5 s is left.
   const Graph graph = chain_graph({1, 1, 1}, {1, 2, 4}, Bytes(0), Bytes(0));
-  Graph own = graph;
-  own.layers[0].parameter_bytes = Bytes(500'000'000);
-  own.layers[1].parameter_bytes = own.layers[2].parameter_bytes = Bytes(1'000'000'000);
+  Graph heavy = graph;
+  heavy.layers[0].parameter_bytes = Bytes(500'000'000);
+  heavy.layers[1].parameter_bytes = heavy.layers[2].parameter_bytes = Bytes(1'000'000'000);
   const Topology topology = flat_topology(2, 1e9);
-  Plan plan = make_plan(own, topology, {.stage_of_layer = {0, 0, 0}, .replicas = {2}}, {.microbatches = 2});
-  const auto iteration = [&] { return std::get<Prediction>(predict(own, topology, BoundPlan(plan))).iteration.value; };
+  Plan plan = make_plan(heavy, topology, {.stage_of_layer = {0, 0, 0}, .replicas = {2}}, {.microbatches = 2});
+  const auto iteration = [&] {
+    return std::get<Prediction>(predict(heavy, topology, BoundPlan(plan))).iteration.value;
+  };
   EXPECT_DOUBLE_EQ(iteration(), 3 + 7 + 2.5);
   plan.gradient_bucket_bytes = Bytes(1);
   EXPECT_DOUBLE_EQ(iteration(), 3 + 7 + 0.5);

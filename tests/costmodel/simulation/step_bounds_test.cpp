@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "costmodel/prediction/step_replay.h"
+#include "costmodel/simulation/closed_forms.h"
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/chains.h"
 #include "tests/support/table_names.h"
@@ -152,7 +153,7 @@ class RandomStep {
     if (schedule.replicated && !asynchronous) {
       const int kind = below(3);
       const int equal = 1 + below(3);
-      for (int& each : replicas) each = kind == 0 ? 1 : kind == 1 ? equal : 1 + below(4);
+      for (int& count : replicas) count = kind == 0 ? 1 : kind == 1 ? equal : 1 + below(4);
     }
     int microbatches = 1 + below(12);
     if (chunks > 1) microbatches = positions * (1 + below(3));

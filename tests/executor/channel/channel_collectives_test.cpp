@@ -11,6 +11,7 @@
 #include <random>
 #include <span>
 
+#include "costmodel/index.h"
 #include "executor/channel/channel.h"
 #include "tests/executor/channel/channel_suite.h"
 
@@ -29,7 +30,7 @@ INSTANTIATE_TEST_SUITE_P(Channels, AllReduceSuite,
                          name_of);
 
 std::vector<int> all_of(const Channel& channel) {
-  std::vector<int> out(static_cast<std::size_t>(channel.ranks()));
+  std::vector<int> out(to_index(channel.ranks()));
   std::iota(out.begin(), out.end(), 0);
   return out;
 }
@@ -37,8 +38,8 @@ std::vector<int> all_of(const Channel& channel) {
 /// What `member` contributes to an all-reduce: rounding reveals the order of the sum.
 std::vector<float> brought(int member, std::int64_t count, int round) {
   std::mt19937 random(static_cast<unsigned>(member * 1000 + round));
-  std::vector<float> values(static_cast<std::size_t>(count));
-  for (float& value : values) value = std::ldexp(static_cast<float>(random()), static_cast<int>(random() % 20) - 40);
+  std::vector<float> values(to_index(count));
+  for (float& value : values) value = std::ldexp(static_cast<float>(random()), to_int(random() % 20) - 40);
   return values;
 }
 
@@ -68,7 +69,7 @@ void expect_sums(Channel& channel, const AllReduce& all_reduce) {
       std::int64_t wrong = 0;
       for (std::int64_t i = 0; i < count; ++i) {
         wrong += std::bit_cast<std::uint32_t>(values.const_data_ptr<float>()[i]) !=
-                 std::bit_cast<std::uint32_t>(sum[static_cast<std::size_t>(i)]);
+                 std::bit_cast<std::uint32_t>(sum[to_index(i)]);
       }
       EXPECT_EQ(wrong, 0) << count << " values, rank " << channel.rank() << ", " << members.size() << " members";
       ++round;
@@ -100,16 +101,15 @@ TEST_P(AllReduceSuite, SeveralAllReducesCanBeInProgress) {
     std::vector<at::Tensor> values;
     std::vector<std::unique_ptr<Reducing>> under_way;
     for (std::size_t i = 0; i < counts.size(); ++i) {
-      const std::vector<float> mine = brought(channel.rank(), counts[i], static_cast<int>(i));
+      const std::vector<float> mine = brought(channel.rank(), counts[i], to_int(i));
       values.push_back(at::empty({counts[i]}, at::kFloat));
       std::copy(mine.begin(), mine.end(), values.back().mutable_data_ptr<float>());
-      under_way.push_back(channel.start_all_reduce(values.back(), members, 20 + static_cast<int>(i)));
+      under_way.push_back(channel.start_all_reduce(values.back(), members, 20 + to_int(i)));
     }
     for (std::size_t i = 0; i < counts.size(); ++i) {
       under_way[i]->wait();
-      const std::vector<float> sum = sum_in_order(members, counts[i], static_cast<int>(i));
-      EXPECT_TRUE(
-          std::ranges::equal(std::span(values[i].const_data_ptr<float>(), static_cast<std::size_t>(counts[i])), sum))
+      const std::vector<float> sum = sum_in_order(members, counts[i], to_int(i));
+      EXPECT_TRUE(std::ranges::equal(std::span(values[i].const_data_ptr<float>(), to_index(counts[i])), sum))
           << counts[i];
     }
   });

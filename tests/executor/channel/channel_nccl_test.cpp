@@ -1,4 +1,4 @@
-#include "executor/channel/channel_nccl.h"
+#include "executor/channel/nccl/channel_nccl.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ TEST_P(NcclChannelOf, SumsOverItsMembersAndSendsTheRestOverTheControlChannel) {
                 [&](int, Channel& channel) { expect_sums_of_all(channel, c10::Device(c10::kCPU)); },
                 {.deterministic = deterministic});
     const auto calls = take_fake_calls();
-    EXPECT_EQ(calls.size(), 2U * static_cast<std::size_t>(ranks));
+    EXPECT_EQ(calls.size(), 2U * to_index(ranks));
     for (const FakeCall& call : calls) {
       EXPECT_EQ(call.kind, deterministic && ranks > 2 ? "all-gather" : "all-reduce");
     }
@@ -101,7 +101,7 @@ TEST(NcclChannel, NamesTheLateTransfer) {
       channel.barrier();
       const TensorSpec spec{{4}, at::kFloat};
       const at::Tensor values = numbered(spec, 0, 0, 0);
-      errors[static_cast<std::size_t>(rank)] = error_of([&] {
+      errors[to_index(rank)] = error_of([&] {
         if (rank == 0) channel.send(values, 1, 2)->wait();
         if (rank == 1) (void)channel.receive(spec, 0, 2)->wait();
         channel.barrier();
@@ -122,7 +122,7 @@ TEST(NcclChannel, ReportsAnErrorOfTheLibrary) {
     run_on_nccl(2, all_to_all(2), kLong, [&](int rank, Channel& channel) {
       channel.barrier();
       if (rank == 0) break_fake("edge 1 0");
-      errors[static_cast<std::size_t>(rank)] = error_of([&] {
+      errors[to_index(rank)] = error_of([&] {
         const auto end = std::chrono::steady_clock::now() + kLong;
         while (std::chrono::steady_clock::now() < end) channel.barrier();
       });
@@ -135,7 +135,7 @@ TEST(NcclChannel, ReportsAnErrorOfTheLibrary) {
 TEST(NcclChannel, AbortEndsTheTransfersOfAllRanks) {
   std::vector<std::string> errors(3);
   run_on_nccl(3, all_to_all(3), kLong, [&](int rank, Channel& channel) {
-    errors[static_cast<std::size_t>(rank)] = error_of([&] {
+    errors[to_index(rank)] = error_of([&] {
       if (rank == 1) channel.abort("rank 1 has had enough");
       // No rank sends it.
       (void)channel.receive({{4}, at::kFloat}, (rank + 1) % 3, 0)->wait();
@@ -149,7 +149,7 @@ TEST(NcclChannel, AbortReachesAllCommunicatorsBeforeItWaitsForOne) {
   std::vector<std::string> errors(2);
   run_on_nccl(2, all_to_all(2), kShort, [&](int rank, Channel& channel) {
     FakeCompute compute;
-    errors[static_cast<std::size_t>(rank)] = error_of([&] {
+    errors[to_index(rank)] = error_of([&] {
       const TensorSpec spec{{4}, at::kFloat};
       const at::Tensor values = numbered(spec, 0, 1, 0);
       std::unique_ptr<Sending> sending;
@@ -298,15 +298,15 @@ void expect_trains_alike(const PlannedModel& planned, const Plan& plan, const ru
   const BoundPlan bound_plan(plan);
   const run::BoundModel bound = run::bind_model(bound_plan, planned.model);
   const bool asynchronous = bound_plan.asynchronous();
-  const NcclProgram program = run::nccl_program(bound, static_cast<int>(options.steps));
-  const int count = static_cast<int>(bound_plan.ranks().size());
+  const NcclProgram program = run::nccl_program(bound, to_int(options.steps));
+  const int count = to_int(bound_plan.ranks().size());
   (void)take_fake_calls();
   const auto begin = std::chrono::steady_clock::now();
   const auto now = [begin] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
   run::RunResult result;
   run_on_nccl(count, program, std::chrono::minutes(1), [&](int rank, Channel& channel) {
-    run::RunResult own = run::run_rank(bound, *planned.data, options, rank, channel, now);
-    if (rank == 0) result = std::move(own);
+    run::RunResult run_result = run::run_rank(bound, *planned.data, options, rank, channel, now);
+    if (rank == 0) result = std::move(run_result);
   });
   const run::RunResult expected = run::run_local(plan, planned.model, *planned.data, options, std::chrono::minutes(1));
   EXPECT_EQ(result.measurement.losses, expected.measurement.losses) << what;
@@ -321,14 +321,14 @@ void expect_trains_alike(const PlannedModel& planned, const Plan& plan, const ru
   for (std::size_t rank = 0; rank < program.calls.size(); ++rank) {
     for (std::int64_t step = 0; step < (asynchronous ? 1 : options.steps); ++step) {
       for (const NcclCall& call : program.calls[rank]) {
-        const CommunicatorPlan& on = program.communicators[static_cast<std::size_t>(call.communicator)];
+        const CommunicatorPlan& on = program.communicators[to_index(call.communicator)];
         std::int64_t bytes = static_cast<std::int64_t>(c10::elementSize(call.spec.dtype));
         for (const std::int64_t length : call.spec.shape) bytes *= length;
-        const auto place = std::ranges::find(on.ranks, static_cast<int>(rank)) - on.ranks.begin();
-        foretold[{on.name, static_cast<int>(place)}].emplace_back(call.kind == NcclCall::Kind::Send      ? "send"
-                                                                  : call.kind == NcclCall::Kind::Receive ? "receive"
-                                                                                                         : "all-reduce",
-                                                                  static_cast<std::size_t>(bytes));
+        const auto place = std::ranges::find(on.ranks, to_int(rank)) - on.ranks.begin();
+        foretold[{on.name, to_int(place)}].emplace_back(call.kind == NcclCall::Kind::Send      ? "send"
+                                                        : call.kind == NcclCall::Kind::Receive ? "receive"
+                                                                                               : "all-reduce",
+                                                        static_cast<std::size_t>(bytes));
       }
     }
   }
@@ -337,7 +337,7 @@ void expect_trains_alike(const PlannedModel& planned, const Plan& plan, const ru
 
 TEST(NcclRun, TrainsLikeTheLocalChannelAndMakesThePredictedCalls) {
   const PlannedModel mlp = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "4"}}, 3);
-  const int layers = static_cast<int>(mlp.model.layers.size());
+  const int layers = to_int(mlp.model.layers.size());
   run::RunOptions options;
   options.steps = 2;
   options.optimizer.learning_rate = 0.01;
@@ -347,7 +347,7 @@ TEST(NcclRun, TrainsLikeTheLocalChannelAndMakesThePredictedCalls) {
       const int microbatches = testing::runs_one_stage_per_rank(schedule, replicas, 5) ? 5 : 12;
       if (!testing::runs_one_stage_per_rank(schedule, replicas, microbatches)) continue;
       const Plan plan =
-          cut_plan(mlp, even_cuts(layers, static_cast<int>(replicas.size())), replicas, schedule.name, microbatches);
+          cut_plan(mlp, even_cuts(layers, to_int(replicas.size())), replicas, schedule.name, microbatches);
       options.check = schedule.name == "1f1b";
       std::string what = schedule.name + " replicas";
       for (const int r : replicas) what += " " + std::to_string(r);
@@ -359,7 +359,7 @@ TEST(NcclRun, TrainsLikeTheLocalChannelAndMakesThePredictedCalls) {
 TEST(NcclRun, CarriesTiedParametersSkipsAndSeveralStagesOnARank) {
   const PlannedModel gpt = planned_model(
       "gpt", {{"layers", "3"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}, 2);
-  const int layers = static_cast<int>(gpt.model.layers.size());
+  const int layers = to_int(gpt.model.layers.size());
   run::RunOptions options;
   options.steps = 3;
   options.check = true;
@@ -368,12 +368,12 @@ TEST(NcclRun, CarriesTiedParametersSkipsAndSeveralStagesOnARank) {
   bucketed.gradient_bucket_bytes = Bytes(2000);
   expect_trains_alike(gpt, bucketed, options, "gpt 2 3 in buckets");
   const PlannedModel convnet = planned_model("convnet", {{"channels", "4"}}, 2);
-  const int cut = static_cast<int>(convnet.model.layers.size()) / 2;
+  const int cut = to_int(convnet.model.layers.size()) / 2;
   expect_trains_alike(convnet, cut_plan(convnet, {cut}, {3, 2}, "1f1b", 4), options, "batch norm");
   Plan interleaved = cut_plan(gpt, even_cuts(layers, 4), {1, 1, 1, 1}, "gpipe", 4);
   interleaved.schedule = "interleaved-1f1b";
   interleaved.chunks = 2;
-  for (int s = 0; s < 4; ++s) interleaved.stages[static_cast<std::size_t>(s)].devices = {s % 2};
+  for (int s = 0; s < 4; ++s) interleaved.stages[to_index(s)].devices = {s % 2};
   expect_trains_alike(gpt, interleaved, options, "gpt interleaved");
 }
 

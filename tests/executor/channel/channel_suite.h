@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "executor/channel/channel.h"
-#include "executor/channel/channels.h"
+#include "executor/channel/table/channels.h"
 #include "tests/support/channels/ranks.h"
 
 // Shared by the conformance tests of channels.

@@ -1,4 +1,4 @@
-#include "executor/channel/channel_ucx.h"
+#include "executor/channel/ucx/channel_ucx.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -20,6 +20,7 @@
 #include <sstream>
 #include <thread>
 
+#include "costmodel/index.h"
 #include "costmodel/prediction/memory_replay.h"
 #include "executor/channel/ucx/ucx_all_reduce.h"
 #include "executor/channel/ucx/ucx_line.h"
@@ -128,14 +129,14 @@ TEST(UcxTag, DiffersForEverySenderTagKindAndCount) {
   for (const int from : {0, 1, 255, kMostUcxRanks - 1}) {
     for (const int tag : {0, 1, Channel::kControlTag, Channel::kMostTags - 1}) {
       for (const UcxKind kind : {UcxKind::Payload, UcxKind::Header, UcxKind::Share, UcxKind::Sum}) {
-        for (const std::uint64_t each : {0U, 1U, (1U << 18) - 1}) {
-          tags.insert(ucx_tag(from, tag, kind, each));
+        for (const std::uint64_t number : {0U, 1U, (1U << 18) - 1}) {
+          tags.insert(ucx_tag(from, tag, kind, number));
           ++count;
         }
       }
     }
   }
-  EXPECT_EQ(tags.size(), static_cast<std::size_t>(count));
+  EXPECT_EQ(tags.size(), to_index(count));
 }
 
 // ---- a worker

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "costmodel/index.h"
 #include "executor/channel/channel_local.h"
 
 namespace stagecraft::channel {
@@ -27,8 +28,8 @@ TEST(AllRanks, CountsThoseOfTheChannel) {
     const auto channels = make_local_channels(ranks, std::chrono::seconds(20));
     for (const auto& channel : channels) {
       const std::vector<int> all = all_ranks(*channel);
-      ASSERT_EQ(static_cast<int>(all.size()), ranks);
-      for (int i = 0; i < ranks; ++i) EXPECT_EQ(all[static_cast<std::size_t>(i)], i);
+      ASSERT_EQ(to_int(all.size()), ranks);
+      for (int i = 0; i < ranks; ++i) EXPECT_EQ(all[to_index(i)], i);
     }
   }
 }

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <random>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::channel {
 namespace {
 
@@ -87,7 +89,7 @@ TEST(DistinctMessages, AreTheSameAtBothEndsAndLeaveOutRepeatedBytes) {
                              {kind, 0, 0, large}});
   }
   for (const int rank : {0, 1}) {
-    const auto& calls = program.calls[static_cast<std::size_t>(rank)];
+    const auto& calls = program.calls[to_index(rank)];
     // The pair, then the single one; the second pair and the last call repeat them.
     EXPECT_EQ(distinct_messages(program, 0, rank),
               (std::vector<std::vector<NcclCall>>{{calls[0], calls[1]}, {calls[3]}}));
@@ -119,7 +121,7 @@ TEST(AssignRounds, KeepsTheOrderWithinARoundAndFillsTheFirst) {
       {"a", {0, 1}, {}, false, 0}, {"b", {1, 2}, {}, false, 0}, {"c", {2, 3}, {}, false, 0}};
   EXPECT_EQ(assign_rounds(edges), 2);
   std::vector<std::pair<std::string, int>> found;
-  for (const CommunicatorPlan& each : edges) found.emplace_back(each.name, each.round);
+  for (const CommunicatorPlan& edge : edges) found.emplace_back(edge.name, edge.round);
   EXPECT_THAT(found, ::testing::ElementsAre(std::pair("a", 0), std::pair("c", 0), std::pair("b", 1)));
   std::vector<CommunicatorPlan> none;
   EXPECT_EQ(assign_rounds(none), 0);
@@ -131,18 +133,18 @@ TEST(AssignRounds, UsesNoMoreRoundsThanTheEdgesOfTwoRanksTogether) {
     std::vector<CommunicatorPlan> edges;
     std::vector<int> degree(8);
     for (int i = 0; i < 20; ++i) {
-      const int from = static_cast<int>(random() % 8);
-      const int to = (from + 1 + static_cast<int>(random() % 7)) % 8;
+      const int from = to_int(random() % 8);
+      const int to = (from + 1 + to_int(random() % 7)) % 8;
       edges.push_back({"", {from, to}, {}, false, 0});
-      ++degree[static_cast<std::size_t>(from)];
-      ++degree[static_cast<std::size_t>(to)];
+      ++degree[to_index(from)];
+      ++degree[to_index(to)];
     }
     const int rounds = assign_rounds(edges);
     EXPECT_LE(rounds, 2 * *std::ranges::max_element(degree) - 1) << "seed " << seed;
     for (int round = 0; round < rounds; ++round) {
       std::vector<int> busy(8);
       for (const CommunicatorPlan& edge : edges) {
-        for (const int rank : edge.ranks) busy[static_cast<std::size_t>(rank)] += edge.round == round ? 1 : 0;
+        for (const int rank : edge.ranks) busy[to_index(rank)] += edge.round == round ? 1 : 0;
       }
       EXPECT_LE(*std::ranges::max_element(busy), 1) << "seed " << seed;
       EXPECT_GT(std::accumulate(busy.begin(), busy.end(), 0), 0) << "seed " << seed;

@@ -8,8 +8,9 @@
 #include <numeric>
 #include <thread>
 
+#include "costmodel/index.h"
 #include "executor/channel/channel_local.h"
-#include "executor/channel/channel_nccl.h"
+#include "executor/channel/nccl/channel_nccl.h"
 #include "executor/meeting/meeting_store.h"
 #include "tests/support/channels/launch_at.h"
 #include "tests/support/channels/ranks.h"
@@ -23,7 +24,7 @@ namespace {
 /// The suite's sends and reductions: every edge under every tag, and the groups that reduce.
 channel::NcclProgram program_of_the_suite(int ranks) {
   channel::NcclProgram out;
-  std::vector<int> all(static_cast<std::size_t>(ranks));
+  std::vector<int> all(to_index(ranks));
   std::iota(all.begin(), all.end(), 0);
   std::vector<int> tags(32);
   std::iota(tags.begin(), tags.end(), 0);
@@ -69,8 +70,8 @@ void run_on_nccl(int ranks, const channel::NcclProgram& program, std::chrono::mi
         std::unique_ptr<channel::Channel> channel;
         try {
           channel = channel::make_nccl_channel(testing::launch_at(server, rank, ranks), program,
-                                               std::move(controls[static_cast<std::size_t>(rank)]),
-                                               c10::Device(c10::kCPU), deadline, options);
+                                               std::move(controls[to_index(rank)]), c10::Device(c10::kCPU), deadline,
+                                               options);
           testing::record_fake_calls();
           body(rank, *channel);
         } catch (const std::exception& error) {

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <functional>
 
-#include "executor/channel/channel_nccl.h"
+#include "executor/channel/nccl/channel_nccl.h"
 
 namespace stagecraft {
 

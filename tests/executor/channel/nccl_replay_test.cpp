@@ -13,7 +13,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/schedule.h"
-#include "executor/channel/channel_nccl.h"
+#include "executor/channel/nccl/channel_nccl.h"
 #include "executor/run/binding/nccl_calls.h"
 #include "tests/executor/channel/channel_suite.h"
 #include "tests/executor/channel/nccl_ranks.h"
@@ -45,11 +45,11 @@ const char* const kFaultNames[] = {"no fault", "a rank stops", "a rank aborts", 
 
 /// Every send and receive as two tensors of one message, the second a few bytes longer, under tags 2t and 2t + 1.
 NcclProgram doubled(NcclProgram program) {
-  for (CommunicatorPlan& each : program.communicators) {
-    if (each.reduces) continue;
+  for (CommunicatorPlan& edge : program.communicators) {
+    if (edge.reduces) continue;
     std::vector<int> tags;
-    for (const int tag : each.tags) tags.insert(tags.end(), {2 * tag, 2 * tag + 1});
-    each.tags = tags;
+    for (const int tag : edge.tags) tags.insert(tags.end(), {2 * tag, 2 * tag + 1});
+    edge.tags = tags;
   }
   for (auto& calls : program.calls) {
     std::vector<NcclCall> out;
@@ -131,7 +131,7 @@ class RankReplay {
   void check(const at::Tensor& tensor, char byte) {
     const auto* begin = static_cast<const char*>(tensor.const_data_ptr());
     launch([begin, bytes = tensor.nbytes(), byte, wrong = wrong_] {
-      if (std::any_of(begin, begin + bytes, [byte](char each) { return each != byte; })) ++*wrong;
+      if (std::any_of(begin, begin + bytes, [byte](char found) { return found != byte; })) ++*wrong;
     });
   }
 
@@ -196,12 +196,12 @@ class RankReplay {
     }
   }
   void finish_reductions() {
-    for (const auto& each : reductions_) {
-      each.reducing->wait();
-      launch(
-          [begin = each.values.const_data_ptr<float>(), count = each.values.numel(), sum = each.sum, wrong = wrong_] {
-            if (std::any_of(begin, begin + count, [sum](float value) { return value != sum; })) ++*wrong;
-          });
+    for (const auto& reduction : reductions_) {
+      reduction.reducing->wait();
+      launch([begin = reduction.values.const_data_ptr<float>(), count = reduction.values.numel(), sum = reduction.sum,
+              wrong = wrong_] {
+        if (std::any_of(begin, begin + count, [sum](float value) { return value != sum; })) ++*wrong;
+      });
     }
     reductions_.clear();
   }
@@ -257,21 +257,21 @@ Case random_case(unsigned seed) {
 }
 
 void replay(unsigned seed) {
-  Case own = random_case(seed);
-  SCOPED_TRACE("seed " + std::to_string(seed) + ": " + own.what);
-  const BoundPlan plan(own.plan);
+  Case drawn = random_case(seed);
+  SCOPED_TRACE("seed " + std::to_string(seed) + ": " + drawn.what);
+  const BoundPlan plan(drawn.plan);
   const int steps = plan.asynchronous() ? 3 : 1;
   const run::BoundModel bound = run::bind_model(plan, mlp().model);
   const NcclProgram program = doubled(run::nccl_program(bound, steps));
   ASSERT_EQ(find_mismatch(program), "");
   if (!program.communicators.empty())
-    own.fault.communicator = program.communicators[seed % program.communicators.size()].name;
+    drawn.fault.communicator = program.communicators[seed % program.communicators.size()].name;
   const auto lists = plan.action_lists(steps);
   const int ranks = to_int(lists.size());
   std::vector<std::string> errors(lists.size());
   std::vector<std::unique_ptr<RankReplay>> replays(lists.size());  // outlive the channels, as a process its memory
   std::vector<char> stopped(lists.size());                         // not bool, whose values share bytes
-  const bool faulty = own.fault.kind != Fault::None;
+  const bool faulty = drawn.fault.kind != Fault::None;
   run_on_nccl(
       ranks, program, faulty ? std::chrono::milliseconds(150) : kLong,
       [&](int rank, Channel& channel) {
@@ -279,7 +279,7 @@ void replay(unsigned seed) {
         testing::require_connected_fake();
         replays[r] = std::make_unique<RankReplay>(plan, program, rank, channel, seed);
         try {
-          stopped[r] = !replays[r]->run(lists[r], own.fault, plan.asynchronous() ? 1 : 2);
+          stopped[r] = !replays[r]->run(lists[r], drawn.fault, plan.asynchronous() ? 1 : 2);
         } catch (const meeting::PeerError& error) {
           errors[r] = error.what();
           channel.abort(error.what());
@@ -301,7 +301,7 @@ void replay(unsigned seed) {
   }
   // What aborted transfers leave behind is read, too, by kernels that were enqueued before.
   if (failed == 0 && running == ranks) {
-    for (const auto& each : replays) EXPECT_EQ(each->wrong(), 0);
+    for (const auto& replay : replays) EXPECT_EQ(replay->wrong(), 0);
   }
   EXPECT_TRUE(faulty || failed == 0) << ::testing::PrintToString(errors);
   // A fault may come after the last transfer that it could touch; otherwise everybody learns of it.

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/index.h"
 #include "executor/channel/control_tags.h"
 #include "executor/channel/nccl_program.h"
 #include "tests/executor/channel/channel_suite.h"
@@ -22,7 +23,7 @@ namespace stagecraft {
 /// last.
 inline channel::NcclProgram all_to_all(int ranks) {
   channel::NcclProgram out;
-  std::vector<int> all(static_cast<std::size_t>(ranks));
+  std::vector<int> all(to_index(ranks));
   std::iota(all.begin(), all.end(), 0);
   for (const int from : all) {
     for (const int to : all) {
@@ -44,8 +45,8 @@ inline void expect_deliveries(channel::Channel& channel, c10::Device device) {
                                                {{0, 3}, at::kFloat},      {{}, at::kDouble}, {{9}, at::kBool},
                                                {{1000, 1000}, at::kFloat}};
   const int rank = channel.rank();
-  const auto tag = [](std::size_t i) { return static_cast<int>(i % 3); };
-  const auto values = [&](std::size_t i, int from) { return numbered(specs[i], from, tag(i), static_cast<int>(i)); };
+  const auto tag = [](std::size_t i) { return to_int(i % 3); };
+  const auto values = [&](std::size_t i, int from) { return numbered(specs[i], from, tag(i), to_int(i)); };
   std::vector<std::unique_ptr<channel::Sending>> sends;
   std::vector<std::unique_ptr<channel::Receiving>> receives;
   for (int peer = 0; peer < channel.ranks(); ++peer) {
@@ -67,7 +68,7 @@ inline void expect_deliveries(channel::Channel& channel, c10::Device device) {
 /// Two reductions in progress at the same time, and one over the control channel.
 inline void expect_sums_of_all(channel::Channel& channel, c10::Device device) {
   const int ranks = channel.ranks();
-  std::vector<int> all(static_cast<std::size_t>(ranks));
+  std::vector<int> all(to_index(ranks));
   std::iota(all.begin(), all.end(), 0);
   at::Tensor one = at::full({5}, channel.rank() + 1.0, at::TensorOptions(at::kFloat).device(device));
   at::Tensor two = at::full({200, 300}, 10.0 * (channel.rank() + 1), at::TensorOptions(at::kFloat).device(device));

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "costmodel/index.h"
 #include "executor/channel/control_tags.h"
 #include "tests/support/channels/ranks.h"
 
@@ -30,7 +31,7 @@ TEST_P(ProcessorReports, GiveRank0TheUseOfTheHost) {
     ASSERT_EQ(use.size(), 1U);
     EXPECT_EQ(use.front().ours, 1.5);
     EXPECT_EQ(use.front().others, 0.25);
-    EXPECT_EQ(use.front().count, static_cast<int>(device::own_processors().size()));
+    EXPECT_EQ(use.front().count, to_int(device::own_processors().size()));
   });
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <random>
 
+#include "costmodel/index.h"
 #include "executor/run/binding/bound_model.h"
 #include "executor/run/run.h"
 #include "tests/executor/channel/channel_suite.h"
@@ -49,7 +50,7 @@ std::map<int, std::vector<Drawn>> draw(const PlannedModel& mlp, unsigned first, 
     Drawn drawn{testing::random_plan(mlp, random), {}};
     drawn.random.what += ", seed " + std::to_string(seed);
     drawn.expected = run::run_local(drawn.random.plan, mlp.model, *mlp.data, options(), kLong);
-    out[static_cast<int>(BoundPlan(drawn.random.plan).ranks().size())].push_back(std::move(drawn));
+    out[to_int(BoundPlan(drawn.random.plan).ranks().size())].push_back(std::move(drawn));
   }
   return out;
 }
@@ -62,9 +63,9 @@ void expect_same_bits(const std::string& channels, const PlannedModel& mlp, unsi
       for (std::size_t i = 0; i < plans.size(); ++i) {
         const BoundPlan plan(plans[i].random.plan);
         const run::BoundModel bound = run::bind_model(plan, mlp.model);
-        run::RunResult own =
+        run::RunResult run_result =
             run::run_rank(bound, *mlp.data, options(), channel.rank(), channel, [] { return 0.0; }, nullptr);
-        if (channel.rank() == 0) results[i] = std::move(own);
+        if (channel.rank() == 0) results[i] = std::move(run_result);
         channel.barrier();
       }
     });

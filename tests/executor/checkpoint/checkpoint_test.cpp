@@ -15,6 +15,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
+#include "costmodel/index.h"
 #include "executor/run/run.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/models/counting_model.h"
@@ -242,7 +243,7 @@ TEST_F(CheckpointedRun, ContinuesBitForBitUnderAnotherCutAndSchedule) {
   const PlannedModel gpt = planned_model(
       "gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}, 2);
   for (const PlannedModel* planned : {&small, &convnet, &gpt}) {
-    const int n = static_cast<int>(planned->model.layers.size());
+    const int n = to_int(planned->model.layers.size());
     for (const char* optimizer : {"sgd", "adamw"}) {
       expect_same(*planned, cut_plan(*planned, {n / 2}, {1, 1}, "1f1b", 2),
                   cut_plan(*planned, {n / 3, 2 * n / 3}, {1, 1, 1}, "gpipe", 2), optimizer);
@@ -258,7 +259,7 @@ TEST_F(CheckpointedRun, ContinuesBitForBitWithReplicasThatSumInTheSameOrder) {
 TEST_F(CheckpointedRun, ContinuesBitForBitWithParametersOfOtherLayouts) {
   const PlannedModel convnet =
       planned_model(testing::laid_out_model(intake::build_model("convnet", {{"channels", "4"}})), 2);
-  const int n = static_cast<int>(convnet.model.layers.size());
+  const int n = to_int(convnet.model.layers.size());
   for (const char* optimizer : {"sgd", "adamw"}) {
     expect_same(convnet, cut_plan(convnet, {n / 2}, {2, 1}, "1f1b", 2), cut_plan(convnet, {n / 2}, {2, 1}, "gpipe", 2),
                 optimizer);
@@ -288,7 +289,7 @@ TEST_F(CheckpointedRun, IsLoadedByAnyNumberOfRanks) {
 TEST_F(CheckpointedRun, HoldsFullNamesOnce) {
   const PlannedModel gpt = planned_model(
       "gpt", {{"layers", "1"}, {"width", "8"}, {"heads", "2"}, {"vocabulary", "16"}, {"sequence", "4"}}, 2);
-  const int n = static_cast<int>(gpt.model.layers.size());
+  const int n = to_int(gpt.model.layers.size());
   (void)run(gpt, cut_plan(gpt, {n / 2}, {2, 1}, "1f1b", 2), options("adam", folder(), 1));
   const format::CheckpointManifest manifest = check_checkpoint(folder() + "/step-1");
   EXPECT_EQ(manifest.files.size(), 2U) << "one a stage, replicas write none";

@@ -39,7 +39,7 @@ model::Model text_model(const std::string& input = "tokens") {
   model::Model out;
   out.name = "m";
   out.inputs = {{.name = input, .dtype = "int64", .shape = {4}}, {.name = "target", .dtype = "int64", .shape = {4}}};
-  for (model::ModelInput& each : out.inputs) each.classes = 2000;
+  for (model::ModelInput& model_input : out.inputs) model_input.classes = 2000;
   return out;
 }
 
@@ -138,7 +138,7 @@ TEST(ColumnSources, NameTheTokensThatDoNotFit) {
   refuses(source + ",column=text", small,
           "column \"text\": found token 1102, model m has 0..1000 (upper end excluded): set vocabulary=");
   small = text_model();
-  for (model::ModelInput& each : small.inputs) each.shape = {18};
+  for (model::ModelInput& input : small.inputs) input.shape = {18};
   refuses(source + ",column=text", small,
           "column \"text\": 18 tokens, must be at least 19, one more than sequence=18 of model m");
 }

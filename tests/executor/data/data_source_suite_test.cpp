@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "executor/data/data_source.h"
 #include "executor/data/sources.h"
 #include "executor/device/dtype.h"
@@ -49,7 +50,7 @@ class DataSourceSuite : public ::testing::TestWithParam<std::string> {
     ASSERT_NE(it, trials.end()) << "the suite has no small data for data source " << GetParam();
     trial_ = it->second;
     model_ = intake::build_model(trial_.model, trial_.settings);
-    for (std::size_t i = 0; i < model_.inputs.size(); ++i) all_.push_back(static_cast<int>(i));
+    for (std::size_t i = 0; i < model_.inputs.size(); ++i) all_.push_back(to_int(i));
   }
 
   [[nodiscard]] std::unique_ptr<DataSource> open(std::uint64_t seed = 1, DataOrder order = DataOrder::Training) const {
@@ -162,9 +163,9 @@ TEST_P(DataSourceSuite, GivesEqualSamplesToSeveralThreads) {
   {
     std::vector<std::jthread> threads;
     for (int t = 0; t < kThreads; ++t)
-      threads.emplace_back([&, t] { seen[static_cast<std::size_t>(t)] = source->batch(5, 0, 1, 4, all_); });
+      threads.emplace_back([&, t] { seen[to_index(t)] = source->batch(5, 0, 1, 4, all_); });
   }
-  for (const auto& each : seen) EXPECT_TRUE(equal(each, seen.front()));
+  for (const auto& samples : seen) EXPECT_TRUE(equal(samples, seen.front()));
 }
 
 TEST_P(DataSourceSuite, GivesAStepTheSameSamplesHoweverItIsCut) {

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "costmodel/project/steps.h"
 #include "executor/data/sources.h"
 #include "executor/device/dtype.h"
@@ -89,7 +90,7 @@ void write_bytes(const std::string& path, const std::string& bytes) { std::ofstr
 
 void write_gzip(const std::string& path, const std::string& bytes) {
   const gzFile file = gzopen(path.c_str(), "wb");
-  ASSERT_EQ(gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size())), static_cast<int>(bytes.size()));
+  ASSERT_EQ(gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size())), to_int(bytes.size()));
   gzclose(file);
 }
 
@@ -463,8 +464,7 @@ TEST(Synthetic, IsAFunctionOfStepAndMicrobatchFromAnyThread) {
   {
     std::vector<std::jthread> threads;
     for (int i = 0; i < 16; ++i)
-      threads.emplace_back(
-          [&, i] { together[static_cast<std::size_t>(i)] = source->batch(i / 4, i % 4, 4, 3, kBoth)[0]; });
+      threads.emplace_back([&, i] { together[to_index(i)] = source->batch(i / 4, i % 4, 4, 3, kBoth)[0]; });
   }
   for (std::size_t i = 0; i < 16; ++i) {
     EXPECT_TRUE(alone[i].equal(together[i]));

@@ -4,6 +4,8 @@
 
 #include <random>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::data {
 namespace {
 
@@ -33,14 +35,14 @@ TEST(Resized, Enlarges) {
 TEST(Resized, KeepsAnImageOfOneColour) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 50; ++i) {
-    const auto side = [&] { return static_cast<int>(1 + random() % 60); };
-    const int value = static_cast<int>(random() % 256);
+    const auto side = [&] { return to_int(1 + random() % 60); };
+    const int value = to_int(random() % 256);
     const int width = side();
     const int height = side();
     const int to_width = side();
     const int to_height = side();
-    const std::vector<int> before(static_cast<std::size_t>(width * height), value);
-    const std::vector<int> after(static_cast<std::size_t>(to_width * to_height), value);
+    const std::vector<int> before(to_index(width * height), value);
+    const std::vector<int> after(to_index(to_width * to_height), value);
     EXPECT_EQ(resized(grey(width, height, before), to_width, to_height), grey(to_width, to_height, after))
         << "seed 1, case " << i;
   }
@@ -48,8 +50,7 @@ TEST(Resized, KeepsAnImageOfOneColour) {
 
 TEST(WithShorterSide, KeepsTheProportions) {
   const auto size = [](int width, int height, int side) {
-    const Image out =
-        with_shorter_side(grey(width, height, std::vector<int>(static_cast<std::size_t>(width * height))), side);
+    const Image out = with_shorter_side(grey(width, height, std::vector<int>(to_index(width * height))), side);
     return std::pair(out.width, out.height);
   };
   EXPECT_EQ(size(30, 20, 10), std::pair(15, 10));

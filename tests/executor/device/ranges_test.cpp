@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/index.h"
 #include "tests/support/run_command.h"
 
 // The ranges that an NVTX tool receives, without a GPU: tests/support/programs/nvtx_listener.cpp is loaded into a child
@@ -45,7 +46,7 @@ std::map<int, std::vector<std::string>> heard(const std::string& what) {
     std::getline(words, name);
     open[thread].push_back(name + " [" + number + "]");
     std::string path;
-    for (const std::string& each : open[thread]) path += (path.empty() ? "" : " > ") + each;
+    for (const std::string& range : open[thread]) path += (path.empty() ? "" : " > ") + range;
     out[thread].push_back(path);
   }
   for (const auto& [thread, left] : open) EXPECT_TRUE(left.empty()) << "thread " << thread;
@@ -65,7 +66,7 @@ TEST(Ranges, OfARunAreLayersInActionsInSteps) {
   std::vector<std::string> actions;
   std::vector<std::string> layers;
   for (const std::string& range : run) {
-    const auto depth = static_cast<int>(std::count(range.begin(), range.end(), '>'));
+    const auto depth = to_int(std::count(range.begin(), range.end(), '>'));
     if (depth == 1 && range.starts_with("step [1]")) actions.push_back(range);
     if (range.starts_with("step [1] > forward 1 [1] > ")) layers.push_back(range.substr(27));
   }

@@ -50,9 +50,9 @@ TEST_P(EveryColumnFile, HoldsTheRowsOfPyarrow) {
   const at::Tensor rows = at::arange(kRows);
   const std::vector<NumberColumn> columns = read_columns(golden(GetParam()), {"y", "x", "grid", "flag"});
   ASSERT_EQ(columns.size(), 4U);
-  for (const NumberColumn& each : columns) {
-    EXPECT_EQ(each.rows, kRows);
-    EXPECT_EQ(each.uneven, "");
+  for (const NumberColumn& column : columns) {
+    EXPECT_EQ(column.rows, kRows);
+    EXPECT_EQ(column.uneven, "");
   }
   EXPECT_THAT(columns[0].shape, IsEmpty());
   EXPECT_TRUE(columns[0].values.equal(rows.remainder(5).to(at::kInt)));
@@ -99,7 +99,8 @@ TEST_P(EveryColumnFile, SurvivesDamage) {
       bytes[random() % bytes.size()] = static_cast<char>(random());
     folder.write(GetParam(), bytes);
     try {
-      for (const NumberColumn& each : read_columns(path, {"x", "grid", "y", "flag", "text"})) (void)each.values.sum();
+      for (const NumberColumn& column : read_columns(path, {"x", "grid", "y", "flag", "text"}))
+        (void)column.values.sum();
     } catch (const FormatError& e) {
       EXPECT_THAT(e.what(), HasSubstr(path));
       ++refused;

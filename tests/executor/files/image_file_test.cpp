@@ -15,6 +15,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
+#include "costmodel/index.h"
 #include "tests/support/files/mutated.h"
 #include "tests/support/files/png_bytes.h"
 #include "tests/support/places.h"
@@ -44,7 +45,7 @@ std::string jpeg_bytes(int width, int height, J_COLOR_SPACE space, std::vector<s
   jpeg_mem_dest(&info, &data, &bytes);
   info.image_width = static_cast<unsigned>(width);
   info.image_height = static_cast<unsigned>(height);
-  info.input_components = static_cast<int>(colour.size());
+  info.input_components = to_int(colour.size());
   info.in_color_space = space;
   jpeg_set_defaults(&info);
   jpeg_set_quality(&info, quality, TRUE);
@@ -65,7 +66,7 @@ std::string jpeg_bytes(int width, int height, J_COLOR_SPACE space, std::vector<s
 void expect_near(const Image& image, int width, int height, const std::array<int, 3>& colour, int tolerance) {
   ASSERT_EQ(image.width, width);
   ASSERT_EQ(image.height, height);
-  ASSERT_EQ(image.pixels.size(), static_cast<std::size_t>(3 * width * height));
+  ASSERT_EQ(image.pixels.size(), to_index(3 * width * height));
   for (std::size_t i = 0; i < image.pixels.size(); ++i)
     ASSERT_NEAR(image.pixels[i], colour[i % 3], tolerance) << "byte " << i;
 }
@@ -168,8 +169,7 @@ TEST(ParseImage, ReadsOrRefusesADamagedImage) {
       const std::string bytes = stagecraft::testing::mutated(whole, random, "x");
       try {
         const Image image = parse_image(bytes, path);
-        EXPECT_EQ(image.pixels.size(),
-                  std::size_t{3} * static_cast<std::size_t>(image.width) * static_cast<std::size_t>(image.height));
+        EXPECT_EQ(image.pixels.size(), std::size_t{3} * to_index(image.width) * to_index(image.height));
       } catch (const FormatError& e) {
         EXPECT_THAT(e.what(), StartsWith(path + ": ")) << "seed 7, case " << i;
         ++refused;

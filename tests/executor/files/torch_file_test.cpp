@@ -14,6 +14,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
+#include "costmodel/index.h"
 #include "executor/checkpoint/checkpoint.h"
 #include "executor/files/safetensors.h"
 #include "executor/files/zip_writer.h"
@@ -103,13 +104,13 @@ TEST_F(TorchFiles, SetTheFirstParametersByName) {
   const model::Model model = intake::build_model("mlp", {{"inputs", "2"}, {"width", "2"}, {"layers", "1"}});
   ASSERT_EQ(model.layers.size(), 2U);  // one linear layer and the loss
   const std::int64_t classes = model.layers[0].parameters[0].shape[0];
-  std::string storage(static_cast<std::size_t>(3 * classes) * 4, '\0');
+  std::string storage(to_index(3 * classes) * 4, '\0');
   for (std::int64_t i = 0; i < 3 * classes; ++i) {
     const auto value = static_cast<float>(i);
     std::memcpy(storage.data() + 4 * i, &value, 4);
   }
-  const int values = static_cast<int>(3 * classes);
-  const int rows = static_cast<int>(classes);
+  const int values = to_int(3 * classes);
+  const int rows = to_int(classes);
   // Weight and bias share a storage; the weight is transposed.
   const std::string weight = tensor("0", values, 0, {rows, 2}, {1, rows});
   const std::string bias = tensor("0", values, 2 * rows, {rows}, {1});

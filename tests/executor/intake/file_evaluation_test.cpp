@@ -15,6 +15,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "executor/intake/graph/calls/evaluation.h"
 #include "executor/intake/graph/observed_values.h"
 #include "executor/intake/layer_sources.h"
@@ -104,13 +105,14 @@ TEST(FileEvaluation, OfAStageLeavesParametersAndBuffers) {
     stage::StageProgram program(model, layers, {}, {}, 1);
     program.evaluate();
     Parameters before;
-    const auto held = [&] {
+    const auto state = [&] {
       Parameters out;
-      for (const stage::Parameter& each : program.parameters()) out[each.name] = each.value.detach().clone();
-      for (const stage::Parameter& each : program.buffers()) out[each.name] = each.value.clone();
+      for (const stage::Parameter& parameter : program.parameters())
+        out[parameter.name] = parameter.value.detach().clone();
+      for (const stage::Parameter& buffer : program.buffers()) out[buffer.name] = buffer.value.clone();
       return out;
     };
-    before = held();
+    before = state();
     ASSERT_TRUE(before.contains(file == kNet      ? "bn.num_batches_tracked"
                                 : file == kTraced ? "model.blocks.0.norm.num_batches_tracked"
                                                   : "model.norm.num_batches_tracked"));
@@ -120,7 +122,7 @@ TEST(FileEvaluation, OfAStageLeavesParametersAndBuffers) {
                                            : at::randn({4, 8});
     const at::Tensor first = program.forward({}, {x, target}, 0, 0, false).loss;
     EXPECT_TRUE(program.forward({}, {x, target}, 1, 1, false).loss.equal(first)) << file;
-    EXPECT_THAT(changed(before, held()), ElementsAre()) << file;
+    EXPECT_THAT(changed(before, state()), ElementsAre()) << file;
   }
 }
 
@@ -196,8 +198,7 @@ class CheckEvaluation : public ::testing::Test {
     sketch_.graph.evaluation_advice = "export it again";
     sketch_.value("x", Origin::Input);
     for (const char* name : {"mean", "calls"}) {
-      sketch_.graph.values[static_cast<std::size_t>(sketch_.value(name, Origin::Buffer))].source =
-          static_cast<int>(sketch_.graph.tensors.size());
+      sketch_.graph.values[to_index(sketch_.value(name, Origin::Buffer))].source = to_int(sketch_.graph.tensors.size());
       sketch_.graph.tensors.push_back({.name = name, .shape = {}, .load = {}});
     }
     sketch_.node("first", "first", {"x"});

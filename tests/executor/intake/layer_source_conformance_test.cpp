@@ -7,6 +7,7 @@
 #include <ostream>
 #include <set>
 
+#include "costmodel/index.h"
 #include "costmodel/project/steps.h"
 #include "executor/data/data_source.h"
 #include "executor/intake/layer_sources.h"
@@ -118,18 +119,18 @@ TEST_P(LayerSourceConformance, NamesLayersOnceAndReadsEarlierOnesOnly) {
     EXPECT_FALSE(layer.kind.empty()) << layer.name;
     for (const model::ValueRef& ref : layer.inputs) {
       if (ref.layer < 0) {
-        ASSERT_TRUE(ref.input >= 0 && ref.input < static_cast<int>(model_.inputs.size())) << layer.name;
+        ASSERT_TRUE(ref.input >= 0 && ref.input < to_int(model_.inputs.size())) << layer.name;
         inputs.insert(ref.input);
       } else {
-        ASSERT_LT(ref.layer, static_cast<int>(i)) << layer.name;
-        ASSERT_LT(ref.output, model_.layers[static_cast<std::size_t>(ref.layer)].outputs) << layer.name;
+        ASSERT_LT(ref.layer, to_int(i)) << layer.name;
+        ASSERT_LT(ref.output, model_.layers[to_index(ref.layer)].outputs) << layer.name;
         read.insert({ref.layer, ref.output});
       }
     }
   }
   EXPECT_EQ(inputs.size(), model_.inputs.size()) << "an input that no layer reads";
   std::size_t outputs = 0;
-  for (const model::LayerSpec& layer : model_.layers) outputs += static_cast<std::size_t>(layer.outputs);
+  for (const model::LayerSpec& layer : model_.layers) outputs += to_index(layer.outputs);
   EXPECT_EQ(read.size(), outputs - 1) << "every output but the loss is read";
   if (GetParam().source != "built-in") return;
   EXPECT_EQ(model_.layers.back().name, "loss");
@@ -208,8 +209,8 @@ TEST_P(LayerSourceConformance, BuildsTheSameFromOneSeedAndAnotherFromAnother) {
   for (const auto& [name, value] : make_parameters(model_, 1)) {
     model::ParameterSpec spec;
     for (const model::LayerSpec& layer : model_.layers)
-      for (const model::ParameterSpec& each : layer.parameters)
-        if (each.name == name) spec = each;
+      for (const model::ParameterSpec& parameter : layer.parameters)
+        if (parameter.name == name) spec = parameter;
     EXPECT_EQ(value.sizes().vec(), spec.shape) << name;
     EXPECT_TRUE(value.equal(model::initial_value(spec, 1))) << name;
     EXPECT_NE(value.data_ptr(), model::initial_value(spec, 1).data_ptr()) << name << " is not the caller's own";
@@ -227,7 +228,7 @@ TEST_P(LayerSourceConformance, TrainsEveryParameterAndChangesNoInput) {
   const std::vector<at::Tensor> inputs = make_batch(model_, 2);
   const std::vector<std::vector<at::Tensor>> outputs = run_layers(model_, parameters, inputs);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    EXPECT_EQ(static_cast<int>(outputs[i].size()), model_.layers[i].outputs) << model_.layers[i].name;
+    EXPECT_EQ(to_int(outputs[i].size()), model_.layers[i].outputs) << model_.layers[i].name;
     for (const at::Tensor& output : outputs[i]) {
       EXPECT_EQ(output.scalar_type(), at::kFloat) << model_.layers[i].name;
       if (&output != &outputs.back()[0]) {

@@ -17,6 +17,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "executor/data/data_source.h"
 #include "executor/intake/pt2/pt2_graph.h"
 #include "tests/executor/model/model_runner.h"
@@ -41,15 +42,15 @@ std::vector<std::string> layer_names(const model::Model& model) {
 
 std::vector<std::string> parameter_names(const model::LayerSpec& layer) {
   std::vector<std::string> out;
-  for (const model::ParameterSpec& each : layer.parameters) out.push_back(each.name);
+  for (const model::ParameterSpec& parameter : layer.parameters) out.push_back(parameter.name);
   std::ranges::sort(out);
   return out;
 }
 
 const model::ParameterSpec& parameter(const model::Model& model, const std::string& name) {
   for (const model::LayerSpec& layer : model.layers) {
-    for (const model::ParameterSpec& each : layer.parameters) {
-      if (each.name == name) return each;
+    for (const model::ParameterSpec& parameter : layer.parameters) {
+      if (parameter.name == name) return parameter;
     }
   }
   throw std::out_of_range(name);
@@ -93,10 +94,10 @@ TEST(Pt2Graph, TakesAnAxisTooManyFromAnLstmsStates) {
   ASSERT_NE(lstm, graph.nodes.end());
   ASSERT_EQ(lstm->gives.size(), 3U);
   // Output: samples, positions, width. Both states: layers, samples, width.
-  const SizeExpression batch = graph.values[static_cast<std::size_t>(lstm->gives[0])].meta->sizes.at(0);
+  const SizeExpression batch = graph.values[to_index(lstm->gives[0])].meta->sizes.at(0);
   EXPECT_FALSE(constant_value(batch));
   for (const std::size_t state : {1U, 2U}) {
-    const TensorMeta& meta = *graph.values[static_cast<std::size_t>(lstm->gives[state])].meta;
+    const TensorMeta& meta = *graph.values[to_index(lstm->gives[state])].meta;
     EXPECT_THAT(meta.sizes, ElementsAre(SizeExpression(1), batch, SizeExpression(8)));
     EXPECT_EQ(meta.strides.size(), 3U);
   }

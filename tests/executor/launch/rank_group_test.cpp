@@ -8,8 +8,9 @@
 #include <latch>
 #include <map>
 
+#include "costmodel/index.h"
 #include "executor/channel/channel_local.h"
-#include "executor/channel/channels.h"
+#include "executor/channel/table/channels.h"
 #include "executor/meeting/meeting_store.h"
 #include "tests/support/channels/launch_at.h"
 
@@ -25,10 +26,10 @@ TEST(RunAsThreads, RunsEachRankOnItsChannel) {
   const auto channels = channel::make_local_channels(3, milliseconds(20000));
   std::vector<std::atomic<int>> ran(3);
   run_as_threads(channels, [&](channel::Channel& channel) {
-    ++ran[static_cast<std::size_t>(channel.rank())];
+    ++ran[to_index(channel.rank())];
     channel.barrier();  // no rank would get past it alone
   });
-  for (const auto& each : ran) EXPECT_EQ(each, 1);
+  for (const auto& count : ran) EXPECT_EQ(count, 1);
 }
 
 TEST(RunAsThreads, OneRanksFailureEndsTheWaitsOfTheOthers) {
@@ -41,7 +42,7 @@ TEST(RunAsThreads, OneRanksFailureEndsTheWaitsOfTheOthers) {
           try {
             channel.barrier();
           } catch (const meeting::PeerError& error) {
-            heard[static_cast<std::size_t>(channel.rank())] = error.what();
+            heard[to_index(channel.rank())] = error.what();
             throw;
           }
         });

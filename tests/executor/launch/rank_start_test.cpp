@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "executor/meeting/meeting_store.h"
 #include "tests/support/channels/launch_at.h"
 
@@ -73,11 +74,6 @@ TEST(CheckRankCount, ComparesWhatTheLauncherStartedWithWhatIsNeeded) {
               ThrowsMessage<InputError>("channel local runs all ranks as threads of one process, torchrun started 3"));
 }
 
-TEST(OptionLines, LeaveOutThoseOfTheRankAlone) {
-  EXPECT_THAT(option_lines({{"seed", "1"}, {"output", "a.json"}, {"steps", "4"}}, {"output"}),
-              ElementsAre("--seed 1", "--steps 4"));
-}
-
 TEST(RunRankProcess, ConnectsTheRanksOverTheChannelOnWhichTheyAgree) {
   const meeting::StoreServer server;
   std::vector<std::string> channels(2);
@@ -86,7 +82,7 @@ TEST(RunRankProcess, ConnectsTheRanksOverTheChannelOnWhichTheyAgree) {
     std::vector<std::jthread> ranks;
     for (int rank = 0; rank < 2; ++rank) {
       ranks.emplace_back([&, rank] {
-        const auto at = static_cast<std::size_t>(rank);
+        const auto at = to_index(rank);
         run_rank_process(testing::launch_at(server, rank, 2), milliseconds(20000),
                          {.channel = "gloo",
                           .agreed = {"--seed 1"},

@@ -50,7 +50,7 @@ TEST(Wire, TakesFromNoiseNothingLongerThanTheNoise) {
   std::mt19937 random(seed);
   for (int round = 0; round < 20000; ++round) {
     std::string noise(random() % 24, 0);
-    for (char& each : noise) each = static_cast<char>(random() % 4 == 0 ? random() : random() % 8);
+    for (char& byte : noise) byte = static_cast<char>(random() % 4 == 0 ? random() : random() % 8);
     std::size_t bytes = 0;
     try {
       std::string buffer = noise;

@@ -24,7 +24,7 @@ struct OneLayer {
   }
   [[nodiscard]] std::vector<std::string> parameter_names() const {
     std::vector<std::string> out;
-    for (const ParameterSpec& each : model.layers.back().parameters) out.push_back(each.name);
+    for (const ParameterSpec& parameter : model.layers.back().parameters) out.push_back(parameter.name);
     return out;
   }
   Model model;
@@ -64,8 +64,8 @@ TEST(ParameterSpecs, BeginAsTheirNamesSay) {
   EXPECT_EQ(zeros("a", {2}).init, Init::Zeros);
   EXPECT_EQ(uniform("a", {2}, 0.5).scale, 0.5);
   EXPECT_EQ(normal("a", {2}, 0.5).init, Init::Normal);
-  for (const ParameterSpec& each : {ones("a", {2}), zeros("a", {2}), uniform("a", {2}, 1), normal("a", {2}, 1)})
-    EXPECT_TRUE(each.trainable);
+  for (const ParameterSpec& parameter : {ones("a", {2}), zeros("a", {2}), uniform("a", {2}, 1), normal("a", {2}, 1)})
+    EXPECT_TRUE(parameter.trainable);
 }
 
 TEST(Linear, IsWeightTimesInputPlusBias) {
@@ -174,7 +174,8 @@ TEST(Lstm, OfTwoDirectionsHasTwiceTheParametersAndWidth) {
               ElementsAre("lstm.weight_ih", "lstm.weight_hh", "lstm.bias_ih", "lstm.bias_hh", "lstm.weight_ih_reverse",
                           "lstm.weight_hh_reverse", "lstm.bias_ih_reverse", "lstm.bias_hh_reverse"));
   std::vector<at::Tensor> parameters;
-  for (const ParameterSpec& each : l.model.layers[0].parameters) parameters.push_back(at::full(each.shape, 0.1));
+  for (const ParameterSpec& parameter : l.model.layers[0].parameters)
+    parameters.push_back(at::full(parameter.shape, 0.1));
   const at::Tensor out = l.run({at::ones({1, 5, 3})}, parameters);
   EXPECT_EQ(out.sizes(), at::IntArrayRef({1, 5, 4}));
   // With one input and one set of weights, the reverse direction gives the forward direction's outputs in reverse

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/index.h"
 #include "executor/model/model.h"
 
 namespace stagecraft {
@@ -32,9 +33,8 @@ inline std::vector<std::vector<at::Tensor>> run_layers(const model::Model& model
   for (const model::LayerSpec& layer : model.layers) {
     std::vector<at::Tensor> arguments, trainable, buffers;
     for (const model::ValueRef& ref : layer.inputs)
-      arguments.push_back(
-          ref.layer < 0 ? inputs.at(static_cast<std::size_t>(ref.input))
-                        : outputs.at(static_cast<std::size_t>(ref.layer)).at(static_cast<std::size_t>(ref.output)));
+      arguments.push_back(ref.layer < 0 ? inputs.at(to_index(ref.input))
+                                        : outputs.at(to_index(ref.layer)).at(to_index(ref.output)));
     for (const model::ParameterSpec& spec : layer.parameters)
       (spec.trainable ? trainable : buffers).push_back(parameters.at(spec.name));
     outputs.push_back(layer.forward(

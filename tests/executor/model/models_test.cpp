@@ -8,6 +8,7 @@
 #include <cmath>
 #include <set>
 
+#include "costmodel/index.h"
 #include "executor/intake/layer_sources.h"
 #include "executor/model/blocks.h"
 #include "executor/model/builtin_models.h"
@@ -109,7 +110,7 @@ TEST(Gnmt, GivesTheContextToEveryDecoderLayerAfterTheFirst) {
   int readers = 0;
   for (const LayerSpec& layer : model.layers)
     for (const ValueRef& ref : layer.inputs)
-      if (ref.layer >= 0 && model.layers[static_cast<std::size_t>(ref.layer)].name == "decoder.attention") ++readers;
+      if (ref.layer >= 0 && model.layers[to_index(ref.layer)].name == "decoder.attention") ++readers;
   EXPECT_EQ(readers, 7);
 }
 

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <thread>
 
+#include "costmodel/index.h"
 #include "executor/channel/channel_local.h"
 #include "executor/run/worker/synchronous_worker.h"
 #include "tests/support/models/planned_models.h"
@@ -43,13 +44,13 @@ struct Places {
   Places() {
     dl_iterate_phdr(
         [](dl_phdr_info* info, std::size_t, void* self) {
-          auto& own = static_cast<Places*>(self)->ranges;
+          auto& found = static_cast<Places*>(self)->ranges;
           const std::string_view name = info->dlpi_name;
           if (!name.empty() && name.find("libstdc++") == std::string_view::npos) return 0;
           for (int i = 0; i < info->dlpi_phnum; ++i) {
             const auto& part = info->dlpi_phdr[i];
             if (part.p_type != PT_LOAD || !(part.p_flags & PF_X)) continue;
-            own.emplace_back(info->dlpi_addr + part.p_vaddr, info->dlpi_addr + part.p_vaddr + part.p_memsz);
+            found.emplace_back(info->dlpi_addr + part.p_vaddr, info->dlpi_addr + part.p_vaddr + part.p_memsz);
           }
           return 0;
         },
@@ -74,17 +75,17 @@ const Places looked_at;
     return info.dli_fbase;
   }();
   std::array<void*, 12> frames{};
-  const int depth = backtrace(frames.data(), static_cast<int>(frames.size()));
+  const int depth = backtrace(frames.data(), stagecraft::to_int(frames.size()));
   for (int i = 2; i < depth; ++i) {  // skip this function and operator new
     Dl_info info{};
-    if (!dladdr(frames[static_cast<std::size_t>(i)], &info) || of_the_library(info)) continue;
+    if (!dladdr(frames[stagecraft::to_index(i)], &info) || of_the_library(info)) continue;
     if (info.dli_fbase == here) {
       ++own_allocations;
       std::string place = info.dli_sname ? info.dli_sname : "in an unnamed namespace";
       for (int k = 2; k < depth; ++k) {
         char text[32];
         std::snprintf(text, sizeof text, " %lx",
-                      static_cast<unsigned long>(static_cast<char*>(frames[static_cast<std::size_t>(k)]) -
+                      static_cast<unsigned long>(static_cast<char*>(frames[stagecraft::to_index(k)]) -
                                                  static_cast<char*>(info.dli_fbase)));
         place += text;
       }
@@ -142,7 +143,7 @@ std::int64_t allocations(const PlannedModel& planned, const Plan& plan, int step
   const model::Model model = uncounted(planned.model);
   const BoundPlan bound_plan(plan);
   const BoundModel bound = bind_model(bound_plan, model);
-  const int count = static_cast<int>(bound_plan.ranks().size());
+  const int count = to_int(bound_plan.ranks().size());
   auto channels = channel::make_local_channels(count, std::chrono::milliseconds(60000));
   own_allocations = 0;
   places.clear();
@@ -151,8 +152,7 @@ std::int64_t allocations(const PlannedModel& planned, const Plan& plan, int step
     for (int rank = 0; rank < count; ++rank) {
       threads.emplace_back([&, rank] {
         constexpr int kWarmup = 3;
-        SynchronousWorker worker(bound, rank, *channels[static_cast<std::size_t>(rank)], *planned.data,
-                                 {.steps = kWarmup + steps});
+        SynchronousWorker worker(bound, rank, *channels[to_index(rank)], *planned.data, {.steps = kWarmup + steps});
         for (int step = 0; step < kWarmup + steps; ++step) {
           counting = step >= kWarmup;
           worker.compute(step);
@@ -177,7 +177,7 @@ TEST(Allocations, AreCountedWhereTheyAreOurs) {
   backtrace(frames, 4);  // loads the unwinder
   own_allocations = 0;
   counting = true;
-  const std::vector<int> own(100);
+  const std::vector<int> values(100);
   const std::string long_text(100, 'x');
   const at::Tensor theirs = at::Tensor();
   counting = false;
@@ -186,10 +186,10 @@ TEST(Allocations, AreCountedWhereTheyAreOurs) {
 
 TEST(Allocations, AreNoneInAStepOnTheLocalChannel) {
   const PlannedModel planned = planned_model("mlp", {{"inputs", "8"}, {"width", "8"}, {"layers", "5"}}, 2);
-  const int layers = static_cast<int>(planned.model.layers.size());
+  const int layers = to_int(planned.model.layers.size());
   for (const char* schedule : {"gpipe", "1f1b", "forward"}) {
     for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{1}, {1, 1}, {2, 1}}) {
-      const Plan plan = cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, schedule, 4);
+      const Plan plan = cut_plan(planned, even_cuts(layers, to_int(replicas.size())), replicas, schedule, 4);
       EXPECT_EQ(allocations(planned, plan, 3), 0) << schedule << " on " << replicas.size() << " stages\n"
                                                   << all_places();
     }
@@ -197,7 +197,7 @@ TEST(Allocations, AreNoneInAStepOnTheLocalChannel) {
   Plan plan = cut_plan(planned, even_cuts(layers, 4), {1, 1, 1, 1}, "gpipe", 4);
   plan.schedule = "interleaved-1f1b";
   plan.chunks = 2;
-  for (int s = 0; s < 4; ++s) plan.stages[static_cast<std::size_t>(s)].devices = {s % 2};
+  for (int s = 0; s < 4; ++s) plan.stages[to_index(s)].devices = {s % 2};
   EXPECT_EQ(allocations(planned, plan, 3), 0) << "interleaved-1f1b\n" << all_places();
 }
 

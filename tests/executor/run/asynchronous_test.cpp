@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 
+#include "costmodel/index.h"
 #include "executor/model/stage_layers.h"
 #include "executor/run/run.h"
 #include "executor/stage/stage_program.h"
@@ -36,7 +37,7 @@ struct StageState {
 };
 
 std::vector<double> simulated_losses(const PlannedModel& planned, const Plan& plan, const RunOptions& options) {
-  const int steps = static_cast<int>(options.steps);
+  const int steps = to_int(options.steps);
   const ScheduleEntry schedule = schedule_of(plan);
   PipelineShape shape = pipeline_shape(plan);
   shape.steps = steps;
@@ -56,13 +57,11 @@ std::vector<double> simulated_losses(const PlannedModel& planned, const Plan& pl
     }
     stages[s].optimizer = std::make_unique<stage::Optimizer>(options.optimizer, first);
     stages[s].versions.push_back(first);
-    for (int m = 0; m < plan.microbatches * steps; ++m)
-      ++stages[s].missing[update_of(schedule, shape, static_cast<int>(s), m)];
+    for (int m = 0; m < plan.microbatches * steps; ++m) ++stages[s].missing[update_of(schedule, shape, to_int(s), m)];
   }
   const auto version_at = [&](int stage, int m) -> std::size_t {
-    if (schedule.weights == Weights::StepBefore)
-      return static_cast<std::size_t>(std::max(0, m / plan.microbatches - 1));
-    const int replica = m % shape.replicas[static_cast<std::size_t>(stage)];
+    if (schedule.weights == Weights::StepBefore) return to_index(std::max(0, m / plan.microbatches - 1));
+    const int replica = m % shape.replicas[to_index(stage)];
     std::size_t updates = 0;
     for (const Action& action : schedule.compute_actions(shape, stage, replica)) {
       if (action.kind == ActionKind::Update) ++updates;
@@ -71,11 +70,11 @@ std::vector<double> simulated_losses(const PlannedModel& planned, const Plan& pl
     throw std::logic_error("no forward");
   };
 
-  std::vector<double> losses(static_cast<std::size_t>(steps));
+  std::vector<double> losses(to_index(steps));
   for (int m = 0; m < plan.microbatches * steps; ++m) {
     Tensors bound(program.parameters().size());
     for (std::size_t s = 0; s < stages.size(); ++s) {
-      const Tensors& version = stages[s].versions.at(version_at(static_cast<int>(s), m));
+      const Tensors& version = stages[s].versions.at(version_at(to_int(s), m));
       for (std::size_t i = 0; i < version.size(); ++i) bound[stages[s].places[i]] = version[i];
     }
     program.bind(bound);
@@ -84,20 +83,20 @@ std::vector<double> simulated_losses(const PlannedModel& planned, const Plan& pl
                                            planned.data->batch(step, m % plan.microbatches, plan.microbatches,
                                                                *plan.microbatch_samples, program.data_inputs()),
                                            step, m % plan.microbatches);
-    losses[static_cast<std::size_t>(step)] += flight.loss.item<double>();
+    losses[to_index(step)] += flight.loss.item<double>();
     (void)program.backward(std::move(flight), {});
     for (std::size_t s = 0; s < stages.size(); ++s) {
       StageState& stage = stages[s];
-      const auto replicas = static_cast<std::size_t>(shape.replicas[s]);
-      const int update = update_of(schedule, shape, static_cast<int>(s), m);
+      const auto replicas = to_index(shape.replicas[s]);
+      const int update = update_of(schedule, shape, to_int(s), m);
       auto& sums = stage.sums[update];
       sums.resize(replicas, Tensors(stage.places.size()));
       int count = 0;
       for (int other = 0; other < plan.microbatches * steps; ++other)
-        count += update_of(schedule, shape, static_cast<int>(s), other) == update;
+        count += update_of(schedule, shape, to_int(s), other) == update;
       for (std::size_t i = 0; i < stage.places.size(); ++i) {
         at::Tensor& gradient = bound[stage.places[i]].mutable_grad();
-        at::Tensor& sum = sums[static_cast<std::size_t>(m) % replicas][i];
+        at::Tensor& sum = sums[to_index(m) % replicas][i];
         if (gradient.defined()) sum = sum.defined() ? sum.add(gradient) : gradient;
         gradient = at::Tensor();
       }
@@ -106,8 +105,8 @@ std::vector<double> simulated_losses(const PlannedModel& planned, const Plan& pl
       for (std::size_t i = 0; i < stage.places.size(); ++i) {
         next.push_back(stage.versions.back()[i].detach().clone().set_requires_grad(true));
         at::Tensor total;
-        for (const Tensors& own : sums) {
-          if (own[i].defined()) total = total.defined() ? total.add(own[i]) : own[i];
+        for (const Tensors& gradients : sums) {
+          if (gradients[i].defined()) total = total.defined() ? total.add(gradients[i]) : gradients[i];
         }
         next.back().mutable_grad() = total;
       }
@@ -141,12 +140,11 @@ TEST(AsynchronousRun, EqualsASingleProcessWithItsDelaysBitForBit) {
     model::Model built = intake::build_model(model.name, model.set);
     if (model.laid_out) built = testing::laid_out_model(std::move(built));
     const PlannedModel planned = planned_model(std::move(built), 2);
-    const int layers = static_cast<int>(planned.model.layers.size());
+    const int layers = to_int(planned.model.layers.size());
     for (const char* schedule : {"pipedream", "pipedream-2bw"}) {
       for (const std::vector<int>& replicas :
            std::vector<std::vector<int>>{{1}, {1, 1}, {1, 1, 1}, {2, 1}, {1, 2}, {2}}) {
-        const Plan plan =
-            cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, schedule, 6);
+        const Plan plan = cut_plan(planned, even_cuts(layers, to_int(replicas.size())), replicas, schedule, 6);
         for (const char* optimizer : {"sgd", "adamw"}) {
           RunOptions options;
           options.steps = 4;

@@ -7,6 +7,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
+#include "costmodel/index.h"
 #include "executor/run/run.h"
 #include "executor/run/run_report.h"
 #include "tests/support/models/finite_data.h"
@@ -74,12 +75,12 @@ TEST(Evaluation, IsInEvaluationModeUnderEveryPlan) {
                                                                                  {"sequence", "4"},
                                                                                  {"dropout_percent", "20"}}}}) {
     const PlannedModel planned = planned_model(name, set, 2);
-    const int layers = static_cast<int>(planned.model.layers.size());
+    const int layers = to_int(planned.model.layers.size());
     const Finite data(*planned.data, 24);
     const std::vector<double> expected = losses_of(planned, data, false, 12, 2);
     EXPECT_NE(expected, losses_of(planned, data, true, 12, 2)) << name << " computes the same in training";
     for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{1}, {1, 1}, {2, 1}, {1, 3}}) {
-      const Plan plan = cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, "forward", 4);
+      const Plan plan = cut_plan(planned, even_cuts(layers, to_int(replicas.size())), replicas, "forward", 4);
       const RunResult result = run_local(plan, planned.model, data, options_for(3), milliseconds(60000));
       ASSERT_TRUE(result.evaluation);
       EXPECT_EQ(result.evaluation->microbatches, 12) << name;
@@ -97,15 +98,15 @@ TEST(Evaluation, TakesEverySampleOnceAndSaysWhatFillsNoMicrobatch) {
   EXPECT_EQ(pass->microbatches, 5);
   EXPECT_EQ(pass->steps, 2);
   EXPECT_EQ(pass->samples_left, 1);
-  const std::vector<double> each = losses_of(planned, data, false, 5, 2);
+  const std::vector<double> alone = losses_of(planned, data, false, 5, 2);
   const RunResult result = run_local(plan, planned.model, data, options_for(100), milliseconds(60000));
   EXPECT_EQ(result.evaluation->microbatches, 5);
-  EXPECT_EQ(result.evaluation->loss, std::accumulate(each.begin(), each.end(), 0.0) / 5);
-  EXPECT_THAT(result.measurement.losses, ElementsAre((each[0] + each[1] + each[2]) / 3, (each[3] + each[4]) / 2));
+  EXPECT_EQ(result.evaluation->loss, std::accumulate(alone.begin(), alone.end(), 0.0) / 5);
+  EXPECT_THAT(result.measurement.losses, ElementsAre((alone[0] + alone[1] + alone[2]) / 3, (alone[3] + alone[4]) / 2));
   EXPECT_THAT(evaluation_text(*result.evaluation, 2, pass),
               MatchesRegex("loss [0-9.]+ over 10 of 11 samples; 1 left over, too few for a microbatch of 2"));
   const RunResult part = run_local(plan, planned.model, data, options_for(1), milliseconds(60000));
-  EXPECT_EQ(part.evaluation->loss, (each[0] + each[1] + each[2]) / 3);
+  EXPECT_EQ(part.evaluation->loss, (alone[0] + alone[1] + alone[2]) / 3);
   EXPECT_THAT(evaluation_text(*part.evaluation, 2, pass), MatchesRegex("loss [0-9.]+ over 6 of 11 samples"));
   EXPECT_THAT([&] { (void)whole_pass(plan, Finite(*planned.data, 1)); },
               ThrowsMessage<std::invalid_argument>("the data has 1 samples, fewer than one microbatch of 2"));
@@ -133,7 +134,7 @@ TEST(Evaluation, OfACheckpointChangesNothing) {
   const testing::CommandFolder files;
   const std::string folder = (files.path() / "saved").string();
   const PlannedModel planned = planned_model("convnet", {{"channels", "4"}}, 2);
-  const int half = static_cast<int>(planned.model.layers.size()) / 2;
+  const int half = to_int(planned.model.layers.size()) / 2;
   RunOptions training = options_for(3);
   training.optimizer.momentum = 0.9;
   training.checkpoint.folder = folder;

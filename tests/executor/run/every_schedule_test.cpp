@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "costmodel/bound_plan.h"
+#include "costmodel/index.h"
 #include "executor/run/run.h"
 #include "tests/support/models/planned_models.h"
 #include "tests/support/table_names.h"
@@ -24,15 +25,15 @@ const PlannedModel& mlp() {
 
 /// A plan with `schedule`; the schedule "listed" gets the lists of gpipe or interleaved-1f1b.
 Plan plan_of(const ScheduleEntry& schedule, const std::vector<int>& replicas, int chunks) {
-  const int layers = static_cast<int>(mlp().model.layers.size());
+  const int layers = to_int(mlp().model.layers.size());
   const std::string first = schedule.name == "listed" ? "gpipe" : schedule.name;
   // A number of microbatches that every schedule takes: a multiple of the positions, and enough to fill the pipeline.
   constexpr int kMicrobatches = 12;
-  Plan plan = cut_plan(mlp(), even_cuts(layers, static_cast<int>(replicas.size())), replicas,
-                       chunks > 1 ? "gpipe" : first, kMicrobatches);
+  Plan plan = cut_plan(mlp(), even_cuts(layers, to_int(replicas.size())), replicas, chunks > 1 ? "gpipe" : first,
+                       kMicrobatches);
   if (chunks > 1) {
-    const int positions = static_cast<int>(replicas.size()) / chunks;
-    for (std::size_t s = 0; s < plan.stages.size(); ++s) plan.stages[s].devices = {static_cast<int>(s) % positions};
+    const int positions = to_int(replicas.size()) / chunks;
+    for (std::size_t s = 0; s < plan.stages.size(); ++s) plan.stages[s].devices = {to_int(s) % positions};
     plan.chunks = chunks;
   }
   if (schedule.name == "listed") {

@@ -74,8 +74,8 @@ TEST(MetricsLine, IsJsonForALossThatIsNotANumber) {
 TEST(MetricsLine, IsKnownByItsBeginning) {
   StepMetrics with_epoch = line(1, 2);
   with_epoch.epoch = 0.5;
-  for (const StepMetrics& each : {line(1, 2), line(123456, 1e-30), with_epoch})
-    EXPECT_EQ(format::text_kind(metrics_line(each)), kMetricsKind);
+  for (const StepMetrics& metrics : {line(1, 2), line(123456, 1e-30), with_epoch})
+    EXPECT_EQ(format::text_kind(metrics_line(metrics)), kMetricsKind);
 }
 
 TEST_F(MetricsFileTest, HasEachLineWhenAddReturns) {

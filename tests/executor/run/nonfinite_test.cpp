@@ -6,6 +6,7 @@
 #include <limits>
 #include <mutex>
 
+#include "costmodel/index.h"
 #include "executor/checkpoint/checkpoint.h"
 #include "executor/run/run.h"
 #include "executor/stage/gradients/finite.h"
@@ -74,7 +75,7 @@ class Nonfinite : public ::testing::Test {
 
   // With batch norm, because an infinite activation spoils its statistics.
   PlannedModel planned_ = planned_model("convnet", {{"channels", "4"}}, 2);
-  int half_ = static_cast<int>(planned_.model.layers.size()) / 2;
+  int half_ = to_int(planned_.model.layers.size()) / 2;
   testing::CommandFolder files_;
   std::mutex mutex_;
   std::string reported_;
@@ -140,8 +141,8 @@ TEST_F(Nonfinite, StepIsSkippedOnAllRanks) {
     const auto file = [&](int step) {
       std::vector<std::string> paths;
       const std::string path = checkpoint::checkpoint_path(folder(), step);
-      for (const format::CheckpointFile& each : checkpoint::check_checkpoint(path).files)
-        paths.push_back(path + "/" + each.name);
+      for (const format::CheckpointFile& part : checkpoint::check_checkpoint(path).files)
+        paths.push_back(path + "/" + part.name);
       return files::TensorFiles(paths);
     };
     const files::TensorFiles before = file(1), after = file(2);

@@ -8,6 +8,7 @@
 #include <map>
 #include <thread>
 
+#include "costmodel/index.h"
 #include "executor/channel/channel_local.h"
 #include "executor/run/run.h"
 #include "tests/support/chains.h"
@@ -57,7 +58,7 @@ std::vector<Measurement> run(int steps, int first_step = 0,
   std::vector<Measurement> out;
   const auto rank = [&](int number) {
     RunMeasurement measurement(
-        plan, actions_of(number), number, *channels[static_cast<std::size_t>(number)], first_step,
+        plan, actions_of(number), number, *channels[to_index(number)], first_step,
         [&](const Measurement& sofar) { out.push_back(sofar); }, milliseconds(0));
     for (int step = first_step; step < first_step + steps; ++step) {
       measurement.add(spans_of(number, step));
@@ -88,11 +89,11 @@ TEST(RunMeasurement, HoldsLossesAndTimesOfAllStepsAndSpansOfSome) {
     for (const int first_step : {0, 7}) {
       const Measurement end = run(steps, first_step).back();
       EXPECT_TRUE(end.ended);
-      EXPECT_EQ(end.losses.size(), static_cast<std::size_t>(steps));
-      ASSERT_EQ(end.timeline.steps.size(), static_cast<std::size_t>(steps));
+      EXPECT_EQ(end.losses.size(), to_index(steps));
+      ASSERT_EQ(end.timeline.steps.size(), to_index(steps));
       for (int k = 0; k < steps; ++k) {
         // Rank 0 begins the first step at 0, rank 1 ends step k at 4 (k + 1) + 0.5.
-        const StepTime& step = end.timeline.steps[static_cast<std::size_t>(k)];
+        const StepTime& step = end.timeline.steps[to_index(k)];
         EXPECT_EQ(step.step, first_step + k);
         EXPECT_DOUBLE_EQ(step.start.value, k == 0 ? 0 : 4 * k + 0.5);
         EXPECT_DOUBLE_EQ(step.end.value, 4 * (k + 1) + 0.5);
@@ -102,7 +103,7 @@ TEST(RunMeasurement, HoldsLossesAndTimesOfAllStepsAndSpansOfSome) {
         const int place = step.step - first_step;
         return place < end.kept.first || place >= steps - end.kept.last || place % end.kept.every == 0;
       }));
-      EXPECT_EQ(end.timeline.spans.size(), static_cast<std::size_t>(2 * 4 * kept));
+      EXPECT_EQ(end.timeline.spans.size(), to_index(2 * 4 * kept));
       EXPECT_LE(kept, SpanKeeper::kMost);
       EXPECT_EQ(end.timeline.spans.front(), (Span{0, first_step, actions_of(0)[0], Seconds(0), Seconds(1)}));
     }
@@ -173,8 +174,8 @@ TEST(RunMeasurement, OfARealRunDoesNotGrowWithItsSpans) {
       };
       const Measurement end = run_local(plan, planned.model, *planned.data, options, milliseconds(60000)).measurement;
       EXPECT_GE(saves, 1);
-      EXPECT_EQ(end.losses.size(), static_cast<std::size_t>(steps));
-      EXPECT_EQ(end.timeline.steps.size(), static_cast<std::size_t>(steps));
+      EXPECT_EQ(end.losses.size(), to_index(steps));
+      EXPECT_EQ(end.timeline.steps.size(), to_index(steps));
       return end.timeline.spans.size();
     };
     const std::size_t of_32 = spans(32);

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "costmodel/bound_plan.h"
+#include "costmodel/index.h"
 #include "executor/run/run.h"
 #include "tests/support/models/planned_models.h"
 
@@ -46,7 +47,7 @@ std::vector<Case> cases() {
   out.push_back({"1f1b", {3, 1}, 2});
   for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{1}, {1, 1}, {2, 1}, {1, 1, 1}})
     out.push_back({"pipedream-2bw", replicas, 6});
-  for (const int stages : {1, 2, 3}) out.push_back({"zb-h1", std::vector<int>(static_cast<std::size_t>(stages), 1), 5});
+  for (const int stages : {1, 2, 3}) out.push_back({"zb-h1", std::vector<int>(to_index(stages), 1), 5});
   out.push_back({"interleaved-1f1b", {1, 1}, 3, 2});
   out.push_back({"interleaved-1f1b", {1, 1, 1, 1}, 4, 2});
   out.push_back({"interleaved-1f1b", {1, 1, 1, 1, 1, 1}, 4, 3});
@@ -54,13 +55,13 @@ std::vector<Case> cases() {
 }
 
 Plan plan_of(const PlannedModel& planned, const Case& c) {
-  const int layers = static_cast<int>(planned.model.layers.size());
-  const int stages = static_cast<int>(c.replicas.size());
+  const int layers = to_int(planned.model.layers.size());
+  const int stages = to_int(c.replicas.size());
   if (c.chunks == 1) return cut_plan(planned, even_cuts(layers, stages), c.replicas, c.schedule, c.microbatches);
   Plan plan = cut_plan(planned, even_cuts(layers, stages), c.replicas, "gpipe", c.microbatches);
   plan.schedule = c.schedule;
   plan.chunks = c.chunks;
-  for (int s = 0; s < stages; ++s) plan.stages[static_cast<std::size_t>(s)].devices = {s % (stages / c.chunks)};
+  for (int s = 0; s < stages; ++s) plan.stages[to_index(s)].devices = {s % (stages / c.chunks)};
   return plan;
 }
 
@@ -106,17 +107,17 @@ void expect_order(const Plan& plan, const Timeline& timeline) {
   const auto lists = bound.action_lists(shape.steps);
   int rank = 0;
   for (int position = 0; position < shape.stages / shape.chunks; ++position) {
-    for (int replica = 0; replica < shape.replicas[static_cast<std::size_t>(position)]; ++replica, ++rank) {
+    for (int replica = 0; replica < shape.replicas[to_index(position)]; ++replica, ++rank) {
       SCOPED_TRACE("rank " + std::to_string(rank));
       const std::vector<Action> found = measured(timeline, rank);
       EXPECT_EQ(only(found, computes),
                 repeated(only(schedule.compute_actions(shape, position, replica), computes), replays));
-      const std::vector<Action> list = repeated(lists[static_cast<std::size_t>(rank)], replays);
+      const std::vector<Action> list = repeated(lists[to_index(rank)], replays);
       EXPECT_EQ(only(found, sends), only(list, sends));
       // Receives by edge: across edges, the order of posting differs from that of waiting.
       std::map<std::tuple<ActionKind, int, int, int>, std::vector<Action>> waits, posted;
       const auto edge = [&](const Action& a) {
-        const auto replicas = static_cast<int>(plan.stages[static_cast<std::size_t>(a.peer)].devices.size());
+        const auto replicas = to_int(plan.stages[to_index(a.peer)].devices.size());
         return std::tuple(a.kind, a.stage, a.peer, a.microbatch % replicas);
       };
       const auto here = [&](const Action& a) { return bound.first_rank(a.peer) == rank && shape.chunks > 1; };
@@ -206,8 +207,8 @@ TEST(RunOrder, IsTheSchedulesOnEveryRankAndKeepsEveryDependencyInTime) {
     const RunResult result = run_local(plan, planned.model, *planned.data, options, std::chrono::milliseconds(60000));
     expect_order(plan, result.measurement.timeline);
     expect_dependencies(plan, result.measurement.timeline);
-    EXPECT_EQ(result.measurement.timeline.steps.size(), static_cast<std::size_t>(kSteps));
-    EXPECT_EQ(result.measurement.timeline.memory.size(), static_cast<std::size_t>(result.measurement.timeline.ranks));
+    EXPECT_EQ(result.measurement.timeline.steps.size(), to_index(kSteps));
+    EXPECT_EQ(result.measurement.timeline.memory.size(), to_index(result.measurement.timeline.ranks));
   }
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "costmodel/format/files/files.h"
+#include "costmodel/index.h"
 #include "tests/support/run_command.h"
 
 namespace stagecraft::run {
@@ -59,7 +60,7 @@ TEST(StepReporter, PrintsTheLastStepAndTheFirstOneOfAResumedRun) {
 
 TEST(StepReporter, PrintsATenthOfTheStepsOrAfterTenSeconds) {
   const auto lines = [](double length, std::int64_t steps) {
-    const std::string text = reported({}, std::vector(static_cast<std::size_t>(steps), length), 1, steps);
+    const std::string text = reported({}, std::vector(to_index(steps), length), 1, steps);
     return std::ranges::count(text, '\n');
   };
   EXPECT_EQ(lines(0.01, 1000), 1 + 10);
@@ -105,8 +106,8 @@ TEST(StepReporter, WritesEventFilesForTensorBoard) {
   const std::string place = (folder.path() / "board" / "a").string();
   const auto files = [&] {
     std::vector<std::string> out;
-    for (const auto& each : std::filesystem::directory_iterator(place))
-      out.push_back(format::read_text(each.path().string()));
+    for (const auto& entry : std::filesystem::directory_iterator(place))
+      out.push_back(format::read_text(entry.path().string()));
     return out;
   };
   ::testing::internal::CaptureStderr();

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "costmodel/bound_plan.h"
+#include "costmodel/index.h"
 #include "costmodel/interchange/traces/chakra.h"
 #include "executor/channel/channel_local.h"
 #include "executor/channel/control_tags.h"
@@ -51,13 +52,13 @@ void expect_bit_equal(const PlannedModel& planned, const Plan& plan, const RunOp
 
 TEST(Run, EqualsASingleProcessBitForBitForEveryScheduleAndReplicaVector) {
   const PlannedModel planned = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "4"}}, 3);
-  const int layers = static_cast<int>(planned.model.layers.size());
+  const int layers = to_int(planned.model.layers.size());
   for (const char* schedule : {"gpipe", "1f1b"}) {
     for (const std::vector<int>& replicas :
          std::vector<std::vector<int>>{{1}, {3}, {1, 1}, {2, 1}, {1, 2}, {3, 2}, {1, 1, 1}, {2, 3, 1}}) {
       for (const int microbatches : {1, 2, 5}) {
         const Plan plan =
-            cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, schedule, microbatches);
+            cut_plan(planned, even_cuts(layers, to_int(replicas.size())), replicas, schedule, microbatches);
         std::string what = std::string(schedule) + " M=" + std::to_string(microbatches) + " replicas";
         for (const int r : replicas) what += " " + std::to_string(r);
         expect_bit_equal(planned, plan, checked(2), what);
@@ -80,11 +81,11 @@ TEST(Run, EqualsASingleProcessWithTheBackwardInTwoParts) {
            {"resnet18", {{"image", "32"}, {"channels", "4"}, {"classes", "10"}}},
            {"gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}}}) {
     const PlannedModel planned = planned_model(name, set, 2);
-    const int layers = static_cast<int>(planned.model.layers.size());
+    const int layers = to_int(planned.model.layers.size());
     for (const int stages : {1, 2, 3}) {
       for (const int microbatches : {1, 2, 5}) {
-        const Plan plan = cut_plan(planned, even_cuts(layers, stages),
-                                   std::vector<int>(static_cast<std::size_t>(stages), 1), "zb-h1", microbatches);
+        const Plan plan =
+            cut_plan(planned, even_cuts(layers, stages), std::vector<int>(to_index(stages), 1), "zb-h1", microbatches);
         expect_bit_equal(planned, plan, checked(2),
                          name + " S=" + std::to_string(stages) + " M=" + std::to_string(microbatches));
       }
@@ -97,16 +98,16 @@ TEST(Run, EqualsASingleProcessWithSeveralStagesOnARank) {
            {"mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "5"}}},
            {"gpt", {{"layers", "3"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}}}) {
     const PlannedModel planned = planned_model(name, set, 2);
-    const int layers = static_cast<int>(planned.model.layers.size());
+    const int layers = to_int(planned.model.layers.size());
     for (const auto& [positions, chunks, microbatches] :
          std::vector<std::array<int, 3>>{{1, 2, 3}, {2, 2, 2}, {2, 2, 6}, {2, 3, 4}, {3, 2, 6}}) {
       const int stages = positions * chunks;
       if (stages > layers) continue;
-      Plan plan = cut_plan(planned, even_cuts(layers, stages), std::vector<int>(static_cast<std::size_t>(stages), 1),
-                           "gpipe", microbatches);
+      Plan plan =
+          cut_plan(planned, even_cuts(layers, stages), std::vector<int>(to_index(stages), 1), "gpipe", microbatches);
       plan.schedule = "interleaved-1f1b";
       plan.chunks = chunks;
-      for (int s = 0; s < stages; ++s) plan.stages[static_cast<std::size_t>(s)].devices = {s % positions};
+      for (int s = 0; s < stages; ++s) plan.stages[to_index(s)].devices = {s % positions};
       expect_bit_equal(planned, plan, checked(2),
                        name + " " + std::to_string(positions) + " ranks of " + std::to_string(chunks) +
                            " stages, M=" + std::to_string(microbatches));
@@ -117,12 +118,12 @@ TEST(Run, EqualsASingleProcessWithSeveralStagesOnARank) {
 TEST(Run, ClipsByTheWholeModelsNormUnderEveryPlan) {
   const PlannedModel planned = planned_model(
       "gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}, 2);
-  const int layers = static_cast<int>(planned.model.layers.size());
+  const int layers = to_int(planned.model.layers.size());
   RunOptions options = checked(4);
   options.optimizer.clip_norm = 0.05;  // far below the gradient's norm
   options.optimizer.rate = {.name = "cosine", .warmup = 2, .steps = 4, .last = 0.1};
   for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{1}, {1, 1}, {2, 1}, {1, 2, 1}}) {
-    const Plan plan = cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, "1f1b", 4);
+    const Plan plan = cut_plan(planned, even_cuts(layers, to_int(replicas.size())), replicas, "1f1b", 4);
     expect_bit_equal(planned, plan, options, std::to_string(replicas.size()) + " stages");
   }
 }
@@ -131,7 +132,7 @@ TEST(Run, MeasuresTimelinesThatBecomeChakraTraces) {
   const PlannedModel mlp = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "4"}}, 3);
   const PlannedModel gpt = planned_model(
       "gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}, 2);
-  const int half = static_cast<int>(gpt.model.layers.size()) / 2;
+  const int half = to_int(gpt.model.layers.size()) / 2;
   const std::vector<std::pair<const PlannedModel*, Plan>> runs{{&mlp, cut_plan(mlp, {4}, {2, 1}, "1f1b", 5)},
                                                                {&gpt, cut_plan(gpt, {half}, {2, 1}, "gpipe", 3)}};
   for (const auto& [planned, plan] : runs) {
@@ -159,14 +160,13 @@ TEST(Run, MeasuresTimelinesThatBecomeChakraTraces) {
 
 TEST(Run, CarriesResidualsDropoutAndBatchNormAcrossStages) {
   const PlannedModel convnet = planned_model("convnet", {}, 4);
-  const int n = static_cast<int>(convnet.model.layers.size());
+  const int n = to_int(convnet.model.layers.size());
   expect_bit_equal(convnet, cut_plan(convnet, {n / 3, 2 * n / 3}, {1, 1, 1}, "1f1b", 4), checked(2), "convnet");
   const PlannedModel gpt = planned_model(
       "gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}, 2);
   // The embedding and the head share a parameter across the two stages.
-  expect_bit_equal(gpt, cut_plan(gpt, {static_cast<int>(gpt.model.layers.size()) / 2}, {1, 1}, "1f1b", 3), checked(3),
-                   "gpt");
-  expect_bit_equal(gpt, cut_plan(gpt, {static_cast<int>(gpt.model.layers.size()) / 2}, {2, 1}, "1f1b", 3), checked(2),
+  expect_bit_equal(gpt, cut_plan(gpt, {to_int(gpt.model.layers.size()) / 2}, {1, 1}, "1f1b", 3), checked(3), "gpt");
+  expect_bit_equal(gpt, cut_plan(gpt, {to_int(gpt.model.layers.size()) / 2}, {2, 1}, "1f1b", 3), checked(2),
                    "gpt replicated");
   const PlannedModel transformer = planned_model("transformer",
                                                  {{"layers", "2"},
@@ -192,10 +192,10 @@ TEST(Run, TrainsParametersOfAnyLayoutAsItTrainsContiguousOnes) {
            {"gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}}}) {
     const PlannedModel plain = planned_model(testing::contiguous_model(intake::build_model(name, set)), 2);
     const PlannedModel planned = planned_model(testing::laid_out_model(intake::build_model(name, set)), 2);
-    const int layers = static_cast<int>(planned.model.layers.size());
+    const int layers = to_int(planned.model.layers.size());
     for (const char* optimizer : {"sgd", "adam", "adamw"}) {
       for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{1}, {2}, {2, 1}, {1, 2}}) {
-        const Plan plan = cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, "1f1b", 4);
+        const Plan plan = cut_plan(planned, even_cuts(layers, to_int(replicas.size())), replicas, "1f1b", 4);
         const std::string what = name + " " + optimizer + " first of " + std::to_string(replicas.size()) +
                                  " stages on " + std::to_string(replicas.front());
         const RunOptions options = checked(4, optimizer);
@@ -223,8 +223,8 @@ TEST(Run, RecomputationChangesNothingForAnySegmentsAndReplicas) {
   const PlannedModel mlp = planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "4"}}, 3);
   for (const std::vector<int>& replicas :
        std::vector<std::vector<int>>{{1}, {3}, {1, 1}, {2, 1}, {1, 2}, {3, 2}, {1, 1, 1}, {2, 3, 1}}) {
-    const int layers = static_cast<int>(mlp.model.layers.size());
-    const Plan plan = cut_plan(mlp, even_cuts(layers, static_cast<int>(replicas.size())), replicas, "1f1b", 5);
+    const int layers = to_int(mlp.model.layers.size());
+    const Plan plan = cut_plan(mlp, even_cuts(layers, to_int(replicas.size())), replicas, "1f1b", 5);
     for (const int every : {0, 1, 2, 100})
       expect_bit_equal(mlp, recomputing(plan, every), checked(2), "mlp every " + std::to_string(every));
   }
@@ -242,7 +242,7 @@ TEST(Run, RecomputationChangesNothingWithSkipsDropoutAndBatchNorm) {
              {"source_sequence", "5"},
              {"target_sequence", "4"}}}}) {
     const PlannedModel planned = planned_model(name, set, 2);
-    const int layers = static_cast<int>(planned.model.layers.size());
+    const int layers = to_int(planned.model.layers.size());
     for (const char* schedule : {"1f1b", "zb-h1"}) {
       for (const int every : {0, 1, 2, 3, 5}) {
         const Plan plan = cut_plan(planned, even_cuts(layers, 2), {1, 1}, schedule, 3);
@@ -261,10 +261,10 @@ TEST(Run, AddsTheGradientsOfAValueAsOneProcessDoesHoweverManyStagesReadIt) {
   const PlannedModel planned = planned_model(
       "gnmt",
       {{"hidden", "8"}, {"layers", "5"}, {"vocabulary", "16"}, {"source_sequence", "5"}, {"target_sequence", "4"}}, 2);
-  const int layers = static_cast<int>(planned.model.layers.size());
+  const int layers = to_int(planned.model.layers.size());
   bool passed_on = false;
   for (const int stages : {2, 3, 5}) {
-    const std::vector<int> one_each(static_cast<std::size_t>(stages), 1);
+    const std::vector<int> one_each(to_index(stages), 1);
     for (const char* schedule : {"1f1b", "zb-h1"}) {
       const Plan plan = cut_plan(planned, even_cuts(layers, stages), one_each, schedule, 2);
       const std::string what = std::to_string(stages) + " stages, " + schedule;
@@ -272,8 +272,8 @@ TEST(Run, AddsTheGradientsOfAValueAsOneProcessDoesHoweverManyStagesReadIt) {
       expect_bit_equal(planned, recomputing(plan, 1), checked(1), what + ", recomputed");
       for (const Boundary& boundary : plan.boundaries) {
         for (const BoundaryTensor& tensor : boundary.tensors) {
-          const std::vector<std::string>& own = plan.stages[static_cast<std::size_t>(boundary.source)].layers;
-          passed_on = passed_on || std::ranges::find(own, tensor.layer) == own.end();
+          const std::vector<std::string>& produced = plan.stages[to_index(boundary.source)].layers;
+          passed_on = passed_on || std::ranges::find(produced, tensor.layer) == produced.end();
         }
       }
     }

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <thread>
 
+#include "costmodel/index.h"
 #include "executor/channel/channel_local.h"
 #include "executor/run/reference.h"
 #include "executor/run/worker/synchronous_worker.h"
@@ -35,7 +36,7 @@ using Statistics = std::map<std::string, std::vector<at::Tensor>>;
 Statistics after_training(const PlannedModel& planned, const Plan& plan, const OptimizerOptions& optimizer) {
   const BoundPlan bound_plan(plan);
   const run::BoundModel bound = run::bind_model(bound_plan, planned.model);
-  const int count = static_cast<int>(bound_plan.ranks().size());
+  const int count = to_int(bound_plan.ranks().size());
   const auto channels = channel::make_local_channels(count, std::chrono::milliseconds(60000));
   Statistics out;
   std::mutex mutex;
@@ -43,7 +44,7 @@ Statistics after_training(const PlannedModel& planned, const Plan& plan, const O
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < count; ++rank) {
       threads.emplace_back([&, rank] {
-        run::SynchronousWorker worker(bound, rank, *channels[static_cast<std::size_t>(rank)], *planned.data,
+        run::SynchronousWorker worker(bound, rank, *channels[to_index(rank)], *planned.data,
                                       {.optimizer = optimizer, .seed = kSeed});
         for (int step = 0; step < kSteps; ++step) {
           worker.compute(step);
@@ -74,13 +75,12 @@ Statistics of_a_single_process(const PlannedModel& planned, const Plan& plan, co
 
 TEST(MovingStatistics, AreThoseOfASingleProcessBitForBitOnEveryReplica) {
   const PlannedModel planned = planned_model("resnet18", {{"image", "32"}, {"channels", "4"}, {"classes", "10"}}, 2);
-  const int layers = static_cast<int>(planned.model.layers.size());
+  const int layers = to_int(planned.model.layers.size());
   OptimizerOptions optimizer;
   for (const std::vector<int>& replicas :
        std::vector<std::vector<int>>{{1}, {3}, {1, 1}, {2, 1}, {1, 2}, {3, 2}, {1, 1, 1}, {2, 3, 1}}) {
     for (const int microbatches : {1, 5}) {
-      Plan plan =
-          cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, "1f1b", microbatches);
+      Plan plan = cut_plan(planned, even_cuts(layers, to_int(replicas.size())), replicas, "1f1b", microbatches);
       plan.stages[0].recompute = true;  // recomputation must not update them twice
       const Statistics found = after_training(planned, plan, optimizer);
       const Statistics expected = of_a_single_process(planned, plan, optimizer);
@@ -108,11 +108,10 @@ TEST(MovingStatistics, DoNotDependOnTheReplicas) {
 
 TEST(MovingStatistics, KeepEachBufferInItsType) {
   const PlannedModel planned = planned_model(counting_model(), 2);
-  const int layers = static_cast<int>(planned.model.layers.size());
+  const int layers = to_int(planned.model.layers.size());
   for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{1}, {3}, {2, 1}, {3, 2}}) {
     constexpr int kMicrobatches = 5;
-    const Plan plan =
-        cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, "1f1b", kMicrobatches);
+    const Plan plan = cut_plan(planned, even_cuts(layers, to_int(replicas.size())), replicas, "1f1b", kMicrobatches);
     const Statistics found = after_training(planned, plan, {});
     const Statistics expected = of_a_single_process(planned, plan, {});
     ASSERT_EQ(found.size(), expected.size());

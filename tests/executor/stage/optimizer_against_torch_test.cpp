@@ -93,11 +93,11 @@ double difference(const at::Tensor& found, const at::Tensor& expected) {
 TEST(AgainstTorch, OptimizersAndSchedulesGiveTheSame) {
   const testing::CommandFolder folder;
   std::string cases;
-  for (const OptimizerCase& each : kOptimizers) cases += "optimizer|" + each.python + "\n";
-  for (const ScheduleCase& each : kSchedules) cases += "schedule|" + each.python + "\n";
+  for (const OptimizerCase& tried : kOptimizers) cases += "optimizer|" + tried.python + "\n";
+  for (const ScheduleCase& tried : kSchedules) cases += "schedule|" + tried.python + "\n";
   folder.write("cases", cases);
-  const std::string own = source_folder() + "/.venv/bin/python";
-  const std::string python = std::filesystem::exists(own) ? own : "python3";
+  const std::string installed = source_folder() + "/.venv/bin/python";
+  const std::string python = std::filesystem::exists(installed) ? installed : "python3";
   const testing::Outcome ran =
       folder.run(python + " " + source_folder() + "/tests/executor/stage/torch_optim.py out.safetensors < cases");
   if (ran.status == 77) GTEST_SKIP() << ran.out;
@@ -108,11 +108,11 @@ TEST(AgainstTorch, OptimizersAndSchedulesGiveTheSame) {
   // otherwise: some units in the last place of float32.
   constexpr double kRounding = 1e-6;
   std::size_t number = 0;
-  for (const OptimizerCase& each : kOptimizers) {
+  for (const OptimizerCase& tried : kOptimizers) {
     const std::string prefix = std::to_string(number++) + "/";
     std::vector<at::Tensor> parameters;
     for (const char* p : {"0", "1"}) parameters.push_back(file.read(prefix + "before." + p).requires_grad_(true));
-    Optimizer optimizer(each.options, parameters);
+    Optimizer optimizer(tried.options, parameters);
     for (int step = 0; step < 5; ++step) {
       for (std::size_t p = 0; p < parameters.size(); ++p) {
         const std::string name = prefix + "gradient." + std::to_string(step) + "." + std::to_string(p);
@@ -120,7 +120,7 @@ TEST(AgainstTorch, OptimizersAndSchedulesGiveTheSame) {
         if (file.header().tensors.contains(name)) parameters[p].mutable_grad() = file.read(name).mul(4);
       }
       if (step == 3) {  // as in a run that resumes
-        Optimizer resumed(each.options, parameters);
+        Optimizer resumed(tried.options, parameters);
         for (std::size_t p = 0; p < parameters.size(); ++p) resumed.set_state(p, optimizer.state(p));
         optimizer = std::move(resumed);
       }
@@ -128,17 +128,17 @@ TEST(AgainstTorch, OptimizersAndSchedulesGiveTheSame) {
     }
     for (std::size_t p = 0; p < parameters.size(); ++p) {
       const at::Tensor expected = file.read(prefix + "after." + std::to_string(p));
-      EXPECT_LE(difference(parameters[p].detach(), expected), kRounding) << each.python << ", parameter " << p;
+      EXPECT_LE(difference(parameters[p].detach(), expected), kRounding) << tried.python << ", parameter " << p;
       EXPECT_GE(difference(file.read(prefix + "before." + std::to_string(p)), expected), 1e-3) << "it moved";
     }
   }
-  for (const ScheduleCase& each : kSchedules) {
-    validate(each.schedule);
+  for (const ScheduleCase& tried : kSchedules) {
+    validate(tried.schedule);
     const at::Tensor rates = file.read(std::to_string(number++) + "/rates");
     for (std::int64_t step = 0; step < rates.size(0); ++step) {
       // Python multiplies from step to step, which rounds in each.
-      EXPECT_NEAR(0.5 * rate_factor(each.schedule, step), rates[step].item<double>(), 1e-14)
-          << each.python << ", step " << step;
+      EXPECT_NEAR(0.5 * rate_factor(tried.schedule, step), rates[step].item<double>(), 1e-14)
+          << tried.python << ", step " << step;
     }
   }
 }

@@ -73,7 +73,8 @@ TEST(Optimizer, MatchesValuesWhateverTheLayouts) {
       w.mutable_grad() = before.contiguous().mul(10);
       if (step == 1) {  // like a restored checkpoint
         OptimizerState state = optimizer.state(0);
-        for (at::Tensor* each : {&state.first, &state.second}) *each = each->defined() ? each->contiguous() : *each;
+        for (at::Tensor* tensor : {&state.first, &state.second})
+          *tensor = tensor->defined() ? tensor->contiguous() : *tensor;
         optimizer.set_state(0, std::move(state));
       }
       optimizer.step(1);
@@ -145,11 +146,11 @@ TEST(Optimizer, MovesEveryParameterAsIfItWereAlone) {
   for (const OptimizerOptions& options : every_option()) {
     auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
     std::vector<at::Tensor> together, alone;
-    std::vector<Optimizer> each;
+    std::vector<Optimizer> separate;
     for (const auto& shape : shapes) {
       together.push_back(at::randn(shape, generator).requires_grad_(true));
       alone.push_back(together.back().detach().clone().requires_grad_(true));
-      each.emplace_back(options, std::vector{alone.back()});
+      separate.emplace_back(options, std::vector{alone.back()});
     }
     Optimizer all(options, together);
     for (int step = 0; step < 4; ++step) {
@@ -157,7 +158,7 @@ TEST(Optimizer, MovesEveryParameterAsIfItWereAlone) {
       for (std::size_t i = step == 0 ? 1 : 0; i < shapes.size(); ++i) {
         together[i].mutable_grad() = at::randn(shapes[i], generator);
         alone[i].mutable_grad() = together[i].grad().clone();
-        each[i].step(divisor, 0.5);
+        separate[i].step(divisor, 0.5);
       }
       all.step(divisor, 0.5);
     }

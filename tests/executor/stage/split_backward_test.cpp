@@ -10,6 +10,7 @@
 
 #include <cmath>
 
+#include "costmodel/index.h"
 #include "profiler/subject/model_graph.h"
 #include "tests/profiler/small_models.h"
 
@@ -19,13 +20,13 @@ namespace {
 /// The second half of a model's layers, as a stage that receives values from the first half.
 struct Tail {
   explicit Tail(const Small& small) : model(intake::build_model(small.name, small.set)) {
-    const int count = static_cast<int>(model.layers.size());
+    const int count = to_int(model.layers.size());
     const int first = count / 2;
     std::vector<int> layers;
     std::map<std::pair<int, int>, ReceivedValue> crossing;
     for (int layer = first; layer < count; ++layer) {
       layers.push_back(layer);
-      for (const model::ValueRef& value : model.layers[static_cast<std::size_t>(layer)].inputs) {
+      for (const model::ValueRef& value : model.layers[to_index(layer)].inputs) {
         if (value.layer >= 0 && value.layer < first) crossing[{value.layer, value.output}] = {value, true};
       }
     }
@@ -34,7 +35,7 @@ struct Tail {
     std::vector<ReceivedValue> received;
     for (const auto& [key, value] : crossing) {
       received.push_back(value);
-      values.push_back(outputs[static_cast<std::size_t>(key.first)][static_cast<std::size_t>(key.second)].detach());
+      values.push_back(outputs[to_index(key.first)][to_index(key.second)].detach());
       received.back().gradient = values.back().is_floating_point();
     }
     program = std::make_unique<StageProgram>(model, layers, received, std::vector<model::ValueRef>{}, 1);

@@ -49,9 +49,9 @@ TEST(StageProgram, GivesMemoryToZeroGradientsThatHaveNone) {
         EXPECT_FALSE(gradients[0]._is_zerotensor());
         EXPECT_NE(gradients[0].const_data_ptr(), nullptr);
         EXPECT_TRUE(at::equal(gradients[0], at::zeros({2, 3})));
-        const at::Tensor& own = program.parameters().front().value.grad();
-        EXPECT_FALSE(own._is_zerotensor()) << "microbatch " << microbatch;
-        EXPECT_TRUE(at::equal(own, at::zeros({3})));
+        const at::Tensor& gradient = program.parameters().front().value.grad();
+        EXPECT_FALSE(gradient._is_zerotensor()) << "microbatch " << microbatch;
+        EXPECT_TRUE(at::equal(gradient, at::zeros({3})));
       }
     }
   }

@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "costmodel/index.h"
 #include "tests/support/models/scaling_model.h"
 
 // Tests with the stage h = a x, where a begins at 2. If the gradient of h is 1, that of a is x.
@@ -119,7 +120,7 @@ TEST(WeightVersions, StepBeforeLagsOneUpdateFromTheSecondStepOn) {
   Versioned v(Weights::StepBefore);
   const std::vector<double> expected{2, 2, 1.5, 1, 0.5};  // each update subtracts x / 2 = 0.5
   for (int step = 0; step < 5; ++step) {
-    EXPECT_EQ(v.forward(step, step, 1), expected[static_cast<std::size_t>(step)]) << "step " << step;
+    EXPECT_EQ(v.forward(step, step, 1), expected[to_index(step)]) << "step " << step;
     v.backward(step);
     v.versions.update(1, 1);
   }
@@ -192,7 +193,7 @@ TEST(WeightVersions, RandomPipelineOfDelaysEqualsItsDefinition) {
       const int ended = v.versions.updates();
       v.backward(ended);
       v.versions.update(1, 1);
-      values.push_back(values.back() - x[static_cast<std::size_t>(ended)] / 2);
+      values.push_back(values.back() - x[to_index(ended)] / 2);
       EXPECT_EQ(v.a(), values.back()) << "update " << ended;
     }
   }

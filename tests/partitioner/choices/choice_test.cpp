@@ -95,12 +95,12 @@ TEST(FrontOf, IsTheSetThatNoPlanDominates) {
     };
     const std::vector<RankedPlan> front = front_of(plans);
     for (const RankedPlan& plan : plans) {
-      const Merits own = merits(plan);
+      const Merits merit = merits(plan);
       const bool dominated =
-          std::ranges::any_of(plans, [&](const RankedPlan& other) { return better(merits(other), own); });
+          std::ranges::any_of(plans, [&](const RankedPlan& other) { return better(merits(other), merit); });
       const auto equal = [&](const RankedPlan& other) {
         const Merits m = merits(other);
-        return m.step == own.step && m.devices == own.devices && m.memory == own.memory;
+        return m.step == merit.step && m.devices == merit.devices && m.memory == merit.memory;
       };
       EXPECT_EQ(std::ranges::count_if(front, equal), dominated ? 0 : 1) << "seed " << seed << " plan " << plan.origin;
     }

@@ -79,7 +79,7 @@ TEST_F(ChoicesTool, FindsLessMemoryThanAnyListedPlan) {
     EXPECT_EQ(o.status, 0) << o.err;
     const auto list = nlohmann::json::parse(o.out);
     std::int64_t out = list["plans"][0]["memory_bytes"];
-    for (const auto& each : list["plans"]) out = std::min(out, each["memory_bytes"].get<std::int64_t>());
+    for (const auto& plan : list["plans"]) out = std::min(out, plan["memory_bytes"].get<std::int64_t>());
     return std::pair(list["plans"][0]["memory_bytes"].get<std::int64_t>(), out);
   };
   const auto small = least("--top 1 --objective memory");

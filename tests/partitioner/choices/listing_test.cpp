@@ -59,7 +59,7 @@ TEST(PlanList, HasThePartsOfEachStepAndTheMemoryLimit) {
   EXPECT_EQ(list.plans[0].parts, (StepParts{.compute = 20_s, .reduce = 4_s, .exposed_transfer = 1_s, .bubble = 5_s}));
   EXPECT_FALSE(list.plans[0].explained);
   EXPECT_THAT(list_text(list, 10, "~", 80),
-              AllOf(HasSubstr("  bubble peak memory"), HasSubstr(" ~20.0 % ")));  // 6 of 30 s
+              AllOf(HasSubstr("    idle peak memory"), HasSubstr(" ~20.0 % ")));  // 6 of 30 s
 }
 
 TEST(ListText, ShowsTenPlansAndDevicesAsRanges) {
@@ -86,7 +86,7 @@ TEST(ListText, SaysForHowManyPlansNothingBetterWasMissed) {
 TEST(ListText, ShowsWhatStepsCost) {
   // 60 s of one device a step: at 6 for an hour 0.1 each, 100 for a thousand.
   EXPECT_THAT(list_text(list_of(replicated(2), {.price = 6}), 10, "", 80),
-              AllOf(HasSubstr("1000 steps\n"), HasSubstr(" 100\n")));
+              AllOf(HasSubstr("price of 1000 steps\n"), HasSubstr(" 100\n")));
   EXPECT_THAT(list_text(list_of(replicated(2), {.goal = {Objective::Cost, {}}}), 10, "", 80),
               AllOf(HasSubstr("device time\n"), HasSubstr("60.0 s\n")));
   EXPECT_THAT(list_text(list_of(replicated(2), {}), 10, "", 80), Not(HasSubstr("device time")));

@@ -6,7 +6,7 @@
 #include <random>
 #include <stdexcept>
 
-#include "partitioner/strategy.h"
+#include "partitioner/strategies/strategies.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft::partitioner {

@@ -38,7 +38,7 @@ TEST(StagesText, ShowsStagesAndTimes) {
             "    1        1       2      1    3.00 s   1.00 KiB l2 .. l2\n"
             "4 microbatches per step; 1f1b\n"
             "slowest stage 3.00 s per microbatch, estimated by profile; predicted step 20.0 s\n"
-            "bubble 12.5 %\n");
+            "idle 12.5 %\n");
 }
 
 TEST(StagesText, CountsTheSamplesOfAStep) {
@@ -67,11 +67,11 @@ TEST(StagesText, SaysHowFarFromTheBestThePlanCanBe) {
   RankedPlan ranked = two_stages();
   ranked.plan.lower_bound = Seconds(20);
   EXPECT_THAT(stages_text(graph(), ranked, "", 80),
-              EndsWith("; predicted step 20.0 s: the best possible on these devices\nbubble 12.5 %\n"));
+              EndsWith("; predicted step 20.0 s: the best possible on these devices\nidle 12.5 %\n"));
   ranked.plan.lower_bound = Seconds(16);  // 20 / 16 = 1.25
   EXPECT_THAT(
       stages_text(graph(), ranked, "", 80),
-      EndsWith("; predicted step 20.0 s: at most 25 % above the best possible on these devices\nbubble 12.5 %\n"));
+      EndsWith("; predicted step 20.0 s: at most 25 % above the best possible on these devices\nidle 12.5 %\n"));
 }
 
 TEST(StagesText, SpeaksOfDevicesWhereTheyHaveSeveralStagesAndOfASteadyStateWithoutEnd) {
@@ -89,7 +89,7 @@ TEST(StagesText, SpeaksOfDevicesWhereTheyHaveSeveralStagesAndOfASteadyStateWitho
 TEST(StagesText, MarksTimesOfAnotherDevice) {
   EXPECT_THAT(
       stages_text(graph(), two_stages(), "measured on A, the topology has B", 80),
-      AllOf(HasSubstr(" ~6.00 s "), HasSubstr(" ~2.00 KiB "), HasSubstr("; predicted step ~20.0 s\nbubble ~12.5 %\n"),
+      AllOf(HasSubstr(" ~6.00 s "), HasSubstr(" ~2.00 KiB "), HasSubstr("; predicted step ~20.0 s\nidle ~12.5 %\n"),
             EndsWith("~ marks figures that were not measured on this topology's devices: measured on A, the "
                      "topology has B\n")));
 }
@@ -100,7 +100,7 @@ TEST(RankingText, ShowsThePlansAndWhatFits) {
   large.fits = false;
   large.prediction.iteration = Seconds(10);
   EXPECT_EQ(ranking_text({{two_stages(), large}, {}, 0}, "~", 80),
-            "plan              replicas    step  bubble peak memory\n"
+            "plan              replicas    step    idle peak memory\n"
             "profile, 2 stages      2-1 ~20.0 s ~12.5 %   ~3.00 KiB\n"
             "pipedream              2-1 ~10.0 s ~12.5 %   ~3.00 KiB does not fit\n");
 }

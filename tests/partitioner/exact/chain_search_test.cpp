@@ -43,7 +43,7 @@ TEST(ChainSearch, RefutesWhatNoSplitReaches) {
   EXPECT_EQ(two.refutes(15_s), false);
   ChainSearch stopped(costs, lattice, {}, [] { return true; });
   EXPECT_EQ(stopped.refutes(12_s), false);  // too short to be asked
-  EXPECT_FALSE(stopped.each(12_s, [](const Split&) { return 12_s; }));
+  EXPECT_FALSE(stopped.visit_splits(12_s, [](const Split&) { return 12_s; }));
 }
 
 TEST(ChainSearch, EnumeratesEverySplitOnceWithoutABound) {
@@ -71,7 +71,7 @@ TEST(ChainSearch, EnumeratesEverySplitOnceWithoutABound) {
     ChainSearch search(costs, lattice, space, {});
     std::set<Key> found;
     if (search.refutes(1e6_s) == false) {
-      EXPECT_TRUE(search.each(1e6_s, [&](const Split& split) {
+      EXPECT_TRUE(search.visit_splits(1e6_s, [&](const Split& split) {
         EXPECT_TRUE(found.emplace(split.stage_of_node, split.replicas).second);
         return 1e6_s;
       }));
@@ -104,7 +104,7 @@ TEST(ChainSearch, LeavesOutNoSplitWithinTheTime) {
       const Seconds time = all[random() % all.size()].first;
       ASSERT_EQ(search.refutes(time), false);
       std::set<Key> found;
-      ASSERT_TRUE(search.each(time, [&](const Split& split) {
+      ASSERT_TRUE(search.visit_splits(time, [&](const Split& split) {
         found.emplace(split.stage_of_node, split.replicas);
         return time;
       }));

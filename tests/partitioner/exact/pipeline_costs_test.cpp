@@ -231,11 +231,12 @@ TEST(PipelineCosts, BoundIsNeverAboveTheSimulation) {
         plan = plan_of_candidate(graph, topology, candidate, settings);
       } catch (const std::invalid_argument&) { return; }
       ASSERT_TRUE(bound.has_value()) << "seed " << seed;
-      const auto predicted = model.predict(graph, topology, plan);
+      const BoundPlan bound_plan(plan);
+      const auto predicted = model.predict(graph, topology, bound_plan);
       if (std::holds_alternative<Infeasible>(predicted)) return;
       const double step = std::get<Prediction>(predicted).iteration.value;
       EXPECT_LE(bound->value, step * (1 + 1e-9)) << "seed " << seed << " " << schedule;
-      EXPECT_LE(costs.least_memory(split), model.memory(graph, topology, plan).peak)
+      EXPECT_LE(costs.least_memory(split), model.memory(graph, topology, bound_plan).peak)
           << "seed " << seed << " " << schedule;
       ++compared;
       tightness += step > 0 ? bound->value / step : 1;

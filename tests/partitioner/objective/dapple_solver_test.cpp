@@ -18,7 +18,8 @@ DappleProblem list_problem(const std::vector<double>& times, double parameters, 
                            int microbatches) {
   DappleProblem out;
   for (int i = 0; i < to_int(times.size()); ++i)
-    out.layers.push_back({i, Seconds(times[to_index(i)]), parameters, crossing, crossing});
+    out.layers.push_back({i, Seconds(times[to_index(i)]), FractionalBytes(parameters), FractionalBytes(crossing),
+                          FractionalBytes(crossing)});
   out.devices = devices;
   out.microbatches = microbatches;
   out.bandwidth = BytesPerSecond(1);
@@ -34,8 +35,8 @@ DappleAnswer answer_of(const DappleProblem& problem, const SearchLimits& limits 
 /// hidden: 6 + 3 * 2 + 1 + 4 = 17 s with 4 microbatches.
 TEST(DappleStep, AddsUpByHand) {
   DappleProblem problem = list_problem({2, 4}, 0, 1, 3, 4);
-  problem.layers[0].parameters = 3;
-  problem.layers[1].parameters = 6;
+  problem.layers[0].parameters = FractionalBytes(3);
+  problem.layers[1].parameters = FractionalBytes(6);
   EXPECT_DOUBLE_EQ(dapple_step(problem, {1, 2}, {1, 2}).value, 17);
   // One stage of both: 6 / 3 s; 2 (2 / 3) 9 = 12 s of sums, none hidden.
   EXPECT_DOUBLE_EQ(dapple_step(problem, {2}, {3}).value, 6 + 3 * 2 + 12);
@@ -46,8 +47,8 @@ TEST(DappleStep, AddsUpByHand) {
 /// Of these the first one is the shortest.
 TEST(DappleSolver, FindsIt) {
   DappleProblem problem = list_problem({2, 4}, 0, 1, 3, 4);
-  problem.layers[0].parameters = 3;
-  problem.layers[1].parameters = 6;
+  problem.layers[0].parameters = FractionalBytes(3);
+  problem.layers[1].parameters = FractionalBytes(6);
   const DappleAnswer answer = answer_of(problem);
   EXPECT_DOUBLE_EQ(answer.value.value, 17);
   EXPECT_DOUBLE_EQ(answer.lower_bound.value, 17);
@@ -70,8 +71,9 @@ TEST(DappleSolver, IsTheShortestOfAllDivisions) {
     DappleProblem problem = list_problem(std::vector<double>(to_index(layers), 0), 0, 0,
                                          1 + static_cast<int>(random() % 4), 1 + static_cast<int>(random() % 8));
     for (DappleProblem::ListLayer& layer : problem.layers)
-      layer = {layer.node, Seconds(some(9)), some(8), some(4), some(4)};
-    if (random() % 3 == 0) problem.memory_limit = 2 + some(20);
+      layer = {layer.node, Seconds(some(9)), FractionalBytes(some(8)), FractionalBytes(some(4)),
+               FractionalBytes(some(4))};
+    if (random() % 3 == 0) problem.memory_limit = FractionalBytes(2 + some(20));
     double shortest = 1e100;
     std::vector<int> ends;
     std::vector<int> devices;
@@ -83,7 +85,7 @@ TEST(DappleSolver, IsTheShortestOfAllDivisions) {
       if (to_int(ends.size()) == problem.microbatches) return;
       for (int end = from + 1; end <= layers; ++end) {
         for (int r = 1; r <= left; ++r) {
-          double bytes = 0;
+          FractionalBytes bytes;
           for (int i = from; i < end; ++i)
             bytes += problem.layers[to_index(i)].parameters + problem.layers[to_index(i)].outputs / r;
           if (problem.memory_limit && bytes > *problem.memory_limit) continue;
@@ -131,13 +133,13 @@ TEST(DappleProblems, CountWhatCrosses) {
   ASSERT_EQ(lists.size(), 2U);
   for (const DappleProblem& list : lists) {
     ASSERT_EQ(list.layers.size(), 4U);
-    EXPECT_EQ(list.layers[0].crossing, 10);
-    EXPECT_EQ(list.layers[1].crossing, 20);
-    EXPECT_EQ(list.layers[2].crossing, 10);
-    EXPECT_EQ(list.layers[3].crossing, 0);
+    EXPECT_EQ(list.layers[0].crossing, FractionalBytes(10));
+    EXPECT_EQ(list.layers[1].crossing, FractionalBytes(20));
+    EXPECT_EQ(list.layers[2].crossing, FractionalBytes(10));
+    EXPECT_EQ(list.layers[3].crossing, FractionalBytes(0));
     EXPECT_EQ(list.layers[0].time, Seconds(3));
-    EXPECT_EQ(list.layers[0].parameters, 5);
-    EXPECT_EQ(list.memory_limit, 100.0);
+    EXPECT_EQ(list.layers[0].parameters, FractionalBytes(5));
+    EXPECT_EQ(list.memory_limit, FractionalBytes(100));
   }
 }
 

@@ -32,12 +32,12 @@ TEST(LoadProblem, CountsTheWorkAndMemoryOfLayers) {
   const LoadProblem problem = load_problem(three_layers(), 4, std::nullopt, 0, Bytes(8000));
   EXPECT_EQ(problem.accelerators, 4);
   EXPECT_EQ(problem.cpus, 0);
-  EXPECT_EQ(problem.memory_limit, 8000);
+  EXPECT_EQ(problem.memory_limit, FractionalBytes(8000));
   ASSERT_EQ(problem.nodes.size(), 3U);  // the input is left out
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(problem.nodes[i].accelerator, Seconds(3.0 * static_cast<double>(i + 1)));
     EXPECT_EQ(problem.nodes[i].cpu, problem.nodes[i].accelerator);
-    EXPECT_EQ(problem.nodes[i].bytes, 5000);
+    EXPECT_EQ(problem.nodes[i].bytes, FractionalBytes(5000));
     EXPECT_TRUE(problem.nodes[i].on_accelerator);
     EXPECT_THAT(problem.nodes[i].members, ElementsAre("l" + std::to_string(i)));
   }
@@ -50,7 +50,7 @@ TEST(LoadProblem, CountsTheWorkAndMemoryOfLayers) {
 /// read, and the input's not counted.
 TEST(LoadProblem, CountsAnOutputOnceForAllItsReaders) {
   const LoadProblem problem = load_problem(three_layers(), 2, BytesPerSecond(500), 2, std::nullopt);
-  EXPECT_EQ(problem.memory_limit, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(problem.memory_limit, FractionalBytes(std::numeric_limits<double>::infinity()));
   ASSERT_EQ(problem.tensors.size(), 2U);
   EXPECT_EQ(problem.tensors[0].producer, 0);
   EXPECT_THAT(problem.tensors[0].consumers, ElementsAre(1, 2));
@@ -71,7 +71,7 @@ TEST(LoadProblem, TellsOutputsApart) {
   EXPECT_EQ(problem.tensors[0].cost, Seconds(2));
   EXPECT_THAT(problem.tensors[1].consumers, ElementsAre(2));
   EXPECT_EQ(problem.tensors[1].cost, Seconds(0.5));
-  EXPECT_EQ(problem.nodes[0].bytes, 4000 + 1250);
+  EXPECT_EQ(problem.nodes[0].bytes, FractionalBytes(4000 + 1250));
 
   graph.layers[0].outputs[1].bytes = 0_B;
   problem = load_problem(graph, 2, BytesPerSecond(500), 1, std::nullopt);

@@ -20,7 +20,7 @@ using Random = std::mt19937_64;
 int below(Random& random, int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); }
 
 LoadProblem::Node node(double accelerator, double cpu, double bytes = 0) {
-  return {Seconds(accelerator), Seconds(cpu), bytes, true, {}};
+  return {Seconds(accelerator), Seconds(cpu), FractionalBytes(bytes), true, {}};
 }
 
 /// A list of nodes, each sending `transfer` seconds to the next.
@@ -48,7 +48,7 @@ LoadProblem random_problem(Random& random, bool with_cpus) {
     LoadProblem::Node& made = out.nodes.emplace_back(node(below(random, 9), below(random, 30), below(random, 5)));
     made.on_accelerator = out.cpus == 0 || below(random, 8) > 0;
     made.members = {std::to_string(v)};
-    bytes += made.bytes;
+    bytes += made.bytes.value;
     CutTensor tensor{v, {}, Seconds(below(random, 4))};
     for (int reader = v + 1; reader < nodes; ++reader) {
       if (below(random, 3) > 0) continue;
@@ -59,14 +59,14 @@ LoadProblem random_problem(Random& random, bool with_cpus) {
     if (below(random, 4) == 0 && v > 0) tensor.consumers.insert(tensor.consumers.begin(), below(random, v));
     if (!tensor.consumers.empty()) out.tensors.push_back(tensor);
   }
-  if (below(random, 2) == 0) out.memory_limit = 1 + below(random, static_cast<int>(bytes) + 1);
+  if (below(random, 2) == 0) out.memory_limit = FractionalBytes(1 + below(random, static_cast<int>(bytes) + 1));
   return out;
 }
 
 /// The time of a stage, from the definition: `stage_of` is each node's stage.
 double time_by_definition(const LoadProblem& problem, const std::vector<int>& stage_of, int stage, bool on_cpu) {
   double out = 0;
-  double bytes = 0;
+  FractionalBytes bytes;
   for (std::size_t v = 0; v < stage_of.size(); ++v) {
     if (stage_of[v] != stage) continue;
     if (!on_cpu && !problem.nodes[v].on_accelerator) return std::numeric_limits<double>::infinity();
@@ -240,8 +240,8 @@ TEST(Solve, SaysWhichNodeNeedsACpu) {
 
 TEST(Solve, SaysThatNothingFits) {
   LoadProblem problem = list_problem({1, 2}, 0, 2);
-  problem.nodes[1].bytes = 5;
-  problem.memory_limit = 4;
+  problem.nodes[1].bytes = FractionalBytes(5);
+  problem.memory_limit = FractionalBytes(4);
   EXPECT_EQ(std::get<Infeasible>(solve(problem, {})).reason,
             "no division into contiguous stages fits the devices' memory");
 }

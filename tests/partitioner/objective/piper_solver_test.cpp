@@ -43,13 +43,13 @@ Piper random_problem(Random& random) {
     for (int tensor = 1; tensor <= 2; ++tensor) {
       if (tensor == 2 && below(random, 3) == 0) continue;
       const double time = 1 + below(random, 9);
-      const double each = below(random, 6);
+      const double sample_bytes = below(random, 6);
       for (int m = 0; m <= below(random, 2); ++m) {
         PiperMode mode;
         mode.id = m == 0 ? "vanilla" : "activation recomp";
         mode.time = time / tensor + m * (1 + below(random, 3));
         mode.parameters = below(random, 5);
-        mode.memory_each = m == 0 ? each : each / 4;
+        mode.memory_each = m == 0 ? sample_bytes : sample_bytes / 4;
         mode.memory_fixed = below(random, 3);
         for (const auto& edge : out.edges) {
           if (edge.destination == v) mode.sync_forward[edge.source] = tensor - 1;
@@ -189,7 +189,7 @@ TEST(SolvePiper, IsAsGoodAsAllPlansOfSmallRandomGraphs) {
       longest = std::max(longest, stage.time.value);
       devices += stage.replicas * stage.tensor_devices;
       seen.insert(seen.end(), stage.nodes.begin(), stage.nodes.end());
-      ASSERT_LE(stage.bytes, problem.memory_limit + 1e-6);
+      ASSERT_LE(stage.bytes.value, problem.memory_limit + 1e-6);
     }
     std::ranges::sort(seen);
     ASSERT_EQ(to_int(seen.size()), to_int(problem.nodes.size()));

@@ -66,7 +66,8 @@ TEST(Optimal, EqualsExhaustiveSearch) {
     std::mt19937 random(seed);
     const Graph graph = testing::branching_graph(random, 2 + static_cast<int>(random() % 3));
     const Topology topology =
-        testing::flat_topology(1 + static_cast<int>(random() % 3), 1e5 * (1 + random() % 500), 0.0003 * (random() % 3));
+        testing::flat_topology(1 + static_cast<int>(random() % 3), 1e5 * static_cast<double>(1 + random() % 500),
+                               0.0003 * static_cast<double>(random() % 3));
     const Constraints constraints = random_constraints(random);
     const auto least = shortest(graph, topology, costs, constraints);
     const StrategyResult result = optimal_strategy().plan(graph, topology, costs, constraints);
@@ -94,7 +95,8 @@ TEST(Optimal, MissesNoneOfTheWantedPlans) {
     std::mt19937 random(seed);
     const Graph graph = testing::branching_graph(random, 2 + static_cast<int>(random() % 3));
     const Topology topology =
-        testing::flat_topology(1 + static_cast<int>(random() % 3), 1e5 * (1 + random() % 500), 0.0003 * (random() % 3));
+        testing::flat_topology(1 + static_cast<int>(random() % 3), 1e5 * static_cast<double>(1 + random() % 500),
+                               0.0003 * static_cast<double>(random() % 3));
     Constraints constraints = random_constraints(random);
     constraints.wanted = 2 + static_cast<int>(random() % 6);
     SCOPED_TRACE(constraints.plan.schedule);
@@ -136,7 +138,8 @@ TEST(Optimal, FindsShorterPlansThanAKnownOne) {
     std::mt19937 random(seed);
     const Graph graph = testing::branching_graph(random, 2 + static_cast<int>(random() % 3));
     const Topology topology =
-        testing::flat_topology(1 + static_cast<int>(random() % 3), 1e5 * (1 + random() % 500), 0.0003 * (random() % 3));
+        testing::flat_topology(1 + static_cast<int>(random() % 3), 1e5 * static_cast<double>(1 + random() % 500),
+                               0.0003 * static_cast<double>(random() % 3));
     const Constraints constraints = random_constraints(random);
     const auto least = shortest(graph, topology, costs, constraints);
     const ShorterPlan any = shorter_plan(graph, topology, costs, constraints, {});
@@ -175,7 +178,7 @@ TEST(Optimal, MissesNoCandidateForWhichThereWasNoTime) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     const Graph graph = testing::branching_graph(random, 3);
-    const Topology topology = testing::flat_topology(3, 1e5 * (1 + random() % 500));
+    const Topology topology = testing::flat_topology(3, 1e5 * static_cast<double>(1 + random() % 500));
     Constraints constraints;
     constraints.plan.schedule = "pipedream";  // whose bounds exclude few candidates
     constraints.plan.microbatches = 4;
@@ -184,7 +187,7 @@ TEST(Optimal, MissesNoCandidateForWhichThereWasNoTime) {
     if (!least) continue;  // it refuses tied parameters
     const SearchTime since(Seconds(1));
     CostModel slow = costs;
-    slow.predict = [&](const Graph& g, const Topology& t, const Plan& plan) {
+    slow.predict = [&](const Graph& g, const Topology& t, const BoundPlan& plan) {
       while (since.passed() < Seconds(0.6 * limit)) {}
       return costs.predict(g, t, plan);
     };
@@ -224,7 +227,7 @@ TEST(Optimal, IsNoWorseThanAnySplitInOrderOnSeveralLevels) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     const Graph graph = testing::branching_graph(random, 2 + static_cast<int>(random() % 3));
-    Topology topology = testing::flat_topology(2, 1e6 * (1 + random() % 50));
+    Topology topology = testing::flat_topology(2, 1e6 * static_cast<double>(1 + random() % 50));
     topology.levels.push_back({"rack", 2, {BytesPerSecond(1e6), Seconds(0.001), {}, {}}});
     Constraints constraints;
     constraints.plan.microbatches = 4 + static_cast<int>(random() % 3);
@@ -240,7 +243,7 @@ TEST(Optimal, IsNeverWorseThanAuto) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     const Graph graph = testing::branching_graph(random, 8 + static_cast<int>(random() % 12));
-    const Topology topology = testing::flat_topology(4, 1e6 * (1 + random() % 50));
+    const Topology topology = testing::flat_topology(4, 1e6 * static_cast<double>(1 + random() % 50));
     Constraints constraints;
     constraints.plan.schedule = random() % 4 == 0 ? "interleaved-1f1b" : "1f1b";
     constraints.plan.microbatches = 4;
@@ -262,7 +265,7 @@ TEST(Optimal, IsNeverSlowerOnMoreDevices) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     const Graph graph = testing::branching_graph(random, 4 + static_cast<int>(random() % 4));
-    const double bandwidth = 1e6 * (1 + random() % 50);
+    const double bandwidth = 1e6 * static_cast<double>(1 + random() % 50);
     Constraints constraints;
     constraints.plan.microbatches = 4;
     constraints.options["time-limit"] = 60.0;

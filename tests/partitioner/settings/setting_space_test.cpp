@@ -22,7 +22,7 @@ SettingSpace two_layers(const std::vector<std::string>& schedules) {
 
 std::vector<std::string> texts(const SettingSpace& space, const Topology& topology) {
   std::vector<std::string> out;
-  for (const StepSettings& each : settings_of(space, topology)) out.push_back(settings_text(each, space));
+  for (const StepSettings& settings : settings_of(space, topology)) out.push_back(settings_text(settings, space));
   return out;
 }
 
@@ -60,7 +60,8 @@ TEST(SettingSpace, KnowsWhatIsPlain) {
   SettingSpace space = two_layers({"1f1b"});
   space.constraints.memory_limit = 1000_B;
   int plain = 0;
-  for (const StepSettings& each : settings_of(space, testing::flat_topology(2))) plain += is_plain(each, space) ? 1 : 0;
+  for (const StepSettings& settings : settings_of(space, testing::flat_topology(2)))
+    plain += is_plain(settings, space) ? 1 : 0;
   EXPECT_EQ(plain, 1);
 }
 

@@ -59,7 +59,7 @@ TEST(SettingsListing, OrdersSettingsAndSaysHowEachFared) {
   const Told told;
   const format::PlanList list = settings_list(told.search, told.space, testing::flat_topology(2));
   std::vector<std::string> outcomes;
-  for (const format::ListedSetting& each : list.settings) outcomes.push_back(each.outcome);
+  for (const format::ListedSetting& setting : list.settings) outcomes.push_back(setting.outcome);
   EXPECT_THAT(outcomes, ElementsAre("best", "not better", "open", "does not fit", "no plan"));
   EXPECT_EQ(list.list, "settings");
   EXPECT_EQ(list.schedule, "gpipe");
@@ -69,13 +69,13 @@ TEST(SettingsListing, OrdersSettingsAndSaysHowEachFared) {
   EXPECT_EQ(list.settings[3].memory, 2000_B);
   EXPECT_FALSE(list.settings[4].lower_bound);
   const std::string text = settings_list_text(list, 2, "~", 100);
-  EXPECT_THAT(text, AllOf(HasSubstr("4 x 2 gpipe       none ~10.0 s  ~9.00 s ~1000 B best\n"),
-                          HasSubstr("4 x 2 1f1b        none ~12.0 s  ~10.0 s ~1000 B not better\n"),
+  EXPECT_THAT(text, AllOf(HasSubstr("4 x 2 gpipe       none ~10.0 s     ~9.00 s ~1000 B best\n"),
+                          HasSubstr("4 x 2 1f1b        none ~12.0 s     ~10.0 s ~1000 B not better\n"),
                           HasSubstr("and 3 more; --all shows them\n"), Not(HasSubstr("recompute")),
                           HasSubstr("1 of 5 settings is open: time was up before it was clear that no plan with it is "
                                     "better\n")));
   EXPECT_THAT(settings_list_text(list, 0, "", 100),
-              AllOf(HasSubstr("32 B          11.0 s 1.95 KiB does not fit\n"), Not(HasSubstr("more;"))));
+              AllOf(HasSubstr("32 B             11.0 s 1.95 KiB does not fit\n"), Not(HasSubstr("more;"))));
   EXPECT_EQ(settings_note(told.search, told.space),
             "best of 5 settings, 1 of them open: 4 microbatches of 2 samples, gpipe");
 }
@@ -87,7 +87,7 @@ TEST(SettingsListing, HasNoBoundsWhereDevicesDiffer) {
   topology.others.push_back({});
   const format::PlanList list = settings_list(told.search, told.space, topology);
   EXPECT_FALSE(list.lower_bound);
-  for (const format::ListedSetting& each : list.settings) EXPECT_FALSE(each.lower_bound);
+  for (const format::ListedSetting& setting : list.settings) EXPECT_FALSE(setting.lower_bound);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "partitioner/candidate.h"
 #include "partitioner/choices/schedule_search.h"
 #include "partitioner/search/least_time.h"
+#include "partitioner/strategies/strategies.h"
 #include "tests/support/chains.h"
 #include "tests/support/every_partition.h"
 
@@ -139,15 +140,16 @@ TEST(SettingsSearch, EqualsExhaustiveSearchOverAllSettings) {
     std::mt19937 random(seed);
     const SettingSpace space = random_space(random, random() % 2 == 0 ? 2 : 4);
     const Topology topology =
-        testing::flat_topology(1 + static_cast<int>(random() % 3), 1e5 * (1 + random() % 500), 0.0003 * (random() % 3));
+        testing::flat_topology(1 + static_cast<int>(random() % 3), 1e5 * static_cast<double>(1 + random() % 500),
+                               0.0003 * static_cast<double>(random() % 3));
     std::optional<Seconds> least;
     std::vector<std::pair<StepSettings, std::optional<Seconds>>> steps;
-    for (const StepSettings& each : every_setting(space)) {
+    for (const StepSettings& settings : every_setting(space)) {
       Constraints constraints = space.constraints;
-      constraints.plan = each.plan;
-      const auto step = shortest(space.graphs[each.graph].graph, topology, costs, constraints);
+      constraints.plan = settings.plan;
+      const auto step = shortest(space.graphs[settings.graph].graph, topology, costs, constraints);
       if (step) least = std::min(least.value_or(*step), *step);
-      steps.emplace_back(each, step);
+      steps.emplace_back(settings, step);
     }
     if (!least) {
       EXPECT_THROW((void)search_settings(space, topology, costs), NoAnswerError);
@@ -246,7 +248,7 @@ TEST(SettingsSearch, IsNeverWorseThanTheRequestAlone) {
     space.schedules = schedules_to_compare();
     space.constraints.plan.microbatches = 4;
     space.constraints.options[kTimeLimit] = 2.0;
-    const Topology topology = testing::flat_topology(4, 1e6 * (1 + random() % 50));
+    const Topology topology = testing::flat_topology(4, 1e6 * static_cast<double>(1 + random() % 50));
     const StrategyResult alone = plan_with(kDefaultStrategy, graph, topology, costs, space.constraints);
     const SettingsSearch search = search_settings(space, topology, costs);
     const SettingTrial& best = search.trials[search.best];

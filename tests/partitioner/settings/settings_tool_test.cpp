@@ -124,10 +124,10 @@ TEST_F(SettingsTool, KeepsSettingsThatAreGiven) {
   EXPECT_EQ(o.status, 0) << o.err;
   const auto list = nlohmann::json::parse(o.out);
   EXPECT_EQ(list["settings"].size(), 2U);
-  for (const auto& each : list["settings"]) {
-    EXPECT_EQ(each["recompute_every"], 2);
-    EXPECT_EQ(each["gradient_bucket_bytes"], 100);
-    EXPECT_TRUE(each["schedule"] == "gpipe" || each["schedule"] == "1f1b");
+  for (const auto& setting : list["settings"]) {
+    EXPECT_EQ(setting["recompute_every"], 2);
+    EXPECT_EQ(setting["gradient_bucket_bytes"], 100);
+    EXPECT_TRUE(setting["schedule"] == "gpipe" || setting["schedule"] == "1f1b");
   }
 }
 

@@ -25,7 +25,7 @@ Graph measured(std::int64_t samples) {
 
 std::vector<std::int64_t> sizes(const SizedGraphs& found) {
   std::vector<std::int64_t> out;
-  for (const SizedGraph& each : found.graphs) out.push_back(*each.graph.microbatch_samples);
+  for (const SizedGraph& sized : found.graphs) out.push_back(*sized.graph.microbatch_samples);
   return out;
 }
 

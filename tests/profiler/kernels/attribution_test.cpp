@@ -31,8 +31,9 @@ TEST(Attribution, GivesAKernelToTheIdOfItsCorrelation) {
   ASSERT_EQ(out.activities.size(), 1U);
   EXPECT_EQ(out.activities[0].tag, kForward);
   EXPECT_EQ(out.activities[0].launched_ns, 100);
-  EXPECT_EQ(coverage_by_count(out.quality), 1);
-  EXPECT_EQ(coverage_by_time(out.quality), 1);
+  EXPECT_EQ(out.quality.attributed, 1);
+  EXPECT_EQ(out.quality.attributed_ns, 10);
+  EXPECT_EQ(out.quality.busy_ns, 10);
   EXPECT_THAT(distrust(out.quality), IsEmpty());
 }
 
@@ -46,8 +47,10 @@ TEST(Attribution, CountsWorkWithoutAnId) {
   trace.calls.push_back({.correlation = 10, .thread = 2, .begin_ns = 250, .end_ns = 260});
   const AttributedTrace out = attribute(trace);
   EXPECT_EQ(out.activities[1].tag, Tag{});
-  EXPECT_EQ(coverage_by_count(out.quality), 0.5);
-  EXPECT_EQ(coverage_by_time(out.quality), 0.25);  // 10 ns of 40
+  EXPECT_EQ(out.quality.activities, 2);
+  EXPECT_EQ(out.quality.attributed, 1);
+  EXPECT_EQ(out.quality.attributed_ns, 10);
+  EXPECT_EQ(out.quality.busy_ns, 10 + 30);
   EXPECT_THAT(distrust(out.quality),
               ElementsAre("1 of 2 pieces of device work do not belong to a layer (25.0000 % of the time is covered)"));
 }
@@ -70,10 +73,10 @@ TEST(Attribution, NamesEachReasonForDistrust) {
        [](KernelTrace& t) { t.ids.push_back({9, encode(kBackward)}); }},
       {"captured before the trace", [](KernelTrace& t) { t.activities[0].graph_node = 5; }},
   };
-  for (const Case& each : cases) {
+  for (const Case& tested : cases) {
     KernelTrace trace = one_kernel();
-    each.spoil(trace);
-    EXPECT_THAT(distrust(attribute(trace).quality), ::testing::Contains(HasSubstr(each.says)));
+    tested.spoil(trace);
+    EXPECT_THAT(distrust(attribute(trace).quality), ::testing::Contains(HasSubstr(tested.says)));
   }
 }
 

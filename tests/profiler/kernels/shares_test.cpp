@@ -7,6 +7,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::profiler {
 namespace {
 
@@ -136,7 +138,7 @@ TEST(Shares, EqualACountOfEveryNanosecond) {
   std::mt19937_64 random(7);
   for (int round = 0; round < 300; ++round) {
     std::vector<Attributed> activities;
-    const int count = static_cast<int>(random() % 12);
+    const int count = to_int(random() % 12);
     for (int i = 0; i < count; ++i) {
       const auto begin = static_cast<std::int64_t>(random() % 80);
       activities.push_back(

@@ -183,16 +183,5 @@ TEST(ActivitiesCsv, NamesKindsAndLayersWithoutANameAndQuotesNewLines) {
   EXPECT_THAT(text, ::testing::HasSubstr("\n0,0,data,,kernel,\"a\nb\",0,"));
 }
 
-TEST(SharesCsv, HasALineForEachPartOfEachStep) {
-  StepShares step;
-  step.parts[{1, Phase::Backward}] = {10, 8, 3, 14, 2};
-  step.parts[{0, Phase::Data}] = {0, 0, 5, 0, 0};
-  const std::map<int, StepShares> steps{{4, step}, {6, {}}};
-  EXPECT_EQ(shares_csv(steps, {"a", "b, c"}),
-            "step,layer,phase,busy_ns,active_ns,gap_ns,share_ns,span_ns,activities\n"
-            "4,,data,0,0,5,5,0,0\n"
-            "4,\"b, c\",backward,10,8,3,11,14,2\n");
-}
-
 }  // namespace
 }  // namespace stagecraft::profiler

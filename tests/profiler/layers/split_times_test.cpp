@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "costmodel/index.h"
 #include "profiler/layers/layer_alone.h"
 #include "profiler/subject/model_graph.h"
 #include "tests/profiler/row_of_layers.h"
@@ -24,7 +25,7 @@ TEST_P(SplitOn, TimesLayersThatHaveTwoParts) {
   int split = 0;
   for (std::size_t i = 0; i < times.size(); ++i) {
     const model::LayerSpec& layer = whole.model.layers[i];
-    const bool two = !layer.parameters.empty() && sends_gradient(whole.model, static_cast<int>(i), outputs);
+    const bool two = !layer.parameters.empty() && sends_gradient(whole.model, to_int(i), outputs);
     ASSERT_EQ(times[i].has_value(), two) << layer.name;
     if (!two) continue;
     EXPECT_GE(times[i]->whole.count, 5) << layer.name;

@@ -58,7 +58,7 @@ class AStreamGate : public ::testing::Test {
     answer = cudaSuccess;
   }
   void TearDown() override {
-    for (const Enqueued& each : std::exchange(enqueued, {})) each.function(each.data);  // which gives its memory back
+    for (const Enqueued& call : std::exchange(enqueued, {})) call.function(call.data);  // which gives its memory back
   }
   static std::unique_ptr<StreamGate> gate() { return make_stream_gate({c10::kPrivateUse1, 0}); }
 };
@@ -73,18 +73,18 @@ TEST_F(AStreamGate, IsDestroyedThoughTheStreamNeverReachesIt) { gate()->close();
 
 TEST_F(AStreamGate, IsReachedAfterItWasDestroyed) {
   {
-    const auto own = gate();
-    own->close();
-    own->close();
+    const auto twice = gate();
+    twice->close();
+    twice->close();
   }
-  for (const Enqueued& each : std::exchange(enqueued, {})) each.function(each.data);
+  for (const Enqueued& call : std::exchange(enqueued, {})) call.function(call.data);
 }
 
 TEST_F(AStreamGate, SaysWhyTheStreamRefused) {
-  const auto own = gate();
+  const auto closed = gate();
   answer = cudaErrorIllegalAddress;
   try {
-    own->close();
+    closed->close();
     FAIL() << "closed a stream that refuses";
   } catch (const DeviceError& error) {
     EXPECT_THAT(error.what(), HasSubstr("cudaLaunchHostFunc failed with cudaErrorIllegalAddress"));

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "costmodel/index.h"
 #include "executor/device/machine/processor_use.h"
 #include "tests/support/channels/ranks.h"
 
@@ -16,9 +17,9 @@ constexpr LinksOptions kQuick{.most_bytes = Bytes(64), .most_time = Seconds(0.1)
 
 /// The measurements by rank.
 std::vector<LinkMeasurement> measure(const std::string& channel, int ranks, std::vector<std::string>* told = nullptr) {
-  std::vector<LinkMeasurement> out(static_cast<std::size_t>(ranks));
+  std::vector<LinkMeasurement> out(to_index(ranks));
   run_on_ranks(channel, ranks, std::chrono::seconds(20), [&](channel::Channel& c) {
-    out[static_cast<std::size_t>(c.rank())] = measure_links(c, kQuick, 1, [&](const std::string& text) {
+    out[to_index(c.rank())] = measure_links(c, kQuick, 1, [&](const std::string& text) {
       if (told) told->push_back(text);
     });
   });
@@ -61,8 +62,7 @@ TEST(MeasureLinksOf, AChannelGivesRank0AloneTheMeasurementAndTheReports) {
 TEST(MeasureLinksOf, AChannelRecordsTheMachinesConditions) {
   std::vector<LinkMeasurement> out(2);
   run_on_ranks("local", 2, std::chrono::seconds(20), [&](channel::Channel& c) {
-    out[static_cast<std::size_t>(c.rank())] =
-        measure_links(c, {.most_bytes = Bytes(64), .most_time = Seconds(0.8), .error = 1e-9}, 1);
+    out[to_index(c.rank())] = measure_links(c, {.most_bytes = Bytes(64), .most_time = Seconds(0.8), .error = 1e-9}, 1);
   });
   EXPECT_EQ(out[1].conditions, Conditions{});
   const Conditions& conditions = out[0].conditions;

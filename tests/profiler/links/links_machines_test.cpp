@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "costmodel/index.h"
 #include "tests/support/channels/ranks.h"
 
 namespace stagecraft::profiler {
@@ -15,9 +16,9 @@ constexpr LinksOptions kQuick{.most_bytes = Bytes(64), .most_time = Seconds(0.1)
 
 MachineLinks measure(const std::vector<int>& machines) {
   MachineLinks out;
-  run_on_ranks("local", static_cast<int>(machines.size()), std::chrono::seconds(20), [&](channel::Channel& channel) {
-    MachineLinks own = measure_machines(channel, machines, kQuick, 1);
-    if (channel.rank() == 0) out = std::move(own);
+  run_on_ranks("local", to_int(machines.size()), std::chrono::seconds(20), [&](channel::Channel& channel) {
+    MachineLinks links = measure_machines(channel, machines, kQuick, 1);
+    if (channel.rank() == 0) out = std::move(links);
   });
   return out;
 }

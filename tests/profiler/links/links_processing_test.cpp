@@ -7,7 +7,7 @@ namespace {
 
 Curve curve(const std::vector<double>& seconds) {
   Curve out;
-  for (const double each : seconds) out.points.push_back({Bytes(std::int64_t{1} << out.points.size()), Seconds(each)});
+  for (const double time : seconds) out.points.push_back({Bytes(std::int64_t{1} << out.points.size()), Seconds(time)});
   return out;
 }
 

@@ -137,9 +137,9 @@ TEST(TopologyOf, FitsCurvesThatNeverFall) {
   const Curve& curve = topology.levels.front().link.send_receive;
   EXPECT_EQ(curve.points[0].time, Seconds(0.0005));
   EXPECT_EQ(curve.points[1].time, Seconds(0.0005));
-  EXPECT_THAT(
-      topology.provenance.notes.at("send_receive"),
-      ::testing::EndsWith("; 1 of 3 times moved so that none falls with the bytes, by at most 50.0 % at 4 bytes"));
+  EXPECT_THAT(topology.provenance.notes.at("send_receive"),
+              ::testing::EndsWith(
+                  "; adjusted 1 of 3 times, by up to 50.0 % (at 4 bytes), so that the curve does not decrease"));
 }
 
 TEST(TopologyOf, OfOneDeviceKeepsItsCopiesAndSaysWhatTheRestIs) {

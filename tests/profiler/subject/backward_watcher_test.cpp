@@ -97,9 +97,9 @@ TEST(BackwardWatcher, TakesItsHooksOffAgain) {
     return count;
   };
   // Kept, so that the accumulators are not destroyed with the watcher.
-  std::vector<std::shared_ptr<torch::autograd::Node>> held;
+  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators;
   for (const stage::Parameter& parameter : whole.program.parameters()) {
-    held.push_back(torch::autograd::impl::grad_accumulator(parameter.value));
+    accumulators.push_back(torch::autograd::impl::grad_accumulator(parameter.value));
   }
   {
     BackwardWatcher watcher(whole.program.parameters(), [](int, Phase) {});

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <thread>
 
+#include "costmodel/index.h"
 #include "profiler/profile.h"
 #include "profiler/subject/watch.h"
 #include "tests/profiler/small_models.h"
@@ -90,8 +91,7 @@ class TracingWatchOn : public ::testing::TestWithParam<Small> {};
 TEST_P(TracingWatchOn, GivesEachKernelToALayerByBothWays) {
   Whole whole(intake::build_model(GetParam().name, GetParam().set));
   FakeTracer tracer;
-  const auto watch =
-      make_tracing_watch(whole.program.parameters(), tracer, c10::kCPU, static_cast<int>(whole.count()) - 1);
+  const auto watch = make_tracing_watch(whole.program.parameters(), tracer, c10::kCPU, to_int(whole.count()) - 1);
   for (int step = 0; step < 2; ++step) run_step(whole, *watch, step);
   const std::vector<StepShares> steps = watch->take();
   EXPECT_THAT(distrust(watch->trace().quality), IsEmpty());
@@ -119,10 +119,10 @@ TEST(TracingWatch, GivesTheLossesOwnGradientToItsLayer) {
   (void)watch->take();
   bool found = false;
   const AttributedTrace& trace = watch->trace();
-  for (const Attributed& each : trace.activities) {
-    if (trace.names[static_cast<std::size_t>(each.activity.name)] != "aten::ones_like") continue;
+  for (const Attributed& work : trace.activities) {
+    if (trace.names[to_index(work.activity.name)] != "aten::ones_like") continue;
     found = true;
-    EXPECT_EQ(each.tag, (Tag{3, Phase::Backward, 0, 0}));
+    EXPECT_EQ(work.tag, (Tag{3, Phase::Backward, 0, 0}));
   }
   EXPECT_TRUE(found);
 }
@@ -131,7 +131,7 @@ TEST(TracingWatch, LeavesOutAStepWhoseMarksAreMissing) {
   Whole whole(tiny_mlp());
   FakeTracer tracer;
   tracer.spoil = [](KernelTrace& trace) {
-    std::erase_if(trace.ids, [](const ExternalId& each) { return decode_tag(each.id).phase == Phase::Data; });
+    std::erase_if(trace.ids, [](const ExternalId& external) { return decode_tag(external.id).phase == Phase::Data; });
   };
   const auto watch = make_tracing_watch(whole.program.parameters(), tracer, c10::kCPU, 3);
   run_step(whole, *watch, 0);
@@ -189,7 +189,7 @@ TEST(ProfileByTracer, DividesTheUpdateByParameters) {
   FakeTracer tracer;
   const Graph graph = profile_with(tracer).graph;
   const auto update = [&](const char* id) {
-    return static_cast<double>(graph.layers[static_cast<std::size_t>(layer_index(graph, id))].update_share->share_ns);
+    return static_cast<double>(graph.layers[to_index(layer_index(graph, id))].update_share->share_ns);
   };
   // fc1 has 4 * 8 + 8 = 40 values, fc2 8 * 3 + 3 = 27; each step rounds to a nanosecond.
   EXPECT_NEAR(update("fc1") / 40, update("fc2") / 27, 2 * 27);

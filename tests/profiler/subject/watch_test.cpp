@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "costmodel/index.h"
 #include "tests/profiler/small_models.h"
 
 namespace stagecraft::profiler {
@@ -48,7 +49,7 @@ TEST_P(WatchOn, GivesEveryLayerAForwardAndWithParametersABackward) {
   const auto backward = busy(step, Phase::Backward, whole.count());
   for (std::size_t layer = 0; layer < forward.size(); ++layer) EXPECT_GT(forward[layer], 0) << layer;
   for (const stage::Parameter& parameter : whole.program.parameters())
-    EXPECT_GT(backward[static_cast<std::size_t>(parameter.layer)], 0) << parameter.name;
+    EXPECT_GT(backward[to_index(parameter.layer)], 0) << parameter.name;
 }
 
 TEST_P(WatchOn, AddsUpToTheStepToTheNanosecond) {
@@ -122,7 +123,7 @@ TEST(Watch, KeepsTiedParametersApart) {
   int tied = 0;
   for (const auto& [name, layers] : holders) {
     tied += layers.size() > 1 ? 1 : 0;
-    for (const int layer : layers) EXPECT_GT(backward[static_cast<std::size_t>(layer)], 0) << name;
+    for (const int layer : layers) EXPECT_GT(backward[to_index(layer)], 0) << name;
   }
   EXPECT_EQ(tied, 1);
 }

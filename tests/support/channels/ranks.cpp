@@ -6,8 +6,8 @@
 #include <optional>
 #include <thread>
 
-#include "executor/channel/channel_ucx.h"
-#include "executor/channel/channels.h"
+#include "executor/channel/table/channels.h"
+#include "executor/channel/ucx/channel_ucx.h"
 #include "executor/launch/rendezvous.h"
 #include "executor/meeting/meeting_store.h"
 #include "tests/support/channels/launch_at.h"

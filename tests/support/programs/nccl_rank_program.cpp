@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "executor/channel/channel_gloo.h"
-#include "executor/channel/channel_nccl.h"
+#include "executor/channel/nccl/channel_nccl.h"
 #include "executor/device/device.h"
 #include "executor/launch/launch.h"
 #include "executor/launch/rendezvous.h"

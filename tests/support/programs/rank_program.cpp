@@ -1,4 +1,5 @@
-// One rank of a run started by rendezvous_test: rank_program CASE [PORT]. With a port, rank 0 serves the meeting point.
+// One rank of a run started by rendezvous_test: rank_program CASE [PORT]. With a port, rank 0 runs the rendezvous
+// server.
 #include <ATen/ops/full.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>

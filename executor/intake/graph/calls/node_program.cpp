@@ -86,7 +86,7 @@ class OpenBlocks {
 
 NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std::vector<int> outputs) {
   // Numbers that follow from the symbols are computed from them, others by their nodes.
-  std::set<int> own(nodes.begin(), nodes.end());
+  std::set<int> needed(nodes.begin(), nodes.end());
   std::set<std::string> symbols;
   std::vector<int> pending = nodes;
   std::set<int> numbers;
@@ -101,18 +101,18 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
       if (read.number) {
         numbers.insert(value);
         symbols.merge(symbols_of(*read.number));
-      } else if (read.origin == Origin::Node && own.insert(read.source).second) {
+      } else if (read.origin == Origin::Node && needed.insert(read.source).second) {
         pending.push_back(read.source);
       }
     }
   }
   if (holds_graphs) symbols.insert(graph.symbols.begin(), graph.symbols.end());
-  nodes.assign(own.begin(), own.end());
+  nodes.assign(needed.begin(), needed.end());
 
   std::set<int> given;
   std::set<int> from_nodes;
   std::set<int> from_inputs;
-  std::map<int, std::vector<int>> held;  // tensor -> values
+  std::map<int, std::vector<int>> stored;  // tensor -> values
   for (const int n : nodes) given.insert(graph.nodes[to_index(n)].gives.begin(), graph.nodes[to_index(n)].gives.end());
   const std::set<int> written = written_values(graph, nodes);
   for (const int n : nodes) {
@@ -128,7 +128,7 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
           from_inputs.insert(value);
           break;
         default: {
-          std::vector<int>& values = held[read.source];
+          std::vector<int>& values = stored[read.source];
           if (std::ranges::find(values, value) == values.end()) values.push_back(value);
         }
       }
@@ -149,7 +149,7 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
     }
   }
   bind(graph, {symbols.begin(), symbols.end()});
-  for (const auto& [tensor, values] : held) {
+  for (const auto& [tensor, values] : stored) {
     tensors_.push_back(tensor);
     tensor_slots_.emplace_back();
     for (const int value : values) tensor_slots_.back().push_back(new_slot(value));
@@ -198,8 +198,9 @@ void NodeProgram::bind(const OperatorGraph& graph, const std::vector<std::string
       if (!value.meta) continue;
       for (std::size_t axis = 0; axis < value.meta->sizes.size(); ++axis) {
         const SizeExpression& extent = value.meta->sizes[axis];
-        const std::set<std::string> own = symbols_of(extent);
-        if (own.size() != 1 || *own.begin() != symbol || !solve(extent, evaluate(extent, {{symbol, 1}}))) continue;
+        const std::set<std::string> determined = symbols_of(extent);
+        if (determined.size() != 1 || *determined.begin() != symbol || !solve(extent, evaluate(extent, {{symbol, 1}})))
+          continue;
         bindings_.push_back({symbol, i, static_cast<std::int64_t>(axis), extent});
         return true;
       }

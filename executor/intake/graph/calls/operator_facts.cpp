@@ -134,14 +134,14 @@ NodeFacts operator_facts(const c10::FunctionSchema& schema, const c10::OperatorH
       out.writes.insert(out.writes.end(), arguments[i].tensors.begin(), arguments[i].tensors.end());
   }
   for (std::size_t r = 0; r < std::min(results.size(), schema.returns().size()); ++r) {
-    std::set<c10::Symbol> own;
-    collect_sets(schema.returns()[r].alias_info(), own);
+    std::set<c10::Symbol> sets;
+    collect_sets(schema.returns()[r].alias_info(), sets);
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       std::set<c10::Symbol> theirs;
       collect_sets(schema.arguments()[i].alias_info(), theirs);
-      const bool shared = std::ranges::any_of(own, [&](const c10::Symbol& s) { return theirs.contains(s); }) ||
-                          (!own.empty() && to_wildcard(schema.arguments()[i].alias_info())) ||
-                          own.contains(c10::AliasInfo::wildcardSet());
+      const bool shared = std::ranges::any_of(sets, [&](const c10::Symbol& s) { return theirs.contains(s); }) ||
+                          (!sets.empty() && to_wildcard(schema.arguments()[i].alias_info())) ||
+                          sets.contains(c10::AliasInfo::wildcardSet());
       if (!shared && !unannotated) continue;
       // batch_norm has the tag because of its statistics; its result is new.
       if (unannotated && !shared && schema.name().find("batch_norm") != std::string::npos) continue;

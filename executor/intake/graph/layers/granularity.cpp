@@ -18,10 +18,10 @@ bool ends_in_number(const std::string& path) {
 
 /// A frame, with its call number and those of the modules around it.
 LayerLabel label_of(const std::vector<ModuleFrame>& modules, std::size_t frame) {
-  const ModuleFrame& own = modules[frame];
+  const ModuleFrame& module = modules[frame];
   int call = 0;
   for (std::size_t i = 0; i <= frame; ++i) call = std::max(call, modules[i].call);
-  return {call > 0 ? own.path + "@" + std::to_string(call) : own.path, own.path, last_word(own.type)};
+  return {call > 0 ? module.path + "@" + std::to_string(call) : module.path, module.path, last_word(module.type)};
 }
 
 }  // namespace

@@ -118,8 +118,8 @@ class Assembler {
     const auto cross = [&](int value, int reader) {
       const auto made = made_in_.find(value);
       if (made == made_in_.end() || made->second == reader) return;
-      std::vector<int>& own = outputs_[to_index(made->second)];
-      if (std::ranges::find(own, value) == own.end()) own.push_back(value);
+      std::vector<int>& sent = outputs_[to_index(made->second)];
+      if (std::ranges::find(sent, value) == sent.end()) sent.push_back(value);
     };
     for (std::size_t g = 0; g < grouping_.groups.size(); ++g) {
       for (const int n : grouping_.groups[g].nodes) {
@@ -128,7 +128,7 @@ class Assembler {
         }
       }
     }
-    for (std::vector<int>& own : outputs_) std::ranges::sort(own);
+    for (std::vector<int>& sent : outputs_) std::ranges::sort(sent);
     cross(root_, -1);
   }
 
@@ -153,12 +153,12 @@ class Assembler {
       for (const int argument : program.arguments())
         input.sources.push_back(input_of_.at(graph_.values[to_index(argument)].source));
       const bool has_values = std::ranges::none_of(tensors, [](const at::Tensor& tensor) { return tensor.is_meta(); });
-      input.derive = [shared = std::make_shared<const NodeProgram>(std::move(program)), held = std::move(tensors),
+      input.derive = [shared = std::make_shared<const NodeProgram>(std::move(program)), stored = std::move(tensors),
                       has_values](std::span<const at::Tensor> sources) {
-        if (has_values) return shared->run(sources, held, {}).front();
+        if (has_values) return shared->run(sources, stored, {}).front();
         std::vector<at::Tensor> shapes;
         for (const at::Tensor& source : sources) shapes.push_back(source.to(at::kMeta));
-        return shared->run(shapes, held, {}).front();
+        return shared->run(shapes, stored, {}).front();
       };
       derived_input_[value] = to_int(model_.inputs.size());
       model_.inputs.push_back(std::move(input));
@@ -166,18 +166,19 @@ class Assembler {
   }
 
   [[nodiscard]] model::ParameterSpec spec_of(int tensor) {
-    const GraphTensor& held = graph_.tensors[to_index(tensor)];
+    const GraphTensor& stored = graph_.tensors[to_index(tensor)];
     used_.insert(tensor);
-    model::ParameterSpec out{.name = held.name, .shape = held.shape};
-    out.trainable = held.trainable;
-    out.dtype = held.dtype;
-    out.load = held.load;
-    out.constant = held.constant;
-    if (held.trainable) return out;
+    model::ParameterSpec out{.name = stored.name, .shape = stored.shape};
+    out.trainable = stored.trainable;
+    out.dtype = stored.dtype;
+    out.load = stored.load;
+    out.constant = stored.constant;
+    if (stored.trainable) return out;
     for (std::size_t v = 0; v < graph_.values.size(); ++v) {
       const GraphValue& value = graph_.values[v];
-      const bool own = (value.origin == Origin::Buffer || value.origin == Origin::Constant) && value.source == tensor;
-      if (!own) continue;
+      const bool is_value =
+          (value.origin == Origin::Buffer || value.origin == Origin::Constant) && value.source == tensor;
+      if (!is_value) continue;
       const Movement movement = movement_of(graph_, all_, to_int(v));
       out.decay = movement.decay;
       out.written = out.written || movement.written;
@@ -289,7 +290,7 @@ int loss_of_graph(const OperatorGraph& graph, const ModelSettings& settings) {
   const bool is_loss = value.meta && value.meta->sizes.empty() && c10::isFloatingType(value.meta->dtype);
   if (loss == "none" && !is_loss) {
     std::vector<std::string> known;
-    for (const model::Loss& each : model::losses()) known.push_back(each.name);
+    for (const model::Loss& entry : model::losses()) known.push_back(entry.name);
     throw std::invalid_argument(
         fmt::format("{}: output \"{}\" is not a loss (one floating-point number); export the model with its loss, or "
                     "use --loss: {}",

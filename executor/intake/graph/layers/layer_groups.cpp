@@ -41,12 +41,12 @@ class Grouper {
   [[nodiscard]] const GraphNode& node(int n) const { return graph_.nodes[to_index(n)]; }
   [[nodiscard]] int count() const { return to_int(graph_.nodes.size()); }
   void make_runs() {
-    std::vector<int> own;
+    std::vector<int> members;
     std::vector<LayerLabel> labels;
     std::set<std::string> above;  // paths that have labels below them
     for (int n = 0; n < count(); ++n) {
       if (!needed_[to_index(n)] || node(n).number || repeatable_[to_index(n)]) continue;
-      own.push_back(n);
+      members.push_back(n);
       labels.push_back(label_of(node(n), granularity_));
       if (granularity_.kind == Granularity::Kind::Operator) continue;
       std::string path = labels.back().path;
@@ -56,8 +56,8 @@ class Grouper {
     group_of_.assign(graph_.nodes.size(), -1);
     std::vector<int> before_first;
     std::vector<int> state_only;
-    for (std::size_t i = 0; i < own.size(); ++i) {
-      const int n = own[i];
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      const int n = members[i];
       const bool parent = above.contains(labels[i].path) && granularity_.kind != Granularity::Kind::Operator;
       if (memory_.writes_state(node(n)) && reads_activation(n) &&
           std::ranges::none_of(node(n).gives, [&](int v) { return read(v); }) && (parent || labels[i].name.empty())) {
@@ -188,9 +188,9 @@ class Grouper {
   /// draw of random numbers, is part of it.
   bool merge_behind_loss() {
     const int maker = maker_[to_index(root_)];
-    const int own = maker < 0 ? -1 : group_of(maker);
-    if (own < 0 || group_of_last() <= own) return false;
-    merge(own, group_of_last(), "it comes after the loss");
+    const int group = maker < 0 ? -1 : group_of(maker);
+    if (group < 0 || group_of_last() <= group) return false;
+    merge(group, group_of_last(), "it comes after the loss");
     return true;
   }
 
@@ -290,19 +290,19 @@ class Grouper {
 
   /// Adds the layers that read its results to the layers that read node `n`; returns whether there were new ones.
   bool add_readers(int n) {
-    std::set<int>& own = readers_of_[to_index(n)];
-    const std::size_t before = own.size();
+    std::set<int>& readers = readers_of_[to_index(n)];
+    const std::size_t before = readers.size();
     for (const int v : node(n).gives) {
       for (const int reader : readers_[to_index(v)]) {
         if (repeatable_[to_index(reader)]) {
-          own.insert(readers_of_[to_index(reader)].begin(), readers_of_[to_index(reader)].end());
+          readers.insert(readers_of_[to_index(reader)].begin(), readers_of_[to_index(reader)].end());
         } else if (group_of(reader) >= 0) {
-          own.insert(group_of(reader));
+          readers.insert(group_of(reader));
         }
       }
-      if (v == root_) own.insert(group_of_last());
+      if (v == root_) readers.insert(group_of_last());
     }
-    return own.size() != before;
+    return readers.size() != before;
   }
 
   [[nodiscard]] int group_of_last() const {

@@ -38,18 +38,18 @@ std::vector<bool> needed_nodes(const OperatorGraph& graph, int root, GraphMemory
   std::set<int> wanted{memory.of(root)};
   for (int n = to_int(graph.nodes.size()) - 1; n >= 0; --n) {
     const auto is_wanted = [&](int v) { return wanted.contains(memory.of(v)); };
-    const GraphNode& own = graph.nodes[to_index(n)];
-    for (const int v : own.writes) {
+    const GraphNode& node = graph.nodes[to_index(n)];
+    for (const int v : node.writes) {
       const auto& value = graph.values[to_index(v)];
       if (value.kind == GraphValue::Kind::Tensor && memory.is_trained(v)) {
-        throw std::invalid_argument(place_of(graph, own) + " changes parameter \"" + value.name +
+        throw std::invalid_argument(place_of(graph, node) + " changes parameter \"" + value.name +
                                     "\" in its forward, which replicas cannot replay; use a buffer");
       }
     }
-    needed[to_index(n)] = std::ranges::any_of(own.gives, is_wanted) || std::ranges::any_of(own.writes, is_wanted) ||
-                          memory.writes_state(own) || own.random;
+    needed[to_index(n)] = std::ranges::any_of(node.gives, is_wanted) || std::ranges::any_of(node.writes, is_wanted) ||
+                          memory.writes_state(node) || node.random;
     if (!needed[to_index(n)]) continue;
-    for (const int v : own.reads) wanted.insert(memory.of(v));
+    for (const int v : node.reads) wanted.insert(memory.of(v));
   }
   return needed;
 }
@@ -69,18 +69,18 @@ std::vector<bool> repeatable_nodes(const OperatorGraph& graph, const std::vector
            !spoiled.contains(memory.of(to_int(v))));
     }
     for (int n = 0; n < count; ++n) {
-      const GraphNode& own = graph.nodes[to_index(n)];
-      bool fits = own.repeatable && !own.number && !own.random && !memory.writes_state(own) &&
-                  std::ranges::all_of(own.reads, [&](int v) { return follows[to_index(v)]; });
-      for (const int v : own.gives) fits = fits && !spoiled.contains(memory.of(v));
-      for (const int v : own.writes)
+      const GraphNode& node = graph.nodes[to_index(n)];
+      bool fits = node.repeatable && !node.number && !node.random && !memory.writes_state(node) &&
+                  std::ranges::all_of(node.reads, [&](int v) { return follows[to_index(v)]; });
+      for (const int v : node.gives) fits = fits && !spoiled.contains(memory.of(v));
+      for (const int v : node.writes)
         fits = fits && graph.values[to_index(v)].origin == Origin::Node && !memory.reaches_input(v);
       repeatable[to_index(n)] = fits && needed[to_index(n)];
-      for (const int v : own.gives) {
+      for (const int v : node.gives) {
         if (graph.values[to_index(v)].kind != GraphValue::Kind::Number) follows[to_index(v)] = fits;
       }
       if (fits) continue;
-      for (const int v : own.writes) changed = spoiled.insert(memory.of(v)).second || changed;
+      for (const int v : node.writes) changed = spoiled.insert(memory.of(v)).second || changed;
     }
     // A layer that reads memory before its last write would find the later contents.
     std::map<int, int> last_write;

@@ -213,12 +213,12 @@ class Coercion {
   [[nodiscard]] ArgumentPush scalars(const std::vector<c10::Scalar>& numbers, const std::string& found) const {
     if (element_->kind() == Kind::FloatType) {
       c10::List<double> out;
-      for (const c10::Scalar& each : numbers) out.push_back(each.toDouble());
+      for (const c10::Scalar& number : numbers) out.push_back(number.toDouble());
       return constant(std::move(out));
     }
     if (element_->kind() == Kind::NumberType) {
       c10::impl::GenericList out(c10::NumberType::get());
-      for (const c10::Scalar& each : numbers) out.push_back(c10::IValue(each));
+      for (const c10::Scalar& number : numbers) out.push_back(c10::IValue(number));
       return constant(out);
     }
     refuse(found);
@@ -227,7 +227,7 @@ class Coercion {
   [[nodiscard]] ArgumentPush bools(const std::vector<bool>& values) const {
     if (!element_ || element_->kind() != Kind::BoolType) refuse("a list of booleans");
     c10::List<bool> out;
-    for (const bool each : values) out.push_back(each);
+    for (const bool value : values) out.push_back(value);
     return constant(std::move(out));
   }
 
@@ -239,7 +239,7 @@ class Coercion {
   [[nodiscard]] ArgumentPush words(const std::vector<std::string>& values) const {
     if (!element_ || element_->kind() != Kind::StringType) refuse("a list of strings");
     c10::List<std::string> out;
-    for (const std::string& each : values) out.push_back(each);
+    for (const std::string& value : values) out.push_back(value);
     return constant(std::move(out));
   }
 

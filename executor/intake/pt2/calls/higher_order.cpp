@@ -37,7 +37,7 @@ struct Parts {
 std::vector<ArgumentValue> flattened(const ArgumentValue& value) {
   if (const auto* const list = std::get_if<std::vector<std::optional<ValueIndex>>>(&value)) {
     std::vector<ArgumentValue> out;
-    for (const auto& each : *list) out.push_back(each ? ArgumentValue(*each) : ArgumentValue());
+    for (const auto& item : *list) out.push_back(item ? ArgumentValue(*item) : ArgumentValue());
     return out;
   }
   return {value};
@@ -57,7 +57,7 @@ Parts parts_of(const ProgramNode& node, const std::string& place) {
   }
   if (it == known.end()) {
     std::vector<std::string> names;
-    for (const auto& [each, form] : known) names.push_back(each);
+    for (const auto& [word, form] : known) names.push_back(word);
     throw FormatError(ErrorKind::UnsupportedModel, place + ": " + unknown_name("higher-order operator", name, names));
   }
   Parts out{.form = it->second};
@@ -97,7 +97,7 @@ Parts parts_of(const ProgramNode& node, const std::string& place) {
     out.graphs.push_back(*graph);
   }
   while (next < node.arguments.size()) {
-    for (ArgumentValue& each : flattened(take())) out.operands.push_back(std::move(each));
+    for (ArgumentValue& operand : flattened(take())) out.operands.push_back(std::move(operand));
   }
   for (const auto& graph : out.graphs) {
     if (graph->inputs.size() != out.operands.size()) {
@@ -136,8 +136,8 @@ struct Inner {
     for (const auto& [slot, number] : numbers) frame.slots[to_index(slot)] = evaluate(number, *outer.symbols);
     for (const NodeCall& call : calls) call(frame);
     std::vector<c10::IValue> out;
-    for (const ArgumentValue& each : outputs) {
-      const auto* const value = std::get_if<ValueIndex>(&each);
+    for (const ArgumentValue& output : outputs) {
+      const auto* const value = std::get_if<ValueIndex>(&output);
       out.push_back(value ? frame.slots[to_index(value->index)] : c10::IValue());
     }
     return out;
@@ -146,8 +146,8 @@ struct Inner {
 
 std::vector<ArgumentValue> flattened_outputs(const ProgramGraph& graph) {
   std::vector<ArgumentValue> out;
-  for (const ArgumentValue& each : graph.outputs) {
-    for (ArgumentValue& flat : flattened(each)) out.push_back(std::move(flat));
+  for (const ArgumentValue& output : graph.outputs) {
+    for (ArgumentValue& flat : flattened(output)) out.push_back(std::move(flat));
   }
   return out;
 }
@@ -174,12 +174,12 @@ Inner make_inner(const ProgramGraph& graph, const std::string& place) {
 std::vector<int> values_read(const ProgramNode& node) {
   std::vector<int> out;
   for (const ProgramArgument& argument : node.arguments) {
-    for (const ArgumentValue& each : flattened(argument.value)) {
-      if (const auto* const value = std::get_if<ValueIndex>(&each)) out.push_back(value->index);
+    for (const ArgumentValue& single : flattened(argument.value)) {
+      if (const auto* const value = std::get_if<ValueIndex>(&single)) out.push_back(value->index);
     }
     if (const auto* const numbers = std::get_if<std::vector<IntItem>>(&argument.value)) {
-      for (const IntItem& each : *numbers) {
-        if (const auto* const value = std::get_if<ValueIndex>(&each)) out.push_back(value->index);
+      for (const IntItem& number : *numbers) {
+        if (const auto* const value = std::get_if<ValueIndex>(&number)) out.push_back(value->index);
       }
     }
   }
@@ -228,15 +228,16 @@ NodeFacts higher_order_facts(const ProgramGraph& graph, const ProgramNode& node,
         reaches[to_index(inner->inputs[i].index)].insert(operand->index);
     }
     std::vector<NodeEffects> flows;
-    for (const ProgramNode& each : inner->nodes) {
-      if (is_check(each)) continue;
-      if (computes_numbers(each)) {
-        flows.push_back({values_read(each), result_values(each), {}, {}});
+    for (const ProgramNode& inner_node : inner->nodes) {
+      if (is_check(inner_node)) continue;
+      if (computes_numbers(inner_node)) {
+        flows.push_back({values_read(inner_node), result_values(inner_node), {}, {}});
         std::erase(flows.back().gives, -1);
         continue;
       }
-      const NodeFacts facts = facts_of(*inner, each, inner_place(place, each));
-      flows.push_back({values_read(each), result_values(each), facts.writes, facts.aliases, facts.only_writes});
+      const NodeFacts facts = facts_of(*inner, inner_node, inner_place(place, inner_node));
+      flows.push_back(
+          {values_read(inner_node), result_values(inner_node), facts.writes, facts.aliases, facts.only_writes});
       std::erase(flows.back().gives, -1);
       out.random = out.random || facts.random;
       out.repeatable = out.repeatable && facts.repeatable;
@@ -274,8 +275,8 @@ NodeCall higher_order_call(const ProgramGraph& graph, const ProgramNode& node, c
   const Parts parts = parts_of(node, place);
   std::vector<std::shared_ptr<const Inner>> inner;
   const std::vector<int> values = result_values(node);
-  for (const auto& each : parts.graphs) {
-    inner.push_back(std::make_shared<const Inner>(make_inner(*each, place)));
+  for (const auto& subgraph : parts.graphs) {
+    inner.push_back(std::make_shared<const Inner>(make_inner(*subgraph, place)));
     if (inner.back()->outputs.size() != values.size()) {
       throw FormatError(ErrorKind::UnsupportedModel, place + ": found " + std::to_string(values.size()) +
                                                          " results, its graph returns " +
@@ -297,7 +298,7 @@ NodeCall higher_order_call(const ProgramGraph& graph, const ProgramNode& node, c
     throw FormatError(ErrorKind::UnsupportedModel, place + ": operands must be tensors and numbers");
   };
   std::vector<Operand> operands;
-  for (const ArgumentValue& each : parts.operands) operands.push_back(operand_of(each));
+  for (const ArgumentValue& operand : parts.operands) operands.push_back(operand_of(operand));
   std::optional<Operand> condition;
   if (parts.form == Form::Branch) condition = operand_of(parts.condition);
   Parts how = parts;
@@ -305,11 +306,11 @@ NodeCall higher_order_call(const ProgramGraph& graph, const ProgramNode& node, c
   (void)graph;
   return [how = std::move(how), inner = std::move(inner), operands = std::move(operands), condition,
           results = std::move(results)](Frame& frame) {
-    const auto value_of = [&](const Operand& each) {
-      return each.slot < 0 ? each.constant : frame.slots[to_index(each.slot)];
+    const auto value_of = [&](const Operand& operand) {
+      return operand.slot < 0 ? operand.constant : frame.slots[to_index(operand.slot)];
     };
     std::vector<c10::IValue> given;
-    for (const Operand& each : operands) given.push_back(value_of(each));
+    for (const Operand& operand : operands) given.push_back(value_of(operand));
     std::vector<c10::IValue> out;
     if (how.form == Form::Grad) {
       const c10::AutoGradMode mode(how.enabled);

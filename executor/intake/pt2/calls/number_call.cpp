@@ -24,8 +24,8 @@ struct Entry {
 };
 
 bool whole(const Numbers& x) {
-  for (const c10::IValue& each : x) {
-    if (!each.isInt() && !each.isBool()) return false;
+  for (const c10::IValue& value : x) {
+    if (!value.isInt() && !value.isBool()) return false;
   }
   return true;
 }
@@ -194,8 +194,8 @@ NodeCall number_call(const ProgramGraph& graph, const ProgramNode& node, const s
   const int to = slot(node.results[0].values[0].index);
   return [call = it->second.call, operands = std::move(operands), to](Frame& frame) {
     Numbers numbers;
-    for (const Operand& each : operands)
-      numbers.push_back(each.slot < 0 ? each.value : frame.slots[to_index(each.slot)]);
+    for (const Operand& operand : operands)
+      numbers.push_back(operand.slot < 0 ? operand.value : frame.slots[to_index(operand.slot)]);
     frame.slots[to_index(to)] = call(numbers);
   };
 }

@@ -40,7 +40,7 @@ std::vector<const ProgramArgument*> in_order(const c10::FunctionSchema& schema, 
       const auto it = std::ranges::find(schema.arguments(), given.name, &c10::Argument::name);
       if (it == schema.arguments().end()) {
         std::vector<std::string> known;
-        for (const c10::Argument& each : schema.arguments()) known.push_back(each.name());
+        for (const c10::Argument& argument : schema.arguments()) known.push_back(argument.name());
         throw FormatError(ErrorKind::UnsupportedModel, place + ": " + unknown_name("argument", given.name, known));
       }
       at = to_index(it - schema.arguments().begin());
@@ -89,8 +89,8 @@ std::vector<int> tensors_of(const ProgramGraph& graph, const ArgumentValue& valu
   };
   if (const auto* const one = std::get_if<ValueIndex>(&value)) add(*one);
   if (const auto* const many = std::get_if<std::vector<std::optional<ValueIndex>>>(&value)) {
-    for (const auto& each : *many) {
-      if (each) add(*each);
+    for (const auto& item : *many) {
+      if (item) add(*item);
     }
   }
   return out;
@@ -195,7 +195,7 @@ NodeCall make_call(const ProgramGraph& graph, const ProgramNode& node, const std
           place](Frame& frame) {
     auto& stack = frame.stack;
     stack.clear();
-    for (const ArgumentPush& each : pushes) push(each, frame);
+    for (const ArgumentPush& argument : pushes) push(argument, frame);
     if (recurrent) gather_weights(*recurrent, stack);
     op.callBoxed(stack);
     for (std::size_t r = 0; r < results.size(); ++r) {

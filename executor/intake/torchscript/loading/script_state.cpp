@@ -42,14 +42,14 @@ void ScriptState::visit(const c10::intrusive_ptr<c10::ivalue::Object>& module, c
       if (!value.isTensor() || !value.toTensor().defined()) continue;
       const bool buffer = type->is_buffer(slot);
       if (type->is_parameter(slot) != parameters || (!parameters && !buffer)) continue;
-      const std::size_t before = held_.size();
+      const std::size_t before = tensors_.size();
       const int tensor = index_of(value.toTensor(), full(slot));
-      if (held_.size() == before) {
-        tied_names_.emplace(full(slot), held_[to_index(tensor)].name);
+      if (tensors_.size() == before) {
+        tied_names_.emplace(full(slot), tensors_[to_index(tensor)].name);
         continue;
       }
-      held_[to_index(tensor)].parameter = parameters;
-      held_[to_index(tensor)].buffer = buffer;
+      tensors_[to_index(tensor)].parameter = parameters;
+      tensors_[to_index(tensor)].buffer = buffer;
     }
   }
   for (std::size_t slot = 0; slot < type->numAttributes(); ++slot) {
@@ -64,17 +64,17 @@ void ScriptState::visit_again(const c10::ivalue::Object& module, const std::stri
     const c10::IValue& value = module.getSlot(slot);
     const std::string name = name_in(path, *type, slot);
     if (value.isTensor() && value.toTensor().defined() && (type->is_parameter(slot) || type->is_buffer(slot)))
-      tied_names_.emplace(name, held_[to_index(index_of(value.toTensor(), name))].name);
+      tied_names_.emplace(name, tensors_[to_index(index_of(value.toTensor(), name))].name);
     if (value.isObject() && value.toObjectRef().type()->is_module()) visit_again(value.toObjectRef(), name);
   }
 }
 
 int ScriptState::index_of(const at::Tensor& tensor, const std::string& name) {
-  for (std::size_t i = 0; i < held_.size(); ++i) {
-    if (tied(held_[i].tensor, tensor)) return to_int(i);
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (tied(tensors_[i].tensor, tensor)) return to_int(i);
   }
-  held_.push_back({name, tensor});
-  return to_int(held_.size()) - 1;
+  tensors_.push_back({name, tensor});
+  return to_int(tensors_.size()) - 1;
 }
 
 const std::string* ScriptState::path_of(const c10::ivalue::Object* module) const {

@@ -25,10 +25,10 @@ class ScriptState {
   ScriptState(const c10::intrusive_ptr<c10::ivalue::Object>& root, model::ModelMode mode);
 
   [[nodiscard]] const c10::intrusive_ptr<c10::ivalue::Object>& root() const { return root_; }
-  [[nodiscard]] const std::vector<HeldTensor>& held() const { return held_; }
-  /// Names of tied tensors in the module's state dict, other than those in held(), and those in held().
+  [[nodiscard]] const std::vector<HeldTensor>& tensors() const { return tensors_; }
+  /// Names of tied tensors in the module's state dict, other than those in tensors(), and those in tensors().
   [[nodiscard]] const std::map<std::string, std::string>& tied_names() const { return tied_names_; }
-  /// Index into held() of `tensor`, or of one with the same memory and geometry: tied. A new one is a constant
+  /// Index into tensors() of `tensor`, or of one with the same memory and geometry: tied. A new one is a constant
   /// called `name`.
   int index_of(const at::Tensor& tensor, const std::string& name);
   /// The path under which a module was found first; null: not part of the root.
@@ -47,7 +47,7 @@ class ScriptState {
   void visit_again(const c10::ivalue::Object& module, const std::string& path);
 
   c10::intrusive_ptr<c10::ivalue::Object> root_;
-  std::vector<HeldTensor> held_;
+  std::vector<HeldTensor> tensors_;
   std::map<const c10::ivalue::Object*, std::string> paths_;
   std::map<std::string, std::string> tied_names_;
   model::ModelMode mode_;

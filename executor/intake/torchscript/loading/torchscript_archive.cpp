@@ -44,8 +44,8 @@ std::string fault_of_code(std::string_view code) {
     return "uses a class of a C++ library; only tensors and modules are allowed";
   static constexpr std::array kFiles{"torch.save",    "torch.from_file",    "torch.load",
                                      "ops.aten.save", "ops.aten.from_file", "ops.aten.load"};
-  for (const char* each : kFiles) {
-    if (uses(code, each)) return fmt::format("calls {}, which reads or writes files", each);
+  for (const char* file : kFiles) {
+    if (uses(code, file)) return fmt::format("calls {}, which reads or writes files", file);
   }
   constexpr std::string_view kOps = "ops.";
   for (std::size_t at = code.find(kOps); at != std::string_view::npos; at = code.find(kOps, at + 1)) {

@@ -36,9 +36,9 @@ std::function<void(jit::Stack&)> operation_of(jit::Node* node) {
   const auto count = static_cast<std::int64_t>(node->inputs().size());
   return [operation = node->getOperation(), counted, count](jit::Stack& stack) {
     // Its call is not const, and several threads may run this.
-    jit::Operation own = operation;
+    jit::Operation copy = operation;
     if (counted) stack.emplace_back(count);
-    own(stack);
+    copy(stack);
   };
 }
 

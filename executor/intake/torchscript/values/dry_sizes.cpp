@@ -40,15 +40,15 @@ std::optional<SizeExpression> affine(const DryRuns& runs, std::span<const std::i
 }
 
 std::optional<TensorMeta> meta_of(const DryRuns& runs, std::span<const at::Tensor> found) {
-  for (const at::Tensor& each : found) {
-    if (!each.defined() || each.layout() != c10::kStrided || each.scalar_type() != found[0].scalar_type() ||
-        each.dim() != found[0].dim()) {
+  for (const at::Tensor& tensor : found) {
+    if (!tensor.defined() || tensor.layout() != c10::kStrided || tensor.scalar_type() != found[0].scalar_type() ||
+        tensor.dim() != found[0].dim()) {
       return std::nullopt;
     }
   }
   const auto line = [&](auto&& of) {
     std::vector<std::int64_t> numbers;
-    for (const at::Tensor& each : found) numbers.push_back(of(each));
+    for (const at::Tensor& tensor : found) numbers.push_back(of(tensor));
     return affine(runs, numbers);
   };
   TensorMeta out;

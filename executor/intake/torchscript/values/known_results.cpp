@@ -20,9 +20,9 @@ using Origin = GraphValue::Origin;
 /// Whether `value` is known before anything runs: numbers, and constant tensors with an integer.
 bool is_known(const OperatorGraph& graph, const ScriptValue& value) {
   if (value.kind != Kind::Value) return is_static(value);
-  const GraphValue& held = graph.values[to_index(value.value)];
-  return held.origin == Origin::Constant && held.meta && held.meta->sizes.empty() &&
-         c10::isIntegralType(held.meta->dtype, /*includeBool=*/false);
+  const GraphValue& source = graph.values[to_index(value.value)];
+  return source.origin == Origin::Constant && source.meta && source.meta->sizes.empty() &&
+         c10::isIntegralType(source.meta->dtype, /*includeBool=*/false);
 }
 
 ScriptValue number(const DryRuns& runs, const std::string& name, std::function<void(jit::Stack&)> run,
@@ -30,21 +30,23 @@ ScriptValue number(const DryRuns& runs, const std::string& name, std::function<v
   auto made = std::make_shared<ScriptNumber>();
   made->target = name;
   std::vector<std::int64_t> whole;
-  for (const c10::IValue& each : found) {
-    if (each.isInt()) whole.push_back(each.toInt());
-    if (each.isTensor() && each.toTensor().dim() == 0 && c10::isIntegralType(each.toTensor().scalar_type(), false))
-      whole.push_back(each.toTensor().item<std::int64_t>());
+  for (const c10::IValue& result : found) {
+    if (result.isInt()) whole.push_back(result.toInt());
+    if (result.isTensor() && result.toTensor().dim() == 0 &&
+        c10::isIntegralType(result.toTensor().scalar_type(), false))
+      whole.push_back(result.toTensor().item<std::int64_t>());
   }
-  const bool all_affine = std::ranges::all_of(arguments, [](const ScriptValue& each) {
+  const bool all_affine = std::ranges::all_of(arguments, [](const ScriptValue& argument) {
     bool out = true;
-    for_each_value(each, [&](const ScriptValue& v) { out = out && (v.kind != Kind::Number || v.number->expression); });
+    for_each_value(argument,
+                   [&](const ScriptValue& v) { out = out && (v.kind != Kind::Number || v.number->expression); });
     return out;
   });
   if (keeps_affine(name) && all_affine && whole.size() == found.size()) made->expression = affine(runs, whole);
   if (made->expression && constant_value(*made->expression)) return constant_value_of(found.front());
   if (tells_of_shape(name) && !made->expression) {
     // Types, devices and numbers of axes do not depend on the batch size; others must be computed in each run.
-    const auto same = std::ranges::all_of(found, [&](const c10::IValue& each) { return each == found.front(); });
+    const auto same = std::ranges::all_of(found, [&](const c10::IValue& result) { return result == found.front(); });
     if (same) return constant_value_of(found.front());
   }
   made->call = std::move(run);
@@ -76,8 +78,8 @@ std::optional<std::vector<ScriptValue>> known_results(const OperatorGraph& graph
 
   const auto run = operation_of(node);
   const auto found = dry_run(runs, run, arguments, 1, where).front();
-  const bool fixed = !shape && std::ranges::all_of(arguments, [&](const ScriptValue& each) {
-    return is_constant(each) || each.kind == Kind::Value;
+  const bool fixed = !shape && std::ranges::all_of(arguments, [&](const ScriptValue& argument) {
+    return is_constant(argument) || argument.kind == Kind::Value;
   });
   if (fixed) return std::vector<ScriptValue>{constant_value_of(found.front())};
   if (!list) return std::vector<ScriptValue>{number(runs, name, run, arguments, found)};
@@ -86,9 +88,9 @@ std::optional<std::vector<ScriptValue>> known_results(const OperatorGraph& graph
   auto items = std::make_shared<ScriptItems>();
   items->element = node->output()->type()->expectRef<c10::ListType>().getElementType();
   for (std::size_t i = 0; i < found.front().toListRef().size(); ++i) {
-    std::vector<c10::IValue> each;
-    for (const c10::IValue& one : found) each.push_back(one.toListRef()[i]);
-    items->items.push_back(number(runs, name, {}, {}, std::move(each)));
+    std::vector<c10::IValue> sizes;
+    for (const c10::IValue& one : found) sizes.push_back(one.toListRef()[i]);
+    items->items.push_back(number(runs, name, {}, {}, std::move(sizes)));
   }
   return std::vector<ScriptValue>{{.kind = Kind::Items, .items = std::move(items)}};
 }

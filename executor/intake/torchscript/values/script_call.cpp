@@ -44,27 +44,27 @@ c10::IValue made(const ScriptArgument& argument, const Frame& frame) {
 }  // namespace
 
 NodeCall script_call(const ScriptCall& call, const std::function<int(int)>& slot) {
-  ScriptCall own = call;
-  for (ScriptArgument& argument : own.arguments) argument = placed(std::move(argument), slot);
-  for (ScriptResult& result : own.results) {
+  ScriptCall bound = call;
+  for (ScriptArgument& argument : bound.arguments) argument = placed(std::move(argument), slot);
+  for (ScriptResult& result : bound.results) {
     if (result.value >= 0) result.value = slot(result.value);
     if (!result.parts) continue;
     for (int& part : *result.parts) part = slot(part);
   }
-  return [own = std::move(own)](Frame& frame) {
+  return [bound = std::move(bound)](Frame& frame) {
     auto& stack = frame.stack;
     stack.clear();
-    for (const ScriptArgument& argument : own.arguments) stack.push_back(made(argument, frame));
-    own.run(stack);
-    for (std::size_t r = 0; r < own.results.size(); ++r) {
-      const ScriptResult& result = own.results[r];
+    for (const ScriptArgument& argument : bound.arguments) stack.push_back(made(argument, frame));
+    bound.run(stack);
+    for (std::size_t r = 0; r < bound.results.size(); ++r) {
+      const ScriptResult& result = bound.results[r];
       if (!result.parts) {
         if (result.value >= 0) frame.slots[to_index(result.value)] = std::move(stack[r]);
         continue;
       }
       const c10::List<at::Tensor> list = std::move(stack[r]).toTensorList();
       if (list.size() != result.parts->size()) {
-        throw std::runtime_error(own.place + ": gave " + std::to_string(list.size()) + " tensors, and " +
+        throw std::runtime_error(bound.place + ": gave " + std::to_string(list.size()) + " tensors, and " +
                                  std::to_string(result.parts->size()) + " when the file was read");
       }
       for (std::size_t i = 0; i < list.size(); ++i) {

@@ -26,9 +26,9 @@ std::optional<std::vector<ScriptValue>> on_items(const std::string& name, const 
   if (name == "aten::is_grad_enabled") return Results{constant_value_of(true)};
   if (arguments.empty() || arguments[0].kind != ScriptValue::Kind::Items) return std::nullopt;
   std::vector<ScriptValue>& items = arguments[0].items->items;
-  const auto list = [&](std::vector<ScriptValue> own) {
+  const auto list = [&](std::vector<ScriptValue> members) {
     auto out = std::make_shared<ScriptItems>(*arguments[0].items);
-    out->items = std::move(own);
+    out->items = std::move(members);
     return Results{{.kind = ScriptValue::Kind::Items, .items = std::move(out)}};
   };
   const auto whole = [&](std::size_t i, std::int64_t otherwise) -> std::optional<std::int64_t> {
@@ -59,9 +59,9 @@ std::optional<std::vector<ScriptValue>> on_items(const std::string& name, const 
     return Results(results, arguments[0]);
   }
   if (name == "aten::add" && arguments[1].kind == ScriptValue::Kind::Items) {
-    std::vector<ScriptValue> own = items;
-    own.insert(own.end(), arguments[1].items->items.begin(), arguments[1].items->items.end());
-    return list(std::move(own));
+    std::vector<ScriptValue> joined = items;
+    joined.insert(joined.end(), arguments[1].items->items.begin(), arguments[1].items->items.end());
+    return list(std::move(joined));
   }
   if (name == "aten::slice") {
     const auto step = whole(3, 1);

@@ -9,7 +9,7 @@ namespace {
 
 template <std::size_t N>
 bool is_one_of(const std::string& name, const std::array<const char*, N>& names) {
-  return std::ranges::any_of(names, [&](const char* each) { return name == each; });
+  return std::ranges::any_of(names, [&](const char* known) { return name == known; });
 }
 
 }  // namespace

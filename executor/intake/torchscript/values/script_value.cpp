@@ -13,9 +13,9 @@ ScriptValue constant_value_of(const c10::IValue& value) {
   items->tuple = !list;
   if (list) {
     items->element = value.toList().elementType();
-    for (const c10::IValue& each : value.toListRef()) items->items.push_back(constant_value_of(each));
+    for (const c10::IValue& item : value.toListRef()) items->items.push_back(constant_value_of(item));
   } else {
-    for (const c10::IValue& each : value.toTupleRef().elements()) items->items.push_back(constant_value_of(each));
+    for (const c10::IValue& item : value.toTupleRef().elements()) items->items.push_back(constant_value_of(item));
   }
   return {.kind = ScriptValue::Kind::Items, .items = std::move(items)};
 }
@@ -33,11 +33,11 @@ c10::IValue in_run(const ScriptValue& value, std::size_t run) {
   }
   if (value.items->tuple) {
     std::vector<c10::IValue> items;
-    for (const ScriptValue& each : value.items->items) items.push_back(in_run(each, run));
+    for (const ScriptValue& item : value.items->items) items.push_back(in_run(item, run));
     return c10::ivalue::Tuple::create(std::move(items));
   }
   c10::impl::GenericList list(value.items->element);
-  for (const ScriptValue& each : value.items->items) list.push_back(in_run(each, run));
+  for (const ScriptValue& item : value.items->items) list.push_back(in_run(item, run));
   return list;
 }
 
@@ -46,19 +46,19 @@ void for_each_value(const ScriptValue& value, const std::function<void(const Scr
     visit(value);
     return;
   }
-  for (const ScriptValue& each : value.items->items) for_each_value(each, visit);
+  for (const ScriptValue& item : value.items->items) for_each_value(item, visit);
 }
 
 bool is_constant(const ScriptValue& value) {
   bool out = true;
-  for_each_value(value, [&](const ScriptValue& each) { out = out && each.kind == ScriptValue::Kind::Constant; });
+  for_each_value(value, [&](const ScriptValue& part) { out = out && part.kind == ScriptValue::Kind::Constant; });
   return out;
 }
 
 bool is_static(const ScriptValue& value) {
   bool out = true;
-  for_each_value(value, [&](const ScriptValue& each) {
-    out = out && (each.kind == ScriptValue::Kind::Constant || each.kind == ScriptValue::Kind::Number);
+  for_each_value(value, [&](const ScriptValue& part) {
+    out = out && (part.kind == ScriptValue::Kind::Constant || part.kind == ScriptValue::Kind::Number);
   });
   return out;
 }

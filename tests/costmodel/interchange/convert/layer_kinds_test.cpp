@@ -17,12 +17,12 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
-PythonCall call(const std::string& description, const OwnKinds& own = {}) {
-  return layer_call(parse_description(description), own);
+PythonCall call(const std::string& description, const OwnKinds& classes = {}) {
+  return layer_call(parse_description(description), classes);
 }
 
-std::string refused(const std::string& description, const OwnKinds& own = {}) {
-  return testing::refused([&] { return call(description, own); });
+std::string refused(const std::string& description, const OwnKinds& classes = {}) {
+  return testing::refused([&] { return call(description, classes); });
 }
 
 const ValueForm kTensor{ValueForm::Kind::Tensor};
@@ -107,15 +107,15 @@ TEST(LayerCall, ListsTheKnownKindsAndTheOptionForAnotherOne) {
 }
 
 TEST(LayerCall, ConstructsAUsersKindFromItsArguments) {
-  const OwnKinds own{{"BatchRNN", "my.layers:BatchRNN"}};
-  const PythonCall found = call("BatchRNN(3, hidden=(4, 5))", own);
+  const OwnKinds classes{{"BatchRNN", "my.layers:BatchRNN"}};
+  const PythonCall found = call("BatchRNN(3, hidden=(4, 5))", classes);
   EXPECT_EQ(found.constructor, "my.layers.BatchRNN");
   EXPECT_THAT(found.arguments, ElementsAre("3", "hidden=(4, 5)"));
   EXPECT_EQ(found.least_inputs, 0);
   EXPECT_EQ(found.most_inputs, kAnyNumber);
   EXPECT_EQ(found.gives.kind, ValueForm::Kind::Unknown);
   // The class receives the text of a layer with submodules, and may parse it.
-  EXPECT_THAT(call("BatchRNN(  (rnn): LSTM(3, 4))", own).arguments, ElementsAre("\"BatchRNN((rnn): LSTM(3, 4))\""));
+  EXPECT_THAT(call("BatchRNN(  (rnn): LSTM(3, 4))", classes).arguments, ElementsAre("\"BatchRNN((rnn): LSTM(3, 4))\""));
 }
 
 TEST(LayerCall, PrefersAUsersKind) {

@@ -39,7 +39,7 @@ TEST(PythonString, CannotBeEndedByAnyText) {
   for (unsigned seed = 1; seed <= 300; ++seed) {
     std::mt19937 random(seed);
     std::string text;
-    for (unsigned n = random() % 20; n > 0; --n)
+    for (auto n = random() % 20; n > 0; --n)
       text += random() % 2 == 0 ? static_cast<char>(random() % 256) : "\"\\\n\r'{}"[random() % 7];
     EXPECT_EQ(python_value(python_string(text)), text) << "seed " << seed;
   }
@@ -66,7 +66,7 @@ TEST(PythonNames, AreDifferentPythonNamesForAnyIds) {
   for (unsigned seed = 1; seed <= 300; ++seed) {
     std::mt19937 random(seed);
     std::vector<std::string> ids;
-    for (unsigned n = random() % 12; n > 0; --n) {
+    for (auto n = random() % 12; n > 0; --n) {
       // Few different characters, so that many ids differ only in characters that a name cannot contain, or equal a
       // name generated for another id.
       std::string id = random() % 4 == 0 ? "node" : "";

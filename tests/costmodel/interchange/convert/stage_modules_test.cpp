@@ -38,16 +38,16 @@ Graph graph_of(const std::vector<std::string>& descriptions, const Edges& edges)
 }
 
 PythonPackage convert(const std::vector<std::string>& descriptions, const Edges& edges, const std::vector<int>& stages,
-                      const OwnKinds& own = {}) {
-  const PythonPackage package = package_of(graph_of(descriptions, edges), stages, own);
+                      const OwnKinds& classes = {}) {
+  const PythonPackage package = package_of(graph_of(descriptions, edges), stages, classes);
   (void)package_files(package);  // the stages' inputs and outputs must match
   return package;
 }
 
 std::string failure(const std::vector<std::string>& descriptions, const Edges& edges, const std::vector<int>& stages,
-                    const OwnKinds& own = {}) {
+                    const OwnKinds& classes = {}) {
   try {
-    (void)convert(descriptions, edges, stages, own);
+    (void)convert(descriptions, edges, stages, classes);
   } catch (const std::invalid_argument& e) { return e.what(); }
   return "nothing was refused";
 }

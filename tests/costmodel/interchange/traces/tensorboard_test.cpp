@@ -12,9 +12,9 @@ namespace {
 /// CRC-32C bit by bit, from its polynomial.
 std::uint32_t slow_crc(const std::string& bytes) {
   std::uint32_t crc = 0xFFFFFFFF;
-  for (const char each : bytes) {
+  for (const char character : bytes) {
     for (int bit = 0; bit < 8; ++bit) {
-      const bool one = ((crc ^ (static_cast<unsigned char>(each) >> bit)) & 1) != 0;
+      const bool one = ((crc ^ (static_cast<unsigned char>(character) >> bit)) & 1) != 0;
       crc >>= 1;
       if (one) crc ^= 0x82F63B78;
     }

@@ -51,7 +51,7 @@ TEST(CpuKernels, SayWhichVariablesLimitThem) {
   const Variable old("DNNL_MAX_CPU_ISA");
   const Variable mkl("MKL_ENABLE_INSTRUCTIONS");
   const Variable reproducible("MKL_CBWR");
-  for (const Variable* each : {&onednn, &old, &mkl, &reproducible}) each->set(nullptr);
+  for (const Variable* variable : {&onednn, &old, &mkl, &reproducible}) variable->set(nullptr);
   EXPECT_EQ(cpu_kernels().at("kernel_settings"), "");
   onednn.set("AVX2");
   EXPECT_EQ(cpu_kernels().at("kernel_settings"), "ONEDNN_MAX_CPU_ISA=AVX2");

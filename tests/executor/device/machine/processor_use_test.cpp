@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::device {
 namespace {
 
@@ -54,7 +56,7 @@ TEST(ProcessorReport, IsTheDifferenceOfTwoMoments) {
   EXPECT_EQ(report.lasted, Seconds(4));
   EXPECT_EQ(report.process_time, Seconds(2));
   EXPECT_EQ(report.machine_time, Seconds(7));
-  EXPECT_EQ(report.processors, static_cast<int>(own_processors().size()));
+  EXPECT_EQ(report.processors, to_int(own_processors().size()));
   EXPECT_EQ(processor_report({}, {}).process, report.process);
   EXPECT_EQ(processor_report({}, {}).host, report.host);
   EXPECT_FALSE(processor_report({}, {Seconds(1), Seconds(1), Seconds(1)}).machine_time);

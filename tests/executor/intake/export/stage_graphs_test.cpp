@@ -5,6 +5,7 @@
 
 #include <stdexcept>
 
+#include "costmodel/index.h"
 #include "executor/intake/pt2/size_text.h"
 #include "tests/support/graph_sketch.h"
 
@@ -26,13 +27,13 @@ void size_node(Sketch& s, const std::string& name, const std::string& tensor, co
   GraphNode& node = s.node(name, "", {tensor});
   node.number = true;
   node.target = "torch.ops.aten.sym_size.int";
-  GraphValue& value = s.graph.values[static_cast<std::size_t>(s.value(name))];
+  GraphValue& value = s.graph.values[to_index(s.value(name))];
   value.kind = GraphValue::Kind::Number;
   value.number = is;
 }
 
 void set_sizes(Sketch& s, const std::string& name, std::vector<SizeExpression> sizes) {
-  s.graph.values[static_cast<std::size_t>(s.value(name))].meta->sizes = std::move(sizes);
+  s.graph.values[to_index(s.value(name))].meta->sizes = std::move(sizes);
 }
 
 std::vector<StageGraph> cut(Sketch& s, const std::string& loss, const std::vector<std::vector<int>>& stages) {
@@ -78,11 +79,11 @@ TEST(StageGraphs, ComputeInEachStageWhatFollowsFromTheInputs) {
   s.node("b", "blocks.1", {"a", "bias"});
   const auto found = cut(s, "b", {{0}, {1}, {2}});
   EXPECT_THAT(found[0].nodes, ElementsAre(2));
-  EXPECT_THAT(found[0].held, IsEmpty());
+  EXPECT_THAT(found[0].tensors, IsEmpty());
   for (const std::size_t stage : {1U, 2U}) {
-    EXPECT_THAT(found[stage].nodes, ElementsAre(0, 1, static_cast<int>(stage) + 2)) << stage;
+    EXPECT_THAT(found[stage].nodes, ElementsAre(0, 1, to_int(stage) + 2)) << stage;
     EXPECT_THAT(found[stage].inputs, ElementsAre(s.value("mask"))) << stage;
-    EXPECT_THAT(found[stage].held, ElementsAre(s.value("steps"))) << stage;
+    EXPECT_THAT(found[stage].tensors, ElementsAre(s.value("steps"))) << stage;
     EXPECT_EQ(found[stage].received.size(), 1U) << stage;
   }
 }
@@ -158,9 +159,7 @@ TEST(StageGraphs, KeepUnreadTensorsWithTheirTiedOneOrInTheLastStage) {
   s.value("x", Origin::Input);
   for (const char* name : {"weight", "twin", "unused"}) s.value(name, Origin::Parameter);
   s.value("counter", Origin::Buffer);
-  const auto source = [&](const char* name, int tensor) {
-    s.graph.values[static_cast<std::size_t>(s.value(name))].source = tensor;
-  };
+  const auto source = [&](const char* name, int tensor) { s.graph.values[to_index(s.value(name))].source = tensor; };
   source("weight", 0);
   source("twin", 0);
   source("unused", 1);
@@ -168,8 +167,8 @@ TEST(StageGraphs, KeepUnreadTensorsWithTheirTiedOneOrInTheLastStage) {
   s.node("a", "a", {"x", "weight"});
   s.node("b", "b", {"a"});
   const auto found = cut(s, "b", {{0}, {1}});
-  EXPECT_THAT(found[0].held, ElementsAre(s.value("weight"), s.value("twin")));
-  EXPECT_THAT(found[1].held, ElementsAre(s.value("unused"), s.value("counter")));
+  EXPECT_THAT(found[0].tensors, ElementsAre(s.value("weight"), s.value("twin")));
+  EXPECT_THAT(found[1].tensors, ElementsAre(s.value("unused"), s.value("counter")));
 }
 
 TEST(StageGraphs, RefuseAStageThatReadsFromALaterOne) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <random>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::intake {
 namespace {
 
@@ -40,15 +42,15 @@ TEST(MemorySets, EqualTheComponentsOfRandomGraphs) {
     constexpr int kValues = 20;
     MemorySets sets(kValues);
     std::vector<int> component(kValues);  // by brute force: every join relabels one of the two
-    for (int v = 0; v < kValues; ++v) component[static_cast<std::size_t>(v)] = v;
+    for (int v = 0; v < kValues; ++v) component[to_index(v)] = v;
     for (int i = 0; i < 15; ++i) {
       const auto a = random() % kValues, b = random() % kValues;
-      sets.join(Aliases{{static_cast<int>(a), static_cast<int>(b)}});
+      sets.join(Aliases{{to_int(a), to_int(b)}});
       std::ranges::replace(component, int(component[a]), int(component[b]));
     }
     for (std::size_t a = 0; a < kValues; ++a) {
       for (std::size_t b = 0; b < kValues; ++b)
-        EXPECT_EQ(sets.of(static_cast<int>(a)) == sets.of(static_cast<int>(b)), component[a] == component[b]);
+        EXPECT_EQ(sets.of(to_int(a)) == sets.of(to_int(b)), component[a] == component[b]);
     }
   }
 }

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "executor/intake/pt2/pt2_archive.h"
 #include "tests/support/files/pt2_text.h"
 
@@ -44,7 +45,7 @@ void expect_argument_refused(const std::string& json, const std::string& message
 
 std::vector<std::string> names_of(const ProgramGraph& graph, const std::vector<ValueIndex>& values) {
   std::vector<std::string> out;
-  for (const ValueIndex value : values) out.push_back(graph.values.at(static_cast<std::size_t>(value.index)).name);
+  for (const ValueIndex value : values) out.push_back(graph.values.at(to_index(value.index)).name);
   return out;
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "costmodel/index.h"
 #include "executor/intake/pt2/pt2_archive.h"
 #include "tests/support/files/pt2_text.h"
 
@@ -25,11 +26,10 @@ std::vector<std::string> tensors_of(const ProgramGraph& graph, std::size_t n) {
   std::vector<std::string> out;
   for (const ProgramArgument& argument : graph.nodes[n].arguments) {
     if (const auto* const value = std::get_if<ValueIndex>(&argument.value))
-      out.push_back(graph.values[static_cast<std::size_t>(value->index)].name);
+      out.push_back(graph.values[to_index(value->index)].name);
   }
   for (const ProgramResult& result : graph.nodes[n].results) {
-    for (const ValueIndex value : result.values)
-      out.push_back(graph.values[static_cast<std::size_t>(value.index)].name);
+    for (const ValueIndex value : result.values) out.push_back(graph.values[to_index(value.index)].name);
   }
   return out;
 }

@@ -6,6 +6,8 @@
 #include <limits>
 #include <random>
 
+#include "costmodel/index.h"
+
 namespace stagecraft::intake {
 namespace {
 
@@ -41,7 +43,7 @@ TEST(ReadRanges, OfAMultipleContainTheIntegersWithinIt) {
   std::mt19937 random(kSeed);
   for (int i = 0; i < 500; ++i) {
     const auto factor = 1 + static_cast<std::int64_t>(random() % 5);
-    const auto least = static_cast<std::int64_t>(random() % 41) - 20, most = least + static_cast<int>(random() % 20);
+    const auto least = static_cast<std::int64_t>(random() % 41) - 20, most = least + to_int(random() % 20);
     std::vector<std::int64_t> within;  // by trial
     for (std::int64_t s = -40; s <= 40; ++s) {
       if (factor * s >= least && factor * s <= most) within.push_back(s);
@@ -83,7 +85,7 @@ bool implied(const std::vector<std::string>& guards, const Ranges& allowed) {
     value.name = name;
     value.tensor.emplace().sizes = std::move(sizes);
     ProgramInput& made = program.inputs.emplace_back();
-    made.value = {static_cast<int>(program.graph.values.size()) - 1};
+    made.value = {to_int(program.graph.values.size()) - 1};
     made.name = name;
   };
   input("x", {symbol("s0"), symbol("s1")});

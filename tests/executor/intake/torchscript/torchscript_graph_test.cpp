@@ -19,6 +19,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "executor/files/safetensors.h"
 #include "executor/intake/layer_sources.h"
 #include "executor/run/binding/check.h"
@@ -59,17 +60,17 @@ class Trainer {
     std::vector<std::vector<std::pair<model::ValueRef, at::Tensor>>> received(model_.layers.size());
     // A value's or parameter's gradients from several layers are added from the last layer on, like autograd, before
     // they are added to those of other microbatches.
-    std::vector<std::vector<std::pair<std::string, at::Tensor>>> own(model_.layers.size());
+    std::vector<std::vector<std::pair<std::string, at::Tensor>>> leaves(model_.layers.size());
     std::map<std::string, at::Tensor> sums;
     for (std::size_t l = 0; l < model_.layers.size(); ++l) {
       const model::LayerSpec& layer = model_.layers[l];
       std::vector<at::Tensor> arguments, parameters, buffers;
       for (const model::ValueRef& ref : layer.inputs) {
         if (ref.layer < 0) {
-          arguments.push_back(inputs.at(static_cast<std::size_t>(ref.input)));
+          arguments.push_back(inputs.at(to_index(ref.input)));
           continue;
         }
-        at::Tensor value = given[static_cast<std::size_t>(ref.layer)][static_cast<std::size_t>(ref.output)];
+        at::Tensor value = given[to_index(ref.layer)][to_index(ref.output)];
         if (cut_) {
           value = value.detach().requires_grad_(value.requires_grad());
           received[l].emplace_back(ref, value);
@@ -78,7 +79,7 @@ class Trainer {
       }
       for (const model::ParameterSpec& spec : layer.parameters) {
         at::Tensor tensor = tensors[spec.name];
-        if (cut_ && spec.trainable) own[l].emplace_back(spec.name, tensor = tensor.detach().requires_grad_());
+        if (cut_ && spec.trainable) leaves[l].emplace_back(spec.name, tensor = tensor.detach().requires_grad_());
         (spec.trainable ? parameters : buffers).push_back(tensor);
       }
       given[l] = layer.forward({.inputs = arguments,
@@ -103,11 +104,11 @@ class Trainer {
       if (!roots.empty()) torch::autograd::backward(roots, grads);
       for (const auto& [ref, value] : received[from]) {
         if (!value.grad().defined()) continue;
-        at::Tensor& grad = given_grads[static_cast<std::size_t>(ref.layer)][static_cast<std::size_t>(ref.output)];
+        at::Tensor& grad = given_grads[to_index(ref.layer)][to_index(ref.output)];
         grad = grad.defined() ? grad.add(value.grad()) : value.grad();
       }
     }
-    for (auto layer = own.rbegin(); layer != own.rend(); ++layer) {
+    for (auto layer = leaves.rbegin(); layer != leaves.rend(); ++layer) {
       for (const auto& [name, tensor] : *layer) {
         if (!tensor.grad().defined()) continue;
         at::Tensor& sum = sums[name];
@@ -147,20 +148,20 @@ Trained trained(const model::Model& model, const files::SafetensorsFile& record,
   Trained out;
   Trainer trainer(model, cut);
   const at::Tensor losses = record.read("loss");
-  at::Tensor own = at::zeros_like(losses);
+  at::Tensor computed = at::zeros_like(losses);
   for (std::int64_t step = 0; step < losses.size(0); ++step) {
     for (std::int64_t m = 0; m < losses.size(1); ++m) {
       std::vector<at::Tensor> inputs;
       for (const model::ModelInput& input : model.inputs)
         inputs.push_back(record.read(input.name).narrow(0, (step * losses.size(1) + m) * 2, 2).clone());
-      own[step][m] = trainer.microbatch(inputs, step, static_cast<int>(m));
+      computed[step][m] = trainer.microbatch(inputs, step, to_int(m));
     }
     for (const auto& [key, tensor] : trainer.tensors) {
       if (tensor.grad().defined()) out["gradient." + std::to_string(step) + "/" + key] = tensor.grad().clone();
     }
-    trainer.update(0.1, static_cast<int>(losses.size(1)));
+    trainer.update(0.1, to_int(losses.size(1)));
   }
-  out["loss"] = own;
+  out["loss"] = computed;
   std::set<std::string> constants;
   for (const model::LayerSpec& layer : model.layers) {
     for (const model::ParameterSpec& spec : layer.parameters) {

@@ -8,6 +8,7 @@
 
 #include <cmath>
 
+#include "costmodel/index.h"
 #include "executor/run/binding/bound_model.h"
 #include "tests/support/models/planned_models.h"
 
@@ -113,7 +114,7 @@ TEST(CheckText, SaysWhatDiffersByHowMuchWhereAndWhy) {
 TEST(OtherOrders, AreThoseOfReplicasTiesAndLayersOutOfOrder) {
   const PlannedModel gpt = planned_model(
       "gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}, 2);
-  const int half = static_cast<int>(gpt.model.layers.size()) / 2;
+  const int half = to_int(gpt.model.layers.size()) / 2;
   const auto reasons = [&](const Plan& plan) {
     const BoundPlan bound(plan);
     return other_orders(bind_model(bound, gpt.model));

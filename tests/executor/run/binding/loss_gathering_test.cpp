@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "costmodel/index.h"
 #include "executor/channel/channel_local.h"
 #include "tests/support/channels/recording_channel.h"
 #include "tests/support/models/scaling_model.h"
@@ -23,51 +24,51 @@ using ::testing::ThrowsMessage;
 struct Ranks {
   Ranks(const std::string& schedule, int microbatches, const std::vector<int>& replicas)
       : plan(scaling_plan(schedule, microbatches, replicas)), bound(bind_model(plan, model)) {
-    const int count = static_cast<int>(plan.ranks().size());
+    const int count = to_int(plan.ranks().size());
     channels = channel::make_local_channels(count, std::chrono::seconds(20));
     for (int rank = 0; rank < count; ++rank)
-      each.push_back(std::make_unique<LossGathering>(bound, rank, *channels[static_cast<std::size_t>(rank)]));
+      gatherings.push_back(std::make_unique<LossGathering>(bound, rank, *channels[to_index(rank)]));
   }
   model::Model model = scaling_model();
   BoundPlan plan;
   BoundModel bound;
   std::vector<std::unique_ptr<channel::Channel>> channels;
-  std::vector<std::unique_ptr<LossGathering>> each;
+  std::vector<std::unique_ptr<LossGathering>> gatherings;
 };
 
 TEST(LossGathering, BringsTheReplicasLossesTogetherByMicrobatch) {
   Ranks ranks("1f1b", 3, {1, 2});
-  ranks.each[1]->send({{0, 0.5}, {2, 2.5}});
-  ranks.each[2]->send({{1, 1.5}});
-  EXPECT_THAT(ranks.each[0]->receive(0), ElementsAre(0.5, 1.5, 2.5));
+  ranks.gatherings[1]->send({{0, 0.5}, {2, 2.5}});
+  ranks.gatherings[2]->send({{1, 1.5}});
+  EXPECT_THAT(ranks.gatherings[0]->receive(0), ElementsAre(0.5, 1.5, 2.5));
 }
 
 TEST(LossGathering, FollowsMicrobatchesThatCountOnOverTheSteps) {
   Ranks ranks("pipedream", 3, {1, 2});
   // The replicas take turns over the steps: microbatches 0, 2 and 4 belong to the first, 1, 3 and 5 to the second.
-  ranks.each[1]->send({{0, 0.5}, {2, 2.5}});
-  ranks.each[2]->send({{1, 1.5}});
-  ranks.each[1]->send({{4, 4.5}});
-  ranks.each[2]->send({{3, 3.5}, {5, 5.5}});
-  EXPECT_THAT(ranks.each[0]->receive(0), ElementsAre(0.5, 1.5, 2.5));
-  EXPECT_THAT(ranks.each[0]->receive(3), ElementsAre(3.5, 4.5, 5.5));
+  ranks.gatherings[1]->send({{0, 0.5}, {2, 2.5}});
+  ranks.gatherings[2]->send({{1, 1.5}});
+  ranks.gatherings[1]->send({{4, 4.5}});
+  ranks.gatherings[2]->send({{3, 3.5}, {5, 5.5}});
+  EXPECT_THAT(ranks.gatherings[0]->receive(0), ElementsAre(0.5, 1.5, 2.5));
+  EXPECT_THAT(ranks.gatherings[0]->receive(3), ElementsAre(3.5, 4.5, 5.5));
 }
 
 TEST(LossGathering, KeepsTheLossesOfRankZeroItself) {
   Ranks ranks("1f1b", 3, {2});
   for (const double step : {10.0, 20.0}) {
-    ranks.each[0]->send({{0, step}, {2, step + 2}});
-    ranks.each[1]->send({{1, step + 1}});
+    ranks.gatherings[0]->send({{0, step}, {2, step + 2}});
+    ranks.gatherings[1]->send({{1, step + 1}});
   }
-  EXPECT_THAT(ranks.each[0]->receive(0), ElementsAre(10, 11, 12));
-  EXPECT_THAT(ranks.each[0]->receive(0), ElementsAre(20, 21, 22));
+  EXPECT_THAT(ranks.gatherings[0]->receive(0), ElementsAre(10, 11, 12));
+  EXPECT_THAT(ranks.gatherings[0]->receive(0), ElementsAre(20, 21, 22));
 }
 
 TEST(LossGathering, NeedsNothingOfAReplicaWithoutMicrobatches) {
   Ranks ranks("1f1b", 1, {1, 2});
-  ranks.each[1]->send({{0, 0.5}});
-  ranks.each[2]->send({});
-  EXPECT_THAT(ranks.each[0]->receive(0), ElementsAre(0.5));
+  ranks.gatherings[1]->send({{0, 0.5}});
+  ranks.gatherings[2]->send({});
+  EXPECT_THAT(ranks.gatherings[0]->receive(0), ElementsAre(0.5));
 }
 
 TEST(LossGathering, StageWithoutTheLossSendsNothing) {
@@ -81,9 +82,9 @@ TEST(LossGathering, StageWithoutTheLossSendsNothing) {
 
 TEST(LossGathering, KeepsTheOrderOfManyStepsThatNobodyHasReceivedYet) {
   Ranks ranks("1f1b", 1, {1, 1});
-  for (int step = 0; step < 20; ++step) ranks.each[1]->send({{0, step}});
-  ranks.each[1]->finish();
-  for (int step = 0; step < 20; ++step) EXPECT_THAT(ranks.each[0]->receive(0), ElementsAre(step));
+  for (int step = 0; step < 20; ++step) ranks.gatherings[1]->send({{0, step}});
+  ranks.gatherings[1]->finish();
+  for (int step = 0; step < 20; ++step) EXPECT_THAT(ranks.gatherings[0]->receive(0), ElementsAre(step));
 }
 
 TEST(LossGathering, SaysWhichRankCouldNotSendItsLosses) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "costmodel/index.h"
 #include "tests/support/models/planned_models.h"
 #include "tests/support/schedule_shapes.h"
 
@@ -25,7 +26,7 @@ using ::testing::ElementsAre;
 std::vector<std::string> texts(const channel::NcclProgram& program, std::size_t rank) {
   std::vector<std::string> out;
   for (const channel::NcclCall& call : program.calls[rank]) {
-    const channel::CommunicatorPlan& on = program.communicators[static_cast<std::size_t>(call.communicator)];
+    const channel::CommunicatorPlan& on = program.communicators[to_index(call.communicator)];
     out.push_back(on.name + ": " + to_string(call));
   }
   return out;
@@ -43,7 +44,7 @@ TEST(NcclProgram, HasACommunicatorForEachDirectedEdgeAndReduction) {
   const channel::NcclProgram program = program_of(plan, mlp().model);
   EXPECT_EQ(channel::find_mismatch(program), "");
   std::vector<std::string> names;
-  for (const channel::CommunicatorPlan& each : program.communicators) names.push_back(each.name);
+  for (const channel::CommunicatorPlan& communicator : program.communicators) names.push_back(communicator.name);
   EXPECT_THAT(names, ::testing::UnorderedElementsAre(
                          "boundary 0, activations from rank 0 to rank 2", "boundary 0, gradients from rank 2 to rank 0",
                          "boundary 0, activations from rank 1 to rank 2", "boundary 0, gradients from rank 2 to rank 1",
@@ -64,15 +65,15 @@ TEST(NcclProgram, MatchesForEveryScheduleReplicaVectorAndNumberOfMicrobatches) {
       "gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}, 2);
   int programs = 0;
   for (const PlannedModel* planned : {&mlp(), &gpt}) {
-    const int layers = static_cast<int>(planned->model.layers.size());
+    const int layers = to_int(planned->model.layers.size());
     for (const ScheduleEntry& schedule : schedules()) {
       if (schedule.weights != Weights::Flushed && planned == &gpt) continue;  // it ties a parameter
       for (const std::vector<int>& replicas :
            std::vector<std::vector<int>>{{1}, {3}, {1, 1}, {2, 1}, {1, 2}, {3, 2}, {1, 1, 1}, {2, 3, 1}, {1, 2, 2}}) {
         for (const int microbatches : {1, 2, 5, 12}) {
           if (!testing::runs_one_stage_per_rank(schedule, replicas, microbatches)) continue;
-          const Plan plan = cut_plan(*planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas,
-                                     schedule.name, microbatches);
+          const Plan plan =
+              cut_plan(*planned, even_cuts(layers, to_int(replicas.size())), replicas, schedule.name, microbatches);
           const channel::NcclProgram program = program_of(plan, planned->model, 4);
           EXPECT_EQ(channel::find_mismatch(program), "") << schedule.name;
           ++programs;
@@ -98,7 +99,7 @@ TEST(NcclProgram, GroupsTheTensorsOfAMessageOnly) {
       "gnmt",
       {{"layers", "2"}, {"hidden", "8"}, {"vocabulary", "16"}, {"source_sequence", "4"}, {"target_sequence", "4"}}, 2);
   int grouped = 0;
-  for (int cut = 1; cut < static_cast<int>(gnmt.model.layers.size()); ++cut) {
+  for (int cut = 1; cut < to_int(gnmt.model.layers.size()); ++cut) {
     const Plan plan = cut_plan(gnmt, {cut}, {1, 1}, "gpipe", 2);
     const std::size_t tensors = plan.boundaries.at(0).tensors.size();
     const channel::NcclProgram program = program_of(plan, gnmt.model);

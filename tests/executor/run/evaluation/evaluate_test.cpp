@@ -106,9 +106,9 @@ TEST(Evaluate, HasNoPerplexityWithWeightsOrSmoothing) {
       evaluated([](const at::Tensor& x,
                    const at::Tensor& y) { return at::cross_entropy_loss(x, y, {}, at::Reduction::Mean, -100, 0.1); },
                 pieces);
-  for (const ModelEvaluation& each : {weighted, smooth}) {
-    EXPECT_EQ(each.correct, 3);
-    EXPECT_EQ(each.perplexity, std::nullopt);
+  for (const ModelEvaluation& evaluation : {weighted, smooth}) {
+    EXPECT_EQ(evaluation.correct, 3);
+    EXPECT_EQ(evaluation.perplexity, std::nullopt);
   }
 }
 

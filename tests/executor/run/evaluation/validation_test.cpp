@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "costmodel/format/files/files.h"
+#include "costmodel/index.h"
 #include "executor/checkpoint/checkpoint.h"
 #include "executor/run/evaluation/evaluate.h"
 #include "executor/run/run.h"
@@ -100,7 +101,7 @@ class ValidationOfTransformer : public ValidationTest {
 };
 
 TEST_F(ValidationOfTransformer, ChangesNothingAndFindsWhatEvaluateFindsUnderEverySchedule) {
-  const int half = static_cast<int>(planned_.model.layers.size()) / 2;
+  const int half = to_int(planned_.model.layers.size()) / 2;
   for (const auto& [schedule, replicas] :
        std::vector<std::pair<std::string, std::vector<int>>>{{"gpipe", {1, 1}},
                                                              {"1f1b", {1, 1}},
@@ -132,7 +133,7 @@ TEST_F(ValidationOfTransformer, ChangesNothingAndFindsWhatEvaluateFindsUnderEver
 }
 
 TEST_F(ValidationOfResnet, LeavesMovingStatisticsAsTheyAre) {
-  const Plan plan = cut_plan(planned_, {static_cast<int>(planned_.model.layers.size()) / 2}, {2, 1}, "1f1b", 4);
+  const Plan plan = cut_plan(planned_, {to_int(planned_.model.layers.size()) / 2}, {2, 1}, "1f1b", 4);
   const RunResult plain = train(plan, "plain", 0, false);
   const RunResult validated = train(plan, "validated", 1, true);
   EXPECT_EQ(validated.measurement.losses, plain.measurement.losses);
@@ -146,8 +147,8 @@ TEST_F(ValidationOfResnet, LeavesMovingStatisticsAsTheyAre) {
 
 TEST_F(ValidationOfTransformer, RunsTheForwardsOfStagesThatShareARank) {
   Partition partition;
-  const int inputs = static_cast<int>(planned_.model.inputs.size());
-  const int layers = static_cast<int>(planned_.graph.layers.size()) - inputs;
+  const int inputs = to_int(planned_.model.inputs.size());
+  const int layers = to_int(planned_.graph.layers.size()) - inputs;
   for (int i = 0; i < inputs; ++i) partition.stage_of_layer.push_back(-1);
   for (int i = 0; i < layers; ++i) partition.stage_of_layer.push_back(4 * i / layers);
   partition.replicas = {1, 1, 1, 1};

@@ -6,6 +6,7 @@
 #include <limits>
 #include <thread>
 
+#include "costmodel/index.h"
 #include "executor/channel/channel_local.h"
 #include "tests/support/channels/recording_channel.h"
 #include "tests/support/models/scaling_model.h"
@@ -148,7 +149,7 @@ TEST(AsynchronousWorker, ReplicasApplyTheMeanOfTheirRound) {
   std::vector<std::jthread> ranks;
   for (int rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank] {
-      AsynchronousWorker worker(bound, rank, *channels[static_cast<std::size_t>(rank)], data, settings(1, 0.25));
+      AsynchronousWorker worker(bound, rank, *channels[to_index(rank)], data, settings(1, 0.25));
       worker.replay([](std::int64_t) {});
       // Gradients are b and a for x = 1. First update: a = 2 - 3/4, b = 3 - 2/4. Second: a = 1.25 - 2.5/4,
       // b = 2.5 - 1.25/4.

@@ -169,7 +169,7 @@ TEST(ResidentStage, WarmsUpWithoutATrace) {
     ResidentStage stage = bound.stage(number);
     std::vector<stage::Parameter>& parameters = stage.program->parameters();
     std::vector<at::Tensor> before;
-    for (const stage::Parameter& each : parameters) before.push_back(each.value.detach().clone());
+    for (const stage::Parameter& parameter : parameters) before.push_back(parameter.value.detach().clone());
     std::vector<at::Tensor> data;
     if (number == 0) data.push_back(at::full({1, 1}, 5));
     warm_up(stage, bound.bound, {.name = "adam"}, {}, data);

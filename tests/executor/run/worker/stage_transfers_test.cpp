@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "costmodel/index.h"
 #include "executor/channel/channel_local.h"
 #include "tests/support/channels/forwarding_channel.h"
 
@@ -91,7 +92,7 @@ TEST(StageTransfers, ReachTheReplicaThatRunsTheMicrobatch) {
   for (int m = 0; m < 4; ++m) from.send({ActionKind::SendActivation, 0, m, 1}, kSlots, made(m));
   for (int m = 0; m < 4; ++m) {
     const int rank = 1 + m % 3;
-    StageTransfers to(plan, rank, *all[static_cast<std::size_t>(rank)], 4);
+    StageTransfers to(plan, rank, *all[to_index(rank)], 4);
     to.post({ActionKind::ReceiveActivation, 1, m, 0});
     std::vector<at::Tensor> got;
     to.take(0, false, m, got);

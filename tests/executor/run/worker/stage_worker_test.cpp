@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 #include "executor/channel/channel_local.h"
 #include "tests/support/channels/recording_channel.h"
 #include "tests/support/models/scaling_model.h"
@@ -39,8 +40,8 @@ class NotingWorker : public StageWorker {
       : StageWorker(bound, rank, channel, data, options, 1) {}
 
   void compute(std::int64_t step) {
-    for (std::size_t i = 0; i < actions_.size(); ++i) perform(i, step);
-    losses_.end_step(step);
+    for (std::size_t i = 0; i < actions().size(); ++i) perform(i, step);
+    losses().end_step(step);
   }
 
   std::vector<std::string> notes;
@@ -51,7 +52,10 @@ class NotingWorker : public StageWorker {
   }
   void before_forward(ResidentStage&, const Action& action) override { note("before forward", action); }
   void after_forward(ResidentStage&, const Action& action) override { note("after forward", action); }
-  void before_backward(ResidentStage&, const Action& action) override { note("before backward", action); }
+  double before_backward(ResidentStage&, const Action& action) override {
+    note("before backward", action);
+    return 1;
+  }
   void after_backward(ResidentStage&, const Action& action, bool last) override {
     note(last ? "after last part" : "after first part", action);
   }
@@ -66,8 +70,8 @@ struct Half {
       : model(std::move(made)),
         plan(scaling_plan(schedule, microbatches, {1, 1})),
         bound(bind_model(plan, model)),
-        channel(*channels[static_cast<std::size_t>(rank)]),
-        other(*channels[static_cast<std::size_t>(1 - rank)]),
+        channel(*channels[to_index(rank)]),
+        other(*channels[to_index(1 - rank)]),
         worker(bound, rank, channel, data, options) {}
 
   void send(double value) { (void)other.send(crossing(value), channel.rank(), tag(true)); }

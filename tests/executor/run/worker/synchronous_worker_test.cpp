@@ -8,6 +8,7 @@
 #include <limits>
 #include <thread>
 
+#include "costmodel/index.h"
 #include "executor/channel/channel_local.h"
 #include "tests/support/channels/forwarding_channel.h"
 #include "tests/support/channels/recording_channel.h"
@@ -48,12 +49,12 @@ struct Alone {
   }
   [[nodiscard]] std::vector<double> values() const {
     std::vector<double> out;
-    for (const stage::Parameter& each : worker.parameters()) out.push_back(each.value.item<double>());
+    for (const stage::Parameter& parameter : worker.parameters()) out.push_back(parameter.value.item<double>());
     return out;
   }
   [[nodiscard]] std::vector<double> gradients() const {
     std::vector<double> out;
-    for (const stage::Parameter& each : worker.parameters()) out.push_back(each.value.grad().item<double>());
+    for (const stage::Parameter& parameter : worker.parameters()) out.push_back(parameter.value.grad().item<double>());
     return out;
   }
 
@@ -212,7 +213,7 @@ TEST(SynchronousWorker, EvaluationChangesNothing) {
   alone.step(0);
   EXPECT_THAT(alone.values(), ElementsAre(2, 3));
   EXPECT_EQ(count_of(alone.worker), 0);
-  for (const stage::Parameter& each : alone.worker.parameters()) EXPECT_FALSE(each.value.grad().defined());
+  for (const stage::Parameter& parameter : alone.worker.parameters()) EXPECT_FALSE(parameter.value.grad().defined());
   EXPECT_THAT(alone.worker.take_losses(0), ElementsAre(std::pair(0, 6), std::pair(1, 12)));
 }
 
@@ -263,13 +264,13 @@ void on_slow_channels(const Plan& plan, const model::Model& model, double clip_n
   const BoundPlan bound_plan(plan);
   const BoundModel bound = bind_model(bound_plan, model);
   const CountedData data;
-  const int ranks = static_cast<int>(bound_plan.ranks().size());
+  const int ranks = to_int(bound_plan.ranks().size());
   const auto channels = channel::make_local_channels(ranks, std::chrono::seconds(20));
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       double time = 0;
-      SlowChannel slow(*channels[static_cast<std::size_t>(rank)], time);
+      SlowChannel slow(*channels[to_index(rank)], time);
       WorkerOptions options = rate(0.5);
       options.optimizer.clip_norm = clip_norm;
       options.now = [&time] { return time; };
@@ -324,7 +325,7 @@ void on_replicas(int replicas, int microbatches, const WorkerOptions& options, c
   std::vector<std::jthread> ranks;
   for (int rank = 0; rank < replicas; ++rank) {
     ranks.emplace_back([&, rank] {
-      SynchronousWorker worker(bound, rank, *channels[static_cast<std::size_t>(rank)], data, options);
+      SynchronousWorker worker(bound, rank, *channels[to_index(rank)], data, options);
       body(rank, worker);
     });
   }

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "costmodel/index.h"
 #include "executor/checkpoint/checkpoint.h"
 #include "executor/run/run.h"
 #include "tests/support/models/planned_models.h"
@@ -108,10 +109,10 @@ TEST(Overflows, FindsInfinitiesAndNaNsAndChangesNothing) {
 TEST(RunInLowPrecision, EqualsASingleProcessBitForBitForEveryReplicaVector) {
   for (const at::ScalarType compute : {at::kBFloat16, at::kHalf}) {
     const PlannedModel planned = mlp_in(compute);
-    const int layers = static_cast<int>(planned.model.layers.size());
+    const int layers = to_int(planned.model.layers.size());
     for (const std::vector<int>& replicas :
          std::vector<std::vector<int>>{{1}, {3}, {1, 1}, {2, 1}, {1, 2}, {3, 2}, {1, 1, 1}, {2, 3, 1}}) {
-      const Plan plan = cut_plan(planned, even_cuts(layers, static_cast<int>(replicas.size())), replicas, "1f1b", 5);
+      const Plan plan = cut_plan(planned, even_cuts(layers, to_int(replicas.size())), replicas, "1f1b", 5);
       EXPECT_EQ(plan.dtype, compute == at::kHalf ? "float16" : "bfloat16");
       const run::RunResult result = run(planned, plan, checked(3));
       expect_bit_equal(result, plan.dtype);
@@ -122,7 +123,7 @@ TEST(RunInLowPrecision, EqualsASingleProcessBitForBitForEveryReplicaVector) {
 
 TEST(RunInLowPrecision, SkipsStepsThatOverflowOnEveryRankAndContinues) {
   const PlannedModel planned = mlp_in(at::kHalf);
-  const int layers = static_cast<int>(planned.model.layers.size());
+  const int layers = to_int(planned.model.layers.size());
   for (const double clip : {0.0, 0.05}) {
     const Plan plan = cut_plan(planned, even_cuts(layers, 3), {2, 1, 2}, "1f1b", 4);
     run::RunOptions options = checked(30);
@@ -153,7 +154,7 @@ TEST(RunInLowPrecision, SkipsStepsThatOverflowOnEveryRankAndContinues) {
     expect_bit_equal(result, "after overflows");
     EXPECT_GT(result.skipped_steps, 10);
     EXPECT_LT(result.skipped_steps, 60);
-    EXPECT_EQ(result.loss_scale->scale, std::ldexp(0x1p60, -static_cast<int>(result.skipped_steps)));
+    EXPECT_EQ(result.loss_scale->scale, std::ldexp(0x1p60, -to_int(result.skipped_steps)));
   }
 }
 

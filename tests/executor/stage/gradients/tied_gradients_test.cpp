@@ -6,6 +6,7 @@
 
 #include <thread>
 
+#include "costmodel/index.h"
 #include "executor/channel/channel_local.h"
 #include "executor/channel/control_tags.h"
 #include "tests/support/channels/recording_channel.h"
@@ -76,12 +77,11 @@ TEST(TiedGradients, TakeABackwardInTwoPartsForOne) {
   OneStage stage;
   std::vector<SplitBackward> rests(2);
   for (int m : {0, 1}) {
-    (void)stage.program.backward_of_inputs(stage.program.forward({}, {crossing(m + 1)}, 0, m), {},
-                                           rests[static_cast<std::size_t>(m)]);
+    (void)stage.program.backward_of_inputs(stage.program.forward({}, {crossing(m + 1)}, 0, m), {}, rests[to_index(m)]);
     stage.tied.add_copies(0, m, false);
   }
   for (int m : {0, 1}) {
-    rests[static_cast<std::size_t>(m)].of_weights();
+    rests[to_index(m)].of_weights();
     stage.tied.add_copies(0, m, true);
   }
   stage.tied.reduce();

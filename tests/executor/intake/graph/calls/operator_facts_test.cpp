@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::intake {
 namespace {
@@ -25,7 +26,7 @@ NodeFacts facts(const std::string& name, const std::string& overload, const std:
   const c10::OperatorHandle op =
       c10::Dispatcher::singleton().findSchemaOrThrow(("aten::" + name).c_str(), overload.c_str());
   std::vector<std::vector<int>> results;
-  for (std::size_t r = 0; r < op.schema().returns().size(); ++r) results.push_back({100 + static_cast<int>(r)});
+  for (std::size_t r = 0; r < op.schema().returns().size(); ++r) results.push_back({100 + to_int(r)});
   return operator_facts(op.schema(), &op, arguments, results, "m.pt2: node \"n\"");
 }
 

@@ -5,6 +5,7 @@
 
 #include <stdexcept>
 
+#include "costmodel/index.h"
 #include "tests/support/graph_sketch.h"
 
 namespace stagecraft::intake {
@@ -333,7 +334,7 @@ TEST(LayerGroups, NonTensorsStayInside) {
   Sketch s;
   s.value("x", Origin::Input);
   s.node("list", "a", {"x"});
-  s.graph.values[static_cast<std::size_t>(s.value("list"))].kind = GraphValue::Kind::Other;
+  s.graph.values[to_index(s.value("list"))].kind = GraphValue::Kind::Other;
   s.node("b", "b", {"list"});
   s.node("c", "c", {"b"});
   const Grouping found = s.groups("c");

@@ -26,7 +26,7 @@ NodeCall made(const std::string& target, const std::vector<ArgumentValue>& opera
   graph.values.insert(graph.values.begin(), ProgramValue{"result", Kind::Float, {}, {}});
   ProgramNode node;
   node.target = target;
-  for (const ArgumentValue& each : operands) node.arguments.push_back({"", each});
+  for (const ArgumentValue& operand : operands) node.arguments.push_back({"", operand});
   node.results = {{{{0}}, false}};
   return number_call(graph, node, "m.pt2: node \"n\"", [](int value) { return value; });
 }

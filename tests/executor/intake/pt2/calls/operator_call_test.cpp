@@ -11,6 +11,7 @@
 #include <map>
 
 #include "costmodel/errors.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::intake {
 namespace {
@@ -39,7 +40,7 @@ struct OneNode {
     made.kind = kind;
     graph.values.push_back(made);
     frame.slots.push_back(std::move(value));
-    return {static_cast<int>(graph.values.size()) - 1};
+    return {to_int(graph.values.size()) - 1};
   }
   ValueIndex tensor(const at::Tensor& value = {}) { return add(Kind::Tensor, value); }
   OneNode& with(const std::string& name, ArgumentValue value) {
@@ -52,7 +53,7 @@ struct OneNode {
   }
   c10::IValue run() {
     make_call(graph, node, "m.pt2: node \"node\"", [](int value) { return value; })(frame);
-    return frame.slots[static_cast<std::size_t>(node.results[0].values[0].index)];
+    return frame.slots[to_index(node.results[0].values[0].index)];
   }
   NodeFacts facts() { return facts_of(graph, node, "m.pt2: node \"node\""); }
   std::string error() {
@@ -149,10 +150,6 @@ TEST(OperatorCall, RefusesWhatTheSchemaDoesNotTake) {
             "m.pt2: node \"node\": found 0 results, the operator returns 1");
   OneNode real(op("flatten.using_ints"));
   EXPECT_THAT(real.gives().with("self", real.tensor()).with("start_dim", 1.5).error(), HasSubstr("expected int"));
-  EXPECT_THAT(OneNode("torch.ops.higher_order.autograd_function_apply").error(),
-              HasSubstr(": is a custom torch.autograd.Function, whose backward is Python; write it with"));
-  EXPECT_THAT(OneNode("torch.ops.higher_order.while_loop").error(),
-              HasSubstr("unknown higher-order operator \"while_loop\", known are cond, wrap_with_autocast"));
 }
 
 TEST(NodeFacts, TellWritesAndSharedMemory) {
@@ -234,29 +231,6 @@ TEST(NumberCall, DividesAsPythonDoes) {
 TEST(NumberCall, ListsWhatItKnows) {
   EXPECT_THAT(OneNode("_operator.matmul").gives(Kind::Int).error(),
               HasSubstr("unknown operation on numbers \"_operator.matmul\", known are _operator.add, "));
-}
-
-/// A block under no_grad that doubles one operand and writes into the other.
-TEST(HigherOrder, RunsItsGraphWithoutGradients) {
-  auto inner = std::make_shared<ProgramGraph>();
-  for (const char* name : {"a", "b", "twice", "written"}) inner->values.emplace_back().name = name;
-  inner->inputs = {{0}, {1}};
-  inner->nodes.push_back({"twice", op("mul.Tensor"), {{"self", ValueIndex{0}}, {"other", 2.0}}, {{{{2}}, false}}, {}});
-  inner->nodes.push_back(
-      {"written", op("add_.Tensor"), {{"self", ValueIndex{1}}, {"other", ValueIndex{2}}}, {{{{3}}, false}}, {}});
-  inner->outputs = {ValueIndex{2}};
-  OneNode n("torch.ops.higher_order.wrap_with_set_grad_enabled");
-  at::Tensor a = at::ones({2}).requires_grad_(true);
-  const ValueIndex first = n.tensor(a), second = n.tensor(at::zeros({2}));
-  n.with("", false).with("", std::shared_ptr<const ProgramGraph>(inner)).with("", first).with("", second).gives();
-  EXPECT_THAT(n.facts().writes, ElementsAre(1));
-  // The result does not depend on the value that the block writes to.
-  EXPECT_THAT(n.facts().only_writes, ElementsAre(1));
-  EXPECT_FALSE(n.facts().random);
-  const at::Tensor out = n.run().toTensor();
-  EXPECT_FALSE(out.requires_grad());
-  EXPECT_TRUE(out.equal(at::full({2}, 2.0F)));
-  EXPECT_TRUE(n.frame.slots[1].toTensor().equal(at::full({2}, 2.0F)));
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ std::optional<std::vector<ScriptValue>> call(const std::string& name, const std:
 std::vector<std::int64_t> numbers(const ScriptValue& value) {
   EXPECT_EQ(value.kind, Kind::Items);
   std::vector<std::int64_t> out;
-  for (const ScriptValue& each : value.items->items) out.push_back(each.constant.toInt());
+  for (const ScriptValue& item : value.items->items) out.push_back(item.constant.toInt());
   return out;
 }
 

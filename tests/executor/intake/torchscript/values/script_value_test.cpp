@@ -78,7 +78,7 @@ TEST(ScriptValue, StaticIsWhatHoldsNoValueOfTheGraph) {
 TEST(ScriptValue, VisitsWhatListsHoldInOrder) {
   std::vector<Kind> seen;
   for_each_value(list({batch(), list({value()}), constant_value_of(true)}),
-                 [&](const ScriptValue& each) { seen.push_back(each.kind); });
+                 [&](const ScriptValue& part) { seen.push_back(part.kind); });
   EXPECT_THAT(seen, ElementsAre(Kind::Number, Kind::Value, Kind::Constant));
 }
 

@@ -10,7 +10,7 @@
 
 #include "costmodel/units.h"
 
-namespace stagecraft::interchange {
+namespace stagecraft::format {
 
 /// A document of Chrome trace events, for ui.perfetto.dev and chrome://tracing: processes, each with tracks, on which
 /// slices lie. Times are written in microseconds with three decimals; those given in nanoseconds stay exact.
@@ -73,4 +73,4 @@ class TraceEvents {
   std::string text_;
 };
 
-}  // namespace stagecraft::interchange
+}  // namespace stagecraft::format

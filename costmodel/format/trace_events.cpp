@@ -1,10 +1,8 @@
-#include "costmodel/interchange/traces/trace_events.h"
+#include "costmodel/format/trace_events.h"
 
 #include "costmodel/format/json_string.h"
 
-namespace stagecraft::interchange {
-
-using format::json_string;
+namespace stagecraft::format {
 
 TraceEvents::TraceEvents(const std::string& title, std::string_view unit) {
   put(R"({{"displayTimeUnit":"{}","otherData":{{"title":{}}},"traceEvents":[)", unit, json_string(title));
@@ -36,4 +34,4 @@ std::string TraceEvents::take() {
   return std::move(text_) + "]}\n";
 }
 
-}  // namespace stagecraft::interchange
+}  // namespace stagecraft::format

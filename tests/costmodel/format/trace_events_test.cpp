@@ -1,11 +1,11 @@
-#include "costmodel/interchange/traces/trace_events.h"
+#include "costmodel/format/trace_events.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-namespace stagecraft::interchange {
+namespace stagecraft::format {
 namespace {
 
 using ::testing::HasSubstr;
@@ -42,4 +42,4 @@ TEST(TraceEvents, MayBeNone) {
 }
 
 }  // namespace
-}  // namespace stagecraft::interchange
+}  // namespace stagecraft::format

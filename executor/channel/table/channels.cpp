@@ -1,4 +1,4 @@
-#include "executor/channel/channels.h"
+#include "executor/channel/table/channels.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,14 +7,12 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "executor/channel/channel_gloo.h"
+#include "executor/channel/channel_local.h"
+#include "executor/channel/nccl/channel_nccl.h"
+#include "executor/channel/ucx/channel_ucx.h"
 
 namespace stagecraft::channel {
-
-// The table. Each channel's file provides its entry.
-ChannelKind local_channel();
-ChannelKind ucx_channel();
-ChannelKind gloo_channel();
-ChannelKind nccl_channel();
 
 const std::vector<ChannelKind>& channels() {
   static const std::vector<ChannelKind> table{local_channel(), ucx_channel(), gloo_channel(), nccl_channel()};

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "executor/channel/channel.h"
+#include "executor/channel/channel_kind.h"
 #include "executor/channel/nccl_program.h"
 #include "executor/meeting/launch_info.h"
 
@@ -36,5 +37,8 @@ struct NcclOptions {
 /// on a separate host, connected by the loopback interface. For testing: transfers go through the host. Call before the
 /// first communicator of the process is created.
 void share_gpu(int rank);
+
+/// The entry of the table of channels.
+[[nodiscard]] ChannelKind nccl_channel();
 
 }  // namespace stagecraft::channel

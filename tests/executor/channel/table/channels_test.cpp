@@ -1,11 +1,14 @@
-#include "executor/channel/channels.h"
+#include "executor/channel/table/channels.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "costmodel/format/files/files.h"
+#include "costmodel/links/channel_traits.h"
 #include "costmodel/project/project.h"
 #include "tests/support/places.h"
 
@@ -34,9 +37,18 @@ TEST(Channels, ConnectEitherThreadsOrProcesses) {
   }
 }
 
-// Project files and stagecraft.train add --spawn for all others.
+// stagecraft.train adds --spawn for all others.
 TEST(Channels, ConnectThreadsOnlyIfLocal) {
   for (const ChannelKind& kind : channels()) EXPECT_EQ(kind.make_threads != nullptr, kind.name == "local") << kind.name;
+}
+
+TEST(Channels, AreThoseOfTheCostModel) {
+  std::vector<std::string> known;
+  for (const ChannelTraits& traits : channel_traits()) {
+    known.push_back(traits.name);
+    EXPECT_EQ(traits.connects_threads, channel_by_name(traits.name).make_threads != nullptr) << traits.name;
+  }
+  EXPECT_EQ(known, channel_names());
 }
 
 TEST(Channels, AreNamedInHelpWithWhatTheyConnect) {
