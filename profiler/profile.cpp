@@ -37,8 +37,6 @@
 namespace stagecraft::profiler {
 namespace {
 
-/// Steps of a series without a tracer.
-constexpr int kStepsInARow = 10;
 /// Share of an iteration that the host takes to enqueue it, above which a tracer makes the iteration longer.
 constexpr double kHostShare = 0.5;
 /// Series of steps without a tracer.

@@ -10,8 +10,6 @@
 namespace stagecraft::profiler {
 namespace {
 
-/// Steps in a row on a device: the first starts with nothing launched ahead and does not count.
-constexpr int kStepsInARow = 10;
 /// Loads for each series of steps.
 constexpr int kLoadsInARow = 3;
 /// Of so many rows of samples, the last one also watches a backward that creates the gradients.

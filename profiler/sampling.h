@@ -14,6 +14,9 @@
 
 namespace stagecraft::profiler {
 
+/// Steps in a row on a device: the first starts with nothing launched ahead and does not count.
+inline constexpr int kStepsInARow = 10;
+
 /// How to sample steps.
 struct Sampling {
   WatchClock clock = WatchClock::Host;
@@ -21,8 +24,8 @@ struct Sampling {
   StoppingRule rule;       ///< when there are enough samples
 };
 
-/// Measures unwatched and watched steps in turn until the rule is satisfied: one of each under a host clock, else ten
-/// of each in a row, of which the first does not count. Before each turn, while `watch` is paused, it reads `yardstick`
+/// Measures unwatched and watched steps in turn until the rule is satisfied: one of each under a host clock, else
+/// kStepsInARow of each. Before each turn, while `watch` is paused, it reads `yardstick`
 /// if that is due, and loads the next batch, which stays in `fed`. Under a host clock, every second turn ends with a
 /// watched step that creates the gradients. `layers` are those of the model's graph, without its inputs: an update of
 /// all parameters is divided among them. `progress` is called with the number of unwatched steps and the relative error

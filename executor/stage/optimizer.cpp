@@ -157,14 +157,20 @@ void step_adamax(const OptimizerOptions& o, const ListedStep& on) {
   at::_foreach_addcdiv_(values, kept[0], kept[1], moves);
 }
 
+/// Adds the gradients to the first and the second moment; returns the roots of the second.
+Tensors move_moments(const OptimizerOptions& o, const ListedStep& on) {
+  const double beta2 = beta2_of(o);
+  at::_foreach_lerp_(on.kept[0], on.slopes, 1 - o.beta1);
+  at::_foreach_mul_(on.kept[1], beta2);
+  at::_foreach_addcmul_(on.kept[1], on.slopes, on.slopes, 1 - beta2);
+  return at::_foreach_sqrt(on.kept[1]);
+}
+
 void step_nadam(const OptimizerOptions& o, const ListedStep& on) {
   auto& [values, slopes, steps, products, kept, rate] = on;
   const double epsilon = epsilon_of(o);
   const double beta2 = beta2_of(o);
-  at::_foreach_lerp_(kept[0], slopes, 1 - o.beta1);
-  at::_foreach_mul_(kept[1], beta2);
-  at::_foreach_addcmul_(kept[1], slopes, slopes, 1 - beta2);
-  Tensors roots = at::_foreach_sqrt(kept[1]);
+  Tensors roots = move_moments(o, on);
   const auto momentum = [&](double t) { return o.beta1 * (1 - 0.5 * std::pow(0.96, t * o.momentum_decay)); };
   at::_foreach_mul_(products, for_each_step(steps, momentum));
   at::_foreach_div_(roots, for_each_step(steps, [&](double t) { return std::sqrt(1 - std::pow(beta2, t)); }));
@@ -185,10 +191,7 @@ void step_radam(const OptimizerOptions& o, const ListedStep& on) {
   auto& [values, slopes, steps, products, kept, rate] = on;
   const double epsilon = epsilon_of(o);
   const double beta2 = beta2_of(o);
-  at::_foreach_lerp_(kept[0], slopes, 1 - o.beta1);
-  at::_foreach_mul_(kept[1], beta2);
-  at::_foreach_addcmul_(kept[1], slopes, slopes, 1 - beta2);
-  Tensors roots = at::_foreach_sqrt(kept[1]);
+  Tensors roots = move_moments(o, on);
   const double most = 2 / (1 - beta2) - 1;  // length of the average, in the limit
   // The rectification; 0 while the average is too short for one.
   const auto rectified = [&](double t) {
