@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -45,14 +46,41 @@ double processor_s() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-/// Operations per round, chosen so that a round takes a few milliseconds.
+/// Operations per round, so that a round takes some milliseconds.
 int repetitions(std::int64_t bytes) {
-  return static_cast<int>(std::clamp<std::int64_t>((std::int64_t{16} << 20) / (bytes + 4096), 2, 400));
+  return static_cast<int>(std::clamp<std::int64_t>((std::int64_t{64} << 20) / (bytes + 4096), 2, 400));
 }
 
 struct Timed {
   double seconds = 0;    ///< median of the rounds
   double processor = 0;  ///< likewise, of this process
+};
+
+/// While it exists, the calling thread runs on the `index`-th of the processors that it may use; on all of them if
+/// there are fewer than `count`. Otherwise Linux often leaves two ranks on one processor for a whole round: waking each
+/// other, they are hardly ever runnable at the same time. A run keeps its ranks apart, because they also compute.
+class OnProcessor {
+ public:
+  OnProcessor(int index, int count) {
+    if (sched_getaffinity(0, sizeof before_, &before_) != 0 || CPU_COUNT(&before_) < count) return;
+    std::size_t cpu = 0;
+    for (int left = index; left > 0 || !CPU_ISSET(cpu, &before_); ++cpu) {
+      if (CPU_ISSET(cpu, &before_)) --left;
+    }
+    cpu_set_t only;
+    CPU_ZERO(&only);
+    CPU_SET(cpu, &only);
+    pinned_ = sched_setaffinity(0, sizeof only, &only) == 0;
+  }
+  ~OnProcessor() {
+    if (pinned_) sched_setaffinity(0, sizeof before_, &before_);
+  }
+  OnProcessor(const OnProcessor&) = delete;
+  OnProcessor& operator=(const OnProcessor&) = delete;
+
+ private:
+  cpu_set_t before_{};
+  bool pinned_ = false;
 };
 
 using Operation = std::function<void(channel::Channel&)>;
@@ -91,6 +119,8 @@ std::string measure(int rank, int ranks, std::uint16_t port) {
   channels.push_back(channel::make_gloo_channel(launch, kDeadline));
   channels.push_back(channel::make_ucx_channel(launch, kDeadline));
   channels.push_back(channel::make_ucx_channel(launch, kDeadline, nullptr, "tcp"));
+  // Only this thread: those that the channels started run where they want.
+  const OnProcessor pinned(rank, ranks);
   std::string rows;
   const auto print = [&](const std::string& what, std::int64_t bytes, const std::vector<Timed>& times) {
     if (rank != 0) return;
