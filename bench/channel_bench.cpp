@@ -6,7 +6,6 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <sched.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,14 +15,18 @@
 #include <ctime>
 #include <fstream>
 #include <functional>
+#include <iterator>
+#include <set>
 #include <thread>
 #include <vector>
 
+#include "costmodel/index.h"
 #include "costmodel/timeline.h"
 #include "executor/channel/channel_checks.h"
 #include "executor/channel/channel_gloo.h"
 #include "executor/channel/ucx/channel_ucx.h"
 #include "executor/device/machine/processor.h"
+#include "executor/device/machine/processor_use.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 
@@ -36,16 +39,6 @@ constexpr std::chrono::milliseconds kDeadline{60000};
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-/// Processor seconds of this process.
-double processor_s() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
 /// Operations per round, so that a round takes some milliseconds.
 int repetitions(std::int64_t bytes) {
   return static_cast<int>(std::clamp<std::int64_t>((std::int64_t{64} << 20) / (bytes + 4096), 2, 400));
@@ -56,32 +49,13 @@ struct Timed {
   double processor = 0;  ///< likewise, of this process
 };
 
-/// While it exists, the calling thread runs on the `index`-th of the processors that it may use; on all of them if
-/// there are fewer than `count`. Otherwise Linux often leaves two ranks on one processor for a whole round: waking each
-/// other, they are hardly ever runnable at the same time. A run keeps its ranks apart, because they also compute.
-class OnProcessor {
- public:
-  OnProcessor(int index, int count) {
-    if (sched_getaffinity(0, sizeof before_, &before_) != 0 || CPU_COUNT(&before_) < count) return;
-    std::size_t cpu = 0;
-    for (int left = index; left > 0 || !CPU_ISSET(cpu, &before_); ++cpu) {
-      if (CPU_ISSET(cpu, &before_)) --left;
-    }
-    cpu_set_t only;
-    CPU_ZERO(&only);
-    CPU_SET(cpu, &only);
-    pinned_ = sched_setaffinity(0, sizeof only, &only) == 0;
-  }
-  ~OnProcessor() {
-    if (pinned_) sched_setaffinity(0, sizeof before_, &before_);
-  }
-  OnProcessor(const OnProcessor&) = delete;
-  OnProcessor& operator=(const OnProcessor&) = delete;
-
- private:
-  cpu_set_t before_{};
-  bool pinned_ = false;
-};
+/// Lets the calling thread run on these processors only.
+void run_on(const std::set<int>& processors) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int processor : processors) CPU_SET(to_index(processor), &set);
+  (void)sched_setaffinity(0, sizeof set, &set);
+}
 
 using Operation = std::function<void(channel::Channel&)>;
 
@@ -92,9 +66,9 @@ std::vector<Timed> in_turn(const std::vector<std::unique_ptr<channel::Channel>>&
   for (int round = -1; round < kRounds; ++round) {
     for (std::size_t i = 0; i < channels.size(); ++i) {
       channels[i]->barrier();
-      const double begin = now_s(), cpu = processor_s();
+      const double begin = now_s(), cpu = device::process_time().value;
       for (int k = 0; k < count; ++k) operation(*channels[i]);
-      const double end = now_s(), cpu_end = processor_s();
+      const double end = now_s(), cpu_end = device::process_time().value;
       channels[i]->barrier();  // a rank that leaves for another channel does not help the others on this one
       if (round < 0) continue;
       seconds[i].push_back((end - begin) / count);
@@ -119,8 +93,11 @@ std::string measure(int rank, int ranks, std::uint16_t port) {
   channels.push_back(channel::make_gloo_channel(launch, kDeadline));
   channels.push_back(channel::make_ucx_channel(launch, kDeadline));
   channels.push_back(channel::make_ucx_channel(launch, kDeadline, nullptr, "tcp"));
-  // Only this thread: those that the channels started run where they want.
-  const OnProcessor pinned(rank, ranks);
+  // Otherwise Linux often leaves two ranks on one processor for a whole round: waking each other, they are hardly ever
+  // runnable at the same time. A run keeps its ranks apart, because they also compute. Threads of the channels run
+  // anywhere.
+  const std::set<int> processors = device::own_processors();
+  if (to_int(processors.size()) >= ranks) run_on({*std::next(processors.begin(), rank)});
   std::string rows;
   const auto print = [&](const std::string& what, std::int64_t bytes, const std::vector<Timed>& times) {
     if (rank != 0) return;
@@ -163,6 +140,7 @@ std::string measure(int rank, int ranks, std::uint16_t port) {
   const auto barrier = [](channel::Channel& channel) { channel.barrier(); };
   print("barrier", 0, in_turn(channels, 200, barrier));
   for (const auto& channel : channels) channel->barrier();
+  run_on(processors);
   return rows;
 }
 

@@ -25,11 +25,11 @@ struct Sampling {
 };
 
 /// Measures unwatched and watched steps in turn until the rule is satisfied: one of each under a host clock, else
-/// kStepsInARow of each. Before each turn, while `watch` is paused, it reads `yardstick`
-/// if that is due, and loads the next batch, which stays in `fed`. Under a host clock, every second turn ends with a
-/// watched step that creates the gradients. `layers` are those of the model's graph, without its inputs: an update of
-/// all parameters is divided among them. `progress` is called with the number of unwatched steps and the relative error
-/// of their median. Throws DeviceError if the first watched steps were not recorded.
+/// kStepsInARow of each. Before each turn, while `watch` is paused, it reads `yardstick` if that is due, and loads the
+/// next batch, which stays in `fed`. Under a host clock, every second turn ends with a watched step that creates the
+/// gradients. `layers` are those of the model's graph, without its inputs: an update of all parameters is divided among
+/// them. `progress` is called with the number of unwatched steps and the relative error of their median. Throws
+/// DeviceError if the first watched steps were not recorded.
 [[nodiscard]] SampledSteps sample_steps(FedSubject& fed, Watch& watch, std::span<const Layer> layers,
                                         const Sampling& sampling, device::YardstickMeter& yardstick,
                                         const std::function<void(std::size_t, double)>& progress);

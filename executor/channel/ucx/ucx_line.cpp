@@ -2,11 +2,11 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 
 #include "costmodel/index.h"
+#include "executor/device/machine/processor_use.h"
 #include "executor/meeting/peer_error.h"
 #include "executor/meeting/wire.h"
 
@@ -16,16 +16,12 @@ namespace {
 /// How often a wait asks whether another rank has aborted.
 constexpr auto kAskElsewhere = std::chrono::milliseconds(100);
 
-/// Processors on which this process may run.
-int allowed_processors() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 }  // namespace
 
 UcxLine::UcxLine(Setup setup, std::shared_ptr<UcxWorker> worker)
-    : setup_(std::move(setup)), processors_(allowed_processors()), worker_(std::move(worker)) {}
+    : setup_(std::move(setup)),
+      processors_(std::max(1, to_int(device::own_processors().size()))),
+      worker_(std::move(worker)) {}
 
 UcxTransfer UcxLine::send(const at::Tensor& tensor, int to, int tag, UcxKind kind, std::uint64_t count) {
   UcxTransfer out = worker_->send(to, ucx_tag(rank(), tag, kind, count), tensor.const_data_ptr(),
