@@ -47,8 +47,8 @@ struct CalibrateOptions {
 /// their peak memory, by robust_factors: a mechanism that the runs hardly constrain stays near 1 (host time near 20
 /// us). Runs of the same plan are held out together to compute error_after and the interval, whose half-width is
 /// assumed to be at least 15 % if there are fewer than 5 plans. Throws std::invalid_argument if there are no runs or
-/// two levels have the same name. If a run's plan does not fit the graph or topology, cannot be simulated, or has a
-/// different number of ranks from its measurement, the error names the run.
+/// two levels have the same name. If a run's plan does not fit the graph or topology, cannot be simulated, or has
+/// other ranks than the run's measurement, the error names the run.
 [[nodiscard]] Calibration calibrate(const Graph& graph, const Topology& topology,
                                     const std::vector<CalibrationRun>& runs, const CalibrateOptions& options = {});
 
