@@ -67,6 +67,7 @@ void HostSharing::number_threads() {
     if (threads[h] <= input_.host_processors) continue;
     hosts_[h].queues.emplace(input_.host_processors, threads[h]);
     hosts_[h].sharers.reserve(to_index(threads[h]));
+    hosts_[h].until_balance = input_.balance_after;
   }
 }
 
@@ -131,22 +132,25 @@ void HostSharing::set_rates(SharedHost& host) {
   host.newcomers = 0;
 }
 
-/// The timer runs while a processor is idle and threads wait for another.
+/// The timer runs while a processor is idle and threads wait for another. Interrupted, it keeps what is left.
 void HostSharing::watch_balance(int id) {
   SharedHost& host = hosts_[to_index(id)];
   if (host.queues->is_uneven() == (host.timer >= 0)) return;
   if (host.timer >= 0) {
+    host.until_balance = std::max(Seconds(0), host.until_balance - (flows_.now() - flows_[host.timer].started));
     flows_.cancel(host.timer);
     host.timer = -1;
   } else {
-    host.timer = flows_.start({.kind = Task::Kind::Balance, .owner = id}, input_.balance_after);
+    host.timer = flows_.start({.kind = Task::Kind::Balance, .owner = id}, host.until_balance);
   }
 }
 
-void HostSharing::balance(int host) {
-  hosts_[to_index(host)].timer = -1;
-  hosts_[to_index(host)].queues->balance();
-  mark_changed(host);
+void HostSharing::balance(int id) {
+  SharedHost& host = hosts_[to_index(id)];
+  host.timer = -1;
+  host.until_balance = input_.balance_after;
+  host.queues->balance();
+  mark_changed(id);
 }
 
 /// Factor on the time of each of `computing` computations of a host, without that of sharing its processors.
@@ -159,9 +163,11 @@ double HostSharing::memory_slowdown(int computing) const {
   return input_.host_processors > 0 ? factor : factor * computing / known;
 }
 
-void HostSharing::append_state(std::vector<std::int64_t>& out) const {
+void HostSharing::append_state(std::vector<std::int64_t>& counts, std::vector<Seconds>& times) const {
   for (const SharedHost& host : hosts_) {
-    if (host.queues) host.queues->append_state(out);
+    if (!host.queues) continue;
+    host.queues->append_state(counts);
+    times.push_back(host.until_balance);
   }
 }
 

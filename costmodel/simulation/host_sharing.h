@@ -40,11 +40,11 @@ class HostSharing {
   void share() {
     if (!changed_.empty()) share_changed();
   }
-  /// A Balance flow, owned by `host`, has ended.
-  void balance(int host);
+  /// A Balance flow, owned by host `id`, has ended.
+  void balance(int id);
 
-  /// All that decides what comes next; equal in equal states.
-  void append_state(std::vector<std::int64_t>& out) const;
+  /// All that decides what comes next, besides the flows; equal in equal states.
+  void append_state(std::vector<std::int64_t>& counts, std::vector<Seconds>& times) const;
 
  private:
   struct Sharer {
@@ -58,6 +58,7 @@ class HostSharing {
     int computing = 0;
     std::optional<RunQueues> queues = {};  // unless there is a processor for each thread, or their number is unknown
     int timer = -1;                        // the Balance flow; -1: none
+    Seconds until_balance = {};            // of the timer, as of its last start or stop
     double compute_rate = 1;               // of memory, as of the last `share`
     std::size_t newcomers = 0;             // the last of `sharers`, since then
     bool is_changed = false;               // since rates were set

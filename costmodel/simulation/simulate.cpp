@@ -439,7 +439,7 @@ class Simulation {
     out.microbatch = snapshot_microbatch_;
     for (int rank = 0; rank < ranks(); ++rank) append_rank(rank, out);
     for (const Lane& lane : lanes_.all()) append_lane(lane, out);
-    hosts_.append_state(out.counts);
+    hosts_.append_state(out.counts, out.times);
     for (int group = 0; group < reduces_.count(); ++group)
       out.counts.push_back(static_cast<std::int64_t>(reduces_.waiting(group)));
     flows_.visit_in_order([&](const Flow& flow, Seconds end) {

@@ -160,6 +160,48 @@ TEST(HostSharing, TheTimerStopsIfNoThreadWaitsAnyMore) {
   EXPECT_EQ(run.flows.next(), -1);
 }
 
+TEST(HostSharing, AnInterruptedTimerKeepsWhatIsLeft) {
+  SimulationInput input = ranks_of_one_host(3, 2);
+  input.balance_after = Seconds(0.25);
+  SharedHosts run(input);
+  const auto next = [&](int expected, int rank) {
+    ASSERT_EQ(run.flows.next(), expected);
+    run.hosts.give(rank, expected);
+    run.hosts.share();
+  };
+  const auto expect_move_at = [&](double seconds) {
+    const int timer = run.flows.next();
+    ASSERT_EQ(run.flows[timer].task.kind, Task::Kind::Balance);
+    EXPECT_EQ(run.flows.now(), Seconds(seconds));
+    run.hosts.balance(run.flows[timer].task.owner);
+    run.hosts.share();
+  };
+  const int first = run.compute(0, 4);  // shares the first processor with the third
+  const int second = run.compute(1, 1);
+  const int third = run.compute(2, 4);
+  run.hosts.share();
+  next(second, 1);
+  // The second processor is idle from 1 to 1.125 s, and again from 2.125 s: the third thread moves at 2.25 s.
+  run.flows.start({.kind = Task::Kind::Latency}, Seconds(0.125));
+  run.flows.next();
+  const int again = run.compute(1, 1);
+  run.hosts.share();
+  std::vector<std::int64_t> counts;
+  std::vector<Seconds> times;
+  run.hosts.append_state(counts, times);
+  EXPECT_EQ(times, std::vector<Seconds>{Seconds(0.125)});
+  next(again, 1);
+  expect_move_at(2.25);
+  EXPECT_EQ(run.rate(first), 1);
+  EXPECT_EQ(run.rate(third), 1);
+  // The first has 4 - 0.5 - 0.625 s left and ends at 5.125 s. The next move takes the whole time again.
+  run.compute(1, 4);
+  EXPECT_EQ(run.rate(third), 0.5);
+  next(first, 0);
+  expect_move_at(5.375);
+  EXPECT_EQ(run.rate(third), 1);
+}
+
 TEST(HostSharing, LeavesFlowsAloneWhereEachThreadHasAProcessor) {
   SharedHosts run(ranks_of_one_host(2, 4));
   const int first = run.compute(0);
@@ -168,9 +210,11 @@ TEST(HostSharing, LeavesFlowsAloneWhereEachThreadHasAProcessor) {
   run.compute(1);
   EXPECT_EQ(run.rate(first), 1);
   EXPECT_EQ(run.flows[first].event, event);
-  std::vector<std::int64_t> state;
-  run.hosts.append_state(state);
-  EXPECT_TRUE(state.empty());
+  std::vector<std::int64_t> counts;
+  std::vector<Seconds> times;
+  run.hosts.append_state(counts, times);
+  EXPECT_TRUE(counts.empty());
+  EXPECT_TRUE(times.empty());
 }
 
 }  // namespace
