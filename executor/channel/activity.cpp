@@ -14,6 +14,7 @@ std::string purpose(int tag) {
       return " about losses";
     case kLengthTag:
     case kResultTag:
+    case kNextResultTag:
       return " about results";
     case kNormTag:
       return " about gradient norms";

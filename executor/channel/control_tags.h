@@ -10,19 +10,20 @@
 
 namespace stagecraft::channel {
 
-inline constexpr int kLossTag = Channel::kControlTag + 1;        ///< microbatch losses, to rank 0
-inline constexpr int kLengthTag = Channel::kControlTag + 2;      ///< of a rank's result
-inline constexpr int kResultTag = Channel::kControlTag + 3;      ///< a rank's result, to rank 0
-inline constexpr int kNormTag = Channel::kControlTag + 4;        ///< gradient norms
-inline constexpr int kOverflowTag = Channel::kControlTag + 5;    ///< whether a gradient of any rank overflows
-inline constexpr int kStatisticsTag = Channel::kControlTag + 6;  ///< batch norm's statistics, among a stage's replicas
-inline constexpr int kValidationTag = Channel::kControlTag + 7;  ///< results on validation data, to rank 0
-inline constexpr int kStopTag = Channel::kControlTag + 8;        ///< whether any rank is asked to stop
-inline constexpr int kReportTag = Channel::kControlTag + 9;      ///< what was written for a checkpoint, to rank 0
-inline constexpr int kFirstStepTag = Channel::kControlTag + 10;  ///< which checkpoint a run resumes, from rank 0
-inline constexpr int kProofTag = Channel::kControlTag + 11;      ///< proof that a peer knows the run's secret
-inline constexpr int kTimesTag = Channel::kControlTag + 12;      ///< processor times, to rank 0
-inline constexpr int kTiesTag = Channel::kControlTag + 16;       ///< and up: tied parameters
+inline constexpr int kLossTag = Channel::kControlTag + 1;         ///< microbatch losses, to rank 0
+inline constexpr int kLengthTag = Channel::kControlTag + 2;       ///< of a rank's result
+inline constexpr int kResultTag = Channel::kControlTag + 3;       ///< a rank's result, to rank 0
+inline constexpr int kNormTag = Channel::kControlTag + 4;         ///< gradient norms
+inline constexpr int kOverflowTag = Channel::kControlTag + 5;     ///< whether a gradient of any rank overflows
+inline constexpr int kStatisticsTag = Channel::kControlTag + 6;   ///< batch norm's statistics, among a stage's replicas
+inline constexpr int kValidationTag = Channel::kControlTag + 7;   ///< results on validation data, to rank 0
+inline constexpr int kStopTag = Channel::kControlTag + 8;         ///< whether any rank is asked to stop
+inline constexpr int kReportTag = Channel::kControlTag + 9;       ///< what was written for a checkpoint, to rank 0
+inline constexpr int kFirstStepTag = Channel::kControlTag + 10;   ///< which checkpoint a run resumes, from rank 0
+inline constexpr int kProofTag = Channel::kControlTag + 11;       ///< proof that a peer knows the run's secret
+inline constexpr int kTimesTag = Channel::kControlTag + 12;       ///< processor times, to rank 0
+inline constexpr int kNextResultTag = Channel::kControlTag + 13;  ///< steps until the next results, from rank 0
+inline constexpr int kTiesTag = Channel::kControlTag + 16;        ///< and up: tied parameters
 inline constexpr int kBucketsTag = kTiesTag + (1 << 14);  ///< and up: all-reduces among a stage's replicas, by bucket
 inline constexpr int kMostBuckets = 1 << 14;
 inline constexpr int kBarrierTag = Channel::kMostTags - 1;

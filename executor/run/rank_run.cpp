@@ -140,6 +140,7 @@ void RankRun::train(SynchronousWorker& worker) {
   const std::int64_t lag = this->lag();
   for (std::int64_t step = first_step_; step < steps_; ++step) {
     const device::ScopedRange range(step_range, step);
+    if (options_.device.is_cpu()) reports_->expect_until(step);
     worker.compute(step);
     if (comparison_->active()) {
       memory_.stop();

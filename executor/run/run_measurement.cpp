@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// A save may take 1/this of the time.
+/// A save, and a gathering, may take 1/this of the time.
 constexpr int kSaveShare = 200;
 constexpr std::size_t kMostWords = 1024;  // length of the name of a check's worst tensor
 
@@ -225,13 +225,58 @@ void RunMeasurement::move(bool all, Check& check) {
   if (!times_.empty()) sent_ = times_.size() - 1;
 }
 
+void RunMeasurement::take_answer() {
+  if (!answer_) return;
+  const at::Tensor arrived = answer_->wait();
+  answer_.reset();
+  const std::int64_t steps = *arrived.const_data_ptr<std::int64_t>();
+  if (steps < 1) throw meeting::PeerError("rank 0 wants results after " + std::to_string(steps) + " steps");
+  next_move_ = moved_ + steps;
+}
+
+void RunMeasurement::answer(std::int64_t steps) {
+  finish_answers();
+  for (int other = 1; other < channel_.ranks(); ++other) {
+    at::Tensor answer = at::empty({1}, at::kLong);
+    *answer.data_ptr<std::int64_t>() = steps;
+    answers_.push_back(channel_.send(answer, other, channel::kNextResultTag));
+  }
+}
+
+void RunMeasurement::finish_answers() {
+  for (const auto& answer : answers_) answer->wait();
+  answers_.clear();
+}
+
+std::int64_t RunMeasurement::steps_until_next(std::int64_t done, Clock::time_point begin) const {
+  const std::int64_t least = std::max<std::int64_t>(1, done / 8);
+  if (save_every_.count() == 0) return least;
+  using Time = std::chrono::duration<double>;
+  Time pause = save_every_;
+  // The first gathering waits for ranks whose first step took longer, so it says little.
+  if (moved_ > 0) pause = std::max<Time>(pause, kSaveShare * (Clock::now() - begin));
+  const Time step = std::max<Time>(begin - moved_at_, std::chrono::nanoseconds(1)) / static_cast<double>(done - moved_);
+  constexpr double kMost = 1e9;
+  return std::max(least, static_cast<std::int64_t>(std::min(kMost, pause / step)));
+}
+
 void RunMeasurement::after_step(std::int64_t step) {
+  take_answer();
   const std::int64_t done = step + 1 - first_step_;
   if (!save_ || done < next_move_) return;
-  next_move_ = done + std::max<std::int64_t>(1, done / 8);
+  const Clock::time_point begin = Clock::now();
   Check none;
   move(false, none);
-  if (rank_ == 0) save_if_due();
+  if (rank_ == 0) {
+    const std::int64_t steps = steps_until_next(done, begin);
+    next_move_ = done + steps;
+    answer(steps);
+    save_if_due();
+  } else {
+    answer_ = channel_.receive({{1}, at::kLong}, 0, channel::kNextResultTag);
+  }
+  moved_ = done;
+  moved_at_ = Clock::now();
 }
 
 void RunMeasurement::save_if_due() {
@@ -249,7 +294,9 @@ Measurement RunMeasurement::finish(std::int64_t steps, RankMemory memory, Check&
   if (const auto wrong = order_.end(synchronous ? to_int(steps) : steps > 0 ? 1 : 0))
     throw meeting::PeerError("the run did not follow its plan: " + *wrong);
   memory_.push_back(std::move(memory));
+  take_answer();
   move(true, check);
+  finish_answers();
   if (rank_ == 0) return whole();
   Measurement out = of_rank(true);
   out.timeline.memory = memory_;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,8 @@ using SaveMeasurement = std::function<void(const Measurement&)>;
 class RunMeasurement {
  public:
   /// `actions` is the rank's list as it runs it. All ranks pass a `save`, or none. Rank 0's is called at most once per
-  /// `save_every` and rarely enough to take negligible time; with 0, whenever there is something new. `bound` and
-  /// `channel` must outlive it.
+  /// `save_every` and rarely enough to take negligible time; with 0, after each gathering. `bound` and `channel` must
+  /// outlive it.
   RunMeasurement(const BoundPlan& bound, const std::vector<Action>& actions, int rank, channel::Channel& channel,
                  std::int64_t first_step, SaveMeasurement save,
                  std::chrono::milliseconds save_every = std::chrono::seconds(2));
@@ -37,9 +38,10 @@ class RunMeasurement {
   /// Takes the time from `begin` to `end` out of the timeline: no rank worked on a step. In order.
   void pause(Seconds begin, Seconds end) { pauses_.push_back({begin, end}); }
 
-  /// Call on all ranks after each step of a synchronous schedule: moves the measurements to rank 0 after steps 1 to 8,
-  /// then whenever the run has become an eighth longer. Rank 0 saves from time to time, so that little is lost if the
-  /// run dies.
+  /// Call on all ranks after each step of a synchronous schedule: gathers the measurements on rank 0 from time to time,
+  /// which saves them, so that little is lost if the run dies. A gathering makes ranks wait for each other, so the
+  /// first one comes after the first step, and rank 0 puts the next one off until it takes at most 1/200 of the time
+  /// since, the run is an eighth longer, and `save_every` has passed.
   void after_step(std::int64_t step);
   /// Rank 0 saves what it has, if the last save is long enough ago.
   void save_if_due();
@@ -57,6 +59,12 @@ class RunMeasurement {
   void send(const Measurement& part, const Check& check);
   void receive(Check& check);
   void move(bool all, Check& check);
+  /// On rank 0: tells the others after how many steps the next gathering is. `take_answer`: on the others.
+  void answer(std::int64_t steps);
+  void finish_answers();
+  void take_answer();
+  /// Steps until the next gathering; this one, after `done` steps, began at `begin`.
+  [[nodiscard]] std::int64_t steps_until_next(std::int64_t done, std::chrono::steady_clock::time_point begin) const;
   [[nodiscard]] std::int64_t most_bytes() const;
   /// `time` less all pauses before it.
   [[nodiscard]] Seconds worked(Seconds time) const;
@@ -81,6 +89,10 @@ class RunMeasurement {
   std::vector<std::vector<Span>> others_;  ///< on rank 0: kept spans by rank
   std::vector<RankMemory> memory_;         ///< on rank 0, at the end
   std::int64_t next_move_ = 1;             ///< number of steps after which all ranks send what they have
+  std::int64_t moved_ = 0;                 ///< number of steps at the last gathering, or none
+  std::chrono::steady_clock::time_point moved_at_ = std::chrono::steady_clock::now();  ///< the end of that gathering
+  std::vector<std::unique_ptr<channel::Sending>> answers_;  ///< on rank 0: steps until the next gathering
+  std::unique_ptr<channel::Receiving> answer_;              ///< on the others
   std::chrono::steady_clock::time_point next_save_{};
 };
 

@@ -29,6 +29,7 @@ StepReports::StepReports(const Reported& subject, LossReport report, int rank, c
       first_step_(first_step),
       last_step_(last_step),
       sent_(first_step),
+      expected_(first_step),
       reported_(first_step),
       progress_(progress) {}
 
@@ -41,15 +42,23 @@ void StepReports::send_until(std::int64_t end) {
   while (sent_ < end) send(of_.worker.take_losses(sent_));
 }
 
+int StepReports::first_microbatch(std::int64_t step) const {
+  return of_.bound.plan.asynchronous() ? to_int(step - first_step_) * of_.bound.plan.plan().microbatches : 0;
+}
+
+void StepReports::expect_until(std::int64_t end) {
+  for (; rank_ == 0 && expected_ < end; ++expected_) losses_.expect(first_microbatch(expected_));
+}
+
 void StepReports::report_until(std::int64_t end) {
+  expect_until(end);
   for (; rank_ == 0 && reported_ < end; ++reported_) report(reported_);
 }
 
 void StepReports::report(std::int64_t step) {
-  const Plan& plan = of_.bound.plan.plan();
   std::vector<double> losses;
   try {
-    losses = losses_.receive(of_.bound.plan.asynchronous() ? to_int(step - first_step_) * plan.microbatches : 0);
+    losses = losses_.receive(first_microbatch(step));
   } catch (const meeting::PeerError& e) {
     throw e.within(fmt::format("rank 0, gathering the losses of step {}: ", step + 1));
   }

@@ -54,6 +54,8 @@ class StepReports {
   void send(const stage::MicrobatchLosses& losses);
   /// Takes those of the steps before `end` from the worker and sends them.
   void send_until(std::int64_t end);
+  /// On rank 0: the losses of the steps before `end` will be sent, and may arrive from now on.
+  void expect_until(std::int64_t end);
   /// On rank 0: reports the steps before `end`, whose losses are in flight.
   void report_until(std::int64_t end);
   /// On rank 0: the result of a validation after `done` steps in all, to be reported with the last of them.
@@ -65,6 +67,7 @@ class StepReports {
   [[nodiscard]] std::optional<Evaluation> evaluation() const { return report_.evaluation(); }
 
  private:
+  [[nodiscard]] int first_microbatch(std::int64_t step) const;
   void report(std::int64_t step);
 
   Reported of_;
@@ -72,7 +75,7 @@ class StepReports {
   int rank_;
   LossGathering losses_;
   std::int64_t first_step_, last_step_;
-  std::int64_t sent_, reported_;  // numbers of steps with losses sent, and reported
+  std::int64_t sent_, expected_, reported_;  // numbers of steps with losses sent, expected, and reported
   const std::function<void(const Progress&)>& progress_;
   std::map<std::int64_t, format::ModelEvaluation> validations_;  // on rank 0, by the steps done before
 };

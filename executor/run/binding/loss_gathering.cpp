@@ -39,24 +39,36 @@ void LossGathering::send(const stage::MicrobatchLosses& losses) {
   }
 }
 
-std::vector<double> LossGathering::receive(int first) {
-  const int microbatches = plan_.plan().microbatches;
-  std::vector<double> losses(to_index(microbatches));
+void LossGathering::expect(int first) {
+  std::vector<Expected>& step = expected_.emplace_back();
   for (const int source : sources_) {
-    const std::vector<int> computed = plan_.microbatches_of(stage_, source, microbatches, first);
+    std::vector<int> computed = plan_.microbatches_of(stage_, source, plan_.plan().microbatches, first);
     if (computed.empty()) continue;
+    std::unique_ptr<channel::Receiving> arrival;
+    if (source != 0) {
+      const channel::TensorSpec spec{{static_cast<std::int64_t>(computed.size())}, at::kDouble};
+      arrival = channel_.receive(spec, source, channel::kLossTag);
+    }
+    step.push_back({std::move(computed), std::move(arrival)});
+  }
+}
+
+std::vector<double> LossGathering::receive(int first) {
+  if (expected_.empty()) expect(first);
+  std::vector<double> losses(to_index(plan_.plan().microbatches));
+  for (const Expected& expected : expected_.front()) {
+    const std::vector<int>& computed = expected.microbatches;
     std::vector<double> values;
-    if (source == 0) {
+    if (!expected.arrival) {
       values = own_.front();
       own_.erase(own_.begin());
     } else {
-      const at::Tensor arrived =
-          channel_.receive({{static_cast<std::int64_t>(computed.size())}, at::kDouble}, source, channel::kLossTag)
-              ->wait();
+      const at::Tensor arrived = expected.arrival->wait();
       values.assign(arrived.const_data_ptr<double>(), arrived.const_data_ptr<double>() + computed.size());
     }
     for (std::size_t i = 0; i < computed.size(); ++i) losses[to_index(computed[i] - first)] = values[i];
   }
+  expected_.pop_front();
   return losses;
 }
 

@@ -1,5 +1,6 @@
 #include "executor/run/run_measurement.h"
 
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +11,7 @@
 
 #include "costmodel/index.h"
 #include "executor/channel/channel_local.h"
+#include "executor/channel/control_tags.h"
 #include "executor/run/run.h"
 #include "tests/support/chains.h"
 #include "tests/support/models/planned_models.h"
@@ -51,15 +53,15 @@ std::vector<Span> spans_of(int rank, int step) {
 
 /// Runs `steps` steps on two ranks; returns what rank 0 saved during the run, then its final measurement. `pauses`: by
 /// the step before them.
-std::vector<Measurement> run(int steps, int first_step = 0,
-                             const std::map<int, std::pair<double, double>>& pauses = {}) {
+std::vector<Measurement> run(int steps, int first_step = 0, const std::map<int, std::pair<double, double>>& pauses = {},
+                             milliseconds save_every = milliseconds(0)) {
   const BoundPlan plan = two_replicas();
   const auto channels = channel::make_local_channels(2, milliseconds(20000));
   std::vector<Measurement> out;
   const auto rank = [&](int number) {
     RunMeasurement measurement(
         plan, actions_of(number), number, *channels[to_index(number)], first_step,
-        [&](const Measurement& sofar) { out.push_back(sofar); }, milliseconds(0));
+        [&](const Measurement& sofar) { out.push_back(sofar); }, save_every);
     for (int step = first_step; step < first_step + steps; ++step) {
       measurement.add(spans_of(number, step));
       if (number == 0) measurement.add_loss(step);
@@ -137,6 +139,25 @@ TEST(RunMeasurement, SavesDuringTheRun) {
     EXPECT_EQ(of_rank_1 * 2, static_cast<std::int64_t>(sofar.timeline.spans.size()));
   }
   EXPECT_GT(saved[saved.size() - 2].losses.size(), 85U);
+}
+
+TEST(RunMeasurement, GathersRarelySoThatRanksDoNotWaitForEachOther) {
+  const std::vector<Measurement> saved = run(300, 0, {}, std::chrono::hours(24));
+  ASSERT_EQ(saved.size(), 2U);
+  EXPECT_EQ(saved.front().losses.size(), 1U);
+  EXPECT_EQ(saved.back().timeline.steps.size(), 300U);
+}
+
+TEST(RunMeasurement, RefusesAnImpossibleAnswerOfRankZero) {
+  const BoundPlan plan = two_replicas();
+  const auto channels = channel::make_local_channels(2, milliseconds(20000));
+  RunMeasurement measurement(plan, actions_of(1), 1, *channels[1], 0, [](const Measurement&) {}, milliseconds(0));
+  const at::Tensor answer = at::zeros({1}, at::kLong);
+  (void)channels[0]->send(answer, 1, channel::kNextResultTag);
+  measurement.add(spans_of(1, 0));
+  measurement.after_step(0);
+  EXPECT_THAT([&] { measurement.after_step(1); },
+              ThrowsMessage<meeting::PeerError>("rank 0 wants results after 0 steps"));
 }
 
 TEST(RunMeasurement, RefusesSpansInAnotherOrderThanTheListSays) {

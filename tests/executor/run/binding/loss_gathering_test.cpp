@@ -87,6 +87,24 @@ TEST(LossGathering, KeepsTheOrderOfManyStepsThatNobodyHasReceivedYet) {
   for (int step = 0; step < 20; ++step) EXPECT_THAT(ranks.gatherings[0]->receive(0), ElementsAre(step));
 }
 
+TEST(LossGathering, PostsReceivesWhenStepsAreExpected) {
+  Ranks ranks("1f1b", 3, {1, 2});
+  RecordingChannel channel(*ranks.channels[0]);
+  LossGathering gathering(ranks.bound, 0, channel);
+  gathering.expect(0);
+  gathering.expect(0);
+  EXPECT_EQ(channel.notes.size(), 4U);  // two replicas, two steps
+  for (const double step : {10.0, 20.0, 30.0}) {
+    ranks.gatherings[1]->send({{0, step}, {2, step + 2}});
+    ranks.gatherings[2]->send({{1, step + 1}});
+  }
+  EXPECT_THAT(gathering.receive(0), ElementsAre(10, 11, 12));
+  EXPECT_THAT(gathering.receive(0), ElementsAre(20, 21, 22));
+  EXPECT_EQ(channel.notes.size(), 4U);
+  // Not expected before.
+  EXPECT_THAT(gathering.receive(0), ElementsAre(30, 31, 32));
+}
+
 TEST(LossGathering, SaysWhichRankCouldNotSendItsLosses) {
   struct Broken : ForwardingChannel {
     using ForwardingChannel::ForwardingChannel;
