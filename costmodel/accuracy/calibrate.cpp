@@ -15,6 +15,7 @@
 #include "costmodel/index.h"
 #include "costmodel/prediction/device_types.h"
 #include "costmodel/prediction/layer_times.h"
+#include "costmodel/prediction/steady_step.h"
 #include "costmodel/text/units_text.h"
 
 namespace stagecraft {
@@ -86,13 +87,13 @@ std::optional<FitRow> compute_row(const Comparison& comparison, std::size_t mech
 
 /// Sets the parts of the run's step such that their sum is the prediction at `factors` and near them.
 void set_parts(Evidence& run, const Graph& graph, const Topology& topology, const std::vector<double>& factors) {
-  const double start = predicted(graph, topology, run.plan, of_factors(factors, topology)).iteration.value;
+  const double start = steady_step(predicted(graph, topology, run.plan, of_factors(factors, topology))).value;
   run.step.fixed = start;
   run.step.parts.clear();
   for (std::size_t k = 0; k < factors.size(); ++k) {
     std::vector<double> moved = factors;
     moved[k] *= kStep;
-    const double time = predicted(graph, topology, run.plan, of_factors(moved, topology)).iteration.value;
+    const double time = steady_step(predicted(graph, topology, run.plan, of_factors(moved, topology))).value;
     const double part = std::clamp((time - start) / (kStep - 1), 0.0, run.step.fixed);
     run.step.fixed -= part;
     run.step.parts.push_back(part / factors[k]);
@@ -106,7 +107,7 @@ Evidence evidence(const Graph& graph, const Topology& topology, const Calibratio
   plain.host = Seconds(0);
   const Prediction base = predicted(graph, topology, out.plan, plain);
   const Comparison comparison = compare(base, run.measurement, skip);
-  out.plain = base.iteration.value;
+  out.plain = steady_step(base).value;
   out.step.measured = comparison.step.measured.value;
   out.compute = compute_row(comparison, ones.size());
   const Bytes peak = largest_peak(comparison.memory, &Compared<Bytes>::predicted);

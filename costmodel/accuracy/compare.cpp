@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "costmodel/index.h"
+#include "costmodel/prediction/steady_step.h"
 #include "costmodel/text/units_text.h"
 
 namespace stagecraft {
@@ -148,13 +149,14 @@ Comparison compare(const Prediction& prediction, const Measurement& measurement,
     if (auto* known = std::get_if<Drift>(&drift)) out.drift = std::move(*known);
     if (const auto* none = std::get_if<Infeasible>(&drift)) out.no_drift = none->reason;
   }
-  out.step = {prediction.iteration, step_time(measured, out.skipped)};
-  out.low = prediction.low;
-  out.high = prediction.high;
+  out.step = {steady_step(prediction), step_time(measured, out.skipped)};
+  const double steady = prediction.iteration > Seconds(0) ? out.step.predicted / prediction.iteration : 1;
+  if (prediction.low) out.low = *prediction.low * steady;
+  if (prediction.high) out.high = *prediction.high * steady;
   out.spread = step_spread(measured, out.skipped);
   if (prediction.samples_per_s && measurement.microbatch_samples && out.step.measured > Seconds(0)) {
     const double samples = static_cast<double>(*measurement.microbatch_samples) * measurement.microbatches;
-    out.samples_per_s = Compared<double>{*prediction.samples_per_s, samples / out.step.measured.value};
+    out.samples_per_s = Compared<double>{*prediction.samples_per_s / steady, samples / out.step.measured.value};
   }
   const auto predicted_actions = action_times(prediction.timeline, 0);
   const auto measured_actions = action_times(measured, out.skipped);
@@ -165,7 +167,8 @@ Comparison compare(const Prediction& prediction, const Measurement& measurement,
     if (key.second == ActionKind::SendActivation || key.second == ActionKind::SendGradient) continue;
     out.actions.push_back({key.first, key.second, time});
   }
-  const std::vector<double> predicted_idle = idle_shares(prediction);
+  std::vector<double> predicted_idle = idle_shares(prediction);
+  for (double& share : predicted_idle) share = std::max(0.0, 1 - (1 - share) / steady);
   const std::vector<double> measured_idle = idle_shares(measured, out.skipped);
   for (std::size_t rank = 0; rank < std::min(predicted_idle.size(), measured_idle.size()); ++rank)
     out.bubbles.push_back({to_int(rank), {predicted_idle[rank], measured_idle[rank]}});

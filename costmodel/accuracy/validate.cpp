@@ -104,8 +104,8 @@ ValidatedRun validated_run(const std::string& name, const Prediction& prediction
                    .ranks = measurement.timeline.ranks,
                    .step_samples = measurement.microbatch_samples.value_or(0) * measurement.microbatches,
                    .times = {.predicted = comparison.step.predicted,
-                             .low = prediction.low,
-                             .high = prediction.high,
+                             .low = comparison.low,
+                             .high = comparison.high,
                              .measured = comparison.step.measured,
                              .group = 0}};
   if (comparison.drift) out.drift = comparison.drift->factor;

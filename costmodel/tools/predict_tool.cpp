@@ -18,6 +18,7 @@
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/launches.h"
 #include "costmodel/prediction/stage_costs.h"
+#include "costmodel/prediction/steady_step.h"
 #include "costmodel/report/text_gantt.h"
 #include "costmodel/text/progress.h"
 #include "costmodel/text/table.h"
@@ -57,6 +58,9 @@ void print(const stagecraft::Prediction& p, const std::vector<std::string>& fits
   std::string out = "step " + time(p.iteration);
   if (p.samples_per_s) out += ", " + throughput_text(p, mark);
   out += ", " + bubble_text(p, mark) + "\n";
+  // Differences that nobody could measure are not worth a line.
+  if (const stagecraft::Seconds steady = steady_step(p); steady < p.iteration * 0.995)
+    out += time(steady) + " per step in a run: ranks begin the next step while others end this one\n";
   if (p.low && p.high)
     out += fmt::format("90 % interval of the step: {} to {}\n{}", time(*p.low), time(*p.high),
                        stagecraft::list_lines(p.interval, "  ", stagecraft::line_width()));

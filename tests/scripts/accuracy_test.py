@@ -62,8 +62,9 @@ with open(os.path.join(os.path.dirname(__file__), "log"), "a") as log:
 out = sys.argv[sys.argv.index("-o") + 1]
 number = int(out[-6]) if out[-6].isdigit() else 0
 steps = [{"start_s": i, "end_s": i + 1 + 0.1 * number ** 2} for i in range(4)]
+runs = [{"name": file, "predicted_s": 1, "measured_s": 1} for file in sys.argv if "measured" in file]
 with open(out, "w") as file:
-    json.dump({"iteration_s": 1 - 0.1 * number, "microbatches": 4, "timeline": {"ranks": 1, "steps": steps}}, file)
+    json.dump({"iteration_s": 1 - 0.1 * number, "microbatches": 4, "timeline": {"ranks": 1, "steps": steps}, "runs": runs}, file)
 print("the scores")
 """
 

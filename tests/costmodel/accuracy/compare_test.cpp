@@ -219,8 +219,8 @@ TEST(IdleShares, OfAPredictionWithExtrapolatedMicrobatchesAreThoseOfTheWholeStep
 
 TEST(Compare, ComparesEachRanksPredictedAndMeasuredBubble) {
   Prediction predicted = prediction();
-  predicted.timeline.spans.pop_back();  // the send
-  predicted.timeline.spans.pop_back();  // one of two forwards: idle for 2 of 4 s
+  // Idle for 2 of 4 s.
+  predicted.timeline.spans = {span(0, ActionKind::Forward, 0, 0, 1), span(0, ActionKind::Forward, 1, 3, 4)};
   Measurement measured = measurement();
   measured.timeline.spans = {span(0, ActionKind::Forward, 0, 0, 10), span(1, ActionKind::Forward, 0, 10, 13),
                              span(2, ActionKind::Forward, 0, 17, 20)};  // idle for 0 of 10, 1 of 4 and 3 of 6 s
