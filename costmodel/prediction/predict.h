@@ -104,7 +104,7 @@ struct Prediction {
   std::optional<Seconds> high = {};         ///< likewise
   /// What the interval comes from. Sources are independent, so each has a share of the variance (the square of its own
   /// half-width over the sum of all squares, on the scale of the logarithm; together 100 %): "variance by source:
-  /// layers 2.9 % (half-width 2.1 %), link node 10.4 % (4.0 %), model 86.7 % (12.0 %, assumed)". With a calibration:
+  /// layers 5.5 % (half-width 2.1 %), link node 19.5 % (4.0 %), model 75.0 % (8.0 %, assumed)". With a calibration:
   /// "half-width 8.0 %, residuals of the calibration". Empty: none was made.
   std::string interval = {};
   std::string calibration = {};  ///< the factors in the figures, from calibration_text; empty: none
