@@ -63,8 +63,8 @@ struct Transfer {
 
 /// Linux looks for threads to move on the ticks of its timer, 250 a second unless it was built otherwise, and leaves a
 /// thread that ran a moment ago where it is. Traces of its scheduler (sched_switch, sched_migrate_task) of seven plans
-/// of three ranks on two processors over UCX had one move to an idle processor in 5.6 to 8.6 ms, median 8.3 ms, of idle
-/// time beside a crowded processor.
+/// of three ranks on two processors over UCX had one move to an idle processor in 5.3 to 16 ms, median 8.4 ms, of idle
+/// time beside a crowded processor (bench/accuracy/thread_moves).
 inline constexpr Seconds kBalanceAfter{0.008};
 
 /// Processor time that a rank loses with each message on a host with more threads than processors: the

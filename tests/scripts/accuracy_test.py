@@ -175,6 +175,39 @@ class MessageDelays(unittest.TestCase):
         self.assertEqual(done.stderr, "message_delays: no messages after the second step\n")
 
 
+class ThreadMoves(unittest.TestCase):
+    def test_counts_moves_and_the_uneven_time(self):
+        script = runpy.run_path(os.path.join(ROOT, "bench", "accuracy", "thread_moves"))
+        thread = lambda pid, cpu: f"comm=a b pid={pid} prio=120 target_cpu=00{cpu}"
+        moves = lambda pid, cpu: f"comm=a b pid={pid} prio=120 orig_cpu={1 - cpu} dest_cpu={cpu}"
+        switch = lambda last, state, following: (f"prev_comm=a prev_pid={last} prev_prio=120 prev_state={state} ==> "
+                                                 f"next_comm=b next_pid={following} next_prio=120")
+        # Thread 2 waits for CPU 0 while CPU 1 is idle, from 0 to 6 s, when it moves; thread 3 from 7.5 s to 8 s, when thread 2 wakes
+        # on CPU 1; thread 3's move there at 8.5 s is not one to an idle CPU. The second half counts, but for its last tenth.
+        events = [
+            (0.0, 0, 1, "sched_wakeup", thread(2, 0)),
+            (6.0, 1, 0, "sched_migrate_task", moves(2, 1)),
+            (7.0, 1, 2, "sched_switch", switch(2, "S", 0)),
+            (7.5, 0, 1, "sched_wakeup", thread(3, 0)),
+            (8.0, 0, 1, "sched_wakeup_new", thread(2, 1)),
+            (8.5, 1, 2, "sched_migrate_task", moves(3, 1)),
+            (8.6, 1, 2, "sched_switch", switch(2, "S", 3)),
+            (10.0, 0, 1, "sched_wakeup", thread(9, 0)),
+        ]
+        length, uneven, moves_to_idle = script["study"](events)
+        self.assertAlmostEqual(length, 4.5)
+        self.assertAlmostEqual(uneven, 1 + 0.5)
+        self.assertEqual(moves_to_idle, 1)
+
+    def test_reads_lines_of_the_kernels_trace(self):
+        line = runpy.run_path(os.path.join(ROOT, "bench", "accuracy", "thread_moves"))["LINE"]
+        found = line.match("     a b-c-28616   [001] dNh2. 16312.495161: sched_wakeup: comm=a b pid=7 prio=120 target_cpu=001")
+        self.assertEqual(found.groups(), ("28616", "001", "16312.495161", "sched_wakeup", "comm=a b pid=7 prio=120 target_cpu=001"))
+        self.assertEqual(line.match("          <idle>-0       [000] d..2. 1.5: sched_switch: x").groups(),
+                         ("0", "000", "1.5", "sched_switch", "x"))
+        self.assertIsNone(line.match("# tracer: nop"))
+
+
 class EstimateDevices(unittest.TestCase):
     def test_counts_a_transformer_layer(self):
         # 1 sample, sequence 2, width 3, 1 head: activations of 6 values, matrices of 9, scores of 4.
