@@ -23,7 +23,7 @@ StepReports::StepReports(const Reported& subject, LossReport report, int rank, c
                          std::int64_t first_step, std::int64_t last_step,
                          const std::function<void(const Progress&)>& progress)
     : of_(subject),
-      report_(std::move(report)),
+      report_(report),
       rank_(rank),
       losses_(subject.bound, rank, channel),
       first_step_(first_step),
