@@ -107,7 +107,7 @@ Evidence evidence(const Graph& graph, const Topology& topology, const Calibratio
   plain.host = Seconds(0);
   const Prediction base = predicted(graph, topology, out.plan, plain);
   const Comparison comparison = compare(base, run.measurement, skip);
-  out.plain = steady_step(base).value;
+  out.plain = comparison.step.predicted.value;
   out.step.measured = comparison.step.measured.value;
   out.compute = compute_row(comparison, ones.size());
   const Bytes peak = largest_peak(comparison.memory, &Compared<Bytes>::predicted);

@@ -46,9 +46,9 @@ struct CalibrateOptions {
 /// Learns the factors from the steps of all runs, from their forwards and backwards where spans were kept, and from
 /// their peak memory, by robust_factors: a mechanism that the runs hardly constrain stays near 1 (host time near 20
 /// us). Runs of the same plan are held out together to compute error_after and the interval. With fewer than 5 plans,
-/// the interval's half-width is at least 15 %, an assumption. Throws std::invalid_argument if there are no runs or if
-/// two levels have the same name. If a run's plan does not fit the graph or topology, cannot be simulated, or has
-/// other ranks than the run's measurement, the error names the run.
+/// its half-width is never below 15 % (assumed). Throws std::invalid_argument if there are no runs or if two levels
+/// have the same name. If a run's plan does not fit the graph or topology, cannot be simulated, or has other ranks than
+/// the run's measurement, the error names the run.
 [[nodiscard]] Calibration calibrate(const Graph& graph, const Topology& topology,
                                     const std::vector<CalibrationRun>& runs, const CalibrateOptions& options = {});
 
