@@ -214,7 +214,7 @@ class RankReplay {
       out_.peak.total += out_.stages.back().total;
       out_.bounds.push_back(memory_bound(out_.stages.back(), state.needs->messages, state.needs->measured, device_));
     }
-    if (device_ == DeviceKind::Gpu) out_.bounds.front() += kGpuBase;
+    out_.bounds.front() += memory_margins(true, device_).base;
     for (const Bytes bound : out_.bounds) out_.bound += bound;
     return std::move(out_);
   }
@@ -436,18 +436,23 @@ MemoryPlace memory_place(const Topology& topology) {
 }
 
 Bytes memory_bound(const RankMemory& memory, Bytes messages, bool measured, DeviceKind device) {
-  constexpr double kTensors = 0.02;
   constexpr double kKept = 0.5;
-  constexpr double kUnmeasured = 0.39;
-  constexpr double kGpuCache = 0.15;
+  const MemoryMargins margins = memory_margins(measured, device);
   const auto part = [&](const char* name) {
     const auto it = memory.parts.find(name);
     return it == memory.parts.end() ? Bytes(0) : it->second;
   };
-  Bytes out = memory.total + messages * 2 + share(memory.total, kTensors) + share(part("kept gradients"), kKept);
-  if (!measured) out += share(part("activations") + part("workspace"), kUnmeasured);
-  if (device == DeviceKind::Gpu) out += share(memory.total, kGpuCache);
+  Bytes out = memory.total + messages * 2 + share(memory.total, margins.total) + share(part("kept gradients"), kKept);
+  out += share(part("activations") + part("workspace"), margins.activations);
   return out;
+}
+
+MemoryMargins memory_margins(bool measured, DeviceKind device) {
+  constexpr double kTensors = 0.02;
+  constexpr double kUnmeasured = 0.39;
+  constexpr double kGpuCache = 0.15;
+  const bool is_gpu = device == DeviceKind::Gpu;
+  return {kTensors + (is_gpu ? kGpuCache : 0), measured ? 0 : kUnmeasured, is_gpu ? kGpuBase : Bytes(0)};
 }
 
 Bytes kept_gradient_bytes(const Layer& layer) {

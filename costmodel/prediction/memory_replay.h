@@ -64,6 +64,14 @@ struct MemoryReplay {
 /// A rank on a GPU needs kGpuBase in addition. Fitted by bench/accuracy/fit_memory.
 [[nodiscard]] Bytes memory_bound(const RankMemory& memory, Bytes messages, bool measured, DeviceKind device);
 
+/// The shares by which memory_bound exceeds what is counted, and what it adds.
+struct MemoryMargins {
+  double total = 0;        ///< of the total
+  double activations = 0;  ///< of activations and workspace, besides
+  Bytes base;              ///< of a rank
+};
+[[nodiscard]] MemoryMargins memory_margins(bool measured, DeviceKind device);
+
 /// The most that a process needs on a GPU besides tensors: context, libraries, communicators.
 inline constexpr Bytes kGpuBase{std::int64_t{4800} << 20};
 

@@ -134,7 +134,7 @@ void ChainSearch::add(int node) {
   now_.least += costs.least;
   now_.update += costs.update;
   now_.untied += costs.untied;
-  now_.kept += costs.kept;
+  now_.bytes += costs.bytes;
   if (arrivals_.empty()) return;
   for (const int number : costs_.read_by(node)) {
     const Arrival& arrival = arrivals_[to_index(number)];
@@ -142,6 +142,11 @@ void ChainSearch::add(int node) {
     before_now_ = larger(before_now_, arrival.forward);
     after_now_ = larger(after_now_, arrival.back);
   }
+}
+
+/// Whether no stage with at least these layers fits.
+bool ChainSearch::is_too_large(const Sums& sums) const {
+  return space_.limit && costs_.least_peak(sums.bytes, 1, 1) > *space_.limit;
 }
 
 void ChainSearch::remove() {
@@ -171,8 +176,7 @@ std::optional<bool> ChainSearch::refutes(Seconds time) {
             stopped = true;
             return Descend::No;
           }
-          if (before_now_ + now_.least * least_share > time_ || (space_.limit && now_.kept > *space_.limit))
-            return Descend::No;
+          if (before_now_ + now_.least * least_share > time_ || is_too_large(now_)) return Descend::No;
           if (!space_.stages) {
             const std::int32_t others = table_[below];
             std::int32_t& least = table_[set];
@@ -241,8 +245,7 @@ std::vector<ChainSearch::Next> ChainSearch::continuations(std::uint32_t left, in
   walk_.each_subset(
       left, [&](int node) { add(node); }, [&](int) { remove(); },
       [&](std::uint32_t below) {
-        if (before_now_ + now_.least * least_share > time_ || (space_.limit && now_.kept > *space_.limit))
-          return Descend::No;
+        if (before_now_ + now_.least * least_share > time_ || is_too_large(now_)) return Descend::No;
         const int others = devices_for(done + 1, below);
         if (others >= kNone || (space_.chunks == 1 && devices + others >= devices_)) return Descend::Yes;
         if (space_.chunks > 1) {

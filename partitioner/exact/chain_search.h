@@ -16,7 +16,7 @@ struct SearchSpace {
   std::optional<int> stages;   ///< absent: any number
   std::vector<int> replicas;   ///< for each stage; empty: any numbers up to that of the microbatches of a step
   int chunks = 1;              ///< above 1: `stages` is given, and every stage has one replica
-  std::optional<Bytes> limit;  ///< memory of a device
+  std::optional<Bytes> limit;  ///< PipelineCosts::countable of a device's memory
 };
 
 /// Enumerates splits of a graph by a bound on their step. Each stage s bounds it by
@@ -40,7 +40,8 @@ class ChainSearch {
   /// Sums over the nodes of a stage.
   struct Sums {
     Seconds forward, back, least, update;
-    Bytes untied, kept;
+    Bytes untied;
+    StageBytes bytes;
   };
   /// The earliest time at which a value can be read, and the least time that follows its reader's backward; `forward`
   /// is below 0 if the value does not exist yet.
@@ -60,6 +61,7 @@ class ChainSearch {
   [[nodiscard]] bool returns(const CrossingValue& value) const;
   [[nodiscard]] std::size_t slot(int stages_left, std::uint32_t set) const;
   [[nodiscard]] int devices_for(int stages_done, std::uint32_t left) const;
+  [[nodiscard]] bool is_too_large(const Sums& sums) const;
   void add(int node);
   void remove();
   void arrive(const std::vector<int>& nodes, const Next& next, int replicas);

@@ -12,6 +12,7 @@
 #include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/stage_costs.h"
 #include "partitioner/exact/action_replay.h"
+#include "partitioner/exact/round_trips.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -34,14 +35,14 @@ ScheduleEntry entry_of(const PlanSettings& settings) {
 }
 
 NodeCosts costs_of(const Layer& layer, const ScheduleEntry& schedule, const PlanSettings& settings, double closure,
-                   std::int64_t optimizer_values) {
+                   std::int64_t optimizer_values, double activation_margin) {
   NodeCosts out;
   out.forward = layer.forward.median * closure;
   out.least = out.forward;
   out.parameters = layer.parameter_bytes;
   out.untied = layer.parameter_bytes;
   for (const TiedParameter& tied : layer.tied) out.untied -= tied.bytes;
-  out.kept = layer.parameter_bytes + layer.frozen_bytes;
+  out.bytes.state = layer.parameter_bytes + layer.frozen_bytes;
   if (!schedule.trains) return out;
   const bool listed = !settings.listed.empty();  // its lists may leave a backward out
   const BackwardParts parts = backward_parts(layer);
@@ -59,9 +60,12 @@ NodeCosts costs_of(const Layer& layer, const ScheduleEntry& schedule, const Plan
   const Seconds split = std::min(whole, out.inputs + out.weights);
   if (!listed) out.least += again + (schedule.splits_backward ? split : whole);
   if (!schedule.splits_backward && !listed) out.least_return = out.backward;
-  out.kept += layer.parameter_bytes * (1 + optimizer_values);
-  if (!settings.recompute) out.saved = bytes_saved(layer);
-  out.kept += out.saved;
+  out.bytes.state += layer.parameter_bytes * optimizer_values;
+  out.bytes.gradients = layer.parameter_bytes;
+  const Bytes saved(static_cast<std::int64_t>(static_cast<double>(bytes_saved(layer).value) * activation_margin));
+  const bool is_kept = !settings.recompute || schedule.splits_backward;
+  (is_kept ? out.bytes.per_microbatch : settings.recompute_every > 0 ? out.bytes.segment : out.bytes.once) = saved;
+  out.workspace = layer.workspace_bytes.value_or(activation_bytes(layer));
   return out;
 }
 
@@ -71,14 +75,24 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
     : graph_(graph), topology_(topology), settings_(settings), schedule_(entry_of(settings)), least_reduce_(topology) {
   devices_ = device_count(topology);
   waits_ = schedule_.weights == Weights::Flushed && settings.listed.empty();
+  margins_ = memory_margins(true, topology.others.empty() ? topology.device.kind : DeviceKind::Unknown);
+  if (waits_ && schedule_.trains) {
+    PipelineShape alone;
+    alone.microbatches = 2;
+    alone.replicas = {1};
+    alone.warmups = {0};
+    holds_all_ = schedule_.in_flight_bound(alone, 0) > 1;
+  }
   closure_ = closure_factor(graph);
   std::vector<int> node_of(graph.layers.size(), -1);
   for (const int layer : topological_order(graph)) {
     if (is_input(graph.layers[to_index(layer)])) continue;
     node_of[to_index(layer)] = to_int(layer_of_node_.size());
     layer_of_node_.push_back(layer);
-    nodes_.push_back(
-        costs_of(graph.layers[to_index(layer)], schedule_, settings, closure_, graph.optimizer_state_values));
+    const Layer& one = graph.layers[to_index(layer)];
+    const bool is_measured = !graph.estimate && one.saved_bytes && one.workspace_bytes;
+    const double margin = 1 + memory_margins(is_measured, DeviceKind::Unknown).activations / (1 + margins_.total);
+    nodes_.push_back(costs_of(one, schedule_, settings, closure_, graph.optimizer_state_values, margin));
   }
   for (int v = 0; v < to_int(nodes_.size()); ++v) {
     for (const TiedParameter& tied : graph.layers[to_index(layer_of_node_[to_index(v)])].tied) {
@@ -115,6 +129,17 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
       value.gradient = layer.outputs[to_index(key.second)].requires_grad;
     }
     value.gradient = value.gradient && schedule_.trains;
+    if (schedule_.trains) value.bytes = bytes;
+    // Between segments of single layers, every value is kept like one that is received; each counts once.
+    const bool is_counted = settings.recompute && settings.recompute_every == 1;
+    for (const int reader : value.readers) {
+      NodeCosts& node = nodes_[to_index(reader)];
+      if (is_counted) {
+        node.bytes.per_microbatch += Bytes(value.bytes.value / to_int(value.readers.size()));
+      } else {
+        node.received += value.bytes;
+      }
+    }
     for (const Level& level : topology.levels) {
       value.forward.push_back(transfer_time(level.link, bytes));
       value.back.push_back(value.gradient ? value.forward.back() : Seconds(0));
@@ -179,8 +204,8 @@ std::vector<StageSums> PipelineCosts::sums_of(const Split& split) const {
     stage.least += node.least;
     stage.untied += node.untied;
     stage.parameters += node.parameters;
-    stage.saved += node.saved;
-    stage.kept += node.kept;
+    stage.bytes += node.bytes;
+    stage.workspace = node.workspace;
     stage.nodes.push_back(v);
     for (const auto& [input, time] : loads_[to_index(v)]) {
       if (loaded[to_index(s)].insert(input).second) stage.forward += time;
@@ -415,25 +440,58 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
   for (int s = 0; s < stages; ++s) ends[position(s)] += sums[to_index(s)].update;
 }
 
+Bytes PipelineCosts::countable(Bytes limit) const {
+  // Shares of the margins are rounded, of each of a device's stages.
+  constexpr Bytes kRounding{64};
+  const double most = static_cast<double>((limit - margins_.base + kRounding).value) / (1 + margins_.total);
+  return Bytes(static_cast<std::int64_t>(std::floor(most))) - graph_.library_bytes;
+}
+
+std::int64_t PipelineCosts::least_in_flight(std::int64_t flight, int replicas) const {
+  if (!waits_ || !schedule_.trains) return 1;
+  const std::int64_t share = (settings_.microbatches + replicas - 1) / replicas;
+  return holds_all_ ? share : std::min(share, flight / replicas);
+}
+
+Bytes PipelineCosts::least_peak(const StageBytes& stage, std::int64_t in_flight, int replicas, Bytes workspace) const {
+  // Replicas keep their gradients. Others hold as many microbatches again after the first backward if more follow.
+  const bool accumulates = (schedule_.alternates || in_flight == 1) && settings_.microbatches > in_flight;
+  const bool with_gradients = waits_ && schedule_.trains && (replicas > 1 || accumulates);
+  return peak_bytes(stage, in_flight, with_gradients, schedule_.trains ? workspace : Bytes(0));
+}
+
 Bytes PipelineCosts::least_memory(const Split& split) const {
-  const std::vector<StageSums> sums = sums_of(split);
-  const std::size_t positions = to_index(positions_of(split));
-  const PipelineShape shape = shape_of(split);
-  // Gradients of an earlier microbatch, beside which all those in flight have their activations, exist only if a step
-  // accumulates them; otherwise a backward has released its activations when its gradients are complete.
-  const int complete = schedule_.weights == Weights::Flushed && shape.microbatches > 1 ? 0 : 1;
-  Bytes most;
-  for (std::size_t p = 0; p < positions; ++p) {
-    Bytes bytes;
-    for (std::size_t s = p; s < sums.size(); s += positions) {
-      // The schedules' bound is what a stage without chunks reaches.
-      const bool is_reached = waits_ && split.chunks == 1 && !schedule_.splits_backward;
-      const int in_flight = is_reached ? schedule_.in_flight_bound(shape, to_int(s)) : 1;
-      bytes += sums[s].kept + (in_flight - 1 - complete) * sums[s].saved;
+  std::vector<StageSums> sums = sums_of(split);
+  if (!(settings_.recompute && settings_.recompute_every == 1)) {
+    for (const CrossingValue& value : values_) {
+      const int from = split.stage_of_node[to_index(value.producer)];
+      std::set<int> stages;
+      for (const int reader : value.readers) stages.insert(split.stage_of_node[to_index(reader)]);
+      for (const int stage : stages) {
+        if (stage != from) sums[to_index(stage)].bytes.per_microbatch += value.bytes;
+      }
     }
-    most = std::max(most, bytes);
   }
-  return most;
+  const std::size_t positions = to_index(positions_of(split));
+  std::int64_t in_flight_all = 0;
+  Bytes most;
+  for (std::size_t p = positions; p-- > 0;) {
+    const int replicas = split.replicas[p];
+    in_flight_all = flight(in_flight_all, replicas);
+    Bytes states;
+    Bytes largest;  // of one stage, besides
+    for (std::size_t s = p; s < sums.size(); s += positions) {
+      // With chunks, one stage need not hold much of what is in flight.
+      const std::int64_t held = split.chunks == 1 ? least_in_flight(in_flight_all, replicas) : 1;
+      const StageBytes& stage = sums[s].bytes;
+      states += stage.state;
+      largest = std::max(largest, least_peak(stage, held, replicas, sums[s].workspace) - stage.state);
+    }
+    most = std::max(most, states + largest);
+  }
+  most += graph_.library_bytes;
+  const auto margin = static_cast<std::int64_t>(static_cast<double>(most.value) * margins_.total);
+  return most + Bytes(std::max<std::int64_t>(0, margin - 2)) + margins_.base;
 }
 
 Partition PipelineCosts::partition(const Split& split) const {

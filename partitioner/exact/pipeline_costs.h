@@ -10,12 +10,14 @@
 #include "costmodel/graph.h"
 #include "costmodel/index.h"
 #include "costmodel/plan.h"
+#include "costmodel/prediction/memory_replay.h"
 #include "costmodel/schedule.h"
 #include "costmodel/topology.h"
 #include "costmodel/units.h"
 #include "partitioner/exact/lattice.h"
 #include "partitioner/exact/least_reduce.h"
 #include "partitioner/exact/split_stages.h"
+#include "partitioner/exact/stage_bytes.h"
 
 namespace stagecraft::partitioner {
 
@@ -40,10 +42,10 @@ struct NodeCosts {
   Seconds least_return;     ///< the part of the backward that every gradient must pass through
   Seconds update;
   Bytes parameters;
-  Bytes untied;  ///< parameters that no other layer shares
-  Bytes kept;    ///< what a stage holds for it whatever the schedule: parameters and frozen ones, gradients, optimizer
-                 ///< state, and what one microbatch saves
-  Bytes saved;   ///< of `kept`, what a microbatch saves; 0 with recomputation and where nothing is trained
+  Bytes untied;      ///< parameters that no other layer shares
+  StageBytes bytes;  ///< what it adds to its stage
+  Bytes received;    ///< per microbatch besides, of what it reads, where that comes from other stages
+  Bytes workspace;   ///< beside the microbatch whose forward ends with this layer
 };
 
 /// A value that crosses from a stage to others, and how long it takes on idle links.
@@ -51,6 +53,7 @@ struct CrossingValue {
   int producer = 0;
   std::vector<int> readers;  ///< each once
   bool gradient = true;
+  Bytes bytes;                   ///< per microbatch, for a stage that receives it
   std::vector<Seconds> forward;  ///< by level of the topology
   std::vector<Seconds> back;     ///< by level; 0 without gradient
   Seconds least_forward;         ///< over all levels
@@ -102,8 +105,17 @@ class PipelineCosts {
   /// an asynchronous schedule, and one by hand, the computation of the busiest device. Absent if the schedule cannot
   /// run the split.
   [[nodiscard]] std::optional<Seconds> lower_bound(const Split& split) const;
-  /// A lower bound of the memory of the stage that needs the most.
+  /// A lower bound of the memory that the split needs on a device, as memory_bound counts it.
   [[nodiscard]] Bytes least_memory(const Split& split) const;
+
+  /// What all stages of a device may hold together, as peak_bytes counts it, for its memory to stay within `limit`.
+  [[nodiscard]] Bytes countable(Bytes limit) const;
+  /// The least number of microbatches that a stage of `replicas` replicas holds at once on one of them, where all its
+  /// replicas together may hold `flight`; see flight(). 1 where the order of work is not known.
+  [[nodiscard]] std::int64_t least_in_flight(std::int64_t flight, int replicas) const;
+  /// A lower bound of the peak_bytes of a stage that holds so many, with `workspace` beside them.
+  [[nodiscard]] Bytes least_peak(const StageBytes& stage, std::int64_t in_flight, int replicas,
+                                 Bytes workspace = {}) const;
 
   /// The computation of each rank in order, for one stage per device with so many replicas; null if the schedule cannot
   /// run them. Valid until the next call, also of lower_bound.
@@ -138,7 +150,9 @@ class PipelineCosts {
   LeastReduce least_reduce_;
   int devices_ = 0;
   bool waits_ = false;
+  bool holds_all_ = false;  ///< a replica holds all its microbatches at once
   double closure_ = 1;
+  MemoryMargins margins_;
   Dag dag_;
   std::vector<int> layer_of_node_;
   std::vector<NodeCosts> nodes_;

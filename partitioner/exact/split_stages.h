@@ -4,6 +4,7 @@
 
 #include "costmodel/schedule.h"
 #include "costmodel/units.h"
+#include "partitioner/exact/stage_bytes.h"
 
 namespace stagecraft::partitioner {
 
@@ -15,7 +16,8 @@ struct StageSums {
   Bytes untied;
   Bytes parameters;
   Bytes tied;  ///< of `parameters`, what other stages hold too
-  Bytes saved, kept;
+  StageBytes bytes;
+  Bytes workspace;         ///< see NodeCosts, of the last node
   std::vector<int> nodes;  ///< ascending
 };
 

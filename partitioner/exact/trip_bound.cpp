@@ -1,6 +1,7 @@
 #include "partitioner/exact/trip_bound.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <ranges>
@@ -13,7 +14,9 @@ namespace stagecraft::partitioner {
 namespace {
 
 constexpr Seconds kNever(1e100);
-constexpr std::int64_t kMany = std::int64_t{1} << 40;
+/// Numbers of microbatches in flight that are told apart for a set and devices, at most, and entries for them.
+constexpr std::size_t kMostWays = 8;
+constexpr std::size_t kMostWayEntries = 8'000'000;
 /// Rounding of sums that are taken in different orders.
 constexpr double kRounding = 1e-11;
 /// Most entries of a table, and most steps of one refutation.
@@ -97,6 +100,10 @@ TripBound::TripBound(const PipelineCosts& costs, std::optional<Bytes> limit, std
   const double useful = 1.0 * costs.dag().nodes * most_replicas_;
   useful_devices_ = static_cast<int>(std::min<double>(costs.devices(), useful));
   alternates_ = costs.schedule().alternates;
+  if (limit && alternates_) {
+    const std::size_t entries = lattice_.count() * to_index(useful_devices_ + 1);
+    most_ways_ = std::clamp<std::size_t>(kMostWayEntries / entries, 1, kMostWays);
+  }
   find_path();
   find_begins();
 }
@@ -120,16 +127,16 @@ void TripBound::find_path() {
 
 /// The longest way through the nodes to each set: a stage that begins there holds one of the nodes that are ready.
 void TripBound::find_begins() {
-  struct Way {
+  struct Arrival {
     Seconds forward, back;
   };
-  std::vector<Way> way(kept_.size());
-  std::vector<Way> ready(kept_.size());
+  std::vector<Arrival> way(kept_.size());
+  std::vector<Arrival> ready(kept_.size());
   for (const KeptEdge& edge : edges_) {  // by ascending destination
     const NodeCosts& from = costs_.node(kept_[to_index(edge.from)]);
-    const Way& there = way[to_index(edge.from)];
-    Way& here = way[to_index(edge.to)];
-    Way& message = ready[to_index(edge.to)];
+    const Arrival& there = way[to_index(edge.from)];
+    Arrival& here = way[to_index(edge.to)];
+    Arrival& message = ready[to_index(edge.to)];
     here.forward = larger(here.forward, there.forward + from.forward);
     message.forward = larger(message.forward, there.forward + from.forward + edge.forward);
     if (!edge.returns) continue;
@@ -137,14 +144,21 @@ void TripBound::find_begins() {
     message.back = larger(message.back, there.back + from.least_return + edge.back);
   }
   begin_.assign(lattice_.count(), {});
+  // Nodes that were left out may begin or end a stage.
+  const Bytes unknown(is_whole() ? std::numeric_limits<std::int64_t>::max() : 0);
+  received_.assign(lattice_.count(), unknown);
+  workspace_.assign(lattice_.count(), unknown);
   path_at_.assign(lattice_.count(), to_int(path_.size()));
   for (std::uint32_t set = 1; set < lattice_.count(); ++set) {
     Begin& begin = begin_[set];
     begin = {kNever, kNever};
     for (const Lattice::Cover& cover : lattice_.covers(set)) {
-      const Way& here = ready[to_index(cover.node)];
+      const Arrival& here = ready[to_index(cover.node)];
       begin.forward = std::min(begin.forward, here.forward);
       begin.both = std::min(begin.both, here.forward + here.back);
+      const NodeCosts& costs = costs_.node(kept_[to_index(cover.node)]);
+      received_[set] = std::min(received_[set], costs.received);
+      workspace_[cover.below] = std::min(workspace_[cover.below], costs.workspace);
       const int place = place_[to_index(cover.node)];
       path_at_[set] = std::min(path_at_[set], place >= 0 ? place : path_at_[cover.below]);
     }
@@ -168,8 +182,7 @@ bool TripBound::each_pair(std::uint32_t set, const std::function<bool()>& stop, 
         now_.least += costs.least;
         now_.update += costs.update;
         now_.untied += costs.untied;
-        now_.kept += costs.kept;
-        now_.saved += costs.saved;
+        now_.bytes += costs.bytes;
       },
       [&](int) {
         now_ = saved_.back();
@@ -180,7 +193,8 @@ bool TripBound::each_pair(std::uint32_t set, const std::function<bool()>& stop, 
           stopped_ = true;
           return Descend::No;
         }
-        if (begin_[set].forward + now_.least * least_share > time_ || (limit_ && now_.kept > *limit_))
+        if (begin_[set].forward + now_.least * least_share > time_ ||
+            (limit_ && costs_.least_peak(now_.bytes, 1, 1) > *limit_))
           return Descend::No;
         visit(below);
         return Descend::Yes;
@@ -226,22 +240,60 @@ bool TripBound::go_forward(const std::function<bool()>& stop) {
   return true;
 }
 
+/// Remembers a way to divide a set. Of too many, those with the most similar microbatches in flight become one.
+void TripBound::add_way(std::size_t slot, const Way& way) {
+  const std::span<Way> all = std::span(ways_).subspan(slot * most_ways_, most_ways_);
+  std::uint8_t& count = ways_at_[slot];
+  const auto covers = [](const Way& a, const Way& b) {
+    return a.least_flight <= b.least_flight && a.most_flight >= b.most_flight && a.trip <= b.trip;
+  };
+  Way* nearest = nullptr;
+  std::int64_t distance = 0;
+  for (Way& other : all.first(count)) {
+    if (covers(other, way)) return;
+    const std::int64_t apart =
+        std::max({std::int64_t{0}, way.least_flight - other.most_flight, other.least_flight - way.most_flight});
+    if (nearest != nullptr && apart >= distance) continue;
+    nearest = &other;
+    distance = apart;
+  }
+  const bool is_same =
+      nearest != nullptr && nearest->least_flight == way.least_flight && nearest->most_flight == way.most_flight;
+  if (!is_same && count < most_ways_) {
+    all[count++] = way;
+    return;
+  }
+  if (way.trip < nearest->trip) {
+    nearest->trip = way.trip;
+    nearest->choice = way.choice;
+  }
+  nearest->least_flight = std::min(nearest->least_flight, way.least_flight);
+  nearest->most_flight = std::max(nearest->most_flight, way.most_flight);
+}
+
 /// Stages of nodes that were left out, before the set's first: they take devices and let more be in flight.
 void TripBound::add_empty_stages(std::uint32_t set) {
-  if (to_int(kept_.size()) == costs_.dag().nodes) return;
+  if (is_whole()) return;
   for (int d = 1; d <= devices_; ++d) {
-    const std::size_t to = slot(set, d);
     for (int r = 1; r <= std::min(d, most_replicas_); ++r) {
       const std::size_t from = slot(set, d - r);
-      if (trip_[from] >= kNever) continue;
-      most_flight_[to] = std::max(most_flight_[to], flight(most_flight_[from], r));
-      least_flight_[to] = std::min(least_flight_[to], flight(least_flight_[from], r));
-      if (trip_[from] < trip_[to]) {
-        trip_[to] = trip_[from];
-        choice_[to] = {set, -r};
+      for (std::size_t i = 0; i < ways_at_[from]; ++i) {
+        const std::size_t at = from * most_ways_ + i;
+        const Way& later = ways_[at];
+        add_way(slot(set, d), {later.trip, flight(later.least_flight, r), flight(later.most_flight, r), {set, -r, at}});
       }
     }
   }
+}
+
+/// Whether a stage of what `set` has besides `below` has memory for the microbatches that `replicas` of it hold, where
+/// the replicas of the next stage hold `later` or more.
+bool TripBound::fits(const Sums& sums, std::uint32_t set, std::uint32_t below, int replicas, std::int64_t later) const {
+  if (!limit_) return true;
+  StageBytes bytes = sums.bytes;
+  bytes.per_microbatch += received_[set];
+  const std::int64_t held = costs_.least_in_flight(flight(later, replicas), replicas);
+  return costs_.least_peak(bytes, held, replicas, workspace_[below]) <= *limit_;
 }
 
 /// What comes before `below`, after a stage of what `set` has besides.
@@ -261,32 +313,28 @@ TripBound::Prefix TripBound::after(const Sums& sums, std::uint32_t set, std::uin
   return out;
 }
 
-/// Whether a stage of what `set` has besides `below` keeps within the time, with so many devices for what is below.
-/// `trip` is its round trip.
-bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, const Load& load, int devices,
+/// Whether a stage of what `set` has besides `below` keeps within the time and fits in memory, with the stages `later`
+/// for what is below. `trip` is its round trip.
+bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, const Load& load, const Way& later,
                       const Prefix& prefix, Seconds& trip) const {
-  const std::size_t from = slot(below, devices);
   const int m = costs_.microbatches();
   const int replicas = load.replicas;
   const int share = (m + replicas - 1) / replicas;
   std::int64_t in_flight = share;
-  if (alternates_) in_flight = std::min<std::int64_t>(share, flight(most_flight_[from], replicas) / replicas);
-  if (limit_ && alternates_) {
-    const auto least = std::min<std::int64_t>(m / replicas, flight(least_flight_[from], replicas) / replicas);
-    if (sums.kept + (least - 1) * sums.saved > *limit_) return false;
-  }
+  if (alternates_) in_flight = std::min<std::int64_t>(share, flight(later.most_flight, replicas) / replicas);
+  if (!fits(sums, set, below, replicas, later.least_flight)) return false;
   const bool on_path = path_at_[below] > path_at_[set];
   const bool is_last = path_at_[below] == to_int(path_.size());
   const Seconds before = on_path ? larger(prefix.before, begin_[set].forward) : begin_[set].forward;
   const Seconds both = on_path ? larger(prefix.around, begin_[set].both) : begin_[set].both;
   Seconds all = load.computed;
-  trip = trip_[from];
+  trip = later.trip;
   if (on_path) {
     trip = sums.forward + sums.back;
     Seconds port = path_at_[set] > 0 ? hops_[to_index(path_at_[set] - 1)].port : Seconds(0);
     if (!is_last) {
       const KeptEdge& hop = hops_[to_index(path_at_[below] - 1)];
-      trip += hop.forward + hop.back + trip_[from];
+      trip += hop.forward + hop.back + later.trip;
       port = larger(port, hop.port);
     }
     all = larger(all, trip + port * static_cast<double>(share - 1));
@@ -296,12 +344,10 @@ bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, 
 }
 
 bool TripBound::go_back(const std::function<bool()>& stop) {
-  trip_.assign(lattice_.count() * (to_index(devices_) + 1), kNever);
-  most_flight_.assign(trip_.size(), 0);
-  least_flight_.assign(trip_.size(), kMany);
-  choice_.assign(trip_.size(), {});
-  trip_[0] = Seconds(0);
-  least_flight_[0] = 0;
+  const std::size_t slots = lattice_.count() * (to_index(devices_) + 1);
+  ways_.resize(slots * most_ways_);
+  ways_at_.assign(slots, 0);
+  add_way(0, {});
   add_empty_stages(0);
   for (std::uint32_t set = 1; set < lattice_.count(); ++set) {
     if (before_[slot(set, devices_)] >= kNever) continue;
@@ -309,18 +355,18 @@ bool TripBound::go_back(const std::function<bool()>& stop) {
       for (int r = 1; r <= most_replicas_; ++r) {
         const Load load = load_of(now_, r);
         if (larger(begin_[set].forward + load.reduced, begin_[set].both) + load.computed > time_) continue;
+        if (!fits(now_, set, below, r, 0)) continue;
         for (int d = r; d <= devices_; ++d) {
           const std::size_t from = slot(below, d - r);
-          const std::size_t to = slot(set, d);
           const std::size_t earlier = slot(set, devices_ - d);
-          if (trip_[from] >= kNever || before_[earlier] >= kNever) continue;
-          Seconds trip;
-          if (!keeps(now_, set, below, load, d - r, {before_[earlier], around_[earlier]}, trip)) continue;
-          most_flight_[to] = std::max(most_flight_[to], flight(most_flight_[from], r));
-          least_flight_[to] = std::min(least_flight_[to], flight(least_flight_[from], r));
-          if (trip < trip_[to]) {
-            trip_[to] = trip;
-            choice_[to] = {below, r};
+          if (ways_at_[from] == 0 || before_[earlier] >= kNever) continue;
+          const Prefix prefix{before_[earlier], around_[earlier]};
+          for (std::size_t i = 0; i < ways_at_[from]; ++i) {
+            const std::size_t at = from * most_ways_ + i;
+            const Way& later = ways_[at];
+            Seconds trip;
+            if (!keeps(now_, set, below, load, later, prefix, trip)) continue;
+            add_way(slot(set, d), {trip, flight(later.least_flight, r), flight(later.most_flight, r), {below, r, at}});
           }
         }
       }
@@ -339,7 +385,7 @@ std::optional<bool> TripBound::refutes(Seconds time, int devices, const std::fun
   if (before_[slot(0, devices_)] >= kNever) return true;
   if (!go_back(stop)) return std::nullopt;
   for (int d = 1; d <= devices_; ++d) {
-    if (trip_[slot(lattice_.full(), d)] < kNever) return false;
+    if (ways_at_[slot(lattice_.full(), d)] > 0) return false;
   }
   return true;
 }
@@ -369,11 +415,13 @@ bool TripBound::go_on(std::uint32_t set, int devices, const Prefix& prefix, cons
       if (begin_[set].forward + load.computed > time_) continue;
       bool possible = false;
       for (int d = 0; d <= devices - r && !possible; ++d) {
-        Seconds trip;
-        possible = trip_[slot(next.below, d)] < kNever && keeps(next.sums, set, next.below, load, d, prefix, trip);
+        possible = std::ranges::any_of(ways(slot(next.below, d)), [&](const Way& later) {
+          Seconds trip;
+          return keeps(next.sums, set, next.below, load, later, prefix, trip);
+        });
       }
       if (!possible) continue;
-      chain_.push_back({next.below, r});
+      chain_.push_back({next.below, r, 0});
       const bool went = go_on(next.below, devices - r, after(next.sums, set, next.below, load, prefix), stop);
       chain_.pop_back();
       if (!went) return false;
@@ -382,13 +430,11 @@ bool TripBound::go_on(std::uint32_t set, int devices, const Prefix& prefix, cons
   return true;
 }
 
-Split TripBound::split_from(int devices) const {
+Split TripBound::split_from(const Way& way) const {
   std::vector<StageChoice> chain;
-  for (std::uint32_t set = lattice_.full(); set != 0;) {
-    const StageChoice& choice = choice_[slot(set, devices)];
-    devices -= std::abs(choice.replicas);
-    if (choice.replicas > 0) chain.push_back(choice);
-    set = choice.below;
+  for (const Way* at = &way;; at = &ways_[at->choice.next]) {
+    if (at->choice.replicas == 0) break;  // nothing is left
+    if (at->choice.replicas > 0) chain.push_back(at->choice);
   }
   return split_of(chain);
 }
@@ -429,14 +475,14 @@ Split TripBound::split_of(const std::vector<StageChoice>& chain) const {
 
 std::vector<Split> TripBound::splits() const {
   std::vector<Split> out;
-  const std::uint32_t full = lattice_.full();
   std::optional<Seconds> best;
   for (int d = 1; d <= devices_; ++d) {  // more devices only for a shorter trip
-    const Seconds trip = trip_[slot(full, d)];
-    if (trip >= kNever || (best && trip >= *best)) continue;
-    best = trip;
-    Split split = split_from(d);
-    if (std::ranges::find(out, split) == out.end()) out.push_back(std::move(split));
+    for (const Way& way : ways(slot(lattice_.full(), d))) {
+      if (best && way.trip >= *best) continue;
+      best = way.trip;
+      Split split = split_from(way);
+      if (std::ranges::find(out, split) == out.end()) out.push_back(std::move(split));
+    }
   }
   return out;
 }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@ namespace stagecraft::partitioner {
 ///   - the messages and the whole forwards of all stages on the path before a stage, and their way back;
 ///   - under 1f1b the round trips from a stage to the end of the path and back: a replica holds W microbatches at once,
 ///     so n of them take two round trips or more, with the work of those between them, see trips_of;
+///   - with a memory limit, the microbatches that a stage holds under each number that the later ones let it hold;
 ///   - all messages on the path that pass through the port of one device.
 /// Nodes without work are left out; they may form separate stages, for which the number in flight allows.
 class TripBound {
@@ -55,7 +57,8 @@ class TripBound {
   };
   struct Sums {
     Seconds forward, back, least, update;
-    Bytes untied, kept, saved;
+    Bytes untied;
+    StageBytes bytes;
   };
   /// What a stage takes on some number of replicas.
   struct Load {
@@ -69,6 +72,14 @@ class TripBound {
   struct StageChoice {
     std::uint32_t below = 0;
     std::int32_t replicas = 0;  ///< negative: of a stage of nodes that were left out
+    std::size_t next = 0;       ///< place of the stages below in ways_
+  };
+  /// Stages for a set, or several ways to divide it of which only bounds are known: the least round trip along the
+  /// path, and the fewest and most microbatches that are in flight at the first stage, on all its replicas.
+  struct Way {
+    Seconds trip;
+    std::int64_t least_flight = 0, most_flight = 0;
+    StageChoice choice;  ///< of the one with the least trip
   };
   /// What came before a set: its path's next message can arrive, and that plus what follows the backward there.
   struct Prefix {
@@ -91,13 +102,19 @@ class TripBound {
   bool go_forward(const std::function<bool()>& stop);
   bool go_back(const std::function<bool()>& stop);
   void add_empty_stages(std::uint32_t set);
+  void add_way(std::size_t slot, const Way& way);
+  [[nodiscard]] std::span<const Way> ways(std::size_t slot) const {
+    return std::span(ways_).subspan(slot * most_ways_, ways_at_[slot]);
+  }
+  [[nodiscard]] bool fits(const Sums& sums, std::uint32_t set, std::uint32_t below, int replicas,
+                          std::int64_t flight) const;
   [[nodiscard]] Load load_of(const Sums& sums, int replicas) const;
-  [[nodiscard]] bool keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, const Load& load, int devices,
+  [[nodiscard]] bool keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, const Load& load, const Way& later,
                            const Prefix& prefix, Seconds& trip) const;
   [[nodiscard]] Prefix after(const Sums& sums, std::uint32_t set, std::uint32_t below, const Load& load,
                              const Prefix& prefix) const;
   bool go_on(std::uint32_t set, int devices, const Prefix& prefix, const std::function<bool()>& stop);
-  [[nodiscard]] Split split_from(int devices) const;
+  [[nodiscard]] Split split_from(const Way& way) const;
   [[nodiscard]] Split split_of(const std::vector<StageChoice>& chain) const;
 
   const PipelineCosts& costs_;
@@ -109,22 +126,24 @@ class TripBound {
   int useful_devices_ = 0;  ///< more have nothing to do
   int devices_ = 0;         ///< of the latest question
   int most_replicas_ = 1;
-  bool alternates_ = false;     ///< see ScheduleEntry: what is in flight is known
-  std::vector<int> path_;       ///< kept nodes of the heaviest path
-  std::vector<KeptEdge> hops_;  ///< between neighbours on the path
-  std::vector<int> place_;      ///< by kept node: its place on the path, or -1
-  std::vector<int> path_at_;    ///< by set: the first place on the path that is left
-  std::vector<Begin> begin_;    ///< by set
+  bool alternates_ = false;       ///< see ScheduleEntry: what is in flight is known
+  std::vector<int> path_;         ///< kept nodes of the heaviest path
+  std::vector<KeptEdge> hops_;    ///< between neighbours on the path
+  std::vector<int> place_;        ///< by kept node: its place on the path, or -1
+  std::vector<int> path_at_;      ///< by set: the first place on the path that is left
+  std::vector<Begin> begin_;      ///< by set
+  std::vector<Bytes> received_;   ///< by set: least that a stage which begins in it receives per microbatch
+  std::vector<Bytes> workspace_;  ///< by set: least of the last layer of a stage before it
   Seconds time_;
   std::uint64_t asked_ = 0;
   bool stopped_ = false;
   // By set and devices. Of what comes before the set, with at most that many devices: when its path's next message can
-  // arrive, and the same plus what follows the backward there. Of the set itself, with exactly that many: the least
-  // round trip along the path, and the most and fewest microbatches that are in flight at its first stage, times
-  // replicas.
-  std::vector<Seconds> before_, around_, trip_;
-  std::vector<std::int64_t> most_flight_, least_flight_;
-  std::vector<StageChoice> choice_;
+  // arrive, and the same plus what follows the backward there. Of the set itself, with exactly that many: up to
+  // most_ways_ ways, as many as ways_at_ says, by the microbatches in flight.
+  std::vector<Seconds> before_, around_;
+  std::size_t most_ways_ = 1;
+  std::vector<Way> ways_;
+  std::vector<std::uint8_t> ways_at_;
   const std::function<Seconds(const Split&)>* visit_ = nullptr;
   std::vector<StageChoice> chain_;
   // The walk.

@@ -22,7 +22,7 @@ ChainSpaces::ChainSpaces(const SearchContext& context) : context_(context) {
   make_lattice();
   const Constraints& constraints = context.constraints;
   SearchSpace space;
-  space.limit = context.limit;
+  space.limit = context.countable();
   space.stages = constraints.stages;
   space.replicas = constraints.replicas;
   const int chunks = constraints.chunks.value_or(1);

@@ -294,7 +294,7 @@ class Search {
   /// The bound by about so many cuts, which remembers what it was asked; null if there is none.
   [[nodiscard]] PathBound* path_bound(int cuts) {
     std::unique_ptr<PathBound>& path = paths_[cuts];
-    if (!path) path = PathBound::of(costs_, context_.limit, cuts);
+    if (!path) path = PathBound::of(costs_, context_.countable(), cuts);
     return path.get();
   }
   [[nodiscard]] bool suggests_splits() const {

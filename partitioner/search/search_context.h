@@ -19,6 +19,10 @@ struct SearchContext {
   SearchTime& time;
   PredictedPlans& plans;
 
+  /// PipelineCosts::countable of the limit.
+  [[nodiscard]] std::optional<Bytes> countable() const {
+    return limit ? std::optional(costs.countable(*limit)) : std::nullopt;
+  }
   /// Whether the constraints allow the split, as far as its number of stages says; none if they give replicas.
   [[nodiscard]] bool is_wanted(const Split& split) const {
     return constraints.replicas.empty() &&

@@ -16,7 +16,7 @@ constexpr std::size_t kMostTripSets = 20'000;
 
 std::unique_ptr<TripSearch> TripSearch::of(const SearchContext& context) {
   if (context.constraints.chunks.value_or(1) != 1) return nullptr;
-  std::unique_ptr<TripBound> bound = TripBound::of(context.costs, context.limit, kMostTripSets);
+  std::unique_ptr<TripBound> bound = TripBound::of(context.costs, context.countable(), kMostTripSets);
   if (!bound) return nullptr;
   return std::unique_ptr<TripSearch>(new TripSearch(context, std::move(bound)));
 }

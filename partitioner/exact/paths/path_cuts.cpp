@@ -15,8 +15,7 @@ void add(PathSums& sums, const NodeCosts& node) {
   sums.least += node.least;
   sums.update += node.update;
   sums.untied += node.untied;
-  sums.kept += node.kept;
-  sums.saved += node.saved;
+  sums.bytes += node.bytes;
   ++sums.nodes;
 }
 
@@ -26,8 +25,11 @@ PathSums difference(PathSums all, const PathSums& part) {
   all.least -= part.least;
   all.update -= part.update;
   all.untied -= part.untied;
-  all.kept -= part.kept;
-  all.saved -= part.saved;
+  all.bytes.state -= part.bytes.state;
+  all.bytes.gradients -= part.bytes.gradients;
+  all.bytes.per_microbatch -= part.bytes.per_microbatch;
+  all.bytes.once -= part.bytes.once;
+  all.bytes.segment = Bytes(0);  // the largest of some layers
   all.nodes -= part.nodes;
   return all;
 }
@@ -131,13 +133,18 @@ PathSums PathCuts::between(const PathCut& a, const PathCut& b) const {
   const auto least = [&](auto PathSums::* part) {
     out.*part = std::max({to.*part - from.*part, b.low.*part - a.high.*part, nothing.*part});
   };
+  const auto least_bytes = [&](Bytes StageBytes::* part) {
+    out.bytes.*part = std::max({to.bytes.*part - from.bytes.*part, b.low.bytes.*part - a.high.bytes.*part, Bytes(0)});
+  };
   least(&PathSums::forward);
   least(&PathSums::back);
   least(&PathSums::least);
   least(&PathSums::update);
   least(&PathSums::untied);
-  least(&PathSums::kept);
-  least(&PathSums::saved);
+  least_bytes(&StageBytes::state);
+  least_bytes(&StageBytes::gradients);
+  least_bytes(&StageBytes::per_microbatch);
+  least_bytes(&StageBytes::once);
   out.least = std::max(out.least, out.forward + out.back);
   return out;
 }

@@ -13,7 +13,8 @@ namespace stagecraft::partitioner {
 /// Sums of the costs of nodes.
 struct PathSums {
   Seconds forward, back, least, update;
-  Bytes untied, kept, saved;
+  Bytes untied;
+  StageBytes bytes;
   std::int64_t nodes = 0;
 };
 

@@ -98,11 +98,8 @@ Seconds PathStages::reduce(const PathSums& sums, const Replicas& replicas) const
 
 bool PathStages::fits(const StageBound& stage, const Replicas& replicas, int later) const {
   if (!limit_) return true;
-  std::int64_t in_flight = 1;
-  if (alternates_)
-    in_flight =
-        std::min<std::int64_t>(costs_.microbatches() / replicas.last, flight(later, replicas.last) / replicas.last);
-  return stage.sums.kept + (in_flight - 1) * stage.sums.saved <= *limit_;
+  const std::int64_t in_flight = costs_.least_in_flight(flight(later, replicas.last), replicas.last);
+  return costs_.least_peak(stage.sums.bytes, in_flight, replicas.first) <= *limit_;
 }
 
 // A replica with the last microbatch of the first round begins when that arrives; or its first backward ends `queue`

@@ -93,7 +93,9 @@ class PathStages {
 
   [[nodiscard]] StageBound stage(const PathCut& a, const PathCut& b) const;
   /// Whether one microbatch of the stage fits in memory.
-  [[nodiscard]] bool fits(const StageBound& stage) const { return !limit_ || stage.sums.kept <= *limit_; }
+  [[nodiscard]] bool fits(const StageBound& stage) const {
+    return !limit_ || costs_.least_peak(stage.sums.bytes, 1, 1) <= *limit_;
+  }
   /// Whether the stage's replicas have memory for the microbatches that `later` devices behind them make them hold.
   [[nodiscard]] bool fits(const StageBound& stage, const Replicas& replicas, int later) const;
   /// Whether the stage keeps within the time if each of its replicas may hold `in_flight` microbatches.

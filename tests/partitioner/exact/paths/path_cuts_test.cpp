@@ -56,7 +56,7 @@ TEST(PathCuts, LevelsAreNested) {
           const PathSums least = cuts.between(coarse[i], coarse[j]);
           const PathSums more = cuts.between(fine[coarse[i].parts_end - 1], fine[coarse[j].parts]);
           EXPECT_LE(least.least, more.least * (1 + 1e-12));
-          EXPECT_LE(least.kept, more.kept);
+          EXPECT_LE(least.bytes.state, more.bytes.state);
         }
       }
     }

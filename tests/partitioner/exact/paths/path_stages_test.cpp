@@ -119,9 +119,9 @@ TEST_F(PathStagesWithParameters, AddsTheReduce) {
 /// A stage before three devices holds four microbatches under 1F1B, one before four devices five.
 TEST_F(PathStagesWithMessages, CountsTheMicrobatchesThatAStageHolds) {
   const PathStages::StageBound first = stage(0, 1);
-  ASSERT_EQ(first.sums.kept, first.sums.saved);  // without parameters
-  ASSERT_GT(first.sums.saved, Bytes(0));
-  const PathStages limited(costs_, cuts_, first.sums.saved * 4);
+  ASSERT_EQ(first.sums.bytes.state, Bytes(0));  // without parameters
+  ASSERT_GT(first.sums.bytes.per_microbatch, Bytes(0));
+  const PathStages limited(costs_, cuts_, first.sums.bytes.per_microbatch * 4);
   EXPECT_TRUE(limited.fits(first));
   EXPECT_TRUE(limited.fits(first, number(1), 3));
   EXPECT_FALSE(limited.fits(first, number(1), 4));

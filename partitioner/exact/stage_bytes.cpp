@@ -1,0 +1,24 @@
+#include "partitioner/exact/stage_bytes.h"
+
+#include <algorithm>
+
+namespace stagecraft::partitioner {
+
+StageBytes& StageBytes::operator+=(const StageBytes& layer) {
+  state += layer.state;
+  gradients += layer.gradients;
+  per_microbatch += layer.per_microbatch;
+  once += layer.once;
+  segment = std::max(segment, layer.segment);
+  return *this;
+}
+
+Bytes peak_bytes(const StageBytes& stage, std::int64_t in_flight, bool with_gradients, Bytes workspace) {
+  const Bytes once = stage.once + stage.segment;
+  const Bytes all = stage.per_microbatch * in_flight + once + workspace;
+  if (with_gradients) return stage.state + stage.gradients + all;
+  const Bytes after = stage.per_microbatch * (in_flight - 1) + (in_flight > 1 ? once : Bytes(0));
+  return stage.state + std::max(all, stage.gradients + after);
+}
+
+}  // namespace stagecraft::partitioner
