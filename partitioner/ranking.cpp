@@ -14,6 +14,7 @@
 #include "costmodel/index.h"
 #include "costmodel/text/replicas_text.h"
 #include "costmodel/text/units_text.h"
+#include "partitioner/equal_drafts.h"
 #include "partitioner/list_strategies.h"
 #include "partitioner/pipedream.h"
 #include "partitioner/remedies.h"
@@ -26,8 +27,6 @@ constexpr const char* kAuto = "auto";
 constexpr int kEveryCount = 16;
 /// pipedream's sets of layers take minutes for more layers than this.
 constexpr int kMostPipedreamLayers = 4000;
-/// Most stages per device that are tried.
-constexpr int kMostChunks = 8;
 
 /// One question to another strategy.
 struct Ask {
@@ -39,16 +38,6 @@ struct Ask {
 int layers_in_stages(const Graph& graph) {
   return to_int(
       std::count_if(graph.layers.begin(), graph.layers.end(), [](const Layer& layer) { return !is_input(layer); }));
-}
-
-/// Chunks per device to try.
-std::vector<int> chunk_counts(const Constraints& constraints) {
-  if (constraints.chunks) return {*constraints.chunks};
-  const PlanSettings& settings = constraints.plan;
-  std::vector<int> out = {1};
-  if (!settings.listed.empty() || !schedule_by_name(settings.schedule).chunked) return out;
-  for (int chunks = 2; chunks <= kMostChunks; chunks *= 2) out.push_back(chunks);
-  return out;
 }
 
 /// Replica counts of `stages` stages that fit on `devices` devices.
@@ -205,19 +194,19 @@ std::optional<Candidate> without_idle_replicas(Candidate candidate, std::optiona
 
 }  // namespace
 
-Drafts drafts(const Graph& graph, const Topology& topology, const Constraints& constraints) {
+Drafts drafts(const Graph& graph, const Topology& topology, const CostModel& costs, const Constraints& constraints) {
   Drafts out;
   Skips skips;
   const std::optional<int> microbatches = microbatches_of_a_step(constraints.plan);
   const Asks asks(graph, topology, constraints);
+  const auto add = [&](const std::string& origin, const Candidate& candidate) {
+    Plan plan = plan_of_candidate(graph, topology, candidate, constraints.plan);
+    const bool known = std::any_of(out.plans.begin(), out.plans.end(),
+                                   [&](const Drafted& other) { return other.plan.stages == plan.stages; });
+    if (!known) out.plans.push_back({origin, candidate, std::move(plan)});
+  };
   for (const Ask& ask : asks.all()) {
     const auto skip = [&](const std::string& reason) { skips.add(ask.strategy + ": " + reason); };
-    const auto add = [&](const std::string& origin, const Candidate& candidate) {
-      Plan plan = plan_of_candidate(graph, topology, candidate, constraints.plan);
-      const bool known = std::any_of(out.plans.begin(), out.plans.end(),
-                                     [&](const Drafted& other) { return other.plan.stages == plan.stages; });
-      if (!known) out.plans.push_back({origin, candidate, std::move(plan)});
-    };
     try {
       const auto answer = ask.answer();
       if (const auto* infeasible = std::get_if<Infeasible>(&answer)) {
@@ -230,6 +219,11 @@ Drafts drafts(const Graph& graph, const Topology& topology, const Constraints& c
       const auto at_work = without_idle_replicas(candidate, microbatches);
       if (at_work && constraints.replicas.empty()) add(ask.origin + ", no idle replicas", *at_work);
     } catch (const std::invalid_argument& e) { skip(e.what()); }
+  }
+  for (EqualDraft& draft : equal_drafts(graph, topology, costs, constraints)) {
+    try {
+      add(draft.origin, draft.candidate);
+    } catch (const std::invalid_argument& e) { skips.add(std::string(kEqualShares) + ": " + e.what()); }
   }
   out.skipped = skips.all();
   return out;
@@ -285,7 +279,7 @@ std::string skipped_text(const std::vector<Skipped>& skipped) {
 std::optional<Bytes> least_need(const Graph& graph, const Topology& topology, const CostModel& costs,
                                 const Constraints& constraints) {
   std::optional<Bytes> out;
-  for (const Drafted& draft : drafts(graph, topology, constraints).plans) {
+  for (const Drafted& draft : drafts(graph, topology, costs, constraints).plans) {
     const Bytes need = costs.memory(graph, topology, BoundPlan(draft.plan)).peak;
     out = std::min(out.value_or(need), need);
   }
@@ -295,7 +289,7 @@ std::optional<Bytes> least_need(const Graph& graph, const Topology& topology, co
 StrategyResult rank_plans(const Graph& graph, const Topology& topology, const CostModel& costs,
                           const Constraints& constraints) {
   const ToldSearch told(costs.progress, kAuto);
-  Drafts found = drafts(graph, topology, constraints);
+  Drafts found = drafts(graph, topology, costs, constraints);
   if (found.plans.empty()) return Infeasible{"no candidate is possible; " + skipped_text(found.skipped)};
 
   std::vector<BoundPlan> plans;

@@ -20,8 +20,9 @@ inline constexpr double kTie = 0.01;
 /// The predicted plans of these candidates: pipedream with priced transfers, with and without replicas, for graphs of
 /// at most 4000 layers; and profile on 1, 2, ... stages, each of 1, 2, 4, ... replicas, as many as there are
 /// microbatches, and on all devices, spread evenly; each of them also without replicas that have no microbatch; if the
-/// schedule can run several stages per device, profile on 2, 3, ... devices with 2, 4 and 8 stages each; with
-/// Constraints::stages, chunks or replicas, only those. Plans that fit come first: the fastest and its ties by devices,
+/// schedule can run several stages per device, profile on 2, 3, ... devices with 2, 4 and 8 stages each; the best
+/// EqualShares within memory, with devices in order and as in placements; with Constraints::stages, chunks or replicas,
+/// only those. Plans that fit come first: the fastest and its ties by devices,
 /// then stages, then time; the others by predicted iteration. Equal plans appear once. Infeasible if none fits, with
 /// the smallest excess and what would fit, or if no candidate is possible.
 [[nodiscard]] StrategyResult rank_plans(const Graph& graph, const Topology& topology, const CostModel& costs,
@@ -39,8 +40,9 @@ struct Drafts {
   std::vector<Skipped> skipped;
 };
 
-/// The candidates of rank_plans as plans, without predictions.
-[[nodiscard]] Drafts drafts(const Graph& graph, const Topology& topology, const Constraints& constraints);
+/// The candidates of rank_plans as plans, without predictions. Of `costs`, asks for memory only.
+[[nodiscard]] Drafts drafts(const Graph& graph, const Topology& topology, const CostModel& costs,
+                            const Constraints& constraints);
 
 /// "auto": rank_plans. Its objective is the predicted step.
 [[nodiscard]] Strategy auto_strategy();

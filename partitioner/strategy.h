@@ -65,6 +65,8 @@ struct Ranking {
   /// No plan that the strategy considers has a shorter predicted step; the first plan's own if that is the best.
   /// Absent: the strategy does not know.
   std::optional<Seconds> lower_bound = {};
+  /// Parts of the search that its time limit ended.
+  std::vector<std::string> cut_off = {};
   /// No plan that the strategy considers and that is not among these has a shorter predicted step. Absent likewise.
   std::optional<Seconds> others_lower_bound = {};
 };

@@ -143,7 +143,7 @@ class Gathering {
     const auto start = std::chrono::steady_clock::now();
     const ToldSearch told(costs_.progress, "candidates");
     told.ends_after(time);
-    Drafts found = drafts(graph_, topology_, wanted);
+    Drafts found = drafts(graph_, topology_, costs_, wanted);
     for (std::size_t i = 0; i < found.plans.size(); ++i) {
       const Drafted& draft = found.plans[i];
       told.tried(i, found.plans.size());

@@ -118,6 +118,10 @@ std::string ranking_text(const Ranking& ranking, const std::string& mark, const 
   if (ties > 1 && !ranking.lower_bound) {
     out += fmt::format("steps within {:g} % are ties: fewer devices, then fewer stages win\n", kTie * 100);
   }
+  if (!ranking.cut_off.empty()) {
+    out += fmt::format("the time limit cut off: {}; a longer --time-limit may give a better plan or a smaller gap\n",
+                       fmt::join(ranking.cut_off, ", "));
+  }
   if (const std::string text = skipped_text(ranking.skipped); !text.empty()) out += text + "\n";
   return out;
 }

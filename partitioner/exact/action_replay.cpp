@@ -18,12 +18,14 @@ void use(PortUse& port, Seconds at, Seconds time) {
 }  // namespace
 
 ActionReplay::ActionReplay(const Topology& topology, int microbatches, const std::vector<int>& replicas,
-                           const std::vector<int>& first_rank, const std::vector<StageSums>& sums,
-                           const std::vector<StageLink>& links, const std::vector<std::vector<Action>>& lists)
+                           const std::vector<int>& first_rank, const std::vector<int>& device_of_rank,
+                           const std::vector<StageSums>& sums, const std::vector<StageLink>& links,
+                           const std::vector<std::vector<Action>>& lists)
     : topology_(topology),
       microbatches_(microbatches),
       replicas_(replicas),
       first_rank_(first_rank),
+      device_of_rank_(device_of_rank),
       sums_(sums),
       links_(links),
       lists_(lists),
@@ -75,7 +77,8 @@ void ActionReplay::send(int l, bool back, int microbatch, Seconds at) {
   Seconds& arrived = way.arrived[slot(l, microbatch)];
   arrived = at;
   if (earlier == later) return;
-  const auto level = to_index(joining_level(topology_, earlier, later));
+  const auto level =
+      to_index(joining_level(topology_, device_of_rank_[to_index(earlier)], device_of_rank_[to_index(later)]));
   Seconds& lane = way.lane_free[slot(l, microbatch % cycle_[to_index(l)])];
   arrived = std::max(at, lane) + (back ? link.back : link.forward)[level];
   lane = arrived;

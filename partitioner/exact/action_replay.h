@@ -28,14 +28,15 @@ bool replay_lists(const std::vector<std::vector<Action>>& lists, Perform&& perfo
   return true;
 }
 
-/// The longest path through the action lists of a split on devices in order: each action takes as long as it takes
+/// The longest path through the action lists of a split: each action takes as long as it takes
 /// alone, and the messages of one boundary between two ranks come one after the other.
 class ActionReplay {
  public:
-  /// `replicas` and `first_rank`: of each stage. All arguments must outlive it.
+  /// `replicas` and `first_rank`: of each stage. `device_of_rank`: of each rank. All arguments must outlive it.
   ActionReplay(const Topology& topology, int microbatches, const std::vector<int>& replicas,
-               const std::vector<int>& first_rank, const std::vector<StageSums>& sums,
-               const std::vector<StageLink>& links, const std::vector<std::vector<Action>>& lists);
+               const std::vector<int>& first_rank, const std::vector<int>& device_of_rank,
+               const std::vector<StageSums>& sums, const std::vector<StageLink>& links,
+               const std::vector<std::vector<Action>>& lists);
 
   /// Goes through all actions. False if the lists deadlock.
   [[nodiscard]] bool run();
@@ -66,6 +67,7 @@ class ActionReplay {
   int microbatches_;
   const std::vector<int>& replicas_;
   const std::vector<int>& first_rank_;
+  const std::vector<int>& device_of_rank_;
   const std::vector<StageSums>& sums_;
   const std::vector<StageLink>& links_;
   const std::vector<std::vector<Action>>& lists_;

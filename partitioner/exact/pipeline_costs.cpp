@@ -10,6 +10,7 @@
 #include "costmodel/index.h"
 #include "costmodel/links/collectives.h"
 #include "costmodel/prediction/backward_parts.h"
+#include "costmodel/prediction/memory.h"
 #include "costmodel/prediction/stage_costs.h"
 #include "partitioner/exact/action_replay.h"
 #include "partitioner/exact/round_trips.h"
@@ -129,16 +130,14 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
       value.gradient = layer.outputs[to_index(key.second)].requires_grad;
     }
     value.gradient = value.gradient && schedule_.trains;
-    if (schedule_.trains) value.bytes = bytes;
-    // Between segments of single layers, every value is kept like one that is received; each counts once.
+    // Between segments of single layers, every value is kept like one that is received; each counts once, here.
     const bool is_counted = settings.recompute && settings.recompute_every == 1;
+    if (schedule_.trains && !is_counted) value.bytes = bytes;
     for (const int reader : value.readers) {
       NodeCosts& node = nodes_[to_index(reader)];
-      if (is_counted) {
-        node.bytes.per_microbatch += Bytes(value.bytes.value / to_int(value.readers.size()));
-      } else {
-        node.received += value.bytes;
-      }
+      node.received += value.bytes;
+      if (schedule_.trains && is_counted)
+        node.bytes.per_microbatch += Bytes(bytes.value / to_int(value.readers.size()));
     }
     for (const Level& level : topology.levels) {
       value.forward.push_back(transfer_time(level.link, bytes));
@@ -308,13 +307,11 @@ Seconds PipelineCosts::busiest(const Split& split, const std::vector<StageSums>&
   return out;
 }
 
-/// Time for the stage's replicas to sum its gradients once they all have them; `devices` are theirs.
-Seconds PipelineCosts::reduce_of(const Split& split, const StageSums& stage, int number, int first_device,
-                                 std::vector<int>& devices) const {
+/// Time for the stage's replicas on `devices` to sum its gradients once they all have them.
+Seconds PipelineCosts::reduce_of(const Split& split, const StageSums& stage, int number,
+                                 const std::vector<int>& devices) const {
   const int replicas = split.replicas[to_index(number)];
   if (replicas < 2) return Seconds(0);
-  devices.resize(to_index(replicas));
-  std::iota(devices.begin(), devices.end(), first_device);
   if (!settings_.gradient_bucket_bytes) return all_reduce_time(stage.parameters - stage.tied, devices, topology_);
   // Buckets fill from the last layer to the first while the backward goes on.
   Seconds left;
@@ -361,7 +358,7 @@ bool PipelineCosts::can_run(const Split& split) const {
   return std::accumulate(split.replicas.begin(), split.replicas.begin() + positions_of(split), 0) <= devices_;
 }
 
-std::optional<Seconds> PipelineCosts::lower_bound(const Split& split) const {
+std::optional<Seconds> PipelineCosts::lower_bound(const Split& split, const StageDevices& placed) const {
   if (!can_run(split)) return std::nullopt;
   std::vector<StageSums> sums = sums_of(split);
   if (!waits_) return busiest(split, sums);
@@ -369,7 +366,13 @@ std::optional<Seconds> PipelineCosts::lower_bound(const Split& split) const {
   const std::vector<StageLink> links = links_of(split);
   const int positions = positions_of(split);
   const std::vector<int> first_rank = first_ranks(split.replicas, positions);
-  ActionReplay replay(topology_, settings_.microbatches, split.replicas, first_rank, sums, links, lists_of(split));
+  std::vector<int> device_of_rank;
+  for (std::size_t p = 0; p < to_index(positions); ++p) {
+    for (int r = 0; r < split.replicas[p]; ++r)
+      device_of_rank.push_back(placed.empty() ? to_int(device_of_rank.size()) : placed[p][to_index(r)]);
+  }
+  ActionReplay replay(topology_, settings_.microbatches, split.replicas, first_rank, device_of_rank, sums, links,
+                      lists_of(split));
   if (!replay.run()) return std::nullopt;  // a deadlock
 
   Seconds out = busiest(split, sums);
@@ -384,13 +387,13 @@ std::optional<Seconds> PipelineCosts::lower_bound(const Split& split) const {
     const auto first = replay.ends().begin() + first_rank[p];
     ends[p] = *std::max_element(first, first + split.replicas[p]);
   }
-  if (schedule_.trains) add_reduces(split, sums, first_rank, ends);
+  if (schedule_.trains) add_reduces(split, sums, first_rank, device_of_rank, ends);
   return larger(out, *std::ranges::max_element(ends));
 }
 
 /// Adds sums of gradients and updates to the times at which the positions' last computations end.
 void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums, const std::vector<int>& first_rank,
-                                std::vector<Seconds>& ends) const {
+                                const std::vector<int>& device_of_rank, std::vector<Seconds>& ends) const {
   const int stages = to_int(sums.size());
   const int positions = to_int(ends.size());
   std::vector<int> group = separate_reduce_groups(stages);
@@ -401,7 +404,8 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
     if (at.size() < 2) continue;
     std::set<int> ranks;
     for (const int s : at) {
-      for (int r = 0; r < split.replicas[to_index(s)]; ++r) ranks.insert(first_rank[to_index(s)] + r);
+      for (int r = 0; r < split.replicas[to_index(s)]; ++r)
+        ranks.insert(device_of_rank[to_index(first_rank[to_index(s)] + r)]);
     }
     const Seconds time =
         holders.bytes > Bytes(0) ? all_reduce_time(holders.bytes, {ranks.begin(), ranks.end()}, topology_) : Seconds(0);
@@ -413,7 +417,6 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
   }
   const auto position = [&](int s) { return to_index(position_of(s, positions)); };
   std::vector<Seconds> after = ends;
-  std::vector<int> devices;
   for (int g = 0; g < stages; ++g) {
     if (group[to_index(g)] != g) continue;
     Seconds start;
@@ -424,9 +427,10 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
     end = start;
     for (int s = g; s < stages; ++s) {
       if (group[to_index(s)] != g) continue;
-      const int first = first_rank[to_index(s)];
+      const auto first = device_of_rank.begin() + first_rank[to_index(s)];
+      const std::vector<int> devices(first, first + split.replicas[to_index(s)]);
       const Seconds from = settings_.gradient_bucket_bytes ? ends[position(s)] : start;
-      if (split.chunks == 1) end = larger(end, from + reduce_of(split, sums[to_index(s)], s, first, devices));
+      if (split.chunks == 1) end = larger(end, from + reduce_of(split, sums[to_index(s)], s, devices));
     }
     Seconds tied;
     for (int s = g; s < stages; ++s) {
@@ -453,6 +457,24 @@ std::int64_t PipelineCosts::least_in_flight(std::int64_t flight, int replicas) c
   return holds_all_ ? share : std::min(share, flight / replicas);
 }
 
+std::vector<int> PipelineCosts::held(const Split& split) const {
+  const std::size_t stages = split.replicas.size();
+  std::vector<int> out(stages, 1);
+  if (!schedule_.trains || !settings_.listed.empty()) return out;
+  if (holds_all_ || schedule_.alternates || !waits_) {
+    std::int64_t all = 0;
+    for (std::size_t s = stages; s-- > 0;) {
+      all = flight(all, split.replicas[s]);
+      out[s] = static_cast<int>(waits_ ? least_in_flight(all, split.replicas[s]) : all / split.replicas[s]);
+    }
+    return out;
+  }
+  const std::vector<int> first = first_ranks(split.replicas, positions_of(split));
+  const std::vector<std::vector<Action>>& lists = lists_of(split);
+  for (std::size_t s = 0; s < stages; ++s) out[s] = in_flight(lists[to_index(first[s])], to_int(s));
+  return out;
+}
+
 Bytes PipelineCosts::least_peak(const StageBytes& stage, std::int64_t in_flight, int replicas, Bytes workspace) const {
   // Replicas keep their gradients. Others hold as many microbatches again after the first backward if more follow.
   const bool accumulates = (schedule_.alternates || in_flight == 1) && settings_.microbatches > in_flight;
@@ -462,14 +484,12 @@ Bytes PipelineCosts::least_peak(const StageBytes& stage, std::int64_t in_flight,
 
 Bytes PipelineCosts::least_memory(const Split& split) const {
   std::vector<StageSums> sums = sums_of(split);
-  if (!(settings_.recompute && settings_.recompute_every == 1)) {
-    for (const CrossingValue& value : values_) {
-      const int from = split.stage_of_node[to_index(value.producer)];
-      std::set<int> stages;
-      for (const int reader : value.readers) stages.insert(split.stage_of_node[to_index(reader)]);
-      for (const int stage : stages) {
-        if (stage != from) sums[to_index(stage)].bytes.per_microbatch += value.bytes;
-      }
+  for (const CrossingValue& value : values_) {
+    const int from = split.stage_of_node[to_index(value.producer)];
+    std::set<int> stages;
+    for (const int reader : value.readers) stages.insert(split.stage_of_node[to_index(reader)]);
+    for (const int stage : stages) {
+      if (stage != from) sums[to_index(stage)].bytes.per_microbatch += value.bytes;
     }
   }
   const std::size_t positions = to_index(positions_of(split));

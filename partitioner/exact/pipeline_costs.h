@@ -29,6 +29,9 @@ struct Split {
   friend bool operator==(const Split&, const Split&) = default;
 };
 
+/// The devices of each stage, one for each replica.
+using StageDevices = std::vector<std::vector<int>>;
+
 /// Number of pipeline positions; see PipelineShape.
 [[nodiscard]] inline int positions_of(const Split& split) { return to_int(split.replicas.size()) / split.chunks; }
 
@@ -99,12 +102,12 @@ class PipelineCosts {
   /// Whether least_reduce of more replicas is never less; measured curves may fall.
   [[nodiscard]] bool reduce_grows() const { return least_reduce_.grows(); }
 
-  /// A lower bound of the predicted step with devices in order: the longest path through the schedule's actions,
-  /// each as long as it takes alone, with messages of one boundary between two ranks one after the other; and, with one
-  /// level, the messages of the busiest port of a device. Processors are not shared, receives are posted in time. With
-  /// an asynchronous schedule, and one by hand, the computation of the busiest device. Absent if the schedule cannot
-  /// run the split.
-  [[nodiscard]] std::optional<Seconds> lower_bound(const Split& split) const;
+  /// A lower bound of the predicted step, on the devices of `placed` or, if that is empty, in order: the longest path
+  /// through the schedule's actions, each as long as it takes alone, with messages of one boundary between two ranks
+  /// one after the other; and, with one level, the messages of the busiest port of a device. Processors are not shared,
+  /// receives are posted in time. With an asynchronous schedule, and one by hand, the computation of the busiest
+  /// device. Absent if the schedule cannot run the split.
+  [[nodiscard]] std::optional<Seconds> lower_bound(const Split& split, const StageDevices& placed = {}) const;
   /// A lower bound of the memory that the split needs on a device, as memory_bound counts it.
   [[nodiscard]] Bytes least_memory(const Split& split) const;
 
@@ -113,6 +116,9 @@ class PipelineCosts {
   /// The least number of microbatches that a stage of `replicas` replicas holds at once on one of them, where all its
   /// replicas together may hold `flight`; see flight(). 1 where the order of work is not known.
   [[nodiscard]] std::int64_t least_in_flight(std::int64_t flight, int replicas) const;
+  /// The microbatches that a replica of each stage holds at once, by its replicas and chunks alone. About, where steps
+  /// overlap. Precondition: the schedule can run them.
+  [[nodiscard]] std::vector<int> held(const Split& split) const;
   /// A lower bound of the peak_bytes of a stage that holds so many, with `workspace` beside them.
   [[nodiscard]] Bytes least_peak(const StageBytes& stage, std::int64_t in_flight, int replicas,
                                  Bytes workspace = {}) const;
@@ -132,10 +138,10 @@ class PipelineCosts {
   void split_backward(const Split& split, std::vector<StageSums>& sums) const;
   [[nodiscard]] std::vector<StageLink> links_of(const Split& split) const;
   [[nodiscard]] const std::vector<std::vector<Action>>& lists_of(const Split& split) const;
-  [[nodiscard]] Seconds reduce_of(const Split& split, const StageSums& stage, int number, int first_device,
-                                  std::vector<int>& devices) const;
+  [[nodiscard]] Seconds reduce_of(const Split& split, const StageSums& stage, int number,
+                                  const std::vector<int>& devices) const;
   void add_reduces(const Split& split, std::vector<StageSums>& sums, const std::vector<int>& first_rank,
-                   std::vector<Seconds>& ends) const;
+                   const std::vector<int>& device_of_rank, std::vector<Seconds>& ends) const;
   [[nodiscard]] Seconds busiest(const Split& split, const std::vector<StageSums>& sums) const;
 
   struct Holders {

@@ -4,6 +4,21 @@
 
 namespace stagecraft::partitioner {
 
+std::vector<ReplicaRange> replica_ranges(int most, int microbatches) {
+  constexpr int kEveryNumber = 64;
+  constexpr double kAlike = 1.02;
+  std::vector<ReplicaRange> out;
+  for (int r = 1; r <= most; ++r) {
+    const std::int64_t share = (microbatches + r - 1) / r;
+    if (r > kEveryNumber && out.back().share == share && r <= kAlike * out.back().first) {
+      out.back().last = r;
+    } else {
+      out.push_back({r, r, share});
+    }
+  }
+  return out;
+}
+
 Seconds trips_of(Seconds trip, Seconds forward, Seconds back, std::int64_t share, std::int64_t in_flight) {
   const auto count = [](std::int64_t n) { return static_cast<double>(n); };
   // F1 .. B1, after which no more than `in_flight` forwards are done; and the same from the end.

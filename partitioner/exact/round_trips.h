@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "costmodel/units.h"
 
@@ -12,6 +14,25 @@ namespace stagecraft::partitioner {
 /// warmup_counts.
 [[nodiscard]] constexpr std::int64_t flight(std::int64_t next, int replicas) {
   return replicas * ((next + replicas - 1) / replicas + 1);
+}
+
+/// Numbers of replicas that compute as many microbatches each: `share`.
+struct ReplicaRange {
+  int first = 1, last = 1;
+  std::int64_t share = 0;
+};
+
+/// 1 to `most` replicas for so many microbatches, each number by itself; of larger ones, those that have the same share
+/// and hardly differ are one range.
+[[nodiscard]] std::vector<ReplicaRange> replica_ranges(int most, int microbatches);
+
+/// flight() of any of these numbers of replicas is between these.
+[[nodiscard]] constexpr std::int64_t least_flight(std::int64_t next, const ReplicaRange& replicas) {
+  return std::max(next, (next + replicas.last - 1) / replicas.last * replicas.first) + replicas.first;
+}
+[[nodiscard]] constexpr std::int64_t most_flight(std::int64_t next, const ReplicaRange& replicas) {
+  return std::min(next + replicas.last - 1, (next + replicas.first - 1) / replicas.first * replicas.last) +
+         replicas.last;
 }
 
 /// Least time in which a replica runs `share` microbatches of one stage, from its first forward to its last backward,

@@ -22,6 +22,8 @@ constexpr double kRounding = 1e-11;
 /// Most entries of a table, and most steps of one refutation.
 constexpr double kMostEntries = 4e6;
 constexpr double kMostSteps = 4e8;
+/// Of more devices, about as many numbers are told apart.
+constexpr int kEveryDevice = 128;
 
 Seconds larger(Seconds a, Seconds b) { return a < b ? b : a; }
 
@@ -83,8 +85,9 @@ std::unique_ptr<TripBound> TripBound::of(const PipelineCosts& costs, std::option
   if (!lattice) return nullptr;
   std::unique_ptr<TripBound> out(new TripBound(costs, limit, std::move(kept), std::move(edges), std::move(*lattice)));
   const double sets = static_cast<double>(out->lattice_.count());
-  if (sets * (out->useful_devices_ + 1) > kMostEntries) return nullptr;
-  if (sets * sets / 4 * out->useful_devices_ * out->most_replicas_ > kMostSteps) return nullptr;
+  const double places = 1.0 + std::min(out->useful_devices_, kEveryDevice);
+  if (sets * places > kMostEntries) return nullptr;
+  if (sets * sets / 4 * places * static_cast<double>(out->replicas_.size()) > kMostSteps) return nullptr;
   return out;
 }
 
@@ -97,11 +100,12 @@ TripBound::TripBound(const PipelineCosts& costs, std::optional<Bytes> limit, std
       lattice_(std::move(lattice)),
       walk_(lattice_) {
   most_replicas_ = costs.schedule().replicated ? std::min(costs.devices(), costs.microbatches()) : 1;
+  replicas_ = replica_ranges(most_replicas_, costs.microbatches());
   const double useful = 1.0 * costs.dag().nodes * most_replicas_;
   useful_devices_ = static_cast<int>(std::min<double>(costs.devices(), useful));
   alternates_ = costs.schedule().alternates;
   if (limit && alternates_) {
-    const std::size_t entries = lattice_.count() * to_index(useful_devices_ + 1);
+    const std::size_t entries = lattice_.count() * to_index(std::min(useful_devices_, kEveryDevice) + 1);
     most_ways_ = std::clamp<std::size_t>(kMostWayEntries / entries, 1, kMostWays);
   }
   find_path();
@@ -189,10 +193,12 @@ bool TripBound::each_pair(std::uint32_t set, const std::function<bool()>& stop, 
         saved_.pop_back();
       },
       [&](std::uint32_t below) {
-        if (stopped_ || (++asked_ % kOften == 0 && stop())) {
-          stopped_ = true;
-          return Descend::No;
+        asked_ += replicas_.size();
+        if (asked_ >= kOften) {
+          asked_ = 0;
+          stopped_ = stopped_ || stop();
         }
+        if (stopped_) { return Descend::No; }
         if (begin_[set].forward + now_.least * least_share > time_ ||
             (limit_ && costs_.least_peak(now_.bytes, 1, 1) > *limit_))
           return Descend::No;
@@ -202,34 +208,36 @@ bool TripBound::each_pair(std::uint32_t set, const std::function<bool()>& stop, 
   return !stopped_;
 }
 
-TripBound::Load TripBound::load_of(const Sums& sums, int replicas) const {
-  return {replicas, sums.least * costs_.share(replicas),
-          costs_.least_reduce(sums.untied, replicas, sums.back) + sums.update};
+TripBound::Load TripBound::load_of(const Sums& sums, const ReplicaRange& replicas) const {
+  const bool is_known = replicas.first == replicas.last || costs_.reduce_grows();
+  const Seconds reduced = is_known ? costs_.least_reduce(sums.untied, replicas.first, sums.back) : Seconds(0);
+  return {replicas, sums.least * costs_.share(replicas.first), reduced + sums.update};
 }
 
 bool TripBound::go_forward(const std::function<bool()>& stop) {
-  before_.assign(lattice_.count() * (to_index(devices_) + 1), kNever);
+  before_.assign(lattice_.count() * places(), kNever);
   around_ = before_;
-  for (int d = 0; d <= devices_; ++d)
+  for (int d = 0; d <= devices_; d += step_)
     before_[slot(lattice_.full(), d)] = around_[slot(lattice_.full(), d)] = Seconds(0);
   for (std::uint32_t set = lattice_.full(); set > 0; --set) {
-    for (int d = 1; d <= devices_; ++d) {
-      before_[slot(set, d)] = std::min(before_[slot(set, d)], before_[slot(set, d - 1)]);
-      around_[slot(set, d)] = std::min(around_[slot(set, d)], around_[slot(set, d - 1)]);
+    for (int d = step_; d <= devices_; d += step_) {
+      before_[slot(set, d)] = std::min(before_[slot(set, d)], before_[slot(set, d - step_)]);
+      around_[slot(set, d)] = std::min(around_[slot(set, d)], around_[slot(set, d - step_)]);
     }
     if (before_[slot(set, devices_)] >= kNever) continue;
     const bool finished = each_pair(set, stop, [&](std::uint32_t below) {
       const bool on_path = path_at_[below] > path_at_[set];
-      for (int r = 1; r <= most_replicas_; ++r) {
+      for (const ReplicaRange& r : replicas_) {
         const Load load = load_of(now_, r);
-        for (int d = r; d <= devices_; ++d) {
-          const std::size_t from = slot(set, d - r);
+        if (begin_[set].forward + load.computed > time_) continue;
+        for (int others = 0; others + r.first <= devices_; others += step_) {
+          const std::size_t from = slot(set, others);
           if (before_[from] >= kNever) continue;
           const Seconds before = on_path ? larger(before_[from], begin_[set].forward) : begin_[set].forward;
           const Seconds both = on_path ? larger(around_[from], begin_[set].both) : begin_[set].both;
           if (larger(before + load.reduced, both) + load.computed > time_) continue;
           const Prefix next = after(now_, set, below, load, {before_[from], around_[from]});
-          const std::size_t to = slot(below, d);
+          const std::size_t to = slot(below, others + r.first);
           before_[to] = std::min(before_[to], next.before);
           around_[to] = std::min(around_[to], next.around);
         }
@@ -241,11 +249,13 @@ bool TripBound::go_forward(const std::function<bool()>& stop) {
 }
 
 /// Remembers a way to divide a set. Of too many, those with the most similar microbatches in flight become one.
-void TripBound::add_way(std::size_t slot, const Way& way) {
-  const std::span<Way> all = std::span(ways_).subspan(slot * most_ways_, most_ways_);
-  std::uint8_t& count = ways_at_[slot];
+void TripBound::add_way(std::uint32_t set, const Way& way) {
+  const std::size_t at = slot(set, way.devices);
+  const std::span<Way> all = std::span(ways_).subspan(at * most_ways_, most_ways_);
+  std::uint8_t& count = ways_at_[at];
   const auto covers = [](const Way& a, const Way& b) {
-    return a.least_flight <= b.least_flight && a.most_flight >= b.most_flight && a.trip <= b.trip;
+    return a.devices <= b.devices && a.least_flight <= b.least_flight && a.most_flight >= b.most_flight &&
+           a.trip <= b.trip;
   };
   Way* nearest = nullptr;
   std::int64_t distance = 0;
@@ -267,6 +277,7 @@ void TripBound::add_way(std::size_t slot, const Way& way) {
     nearest->trip = way.trip;
     nearest->choice = way.choice;
   }
+  nearest->devices = std::min(nearest->devices, way.devices);
   nearest->least_flight = std::min(nearest->least_flight, way.least_flight);
   nearest->most_flight = std::max(nearest->most_flight, way.most_flight);
 }
@@ -274,13 +285,18 @@ void TripBound::add_way(std::size_t slot, const Way& way) {
 /// Stages of nodes that were left out, before the set's first: they take devices and let more be in flight.
 void TripBound::add_empty_stages(std::uint32_t set) {
   if (is_whole()) return;
-  for (int d = 1; d <= devices_; ++d) {
-    for (int r = 1; r <= std::min(d, most_replicas_); ++r) {
-      const std::size_t from = slot(set, d - r);
-      for (std::size_t i = 0; i < ways_at_[from]; ++i) {
-        const std::size_t at = from * most_ways_ + i;
-        const Way& later = ways_[at];
-        add_way(slot(set, d), {later.trip, flight(later.least_flight, r), flight(later.most_flight, r), {set, -r, at}});
+  for (int d = 0; d <= devices_; d += step_) {
+    const std::size_t from = slot(set, d);
+    for (std::size_t i = 0; i < ways_at_[from]; ++i) {
+      const std::size_t at = from * most_ways_ + i;
+      for (const ReplicaRange& r : replicas_) {
+        const Way later = ways_[at];
+        if (later.devices + r.first > devices_) break;
+        add_way(set, {later.trip,
+                      least_flight(later.least_flight, r),
+                      most_flight(later.most_flight, r),
+                      later.devices + r.first,
+                      {set, -r.first, at}});
       }
     }
   }
@@ -288,12 +304,13 @@ void TripBound::add_empty_stages(std::uint32_t set) {
 
 /// Whether a stage of what `set` has besides `below` has memory for the microbatches that `replicas` of it hold, where
 /// the replicas of the next stage hold `later` or more.
-bool TripBound::fits(const Sums& sums, std::uint32_t set, std::uint32_t below, int replicas, std::int64_t later) const {
+bool TripBound::fits(const Sums& sums, std::uint32_t set, std::uint32_t below, const ReplicaRange& replicas,
+                     std::int64_t later) const {
   if (!limit_) return true;
   StageBytes bytes = sums.bytes;
   bytes.per_microbatch += received_[set];
-  const std::int64_t held = costs_.least_in_flight(flight(later, replicas), replicas);
-  return costs_.least_peak(bytes, held, replicas, workspace_[below]) <= *limit_;
+  const std::int64_t held = costs_.least_in_flight(flight(later, replicas.last), replicas.last);
+  return costs_.least_peak(bytes, held, replicas.first, workspace_[below]) <= *limit_;
 }
 
 /// What comes before `below`, after a stage of what `set` has besides.
@@ -317,11 +334,11 @@ TripBound::Prefix TripBound::after(const Sums& sums, std::uint32_t set, std::uin
 /// for what is below. `trip` is its round trip.
 bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, const Load& load, const Way& later,
                       const Prefix& prefix, Seconds& trip) const {
-  const int m = costs_.microbatches();
-  const int replicas = load.replicas;
-  const int share = (m + replicas - 1) / replicas;
+  const ReplicaRange& replicas = load.replicas;
+  const std::int64_t share = replicas.share;
   std::int64_t in_flight = share;
-  if (alternates_) in_flight = std::min<std::int64_t>(share, flight(later.most_flight, replicas) / replicas);
+  if (alternates_)
+    in_flight = std::min<std::int64_t>(share, flight(later.most_flight, replicas.first) / replicas.first);
   if (!fits(sums, set, below, replicas, later.least_flight)) return false;
   const bool on_path = path_at_[below] > path_at_[set];
   const bool is_last = path_at_[below] == to_int(path_.size());
@@ -344,7 +361,7 @@ bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, 
 }
 
 bool TripBound::go_back(const std::function<bool()>& stop) {
-  const std::size_t slots = lattice_.count() * (to_index(devices_) + 1);
+  const std::size_t slots = lattice_.count() * places();
   ways_.resize(slots * most_ways_);
   ways_at_.assign(slots, 0);
   add_way(0, {});
@@ -352,21 +369,26 @@ bool TripBound::go_back(const std::function<bool()>& stop) {
   for (std::uint32_t set = 1; set < lattice_.count(); ++set) {
     if (before_[slot(set, devices_)] >= kNever) continue;
     const bool finished = each_pair(set, stop, [&](std::uint32_t below) {
-      for (int r = 1; r <= most_replicas_; ++r) {
+      for (const ReplicaRange& r : replicas_) {
         const Load load = load_of(now_, r);
         if (larger(begin_[set].forward + load.reduced, begin_[set].both) + load.computed > time_) continue;
         if (!fits(now_, set, below, r, 0)) continue;
-        for (int d = r; d <= devices_; ++d) {
-          const std::size_t from = slot(below, d - r);
-          const std::size_t earlier = slot(set, devices_ - d);
-          if (ways_at_[from] == 0 || before_[earlier] >= kNever) continue;
-          const Prefix prefix{before_[earlier], around_[earlier]};
+        for (int others = 0; others + r.first <= devices_; others += step_) {
+          const std::size_t from = slot(below, others);
           for (std::size_t i = 0; i < ways_at_[from]; ++i) {
             const std::size_t at = from * most_ways_ + i;
             const Way& later = ways_[at];
+            const int devices = later.devices + r.first;
+            if (devices > devices_) continue;
+            const std::size_t earlier = slot(set, devices_ - devices);
+            if (before_[earlier] >= kNever) continue;
             Seconds trip;
-            if (!keeps(now_, set, below, load, later, prefix, trip)) continue;
-            add_way(slot(set, d), {trip, flight(later.least_flight, r), flight(later.most_flight, r), {below, r, at}});
+            if (!keeps(now_, set, below, load, later, {before_[earlier], around_[earlier]}, trip)) continue;
+            add_way(set, {trip,
+                          least_flight(later.least_flight, r),
+                          most_flight(later.most_flight, r),
+                          devices,
+                          {below, r.first, at}});
           }
         }
       }
@@ -380,11 +402,12 @@ bool TripBound::go_back(const std::function<bool()>& stop) {
 std::optional<bool> TripBound::refutes(Seconds time, int devices, const std::function<bool()>& stop) {
   time_ = time * (1 + kRounding);
   devices_ = std::min(devices, useful_devices_);
+  step_ = devices_ / kEveryDevice + 1;
   stopped_ = false;
   if (!go_forward(stop)) return std::nullopt;
   if (before_[slot(0, devices_)] >= kNever) return true;
   if (!go_back(stop)) return std::nullopt;
-  for (int d = 1; d <= devices_; ++d) {
+  for (int d = 0; d <= devices_; d += step_) {
     if (ways_at_[slot(lattice_.full(), d)] > 0) return false;
   }
   return true;
@@ -411,13 +434,13 @@ bool TripBound::go_on(std::uint32_t set, int devices, const Prefix& prefix, cons
   if (!finished) return false;
   for (const Next& next : all) {
     for (int r = 1; r <= std::min(devices, most_replicas_); ++r) {
-      const Load load = load_of(next.sums, r);
+      const Load load = load_of(next.sums, {r, r, (costs_.microbatches() + r - 1) / r});
       if (begin_[set].forward + load.computed > time_) continue;
       bool possible = false;
-      for (int d = 0; d <= devices - r && !possible; ++d) {
+      for (int d = 0; d <= devices - r && !possible; d += step_) {
         possible = std::ranges::any_of(ways(slot(next.below, d)), [&](const Way& later) {
           Seconds trip;
-          return keeps(next.sums, set, next.below, load, later, prefix, trip);
+          return later.devices <= devices - r && keeps(next.sums, set, next.below, load, later, prefix, trip);
         });
       }
       if (!possible) continue;
@@ -476,7 +499,7 @@ Split TripBound::split_of(const std::vector<StageChoice>& chain) const {
 std::vector<Split> TripBound::splits() const {
   std::vector<Split> out;
   std::optional<Seconds> best;
-  for (int d = 1; d <= devices_; ++d) {  // more devices only for a shorter trip
+  for (int d = 0; d <= devices_; d += step_) {  // more devices only for a shorter trip
     for (const Way& way : ways(slot(lattice_.full(), d))) {
       if (best && way.trip >= *best) continue;
       best = way.trip;

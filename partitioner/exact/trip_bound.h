@@ -11,6 +11,7 @@
 #include "costmodel/units.h"
 #include "partitioner/exact/lattice.h"
 #include "partitioner/exact/pipeline_costs.h"
+#include "partitioner/exact/round_trips.h"
 
 namespace stagecraft::partitioner {
 
@@ -62,7 +63,7 @@ class TripBound {
   };
   /// What a stage takes on some number of replicas.
   struct Load {
-    int replicas = 1;
+    ReplicaRange replicas;
     Seconds computed;  ///< of the replica that runs the most microbatches
     Seconds reduced;   ///< sum of gradients and update, after its last backward
   };
@@ -79,6 +80,7 @@ class TripBound {
   struct Way {
     Seconds trip;
     std::int64_t least_flight = 0, most_flight = 0;
+    int devices = 0;     ///< at least
     StageChoice choice;  ///< of the one with the least trip
   };
   /// What came before a set: its path's next message can arrive, and that plus what follows the backward there.
@@ -94,21 +96,22 @@ class TripBound {
             Lattice lattice);
   void find_path();
   void find_begins();
+  [[nodiscard]] std::size_t places() const { return to_index(devices_ / step_ + 1); }
   [[nodiscard]] std::size_t slot(std::uint32_t set, int devices) const {
-    return set * (to_index(devices_) + 1) + to_index(devices);
+    return set * places() + to_index(devices / step_);
   }
   template <class Visit>
   bool each_pair(std::uint32_t set, const std::function<bool()>& stop, Visit&& visit);
   bool go_forward(const std::function<bool()>& stop);
   bool go_back(const std::function<bool()>& stop);
   void add_empty_stages(std::uint32_t set);
-  void add_way(std::size_t slot, const Way& way);
+  void add_way(std::uint32_t set, const Way& way);
   [[nodiscard]] std::span<const Way> ways(std::size_t slot) const {
     return std::span(ways_).subspan(slot * most_ways_, ways_at_[slot]);
   }
-  [[nodiscard]] bool fits(const Sums& sums, std::uint32_t set, std::uint32_t below, int replicas,
-                          std::int64_t flight) const;
-  [[nodiscard]] Load load_of(const Sums& sums, int replicas) const;
+  [[nodiscard]] bool fits(const Sums& sums, std::uint32_t set, std::uint32_t below, const ReplicaRange& replicas,
+                          std::int64_t later) const;
+  [[nodiscard]] Load load_of(const Sums& sums, const ReplicaRange& replicas) const;
   [[nodiscard]] bool keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, const Load& load, const Way& later,
                            const Prefix& prefix, Seconds& trip) const;
   [[nodiscard]] Prefix after(const Sums& sums, std::uint32_t set, std::uint32_t below, const Load& load,
@@ -125,7 +128,9 @@ class TripBound {
   DownWalk walk_;
   int useful_devices_ = 0;  ///< more have nothing to do
   int devices_ = 0;         ///< of the latest question
+  int step_ = 1;            ///< numbers of devices that are told apart
   int most_replicas_ = 1;
+  std::vector<ReplicaRange> replicas_;
   bool alternates_ = false;       ///< see ScheduleEntry: what is in flight is known
   std::vector<int> path_;         ///< kept nodes of the heaviest path
   std::vector<KeptEdge> hops_;    ///< between neighbours on the path
@@ -137,9 +142,9 @@ class TripBound {
   Seconds time_;
   std::uint64_t asked_ = 0;
   bool stopped_ = false;
-  // By set and devices. Of what comes before the set, with at most that many devices: when its path's next message can
-  // arrive, and the same plus what follows the backward there. Of the set itself, with exactly that many: up to
-  // most_ways_ ways, as many as ways_at_ says, by the microbatches in flight.
+  // By set and devices, in steps. Of what comes before the set, with at most that many devices: when its path's next
+  // message can arrive, and the same plus what follows the backward there. Of the set itself, with about that many: up
+  // to most_ways_ ways, as many as ways_at_ says, by the microbatches in flight.
   std::vector<Seconds> before_, around_;
   std::size_t most_ways_ = 1;
   std::vector<Way> ways_;

@@ -64,6 +64,11 @@ constexpr double kSegmentPrecision = 1e-4;
 /// For the search for the plan with the least memory, if none fits, and for that after each change that might help.
 constexpr Seconds kSmallestTime(0.5);
 constexpr Seconds kRemedyTime(0.1);
+/// What a time limit can cut off.
+constexpr const char* kCandidatePart = "candidates";
+constexpr const char* kBoundPart = "lower bound";
+constexpr const char* kEnumerationPart = "enumeration";
+constexpr const char* kPlacementPart = "placements";
 
 bool is_in_order(const Candidate& candidate) {
   int next = 0;
@@ -142,7 +147,7 @@ class Search {
   /// The best candidate of `auto` alone.
   ShorterPlan draft() {
     if (costs_.dag().nodes == 0 || plans_.is_excluded(least_computation(costs_))) return shorter(kForever);
-    try_drafts(drafts(graph_, topology_, constraints_).plans);
+    try_drafts(drafts(graph_, topology_, model_, constraints_).plans);
     return shorter(least_computation(costs_));
   }
 
@@ -170,13 +175,20 @@ class Search {
  private:
   /// Predicts the plans that may be the best, and returns a lower bound of all.
   Seconds search() {
-    Drafts found = drafts(graph_, topology_, constraints_);
+    Drafts found = drafts(graph_, topology_, model_, constraints_);
     skipped_ = std::move(found.skipped);
     try_drafts(found.plans);
-    time_.start_again();
+    time_.begin_rounds();
     told_.ends_after(time_.end());
     ChainSpaces spaces(context_);
     Seconds low = proved(least_computation(costs_));
+    do low = search_round(spaces, low);
+    while (!plans_.is_excluded(low) && time_.next_round());
+    return low;
+  }
+
+  /// One round of all parts, from a lower bound of all plans. Returns a larger one, or the same.
+  Seconds search_round(ChainSpaces& spaces, Seconds low) {
     low = proved(follow_path(low, kPathShare));
     low = proved(follow_trips(low));
     if (!trips_ && suggests_splits()) low = proved(follow_path(low, kLongPathShare));
@@ -188,14 +200,14 @@ class Search {
           .run(low, suggested_, drafts_);
       if (plans_.best() && !is_bound_by_trips()) {
         low = proved(follow_path(low, kBoundShare));
-        time_.allow(kBoundShare);
+        time_.allow(kBoundShare, kBoundPart);
         low = proved(spaces.least(low, *plans_.best()));
       }
       low = proved(std::max(low, enumerate_all(spaces, low)));
     }
-    time_.allow(1);
+    time_.allow(1, kPlacementPart);
     placed_.try_placements(time_.stop());
-    if (is_path_cut_off_) time_.cut_off();
+    if (is_path_cut_off_) time_.cut_off(kBoundPart);
     return low;
   }
 
@@ -210,11 +222,13 @@ class Search {
     std::vector<std::pair<Seconds, const Drafted*>> order;
     for (const Drafted& draft : plans) {
       Seconds bound;
+      Split split = costs_.split_of(draft.candidate.partition, draft.candidate.chunks);
       if (is_in_order(draft.candidate)) {
-        Split split = costs_.split_of(draft.candidate.partition, draft.candidate.chunks);
         if (!plans_.make_known(split)) continue;
         bound = costs_.lower_bound(split).value_or(Seconds(0));
         drafts_.emplace_back(bound, std::move(split));
+      } else if (draft.candidate.warmups.empty()) {
+        bound = costs_.lower_bound(split, draft.candidate.devices).value_or(Seconds(0));
       }
       order.emplace_back(bound, &draft);
     }
@@ -234,7 +248,7 @@ class Search {
       // Of a large cluster, one prediction takes seconds.
       is_late = is_late || (plans_.best() && time_.is_past(kDraftShare) && time_.passed() > draft_time_);
       if (is_late) {  // what is left may still be enumerated
-        time_.cut_off();
+        time_.cut_off(kCandidatePart);
         if (in_order) plans_.forget(split);
         continue;
       }
@@ -252,9 +266,9 @@ class Search {
   /// A bound for all plans from `low` on, by TripBound; the plans that it suggests are where the local search begins.
   Seconds follow_trips(Seconds low) {
     if (low <= Seconds(0)) return low;
-    trips_ = TripSearch::of(context_);
+    if (!trips_) trips_ = TripSearch::of(context_);
     if (!trips_) return low;
-    time_.allow(kTripShare);
+    time_.allow(kTripShare, kBoundPart);
     const Seconds done = trips_->least(low, costs_.devices(), kBoundPrecision);
     suggested_ = trips_->suggested(done, costs_.devices());
     return is_bound_by_trips() ? done : low;
@@ -318,11 +332,11 @@ class Search {
     const double share = placed_.is_useful() ? kSearchShare : 1;  // the rest is for placements
     if (is_bound_by_trips() && constraints_.replicas.empty()) {
       const bool all = trips_->is_whole();
-      time_.allow(all ? share : kTripsEnumerated);
+      time_.allow(all ? share : kTripsEnumerated, kEnumerationPart);
       const Seconds found = trips_->enumerate_all(low, costs_.devices());
       if (all) return found;
     }
-    time_.allow(share);
+    time_.allow(share, kEnumerationPart);
     return spaces.enumerate_all(low, spaces.is_whole() || is_bound_by_trips() ? low : Seconds(0));
   }
 
@@ -343,6 +357,7 @@ class Search {
     }
     RankedPlan& first = out.plans.front();
     out.lower_bound = first.plan.lower_bound = up_to(low, first.prediction.iteration);
+    out.cut_off.assign(time_.cut().begin(), time_.cut().end());
     if (is_all) out.others_lower_bound = std::min(low, plans_.least_dropped());
     return out;
   }

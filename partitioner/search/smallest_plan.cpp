@@ -22,7 +22,7 @@ constexpr std::size_t kStarts = 4;
 std::vector<SmallestPlan> starts_of(const Graph& graph, const Topology& topology, const CostModel& model,
                                     const Constraints& constraints) {
   std::vector<SmallestPlan> out;
-  for (Drafted& draft : drafts(graph, topology, constraints).plans) {
+  for (Drafted& draft : drafts(graph, topology, model, constraints).plans) {
     const Bytes need = model.memory(graph, topology, BoundPlan(draft.plan)).peak;
     out.push_back({std::move(draft.origin), std::move(draft.candidate), need});
   }

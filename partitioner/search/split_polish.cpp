@@ -117,7 +117,7 @@ bool SplitPolish::rearranges() const {
 /// must each help. Then polishes the best.
 void SplitPolish::rearrange(const std::vector<BoundedSplit>& drafts, double share) {
   context_.time.allow_some(share);
-  std::mt19937 random(1);
+  std::mt19937 random(1 + static_cast<unsigned>(context_.time.round()));
   const int devices = context_.costs.devices();
   const Movable movable = context_.movable(devices);
   const auto is_past = [&] { return context_.time.is_past(share); };
@@ -153,7 +153,7 @@ void SplitPolish::rearrange(const std::vector<BoundedSplit>& drafts, double shar
 
 /// Polishes the best splits again after some random moves.
 void SplitPolish::shake() {
-  std::mt19937 random(1);
+  std::mt19937 random(1 + static_cast<unsigned>(context_.time.round()));
   const int devices = context_.costs.devices();
   const auto& best = context_.plans.best_splits();
   for (int round = 0; round < kShakes && !best.empty() && !context_.time.is_past(shares_.end); ++round) {

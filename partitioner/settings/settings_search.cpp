@@ -3,13 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
+#include <map>
+#include <string>
 #include <tuple>
 #include <utility>
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "partitioner/candidate.h"
+#include "partitioner/equal_drafts.h"
 #include "partitioner/ranking.h"
 #include "partitioner/search/least_time.h"
 #include "partitioner/search/optimal.h"
@@ -19,9 +21,8 @@
 namespace stagecraft::partitioner {
 namespace {
 
-/// Shares of the time limit after which the candidates of `auto` with plain settings, and those with others, end.
-constexpr double kPlainShare = 0.125;
-constexpr double kDraftedShare = 0.75;
+/// Share of the time limit after which no more candidates of `auto` are predicted.
+constexpr double kDraftedShare = 0.6;
 /// Share of it that the search with the request's settings may take.
 constexpr double kRequestShare = 0.5;
 /// Share of the time that is left, and time, that a search of one setting has.
@@ -46,10 +47,9 @@ class SettingsRun {
   }
 
   SettingsSearch run() {
-    draft_all(kPlainShare, [&](const SettingTrial& trial) { return is_plain(trial.settings, space_); });
+    draft_all();
     search_request();
     bound_all();
-    draft_all(kDraftedShare, [](const SettingTrial&) { return true; });
     search_rounds();
     if (best_ >= kForever) throw_no_plan();
     out_.lower_bound = lower_bound();
@@ -140,18 +140,29 @@ class SettingsRun {
           !is_plain(settings, space_))
         continue;
       bound(trial);
-      if (is_open(trial)) search(trial, all_ * kRequestShare, {});
+      if (is_open(trial)) search(trial, std::max(kLeastSlice, std::min(left(), all_ * kRequestShare)), {});
     }
   }
 
-  /// The candidates of `auto` with the settings that are wanted, until that share of the time.
-  void draft_all(double share, const std::function<bool(const SettingTrial&)>& is_wanted) {
-    for (SettingTrial* trial : open_trials([](const SettingTrial& other) { return other.lower_bound; })) {
-      if (time_.is_past(share)) return;
-      if (trial->plan || trial->need || !is_open(*trial) || !is_wanted(*trial)) continue;
+  /// The candidates of `auto` with all settings, those first whose equal shares seem to be the fastest.
+  void draft_all() {
+    std::map<std::tuple<std::size_t, std::string, bool, int>, Seconds> known;  // buckets make little difference
+    const auto estimate = [&](const SettingTrial& trial) {
+      const PlanSettings& plan = trial.settings.plan;
+      const auto [it, fresh] = known.try_emplace(
+          std::tuple(trial.settings.graph, plan.schedule, plan.recompute, plan.recompute_every), kForever);
+      if (fresh) {
+        const auto step = estimated_step(graph_of(trial), topology_, constraints_of(trial, kLeastSlice));
+        it->second = step.value_or(kForever);
+      }
+      return std::tuple(it->second, plan.schedule != space_.constraints.plan.schedule, trial.lower_bound);
+    };
+    for (SettingTrial* trial : open_trials(estimate)) {
+      if (time_.is_past(kDraftedShare)) return;
+      if (!is_open(*trial)) continue;
       const Constraints constraints = constraints_of(*trial, kLeastSlice);
-      take(*trial, drafted_plan(graph_of(*trial), topology_, costs_, constraints, {}));
-      if (trial->plan || !limit_) continue;
+      take(*trial, drafted_plan(graph_of(*trial), topology_, costs_, constraints, upper_bound()));
+      if (trial->plan || !limit_ || best_ < kForever) continue;
       const std::optional<Bytes> need = least_need(graph_of(*trial), topology_, costs_, constraints);
       if (need && *need > *limit_) trial->need = need;
     }

@@ -35,10 +35,9 @@ struct SettingsSearch {
 [[nodiscard]] bool is_settled(const SettingTrial& trial, Seconds best);
 
 /// Searches all settings of the space with strategy `optimal`, within one time limit (kTimeLimit of the constraints):
-///   - the candidates of `auto` with recomputation and buckets as in the request;
-///   - the request's own settings, for half of the limit, unless a bound refutes them: the result is never worse than
-///     that search's;
-///   - a quick bound, then the candidates of `auto`, with all other settings;
+///   - the candidates of `auto` with each of them, those first whose equal shares seem to be the fastest;
+///   - the request's own settings, for up to half of the limit, unless a bound refutes them;
+///   - a quick bound of all others;
 ///   - rounds in which each setting has an eighth of the time that is left: first those with the best candidates, later
 ///     those with the smallest bounds.
 /// A setting whose lower bound reaches the best step is done with. Ends when all are. Throws NoAnswerError if no plan

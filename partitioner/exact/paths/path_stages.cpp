@@ -9,9 +9,6 @@ namespace {
 
 /// Rounding of sums that are taken in different orders.
 constexpr double kRounding = 1e-9;
-/// Numbers of replicas above this with equal shares are one, up to a factor.
-constexpr int kEveryNumber = 64;
-constexpr double kAlike = 1.02;
 /// Numbers of microbatches that come to a stage of as many replicas at once.
 constexpr std::array<std::int64_t, 16> kWaves = {2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 40, 48};
 
@@ -56,14 +53,7 @@ PathStages::PathStages(const PipelineCosts& costs, const PathCuts& cuts, std::op
 void PathStages::find_replicas() {
   const int m = costs_.microbatches();
   const int most = costs_.schedule().replicated ? std::min(costs_.devices(), m) : 1;
-  for (int r = 1; r <= most; ++r) {
-    const std::int64_t share = (m + r - 1) / r;
-    if (r > kEveryNumber && replicas_.back().share == share && r <= kAlike * replicas_.back().first) {
-      replicas_.back().last = r;
-    } else {
-      replicas_.push_back({r, r, share, 0, -1});
-    }
-  }
+  for (const ReplicaRange& range : replica_ranges(most, m)) replicas_.push_back({range, 0, -1});
   for (Replicas& replicas : replicas_) {
     replicas.wave = m - replicas.last * (replicas.share - 1);
     replicas.queue = to_int(std::ranges::upper_bound(kWaves, replicas.wave) - kWaves.begin()) - 1;

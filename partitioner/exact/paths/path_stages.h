@@ -10,6 +10,7 @@
 #include "costmodel/units.h"
 #include "partitioner/exact/paths/path_cuts.h"
 #include "partitioner/exact/pipeline_costs.h"
+#include "partitioner/exact/round_trips.h"
 
 namespace stagecraft::partitioner {
 
@@ -64,11 +65,9 @@ class PathStages {
     [[nodiscard]] bool exists() const { return devices < kNone; }
     void merge(const Suffix& other, std::size_t waves);
   };
-  /// Numbers of replicas with equal shares. `wave` is the least number of microbatches of the first (and last) round
-  /// that run on replicas with that share.
-  struct Replicas {
-    int first = 1, last = 1;
-    std::int64_t share = 0;
+  /// `wave` is the least number of microbatches of the first (and last) round that run on replicas with the range's
+  /// share.
+  struct Replicas : ReplicaRange {
     std::int64_t wave = 0;  ///< at least
     int queue = -1;         ///< the place in kWaves of the largest number up to it; -1: none
   };

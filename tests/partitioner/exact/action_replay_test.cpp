@@ -15,6 +15,8 @@
 namespace stagecraft::partitioner {
 namespace {
 
+const std::vector<int> kInOrder{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
 using Lists = std::vector<std::vector<Action>>;
 
 Action forward(int stage, int microbatch) { return {ActionKind::Forward, stage, microbatch, -1}; }
@@ -53,7 +55,7 @@ TEST(ActionReplay, FollowsTwoMicrobatchesThereAndBack) {
   links[0].port_back = Seconds(0.25);
   const Lists lists{{forward(0, 0), forward(0, 1), backward(0, 0), backward(0, 1)},
                     {forward(1, 0), forward(1, 1), backward(1, 0), backward(1, 1)}};
-  ActionReplay replay(topology, 2, replicas, first_rank, sums, links, lists);
+  ActionReplay replay(topology, 2, replicas, first_rank, kInOrder, sums, links, lists);
   ASSERT_TRUE(replay.run());
   EXPECT_EQ(replay.ends(), (std::vector<Seconds>{Seconds(15.75), Seconds(13.5)}));
   // Two messages each way: the first one when the first forward, or backward, has ended.
@@ -76,13 +78,13 @@ TEST(ActionReplay, SendsMessagesBetweenTwoRanksOneAfterTheOther) {
   {
     const std::vector<int> replicas{1, 1};
     const Lists lists{sender, {forward(1, 0), forward(1, 1), forward(1, 2)}};
-    ActionReplay replay(topology, 3, replicas, first_rank, sums, links, lists);
+    ActionReplay replay(topology, 3, replicas, first_rank, kInOrder, sums, links, lists);
     ASSERT_TRUE(replay.run());
     EXPECT_EQ(replay.ends()[1], Seconds(3.375));
   }
   const std::vector<int> replicas{1, 2};
   const Lists lists{sender, {forward(1, 0), forward(1, 2)}, {forward(1, 1)}};
-  ActionReplay replay(topology, 3, replicas, first_rank, sums, links, lists);
+  ActionReplay replay(topology, 3, replicas, first_rank, kInOrder, sums, links, lists);
   ASSERT_TRUE(replay.run());
   EXPECT_EQ(replay.ends(), (std::vector<Seconds>{Seconds(0.75), Seconds(2.375), Seconds(1.625)}));
 }
@@ -95,7 +97,7 @@ TEST(ActionReplay, SendsNothingWithinARank) {
   const std::vector<StageSums> sums{stage(1, 2, 3), stage(2, 4)};
   const std::vector<StageLink> links{link(0, 1, 100, 100)};
   const Lists lists{{forward(0, 0), forward(1, 0), backward(1, 0), backward(0, 0), weights(0, 0)}};
-  ActionReplay replay(topology, 1, replicas, first_rank, sums, links, lists);
+  ActionReplay replay(topology, 1, replicas, first_rank, kInOrder, sums, links, lists);
   ASSERT_TRUE(replay.run());
   EXPECT_EQ(replay.ends(), std::vector<Seconds>{Seconds(12)});
 }
@@ -109,7 +111,7 @@ TEST(ActionReplay, WaitsForNoGradientsWhereNoneComeBack) {
   std::vector<StageLink> links{link(0, 1, 0.5, 0)};
   links[0].gradient = false;
   const Lists lists{{forward(0, 0), backward(0, 0)}, {forward(1, 0), backward(1, 0)}};
-  ActionReplay replay(topology, 1, replicas, first_rank, sums, links, lists);
+  ActionReplay replay(topology, 1, replicas, first_rank, kInOrder, sums, links, lists);
   ASSERT_TRUE(replay.run());
   EXPECT_EQ(replay.ends(), (std::vector<Seconds>{Seconds(3), Seconds(7.5)}));
 }
@@ -123,7 +125,7 @@ TEST(ActionReplay, SaysThatListsDeadlock) {
   // Each waits for the other's next microbatch.
   const Lists lists{{forward(0, 0), backward(0, 0), forward(0, 1), backward(0, 1)},
                     {forward(1, 0), forward(1, 1), backward(1, 0), backward(1, 1)}};
-  ActionReplay replay(topology, 2, replicas, first_rank, sums, links, lists);
+  ActionReplay replay(topology, 2, replicas, first_rank, kInOrder, sums, links, lists);
   EXPECT_FALSE(replay.run());
 }
 
@@ -202,7 +204,7 @@ TEST(ActionReplay, IsTheLongestPathOfRandomPipelines) {
     const std::vector<int> first_rank = first_ranks(shape.replicas, stages);
     const Lists lists = compute_lists(schedule_by_name(some(2) == 0 ? "1f1b" : "gpipe"), shape);
     const Topology topology = testing::flat_topology(static_cast<int>(lists.size()));
-    ActionReplay replay(topology, shape.microbatches, shape.replicas, first_rank, sums, links, lists);
+    ActionReplay replay(topology, shape.microbatches, shape.replicas, first_rank, kInOrder, sums, links, lists);
     ASSERT_TRUE(replay.run());
     EXPECT_EQ(replay.ends(), ends_by_definition(shape.microbatches, shape.replicas, first_rank, sums, links, lists));
   }

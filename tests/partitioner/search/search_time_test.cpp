@@ -21,7 +21,7 @@ TEST(SearchTime, RemembersWhetherSomethingNeededWasCutOff) {
   EXPECT_TRUE(time.is_up());
   EXPECT_TRUE(time.stop()());
   EXPECT_FALSE(time.was_cut_off());
-  time.allow(1);
+  time.allow(1, "bound");
   EXPECT_TRUE(time.stop()());
   EXPECT_TRUE(time.was_cut_off());
   time.allow_some(1);
@@ -30,8 +30,27 @@ TEST(SearchTime, RemembersWhetherSomethingNeededWasCutOff) {
 
 TEST(SearchTime, TakesTheWordOfWhatWasLeftOut) {
   SearchTime time(Seconds(1e9));
-  time.cut_off();
+  time.cut_off("bound");
   EXPECT_TRUE(time.was_cut_off());
+  EXPECT_EQ(time.cut(), std::set<std::string>{"bound"});
+}
+
+/// Rounds of 3, 9 and 27 s, and what is left. Only the thread's own time counts, which hardly passes here.
+TEST(SearchTime, HasRoundsThatGrowUntilNothingIsLeft) {
+  SearchTime time(Seconds(1000));
+  time.begin_rounds();
+  EXPECT_NEAR(time.end().value, 1000, 0.1);
+  EXPECT_FALSE(time.next_round()) << "nothing was cut off";
+  for (const int round : {1, 2, 3}) {
+    EXPECT_EQ(time.round(), round - 1);
+    time.cut_off("bound");
+    EXPECT_TRUE(time.next_round());
+    EXPECT_FALSE(time.was_cut_off());
+  }
+  SearchTime brief(Seconds(2));
+  brief.begin_rounds();
+  brief.cut_off("bound");
+  EXPECT_FALSE(brief.next_round()) << "the first round had all of the time";
 }
 
 }  // namespace

@@ -1,0 +1,209 @@
+#include "partitioner/equal_drafts.h"
+
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+#include "costmodel/index.h"
+#include "costmodel/text/units_text.h"
+#include "partitioner/exact/equal_shares.h"
+#include "partitioner/exact/placement.h"
+#include "partitioner/given_split.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+/// Most stages per device that are tried.
+constexpr int kMostChunks = 8;
+/// Stage counts beyond this are tried if they divide the devices, or by doubling.
+constexpr int kEveryCount = 32;
+/// Shapes whose splits are considered, the best by their estimates, and splits of each.
+constexpr std::size_t kMostShapes = 24;
+constexpr std::size_t kMostSplits = 2;
+/// Numbers of replicas of one number of stages: that divide the microbatches, and powers of two.
+constexpr std::size_t kMostOfAKind = 3;
+/// How often splits are sought again for less memory, as their plans need more than the bound says.
+constexpr int kTries = 6;
+
+/// The shapes that a request allows, with EqualShares of its graph.
+class EqualShapes {
+ public:
+  EqualShapes(const Graph& graph, const Topology& topology, const Constraints& constraints)
+      : constraints_(constraints), costs_(graph, topology, constraints.plan), shares_(costs_) {
+    if (const auto limit = memory_limit(topology, constraints)) countable_ = costs_.countable(*limit);
+  }
+
+  /// Those with the shortest estimated steps, with them.
+  [[nodiscard]] std::vector<std::pair<Seconds, EqualShape>> best() {
+    std::vector<std::pair<Seconds, EqualShape>> out;
+    for (const EqualShape& shape : shapes()) {
+      if (const auto step = shares_.estimate(shape, countable_)) out.emplace_back(*step, shape);
+    }
+    std::ranges::stable_sort(out, {}, [](const auto& entry) { return entry.first; });
+    if (out.size() > kMostShapes) out.resize(kMostShapes);
+    return out;
+  }
+
+  [[nodiscard]] const PipelineCosts& costs() const { return costs_; }
+  [[nodiscard]] EqualShares& shares() { return shares_; }
+  [[nodiscard]] std::optional<Bytes> countable() const { return countable_; }
+
+ private:
+  [[nodiscard]] std::vector<EqualShape> shapes() const {
+    std::vector<EqualShape> out;
+    const std::vector<int>& given = constraints_.replicas;
+    if (std::ranges::any_of(given, [&](int replicas) { return replicas != given.front(); })) return out;
+    for (const int chunks : chunk_counts(constraints_)) {
+      for (const int positions : position_counts(chunks)) {
+        for (const int replicas : replica_counts(positions, chunks))
+          out.push_back({positions * chunks, replicas, chunks});
+      }
+    }
+    return out;
+  }
+
+  [[nodiscard]] std::vector<int> position_counts(int chunks) const {
+    const int devices = costs_.devices();
+    const int most = std::min(devices, costs_.dag().nodes / chunks);
+    std::set<int> out;
+    for (int count = 1; count <= most; ++count) {
+      if (count <= kEveryCount || devices % count == 0) out.insert(count);
+    }
+    for (int count = kEveryCount; count <= most; count *= 2) out.insert(count);
+    const int stages =
+        constraints_.replicas.empty() ? constraints_.stages.value_or(0) : to_int(constraints_.replicas.size());
+    std::erase_if(out, [&](int count) {
+      return (stages > 0 && count * chunks != stages) ||
+             // On one device nothing can overlap.
+             (chunks > 1 && !constraints_.chunks && count == 1);
+    });
+    return {out.begin(), out.end()};
+  }
+
+  [[nodiscard]] std::vector<int> replica_counts(int positions, int chunks) const {
+    if (!constraints_.replicas.empty()) return {constraints_.replicas.front()};
+    if (chunks > 1 || !costs_.schedule().replicated) return {1};
+    const int microbatches = costs_.microbatches();
+    const int most =
+        std::min(costs_.devices() / positions, microbatches_of_a_step(constraints_.plan).value_or(costs_.devices()));
+    std::set<int> out{most};
+    std::size_t even = 0;
+    std::size_t powers = 0;
+    for (int count = most; count >= 1; --count) {
+      if (microbatches % count == 0 && even++ < kMostOfAKind) out.insert(count);
+      if ((count & (count - 1)) == 0 && powers++ < kMostOfAKind) out.insert(count);
+    }
+    return {out.begin(), out.end()};
+  }
+
+  const Constraints& constraints_;
+  PipelineCosts costs_;
+  std::optional<Bytes> countable_;  ///< PipelineCosts::countable of the memory limit
+  EqualShares shares_;
+};
+
+class EqualDrafts {
+ public:
+  EqualDrafts(const Graph& graph, const Topology& topology, const CostModel& model, const Constraints& constraints)
+      : graph_(graph),
+        topology_(topology),
+        model_(model),
+        constraints_(constraints),
+        limit_(memory_limit(topology, constraints)),
+        shapes_(graph, topology, constraints) {}
+
+  std::vector<EqualDraft> run() {
+    for (const auto& [step, shape] : shapes_.best()) add(shape);
+    return std::move(out_);
+  }
+
+ private:
+  [[nodiscard]] Candidate candidate_of(const Split& split) const {
+    return given_candidate(graph_, shapes_.costs().partition(split), {}, {}, {},
+                           microbatches_of_a_step(constraints_.plan), split.chunks);
+  }
+
+  /// By how much the split needs more than the limit; absent if the schedule cannot run it.
+  [[nodiscard]] std::optional<Bytes> excess(const Split& split) const {
+    try {
+      const BoundPlan plan(plan_of_candidate(graph_, topology_, candidate_of(split), constraints_.plan));
+      return model_.memory(graph_, topology_, plan).peak - *limit_;
+    } catch (const std::invalid_argument&) { return std::nullopt; }
+  }
+
+  /// The splits of a shape that fit, the smallest bounds first.
+  [[nodiscard]] std::vector<Split> splits_of(const EqualShape& shape) {
+    std::optional<Bytes> countable = shapes_.countable();
+    std::vector<Split> out;
+    for (int tries = 0; tries < kTries && out.empty(); ++tries) {
+      std::vector<std::pair<Seconds, Split>> bounded;
+      for (Split& split : shapes_.shares().splits(shape, countable)) {
+        if (const auto bound = shapes_.costs().lower_bound(split)) bounded.emplace_back(*bound, std::move(split));
+      }
+      std::ranges::stable_sort(bounded, {}, [](const auto& entry) { return entry.first; });
+      std::optional<Bytes> least;
+      for (auto& [bound, split] : bounded) {
+        if (out.size() == kMostSplits) break;
+        if (limit_) {
+          const std::optional<Bytes> more = excess(split);
+          if (!more) continue;
+          least = std::min(least.value_or(*more), *more);
+          if (*more > Bytes(0)) continue;
+        }
+        out.push_back(std::move(split));
+      }
+      if (!least) break;
+      *countable -= std::max(*least, Bytes(1));
+    }
+    return out;
+  }
+
+  void add(const EqualShape& shape) {
+    std::string origin = std::string(kEqualShares) + ", " + count_text(shape.stages, "stage");
+    if (shape.replicas > 1) origin += " of " + count_text(shape.replicas, "replica");
+    if (shape.chunks > 1) origin += ", " + std::to_string(shape.chunks) + " per device";
+    for (const Split& split : splits_of(shape)) {
+      Candidate candidate = candidate_of(split);
+      out_.push_back({origin, candidate});
+      if (topology_.levels.size() < 2 || !constraints_.plan.listed.empty()) continue;
+      for (auto& devices : placements(topology_, split.replicas, split.chunks)) {
+        candidate.devices = std::move(devices);
+        out_.push_back({origin + ", placed", candidate});
+      }
+    }
+  }
+
+  const Graph& graph_;
+  const Topology& topology_;
+  const CostModel& model_;
+  const Constraints& constraints_;
+  std::optional<Bytes> limit_;
+  EqualShapes shapes_;
+  std::vector<EqualDraft> out_;
+};
+
+}  // namespace
+
+std::vector<EqualDraft> equal_drafts(const Graph& graph, const Topology& topology, const CostModel& costs,
+                                     const Constraints& constraints) {
+  if (!constraints.plan.listed.empty()) return {};
+  return EqualDrafts(graph, topology, costs, constraints).run();
+}
+
+std::optional<Seconds> estimated_step(const Graph& graph, const Topology& topology, const Constraints& constraints) {
+  if (!constraints.plan.listed.empty()) return std::nullopt;
+  const auto best = EqualShapes(graph, topology, constraints).best();
+  return best.empty() ? std::nullopt : std::optional(best.front().first);
+}
+
+std::vector<int> chunk_counts(const Constraints& constraints) {
+  if (constraints.chunks) return {*constraints.chunks};
+  const PlanSettings& settings = constraints.plan;
+  std::vector<int> out = {1};
+  if (!settings.listed.empty() || !schedule_by_name(settings.schedule).chunked) return out;
+  for (int chunks = 2; chunks <= kMostChunks; chunks *= 2) out.push_back(chunks);
+  return out;
+}
+
+}  // namespace stagecraft::partitioner
