@@ -23,8 +23,18 @@ constexpr std::size_t kMostShapes = 24;
 constexpr std::size_t kMostSplits = 2;
 /// Numbers of replicas of one number of stages: that divide the microbatches, and powers of two.
 constexpr std::size_t kMostOfAKind = 3;
+/// The least memory is found to about this part of it; while its bounds differ by more, they come closer by the ratio.
+constexpr std::int64_t kMemorySteps = 500;
+constexpr std::int64_t kMostRatio = 16;
 /// How often splits are sought again for less memory, as their plans need more than the bound says.
 constexpr int kTries = 6;
+
+std::string origin_of(const EqualShape& shape) {
+  std::string out = std::string(kEqualShares) + ", " + count_text(shape.stages, "stage");
+  if (shape.replicas > 1) out += " of " + count_text(shape.replicas, "replica");
+  if (shape.chunks > 1) out += ", " + std::to_string(shape.chunks) + " per device";
+  return out;
+}
 
 /// The shapes that a request allows, with EqualShares of its graph.
 class EqualShapes {
@@ -43,6 +53,37 @@ class EqualShapes {
     std::ranges::stable_sort(out, {}, [](const auto& entry) { return entry.first; });
     if (out.size() > kMostShapes) out.resize(kMostShapes);
     return out;
+  }
+
+  /// A split whose largest stage holds the least.
+  [[nodiscard]] std::optional<std::pair<EqualShape, Split>> smallest() {
+    std::vector<EqualShape> all = shapes();
+    // Shapes of more stages mostly need less.
+    std::ranges::stable_sort(all, std::ranges::greater(), &EqualShape::stages);
+    const auto fitting = [&](Bytes limit) {
+      return std::ranges::find_if(all,
+                                  [&](const EqualShape& shape) { return shares_.estimate(shape, limit).has_value(); });
+    };
+    Bytes low;
+    Bytes high(std::int64_t{1} << 62);
+    auto best = fitting(high);
+    if (best == all.end()) return std::nullopt;
+    while (high > low + Bytes(low.value / kMemorySteps + 1)) {
+      const bool is_far = high.value / kMostRatio > low.value;
+      const Bytes middle(is_far ? std::max<std::int64_t>(1, high.value / kMostRatio)
+                                : low.value + (high - low).value / 2);
+      const auto found = fitting(middle);
+      if (found == all.end()) {
+        low = middle;
+      } else {
+        best = found;
+        high = middle;
+      }
+      if (high <= Bytes(1)) break;
+    }
+    std::vector<Split> splits = shares_.splits(*best, high);
+    if (splits.empty()) return std::nullopt;
+    return std::pair(*best, std::move(splits.front()));
   }
 
   [[nodiscard]] const PipelineCosts& costs() const { return costs_; }
@@ -160,9 +201,7 @@ class EqualDrafts {
   }
 
   void add(const EqualShape& shape) {
-    std::string origin = std::string(kEqualShares) + ", " + count_text(shape.stages, "stage");
-    if (shape.replicas > 1) origin += " of " + count_text(shape.replicas, "replica");
-    if (shape.chunks > 1) origin += ", " + std::to_string(shape.chunks) + " per device";
+    const std::string origin = origin_of(shape);
     for (const Split& split : splits_of(shape)) {
       Candidate candidate = candidate_of(split);
       out_.push_back({origin, candidate});
@@ -189,6 +228,17 @@ std::vector<EqualDraft> equal_drafts(const Graph& graph, const Topology& topolog
                                      const Constraints& constraints) {
   if (!constraints.plan.listed.empty()) return {};
   return EqualDrafts(graph, topology, costs, constraints).run();
+}
+
+std::optional<EqualDraft> smallest_equal_draft(const Graph& graph, const Topology& topology,
+                                               const Constraints& constraints) {
+  if (!constraints.plan.listed.empty()) return std::nullopt;
+  EqualShapes shapes(graph, topology, constraints);
+  const auto found = shapes.smallest();
+  if (!found) return std::nullopt;
+  return EqualDraft{origin_of(found->first),
+                    given_candidate(graph, shapes.costs().partition(found->second), {}, {}, {},
+                                    microbatches_of_a_step(constraints.plan), found->first.chunks)};
 }
 
 std::optional<Seconds> estimated_step(const Graph& graph, const Topology& topology, const Constraints& constraints) {

@@ -26,6 +26,10 @@ struct EqualDraft {
 [[nodiscard]] std::vector<EqualDraft> equal_drafts(const Graph& graph, const Topology& topology, const CostModel& costs,
                                                    const Constraints& constraints);
 
+/// The split into equal shares that needs the least memory, by bounds of it; absent if the constraints allow none.
+[[nodiscard]] std::optional<EqualDraft> smallest_equal_draft(const Graph& graph, const Topology& topology,
+                                                             const Constraints& constraints);
+
 /// About the shortest step of such splits, found much faster; absent if none seems to fit.
 [[nodiscard]] std::optional<Seconds> estimated_step(const Graph& graph, const Topology& topology,
                                                     const Constraints& constraints);

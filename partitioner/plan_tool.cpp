@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "costmodel/command/tool.h"
 #include "costmodel/command/tool_inputs.h"
@@ -18,6 +19,7 @@
 #include "partitioner/candidate.h"
 #include "partitioner/choices/choices_command.h"
 #include "partitioner/choices/schedule_search.h"
+#include "partitioner/command/advice.h"
 #include "partitioner/command/given_inputs.h"
 #include "partitioner/command/plan_command.h"
 #include "partitioner/command/plan_text.h"
@@ -129,11 +131,20 @@ partitioner::RankedPlan chosen_plan(const PlanRequest& request, partitioner::Cho
   return best_choice(request.choice, context, graph, topology, shown.costs(), request.constraints);
 }
 
-/// The best plan of the requested strategy, after a table of what it compared.
-partitioner::RankedPlan best_plan(const PlanRequest& request, const Graph& graph, const Topology& topology) {
+/// The best plan of the requested strategy, after a table of what it compared; `notes` about it.
+partitioner::RankedPlan best_plan(const PlanRequest& request, const Graph& graph, const Topology& topology,
+                                  std::vector<std::string>& notes) {
+  // Of the time limit, beyond the search.
+  constexpr double kAdviceShare = 0.2;
   auto result = [&] {
     const partitioner::ShownSearch shown;
-    return partitioner::plan_with(request.strategy, graph, topology, shown.costs(), request.constraints);
+    auto out = partitioner::plan_with(request.strategy, graph, topology, shown.costs(), request.constraints);
+    const auto* ranking = std::get_if<partitioner::Ranking>(&out);
+    if (ranking != nullptr && partitioner::strategy_by_name(request.strategy).compares) {
+      const stagecraft::Seconds time = partitioner::time_limit(request.constraints.options) * kAdviceShare;
+      notes = advice(graph, topology, shown.costs(), request.constraints, *ranking, time, mark_of(request));
+    }
+    return out;
   }();
   const auto* ranking = std::get_if<partitioner::Ranking>(&result);
   if (ranking != nullptr && partitioner::strategy_by_name(request.strategy).compares)
@@ -169,12 +180,13 @@ int plan(PlanRequest& request) {
   context.strategy = request.strategy_named ? request.strategy : "";
   context.mark = mark_of(request);
   const bool improves = request.choice.complete || !request.choice.improve.empty();
+  std::vector<std::string> notes;
   partitioner::RankedPlan ranked = request.choice.settings      ? of_settings(request, graph, topology)
                                    : improves                   ? improved(request, context, graph, topology, given)
                                    : !request.schedules.empty() ? best_schedule(request, graph, topology, given)
                                    : given ? first_of(request, plan_shown(request, graph, topology, *given))
                                    : request.choice.is_asked() ? chosen_plan(request, context, graph, topology)
-                                                               : best_plan(request, graph, topology);
+                                                               : best_plan(request, graph, topology, notes);
   check_proved(ranked, graph, topology, request.graph);
   // Bounds are those of the graph's own times.
   if (!topology.others.empty()) ranked.plan.lower_bound.reset();
@@ -186,6 +198,7 @@ int plan(PlanRequest& request) {
   if (!parts.empty()) ranked.plan.provenance.notes["backward parts"] = parts;
   fmt::print(stderr, "{}", stages_text(graph, ranked, request.other_device, stagecraft::error_screen()));
   if (!idle.empty()) note(idle + idle_reason_text(ranked));
+  for (const std::string& text : notes) note(text);
   if (!parts.empty()) note(parts);
   if (const std::string& text = ranked.prediction.message_processing; !text.empty()) note(text);
   if (const std::string text = data_wait_text(graph, topology, stagecraft::BoundPlan(ranked.plan)); !text.empty())

@@ -15,6 +15,7 @@
 #include "costmodel/text/replicas_text.h"
 #include "costmodel/text/units_text.h"
 #include "partitioner/equal_drafts.h"
+#include "partitioner/exact/pipeline_costs.h"
 #include "partitioner/list_strategies.h"
 #include "partitioner/pipedream.h"
 #include "partitioner/remedies.h"
@@ -332,18 +333,31 @@ StrategyResult rank_plans(const Graph& graph, const Topology& topology, const Co
   sort_by_merit(out.plans);
   const RankedPlan& first = out.plans.front();
   if (first.fits) return out;
-  return no_plan_fits(first, graph, topology, costs, constraints, least_need);
+  const bool is_proven = is_a_layer_too_large(graph, topology, constraints);
+  return no_plan_fits(is_proven ? kNoPlanFits : "no candidate of auto fits in memory, optimal tries more plans", first,
+                      graph, topology, costs, constraints, least_need);
 }
 
-Infeasible no_plan_fits(const RankedPlan& smallest, const Graph& graph, const Topology& topology,
-                        const CostModel& costs, const Constraints& constraints, const LeastNeed& least_need) {
+bool is_a_layer_too_large(const Graph& graph, const Topology& topology, const Constraints& constraints) {
+  const auto limit = memory_limit(topology, constraints);
+  if (!limit) return false;
+  const PipelineCosts costs(graph, topology, constraints.plan);
+  const Bytes most = costs.countable(*limit);
+  for (int v = 0; v < costs.dag().nodes; ++v) {
+    if (costs.least_peak(costs.node(v).bytes, 1, 1) > most) return true;
+  }
+  return false;
+}
+
+Infeasible no_plan_fits(const std::string& finding, const RankedPlan& smallest, const Graph& graph,
+                        const Topology& topology, const CostModel& costs, const Constraints& constraints,
+                        const LeastNeed& least_need) {
   const NeedOf need = [&](const Graph& g, const Topology& t, const PlanSettings& other) {
     Constraints changed = constraints;
     changed.plan = other;
     return least_need(g, t, costs, changed);
   };
-  return {"no plan fits in memory; in the smallest (" + smallest.origin + ") " +
-              memory_excess(smallest, topology, constraints) +
+  return {finding + "; in the smallest (" + smallest.origin + ") " + memory_excess(smallest, topology, constraints) +
               remedies_text(graph, topology, constraints.plan, *memory_limit(topology, constraints), need),
           ErrorKind::DoesNotFit};
 }

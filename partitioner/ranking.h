@@ -52,11 +52,17 @@ struct Drafts {
 [[nodiscard]] std::optional<Bytes> least_need(const Graph& graph, const Topology& topology, const CostModel& costs,
                                               const Constraints& constraints);
 
-/// Says that not even `smallest`, the plan that needs the least memory, fits: by how much, and what would fit by
-/// remedies_text with `least_need`. "no plan fits in memory; in the smallest (pipedream) stage 0 needs up to ...".
-[[nodiscard]] Infeasible no_plan_fits(const RankedPlan& smallest, const Graph& graph, const Topology& topology,
-                                      const CostModel& costs, const Constraints& constraints,
+/// Says that not even `smallest`, the plan that needs the least memory of those that were tried, fits: by how much, and
+/// what would fit by remedies_text with `least_need`. `finding` says what is known: kNoPlanFits if it is proven that no
+/// plan does. "no plan fits in memory; in the smallest (pipedream) stage 0 needs up to ...".
+[[nodiscard]] Infeasible no_plan_fits(const std::string& finding, const RankedPlan& smallest, const Graph& graph,
+                                      const Topology& topology, const CostModel& costs, const Constraints& constraints,
                                       const LeastNeed& least_need);
+
+inline constexpr const char* kNoPlanFits = "no plan fits in memory";
+
+/// Whether some layer needs more memory in a stage of its own than the limit.
+[[nodiscard]] bool is_a_layer_too_large(const Graph& graph, const Topology& topology, const Constraints& constraints);
 
 /// "skipped 3 candidates: schedule ... does not support replicas; gpipe, 1f1b, ... do (2); ... (1)"; empty if there are
 /// none.

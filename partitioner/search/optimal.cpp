@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "costmodel/index.h"
+#include "costmodel/text/units_text.h"
 #include "partitioner/candidate.h"
 #include "partitioner/exact/heaviest_path.h"
 #include "partitioner/exact/paths/path_bound.h"
@@ -64,6 +65,8 @@ constexpr double kSegmentPrecision = 1e-4;
 /// For the search for the plan with the least memory, if none fits, and for that after each change that might help.
 constexpr Seconds kSmallestTime(0.5);
 constexpr Seconds kRemedyTime(0.1);
+/// A lower bound of the step that says that there is no plan; least_time ends its search near kForever.
+constexpr Seconds kNeverFits = kForever / 16;
 /// What a time limit can cut off.
 constexpr const char* kCandidatePart = "candidates";
 constexpr const char* kBoundPart = "lower bound";
@@ -147,6 +150,7 @@ class Search {
   /// The best candidate of `auto` alone.
   ShorterPlan draft() {
     if (costs_.dag().nodes == 0 || plans_.is_excluded(least_computation(costs_))) return shorter(kForever);
+    if (is_a_layer_too_large(graph_, topology_, constraints_)) return shorter(kForever);
     try_drafts(drafts(graph_, topology_, model_, constraints_).plans);
     return shorter(least_computation(costs_));
   }
@@ -184,7 +188,7 @@ class Search {
     Seconds low = proved(least_computation(costs_));
     do low = search_round(spaces, low);
     while (!plans_.is_excluded(low) && time_.next_round());
-    return low;
+    return low >= kNeverFits ? kForever : low;
   }
 
   /// One round of all parts, from a lower bound of all plans. Returns a larger one, or the same.
@@ -345,7 +349,14 @@ class Search {
     bool is_all = !out.plans.empty() && out.plans.front().fits;
     if (!is_all && context_.limit) {
       if (std::optional<RankedPlan> small = smallest()) {
-        if (!small->fits) return no_plan_fits(*small, graph_, topology_, model_, constraints_, least_need_of_moves);
+        if (!small->fits) {
+          const bool is_proven = low >= kNeverFits || is_a_layer_too_large(graph_, topology_, constraints_);
+          const std::string unproven =
+              fmt::format("found no plan that fits in memory in {}, nor a proof that there is none",
+                          format_seconds(time_limit(constraints_.options)));
+          return no_plan_fits(is_proven ? kNoPlanFits : unproven, *small, graph_, topology_, model_, constraints_,
+                              least_need_of_moves);
+        }
         out.plans = {std::move(*small)};
         is_all = true;
       }

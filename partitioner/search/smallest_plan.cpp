@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "costmodel/index.h"
+#include "partitioner/equal_drafts.h"
 #include "partitioner/exact/local_search.h"
 #include "partitioner/exact/pipeline_costs.h"
 #include "partitioner/given_split.h"
@@ -25,6 +26,13 @@ std::vector<SmallestPlan> starts_of(const Graph& graph, const Topology& topology
   for (Drafted& draft : drafts(graph, topology, model, constraints).plans) {
     const Bytes need = model.memory(graph, topology, BoundPlan(draft.plan)).peak;
     out.push_back({std::move(draft.origin), std::move(draft.candidate), need});
+  }
+  if (std::optional<EqualDraft> equal = smallest_equal_draft(graph, topology, constraints)) {
+    try {
+      const BoundPlan plan(plan_of_candidate(graph, topology, equal->candidate, constraints.plan));
+      const Bytes need = model.memory(graph, topology, plan).peak;
+      out.push_back({std::move(equal->origin), std::move(equal->candidate), need});
+    } catch (const std::invalid_argument&) {}  // the schedule cannot run it
   }
   std::ranges::stable_sort(out, {}, &SmallestPlan::need);
   return out;

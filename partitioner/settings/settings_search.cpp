@@ -10,6 +10,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
+#include "costmodel/text/units_text.h"
 #include "partitioner/candidate.h"
 #include "partitioner/equal_drafts.h"
 #include "partitioner/ranking.h"
@@ -17,6 +18,7 @@
 #include "partitioner/search/optimal.h"
 #include "partitioner/search/predicted_plans.h"
 #include "partitioner/search/search_time.h"
+#include "partitioner/search/smallest_plan.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -201,12 +203,20 @@ class SettingsRun {
     for (const SettingTrial& trial : out_.trials) {
       if (trial.need && (!smallest->need || *trial.need < *smallest->need)) smallest = &trial;
     }
-    const StrategyResult result = rank_plans(graph_of(*smallest), topology_, costs_, constraints_of(*smallest, all_));
-    Infeasible reason{"time was up"};
-    if (const auto* infeasible = std::get_if<Infeasible>(&result)) reason = *infeasible;
-    throw NoAnswerError(fmt::format("no plan with any of {} settings; with {}: ", out_.trials.size(),
-                                    settings_text(smallest->settings, space_)),
-                        reason);
+    const Constraints constraints = constraints_of(*smallest, all_);
+    const bool is_proven =
+        std::ranges::all_of(out_.trials, [](const SettingTrial& trial) { return is_settled(trial, kForever); });
+    std::string finding = fmt::format("no plan with any of {} settings", out_.trials.size());
+    if (!is_proven)
+      finding = fmt::format("found {} in {}, nor a proof that there is none", finding, format_seconds(all_));
+    const Graph& graph = graph_of(*smallest);
+    Infeasible reason{"no candidate is possible"};
+    if (const auto small = smallest_plan(graph, topology_, costs_, constraints, kLeastSlice)) {
+      const RankedPlan ranked = predicted_plan(small->origin, graph, topology_, small->candidate, costs_, constraints);
+      const char* const fits = is_proven ? kNoPlanFits : "none was found that fits in memory";
+      reason = no_plan_fits(fits, ranked, graph, topology_, costs_, constraints, least_need);
+    }
+    throw NoAnswerError(fmt::format("{}; with {}: ", finding, settings_text(smallest->settings, space_)), reason);
   }
 
   const SettingSpace& space_;

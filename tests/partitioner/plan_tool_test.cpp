@@ -359,7 +359,7 @@ TEST_F(PlanTool, FindsTheSmallestPlanWhereNothingFits) {
   const std::string even = run(one + " --split-at l1").err;
   ASSERT_LT(need_of(even), need_of(wide)) << wide << even;
   const std::string least = run("chain.json -n 2 --stages 2 --schedule gpipe --microbatches 2 --memory-limit 1").err;
-  EXPECT_THAT(least, HasSubstr("no plan fits in memory; in the smallest (optimal) stage "));
+  EXPECT_THAT(least, HasSubstr("no plan fits in memory; in the smallest (equal shares, 2 stages) stage "));
   EXPECT_EQ(need_of(least), need_of(even)) << least << even;
 }
 

@@ -133,7 +133,8 @@ TEST(Ranking, NamesTheLeastExcessWhereNothingFits) {
   constraints.memory_limit = Bytes(40);
   const auto need = [](const Plan& plan) { return Bytes(plan.stages.size() == 2 ? 50 : 200); };
   const auto result = rank_plans(kGraph, kTwo, told([](const Plan&) { return 100_s; }, need), constraints);
-  EXPECT_THAT(std::get<Infeasible>(result).reason, StartsWith("no plan fits in memory; in the smallest ("));
+  EXPECT_THAT(std::get<Infeasible>(result).reason,
+              StartsWith("no candidate of auto fits in memory, optimal tries more plans; in the smallest ("));
   EXPECT_THAT(std::get<Infeasible>(result).reason,
               HasSubstr("stage 0 needs up to 50 B on each device, the limit is 40 B"));
 }
