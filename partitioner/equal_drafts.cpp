@@ -17,9 +17,10 @@ namespace {
 /// Most stages per device that are tried.
 constexpr int kMostChunks = 8;
 /// Stage counts beyond this are tried if they divide the devices, or by doubling.
-constexpr int kEveryCount = 32;
+constexpr int kEveryCount = 64;
 /// Shapes whose splits are considered, the best by their estimates, and splits of each.
-constexpr std::size_t kMostShapes = 24;
+constexpr std::size_t kMostShapes = 24;  // half as many for graphs of many nodes
+constexpr int kManyNodes = 300;
 constexpr std::size_t kMostSplits = 2;
 /// Numbers of replicas of one number of stages: that divide the microbatches, and powers of two.
 constexpr std::size_t kMostOfAKind = 3;
@@ -48,10 +49,11 @@ class EqualShapes {
   [[nodiscard]] std::vector<std::pair<Seconds, EqualShape>> best() {
     std::vector<std::pair<Seconds, EqualShape>> out;
     for (const EqualShape& shape : shapes()) {
-      if (const auto step = shares_.estimate(shape, countable_)) out.emplace_back(*step, shape);
+      if (const auto step = shares_.estimate(shape, {countable_})) out.emplace_back(*step, shape);
     }
     std::ranges::stable_sort(out, {}, [](const auto& entry) { return entry.first; });
-    if (out.size() > kMostShapes) out.resize(kMostShapes);
+    const std::size_t most = costs_.dag().nodes > kManyNodes ? kMostShapes / 2 : kMostShapes;
+    if (out.size() > most) out.resize(most);
     return out;
   }
 
@@ -61,8 +63,7 @@ class EqualShapes {
     // Shapes of more stages mostly need less.
     std::ranges::stable_sort(all, std::ranges::greater(), &EqualShape::stages);
     const auto fitting = [&](Bytes limit) {
-      return std::ranges::find_if(all,
-                                  [&](const EqualShape& shape) { return shares_.estimate(shape, limit).has_value(); });
+      return std::ranges::find_if(all, [&](const EqualShape& shape) { return shares_.is_possible(shape, {limit}); });
     };
     Bytes low;
     Bytes high(std::int64_t{1} << 62);
@@ -81,13 +82,13 @@ class EqualShapes {
       }
       if (high <= Bytes(1)) break;
     }
-    std::vector<Split> splits = shares_.splits(*best, high);
+    std::vector<Split> splits = shares_.splits(*best, {high});
     if (splits.empty()) return std::nullopt;
     return std::pair(*best, std::move(splits.front()));
   }
 
   [[nodiscard]] const PipelineCosts& costs() const { return costs_; }
-  [[nodiscard]] EqualShares& shares() { return shares_; }
+  [[nodiscard]] const EqualShares& shares() const { return shares_; }
   [[nodiscard]] std::optional<Bytes> countable() const { return countable_; }
 
  private:
@@ -144,6 +145,8 @@ class EqualShapes {
   EqualShares shares_;
 };
 
+using BoundedSplits = std::vector<std::pair<Seconds, Split>>;
+
 class EqualDrafts {
  public:
   EqualDrafts(const Graph& graph, const Topology& topology, const CostModel& model, const Constraints& constraints)
@@ -173,36 +176,56 @@ class EqualDrafts {
     } catch (const std::invalid_argument&) { return std::nullopt; }
   }
 
-  /// The splits of a shape that fit, the smallest bounds first.
-  [[nodiscard]] std::vector<Split> splits_of(const EqualShape& shape) {
-    std::optional<Bytes> countable = shapes_.countable();
-    std::vector<Split> out;
+  /// Splits of a shape that fit, the smallest bounds first. If none does, `least` is the least excess of them.
+  [[nodiscard]] BoundedSplits splits_of(const EqualShape& shape, const EqualShares::MemoryRule& memory,
+                                        std::optional<Bytes>& least) {
+    BoundedSplits bounded;
+    for (Split& split : shapes_.shares().splits(shape, memory)) {
+      if (const auto bound = shapes_.costs().lower_bound(split)) bounded.emplace_back(*bound, std::move(split));
+    }
+    std::ranges::stable_sort(bounded, {}, [](const auto& entry) { return entry.first; });
+    BoundedSplits out;
+    least.reset();
+    for (auto& [bound, split] : bounded) {
+      if (out.size() == kMostSplits) break;
+      if (limit_) {
+        const std::optional<Bytes> more = excess(split);
+        if (!more) continue;
+        least = std::min(least.value_or(*more), *more);
+        if (*more > Bytes(0)) continue;
+      }
+      out.emplace_back(bound, std::move(split));
+    }
+    return out;
+  }
+
+  /// The same by the loosest rule of memory whose splits fit.
+  [[nodiscard]] BoundedSplits splits_of(const EqualShape& shape) {
+    EqualShares::MemoryRule memory{shapes_.countable()};
+    std::optional<Bytes> least;
+    BoundedSplits out = splits_of(shape, memory, least);
+    if (!out.empty() || !least) return out;
+    memory.messages = 1;
     for (int tries = 0; tries < kTries && out.empty(); ++tries) {
-      std::vector<std::pair<Seconds, Split>> bounded;
-      for (Split& split : shapes_.shares().splits(shape, countable)) {
-        if (const auto bound = shapes_.costs().lower_bound(split)) bounded.emplace_back(*bound, std::move(split));
-      }
-      std::ranges::stable_sort(bounded, {}, [](const auto& entry) { return entry.first; });
-      std::optional<Bytes> least;
-      for (auto& [bound, split] : bounded) {
-        if (out.size() == kMostSplits) break;
-        if (limit_) {
-          const std::optional<Bytes> more = excess(split);
-          if (!more) continue;
-          least = std::min(least.value_or(*more), *more);
-          if (*more > Bytes(0)) continue;
-        }
-        out.push_back(std::move(split));
-      }
-      if (!least) break;
-      *countable -= std::max(*least, Bytes(1));
+      if (tries > 0) *memory.limit -= std::max(*least, Bytes(1));
+      out = splits_of(shape, memory, least);
+      if (!least) return out;
+    }
+    // Between a rule that is too loose and one that is too strict.
+    double loose = 0;
+    for (int tries = 0; tries < kTries / 2 && !out.empty() && memory.limit == shapes_.countable(); ++tries) {
+      EqualShares::MemoryRule middle = memory;
+      middle.messages = (loose + memory.messages) / 2;
+      BoundedSplits better = splits_of(shape, middle, least);
+      (better.empty() ? loose : memory.messages) = middle.messages;
+      if (!better.empty() && better.front().first < out.front().first) out = std::move(better);
     }
     return out;
   }
 
   void add(const EqualShape& shape) {
     const std::string origin = origin_of(shape);
-    for (const Split& split : splits_of(shape)) {
+    for (const auto& [bound, split] : splits_of(shape)) {
       Candidate candidate = candidate_of(split);
       out_.push_back({origin, candidate});
       if (topology_.levels.size() < 2 || !constraints_.plan.listed.empty()) continue;

@@ -122,6 +122,7 @@ class Search {
   /// infinite otherwise. False if the tables would be too large.
   bool solve(const std::vector<int>& allowed, Seconds bound, Seconds& time) {
     allowed_ = &allowed;
+    pairs_ = 0;
     bound_ = bound * kMargin;
     if (!ask()) return false;
     const int top = to_int(levels_.size()) - 1;
@@ -130,9 +131,13 @@ class Search {
     return true;
   }
 
+  /// Whether the last `solve` compared too many pairs, so that its answer says nothing.
+  [[nodiscard]] bool was_cut_off() const { return options_.most_pairs && pairs_ > *options_.most_pairs; }
+
   /// Stages of the optimum of the last `solve`, whose value `time` is finite.
   std::vector<SearchStage> stages(Seconds time) {
     stages_.clear();
+    pairs_ = std::numeric_limits<std::int64_t>::min() / 2;  // is not cut off
     trace(to_int(levels_.size()) - 1, 0, last_, time * kMargin, {0});
     return std::move(stages_);
   }
@@ -247,6 +252,7 @@ class Search {
   void answer_all(int level) {
     PairTable& table = tables_[to_index(level) + 1];
     for (const int base : table.sets) {
+      if (was_cut_off()) return;
       const std::vector<Target> targets = targets_of(level, base);
       if (targets.empty()) {
         for (const int set : table.sets) table.between(base, set) = kNever;
@@ -299,6 +305,8 @@ class Search {
       for (int r = to.low; r <= to.high; ++r) mine[r] = single_time(level, base, to.set, r);
       const Seconds total = sets_.compute[to_index(to.set)];
       while (first < t && total - sets_.compute[to_index(cuts_[first].set)] > (n - 1) * reach) ++first;
+      pairs_ += static_cast<std::int64_t>(t - first);
+      if (was_cut_off()) return kNever;
       for (std::size_t f = first; f < t; ++f) {
         const Cut from = cuts_[f];
         int most = options_.straight_pipeline ? 1 : to.high - from.low;
@@ -392,6 +400,7 @@ class Search {
   std::vector<LevelCosts> levels_;
   std::vector<PairTable> tables_;
   const std::vector<int>* allowed_ = nullptr;
+  std::int64_t pairs_ = 0;  ///< compared
   Seconds bound_ = kNever;
   Seconds bound_here_ = kNever;
   std::vector<Cut> cuts_;
@@ -431,14 +440,21 @@ std::variant<SearchAnswer, Infeasible> pipedream_search(const Downsets& sets, co
                       " levels of links; plan for one level, or use a strategy that cuts a list, such as profile"};
   };
   SearchAnswer answer;
+  std::vector<int> coarse;
   // Any plan is an upper bound for the best one, and the bound prunes most of the full search.
   for (const int most : {24, 96, 384}) {
     if (most >= sets.count()) break;
     Seconds time = kNever;
-    if (search.solve(coarse_chain(sets, most), answer.time, time)) answer.time = std::min(answer.time, time);
+    std::vector<int> chain = coarse_chain(sets, most);
+    if (!search.solve(chain, answer.time, time) || search.was_cut_off()) break;
+    if (time <= answer.time) coarse = std::move(chain);
+    answer.time = std::min(answer.time, time);
   }
   Seconds time = kNever;
   if (!search.solve(all, answer.time, time)) return too_many();
+  if (search.was_cut_off()) {
+    if (coarse.empty() || !search.solve(coarse, answer.time, time)) return too_many();
+  }
   answer.time = time;
   if (time < kNever) answer.stages = search.stages(time);
   return answer;

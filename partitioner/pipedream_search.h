@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <limits>
 #include <optional>
 #include <variant>
@@ -19,6 +20,9 @@ struct PipedreamOptions {
   bool use_fewer_machines = false;     ///< devices may stay idle
   /// Transfers are divided by it: 1 is uncompressed. Absent: transfers are free, as in PipeDream.
   std::optional<double> activation_compression_ratio;
+  /// About how many pairs of cuts may be compared; absent: as many as it takes. Beyond, the answer is the best one
+  /// among a part of all cuts, as if there were no others.
+  std::optional<std::int64_t> most_pairs = {};
 };
 
 /// One level of PipeDream's machine: `machines` groups of the level below, connected by links of `bandwidth`.

@@ -28,6 +28,8 @@ constexpr const char* kAuto = "auto";
 constexpr int kEveryCount = 16;
 /// pipedream's sets of layers take minutes for more layers than this.
 constexpr int kMostPipedreamLayers = 4000;
+/// And so many pairs of cuts, some hundredths of a second.
+constexpr std::int64_t kMostPairs = 4'000'000;
 
 /// One question to another strategy.
 struct Ask {
@@ -81,6 +83,7 @@ class Asks {
     PipedreamOptions options;
     options.straight_pipeline = straight;
     options.activation_compression_ratio = 1;
+    options.most_pairs = kMostPairs;
     all_.push_back(
         {std::string(kPipedreamStrategy) + (straight ? " without replicas" : ""), kPipedreamStrategy,
          [&graph = graph_, &topology = topology_, options] { return pipedream_candidate(graph, topology, options); }});
@@ -195,17 +198,24 @@ std::optional<Candidate> without_idle_replicas(Candidate candidate, std::optiona
 
 }  // namespace
 
-Drafts drafts(const Graph& graph, const Topology& topology, const CostModel& costs, const Constraints& constraints) {
+namespace {
+
+/// Adds a candidate, unless its plan is known. Throws as plan_of_candidate does.
+void add_draft(Drafts& drafts, const Graph& graph, const Topology& topology, const Constraints& constraints,
+               const std::string& origin, const Candidate& candidate) {
+  Plan plan = plan_of_candidate(graph, topology, candidate, constraints.plan);
+  const bool known = std::any_of(drafts.plans.begin(), drafts.plans.end(),
+                                 [&](const Drafted& other) { return other.plan.stages == plan.stages; });
+  if (!known) drafts.plans.push_back({origin, candidate, std::move(plan)});
+}
+
+}  // namespace
+
+Drafts uneven_drafts(const Graph& graph, const Topology& topology, const Constraints& constraints) {
   Drafts out;
   Skips skips;
   const std::optional<int> microbatches = microbatches_of_a_step(constraints.plan);
   const Asks asks(graph, topology, constraints);
-  const auto add = [&](const std::string& origin, const Candidate& candidate) {
-    Plan plan = plan_of_candidate(graph, topology, candidate, constraints.plan);
-    const bool known = std::any_of(out.plans.begin(), out.plans.end(),
-                                   [&](const Drafted& other) { return other.plan.stages == plan.stages; });
-    if (!known) out.plans.push_back({origin, candidate, std::move(plan)});
-  };
   for (const Ask& ask : asks.all()) {
     const auto skip = [&](const std::string& reason) { skips.add(ask.strategy + ": " + reason); };
     try {
@@ -216,17 +226,25 @@ Drafts drafts(const Graph& graph, const Topology& topology, const CostModel& cos
       }
       const auto& candidate = std::get<Candidate>(answer);
       check_constraints(candidate, constraints);
-      add(ask.origin, candidate);
+      add_draft(out, graph, topology, constraints, ask.origin, candidate);
       const auto at_work = without_idle_replicas(candidate, microbatches);
-      if (at_work && constraints.replicas.empty()) add(ask.origin + ", no idle replicas", *at_work);
+      if (at_work && constraints.replicas.empty())
+        add_draft(out, graph, topology, constraints, ask.origin + ", no idle replicas", *at_work);
     } catch (const std::invalid_argument& e) { skip(e.what()); }
   }
-  for (EqualDraft& draft : equal_drafts(graph, topology, costs, constraints)) {
+  out.skipped = skips.all();
+  return out;
+}
+
+Drafts drafts(const Graph& graph, const Topology& topology, const CostModel& costs, const Constraints& constraints) {
+  Drafts out = uneven_drafts(graph, topology, constraints);
+  Skips skips;
+  for (const EqualDraft& draft : equal_drafts(graph, topology, costs, constraints)) {
     try {
-      add(draft.origin, draft.candidate);
+      add_draft(out, graph, topology, constraints, draft.origin, draft.candidate);
     } catch (const std::invalid_argument& e) { skips.add(std::string(kEqualShares) + ": " + e.what()); }
   }
-  out.skipped = skips.all();
+  for (const Skipped& reason : skips.all()) out.skipped.push_back(reason);
   return out;
 }
 

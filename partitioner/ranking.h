@@ -40,6 +40,9 @@ struct Drafts {
   std::vector<Skipped> skipped;
 };
 
+/// The candidates of rank_plans besides equal shares, as plans, without predictions.
+[[nodiscard]] Drafts uneven_drafts(const Graph& graph, const Topology& topology, const Constraints& constraints);
+
 /// The candidates of rank_plans as plans, without predictions. Of `costs`, asks for memory only.
 [[nodiscard]] Drafts drafts(const Graph& graph, const Topology& topology, const CostModel& costs,
                             const Constraints& constraints);

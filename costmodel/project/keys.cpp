@@ -95,6 +95,14 @@ const std::vector<ProjectSection>& sections() {
          1},
         {"schedule", KeyKind::Text, "order of work", "\"1f1b\"", {}, training_schedules()},
         {"strategy", KeyKind::Text, "how stages are chosen (stagecraft help plan)", "\"optimal\""},
+        {"settings",
+         KeyKind::Text,
+         "best: search schedule, recomputation and gradient buckets too, unless given here; given: only stages; "
+         "default: "
+         "best with strategy optimal",
+         "\"best\"",
+         {},
+         {"best", "given"}},
         {"stages", KeyKind::Integer, "number of stages", "2", 1},
         {"chunks", KeyKind::Integer, "stages per device, for " + chunked_schedule().name, "2", 1},
         {"replicas", KeyKind::Words, "replicas of each stage", "[2, 1]"},

@@ -184,12 +184,22 @@ class Maker {
     c.key("plan", "memory_limit", "--memory-limit").key("plan", "recompute", "--recompute");
     c.key("plan", "recompute_every", "--recompute-every");
     c.key("plan", "gradient_bucket_bytes", "--gradient-bucket-bytes").key("plan", "time_limit", "--time-limit");
+    if (searches_settings()) c.add({"--settings", "best"});
     c.key("plan", "accept_other_device", "--accept-other-device").more("plan").add({"-o", files_.plan});
     ProjectStep& s = step("plan", c);
     s.inputs = {graph_, topology_};
     const std::string schedule = p_.text("plan", "schedule", "");
     if (schedule.starts_with("csv:")) s.inputs.push_back(schedule.substr(4));
     s.outputs = {files_.plan};
+  }
+
+  /// Whether `plan` chooses schedule, recomputation and gradient buckets: if the file says so, and by default where
+  /// nothing else says how stages are chosen.
+  bool searches_settings() const {
+    const std::string strategy = p_.text("plan", "strategy", "optimal");
+    const bool is_open = strategy == "optimal" && p_.find("plan", "split_at") == nullptr &&
+                         p_.find("plan", "options") == nullptr && !p_.text("plan", "schedule", "").starts_with("csv:");
+    return p_.text("plan", "settings", is_open ? "best" : "given") == "best";
   }
 
   void predict() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 
 #include "costmodel/index.h"
 #include "partitioner/exact/round_trips.h"
@@ -11,9 +12,15 @@ namespace {
 
 /// Sets of layers that are all considered; of a graph with more, some cuts of one order of its layers.
 constexpr std::size_t kMostSets = 300;
-constexpr std::size_t kMostCuts = 200;
-/// Limits of the slowest stage's time, as factors of the least.
+constexpr std::size_t kMostCuts = 1000;
+/// Limits of the slowest stage's time, as factors of the least; the larger ones for few sets only.
 constexpr double kSlower[] = {1 + 1e-9, 1.03, 1.1, 1.25, 1.5, 1e9};
+constexpr std::size_t kMostOfMany = 4;
+/// How often a message is in memory beside what its stage receives: while it is awaited, as a gradient, and as the
+/// copies that memory_bound counts.
+constexpr std::int64_t kCopiesReceived = 4;
+constexpr std::int64_t kCopiesSent = 3;
+constexpr double kRounding = 1e-9;
 /// With chunks, what a stage may hold, as factors of an equal share of its device's memory; the largest that fits.
 constexpr double kShares[] = {1e9, 1.5, 1.25, 1.1, 1, 0.9};
 
@@ -23,51 +30,70 @@ Seconds larger(Seconds a, Seconds b) { return a < b ? b : a; }
 
 EqualShares::EqualShares(const PipelineCosts& costs) : costs_(costs) {
   for (int v = 0; v < costs.dag().nodes; ++v) all_ += costs.node(v).least;
+  line_.groups = groups_of_line();
+  Dag line{to_int(line_.groups.size()), {}};
+  for (int g = 1; g < line.nodes; ++g) line.edges.emplace_back(g, g - 1);
+  line_.lattice = Lattice::of(line, line_.groups.size() + 1);
+  line_.is_line = true;
+  find_segments(line_);
   const Dag& dag = costs.dag();
-  lattice_ = Lattice::of(reversed(dag), kMostSets);
-  if (lattice_) {
-    groups_.resize(to_index(dag.nodes));
-    for (int v = 0; v < dag.nodes; ++v) groups_[to_index(v)] = {v};
-  } else {
-    group_nodes();
-    Dag line{to_int(groups_.size()), {}};
-    for (int g = 1; g < line.nodes; ++g) line.edges.emplace_back(g, g - 1);
-    lattice_ = Lattice::of(line, groups_.size() + 1);
-  }
-  find_segments();
+  Cuts sets;
+  sets.lattice = Lattice::of(reversed(dag), kMostSets);
+  if (!sets.lattice || sets.lattice->count() <= to_index(dag.nodes) + 1) return;
+  for (int v = 0; v < dag.nodes; ++v) sets.groups.push_back({v});
+  find_segments(sets);
+  sets_ = std::move(sets);
 }
 
-/// Divides the nodes in their order into groups of about equal computation, between which the messages are smallest.
-void EqualShares::group_nodes() {
-  const int nodes = costs_.dag().nodes;
-  std::vector<Seconds> begins(to_index(nodes) + 1), ends(to_index(nodes) + 1);
+/// The nodes in the order of the graph's file, if every edge goes forward in it: there, branches are mostly one after
+/// the other, so that few messages cross a cut. Else in theirs.
+std::vector<int> EqualShares::line_of_nodes() const {
+  std::vector<int> out(to_index(costs_.dag().nodes));
+  std::iota(out.begin(), out.end(), 0);
+  const auto is_forward = [&](const auto& edge) {
+    return costs_.layer_of_node(edge.first) < costs_.layer_of_node(edge.second);
+  };
+  if (std::ranges::all_of(costs_.dag().edges, is_forward))
+    std::ranges::sort(out, {}, [&](int node) { return costs_.layer_of_node(node); });
+  return out;
+}
+
+/// Divides the nodes in that order into groups of about equal computation, between which the messages are smallest; of
+/// a small graph, each node by itself.
+std::vector<std::vector<int>> EqualShares::groups_of_line() const {
+  const std::vector<int> line = line_of_nodes();
+  std::vector<std::size_t> place(line.size());
+  for (std::size_t i = 0; i < line.size(); ++i) place[to_index(line[i])] = i;
+  std::vector<Seconds> crossing(line.size() + 1);  // over the cut before each place
   for (const CrossingValue& value : costs_.values()) {
-    begins[to_index(value.producer) + 1] += value.least_forward + value.least_back;
-    ends[to_index(std::ranges::max(value.readers)) + 1] += value.least_forward + value.least_back;
+    std::size_t last = 0;
+    for (const int reader : value.readers) last = std::max(last, place[to_index(reader)]);
+    crossing[place[to_index(value.producer)] + 1] += value.least_forward + value.least_back;
+    crossing[last + 1] -= value.least_forward + value.least_back;
   }
+  std::partial_sum(crossing.begin(), crossing.end(), crossing.begin());
+  std::vector<std::size_t> cuts{0};
   std::size_t bucket = 0;
-  std::vector<std::pair<Seconds, int>> cuts{{Seconds(0), 0}};  // message, first node after it; the first is the start
-  Seconds crossing, done;
-  for (int v = 0; v + 1 < nodes; ++v) {
-    done += costs_.node(v).least;
-    crossing += begins[to_index(v) + 1] - ends[to_index(v) + 1];
-    const auto in = static_cast<std::size_t>(static_cast<double>(kMostCuts - 1) *
-                                             (all_ > Seconds(0) ? done / all_ : 1.0 * v / nodes));
+  Seconds done;
+  for (std::size_t i = 1; i < line.size(); ++i) {
+    done += costs_.node(line[i - 1]).least;
+    const double part = all_ > Seconds(0) ? done / all_ : static_cast<double>(i) / static_cast<double>(line.size());
+    const auto in = line.size() <= kMostCuts ? i : static_cast<std::size_t>(part * static_cast<double>(kMostCuts - 1));
     if (cuts.size() == 1 || in != bucket) {
-      cuts.emplace_back(crossing, v + 1);
-    } else if (crossing < cuts.back().first) {
-      cuts.back() = {crossing, v + 1};
+      cuts.push_back(i);
+    } else if (crossing[i] < crossing[cuts.back()]) {
+      cuts.back() = i;
     }
     bucket = in;
   }
-  for (std::size_t i = 0; i < cuts.size(); ++i) {
-    const int end = i + 1 < cuts.size() ? cuts[i + 1].second : nodes;
-    groups_.emplace_back(to_index(end - cuts[i].second));
-    std::iota(groups_.back().begin(), groups_.back().end(), cuts[i].second);
-  }
+  cuts.push_back(line.size());
+  std::vector<std::vector<int>> out;
+  for (std::size_t i = 0; i + 1 < cuts.size(); ++i)
+    out.emplace_back(line.begin() + to_int(cuts[i]), line.begin() + to_int(cuts[i + 1]));
+  return out;
 }
 
-void EqualShares::find_segments() {
+void EqualShares::find_segments(Cuts& cuts) const {
   std::vector<CutTensor> messages;
   std::vector<CutTensor> received;
   for (const CrossingValue& value : costs_.values()) {
@@ -76,13 +102,13 @@ void EqualShares::find_segments() {
   }
   CutCosts message(costs_.dag().nodes, std::move(messages));
   CutCosts bytes(costs_.dag().nodes, std::move(received));
-  segments_.resize(lattice_->count());
-  DownWalk walk(*lattice_);
+  cuts.segments.resize(cuts.lattice->count());
+  DownWalk walk(*cuts.lattice);
   Segment now;
   std::vector<Segment> before;
   const auto add = [&](int group) {
     before.push_back(now);
-    for (const int v : groups_[to_index(group)]) {
+    for (const int v : cuts.groups[to_index(group)]) {
       const NodeCosts& node = costs_.node(v);
       now.time += node.least;
       now.backward += node.least - node.forward;
@@ -97,12 +123,16 @@ void EqualShares::find_segments() {
   const auto remove = [&](int group) {
     now = before.back();
     before.pop_back();
-    for (std::size_t i = 0; i < groups_[to_index(group)].size(); ++i) {
+    for (std::size_t i = 0; i < cuts.groups[to_index(group)].size(); ++i) {
       message.remove_last();
       bytes.remove_last();
     }
   };
-  for (std::uint32_t set = 1; set < lattice_->count(); ++set) {
+  cuts.left.assign(cuts.lattice->count(), Seconds(0));
+  for (std::uint32_t set = 1; set < cuts.lattice->count(); ++set) {
+    const Lattice::Cover& cover = cuts.lattice->covers(set).front();
+    cuts.left[set] = cuts.left[cover.below];
+    for (const int v : cuts.groups[to_index(cover.node)]) cuts.left[set] += costs_.node(v).least;
     now = {};
     message.clear();
     bytes.clear();
@@ -110,61 +140,115 @@ void EqualShares::find_segments() {
       Segment segment = now;
       segment.below = below;
       segment.message = message.incoming();
-      segment.bytes.per_microbatch += Bytes(static_cast<std::int64_t>(bytes.incoming().value));
-      segments_[set].push_back(segment);
+      const Bytes incoming(static_cast<std::int64_t>(bytes.incoming().value));
+      segment.bytes.per_microbatch += incoming;
+      segment.messages =
+          incoming * kCopiesReceived + Bytes(static_cast<std::int64_t>(bytes.outgoing().value)) * kCopiesSent;
+      cuts.segments[set].push_back(segment);
       return Descend::Yes;
     });
   }
 }
 
 /// Of each stage.
-std::vector<EqualShares::Load> EqualShares::loads(const EqualShape& shape, std::optional<Bytes> limit) const {
+std::vector<EqualShares::Load> EqualShares::loads(const EqualShape& shape, const MemoryRule& memory) const {
   Split split;
   split.replicas.assign(to_index(shape.stages), shape.replicas);
   split.chunks = shape.chunks;
   std::vector<Load> out;
-  for (const int held : costs_.held(split)) out.push_back({held, shape.replicas, costs_.share(shape.replicas), limit});
+  for (const int held : costs_.held(split)) out.push_back({held, shape.replicas, costs_.share(shape.replicas), memory});
   return out;
 }
 
 bool EqualShares::fits(const Segment& segment, const Load& load) const {
-  return !load.limit || costs_.least_peak(segment.bytes, load.held, load.replicas, segment.workspace) <= *load.limit;
+  if (!load.memory.limit) return true;
+  const auto messages = static_cast<double>(segment.messages.value) * load.memory.messages;
+  const Bytes beside = segment.workspace + Bytes(static_cast<std::int64_t>(messages));
+  return costs_.least_peak(segment.bytes, load.held, load.replicas, beside) <= *load.memory.limit;
 }
 
-/// The time of the slowest stage where that is shortest.
+/// Whether stages of at most `slowest` can follow each other along the line. The longest ones do if any do.
+bool EqualShares::can_be(const std::vector<Load>& loads, Seconds slowest) const {
+  std::uint32_t set = line_.lattice->full();
+  for (std::size_t stage = 0; stage < loads.size(); ++stage) {
+    const auto others = static_cast<std::uint32_t>(loads.size() - 1 - stage);
+    const std::vector<Segment>& all = line_.segments[set];
+    auto end = std::ranges::partition_point(
+        all, [&](const Segment& segment) { return segment.time <= slowest && segment.below >= others; });
+    while (end != all.begin() && !fits(*(end - 1), loads[stage])) --end;
+    if (end == all.begin()) return false;
+    set = (end - 1)->below;
+  }
+  return set == 0;
+}
+
+/// The time of the slowest stage where that is shortest, along the line.
 std::optional<Seconds> EqualShares::least_slowest(const std::vector<Load>& loads) const {
+  constexpr double kPrecision = 1e-4;
+  Seconds low = all_ * (1 / (1.01 * static_cast<double>(loads.size())));
+  Seconds high = all_ * (1 + kPrecision);
+  if (!can_be(loads, high)) return std::nullopt;
+  while (low * (1 + kPrecision) < high) {
+    const Seconds middle = low + (high - low) * 0.5;
+    (can_be(loads, middle) ? high : low) = middle;
+  }
+  return high;
+}
+
+/// The same over other cuts, where it is known to be `most` at most, if there is any.
+std::optional<Seconds> EqualShares::least_slowest(const Cuts& cuts, const std::vector<Load>& loads,
+                                                  Seconds most) const {
   constexpr Seconds kNever(1e100);
-  std::vector<Seconds> later(lattice_->count(), kNever);
+  std::vector<Seconds> later(cuts.lattice->count(), kNever);
   later[0] = Seconds(0);
   for (std::size_t stage = loads.size(); stage-- > 0;) {
-    std::vector<Seconds> here(lattice_->count(), kNever);
-    for (std::uint32_t set = 1; set < lattice_->count(); ++set) {
-      if (stage == 0 && set != lattice_->full()) continue;
-      for (const Segment& segment : segments_[set]) {
+    std::vector<Seconds> here(cuts.lattice->count(), kNever);
+    for (std::uint32_t set = 1; set < cuts.lattice->count(); ++set) {
+      if (!is_within(cuts, set, loads.size(), stage, most)) continue;
+      for (const Segment& segment : cuts.segments[set]) {
         const Seconds slowest = larger(segment.time, later[segment.below]);
-        if (slowest < here[set] && fits(segment, loads[stage])) here[set] = slowest;
+        if (slowest <= most && slowest < here[set] && fits(segment, loads[stage])) here[set] = slowest;
       }
     }
     later = std::move(here);
   }
-  const Seconds out = later[lattice_->full()];
+  const Seconds out = later[cuts.lattice->full()];
   return out < kNever ? std::optional(out) : std::nullopt;
 }
 
+/// Whether a stage may begin at the set if no stage takes longer than `slowest`: what is left is no more than the
+/// stages from here on can take, nor less than the others leave.
+bool EqualShares::is_within(const Cuts& cuts, std::uint32_t set, std::size_t stages, std::size_t stage,
+                            Seconds slowest) const {
+  if (stage == 0) return set == cuts.lattice->full();
+  const double before = static_cast<double>(stage);
+  return cuts.left[set] * (1 - kRounding) <= slowest * (static_cast<double>(stages) - before) &&
+         cuts.left[set] >= all_ * (1 - kRounding) - slowest * before;
+}
+
 /// The split with the smallest bound whose slowest stage takes no longer than `slowest`.
-std::optional<Split> EqualShares::shortest(const EqualShape& shape, const std::vector<Load>& loads,
+std::optional<Split> EqualShares::shortest(const Cuts& cuts, const EqualShape& shape, const std::vector<Load>& loads,
                                            Seconds slowest) const {
   constexpr Seconds kNever(1e100);
-  std::vector<std::vector<Seconds>> bound(loads.size() + 1, std::vector<Seconds>(lattice_->count(), kNever));
-  std::vector<std::vector<std::uint32_t>> next(loads.size(), std::vector<std::uint32_t>(lattice_->count(), 0));
+  std::vector<std::vector<Seconds>> bound(loads.size() + 1, std::vector<Seconds>(cuts.lattice->count(), kNever));
+  std::vector<std::vector<std::uint32_t>> next(loads.size(), std::vector<std::uint32_t>(cuts.lattice->count(), 0));
   bound[loads.size()][0] = Seconds(0);
   for (std::size_t stage = loads.size(); stage-- > 0;) {
     const Load& load = loads[stage];
     const std::vector<Seconds>& later = bound[stage + 1];
-    for (std::uint32_t set = 1; set < lattice_->count(); ++set) {
-      if (stage == 0 && set != lattice_->full()) continue;
+    for (std::uint32_t set = 1; set < cuts.lattice->count(); ++set) {
+      if (!is_within(cuts, set, loads.size(), stage, slowest)) continue;
       Seconds& here = bound[stage][set];
-      for (const Segment& segment : segments_[set]) {
+      std::span<const Segment> candidates = cuts.segments[set];
+      if (cuts.is_line) {
+        const Seconds least =
+            cuts.left[set] * (1 - kRounding) - slowest * static_cast<double>(loads.size() - stage - 1);
+        const auto is_short = [&](const Segment& segment) { return segment.time < least; };
+        const auto is_in = [&](const Segment& segment) { return segment.time <= slowest; };
+        const auto end = std::ranges::partition_point(candidates, is_in);
+        candidates = {std::ranges::partition_point(candidates, is_short), end};
+      }
+      for (const Segment& segment : candidates) {
         if (segment.time > slowest || later[segment.below] >= kNever) continue;
         Seconds time = larger(segment.time * load.share, segment.time + later[segment.below]) + segment.message;
         if (time >= here) continue;
@@ -176,7 +260,7 @@ std::optional<Split> EqualShares::shortest(const EqualShape& shape, const std::v
       }
     }
   }
-  std::uint32_t set = lattice_->full();
+  std::uint32_t set = cuts.lattice->full();
   if (bound[0][set] >= kNever) return std::nullopt;
   Split out;
   out.replicas.assign(to_index(shape.stages), shape.replicas);
@@ -184,41 +268,55 @@ std::optional<Split> EqualShares::shortest(const EqualShape& shape, const std::v
   out.stage_of_node.assign(to_index(costs_.dag().nodes), 0);
   for (std::size_t stage = 0; stage < loads.size(); ++stage) {
     const std::uint32_t below = next[stage][set];
-    for (const int group : lattice_->members(set, below)) {
-      for (const int v : groups_[to_index(group)]) out.stage_of_node[to_index(v)] = to_int(stage);
+    for (const int group : cuts.lattice->members(set, below)) {
+      for (const int v : cuts.groups[to_index(group)]) out.stage_of_node[to_index(v)] = to_int(stage);
     }
     set = below;
   }
   return out;
 }
 
-std::vector<Split> EqualShares::splits(const EqualShape& shape, std::optional<Bytes> limit) {
+/// Adds the shortest splits under several limits of the slowest stage, which is `slowest` at best.
+void EqualShares::add_splits(const Cuts& cuts, const EqualShape& shape, const std::vector<Load>& loads, Seconds slowest,
+                             std::vector<Split>& out) const {
+  const bool is_small = cuts.lattice->count() <= kMostSets;
+  for (const double slower : std::span(kSlower).first(is_small ? std::size(kSlower) : kMostOfMany)) {
+    std::optional<Split> split = shortest(cuts, shape, loads, slowest * slower);
+    if (split && std::ranges::find(out, *split) == out.end()) out.push_back(std::move(*split));
+  }
+}
+
+std::vector<Split> EqualShares::splits(const EqualShape& shape, const MemoryRule& memory) const {
   std::vector<Split> out;
-  if (shape.stages > to_int(groups_.size())) return out;
-  const bool is_shared = limit && shape.chunks > 1;
+  if (shape.stages > to_int(line_.groups.size())) return out;
+  const bool is_shared = memory.limit && shape.chunks > 1;
   for (const double share : kShares) {
-    std::optional<Bytes> of_stage = limit;
+    MemoryRule of_stage = memory;
     if (is_shared) {
-      const double most = static_cast<double>(limit->value) * std::min(1.0, share / shape.chunks);
-      of_stage = Bytes(static_cast<std::int64_t>(most));
+      const double most = static_cast<double>(memory.limit->value) * std::min(1.0, share / shape.chunks);
+      of_stage.limit = Bytes(static_cast<std::int64_t>(most));
     }
     const std::vector<Load> all = loads(shape, of_stage);
     const std::optional<Seconds> slowest = least_slowest(all);
-    for (const double slower : kSlower) {
-      if (!slowest) break;
-      std::optional<Split> split = shortest(shape, all, *slowest * slower);
-      if (split && std::ranges::find(out, *split) == out.end()) out.push_back(std::move(*split));
+    if (slowest) add_splits(line_, shape, all, *slowest, out);
+    if (sets_) {
+      const auto any = least_slowest(*sets_, all, slowest.value_or(all_) * (1 + kRounding));
+      if (any) add_splits(*sets_, shape, all, *any * (1 + kRounding), out);
     }
     if (!is_shared) break;
   }
   return out;
 }
 
-std::optional<Seconds> EqualShares::estimate(const EqualShape& shape, std::optional<Bytes> limit) {
-  if (shape.stages > to_int(groups_.size())) return std::nullopt;
-  const std::optional<Seconds> slowest = least_slowest(loads(shape, limit));
+std::optional<Seconds> EqualShares::estimate(const EqualShape& shape, const MemoryRule& memory) const {
+  if (shape.stages > to_int(line_.groups.size())) return std::nullopt;
+  const std::optional<Seconds> slowest = least_slowest(loads(shape, memory));
   if (!slowest) return std::nullopt;
   return all_ * (1.0 / shape.chunks) + *slowest * (costs_.share(shape.replicas) * shape.chunks - 1);
+}
+
+bool EqualShares::is_possible(const EqualShape& shape, const MemoryRule& memory) const {
+  return shape.stages <= to_int(line_.groups.size()) && can_be(loads(shape, memory), all_ * 2);
 }
 
 }  // namespace stagecraft::partitioner

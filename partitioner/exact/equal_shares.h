@@ -21,8 +21,8 @@ struct EqualShape {
 
 /// Splits into stages of equal shares: what an engineer tries first. The memory of such a stage follows from its
 /// distance to the last one, which says how many microbatches it holds. So the best split under a memory limit is a
-/// bottleneck problem, solved exactly by dynamic programming from the last stage backwards: over all sets of layers of
-/// a small graph, else over cuts of one order of its layers.
+/// bottleneck problem, solved exactly by dynamic programming from the last stage backwards: over cuts of one order of
+/// the layers, and of a small graph over all sets of layers.
 ///
 /// A stage s of t_s seconds a microbatch, of which a replica computes n, bounds the step by the way to it and back and
 /// n t_s: the largest of these bounds is minimised. It is no more than the step, which is no more than the whole way
@@ -33,12 +33,21 @@ class EqualShares {
   /// `costs` must outlive it.
   explicit EqualShares(const PipelineCosts& costs);
 
-  /// The splits of a shape whose stages hold no more than `limit` by peak_bytes, of a device with chunks about so much
-  /// together; each once. Empty if there is none.
-  [[nodiscard]] std::vector<Split> splits(const EqualShape& shape, std::optional<Bytes> limit);
+  /// What a stage may hold, as PipelineCosts::least_peak counts it; the stages of a device with chunks about so much
+  /// together.
+  struct MemoryRule {
+    std::optional<Bytes> limit;
+    double messages = 0;  ///< the part of all messages that counts: they are not in memory all the time; 0 for a bound
+  };
 
-  /// About the shortest step of the shape's splits, without its messages; absent if there is none.
-  [[nodiscard]] std::optional<Seconds> estimate(const EqualShape& shape, std::optional<Bytes> limit);
+  /// The splits of a shape whose stages keep within memory, each once. Empty if there is none.
+  [[nodiscard]] std::vector<Split> splits(const EqualShape& shape, const MemoryRule& memory) const;
+
+  /// About the shortest step of the shape's splits along the order of layers, without its messages; absent if there is
+  /// none. Takes microseconds.
+  [[nodiscard]] std::optional<Seconds> estimate(const EqualShape& shape, const MemoryRule& memory) const;
+  /// Whether there is such a split.
+  [[nodiscard]] bool is_possible(const EqualShape& shape, const MemoryRule& memory) const;
 
  private:
   /// A stage: the layers of a set of what is left that are not in the set `below`.
@@ -51,28 +60,45 @@ class EqualShares {
     Bytes untied;
     StageBytes bytes;
     Bytes workspace;
+    Bytes messages;  ///< while they are sent and received
   };
   /// What a shape's stage holds and computes.
   struct Load {
     std::int64_t held = 1;  ///< microbatches at once
     int replicas = 1;
     double share = 1;  ///< microbatches of a replica
-    std::optional<Bytes> limit;
+    MemoryRule memory;
   };
 
-  void group_nodes();
-  void find_segments();
-  [[nodiscard]] std::vector<Load> loads(const EqualShape& shape, std::optional<Bytes> limit) const;
+  /// Where stages may begin.
+  struct Cuts {
+    std::vector<std::vector<int>> groups;        ///< nodes that stay together, by node of the lattice
+    std::optional<Lattice> lattice;              ///< of the reversed graph of groups: a set is what is left
+    bool is_line = false;                        ///< groups are in one order
+    std::vector<std::vector<Segment>> segments;  ///< by set; of a line the shorter ones first
+    std::vector<Seconds> left;                   ///< by set: a microbatch's computation
+  };
+
+  [[nodiscard]] std::vector<int> line_of_nodes() const;
+  [[nodiscard]] std::vector<std::vector<int>> groups_of_line() const;
+  void find_segments(Cuts& cuts) const;
+  [[nodiscard]] std::vector<Load> loads(const EqualShape& shape, const MemoryRule& memory) const;
   [[nodiscard]] bool fits(const Segment& segment, const Load& load) const;
+  [[nodiscard]] bool is_within(const Cuts& cuts, std::uint32_t set, std::size_t stages, std::size_t stage,
+                               Seconds slowest) const;
+  [[nodiscard]] bool can_be(const std::vector<Load>& loads, Seconds slowest) const;
   [[nodiscard]] std::optional<Seconds> least_slowest(const std::vector<Load>& loads) const;
-  [[nodiscard]] std::optional<Split> shortest(const EqualShape& shape, const std::vector<Load>& loads,
+  [[nodiscard]] std::optional<Seconds> least_slowest(const Cuts& cuts, const std::vector<Load>& loads,
+                                                     Seconds most) const;
+  [[nodiscard]] std::optional<Split> shortest(const Cuts& cuts, const EqualShape& shape, const std::vector<Load>& loads,
                                               Seconds slowest) const;
+  void add_splits(const Cuts& cuts, const EqualShape& shape, const std::vector<Load>& loads, Seconds slowest,
+                  std::vector<Split>& out) const;
 
   const PipelineCosts& costs_;
-  std::vector<std::vector<int>> groups_;        ///< nodes that stay together, by node of the lattice
-  std::optional<Lattice> lattice_;              ///< of the reversed graph of groups: a set is what is left
-  std::vector<std::vector<Segment>> segments_;  ///< by set
-  Seconds all_;                                 ///< a microbatch's computation
+  Cuts line_;
+  std::optional<Cuts> sets_;  ///< all of them, of a graph that has few but is no chain
+  Seconds all_;               ///< a microbatch's computation
 };
 
 }  // namespace stagecraft::partitioner

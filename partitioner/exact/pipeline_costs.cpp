@@ -36,7 +36,7 @@ ScheduleEntry entry_of(const PlanSettings& settings) {
 }
 
 NodeCosts costs_of(const Layer& layer, const ScheduleEntry& schedule, const PlanSettings& settings, double closure,
-                   std::int64_t optimizer_values, double activation_margin) {
+                   std::int64_t optimizer_values) {
   NodeCosts out;
   out.forward = layer.forward.median * closure;
   out.least = out.forward;
@@ -63,7 +63,7 @@ NodeCosts costs_of(const Layer& layer, const ScheduleEntry& schedule, const Plan
   if (!schedule.splits_backward && !listed) out.least_return = out.backward;
   out.bytes.state += layer.parameter_bytes * optimizer_values;
   out.bytes.gradients = layer.parameter_bytes;
-  const Bytes saved(static_cast<std::int64_t>(static_cast<double>(bytes_saved(layer).value) * activation_margin));
+  const Bytes saved = bytes_saved(layer);
   const bool is_kept = !settings.recompute || schedule.splits_backward;
   (is_kept ? out.bytes.per_microbatch : settings.recompute_every > 0 ? out.bytes.segment : out.bytes.once) = saved;
   out.workspace = layer.workspace_bytes.value_or(activation_bytes(layer));
@@ -85,15 +85,19 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
     holds_all_ = schedule_.in_flight_bound(alone, 0) > 1;
   }
   closure_ = closure_factor(graph);
+  // Stages without any layer that was not measured have a smaller margin.
+  const bool is_any_measured = !graph.estimate && std::ranges::any_of(graph.layers, [](const Layer& layer) {
+    return !is_input(layer) && layer.saved_bytes && layer.workspace_bytes;
+  });
+  if (!is_any_measured)
+    activation_factor_ = 1 + memory_margins(false, DeviceKind::Unknown).activations / (1 + margins_.total);
   std::vector<int> node_of(graph.layers.size(), -1);
   for (const int layer : topological_order(graph)) {
     if (is_input(graph.layers[to_index(layer)])) continue;
     node_of[to_index(layer)] = to_int(layer_of_node_.size());
     layer_of_node_.push_back(layer);
-    const Layer& one = graph.layers[to_index(layer)];
-    const bool is_measured = !graph.estimate && one.saved_bytes && one.workspace_bytes;
-    const double margin = 1 + memory_margins(is_measured, DeviceKind::Unknown).activations / (1 + margins_.total);
-    nodes_.push_back(costs_of(one, schedule_, settings, closure_, graph.optimizer_state_values, margin));
+    nodes_.push_back(
+        costs_of(graph.layers[to_index(layer)], schedule_, settings, closure_, graph.optimizer_state_values));
   }
   for (int v = 0; v < to_int(nodes_.size()); ++v) {
     for (const TiedParameter& tied : graph.layers[to_index(layer_of_node_[to_index(v)])].tied) {
@@ -125,19 +129,22 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
     value.producer = key.first;
     value.readers.assign(nodes.begin(), nodes.end());
     Bytes bytes = activation_bytes(layer);
+    int copies = 1;  // a stage that receives it keeps two where no layer saves it
     if (key.second >= 0) {
-      bytes = layer.outputs[to_index(key.second)].bytes;
-      value.gradient = layer.outputs[to_index(key.second)].requires_grad;
+      const Output& output = layer.outputs[to_index(key.second)];
+      bytes = output.bytes;
+      value.gradient = output.requires_grad;
+      if (!output.saved.value_or(true) && !settings.recompute) copies = 2;
     }
     value.gradient = value.gradient && schedule_.trains;
     // Between segments of single layers, every value is kept like one that is received; each counts once, here.
     const bool is_counted = settings.recompute && settings.recompute_every == 1;
-    if (schedule_.trains && !is_counted) value.bytes = bytes;
+    const Bytes kept = bytes * copies;
+    if (schedule_.trains && !is_counted) value.bytes = kept;
     for (const int reader : value.readers) {
       NodeCosts& node = nodes_[to_index(reader)];
       node.received += value.bytes;
-      if (schedule_.trains && is_counted)
-        node.bytes.per_microbatch += Bytes(bytes.value / to_int(value.readers.size()));
+      if (schedule_.trains && is_counted) node.bytes.per_microbatch += Bytes(kept.value / to_int(value.readers.size()));
     }
     for (const Level& level : topology.levels) {
       value.forward.push_back(transfer_time(level.link, bytes));
@@ -479,7 +486,7 @@ Bytes PipelineCosts::least_peak(const StageBytes& stage, std::int64_t in_flight,
   // Replicas keep their gradients. Others hold as many microbatches again after the first backward if more follow.
   const bool accumulates = (schedule_.alternates || in_flight == 1) && settings_.microbatches > in_flight;
   const bool with_gradients = waits_ && schedule_.trains && (replicas > 1 || accumulates);
-  return peak_bytes(stage, in_flight, with_gradients, schedule_.trains ? workspace : Bytes(0));
+  return peak_bytes(stage, in_flight, with_gradients, schedule_.trains ? workspace : Bytes(0), activation_factor_);
 }
 
 Bytes PipelineCosts::least_memory(const Split& split) const {

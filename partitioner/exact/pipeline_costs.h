@@ -159,6 +159,7 @@ class PipelineCosts {
   bool holds_all_ = false;  ///< a replica holds all its microbatches at once
   double closure_ = 1;
   MemoryMargins margins_;
+  double activation_factor_ = 1;  ///< of activations and workspace that were not measured, see peak_bytes
   Dag dag_;
   std::vector<int> layer_of_node_;
   std::vector<NodeCosts> nodes_;

@@ -13,12 +13,17 @@ StageBytes& StageBytes::operator+=(const StageBytes& layer) {
   return *this;
 }
 
-Bytes peak_bytes(const StageBytes& stage, std::int64_t in_flight, bool with_gradients, Bytes workspace) {
+Bytes peak_bytes(const StageBytes& stage, std::int64_t in_flight, bool with_gradients, Bytes workspace, double factor) {
+  const auto scaled = [factor](Bytes bytes) {
+    return Bytes(static_cast<std::int64_t>(static_cast<double>(bytes.value) * factor));
+  };
   const Bytes once = stage.once + stage.segment;
   const Bytes all = stage.per_microbatch * in_flight + once + workspace;
-  if (with_gradients) return stage.state + stage.gradients + all;
+  if (with_gradients) return stage.state + stage.gradients + scaled(all);
   const Bytes after = stage.per_microbatch * (in_flight - 1) + (in_flight > 1 ? once : Bytes(0));
-  return stage.state + std::max(all, stage.gradients + after);
+  const bool is_before = all >= stage.gradients + after;
+  return stage.state +
+         (is_before ? std::max(all, std::min(scaled(all), stage.gradients + scaled(after))) : stage.gradients + after);
 }
 
 }  // namespace stagecraft::partitioner

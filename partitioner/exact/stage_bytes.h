@@ -20,7 +20,9 @@ struct StageBytes {
 
 /// The peak of a stage that holds up to `in_flight` microbatches at once, and `workspace` bytes beside them in the
 /// forward of the last of these. `with_gradients`: gradients exist while there are as many; else the first backward
-/// that ends makes them, and releases a microbatch. Precondition: in_flight >= 1.
-[[nodiscard]] Bytes peak_bytes(const StageBytes& stage, std::int64_t in_flight, bool with_gradients, Bytes workspace);
+/// that ends makes them, and releases a microbatch. Activations and workspace count `factor` times: of those of the
+/// moment with the most bytes. Precondition: in_flight >= 1, factor >= 1.
+[[nodiscard]] Bytes peak_bytes(const StageBytes& stage, std::int64_t in_flight, bool with_gradients, Bytes workspace,
+                               double factor = 1);
 
 }  // namespace stagecraft::partitioner

@@ -19,20 +19,25 @@ namespace {
 
 /// Candidates of `auto` from which moves start: those that need the least.
 constexpr std::size_t kStarts = 4;
+/// On more devices, each of them takes long.
+constexpr int kCheapDevices = 64;
 
 std::vector<SmallestPlan> starts_of(const Graph& graph, const Topology& topology, const CostModel& model,
                                     const Constraints& constraints) {
   std::vector<SmallestPlan> out;
-  for (Drafted& draft : drafts(graph, topology, model, constraints).plans) {
-    const Bytes need = model.memory(graph, topology, BoundPlan(draft.plan)).peak;
-    out.push_back({std::move(draft.origin), std::move(draft.candidate), need});
-  }
+  const auto add = [&](std::string origin, Candidate candidate, const Plan& plan) {
+    const Bytes need = model.memory(graph, topology, BoundPlan(plan)).peak;
+    out.push_back({std::move(origin), std::move(candidate), need});
+  };
   if (std::optional<EqualDraft> equal = smallest_equal_draft(graph, topology, constraints)) {
     try {
-      const BoundPlan plan(plan_of_candidate(graph, topology, equal->candidate, constraints.plan));
-      const Bytes need = model.memory(graph, topology, plan).peak;
-      out.push_back({std::move(equal->origin), std::move(equal->candidate), need});
+      const Plan plan = plan_of_candidate(graph, topology, equal->candidate, constraints.plan);
+      add(std::move(equal->origin), std::move(equal->candidate), plan);
     } catch (const std::invalid_argument&) {}  // the schedule cannot run it
+  }
+  if (out.empty() || device_count(topology) <= kCheapDevices) {
+    for (Drafted& draft : uneven_drafts(graph, topology, constraints).plans)
+      add(std::move(draft.origin), std::move(draft.candidate), draft.plan);
   }
   std::ranges::stable_sort(out, {}, &SmallestPlan::need);
   return out;

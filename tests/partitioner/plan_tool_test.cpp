@@ -380,7 +380,8 @@ TEST_F(PlanTool, SaysWhatWouldFitWhereNothingDoes) {
   EXPECT_EQ(some.status, 1);
   EXPECT_EQ(
       some.err,
-      "stagecraft-plan: chain.json: no plan fits in memory; in the smallest (pipedream) stage 0 needs up to 408 B on "
+      "stagecraft-plan: chain.json: no plan fits in memory; in the smallest (equal shares, 1 stage) stage 0 needs up "
+      "to 408 B on "
       "each device, the limit is 120 B; these would fit: --recompute (102 B), microbatches of 2 samples instead of "
       "8 (114 B), 4 devices instead of 1 (102 B) [SC2102]\n");
   const Outcome both = run(one + "20");

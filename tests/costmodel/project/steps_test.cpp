@@ -61,7 +61,7 @@ TEST(Steps, TrainOnThisMachine) {
           "profile mlp --set layers=2 --set 'name=a b' --microbatch 8 --data synthetic --threads 1 --optimizer adam "
           "--concurrent 3 -o o/graph.json",
           "links --ranks 3 --spawn --threads 1 -o o/topology.json",
-          "plan o/graph.json o/topology.json --replicas 2,1 --microbatches 8 -o o/plan.json",
+          "plan o/graph.json o/topology.json --replicas 2,1 --microbatches 8 --settings best -o o/plan.json",
           "predict o/graph.json o/topology.json o/plan.json -o o/prediction.json --trace o/predicted-trace.json",
           "run o/plan.json --data synthetic --threads 1 --optimizer adam --clip-norm 1 --spawn --steps 5 --checkpoint "
           "o/run/checkpoints --resume --metrics o/run/metrics.jsonl -o o/run/measured.json --trace o/run/trace.json",
@@ -77,8 +77,8 @@ TEST(Steps, PlanForAbsentGpus) {
       ElementsAre("profile m.pt2 --input a=f --input b=g --data tensors:a=x.npy,b=y.npy -o "
                   "stagecraft-out/graph.json --accept-untrusted",
                   "estimate stagecraft-out/graph.json --device H100-SXM -o stagecraft-out/estimated-graph.json",
-                  "plan stagecraft-out/estimated-graph.json /share/dgx-h100.json -o stagecraft-out/plan.json "
-                  "--accept-untrusted",
+                  "plan stagecraft-out/estimated-graph.json /share/dgx-h100.json --settings best -o "
+                  "stagecraft-out/plan.json --accept-untrusted",
                   "predict stagecraft-out/estimated-graph.json /share/dgx-h100.json stagecraft-out/plan.json -o "
                   "stagecraft-out/prediction.json --accept-untrusted",
                   "report stagecraft-out/estimated-graph.json /share/dgx-h100.json stagecraft-out/plan.json "

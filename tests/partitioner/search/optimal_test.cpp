@@ -85,6 +85,79 @@ TEST(Optimal, EqualsExhaustiveSearch) {
   EXPECT_GT(compared, 3000);
 }
 
+/// The same where memory binds: the limit is such that only a few of all plans fit, perhaps none. On two levels, where
+/// other placements are tried as well, a plan may be better than all in order, but never worse.
+TEST(Optimal, EqualsExhaustiveSearchWhereMemoryBinds) {
+  const CostModel costs = simulated_costs();
+  int compared = 0;
+  int none = 0;
+  for (unsigned seed = 1; seed <= 2000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const auto below = [&](unsigned most) { return static_cast<int>(random() % most); };
+    // Many layers or many devices.
+    const bool is_deep = below(2) == 0;
+    const Graph graph = testing::branching_graph(random, is_deep ? 4 + below(4) : 2 + below(3));
+    const double bandwidth = 1e5 * (1 + below(500));
+    const int devices = is_deep ? 1 + below(3) : 2 + below(5);
+    Topology topology = testing::flat_topology(devices, bandwidth, 0.0003 * below(3));
+    const bool has_levels = devices % 2 == 0 && below(3) == 0;
+    if (has_levels) {
+      topology.levels.front().count = devices / 2;
+      topology.levels.push_back({"rack", 2, {BytesPerSecond(bandwidth / 10), Seconds(0.001), {}, {}}});
+    }
+    if (below(3) == 0) topology.device.kind = DeviceKind::Gpu;
+    Constraints constraints = random_constraints(random);
+    constraints.plan.microbatches = 1 + below(4);
+    if (constraints.plan.recompute && below(2) == 0) constraints.plan.recompute_every = 1 + below(2);
+    constraints.memory_limit.reset();
+    std::vector<std::pair<Bytes, Candidate>> all;
+    testing::each_partition(graph, devices, [&](const Partition& partition) {
+      if (constraints.stages && static_cast<int>(partition.replicas.size()) != *constraints.stages) return;
+      Candidate candidate;
+      candidate.partition = partition;
+      try {
+        const BoundPlan plan(plan_of_candidate(graph, topology, candidate, constraints.plan));
+        all.emplace_back(costs.memory(graph, topology, plan).peak, candidate);
+      } catch (const std::invalid_argument&) {}
+    });
+    if (all.empty()) continue;
+    std::ranges::stable_sort(all, {}, [](const auto& entry) { return entry.first; });
+    const std::size_t last = random() % (1 + all.size() / 3);
+    constraints.memory_limit = below(8) == 0 ? all.front().first - Bytes(1) : all[last].first;
+    std::optional<Seconds> least;
+    for (const auto& [need, candidate] : all) {
+      if (need > *constraints.memory_limit) break;
+      try {
+        const RankedPlan ranked = predicted_plan("any", graph, topology, candidate, costs, constraints);
+        ASSERT_TRUE(ranked.fits);
+        least = std::min(least.value_or(ranked.prediction.iteration), ranked.prediction.iteration);
+      } catch (const std::invalid_argument&) {
+      } catch (const std::runtime_error&) {}
+    }
+    const StrategyResult result = optimal_strategy().plan(graph, topology, costs, constraints);
+    const auto* ranking = std::get_if<Ranking>(&result);
+    SCOPED_TRACE(constraints.plan.schedule);
+    if (!has_levels) { ASSERT_EQ(ranking != nullptr, least.has_value()); }
+    if (ranking == nullptr) {
+      ASSERT_FALSE(least);
+      ++none;
+      continue;
+    }
+    const RankedPlan& first = ranking->plans.front();
+    EXPECT_TRUE(first.fits);
+    EXPECT_LE(ranking->lower_bound, first.prediction.iteration);
+    if (!least) continue;
+    ++compared;
+    EXPECT_LE(first.prediction.iteration.value, least->value * (1 + 1e-9));
+    if (has_levels) continue;
+    EXPECT_GE(first.prediction.iteration.value, least->value * (1 - 1e-9));
+    EXPECT_EQ(ranking->lower_bound, first.prediction.iteration);
+  }
+  EXPECT_GT(compared, 1400);
+  EXPECT_GT(none, 100);
+}
+
 /// No plan with a shorter step than it says is missing, also where there is hardly any time; with enough, as many plans
 /// as are wanted are no longer than that.
 TEST(Optimal, MissesNoneOfTheWantedPlans) {

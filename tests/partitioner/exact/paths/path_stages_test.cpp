@@ -121,7 +121,7 @@ TEST_F(PathStagesWithMessages, CountsTheMicrobatchesThatAStageHolds) {
   const PathStages::StageBound first = stage(0, 1);
   ASSERT_EQ(first.sums.bytes.state, Bytes(0));  // without parameters
   ASSERT_GT(first.sums.bytes.per_microbatch, Bytes(0));
-  const PathStages limited(costs_, cuts_, first.sums.bytes.per_microbatch * 4);
+  const PathStages limited(costs_, cuts_, costs_.least_peak(first.sums.bytes, 4, 1));
   EXPECT_TRUE(limited.fits(first));
   EXPECT_TRUE(limited.fits(first, number(1), 3));
   EXPECT_FALSE(limited.fits(first, number(1), 4));
