@@ -436,23 +436,24 @@ MemoryPlace memory_place(const Topology& topology) {
 }
 
 Bytes memory_bound(const RankMemory& memory, Bytes messages, bool measured, DeviceKind device) {
-  constexpr double kKept = 0.5;
   const MemoryMargins margins = memory_margins(measured, device);
   const auto part = [&](const char* name) {
     const auto it = memory.parts.find(name);
     return it == memory.parts.end() ? Bytes(0) : it->second;
   };
-  Bytes out = memory.total + messages * 2 + share(memory.total, margins.total) + share(part("kept gradients"), kKept);
+  Bytes out = memory.total + messages * 2 + share(memory.total, margins.total) +
+              share(part("kept gradients"), margins.kept_gradients);
   out += share(part("activations") + part("workspace"), margins.activations);
   return out;
 }
 
 MemoryMargins memory_margins(bool measured, DeviceKind device) {
   constexpr double kTensors = 0.02;
+  constexpr double kKept = 0.5;
   constexpr double kUnmeasured = 0.39;
   constexpr double kGpuCache = 0.15;
   const bool is_gpu = device == DeviceKind::Gpu;
-  return {kTensors + (is_gpu ? kGpuCache : 0), measured ? 0 : kUnmeasured, is_gpu ? kGpuBase : Bytes(0)};
+  return {kTensors + (is_gpu ? kGpuCache : 0), measured ? 0 : kUnmeasured, kKept, is_gpu ? kGpuBase : Bytes(0)};
 }
 
 Bytes kept_gradient_bytes(const Layer& layer) {

@@ -66,9 +66,10 @@ struct MemoryReplay {
 
 /// The shares by which memory_bound exceeds what is counted, and what it adds.
 struct MemoryMargins {
-  double total = 0;        ///< of the total
-  double activations = 0;  ///< of activations and workspace, besides
-  Bytes base;              ///< of a rank
+  double total = 0;           ///< of the total
+  double activations = 0;     ///< of activations and workspace, besides
+  double kept_gradients = 0;  ///< of these, besides
+  Bytes base;                 ///< of a rank
 };
 [[nodiscard]] MemoryMargins memory_margins(bool measured, DeviceKind device);
 

@@ -29,13 +29,21 @@ Seconds larger(Seconds a, Seconds b) { return a < b ? b : a; }
 }  // namespace
 
 EqualShares::EqualShares(const PipelineCosts& costs) : costs_(costs) {
-  for (int v = 0; v < costs.dag().nodes; ++v) all_ += costs.node(v).least;
+  for (int v = 0; v < costs.dag().nodes; ++v) {
+    all_ += costs.node(v).least;
+    update_ += costs.node(v).update;
+    untied_ += costs.node(v).untied;
+  }
   line_.groups = groups_of_line();
   Dag line{to_int(line_.groups.size()), {}};
   for (int g = 1; g < line.nodes; ++g) line.edges.emplace_back(g, g - 1);
   line_.lattice = Lattice::of(line, line_.groups.size() + 1);
   line_.is_line = true;
   find_segments(line_);
+  for (std::uint32_t set = 1; set < line_.lattice->full(); ++set) {
+    const Seconds message = line_.segments[set].front().message;
+    message_ = set == 1 ? message : std::min(message_, message);
+  }
   const Dag& dag = costs.dag();
   Cuts sets;
   sets.lattice = Lattice::of(reversed(dag), kMostSets);
@@ -115,6 +123,7 @@ void EqualShares::find_segments(Cuts& cuts) const {
       now.update += node.update;
       now.untied += node.untied;
       now.bytes += node.bytes;
+      now.waiting += node.waiting;
       now.workspace = std::max(now.workspace - node.bytes.per_microbatch, node.workspace);
       message.add(v);
       bytes.add(v);
@@ -156,14 +165,18 @@ std::vector<EqualShares::Load> EqualShares::loads(const EqualShape& shape, const
   split.replicas.assign(to_index(shape.stages), shape.replicas);
   split.chunks = shape.chunks;
   std::vector<Load> out;
-  for (const int held : costs_.held(split)) out.push_back({held, shape.replicas, costs_.share(shape.replicas), memory});
+  for (const int held : costs_.held(split)) {
+    // Under 1f1b a stage holds a microbatch for each stage from it on. The first one does not split its backward.
+    const int waits = out.empty() || shape.chunks > 1 ? 0 : std::max(0, held - shape.stages + to_int(out.size()));
+    out.push_back({held, waits, shape.replicas, costs_.share(shape.replicas), memory});
+  }
   return out;
 }
 
 bool EqualShares::fits(const Segment& segment, const Load& load) const {
   if (!load.memory.limit) return true;
   const auto messages = static_cast<double>(segment.messages.value) * load.memory.messages;
-  const Bytes beside = segment.workspace + Bytes(static_cast<std::int64_t>(messages));
+  const Bytes beside = segment.workspace + segment.waiting * load.waiting + Bytes(static_cast<std::int64_t>(messages));
   return costs_.least_peak(segment.bytes, load.held, load.replicas, beside) <= *load.memory.limit;
 }
 
@@ -312,7 +325,11 @@ std::optional<Seconds> EqualShares::estimate(const EqualShape& shape, const Memo
   if (shape.stages > to_int(line_.groups.size())) return std::nullopt;
   const std::optional<Seconds> slowest = least_slowest(loads(shape, memory));
   if (!slowest) return std::nullopt;
-  return all_ * (1.0 / shape.chunks) + *slowest * (costs_.share(shape.replicas) * shape.chunks - 1);
+  const double stages = shape.stages;
+  const Bytes untied(static_cast<std::int64_t>(static_cast<double>(untied_.value) / stages));
+  const Seconds after = costs_.least_reduce(untied, shape.replicas, all_ * (0.5 / stages)) + update_ * (1 / stages);
+  const Seconds way = all_ * (1.0 / shape.chunks) + message_ * (stages - 1);
+  return way + *slowest * (costs_.share(shape.replicas) * shape.chunks - 1) + after;
 }
 
 bool EqualShares::is_possible(const EqualShape& shape, const MemoryRule& memory) const {

@@ -43,7 +43,7 @@ class EqualShares {
   /// The splits of a shape whose stages keep within memory, each once. Empty if there is none.
   [[nodiscard]] std::vector<Split> splits(const EqualShape& shape, const MemoryRule& memory) const;
 
-  /// About the shortest step of the shape's splits along the order of layers, without its messages; absent if there is
+  /// About the shortest step of the shape's splits along the order of layers, on the fastest links; absent if there is
   /// none. Takes microseconds.
   [[nodiscard]] std::optional<Seconds> estimate(const EqualShape& shape, const MemoryRule& memory) const;
   /// Whether there is such a split.
@@ -59,12 +59,14 @@ class EqualShares {
     Seconds backward;
     Bytes untied;
     StageBytes bytes;
+    Bytes waiting;  ///< see NodeCosts
     Bytes workspace;
     Bytes messages;  ///< while they are sent and received
   };
   /// What a shape's stage holds and computes.
   struct Load {
-    std::int64_t held = 1;  ///< microbatches at once
+    std::int64_t held = 1;     ///< microbatches at once
+    std::int64_t waiting = 0;  ///< of them, for the second part of their backward
     int replicas = 1;
     double share = 1;  ///< microbatches of a replica
     MemoryRule memory;
@@ -99,6 +101,9 @@ class EqualShares {
   Cuts line_;
   std::optional<Cuts> sets_;  ///< all of them, of a graph that has few but is no chain
   Seconds all_;               ///< a microbatch's computation
+  Seconds update_;            ///< of all layers
+  Bytes untied_;              ///< likewise
+  Seconds message_;           ///< the smallest over a cut of the line, there and back
 };
 
 }  // namespace stagecraft::partitioner

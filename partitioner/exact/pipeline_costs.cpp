@@ -36,7 +36,7 @@ ScheduleEntry entry_of(const PlanSettings& settings) {
 }
 
 NodeCosts costs_of(const Layer& layer, const ScheduleEntry& schedule, const PlanSettings& settings, double closure,
-                   std::int64_t optimizer_values) {
+                   std::int64_t optimizer_values, double waiting_factor) {
   NodeCosts out;
   out.forward = layer.forward.median * closure;
   out.least = out.forward;
@@ -66,6 +66,9 @@ NodeCosts costs_of(const Layer& layer, const ScheduleEntry& schedule, const Plan
   const Bytes saved = bytes_saved(layer);
   const bool is_kept = !settings.recompute || schedule.splits_backward;
   (is_kept ? out.bytes.per_microbatch : settings.recompute_every > 0 ? out.bytes.segment : out.bytes.once) = saved;
+  if (schedule.splits_backward)
+    out.waiting =
+        Bytes(static_cast<std::int64_t>(waiting_factor * static_cast<double>(kept_gradient_bytes(layer).value)));
   out.workspace = layer.workspace_bytes.value_or(activation_bytes(layer));
   return out;
 }
@@ -85,6 +88,7 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
     holds_all_ = schedule_.in_flight_bound(alone, 0) > 1;
   }
   closure_ = closure_factor(graph);
+  const double waiting_factor = 1 + margins_.kept_gradients / (1 + margins_.total);
   // Stages without any layer that was not measured have a smaller margin.
   const bool is_any_measured = !graph.estimate && std::ranges::any_of(graph.layers, [](const Layer& layer) {
     return !is_input(layer) && layer.saved_bytes && layer.workspace_bytes;
@@ -96,8 +100,8 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
     if (is_input(graph.layers[to_index(layer)])) continue;
     node_of[to_index(layer)] = to_int(layer_of_node_.size());
     layer_of_node_.push_back(layer);
-    nodes_.push_back(
-        costs_of(graph.layers[to_index(layer)], schedule_, settings, closure_, graph.optimizer_state_values));
+    nodes_.push_back(costs_of(graph.layers[to_index(layer)], schedule_, settings, closure_,
+                              graph.optimizer_state_values, waiting_factor));
   }
   for (int v = 0; v < to_int(nodes_.size()); ++v) {
     for (const TiedParameter& tied : graph.layers[to_index(layer_of_node_[to_index(v)])].tied) {

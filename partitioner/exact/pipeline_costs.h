@@ -48,6 +48,7 @@ struct NodeCosts {
   Bytes untied;      ///< parameters that no other layer shares
   StageBytes bytes;  ///< what it adds to its stage
   Bytes received;    ///< per microbatch besides, of what it reads, where that comes from other stages
+  Bytes waiting;     ///< per microbatch between the parts of its backward, with its margin; 0 where that is whole
   Bytes workspace;   ///< beside the microbatch whose forward ends with this layer
 };
 

@@ -108,6 +108,15 @@ TripBound::TripBound(const PipelineCosts& costs, std::optional<Bytes> limit, std
     const std::size_t entries = lattice_.count() * to_index(std::min(useful_devices_, kEveryDevice) + 1);
     most_ways_ = std::clamp<std::size_t>(kMostWayEntries / entries, 1, kMostWays);
   }
+  // A stage that begins after the first one then has a node with a gradient to pass on.
+  int sources = 0;
+  splits_all_ = costs.schedule().splits_backward && costs.devices() <= kEveryDevice;
+  for (int v = 0; v < costs.dag().nodes; ++v) {
+    sources += costs.read_by(v).empty() ? 1 : 0;
+    splits_all_ = splits_all_ && costs.node(v).separable;
+  }
+  for (const CrossingValue& value : costs.values()) splits_all_ = splits_all_ && value.gradient;
+  splits_all_ = splits_all_ && sources == 1;
   find_path();
   find_begins();
 }
@@ -187,6 +196,7 @@ bool TripBound::each_pair(std::uint32_t set, const std::function<bool()>& stop, 
         now_.update += costs.update;
         now_.untied += costs.untied;
         now_.bytes += costs.bytes;
+        now_.waiting += costs.waiting;
       },
       [&](int) {
         now_ = saved_.back();
@@ -302,15 +312,24 @@ void TripBound::add_empty_stages(std::uint32_t set) {
   }
 }
 
-/// Whether a stage of what `set` has besides `below` has memory for the microbatches that `replicas` of it hold, where
-/// the replicas of the next stage hold `later` or more.
+/// Whether a stage of what `set` has besides `below` has memory for `held` microbatches, of which as many wait for the
+/// second part of their backward.
 bool TripBound::fits(const Sums& sums, std::uint32_t set, std::uint32_t below, const ReplicaRange& replicas,
-                     std::int64_t later) const {
+                     std::int64_t held, std::int64_t waiting) const {
   if (!limit_) return true;
   StageBytes bytes = sums.bytes;
   bytes.per_microbatch += received_[set];
-  const std::int64_t held = costs_.least_in_flight(flight(later, replicas.last), replicas.last);
-  return costs_.least_peak(bytes, held, replicas.first, workspace_[below]) <= *limit_;
+  return costs_.least_peak(bytes, held, replicas.first, workspace_[below]) + sums.waiting * waiting <= *limit_;
+}
+
+/// The least number of microbatches that a replica of a stage before those holds at once.
+std::int64_t TripBound::least_held(std::uint32_t set, const ReplicaRange& replicas, const Way& later) const {
+  // The first stage does not split its backward, as it sends no gradients.
+  if (!held_.empty() && set != lattice_.full()) {
+    const int position = to_int(held_.size()) - 1 - later.devices;
+    if (position >= 0) return held_[to_index(position)];
+  }
+  return costs_.least_in_flight(flight(later.least_flight, replicas.last), replicas.last);
 }
 
 /// What comes before `below`, after a stage of what `set` has besides.
@@ -339,7 +358,12 @@ bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, 
   std::int64_t in_flight = share;
   if (alternates_)
     in_flight = std::min<std::int64_t>(share, flight(later.most_flight, replicas.first) / replicas.first);
-  if (!fits(sums, set, below, replicas, later.least_flight)) return false;
+  if (!held_.empty() && (later.devices + 1 > to_int(held_.size()))) return false;
+  const std::int64_t held = least_held(set, replicas, later);
+  // Under 1f1b a stage holds one microbatch for each stage from it on; what it holds beyond that waits.
+  const bool is_split = !held_.empty() && set != lattice_.full();
+  const std::int64_t waiting = is_split ? std::max<std::int64_t>(0, held - later.devices - 1) : 0;
+  if (!fits(sums, set, below, replicas, held, waiting)) return false;
   const bool on_path = path_at_[below] > path_at_[set];
   const bool is_last = path_at_[below] == to_int(path_.size());
   const Seconds before = on_path ? larger(prefix.before, begin_[set].forward) : begin_[set].forward;
@@ -372,7 +396,7 @@ bool TripBound::go_back(const std::function<bool()>& stop) {
       for (const ReplicaRange& r : replicas_) {
         const Load load = load_of(now_, r);
         if (larger(begin_[set].forward + load.reduced, begin_[set].both) + load.computed > time_) continue;
-        if (!fits(now_, set, below, r, 0)) continue;
+        if (!fits(now_, set, below, r, 1, 0)) continue;
         for (int others = 0; others + r.first <= devices_; others += step_) {
           const std::size_t from = slot(below, others);
           for (std::size_t i = 0; i < ways_at_[from]; ++i) {
@@ -406,9 +430,33 @@ std::optional<bool> TripBound::refutes(Seconds time, int devices, const std::fun
   stopped_ = false;
   if (!go_forward(stop)) return std::nullopt;
   if (before_[slot(0, devices_)] >= kNever) return true;
+  held_.clear();
+  if (limit_ && splits_all_) {
+    const std::optional<bool> refuted = refutes_each_number(stop);
+    held_.clear();
+    if (!refuted || *refuted) return refuted;
+  }
   if (!go_back(stop)) return std::nullopt;
+  return !is_any_way();
+}
+
+bool TripBound::is_any_way() const {
   for (int d = 0; d <= devices_; d += step_) {
-    if (ways_at_[slot(lattice_.full(), d)] > 0) return false;
+    if (ways_at_[slot(lattice_.full(), d)] > 0) return true;
+  }
+  return false;
+}
+
+/// The same for each number of stages by itself: one device each.
+std::optional<bool> TripBound::refutes_each_number(const std::function<bool()>& stop) {
+  Split split;
+  for (int stages = 1; stages <= devices_; ++stages) {
+    split.replicas.assign(to_index(stages), 1);
+    held_ = costs_.held(split);
+    if (!go_back(stop)) return std::nullopt;
+    for (const Way& way : ways(slot(lattice_.full(), stages))) {
+      if (way.devices == stages) return false;
+    }
   }
   return true;
 }

@@ -20,7 +20,8 @@ namespace stagecraft::partitioner {
 ///   - the messages and the whole forwards of all stages on the path before a stage, and their way back;
 ///   - under 1f1b the round trips from a stage to the end of the path and back: a replica holds W microbatches at once,
 ///     so n of them take two round trips or more, with the work of those between them, see trips_of;
-///   - with a memory limit, the microbatches that a stage holds under each number that the later ones let it hold;
+///   - with a memory limit, the microbatches that a stage holds under each number that the later ones let it hold; and
+///     where the backward is split, so that this depends on the stages before it too, for each number of stages;
 ///   - all messages on the path that pass through the port of one device.
 /// Nodes without work are left out; they may form separate stages, for which the number in flight allows.
 class TripBound {
@@ -60,6 +61,7 @@ class TripBound {
     Seconds forward, back, least, update;
     Bytes untied;
     StageBytes bytes;
+    Bytes waiting;
   };
   /// What a stage takes on some number of replicas.
   struct Load {
@@ -110,7 +112,10 @@ class TripBound {
     return std::span(ways_).subspan(slot * most_ways_, ways_at_[slot]);
   }
   [[nodiscard]] bool fits(const Sums& sums, std::uint32_t set, std::uint32_t below, const ReplicaRange& replicas,
-                          std::int64_t later) const;
+                          std::int64_t held, std::int64_t waiting) const;
+  [[nodiscard]] std::int64_t least_held(std::uint32_t set, const ReplicaRange& replicas, const Way& later) const;
+  [[nodiscard]] std::optional<bool> refutes_each_number(const std::function<bool()>& stop);
+  [[nodiscard]] bool is_any_way() const;
   [[nodiscard]] Load load_of(const Sums& sums, const ReplicaRange& replicas) const;
   [[nodiscard]] bool keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, const Load& load, const Way& later,
                            const Prefix& prefix, Seconds& trip) const;
@@ -132,6 +137,8 @@ class TripBound {
   int most_replicas_ = 1;
   std::vector<ReplicaRange> replicas_;
   bool alternates_ = false;       ///< see ScheduleEntry: what is in flight is known
+  bool splits_all_ = false;       ///< all stages but the first split their backward
+  std::vector<int> held_;         ///< by stage, if the bound is asked about one number of stages; else empty
   std::vector<int> path_;         ///< kept nodes of the heaviest path
   std::vector<KeptEdge> hops_;    ///< between neighbours on the path
   std::vector<int> place_;        ///< by kept node: its place on the path, or -1
