@@ -33,7 +33,8 @@ TEST(EqualDrafts, HaveTheShapeThatAnEngineerWouldTry) {
   EXPECT_TRUE(origins.contains("equal shares, 4 stages of 8 replicas, placed"));
 }
 
-/// Whatever the graph, the schedule and the limit, drafts fit, have equal shares, and no more replicas than microbatches.
+/// Whatever the graph, the schedule and the limit, drafts fit, have equal shares, and no more replicas than
+/// microbatches.
 TEST(EqualDrafts, FitInMemory) {
   const CostModel costs = simulated_costs();
   int drafted = 0;
@@ -83,7 +84,8 @@ TEST(EstimatedStep, IsNearTheBestDraft) {
     const Constraints constraints = limited(gib, 64);
     std::optional<Seconds> best;
     for (const EqualDraft& draft : equal_drafts(gpt(), servers(), costs, constraints)) {
-      const Seconds step = predicted_plan("any", gpt(), servers(), draft.candidate, costs, constraints).prediction.iteration;
+      const Seconds step =
+          predicted_plan("any", gpt(), servers(), draft.candidate, costs, constraints).prediction.iteration;
       best = std::min(best.value_or(step), step);
     }
     ASSERT_TRUE(best);

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "partitioner/pipedream.h"
+#include "tests/support/chains.h"
 #include "tests/support/pipedream_cases.h"
 
 // A slow, literal implementation of PipeDream's recurrence, compared with ours on small random graphs.
@@ -390,6 +391,46 @@ TEST(PipedreamSearch, PutsEveryReplicaOnADeviceOfItsOwn) {
 
 // Layers of 6 and 2 s with 1000 bytes of output and of parameters each, three machines, 1000 bytes per second:
 //   6 s on two | 2 s on one: the first (6 + 4 * 1 * 1000 / (1000 * 2)) / 2 = 4, the transfer 2 * 1000 / 1000 = 2
+/// With ever fewer pairs of cuts, the answer is the optimum, then one among a part of the cuts, which covers all layers
+/// and is no better, and at last none.
+TEST(PipedreamSearch, AnswersFromAPartOfTheCutsIfThereAreTooManyPairs) {
+  int optima = 0;
+  int others = 0;
+  int none = 0;
+  for (unsigned seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    // Two branches of 15 layers between the first and the last one: 16 * 16 sets and two more.
+    std::vector<double> times(32);
+    for (double& time : times) time = std::pow(10.0, static_cast<double>(random() % 1000) / 500);
+    Graph graph = testing::chain_graph(times, times, Bytes(1000), Bytes(1000));
+    graph.edges[15] = {0, 16, 0};
+    graph.edges.push_back({15, 31, 0});
+    const auto sets = std::get<Downsets>(pipedream_downsets(graph, 1000));
+    const std::vector<SearchLevel> levels{{4, BytesPerSecond(1e9)}, {2, BytesPerSecond(1e9)}};
+    PipedreamOptions options;
+    options.straight_pipeline = true;
+    const Seconds best = answer(sets, levels, options).time;
+    for (std::int64_t pairs = 1; pairs < 1'000'000; pairs = pairs * 5 / 4 + 1) {
+      options.most_pairs = pairs;
+      const auto found = pipedream_search(sets, levels, options);
+      const auto* const some = std::get_if<SearchAnswer>(&found);
+      if (some == nullptr) {
+        ++none;
+        continue;
+      }
+      EXPECT_GE(some->time.value, best.value * (1 - 1e-12));
+      (some->time.value > best.value * (1 + 1e-12) ? others : optima) += 1;
+      ASSERT_FALSE(some->stages.empty());
+      EXPECT_EQ(some->stages.front().from, 0);
+      EXPECT_EQ(some->stages.back().to, sets.count() - 1);
+    }
+  }
+  EXPECT_GT(optima, 100);
+  EXPECT_GT(others, 20);
+  EXPECT_GT(none, 100);
+}
+
 TEST(PipedreamTime, IsTheFormulaByHand) {
   const Downsets sets = downsets(chain({6, 2}, 1000));
   const SearchLevel level{3, BytesPerSecond(1000)};

@@ -6,7 +6,9 @@
 #include <numeric>
 #include <random>
 
+#include "costmodel/bound_plan.h"
 #include "costmodel/links/collectives.h"
+#include "costmodel/prediction/memory.h"
 #include "partitioner/candidate.h"
 #include "partitioner/cost_model.h"
 #include "tests/partitioner/exact/bounds.h"
@@ -198,6 +200,36 @@ PlanSettings random_settings(std::mt19937& random, const std::string& schedule) 
   return out;
 }
 
+/// What a stage holds by the shape alone is what its list says.
+TEST(PipelineCosts, KnowsWhatStagesHold) {
+  const Graph graph = testing::chain_graph(std::vector<double>(8, 1.0), std::vector<double>(8, 1.0));
+  for (const char* const schedule : {"1f1b", "gpipe", "zb-h1", "interleaved-1f1b"}) {
+    for (const int microbatches : {2, 4, 8, 12}) {
+      PlanSettings settings;
+      settings.schedule = schedule;
+      settings.microbatches = microbatches;
+      const PipelineCosts costs(graph, testing::flat_topology(8), settings);
+      for (const std::vector<int>& replicas :
+           {std::vector<int>{1, 1, 1, 1}, std::vector<int>{2, 2}, std::vector<int>{3, 1, 2}, std::vector<int>{1}}) {
+        const bool replicated = std::ranges::any_of(replicas, [](int r) { return r > 1; });
+        if (replicated && (!costs.schedule().replicated || microbatches < 3)) continue;
+        Split split;
+        split.replicas = replicas;
+        PipelineShape shape;
+        shape.stages = static_cast<int>(replicas.size());
+        shape.microbatches = microbatches;
+        shape.replicas = replicas;
+        shape.warmups = warmup_counts(replicas);
+        const auto lists = compute_lists(costs.schedule(), shape);
+        const std::vector<int> first = first_ranks(replicas, shape.stages);
+        const std::vector<int> held = costs.held(split);
+        for (int s = 0; s < shape.stages; ++s)
+          EXPECT_EQ(held[to_index(s)], in_flight(lists[to_index(first[to_index(s)])], s)) << schedule << " " << s;
+      }
+    }
+  }
+}
+
 /// No bound of a plan exceeds what the simulator says, whatever the graph, links, schedule and plan.
 TEST(PipelineCosts, BoundIsNeverAboveTheSimulation) {
   const CostModel model = simulated_costs();
@@ -216,6 +248,7 @@ TEST(PipelineCosts, BoundIsNeverAboveTheSimulation) {
     const std::string schedule = schedules[seed % std::size(schedules)];
     const PlanSettings settings = random_settings(random, schedule);
     const PipelineCosts costs(graph, topology, settings);
+    std::mt19937 places(seed);
     testing::each_partition(graph, 4, [&](const Partition& partition) {
       if (random() % 8 != 0) return;
       Candidate candidate;
@@ -236,6 +269,21 @@ TEST(PipelineCosts, BoundIsNeverAboveTheSimulation) {
       if (std::holds_alternative<Infeasible>(predicted)) return;
       const double step = std::get<Prediction>(predicted).iteration.value;
       EXPECT_LE(bound->value, step * (1 + 1e-9)) << "seed " << seed << " " << schedule;
+      if (candidate.chunks == 1) {  // the same stages on other devices
+        std::vector<int> devices(to_index(device_count(topology)));
+        std::iota(devices.begin(), devices.end(), 0);
+        std::ranges::shuffle(devices, places);
+        auto next = devices.begin();
+        for (Stage& stage : plan.stages) {
+          for (int& device : stage.devices) device = *next++;
+          candidate.devices.push_back(stage.devices);
+        }
+        const auto placed = model.predict(graph, topology, BoundPlan(plan));
+        if (const auto* prediction = std::get_if<Prediction>(&placed)) {
+          EXPECT_LE(costs.lower_bound(split, candidate.devices)->value, prediction->iteration.value * (1 + 1e-9))
+              << "seed " << seed << " " << schedule;
+        }
+      }
       EXPECT_LE(costs.least_memory(split), model.memory(graph, topology, bound_plan).peak)
           << "seed " << seed << " " << schedule;
       ++compared;

@@ -40,5 +40,32 @@ TEST(TripsOf, TakesAsManyTripsAsAreLonger) {
   EXPECT_EQ(trips_of(Seconds(10), Seconds(2), Seconds(1), 7, 7), Seconds(22));
 }
 
+/// Every number is in one range, with its share; up to 64 by itself, and of more at most 2 % apart.
+TEST(ReplicaRanges, CoverEachNumberOnce) {
+  for (const int microbatches : {1, 7, 64, 1024}) {
+    int next = 1;
+    for (const ReplicaRange& range : replica_ranges(300, microbatches)) {
+      EXPECT_EQ(range.first, next);
+      EXPECT_TRUE(range.last == range.first || range.first >= 64);
+      EXPECT_LE(range.last, 1.02 * range.first);
+      for (int r = range.first; r <= range.last; ++r) EXPECT_EQ((microbatches + r - 1) / r, range.share);
+      next = range.last + 1;
+    }
+    EXPECT_EQ(next, 301);
+  }
+}
+
+TEST(ReplicaRanges, BoundWhatIsInFlight) {
+  for (const ReplicaRange range : {ReplicaRange{3, 3, 1}, ReplicaRange{65, 66, 1}, ReplicaRange{100, 102, 1}}) {
+    for (std::int64_t next = 0; next < 500; ++next) {
+      for (int r = range.first; r <= range.last; ++r) {
+        EXPECT_LE(least_flight(next, range), flight(next, r));
+        EXPECT_GE(most_flight(next, range), flight(next, r));
+      }
+      if (range.first == range.last) { EXPECT_EQ(least_flight(next, range), flight(next, range.first)); }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace stagecraft::partitioner
