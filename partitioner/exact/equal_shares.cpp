@@ -14,7 +14,8 @@ namespace {
 constexpr std::size_t kMostSets = 300;
 constexpr std::size_t kMostCuts = 1000;
 /// Limits of the slowest stage's time, as factors of the least; the larger ones for few sets only.
-constexpr double kSlower[] = {1 + 1e-9, 1.03, 1.1, 1.25, 1.5, 1e9};
+constexpr double kLeast = 1 + 1e-9;
+constexpr double kSlower[] = {kLeast, 1.03, 1.1, 1.25, 1.5, 1e9};
 constexpr std::size_t kMostOfMany = 4;
 /// How often a message is in memory beside what its stage receives: while it is awaited, as a gradient, and as the
 /// copies that memory_bound counts.
@@ -239,9 +240,9 @@ bool EqualShares::is_within(const Cuts& cuts, std::uint32_t set, std::size_t sta
          cuts.left[set] >= all_ * (1 - kRounding) - slowest * before;
 }
 
-/// The split with the smallest bound whose slowest stage takes no longer than `slowest`.
+/// The split with the smallest bound, or as `aim` says, whose slowest stage takes no longer than `slowest`.
 std::optional<Split> EqualShares::shortest(const Cuts& cuts, const EqualShape& shape, const std::vector<Load>& loads,
-                                           Seconds slowest) const {
+                                           Seconds slowest, Aim aim) const {
   constexpr Seconds kNever(1e100);
   std::vector<std::vector<Seconds>> bound(loads.size() + 1, std::vector<Seconds>(cuts.lattice->count(), kNever));
   std::vector<std::vector<std::uint32_t>> next(loads.size(), std::vector<std::uint32_t>(cuts.lattice->count(), 0));
@@ -263,6 +264,13 @@ std::optional<Split> EqualShares::shortest(const Cuts& cuts, const EqualShape& s
       }
       for (const Segment& segment : candidates) {
         if (segment.time > slowest || later[segment.below] >= kNever) continue;
+        if (aim == Aim::Even) {
+          const Seconds squares = later[segment.below] + segment.time * segment.time.value;
+          if (squares >= here || !fits(segment, load)) continue;
+          here = squares;
+          next[stage][set] = segment.below;
+          continue;
+        }
         Seconds time = larger(segment.time * load.share, segment.time + later[segment.below]) + segment.message;
         if (time >= here) continue;
         const Seconds reduce = costs_.least_reduce(segment.untied, load.replicas, segment.backward) + segment.update;
@@ -294,8 +302,11 @@ void EqualShares::add_splits(const Cuts& cuts, const EqualShape& shape, const st
                              std::vector<Split>& out) const {
   const bool is_small = cuts.lattice->count() <= kMostSets;
   for (const double slower : std::span(kSlower).first(is_small ? std::size(kSlower) : kMostOfMany)) {
-    std::optional<Split> split = shortest(cuts, shape, loads, slowest * slower);
-    if (split && std::ranges::find(out, *split) == out.end()) out.push_back(std::move(*split));
+    for (const Aim aim : {Aim::Short, Aim::Even}) {
+      if (aim != Aim::Short && slower != kLeast) continue;
+      std::optional<Split> split = shortest(cuts, shape, loads, slowest * slower, aim);
+      if (split && std::ranges::find(out, *split) == out.end()) out.push_back(std::move(*split));
+    }
   }
 }
 

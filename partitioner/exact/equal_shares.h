@@ -27,7 +27,8 @@ struct EqualShape {
 /// A stage s of t_s seconds a microbatch, of which a replica computes n, bounds the step by the way to it and back and
 /// n t_s: the largest of these bounds is minimised. It is no more than the step, which is no more than the whole way
 /// and (n - 1) max t_s (costs of all-reduce and waits for messages apart). So it is minimised under several limits of
-/// max t_s too, from the least possible on.
+/// max t_s too, from the least possible on; and with the least limit, the most even stages are found as well, for
+/// schedules whose steps the bound describes less well.
 class EqualShares {
  public:
   /// `costs` must outlive it.
@@ -72,6 +73,8 @@ class EqualShares {
     MemoryRule memory;
   };
 
+  /// What a split is to be: of the smallest bound, or of the smallest sum of squared stage times.
+  enum class Aim { Short, Even };
   /// Where stages may begin.
   struct Cuts {
     std::vector<std::vector<int>> groups;        ///< nodes that stay together, by node of the lattice
@@ -93,7 +96,7 @@ class EqualShares {
   [[nodiscard]] std::optional<Seconds> least_slowest(const Cuts& cuts, const std::vector<Load>& loads,
                                                      Seconds most) const;
   [[nodiscard]] std::optional<Split> shortest(const Cuts& cuts, const EqualShape& shape, const std::vector<Load>& loads,
-                                              Seconds slowest) const;
+                                              Seconds slowest, Aim aim) const;
   void add_splits(const Cuts& cuts, const EqualShape& shape, const std::vector<Load>& loads, Seconds slowest,
                   std::vector<Split>& out) const;
 

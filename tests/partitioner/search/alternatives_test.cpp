@@ -29,8 +29,8 @@ Graph chain() {
   return graph;
 }
 
-/// Under gpipe a device of two layers holds 800 B; recomputed layer by layer, the output of one layer, 0 B, and what one
-/// layer saves. Half of the samples halve that. With replicas, a device of four microbatches' half holds 400 B.
+/// Under gpipe a device of two layers holds 800 B; recomputed layer by layer, the output of one layer, 0 B, and what
+/// one layer saves. Half of the samples halve that. With replicas, a device of four microbatches' half holds 400 B.
 Constraints of_one_device(Bytes limit) {
   Constraints out;
   out.memory_limit = limit;
@@ -94,7 +94,7 @@ TEST(Advice, SaysWhatWouldUseIdleDevices) {
   constraints.plan.microbatches = 1;
   const std::vector<std::string> lines = advice_of(constraints, testing::flat_topology(4, 1e12));
   EXPECT_THAT(lines, Contains(AllOf(HasSubstr("plans that use them: "), HasSubstr("--microbatches 4: 4.00 s for 8 "
-                                                                                    "samples, 2.0 samples per second"))));
+                                                                                  "samples, 2.0 samples per second"))));
 }
 
 TEST(Advice, NamesFasterSettings) {
