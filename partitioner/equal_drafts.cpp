@@ -45,7 +45,7 @@ class EqualShapes {
     if (const auto limit = memory_limit(topology, constraints)) countable_ = costs_.countable(*limit);
   }
 
-  /// Those with the shortest estimated steps, with them.
+  /// Those with the shortest estimated steps, and those on all devices, with their estimates.
   [[nodiscard]] std::vector<std::pair<Seconds, EqualShape>> best() {
     std::vector<std::pair<Seconds, EqualShape>> out;
     for (const EqualShape& shape : shapes()) {
@@ -53,7 +53,15 @@ class EqualShapes {
     }
     std::ranges::stable_sort(out, {}, [](const auto& entry) { return entry.first; });
     const std::size_t most = costs_.dag().nodes > kManyNodes ? kMostShapes / 2 : kMostShapes;
-    if (out.size() > most) out.resize(most);
+    // Numbers of stages that divide the devices are what an engineer tries.
+    const auto divides = [&](const auto& entry) {
+      const EqualShape& shape = entry.second;
+      return shape.stages / shape.chunks * shape.replicas == costs_.devices();
+    };
+    if (out.size() > most) {
+      const auto rest = out.begin() + static_cast<std::ptrdiff_t>(most);
+      out.erase(std::stable_partition(rest, out.end(), divides), out.end());
+    }
     return out;
   }
 
@@ -168,6 +176,12 @@ class EqualDrafts {
                            microbatches_of_a_step(constraints_.plan), split.chunks);
   }
 
+  /// Its placements besides devices in order.
+  [[nodiscard]] std::vector<StageDevices> placements_of(const Split& split) const {
+    if (topology_.levels.size() < 2 || !constraints_.plan.listed.empty()) return {};
+    return placements(topology_, split.replicas, split.chunks);
+  }
+
   /// By how much the split needs more than the limit; absent if the schedule cannot run it.
   [[nodiscard]] std::optional<Bytes> excess(const Split& split) const {
     try {
@@ -181,7 +195,11 @@ class EqualDrafts {
                                         std::optional<Bytes>& least) {
     BoundedSplits bounded;
     for (Split& split : shapes_.shares().splits(shape, memory)) {
-      if (const auto bound = shapes_.costs().lower_bound(split)) bounded.emplace_back(*bound, std::move(split));
+      std::optional<Seconds> bound = shapes_.costs().lower_bound(split);
+      if (!bound) continue;
+      for (const auto& devices : placements_of(split))
+        bound = std::min(*bound, shapes_.costs().lower_bound(split, devices).value_or(*bound));
+      bounded.emplace_back(*bound, std::move(split));
     }
     std::ranges::stable_sort(bounded, {}, [](const auto& entry) { return entry.first; });
     BoundedSplits out;
@@ -228,8 +246,7 @@ class EqualDrafts {
     for (const auto& [bound, split] : splits_of(shape)) {
       Candidate candidate = candidate_of(split);
       out_.push_back({origin, candidate});
-      if (topology_.levels.size() < 2 || !constraints_.plan.listed.empty()) continue;
-      for (auto& devices : placements(topology_, split.replicas, split.chunks)) {
+      for (auto& devices : placements_of(split)) {
         candidate.devices = std::move(devices);
         out_.push_back({origin + ", placed", candidate});
       }

@@ -41,10 +41,7 @@ EqualShares::EqualShares(const PipelineCosts& costs) : costs_(costs) {
   line_.lattice = Lattice::of(line, line_.groups.size() + 1);
   line_.is_line = true;
   find_segments(line_);
-  for (std::uint32_t set = 1; set < line_.lattice->full(); ++set) {
-    const Seconds message = line_.segments[set].front().message;
-    message_ = set == 1 ? message : std::min(message_, message);
-  }
+  find_messages();
   const Dag& dag = costs.dag();
   Cuts sets;
   sets.lattice = Lattice::of(reversed(dag), kMostSets);
@@ -65,6 +62,28 @@ std::vector<int> EqualShares::line_of_nodes() const {
   if (std::ranges::all_of(costs_.dag().edges, is_forward))
     std::ranges::sort(out, {}, [&](int node) { return costs_.layer_of_node(node); });
   return out;
+}
+
+void EqualShares::find_messages() {
+  const std::vector<std::vector<int>>& groups = line_.groups;
+  std::vector<int> group(to_index(costs_.dag().nodes));
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (const int v : groups[g]) group[to_index(v)] = to_int(g);
+  }
+  const std::size_t levels = costs_.level_of_neighbours(costs_.devices()) + 1;
+  for (std::size_t level = 0; level < levels; ++level) {
+    std::vector<Seconds> crossing(groups.size() + 1);  // over the cut before each group
+    for (const CrossingValue& value : costs_.values()) {
+      int last = 0;
+      for (const int reader : value.readers) last = std::max(last, group[to_index(reader)]);
+      const Seconds both = value.forward[level] + value.back[level];
+      crossing[to_index(group[to_index(value.producer)]) + 1] += both;
+      crossing[to_index(last) + 1] -= both;
+    }
+    std::partial_sum(crossing.begin(), crossing.end(), crossing.begin());
+    const bool is_cut = groups.size() > 1;
+    messages_.push_back(is_cut ? *std::min_element(crossing.begin() + 1, crossing.end() - 1) : Seconds(0));
+  }
 }
 
 /// Divides the nodes in that order into groups of about equal computation, between which the messages are smallest; of
@@ -264,10 +283,11 @@ std::optional<Split> EqualShares::shortest(const Cuts& cuts, const EqualShape& s
       }
       for (const Segment& segment : candidates) {
         if (segment.time > slowest || later[segment.below] >= kNever) continue;
-        if (aim == Aim::Even) {
-          const Seconds squares = later[segment.below] + segment.time * segment.time.value;
-          if (squares >= here || !fits(segment, load)) continue;
-          here = squares;
+        if (aim != Aim::Short) {
+          const double weight = aim == Aim::Even ? segment.time.value : static_cast<double>(stage);
+          const Seconds sum = later[segment.below] + segment.time * weight;
+          if (sum >= here || !fits(segment, load)) continue;
+          here = sum;
           next[stage][set] = segment.below;
           continue;
         }
@@ -302,7 +322,7 @@ void EqualShares::add_splits(const Cuts& cuts, const EqualShape& shape, const st
                              std::vector<Split>& out) const {
   const bool is_small = cuts.lattice->count() <= kMostSets;
   for (const double slower : std::span(kSlower).first(is_small ? std::size(kSlower) : kMostOfMany)) {
-    for (const Aim aim : {Aim::Short, Aim::Even}) {
+    for (const Aim aim : {Aim::Short, Aim::Even, Aim::Early}) {
       if (aim != Aim::Short && slower != kLeast) continue;
       std::optional<Split> split = shortest(cuts, shape, loads, slowest * slower, aim);
       if (split && std::ranges::find(out, *split) == out.end()) out.push_back(std::move(*split));
@@ -338,9 +358,13 @@ std::optional<Seconds> EqualShares::estimate(const EqualShape& shape, const Memo
   if (!slowest) return std::nullopt;
   const double stages = shape.stages;
   const Bytes untied(static_cast<std::int64_t>(static_cast<double>(untied_.value) / stages));
-  const Seconds after = costs_.least_reduce(untied, shape.replicas, all_ * (0.5 / stages)) + update_ * (1 / stages);
-  const Seconds way = all_ * (1.0 / shape.chunks) + message_ * (stages - 1);
-  return way + *slowest * (costs_.share(shape.replicas) * shape.chunks - 1) + after;
+  const Seconds computed = all_ * (1.0 / shape.chunks) + *slowest * (costs_.share(shape.replicas) * shape.chunks - 1) +
+                           update_ * (1 / stages);
+  const auto placed = [&](int to_next_stage, int to_next_replica) {
+    return messages_[costs_.level_of_neighbours(to_next_stage)] * (stages - 1) +
+           costs_.reduce_of_devices(untied, shape.replicas, to_next_replica);
+  };
+  return computed + std::min(placed(shape.replicas, 1), placed(1, shape.stages / shape.chunks));
 }
 
 bool EqualShares::is_possible(const EqualShape& shape, const MemoryRule& memory) const {

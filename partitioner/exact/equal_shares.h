@@ -27,7 +27,8 @@ struct EqualShape {
 /// A stage s of t_s seconds a microbatch, of which a replica computes n, bounds the step by the way to it and back and
 /// n t_s: the largest of these bounds is minimised. It is no more than the step, which is no more than the whole way
 /// and (n - 1) max t_s (costs of all-reduce and waits for messages apart). So it is minimised under several limits of
-/// max t_s too, from the least possible on; and with the least limit, the most even stages are found as well, for
+/// max t_s too, from the least possible on; and with the least limit, the most even stages and the
+/// fullest early ones are found as well, for
 /// schedules whose steps the bound describes less well.
 class EqualShares {
  public:
@@ -44,8 +45,8 @@ class EqualShares {
   /// The splits of a shape whose stages keep within memory, each once. Empty if there is none.
   [[nodiscard]] std::vector<Split> splits(const EqualShape& shape, const MemoryRule& memory) const;
 
-  /// About the shortest step of the shape's splits along the order of layers, on the fastest links; absent if there is
-  /// none. Takes microseconds.
+  /// About the shortest step of the shape's splits along the order of layers, with devices in order or with the stages
+  /// of a replica side by side; absent if there is none. Takes microseconds.
   [[nodiscard]] std::optional<Seconds> estimate(const EqualShape& shape, const MemoryRule& memory) const;
   /// Whether there is such a split.
   [[nodiscard]] bool is_possible(const EqualShape& shape, const MemoryRule& memory) const;
@@ -73,8 +74,9 @@ class EqualShares {
     MemoryRule memory;
   };
 
-  /// What a split is to be: of the smallest bound, or of the smallest sum of squared stage times.
-  enum class Aim { Short, Even };
+  /// What a split is to be: of the smallest bound; of the smallest sum of squared stage times; with most of the work in
+  /// early stages, which waits the least for the last ones.
+  enum class Aim { Short, Even, Early };
   /// Where stages may begin.
   struct Cuts {
     std::vector<std::vector<int>> groups;        ///< nodes that stay together, by node of the lattice
@@ -87,6 +89,7 @@ class EqualShares {
   [[nodiscard]] std::vector<int> line_of_nodes() const;
   [[nodiscard]] std::vector<std::vector<int>> groups_of_line() const;
   void find_segments(Cuts& cuts) const;
+  void find_messages();
   [[nodiscard]] std::vector<Load> loads(const EqualShape& shape, const MemoryRule& memory) const;
   [[nodiscard]] bool fits(const Segment& segment, const Load& load) const;
   [[nodiscard]] bool is_within(const Cuts& cuts, std::uint32_t set, std::size_t stages, std::size_t stage,
@@ -102,11 +105,11 @@ class EqualShares {
 
   const PipelineCosts& costs_;
   Cuts line_;
-  std::optional<Cuts> sets_;  ///< all of them, of a graph that has few but is no chain
-  Seconds all_;               ///< a microbatch's computation
-  Seconds update_;            ///< of all layers
-  Bytes untied_;              ///< likewise
-  Seconds message_;           ///< the smallest over a cut of the line, there and back
+  std::optional<Cuts> sets_;       ///< all of them, of a graph that has few but is no chain
+  Seconds all_;                    ///< a microbatch's computation
+  Seconds update_;                 ///< of all layers
+  Bytes untied_;                   ///< likewise
+  std::vector<Seconds> messages_;  ///< the smallest over a cut of the line, there and back, by level
 };
 
 }  // namespace stagecraft::partitioner

@@ -468,6 +468,17 @@ std::int64_t PipelineCosts::least_in_flight(std::int64_t flight, int replicas) c
   return holds_all_ ? share : std::min(share, flight / replicas);
 }
 
+Seconds PipelineCosts::reduce_of_devices(Bytes bytes, int devices, int distance) const {
+  if (devices < 2 || !waits_ || !schedule_.trains || (devices - 1) * distance >= devices_) return Seconds(0);
+  std::vector<int> all;
+  for (int i = 0; i < devices; ++i) all.push_back(i * distance);
+  return all_reduce_time(bytes, all, topology_);
+}
+
+std::size_t PipelineCosts::level_of_neighbours(int distance) const {
+  return distance < devices_ ? to_index(joining_level(topology_, 0, distance)) : topology_.levels.size() - 1;
+}
+
 std::vector<int> PipelineCosts::held(const Split& split) const {
   const std::size_t stages = split.replicas.size();
   std::vector<int> out(stages, 1);

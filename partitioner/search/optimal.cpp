@@ -14,6 +14,7 @@
 #include "costmodel/index.h"
 #include "costmodel/text/units_text.h"
 #include "partitioner/candidate.h"
+#include "partitioner/equal_drafts.h"
 #include "partitioner/exact/heaviest_path.h"
 #include "partitioner/exact/paths/path_bound.h"
 #include "partitioner/exact/pipeline_costs.h"
@@ -251,7 +252,8 @@ class Search {
       const bool in_order = is_in_order(draft->candidate);
       // Of a large cluster, one prediction takes seconds.
       is_late = is_late || (plans_.best() && time_.is_past(kDraftShare) && time_.passed() > draft_time_);
-      if (is_late) {  // what is left may still be enumerated
+      // The search is never worse than equal shares.
+      if (is_late && !draft->origin.starts_with(kEqualShares)) {  // what is left may still be enumerated
         time_.cut_off(kCandidatePart);
         if (in_order) plans_.forget(split);
         continue;

@@ -8,7 +8,7 @@ namespace stagecraft::partitioner {
 namespace {
 
 constexpr Seconds kFirstRound{3};
-constexpr double kLonger = 3;
+constexpr double kLonger = 6;
 /// Of a round that has less time than this share of the one before it, nothing can be expected.
 constexpr double kLeastRound = 0.01;
 

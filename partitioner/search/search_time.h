@@ -11,7 +11,7 @@ namespace stagecraft::partitioner {
 /// The time limit of a search, whose parts each go on until some share of it has passed. Time is that for which the
 /// calling thread had a processor: other programs do not take it away.
 ///
-/// A long search has rounds, in which all parts get three times as much time as in the one before. So a search with a
+/// A long search has rounds, in which all parts get six times as much time as in the one before. So a search with a
 /// longer limit begins like one with a shorter limit, and finds what that finds.
 class SearchTime {
  public:

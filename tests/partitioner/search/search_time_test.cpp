@@ -35,7 +35,7 @@ TEST(SearchTime, TakesTheWordOfWhatWasLeftOut) {
   EXPECT_EQ(time.cut(), std::set<std::string>{"bound"});
 }
 
-/// Rounds of 3, 9 and 27 s, and what is left. Only the thread's own time counts, which hardly passes here.
+/// Rounds of 3, 18 and 108 s, and what is left. Only the thread's own time counts, which hardly passes here.
 TEST(SearchTime, HasRoundsThatGrowUntilNothingIsLeft) {
   SearchTime time(Seconds(1000));
   time.begin_rounds();
