@@ -25,7 +25,7 @@ struct EqualShape {
 /// the layers, and of a small graph over all sets of layers.
 ///
 /// A stage s of t_s seconds a microbatch, of which a replica computes n, bounds the step by the way to it and back and
-/// n t_s: the largest of these bounds is minimised. It is no more than the step, which is no more than the whole way
+/// n t_s: the largest of these bounds is minimised. It is at most the step, which is at most the sum of the whole way
 /// and (n - 1) max t_s (costs of all-reduce and waits for messages apart). So it is minimised under several limits of
 /// max t_s too, from the least possible on; and with the least limit, the most even stages and the
 /// fullest early ones are found as well, for
@@ -105,7 +105,7 @@ class EqualShares {
 
   const PipelineCosts& costs_;
   Cuts line_;
-  std::optional<Cuts> sets_;       ///< all of them, of a graph that has few but is no chain
+  std::optional<Cuts> sets_;       ///< all sets, where the graph has few and is not a chain
   Seconds all_;                    ///< a microbatch's computation
   Seconds update_;                 ///< of all layers
   Bytes untied_;                   ///< likewise
