@@ -45,8 +45,9 @@ class EqualShapes {
     if (const auto limit = memory_limit(topology, constraints)) countable_ = costs_.countable(*limit);
   }
 
-  /// Those with the shortest estimated steps, and those on all devices, with their estimates.
-  [[nodiscard]] std::vector<std::pair<Seconds, EqualShape>> best() {
+  /// All with their estimated steps, shortest first, but before all others those with the shortest ones and those on
+  /// all devices; their number is `favoured`.
+  [[nodiscard]] std::vector<std::pair<Seconds, EqualShape>> by_estimate(std::size_t& favoured) const {
     std::vector<std::pair<Seconds, EqualShape>> out;
     for (const EqualShape& shape : shapes()) {
       if (const auto step = shares_.estimate(shape, {countable_})) out.emplace_back(*step, shape);
@@ -58,10 +59,8 @@ class EqualShapes {
       const EqualShape& shape = entry.second;
       return shape.stages / shape.chunks * shape.replicas == costs_.devices();
     };
-    if (out.size() > most) {
-      const auto rest = out.begin() + static_cast<std::ptrdiff_t>(most);
-      out.erase(std::stable_partition(rest, out.end(), divides), out.end());
-    }
+    const auto rest = out.begin() + static_cast<std::ptrdiff_t>(std::min(most, out.size()));
+    favoured = to_index(static_cast<int>(std::stable_partition(rest, out.end(), divides) - out.begin()));
     return out;
   }
 
@@ -166,7 +165,9 @@ class EqualDrafts {
         shapes_(graph, topology, constraints) {}
 
   std::vector<EqualDraft> run() {
-    for (const auto& [step, shape] : shapes_.best()) add(shape);
+    std::size_t favoured = 0;
+    const auto shapes = shapes_.by_estimate(favoured);
+    for (std::size_t i = 0; i < shapes.size() && (i < favoured || out_.empty()); ++i) add(shapes[i].second);
     return std::move(out_);
   }
 
@@ -182,17 +183,26 @@ class EqualDrafts {
     return placements(topology_, split.replicas, split.chunks);
   }
 
-  /// By how much the split needs more than the limit; absent if the schedule cannot run it.
-  [[nodiscard]] std::optional<Bytes> excess(const Split& split) const {
+  /// By how much the devices of each stage need more than the limit; empty if the schedule cannot run the split.
+  [[nodiscard]] std::vector<Bytes> excess(const Split& split) const {
     try {
-      const BoundPlan plan(plan_of_candidate(graph_, topology_, candidate_of(split), constraints_.plan));
-      return model_.memory(graph_, topology_, plan).peak - *limit_;
-    } catch (const std::invalid_argument&) { return std::nullopt; }
+      PlanSettings settings = constraints_.plan;
+      settings.microbatches = shapes_.costs().microbatches_that_fill(split);
+      const BoundPlan plan(plan_of_candidate(graph_, topology_, candidate_of(split), settings));
+      const PlanMemory memory = model_.memory(graph_, topology_, plan);
+      const std::size_t positions = to_index(positions_of(split));
+      std::vector<Bytes> of_position(positions, Bytes(0) - *limit_);
+      for (std::size_t s = 0; s < memory.stages.size(); ++s) of_position[s % positions] += memory.stages[s].bound;
+      std::vector<Bytes> out;
+      for (std::size_t s = 0; s < memory.stages.size(); ++s) out.push_back(of_position[s % positions]);
+      return out;
+    } catch (const std::invalid_argument&) { return {}; }
   }
 
-  /// Splits of a shape that fit, the smallest bounds first. If none does, `least` is the least excess of them.
+  /// Splits of a shape that fit, the smallest bounds first. If none does, `least` is the excess of the one that needs
+  /// the least.
   [[nodiscard]] BoundedSplits splits_of(const EqualShape& shape, const EqualShares::MemoryRule& memory,
-                                        std::optional<Bytes>& least) {
+                                        std::vector<Bytes>& least) const {
     BoundedSplits bounded;
     for (Split& split : shapes_.shares().splits(shape, memory)) {
       std::optional<Seconds> bound = shapes_.costs().lower_bound(split);
@@ -203,42 +213,38 @@ class EqualDrafts {
     }
     std::ranges::stable_sort(bounded, {}, [](const auto& entry) { return entry.first; });
     BoundedSplits out;
-    least.reset();
+    least.clear();
     for (auto& [bound, split] : bounded) {
       if (out.size() == kMostSplits) break;
       if (limit_) {
-        const std::optional<Bytes> more = excess(split);
-        if (!more) continue;
-        least = std::min(least.value_or(*more), *more);
-        if (*more > Bytes(0)) continue;
+        std::vector<Bytes> more = excess(split);
+        if (more.empty()) continue;
+        const bool fits = *std::ranges::max_element(more) <= Bytes(0);
+        if (least.empty() || *std::ranges::max_element(more) < *std::ranges::max_element(least))
+          least = std::move(more);
+        if (!fits) continue;
       }
       out.emplace_back(bound, std::move(split));
     }
     return out;
   }
 
-  /// The same by the loosest rule of memory whose splits fit.
-  [[nodiscard]] BoundedSplits splits_of(const EqualShape& shape) {
-    EqualShares::MemoryRule memory{shapes_.countable()};
-    std::optional<Bytes> least;
-    BoundedSplits out = splits_of(shape, memory, least);
-    if (!out.empty() || !least) return out;
-    memory.messages = 1;
-    for (int tries = 0; tries < kTries && out.empty(); ++tries) {
-      if (tries > 0) *memory.limit -= std::max(*least, Bytes(1));
-      out = splits_of(shape, memory, least);
-      if (!least) return out;
+  /// The same by the bound of memory. As plans need more than that says, it is tried again with what the stages lacked,
+  /// and then with all messages.
+  [[nodiscard]] BoundedSplits splits_of(const EqualShape& shape) const {
+    std::vector<Bytes> least;
+    for (const bool with_messages : {false, true}) {
+      EqualShares::MemoryRule memory{shapes_.countable(), with_messages};
+      for (int tries = 0; tries < kTries; ++tries) {
+        BoundedSplits out = splits_of(shape, memory, least);
+        if (!out.empty()) return out;
+        if (least.empty()) break;
+        memory.besides.resize(least.size());
+        for (std::size_t s = 0; s < least.size(); ++s)
+          memory.besides[s] += Bytes(std::max(least[s], Bytes(0)).value / shape.chunks);
+      }
     }
-    // Between a rule that is too loose and one that is too strict.
-    double loose = 0;
-    for (int tries = 0; tries < kTries / 2 && !out.empty() && memory.limit == shapes_.countable(); ++tries) {
-      EqualShares::MemoryRule middle = memory;
-      middle.messages = (loose + memory.messages) / 2;
-      BoundedSplits better = splits_of(shape, middle, least);
-      (better.empty() ? loose : memory.messages) = middle.messages;
-      if (!better.empty() && better.front().first < out.front().first) out = std::move(better);
-    }
-    return out;
+    return {};
   }
 
   void add(const EqualShape& shape) {
@@ -283,7 +289,8 @@ std::optional<EqualDraft> smallest_equal_draft(const Graph& graph, const Topolog
 
 std::optional<Seconds> estimated_step(const Graph& graph, const Topology& topology, const Constraints& constraints) {
   if (!constraints.plan.listed.empty()) return std::nullopt;
-  const auto best = EqualShapes(graph, topology, constraints).best();
+  std::size_t favoured = 0;
+  const auto best = EqualShapes(graph, topology, constraints).by_estimate(favoured);
   return best.empty() ? std::nullopt : std::optional(best.front().first);
 }
 

@@ -188,16 +188,18 @@ std::vector<EqualShares::Load> EqualShares::loads(const EqualShape& shape, const
   for (const int held : costs_.held(split)) {
     // Under 1f1b a stage holds a microbatch for each stage from it on. The first one does not split its backward.
     const int waits = out.empty() || shape.chunks > 1 ? 0 : std::max(0, held - shape.stages + to_int(out.size()));
-    out.push_back({held, waits, shape.replicas, costs_.share(shape.replicas), memory});
+    const Bytes besides = memory.besides.empty() ? Bytes(0) : memory.besides[out.size()];
+    out.push_back(
+        {held, waits, shape.replicas, costs_.share(shape.replicas), memory.limit, memory.with_messages, besides});
   }
   return out;
 }
 
 bool EqualShares::fits(const Segment& segment, const Load& load) const {
-  if (!load.memory.limit) return true;
-  const auto messages = static_cast<double>(segment.messages.value) * load.memory.messages;
-  const Bytes beside = segment.workspace + segment.waiting * load.waiting + Bytes(static_cast<std::int64_t>(messages));
-  return costs_.least_peak(segment.bytes, load.held, load.replicas, beside) <= *load.memory.limit;
+  if (!load.limit) return true;
+  Bytes beside = segment.workspace + segment.waiting * load.waiting;
+  if (load.with_messages) beside += segment.messages;
+  return costs_.least_peak(segment.bytes, load.held, load.replicas, beside) + load.besides <= *load.limit;
 }
 
 /// Whether stages of at most `slowest` can follow each other along the line. The longest ones do if any do.

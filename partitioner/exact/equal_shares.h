@@ -39,7 +39,8 @@ class EqualShares {
   /// together.
   struct MemoryRule {
     std::optional<Bytes> limit;
-    double messages = 0;  ///< the part of all messages that counts: they are not in memory all the time; 0 for a bound
+    bool with_messages = false;  ///< all count, though they are not in memory all the time; without them it is a bound
+    std::vector<Bytes> besides{};  ///< by stage: what else it holds; empty: nothing
   };
 
   /// The splits of a shape whose stages keep within memory, each once. Empty if there is none.
@@ -71,7 +72,9 @@ class EqualShares {
     std::int64_t waiting = 0;  ///< of them, for the second part of their backward
     int replicas = 1;
     double share = 1;  ///< microbatches of a replica
-    MemoryRule memory;
+    std::optional<Bytes> limit;
+    bool with_messages = false;
+    Bytes besides;
   };
 
   /// What a split is to be: of the smallest bound; of the smallest sum of squared stage times; with most of the work in

@@ -15,7 +15,6 @@ namespace {
 constexpr int kEveryPair = 16;
 /// Places at which a stage is cut in two.
 constexpr int kCuts = 256;
-constexpr double kEndless = 1e100;
 
 int used(const Split& split) {
   return std::accumulate(split.replicas.begin(), split.replicas.begin() + positions_of(split), 0);
@@ -55,7 +54,7 @@ class Moves {
   Moves(const PipelineCosts& costs, Split split, const Movable& movable, const SplitValue& value,
         const std::function<bool()>& stop)
       : costs_(costs), best_(std::move(split)), movable_(movable), value_of_(value), stop_(stop) {
-    value_ = value(best_, Seconds(kEndless));
+    value_ = value(best_, kForever);
   }
 
   /// Goes through all moves, taking each that helps. False if none did or it was stopped.
@@ -75,7 +74,7 @@ class Moves {
   bool try_split(Split split) {
     if (stop_()) return false;
     if (used(split) > movable_.devices) return false;
-    const Seconds upper_bound = value_ ? *value_ * (1 - 1e-9) : Seconds(kEndless);
+    const Seconds upper_bound = value_ ? *value_ * (1 - 1e-9) : kForever;
     if (movable_.limit && costs_.least_memory(split) > *movable_.limit) return false;
     const auto value = value_of_(split, upper_bound);
     if (!value || *value >= upper_bound) return false;
@@ -327,7 +326,7 @@ Split rearranged(const PipelineCosts& costs, Split split, const Movable& movable
 }
 
 SplitValue bound_of_split(const PipelineCosts& costs) {
-  return [&costs](const Split& split, Seconds) { return costs.lower_bound(split); };
+  return [&costs](const Split& split, Seconds upper_bound) { return costs.lower_bound(split, {}, upper_bound); };
 }
 
 }  // namespace stagecraft::partitioner

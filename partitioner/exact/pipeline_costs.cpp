@@ -23,7 +23,17 @@ constexpr double kOfWindow = 0.99;
 /// Action lists are remembered, up to so many actions.
 constexpr std::size_t kMostActions = 4'000'000;
 
+/// Microbatches after which what a stage holds has reached its maximum, for each pipeline position.
+constexpr int kFillings = 4;
+
 Seconds larger(Seconds a, Seconds b) { return a < b ? b : a; }
+
+/// What the action lists of a split depend on.
+std::vector<int> list_key(const Split& split) {
+  std::vector<int> out = split.replicas;
+  out.push_back(split.chunks);
+  return out;
+}
 
 ScheduleEntry entry_of(const PlanSettings& settings) {
   ScheduleEntry out = schedule_by_name(settings.schedule);
@@ -288,8 +298,7 @@ std::vector<StageLink> PipelineCosts::links_of(const Split& split) const {
 }
 
 const std::vector<std::vector<Action>>& PipelineCosts::lists_of(const Split& split) const {
-  std::vector<int> key = split.replicas;
-  key.push_back(split.chunks);
+  std::vector<int> key = list_key(split);
   const auto known = lists_.find(key);
   if (known != lists_.end()) return known->second;
   if (actions_ > kMostActions) {
@@ -314,6 +323,39 @@ Seconds PipelineCosts::busiest(const Split& split, const std::vector<StageSums>&
     Seconds load;
     for (std::size_t s = p; s < sums.size(); s += positions) load += sums[s].least;
     out = larger(out, load * share(split.replicas[p]));
+  }
+  return out;
+}
+
+/// The computation of a device, after the first microbatch has come to it and before its last gradient has gone back.
+Seconds PipelineCosts::busiest_on_its_way(const Split& split, const std::vector<StageSums>& sums,
+                                          const std::vector<StageLink>& links) const {
+  const int positions = positions_of(split);
+  const auto message = [&](const StageLink& link, const std::vector<Seconds>& by_level) {
+    const bool inside = position_of(link.from, positions) == position_of(link.to, positions);
+    return inside ? Seconds(0) : *std::ranges::min_element(by_level);
+  };
+  // Links are in order of the stages that they leave, each to a later one.
+  std::vector<Seconds> before(sums.size());
+  std::vector<Seconds> after(sums.size());
+  for (const StageLink& link : links) {
+    const std::size_t from = to_index(link.from);
+    const std::size_t to = to_index(link.to);
+    before[to] = larger(before[to], before[from] + sums[from].forward + message(link, link.forward));
+    if (link.gradient && returns())
+      after[to] = larger(after[to], message(link, link.back) + sums[from].backward + after[from]);
+  }
+  Seconds out;
+  for (std::size_t p = 0; p < to_index(positions); ++p) {
+    Seconds load;
+    Seconds first = before[p];
+    Seconds last = after[p];
+    for (std::size_t s = p; s < sums.size(); s += to_index(positions)) {
+      load += sums[s].least;
+      first = std::min(first, before[s]);
+      last = std::min(last, after[s]);
+    }
+    out = larger(out, first + load * share(split.replicas[p]) + last);
   }
   return out;
 }
@@ -369,12 +411,15 @@ bool PipelineCosts::can_run(const Split& split) const {
   return std::accumulate(split.replicas.begin(), split.replicas.begin() + positions_of(split), 0) <= devices_;
 }
 
-std::optional<Seconds> PipelineCosts::lower_bound(const Split& split, const StageDevices& placed) const {
+std::optional<Seconds> PipelineCosts::lower_bound(const Split& split, const StageDevices& placed,
+                                                  Seconds enough) const {
   if (!can_run(split)) return std::nullopt;
   std::vector<StageSums> sums = sums_of(split);
   if (!waits_) return busiest(split, sums);
   if (schedule_.splits_backward) split_backward(split, sums);
   const std::vector<StageLink> links = links_of(split);
+  const Seconds at_once = busiest_on_its_way(split, sums, links);
+  if (at_once >= enough) return at_once;
   const int positions = positions_of(split);
   const std::vector<int> first_rank = first_ranks(split.replicas, positions);
   std::vector<int> device_of_rank;
@@ -386,7 +431,7 @@ std::optional<Seconds> PipelineCosts::lower_bound(const Split& split, const Stag
                       lists_of(split));
   if (!replay.run()) return std::nullopt;  // a deadlock
 
-  Seconds out = busiest(split, sums);
+  Seconds out = at_once;
   if (split.chunks == 1 && topology_.levels.size() == 1) {
     std::vector<int> stage_of_rank;
     for (int s = 0; s < positions; ++s)
@@ -479,6 +524,13 @@ std::size_t PipelineCosts::level_of_neighbours(int distance) const {
   return distance < devices_ ? to_index(joining_level(topology_, 0, distance)) : topology_.levels.size() - 1;
 }
 
+int PipelineCosts::microbatches_that_fill(const Split& split) const {
+  if (holds_all_ || !waits_) return settings_.microbatches;
+  // The order of work repeats itself after the warm-up.
+  const int filling = positions_of(split) * *std::ranges::max_element(split.replicas);
+  return std::min(settings_.microbatches, kFillings * filling);
+}
+
 std::vector<int> PipelineCosts::held(const Split& split) const {
   const std::size_t stages = split.replicas.size();
   std::vector<int> out(stages, 1);
@@ -491,10 +543,14 @@ std::vector<int> PipelineCosts::held(const Split& split) const {
     }
     return out;
   }
+  const auto [known, is_new] = held_.try_emplace(list_key(split));
+  if (!is_new) return known->second;
+  PipelineShape shape = shape_of(split);
+  shape.microbatches = microbatches_that_fill(split);
   const std::vector<int> first = first_ranks(split.replicas, positions_of(split));
-  const std::vector<std::vector<Action>>& lists = lists_of(split);
+  const std::vector<std::vector<Action>> lists = compute_lists(schedule_, shape);
   for (std::size_t s = 0; s < stages; ++s) out[s] = in_flight(lists[to_index(first[s])], to_int(s));
-  return out;
+  return known->second = out;
 }
 
 Bytes PipelineCosts::least_peak(const StageBytes& stage, std::int64_t in_flight, int replicas, Bytes workspace) const {

@@ -32,6 +32,9 @@ struct Split {
 /// The devices of each stage, one for each replica.
 using StageDevices = std::vector<std::vector<int>>;
 
+/// Longer than any step.
+inline constexpr Seconds kForever{1e100};
+
 /// Number of pipeline positions; see PipelineShape.
 [[nodiscard]] inline int positions_of(const Split& split) { return to_int(split.replicas.size()) / split.chunks; }
 
@@ -107,8 +110,9 @@ class PipelineCosts {
   /// through the schedule's actions, each as long as it takes alone, with messages of one boundary between two ranks
   /// one after the other; and, with one level, the messages of the busiest port of a device. Processors are not shared,
   /// receives are posted in time. With an asynchronous schedule, and one by hand, the computation of the busiest
-  /// device. Absent if the schedule cannot run the split.
-  [[nodiscard]] std::optional<Seconds> lower_bound(const Split& split, const StageDevices& placed = {}) const;
+  /// device. Absent if the schedule cannot run the split. A bound that is `enough` need not be the tightest.
+  [[nodiscard]] std::optional<Seconds> lower_bound(const Split& split, const StageDevices& placed = {},
+                                                   Seconds enough = kForever) const;
   /// A lower bound of the memory that the split needs on a device, as memory_bound counts it.
   [[nodiscard]] Bytes least_memory(const Split& split) const;
 
@@ -124,6 +128,8 @@ class PipelineCosts {
   /// The microbatches that a replica of each stage holds at once, by its replicas and chunks alone. About, where steps
   /// overlap. Precondition: the schedule can run them.
   [[nodiscard]] std::vector<int> held(const Split& split) const;
+  /// A number of microbatches, no larger than that of a step, with which stages hold as much as in a step.
+  [[nodiscard]] int microbatches_that_fill(const Split& split) const;
   /// A lower bound of the peak_bytes of a stage that holds so many, with `workspace` beside them.
   [[nodiscard]] Bytes least_peak(const StageBytes& stage, std::int64_t in_flight, int replicas,
                                  Bytes workspace = {}) const;
@@ -148,6 +154,8 @@ class PipelineCosts {
   void add_reduces(const Split& split, std::vector<StageSums>& sums, const std::vector<int>& first_rank,
                    const std::vector<int>& device_of_rank, std::vector<Seconds>& ends) const;
   [[nodiscard]] Seconds busiest(const Split& split, const std::vector<StageSums>& sums) const;
+  [[nodiscard]] Seconds busiest_on_its_way(const Split& split, const std::vector<StageSums>& sums,
+                                           const std::vector<StageLink>& links) const;
 
   struct Holders {
     Bytes bytes;
@@ -174,6 +182,7 @@ class PipelineCosts {
   std::map<std::string, Holders> tied_;                      ///< by parameter
   mutable std::map<std::vector<int>, std::vector<std::vector<Action>>> lists_;  ///< by replicas and chunks
   mutable std::size_t actions_ = 0;                                             ///< in lists_
+  mutable std::map<std::vector<int>, std::vector<int>> held_;                   ///< by replicas and chunks
 };
 
 }  // namespace stagecraft::partitioner

@@ -21,9 +21,9 @@ Bytes peak_bytes(const StageBytes& stage, std::int64_t in_flight, bool with_grad
   const Bytes all = stage.per_microbatch * in_flight + once + workspace;
   if (with_gradients) return stage.state + stage.gradients + scaled(all);
   const Bytes after = stage.per_microbatch * (in_flight - 1) + (in_flight > 1 ? once : Bytes(0));
-  const bool is_before = all >= stage.gradients + after;
+  const Bytes scaled_after = stage.gradients + scaled(after);
   return stage.state +
-         (is_before ? std::max(all, std::min(scaled(all), stage.gradients + scaled(after))) : stage.gradients + after);
+         (all >= stage.gradients + after ? std::max(all, std::min(scaled(all), scaled_after)) : scaled_after);
 }
 
 }  // namespace stagecraft::partitioner

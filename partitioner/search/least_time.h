@@ -4,11 +4,9 @@
 #include <optional>
 
 #include "costmodel/units.h"
+#include "partitioner/exact/pipeline_costs.h"
 
 namespace stagecraft::partitioner {
-
-/// Longer than any step.
-inline constexpr Seconds kForever{1e100};
 
 /// Bisects for the largest time from `low` to `high` that `refutes` rejects as too short. Stops at `precision`,
 /// relative to the result, or when `refutes` runs out of time and returns nothing. `part`: where in the remaining

@@ -36,12 +36,14 @@ namespace {
 /// Share of the time limit, and time, after which no more candidates of `auto` are predicted, once one fits.
 constexpr double kDraftShare = 0.5;
 constexpr Seconds kDraftTime(1);
+/// The share of what is left of it in which the best candidate is improved, before any bound.
+constexpr double kFirstPolishShare = 0.1;
 /// Shares of what is left of it after which PathBound, TripBound, the local search, its random moves and the
 /// bounds without splits give way.
-constexpr double kPathShare = 0.12;
-constexpr double kTripShare = 0.16;
+constexpr double kPathShare = 0.2;
+constexpr double kTripShare = 0.24;
 /// The share for PathBound where there are too many sets for TripBound, if it suggests splits.
-constexpr double kLongPathShare = 0.3;
+constexpr double kLongPathShare = 0.36;
 constexpr double kPolishShare = 0.4;
 constexpr double kShakeShare = 0.5;
 constexpr double kBoundShare = 0.65;
@@ -50,7 +52,7 @@ constexpr double kLonger = 0.12;
 /// And the search for plans that TripBound's enumeration ends, where it leaves nodes out.
 constexpr double kTripsEnumerated = 0.8;
 /// The first placements end after this share of the time; the last ones begin after the other.
-constexpr double kPlaceShare = 0.16;
+constexpr double kPlaceShare = 0.24;
 constexpr double kSearchShare = 0.9;
 /// Cuts that PathBound tells apart, in large graphs first fewer.
 constexpr int kFewCuts = 200;
@@ -194,6 +196,7 @@ class Search {
 
   /// One round of all parts, from a lower bound of all plans. Returns a larger one, or the same.
   Seconds search_round(ChainSpaces& spaces, Seconds low) {
+    if (!trips_) SplitPolish(context_, nullptr, {}).improve_best(kFirstPolishShare);
     low = proved(follow_path(low, kPathShare));
     low = proved(follow_trips(low));
     if (!trips_ && suggests_splits()) low = proved(follow_path(low, kLongPathShare));

@@ -73,6 +73,13 @@ void SplitPolish::run(Seconds low, const std::vector<Split>& suggested, std::vec
   shake();
 }
 
+void SplitPolish::improve_best(double share) {
+  const auto& best = context_.plans.best_splits();
+  if (best.empty()) return;
+  context_.time.allow_some(share / 2);
+  improve({best.front().second}, context_.costs.devices(), share / 2);
+}
+
 /// Until the allowed share of the time, then for `more`.
 void SplitPolish::improve(const std::vector<Split>& starts, int devices, double more) {
   std::vector<std::pair<Seconds, Split>> found;
@@ -100,7 +107,7 @@ void SplitPolish::improve(const std::vector<Split>& starts, int devices, double 
 /// Improves a split by predictions, until that share of the time.
 void SplitPolish::polish(const Split& split, int devices, double share) {
   const SplitValue step = [this](const Split& other, Seconds upper_bound) -> std::optional<Seconds> {
-    const auto least = context_.costs.lower_bound(other);
+    const auto least = context_.costs.lower_bound(other, {}, upper_bound);
     if (!least || *least >= upper_bound) return std::nullopt;
     return context_.plans.step_of(other);
   };

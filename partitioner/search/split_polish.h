@@ -28,6 +28,9 @@ class SplitPolish {
   SplitPolish(const SearchContext& context, TripSearch* trips, const Shares& shares)
       : context_(context), trips_(trips), shares_(shares) {}
 
+  /// Improves the best split so far, up to this share of the time.
+  void improve_best(double share);
+
   /// `low`: a bound of all plans. `suggested` and some of the `drafts` are where it begins with all devices.
   void run(Seconds low, const std::vector<Split>& suggested, std::vector<BoundedSplit> drafts);
 

@@ -204,7 +204,7 @@ PlanSettings random_settings(std::mt19937& random, const std::string& schedule) 
 TEST(PipelineCosts, KnowsWhatStagesHold) {
   const Graph graph = testing::chain_graph(std::vector<double>(8, 1.0), std::vector<double>(8, 1.0));
   for (const char* const schedule : {"1f1b", "gpipe", "zb-h1", "interleaved-1f1b"}) {
-    for (const int microbatches : {2, 4, 8, 12}) {
+    for (const int microbatches : {2, 4, 8, 12, 60}) {
       PlanSettings settings;
       settings.schedule = schedule;
       settings.microbatches = microbatches;
@@ -225,6 +225,35 @@ TEST(PipelineCosts, KnowsWhatStagesHold) {
         const std::vector<int> held = costs.held(split);
         for (int s = 0; s < shape.stages; ++s)
           EXPECT_EQ(held[to_index(s)], in_flight(lists[to_index(first[to_index(s)])], s)) << schedule << " " << s;
+      }
+    }
+  }
+}
+
+/// With several stages on a device, too, and with the fewer microbatches of which it looks at the lists.
+TEST(PipelineCosts, KnowsWhatChunksHold) {
+  const Graph graph = testing::chain_graph(std::vector<double>(16, 1.0), std::vector<double>(16, 1.0));
+  for (const int microbatches : {4, 8, 12, 24, 60, 120}) {
+    PlanSettings settings;
+    settings.schedule = "interleaved-1f1b";
+    settings.microbatches = microbatches;
+    const PipelineCosts costs(graph, testing::flat_topology(8), settings);
+    for (const int positions : {1, 2, 3, 4}) {
+      for (const int chunks : {1, 2, 3, 4}) {
+        if (chunks > 1 && microbatches % positions != 0) continue;
+        PipelineShape shape;
+        shape.stages = positions * chunks;
+        shape.chunks = chunks;
+        shape.microbatches = microbatches;
+        shape.replicas.assign(to_index(shape.stages), 1);
+        shape.warmups = warmup_counts(shape.replicas);
+        Split split;
+        split.replicas = shape.replicas;
+        split.chunks = chunks;
+        const auto lists = compute_lists(costs.schedule(), shape);
+        const std::vector<int> held = costs.held(split);
+        for (int s = 0; s < shape.stages; ++s)
+          EXPECT_EQ(held[to_index(s)], in_flight(lists[to_index(s % positions)], s)) << positions << " " << chunks;
       }
     }
   }
@@ -264,6 +293,7 @@ TEST(PipelineCosts, BoundIsNeverAboveTheSimulation) {
         plan = plan_of_candidate(graph, topology, candidate, settings);
       } catch (const std::invalid_argument&) { return; }
       ASSERT_TRUE(bound.has_value()) << "seed " << seed;
+      EXPECT_LE(*costs.lower_bound(split, {}, Seconds(0)), *bound) << "seed " << seed;
       const BoundPlan bound_plan(plan);
       const auto predicted = model.predict(graph, topology, bound_plan);
       if (std::holds_alternative<Infeasible>(predicted)) return;

@@ -26,6 +26,9 @@ TEST(PeakBytes, TakesTheLargerOfBeforeAndAfterTheFirstBackward) {
   EXPECT_EQ(peak_bytes(many_gradients, 4, false, 7_B), 100_B + 50_B + 30_B + 5_B);
   const StageBytes few_gradients{100_B, 5_B, 10_B, 3_B, 2_B};
   EXPECT_EQ(peak_bytes(few_gradients, 4, false, 7_B), 100_B + 40_B + 5_B + 7_B);
+  // Twice the activations of that moment, where they were not measured.
+  EXPECT_EQ(peak_bytes(many_gradients, 4, false, 7_B, 2), 100_B + 50_B + 2 * 35_B);
+  EXPECT_EQ(peak_bytes(few_gradients, 4, false, 7_B, 2), 100_B + 5_B + 2 * 35_B);
   // Of a single microbatch nothing is left beside the gradients.
   EXPECT_EQ(peak_bytes(many_gradients, 1, false, 7_B), 100_B + 50_B);
 }
