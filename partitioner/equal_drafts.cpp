@@ -229,22 +229,28 @@ class EqualDrafts {
     return out;
   }
 
-  /// The same by the bound of memory. As plans need more than that says, it is tried again with what the stages lacked,
-  /// and then with all messages.
+  /// The same by the bound of memory. As plans may need more than that says, it is tried again with what the stages
+  /// lacked; and so is the sum of the bound and all messages.
   [[nodiscard]] BoundedSplits splits_of(const EqualShape& shape) const {
+    BoundedSplits best;
     std::vector<Bytes> least;
     for (const bool with_messages : {false, true}) {
       EqualShares::MemoryRule memory{shapes_.countable(), with_messages};
       for (int tries = 0; tries < kTries; ++tries) {
         BoundedSplits out = splits_of(shape, memory, least);
-        if (!out.empty()) return out;
+        if (!out.empty()) {
+          const bool is_at_once = !with_messages && tries == 0;
+          if (best.empty() || out.front().first < best.front().first) best = std::move(out);
+          if (is_at_once) return best;
+          break;
+        }
         if (least.empty()) break;
         memory.besides.resize(least.size());
         for (std::size_t s = 0; s < least.size(); ++s)
           memory.besides[s] += Bytes(std::max(least[s], Bytes(0)).value / shape.chunks);
       }
     }
-    return {};
+    return best;
   }
 
   void add(const EqualShape& shape) {

@@ -45,7 +45,9 @@ EqualShares::EqualShares(const PipelineCosts& costs) : costs_(costs) {
   const Dag& dag = costs.dag();
   Cuts sets;
   sets.lattice = Lattice::of(reversed(dag), kMostSets);
-  if (!sets.lattice || sets.lattice->count() <= to_index(dag.nodes) + 1) return;
+  if (!sets.lattice) return;
+  is_chain_ = sets.lattice->count() <= to_index(dag.nodes) + 1;
+  if (is_chain_) return;
   for (int v = 0; v < dag.nodes; ++v) sets.groups.push_back({v});
   find_segments(sets);
   sets_ = std::move(sets);
@@ -367,6 +369,45 @@ std::optional<Seconds> EqualShares::estimate(const EqualShape& shape, const Memo
            costs_.reduce_of_devices(untied, shape.replicas, to_next_replica);
   };
   return computed + std::min(placed(shape.replicas, 1), placed(1, shape.stages / shape.chunks));
+}
+
+std::optional<Seconds> EqualShares::least_busiest(int devices, int chunks, Bytes limit,
+                                                  const std::function<bool()>& stop) const {
+  if (!sets_ && !is_chain_) return Seconds(0);
+  const Cuts& cuts = sets_ ? *sets_ : line_;
+  Split split;
+  split.replicas.assign(to_index(devices * chunks), 1);
+  split.chunks = chunks;
+  const std::vector<int> held = costs_.held_together(split);
+  constexpr Bytes kTooMany{std::int64_t{1} << 60};
+  constexpr Seconds kNever(1e100);
+  // Of all stages from one on, by what is left for them: the least that they hold together, and the slowest of them.
+  struct Later {
+    Bytes together = kTooMany;
+    Seconds slowest = kNever;
+  };
+  std::vector<Later> later(cuts.lattice->count());
+  later[0] = {Bytes(0), Seconds(0)};
+  for (std::size_t stage = held.size(); stage-- > 0;) {
+    if (stop()) return Seconds(0);
+    std::vector<Later> here(cuts.lattice->count());
+    for (std::uint32_t set = 1; set < cuts.lattice->count(); ++set) {
+      for (const Segment& segment : cuts.segments[set]) {
+        const Later& rest = later[segment.below];
+        if (rest.together >= kTooMany) continue;
+        // With chunks, gradients may come after that moment, and the work that needs the most at another one.
+        const Bytes need = chunks == 1 ? costs_.least_peak(segment.bytes, held[stage], 1)
+                                       : segment.bytes.state + segment.bytes.per_microbatch * held[stage];
+        if (need > limit) continue;
+        here[set].together = std::min(here[set].together, need + rest.together);
+        here[set].slowest = std::min(here[set].slowest, larger(segment.time, rest.slowest));
+      }
+    }
+    later = std::move(here);
+  }
+  const Later& all = later[cuts.lattice->full()];
+  if (all.together > limit * devices) return std::nullopt;
+  return larger(all.slowest, all_ * (1.0 / devices));
 }
 
 bool EqualShares::is_possible(const EqualShape& shape, const MemoryRule& memory) const {

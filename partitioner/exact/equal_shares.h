@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -51,6 +51,11 @@ class EqualShares {
   [[nodiscard]] std::optional<Seconds> estimate(const EqualShape& shape, const MemoryRule& memory) const;
   /// Whether there is such a split.
   [[nodiscard]] bool is_possible(const EqualShape& shape, const MemoryRule& memory) const;
+  /// A lower bound of what the busiest device computes for a microbatch, whatever the shares of its stages, if so many
+  /// devices have `chunks` stages each, without replicas, within the limit; absent if none can fit. 0 if the graph has
+  /// so many sets of layers that not all are considered, or if it was stopped.
+  [[nodiscard]] std::optional<Seconds> least_busiest(int devices, int chunks, Bytes limit,
+                                                     const std::function<bool()>& stop) const;
 
  private:
   /// A stage: the layers of a set of what is left that are not in the set `below`.
@@ -109,6 +114,7 @@ class EqualShares {
   const PipelineCosts& costs_;
   Cuts line_;
   std::optional<Cuts> sets_;       ///< all sets, where the graph has few and is not a chain
+  bool is_chain_ = false;          ///< the line's cuts are all sets
   Seconds all_;                    ///< a microbatch's computation
   Seconds update_;                 ///< of all layers
   Bytes untied_;                   ///< likewise

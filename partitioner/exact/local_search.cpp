@@ -55,6 +55,12 @@ class Moves {
         const std::function<bool()>& stop)
       : costs_(costs), best_(std::move(split)), movable_(movable), value_of_(value), stop_(stop) {
     value_ = value(best_, kForever);
+    producers_.resize(to_index(costs.dag().nodes));
+    consumers_.resize(to_index(costs.dag().nodes));
+    for (const auto& [from, to] : costs.dag().edges) {
+      producers_[to_index(to)].push_back(from);
+      consumers_[to_index(from)].push_back(to);
+    }
   }
 
   /// Goes through all moves, taking each that helps. False if none did or it was stopped.
@@ -83,29 +89,44 @@ class Moves {
     return true;
   }
 
+  /// What each position computes for a microbatch on one replica, times the microbatches of a replica.
+  [[nodiscard]] std::vector<Seconds> loads() const {
+    const int positions = positions_of(best_);
+    std::vector<Seconds> out(to_index(positions));
+    for (int v = 0; v < costs_.dag().nodes; ++v)
+      out[to_index(best_.stage_of_node[to_index(v)] % positions)] += costs_.node(v).least;
+    for (int p = 0; p < positions; ++p) out[to_index(p)] = out[to_index(p)] * costs_.share(best_.replicas[to_index(p)]);
+    return out;
+  }
+
+  /// Moves single nodes to the next stage, from the last stages on, so that a stage that gave some away can take some
+  /// from the one before; then to the stage before, from the first ones on.
   void move_nodes() {
-    const int nodes = costs_.dag().nodes;
     const int stages = to_int(best_.replicas.size());
-    std::vector<std::vector<int>> producers(to_index(nodes));
-    std::vector<std::vector<int>> consumers(to_index(nodes));
-    for (const auto& [from, to] : costs_.dag().edges) {
-      producers[to_index(to)].push_back(from);
-      consumers[to_index(from)].push_back(to);
-    }
-    for (const bool later : {true, false}) {
-      for (int i = 0; i < nodes; ++i) {
-        const int node = later ? nodes - 1 - i : i;
-        const int from = best_.stage_of_node[to_index(node)];
-        const int to = from + (later ? 1 : -1);
-        if (to < 0 || to >= stages) continue;
-        const auto blocks = [&](int other) { return best_.stage_of_node[to_index(other)] == from; };
-        if (std::ranges::any_of((later ? consumers : producers)[to_index(node)], blocks)) continue;
-        if (std::ranges::count(best_.stage_of_node, from) < 2) continue;
-        Split split = best_;
-        split.stage_of_node[to_index(node)] = to;
-        try_split(std::move(split));
-        if (stop_()) return;
+    for (int s = stages - 2; s >= 0; --s) move_nodes_of(s, true);
+    for (int s = 1; s < stages; ++s) move_nodes_of(s, false);
+  }
+
+  void move_nodes_of(int from, bool later) {
+    const int positions = positions_of(best_);
+    const int to = from + (later ? 1 : -1);
+    std::vector<int> nodes = nodes_of(best_, from);
+    std::size_t left = nodes.size();
+    if (later) std::ranges::reverse(nodes);
+    std::vector<Seconds> load = loads();
+    for (const int node : nodes) {
+      if (stop_() || left < 2) return;
+      const auto blocks = [&](int other) { return best_.stage_of_node[to_index(other)] == from; };
+      if (std::ranges::any_of((later ? consumers_ : producers_)[to_index(node)], blocks)) continue;
+      if (positions > 1) {  // not if that alone takes too long
+        const Seconds more = costs_.node(node).least * costs_.share(best_.replicas[to_index(to % positions)]);
+        if (value_ && load[to_index(to % positions)] + more >= *value_) continue;
       }
+      Split split = best_;
+      split.stage_of_node[to_index(node)] = to;
+      if (!try_split(std::move(split))) continue;
+      load = loads();
+      --left;
     }
   }
 
@@ -171,6 +192,7 @@ class Moves {
   Movable movable_;
   const SplitValue& value_of_;
   const std::function<bool()>& stop_;
+  std::vector<std::vector<int>> producers_, consumers_;  ///< by node
 };
 
 }  // namespace

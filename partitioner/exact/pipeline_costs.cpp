@@ -553,6 +553,28 @@ std::vector<int> PipelineCosts::held(const Split& split) const {
   return known->second = out;
 }
 
+std::vector<int> PipelineCosts::held_together(const Split& split) const {
+  if (split.chunks == 1) return held(split);
+  std::vector<int> out(split.replicas.size(), 1);
+  if (!schedule_.trains || !waits_) return out;
+  PipelineShape shape = shape_of(split);
+  shape.microbatches = microbatches_that_fill(split);
+  for (const std::vector<Action>& list : compute_lists(schedule_, shape)) {
+    std::vector<int> now(out.size());
+    int all = 0;
+    int most = 0;
+    for (const Action& action : list) {
+      const int change = action.kind == ActionKind::Forward ? 1 : action.kind == ActionKind::Backward ? -1 : 0;
+      now[to_index(action.stage)] += change;
+      all += change;
+      if (all <= most) continue;
+      most = all;
+      for (const Action& other : list) out[to_index(other.stage)] = now[to_index(other.stage)];
+    }
+  }
+  return out;
+}
+
 Bytes PipelineCosts::least_peak(const StageBytes& stage, std::int64_t in_flight, int replicas, Bytes workspace) const {
   // Replicas keep their gradients. Others hold as many microbatches again after the first backward if more follow.
   const bool accumulates = (schedule_.alternates || in_flight == 1) && settings_.microbatches > in_flight;

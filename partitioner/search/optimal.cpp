@@ -15,6 +15,7 @@
 #include "costmodel/text/units_text.h"
 #include "partitioner/candidate.h"
 #include "partitioner/equal_drafts.h"
+#include "partitioner/exact/equal_shares.h"
 #include "partitioner/exact/heaviest_path.h"
 #include "partitioner/exact/paths/path_bound.h"
 #include "partitioner/exact/pipeline_costs.h"
@@ -289,8 +290,31 @@ class Search {
     return refuted;
   }
 
+  /// What the busiest device computes at least, where stages without replicas fit in memory.
+  [[nodiscard]] Seconds least_where_stages_fit() {
+    const std::optional<Bytes> limit = context_.countable();
+    if (!limit || costs_.schedule().replicated || !costs_.waits()) return Seconds(0);
+    const int stages =
+        constraints_.replicas.empty() ? constraints_.stages.value_or(0) : to_int(constraints_.replicas.size());
+    const EqualShares shares(costs_);
+    Seconds least = kForever;
+    for (const int chunks : chunk_counts(constraints_)) {
+      for (int devices = std::min(costs_.devices(), costs_.dag().nodes / chunks); devices > 0; --devices) {
+        const bool divides = chunks == 1 || costs_.microbatches() % devices == 0;
+        if (!divides || (stages > 0 && devices * chunks != stages)) continue;
+        const auto busiest = shares.least_busiest(devices, chunks, *limit, time_.stop());
+        if (!busiest) continue;
+        least = std::min(least, *busiest * static_cast<double>(costs_.microbatches()) * (1 - kEqual));
+        if (least <= Seconds(0)) return least;
+      }
+    }
+    return least;
+  }
+
   /// A bound for all plans from `low` to `high`, by SegmentBound.
   [[nodiscard]] Seconds follow_segments(Seconds low, Seconds high) {
+    if (fitting_ <= Seconds(0)) fitting_ = least_where_stages_fit();
+    low = std::max(low, std::min(high, fitting_));
     const std::optional<SegmentBound> segments = SegmentBound::of(costs_);
     if (!segments) return low;
     const auto refutes = [&](Seconds time) { return noted(segments->refutes(time, time_.stop())); };
@@ -420,6 +444,7 @@ class Search {
   std::map<int, std::unique_ptr<PathBound>> paths_;  ///< by number of cuts
   std::unique_ptr<TripSearch> trips_;
   std::vector<Split> suggested_;  ///< by it
+  Seconds fitting_;               ///< least_where_stages_fit, once it was found
 };
 
 void check(const Constraints& constraints) {

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <random>
 
+#include "partitioner/candidate.h"
 #include "partitioner/cost_model.h"
 #include "tests/support/chains.h"
 #include "tests/support/every_partition.h"
@@ -114,6 +115,91 @@ TEST(EqualShares, FindsTheFastestSlowestStage) {
     ++compared;
   }
   EXPECT_GT(compared, 200);
+}
+
+/// Four layers of 1 + 1 s that each save 100 B for a microbatch. Two stages on each of two devices hold 3 and 2
+/// microbatches, and 2 and 1: 800 B of the smallest possible stages. With a limit of 300 B no two devices hold that.
+TEST(EqualShares, BoundsTheBusiestDeviceOfSeveralStages) {
+  Graph graph = testing::chain_graph({1, 1, 1, 1}, {1, 1, 1, 1});
+  for (Layer& layer : graph.layers) {
+    layer.saved_bytes = 100_B;
+    layer.workspace_bytes = 0_B;
+  }
+  PlanSettings settings;
+  settings.microbatches = 8;
+  settings.schedule = "interleaved-1f1b";
+  const PipelineCosts costs(graph, testing::flat_topology(2), settings);
+  const auto go_on = [] { return false; };
+  Split split;
+  split.replicas = {1, 1, 1, 1};
+  split.chunks = 2;
+  const std::vector<int> held = costs.held_together(split);
+  const int all = std::accumulate(held.begin(), held.end(), 0);
+  EXPECT_EQ(held[0] + held[2], 5) << "2 (2 - 1) + (2 - 1) 2 before the first backward, and one more";
+  EXPECT_EQ(held[1] + held[3], 3);
+  const EqualShares shares(costs);
+  EXPECT_EQ(shares.least_busiest(2, 2, Bytes(50 * all), go_on), Seconds(4));
+  EXPECT_FALSE(shares.least_busiest(2, 2, Bytes(50 * all - 1), go_on));
+  // With one stage each, the first holds three microbatches.
+  EXPECT_EQ(shares.least_busiest(2, 1, 600_B, go_on), Seconds(4));
+  EXPECT_EQ(shares.least_busiest(2, 1, 599_B, go_on), Seconds(6));
+  EXPECT_FALSE(shares.least_busiest(2, 1, 299_B, go_on));
+  EXPECT_EQ(shares.least_busiest(2, 1, 299_B, [] { return true; }), Seconds(0)) << "says nothing if it was stopped";
+}
+
+/// No plan that fits in memory computes less on its busiest device than the bound says.
+TEST(EqualShares, BoundTheBusiestDeviceOfAllPlans) {
+  int compared = 0;
+  int tight = 0;
+  int excluded = 0;
+  for (unsigned seed = 1; seed <= 400; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const Graph graph = testing::branching_graph(random, 3 + static_cast<int>(random() % 4));
+    PlanSettings settings;
+    settings.schedule = "interleaved-1f1b";
+    const int devices = 1 + static_cast<int>(random() % 3);
+    const int chunks = 1 + static_cast<int>(random() % 3);
+    settings.microbatches = devices * (1 + static_cast<int>(random() % 4));
+    settings.recompute = random() % 3 == 0;
+    Topology topology = testing::flat_topology(devices);
+    if (random() % 3 == 0) topology.device.kind = DeviceKind::Gpu;
+    const PipelineCosts costs(graph, topology, settings);
+    struct Fitted {
+      Bytes bytes;
+      Seconds busiest;
+    };
+    std::vector<Fitted> all;
+    testing::each_partition(graph, devices * chunks, [&](const Partition& partition) {
+      if (partition.replicas != std::vector<int>(to_index(devices * chunks), 1)) return;
+      Candidate candidate;
+      candidate.partition = partition;
+      candidate.chunks = chunks;
+      const BoundPlan plan(plan_of_candidate(graph, topology, candidate, settings));
+      std::vector<Seconds> times(to_index(devices));
+      const Split split = costs.split_of(partition, chunks);
+      for (int v = 0; v < costs.dag().nodes; ++v)
+        times[to_index(split.stage_of_node[to_index(v)] % devices)] += costs.node(v).least;
+      all.push_back({simulated_costs().memory(graph, topology, plan).peak, std::ranges::max(times)});
+    });
+    if (all.empty()) continue;
+    Bytes limit = all[random() % all.size()].bytes;
+    if (random() % 4 == 0) limit = Bytes(limit.value * 2 / 3);
+    Seconds least{1e100};
+    for (const Fitted& plan : all) {
+      if (plan.bytes <= limit) least = std::min(least, plan.busiest);
+    }
+    const auto bound = EqualShares(costs).least_busiest(devices, chunks, costs.countable(limit), [] { return false; });
+    excluded += bound ? 0 : 1;
+    if (least >= Seconds(1e100)) continue;
+    ASSERT_TRUE(bound);
+    EXPECT_LE(bound->value, least.value * (1 + 1e-9));
+    ++compared;
+    tight += bound->value > 0.95 * least.value ? 1 : 0;
+  }
+  EXPECT_GT(compared, 200);
+  EXPECT_GT(tight, compared / 3);
+  EXPECT_GT(excluded, 10);
 }
 
 /// With more than a thousand layers, neighbours form groups, and the slowest stage is still close to an equal share.
