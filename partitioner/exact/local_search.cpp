@@ -118,7 +118,7 @@ class Moves {
       if (stop_() || left < 2) return;
       const auto blocks = [&](int other) { return best_.stage_of_node[to_index(other)] == from; };
       if (std::ranges::any_of((later ? consumers_ : producers_)[to_index(node)], blocks)) continue;
-      if (positions > 1) {  // not if that alone takes too long
+      if (movable_.is_step && positions > 1) {  // not if that alone takes too long
         const Seconds more = costs_.node(node).least * costs_.share(best_.replicas[to_index(to % positions)]);
         if (value_ && load[to_index(to % positions)] + more >= *value_) continue;
       }

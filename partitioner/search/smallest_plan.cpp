@@ -67,6 +67,7 @@ std::optional<SmallestPlan> smallest_plan(const Graph& graph, const Topology& to
   movable.stages = !constraints.stages && constraints.replicas.empty();
   movable.replicas = constraints.replicas.empty();
   movable.devices = costs.devices();
+  movable.is_step = false;
   SearchTime clock(time);
   clock.allow_some(1);
   for (std::size_t i = 0; i < std::min(kStarts, starts.size()) && !clock.is_up(); ++i) {
