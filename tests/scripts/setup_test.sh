@@ -127,6 +127,16 @@ run 0 bash "$tree/scripts/setup" --for=configure --planner
 run 0 bash "$tree/scripts/setup" --planner --for demo
 grep -qx -- "--build build/planner -j 2 --target stagecraft_demo_tools" "$folder/calls" || fail "the demo is not built: $(cat "$folder/calls")"
 
+# A batch of sources is expected to take as long as they do: twelve sources of 1.2 s on two processors.
+batched=$tree/build/batched
+mkdir -p "$batched/costmodel/batches"
+touch "$batched/build.ninja"
+for i in 1 2; do printf '#include "%s.cpp"\n' a b c d e f >"$batched/costmodel/batches/core_$i.cpp"; done
+stand_in ninja 'for i in 1 2; do echo "${NINJA_STATUS}Building CXX object costmodel/CMakeFiles/core.dir/batches/core_$i.cpp.o"; done'
+run 0 bash "$tree/scripts/build_progress" "$batched"
+case "$output" in *"build: 2 steps, about 7 s on 2 processors"*) ;; *) fail "a batch is taken for one source" ;; esac
+stand_in ninja 'for i in 1 2 3; do echo "${NINJA_STATUS}Building CXX object costmodel/$i.cpp.o"; done'
+
 touch "$folder/breaks"
 run 1 bash "$tree/scripts/build_progress" "$tree/build/planner"
 case "$output" in *"FAILED: 3.cpp.o"*"build: stopped after 2 of 3 steps"*) ;; *) fail "the failure is not told" ;; esac
