@@ -56,6 +56,19 @@ ErrorKind usage_kind(const CLI::ParseError& error) {
   return ErrorKind::WrongUsage;
 }
 
+/// Throws if an option without values has one, as in --spawn=2, which CLI11 would take for --spawn.
+void refuse_values_of_flags(const CLI::App& app, const std::vector<std::string>& arguments) {
+  for (const std::string& argument : arguments) {
+    if (argument == "--") return;
+    const auto equals = argument.find('=');
+    if (!argument.starts_with("--") || equals == std::string::npos) continue;
+    const std::string name = argument.substr(0, equals);
+    const CLI::Option* const option = app.get_option_no_throw(name);
+    if (option != nullptr && option->get_items_expected_max() == 0)
+      throw CLI::ArgumentMismatch(fmt::format("{} takes no value, found \"{}\"", name, argument.substr(equals + 1)));
+  }
+}
+
 }  // namespace
 
 void warn(const std::string& program, const std::string& text) {
@@ -82,6 +95,7 @@ int run_tool(const ToolText& text, int argc, char** argv, const std::function<vo
     app.set_version_flag("--version", program + " " + version() + text.versions);
     app.formatter(std::make_shared<HelpFormatter>(output_screen().width));
     configure(app);
+    refuse_values_of_flags(app, {argv + std::min(1, argc), argv + argc});
     try {
       app.parse(argc, argv);
     } catch (const CLI::Success& e) {  // --help, --version

@@ -285,6 +285,11 @@ TEST_F(RunTool, EndsWithTwoOnWrongUsage) {
   }
 }
 
+TEST_F(RunTool, RefusesAValueAfterAFlag) {
+  EXPECT_EQ(folder_.run("stagecraft-run plan.json --spawn=2").err,
+            "stagecraft-run: --spawn takes no value, found \"2\" [SC1005]\nsee stagecraft run --help\n");
+}
+
 TEST_F(RunTool, DryRunPrintsWhatEachRankDoes) {
   const Outcome o = run("replicated.json --dry-run");
   EXPECT_EQ(o.status, 0) << o.err;
