@@ -109,7 +109,8 @@ void add_ranks(CLI::App& app, RunCommand& o) {
                "default: as the plan says");
   const auto here = app.add_flag("--spawn", o.spawn, "start one process per rank on this machine");
   app.add_option("--hosts", o.hosts,
-                 "start one process per rank on the hosts in this file, one NAME [slots=N] per line, filled in order. "
+                 "start one process per rank on the hosts in this file, one NAME [slots=N] per line, filled in order; "
+                 "--dry-run prints them with the ranks. "
                  "The program, the working folder and all files must have the same paths on every host. Ranks meet at "
                  "the first host, or at MASTER_ADDR and MASTER_PORT")
       ->type_name("FILE")

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -9,6 +10,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/index.h"
 #include "costmodel/interchange/traces/chrome_trace.h"
 #include "executor/device/device.h"
 #include "executor/device/machine/provenance.h"
@@ -174,6 +176,23 @@ int run_threads(const RunJob& job, RunCommand& o, milliseconds deadline) {
                 o, job.plan.plan().iteration, job.pass);
 }
 
+/// The roles of the ranks with the host of each, then what is not as the file may have meant.
+std::string hosts_and_roles_text(const RunCommand& o, const stagecraft::BoundPlan& plan) {
+  const auto found = stagecraft::launch::resolve_hosts(stagecraft::launch::read_hosts(o.hosts),
+                                                       stagecraft::to_int(plan.ranks().size()),
+                                                       stagecraft::launch::process_environment());
+  std::string out = stagecraft::run::roles_text(plan, found.of_rank);
+  for (const std::string& host : found.idle) out += fmt::format("host {}: no rank\n", host);
+  out += fmt::format("the ranks meet at {}\n", found.meeting);
+  if (!found.unknown.empty()) {
+    stagecraft::warn("stagecraft-run",
+                     fmt::format("{}: this machine finds no address for {}: correct the name, unless the remote shell "
+                                 "and the hosts know it",
+                                 o.hosts, fmt::join(found.unknown, ", ")));
+  }
+  return out;
+}
+
 /// Starts one process per rank, here or on the hosts, and waits for them.
 int start_ranks(const RunCommand& o, int ranks, const std::vector<std::string>& arguments, milliseconds deadline) {
   stagecraft::launch::SpawnOptions options;
@@ -190,8 +209,9 @@ int start_ranks(const RunCommand& o, int ranks, const std::vector<std::string>& 
 
 int run(RunCommand o, const std::vector<std::string>& arguments, std::optional<stagecraft::launch::RankLog>& log) {
   using How = stagecraft::launch::RankStart::How;
-  const auto launch = stagecraft::launch::launch_from_environment(stagecraft::launch::process_environment());
   const std::string starter = o.spawn ? "--spawn" : !o.hosts.empty() ? "--hosts" : "";
+  const auto [launch, note] = stagecraft::launch::find_launch(stagecraft::launch::process_environment(), starter);
+  if (!note.empty()) std::cerr << "note: " + note + "\n";
   const bool starts = !starter.empty() && !launch;
   if (!o.dry_run && (!launch || launch->rank == 0)) stagecraft::check_outputs(o);
   // Before the log and the model start threads, which would receive the signals.
@@ -207,7 +227,7 @@ int run(RunCommand o, const std::vector<std::string>& arguments, std::optional<s
   const RunJob job(stagecraft::job_request(o));
   stagecraft::fit(o, job);
   if (o.dry_run) {
-    std::cout << stagecraft::run::roles_text(job.plan);
+    std::cout << (o.hosts.empty() ? stagecraft::run::roles_text(job.plan) : hosts_and_roles_text(o, job.plan));
     return 0;
   }
   const auto start = stagecraft::usage("--channel", [&] {

@@ -190,14 +190,16 @@ int run(Options o, const std::vector<std::string>& arguments) {
   const int ranks = o.ranks.value_or(2);
   stagecraft::usage("--max-bytes", [&] { (void)stagecraft::profiler::link_tasks(ranks, false, o.links); });
   const milliseconds deadline(static_cast<std::int64_t>(o.timeout_s * 1000));
-  const auto launch = stagecraft::launch::launch_from_environment(stagecraft::launch::process_environment());
+  const std::string starter = o.spawn ? "--spawn" : "";
+  const auto [launch, note] = stagecraft::launch::find_launch(stagecraft::launch::process_environment(), starter);
+  if (!note.empty()) std::cerr << "note: " + note + "\n";
   const bool gpus = o.channel == gpu_channel();
   if (!launch || launch->rank == 0 || gpus)
     stagecraft::format::check_outputs({}, {{o.output, "stagecraft.topology"}}, o.force);
   if (gpus) return run_gpus(o, deadline);
   const auto start = stagecraft::usage("--channel", [&] {
     return stagecraft::launch::choose_start(
-        {.channel = o.channel, .starter = o.spawn ? "--spawn" : "", .starts_processes = true, .launch = launch});
+        {.channel = o.channel, .starter = starter, .starts_processes = true, .launch = launch});
   });
   if (ranks < 2) {
     throw CLI::ValidationError("--ranks",

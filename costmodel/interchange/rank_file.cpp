@@ -6,8 +6,10 @@
 #include <cctype>
 #include <charconv>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
@@ -21,7 +23,37 @@ bool is_host_name(const std::string& word) {
   const auto fits = [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '.' || c == '-' || c == '_' || c == ':' || c == '@';
   };
-  return std::isalnum(static_cast<unsigned char>(word.front())) != 0 && std::ranges::all_of(word, fits);
+  return !word.empty() && std::isalnum(static_cast<unsigned char>(word.front())) != 0 &&
+         std::ranges::all_of(word, fits);
+}
+
+constexpr const char* kExpected = "expected NAME [slots=N]";
+
+int read_slots(const std::string& text, const std::string& place) {
+  int value = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, value);
+  if (error != std::errc() || end != last || value < 1 || value > kMostSlots)
+    throw FormatError(fmt::format("{}: slots is \"{}\", must be an integer from 1 to {}", place, text, kMostSlots));
+  return value;
+}
+
+/// The host of a line's words.
+HostSlots read_host(std::string name, std::istringstream& words, const std::string& place) {
+  std::optional<int> slots;
+  // More than one colon is an IPv6 address.
+  if (const auto colon = name.find(':'); colon != std::string::npos && colon == name.rfind(':')) {
+    slots = read_slots(name.substr(colon + 1), place);
+    name.resize(colon);
+  }
+  if (!is_host_name(name)) throw FormatError(fmt::format("{}: \"{}\" is not a host name, {}", place, name, kExpected));
+  for (std::string word; words >> word;) {
+    const std::string begin = "slots=";
+    if (!word.starts_with(begin)) throw FormatError(fmt::format("{}: unknown word \"{}\", {}", place, word, kExpected));
+    if (slots) throw FormatError(fmt::format("{}: the slots of \"{}\" are given twice", place, name));
+    slots = read_slots(word.substr(begin.size()), place);
+  }
+  return {std::move(name), slots.value_or(1)};
 }
 
 /// A device of a host.
@@ -59,29 +91,21 @@ std::vector<HostSlots> parse_host_list(const std::string& text, const std::strin
   for (std::string line; std::getline(lines, line);) {
     const std::string place = fmt::format("{}: line {}", file, ++number);
     std::istringstream words(line.substr(0, line.find('#')));
-    HostSlots host;
-    if (!(words >> host.name)) continue;
-    if (!is_host_name(host.name))
-      throw FormatError(fmt::format("{}: \"{}\" is not a host name, expected NAME [slots=N]", place, host.name));
-    for (std::string word; words >> word;) {
-      const std::string begin = "slots=";
-      if (!word.starts_with(begin))
-        throw FormatError(fmt::format("{}: unknown word \"{}\", expected NAME [slots=N]", place, word));
-      const char* const last = word.data() + word.size();
-      const auto [end, error] = std::from_chars(word.data() + begin.size(), last, host.slots);
-      if (error != std::errc() || end != last || host.slots < 1 || host.slots > kMostSlots) {
-        throw FormatError(fmt::format("{}: slots is \"{}\", must be an integer from 1 to {}", place,
-                                      word.substr(begin.size()), kMostSlots));
-      }
+    std::string name;
+    if (!(words >> name)) continue;
+    HostSlots host = read_host(std::move(name), words, place);
+    const auto [before, is_new] = line_of.emplace(address_of(host.name), number);
+    if (!is_new) {
+      throw FormatError(
+          fmt::format("{}: host \"{}\" is already on line {}; set slots=N there", place, host.name, before->second));
     }
-    const auto [before, is_new] = line_of.emplace(host.name, number);
-    if (!is_new)
-      throw FormatError(fmt::format("{}: host \"{}\" is already on line {}", place, host.name, before->second));
     out.push_back(std::move(host));
   }
-  if (out.empty()) throw FormatError(file + ": has no hosts, expected one NAME [slots=N] per line");
+  if (out.empty()) throw FormatError(fmt::format("{}: has no hosts, {} on each line", file, kExpected));
   return out;
 }
+
+std::string address_of(const std::string& host) { return host.substr(host.rfind('@') + 1); }
 
 std::string open_mpi_rank_file(const BoundPlan& plan, const std::vector<HostSlots>& hosts, int cores) {
   std::string out;

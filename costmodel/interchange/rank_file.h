@@ -9,15 +9,18 @@ namespace stagecraft::interchange {
 
 /// A machine and its devices.
 struct HostSlots {
-  std::string name;
+  std::string name;  ///< as a remote shell takes it: "red", "10.0.0.7" or "user@red"
   int slots = 1;
   friend bool operator==(const HostSlots&, const HostSlots&) = default;
 };
 
-/// The hosts in the text of a host file, as for stagecraft run --hosts and Open MPI: one `NAME [slots=N]` per line; '#'
-/// starts a comment. Throws FormatError naming file and line for anything else, a host that appears twice, and a file
-/// without hosts.
+/// The hosts in the text of a host file, as for stagecraft run --hosts and Open MPI: one `NAME [slots=N]` per line, or
+/// MPICH's `NAME:N`; '#' starts a comment. Throws FormatError naming file and line for anything else, a host that
+/// appears twice, also as another user's, slots that are not an integer of at least 1, and a file without hosts.
 [[nodiscard]] std::vector<HostSlots> parse_host_list(const std::string& text, const std::string& file);
+
+/// "red" of "user@red".
+[[nodiscard]] std::string address_of(const std::string& host);
 
 // Where the ranks of a plan run. Device d of the plan is slot d of all hosts, counted in the list's order. Both throw
 // std::invalid_argument for a device beyond the last slot.

@@ -1,13 +1,14 @@
 #include "executor/launch/hosts.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
+#include <netdb.h>
 
 #include <algorithm>
 #include <array>
-#include <cctype>
-#include <charconv>
-#include <sstream>
+#include <memory>
 #include <stdexcept>
+#include <utility>
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
@@ -17,62 +18,27 @@
 namespace stagecraft::launch {
 namespace {
 
-constexpr int kMostSlots = 1 << 20;
-
-bool is_name(const std::string& word) {
-  const auto fits = [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '.' || c == '-' || c == '_' || c == ':' || c == '@';
-  };
-  return std::isalnum(static_cast<unsigned char>(word.front())) != 0 && std::ranges::all_of(word, fits);
-}
-
-/// The number after "slots=".
-int read_slots(const std::string& text, const std::string& place) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > kMostSlots) {
-    throw FormatError(fmt::format("{}: slots is \"{}\", must be an integer from 1 to {}", place, text, kMostSlots));
-  }
-  return value;
+/// An address of a name, as text; empty if it has none here.
+std::string address_text(const std::string& name) {
+  addrinfo* found = nullptr;
+  if (getaddrinfo(name.c_str(), nullptr, nullptr, &found) != 0) return "";
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, freeaddrinfo);
+  std::array<char, NI_MAXHOST> text{};
+  if (getnameinfo(found->ai_addr, found->ai_addrlen, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0)
+    return "";
+  return text.data();
 }
 
 }  // namespace
 
-std::vector<Host> read_hosts(const std::string& path) {
-  std::vector<Host> hosts;
-  std::map<std::string, int> line_of;
-  std::istringstream text(format::read_text(path));
-  int number = 0;
-  for (std::string line; std::getline(text, line);) {
-    const std::string place = fmt::format("{}: line {}", path, ++number);
-    std::istringstream words(line.substr(0, line.find('#')));
-    Host host;
-    if (!(words >> host.name)) continue;
-    if (!is_name(host.name)) {
-      throw FormatError(fmt::format("{}: \"{}\" is not a host name, expected NAME [slots=N]", place, host.name));
-    }
-    for (std::string word; words >> word;) {
-      const std::string slots = "slots=";
-      if (!word.starts_with(slots)) {
-        throw FormatError(fmt::format("{}: unknown word \"{}\", expected NAME [slots=N]", place, word));
-      }
-      host.slots = read_slots(word.substr(slots.size()), place);
-    }
-    const auto [before, is_new] = line_of.emplace(address_of(host.name), number);
-    if (!is_new) {
-      throw FormatError(fmt::format("{}: host \"{}\" is already on line {}; set slots=N there to run more ranks on it",
-                                    place, host.name, before->second));
-    }
-    hosts.push_back(std::move(host));
-  }
-  if (hosts.empty()) throw FormatError(path + ": has no hosts, expected one NAME [slots=N] per line");
-  return hosts;
+std::vector<interchange::HostSlots> read_hosts(const std::string& path) {
+  return interchange::parse_host_list(format::read_text(path), path);
 }
 
-std::vector<RankPlace> place_ranks(const std::vector<Host>& hosts, int ranks) {
+std::vector<RankPlace> place_ranks(const std::vector<interchange::HostSlots>& hosts, int ranks) {
   std::vector<RankPlace> places;
   int slots = 0;
-  for (const Host& host : hosts) {
+  for (const interchange::HostSlots& host : hosts) {
     slots += host.slots;
     for (int i = 0; i < host.slots && to_int(places.size()) < ranks; ++i) places.push_back({host.name, i});
   }
@@ -85,9 +51,42 @@ std::vector<RankPlace> place_ranks(const std::vector<Host>& hosts, int ranks) {
   return places;
 }
 
-bool is_local(const std::string& host) { return host == "localhost"; }
+std::string meeting_host(const std::vector<RankPlace>& places, const std::map<std::string, std::string>& environment) {
+  if (const auto set = environment.find("MASTER_ADDR"); set != environment.end() && !set->second.empty())
+    return set->second;
+  const bool one_machine = std::ranges::all_of(places, [](const RankPlace& place) { return is_local(place.host); });
+  if (one_machine) return "127.0.0.1";
+  if (is_local(places.front().host)) {
+    throw std::invalid_argument(
+        "rank 0 is on localhost, which other hosts cannot reach; use the host's real name or set MASTER_ADDR");
+  }
+  return interchange::address_of(places.front().host);
+}
 
-std::string address_of(const std::string& host) { return host.substr(host.rfind('@') + 1); }
+ResolvedHosts resolve_hosts(const std::vector<interchange::HostSlots>& hosts, int ranks,
+                            const std::map<std::string, std::string>& environment) {
+  const std::vector<RankPlace> places = place_ranks(hosts, ranks);
+  ResolvedHosts out;
+  const auto with_address = [&](const std::string& host) {
+    const std::string name = interchange::address_of(host);
+    const std::string address = address_text(name);
+    if (address.empty()) {
+      if (std::ranges::find(out.unknown, name) == out.unknown.end()) out.unknown.push_back(name);
+      return host + " (no address)";
+    }
+    return address == name ? host : fmt::format("{} ({})", host, address);
+  };
+  std::map<std::string, std::string> texts;
+  for (const interchange::HostSlots& host : hosts) texts[host.name] = with_address(host.name);
+  for (const RankPlace& place : places) out.of_rank.push_back(texts[place.host]);
+  for (const interchange::HostSlots& host : hosts) {
+    if (std::ranges::find(places, host.name, &RankPlace::host) == places.end()) out.idle.push_back(texts[host.name]);
+  }
+  out.meeting = with_address(meeting_host(places, environment));
+  return out;
+}
+
+bool is_local(const std::string& host) { return host == "localhost"; }
 
 std::string shell_word(const std::string& text) {
   std::string out = "'";

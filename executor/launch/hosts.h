@@ -4,18 +4,13 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/interchange/rank_file.h"
+
 namespace stagecraft::launch {
 
-/// A machine that runs ranks, and the largest number of them.
-struct Host {
-  std::string name;  ///< as passed to the remote shell: "red", "10.0.0.7" or "user@red"; "localhost" is this machine
-  int slots = 1;
-  friend bool operator==(const Host&, const Host&) = default;
-};
-
-/// The hosts in a file: one `NAME [slots=N]` per line; '#' starts a comment. Throws FormatError naming file and line
-/// for a duplicate host, slots that are not an integer of at least 1, and anything else, and for a file without hosts.
-[[nodiscard]] std::vector<Host> read_hosts(const std::string& path);
+/// The hosts in a file, as parse_host_list reads them; "localhost" is this machine. Throws as it does and as
+/// format::read_text.
+[[nodiscard]] std::vector<interchange::HostSlots> read_hosts(const std::string& path);
 
 /// Where a rank is started.
 struct RankPlace {
@@ -25,13 +20,28 @@ struct RankPlace {
 };
 
 /// The place of each of `ranks` ranks: hosts in order, each filled before the next. Throws std::invalid_argument with
-/// both numbers if there are too few slots, and if several hosts would meet at "localhost".
-[[nodiscard]] std::vector<RankPlace> place_ranks(const std::vector<Host>& hosts, int ranks);
+/// both numbers if there are too few slots.
+[[nodiscard]] std::vector<RankPlace> place_ranks(const std::vector<interchange::HostSlots>& hosts, int ranks);
+
+/// The name at which ranks in these places meet: MASTER_ADDR in `environment`, else the first host's. Throws
+/// std::invalid_argument if that is localhost and other hosts would have to reach it.
+[[nodiscard]] std::string meeting_host(const std::vector<RankPlace>& places,
+                                       const std::map<std::string, std::string>& environment);
+
+/// Hosts and their addresses, as this machine resolves them: "red (10.0.0.7)", or "red (no address)".
+struct ResolvedHosts {
+  std::vector<std::string> of_rank;
+  std::vector<std::string> idle;     ///< hosts without a rank
+  std::string meeting;               ///< where the ranks meet
+  std::vector<std::string> unknown;  ///< names without an address
+};
+
+/// The hosts of place_ranks. Throws as it and meeting_host do.
+[[nodiscard]] ResolvedHosts resolve_hosts(const std::vector<interchange::HostSlots>& hosts, int ranks,
+                                          const std::map<std::string, std::string>& environment);
 
 /// Whether ranks of this host are started without a remote shell.
 [[nodiscard]] bool is_local(const std::string& host);
-/// "red" of "user@red".
-[[nodiscard]] std::string address_of(const std::string& host);
 
 /// `text` quoted as one word of a POSIX shell command line.
 [[nodiscard]] std::string shell_word(const std::string& text);

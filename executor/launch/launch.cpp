@@ -24,7 +24,10 @@ std::optional<std::string> find(const Environment& environment, const std::strin
 
 std::string need(const Environment& environment, const std::string& name, const std::string& beside) {
   if (auto value = find(environment, name)) return *value;
-  throw std::invalid_argument(fmt::format("environment: {} is set, but {} is not", beside, name));
+  throw std::invalid_argument(
+      fmt::format("environment: {0} is set, but {1} is not; set {1} too, or unset {0}, or let --spawn "
+                  "start the ranks",
+                  beside, name));
 }
 
 std::int64_t to_number(const std::string& name, const std::string& text, std::int64_t least, std::int64_t most) {
@@ -41,6 +44,9 @@ std::int64_t to_number(const std::string& name, const std::string& text, std::in
 
 constexpr std::int64_t kMostRanks = 1 << 20;
 constexpr std::int64_t kMostIds = std::int64_t{1} << 62;
+
+/// Begins the TORCHELASTIC_RUN_ID of ranks that `spawn` starts.
+constexpr const char* kOwnRuns = "stagecraft-";
 
 /// The ranks in three variables.
 meeting::LaunchInfo ranks_from(const Environment& environment, const std::string& rank, const std::string& ranks,
@@ -83,7 +89,7 @@ meeting::LaunchInfo from_torchrun(const Environment& environment) {
       static_cast<std::uint16_t>(to_number("MASTER_PORT", need(environment, "MASTER_PORT", "RANK"), 1, 65535));
   const std::string id = find(environment, "TORCHELASTIC_RUN_ID").value_or("0");
   launch.run_id = id + "." + find(environment, "TORCHELASTIC_RESTART_COUNT").value_or("0");
-  launch.launcher = id.starts_with("stagecraft-") ? "stagecraft" : "torchrun";
+  launch.launcher = id.starts_with(kOwnRuns) ? "stagecraft" : "torchrun";
   const bool store = find(environment, "TORCHELASTIC_USE_AGENT_STORE") == "True";
   launch.served = store && launch.launcher == "stagecraft";
   launch.agent = store && !launch.served;
@@ -160,6 +166,23 @@ std::optional<meeting::LaunchInfo> launch_from_environment(const std::map<std::s
     launch->listen = find(environment, "STAGECRAFT_LISTEN").value_or("");
   }
   return launch;
+}
+
+FoundLaunch find_launch(const std::map<std::string, std::string>& environment, const std::string& starter) {
+  const bool ours = find(environment, "TORCHELASTIC_RUN_ID").value_or("").starts_with(kOwnRuns);
+  if (starter.empty() || ours) return {launch_from_environment(environment), ""};
+  std::string variable;
+  if (find(environment, "RANK")) {
+    variable = "RANK";
+  } else if (is_slurm_task(environment)) {
+    variable = "SLURM_PROCID";
+  } else if (find(environment, "OMPI_COMM_WORLD_RANK")) {
+    variable = "OMPI_COMM_WORLD_RANK";
+  }
+  if (variable.empty()) return {};
+  return {std::nullopt,
+          fmt::format("{} starts all ranks of the run: {}={} and other variables of a launcher are ignored", starter,
+                      variable, *find(environment, variable))};
 }
 
 int gpu_of_rank(const meeting::LaunchInfo& launch, int gpus, bool share) {

@@ -18,6 +18,19 @@ namespace stagecraft::launch {
 /// that is missing, not a number or out of range.
 [[nodiscard]] std::optional<meeting::LaunchInfo> launch_from_environment(
     const std::map<std::string, std::string>& environment);
+
+/// The launch of a process whose command line may start ranks itself.
+struct FoundLaunch {
+  std::optional<meeting::LaunchInfo> launch = {};
+  std::string note = {};  ///< says which variables were ignored; empty: none
+};
+
+/// As launch_from_environment if `starter` (the option that starts the ranks, "--spawn") is empty or if `spawn` started
+/// this process. Otherwise no launch, whatever another launcher has set: an interactive shell under srun and a pod have
+/// such variables too.
+[[nodiscard]] FoundLaunch find_launch(const std::map<std::string, std::string>& environment,
+                                      const std::string& starter);
+
 /// A port in 20000..31999 for the run with this number (a job's or a process's): runs of different jobs rarely share
 /// it, no launcher uses it, and it is below the usual ephemeral ports.
 [[nodiscard]] std::uint16_t port_of_job(std::int64_t job);

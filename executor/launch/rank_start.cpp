@@ -51,7 +51,11 @@ void check_rank_count(const RankStart& start, const std::optional<meeting::Launc
   if (!launch || launch->ranks == (threads ? 1 : ranks)) return;
   throw InputError(
       ErrorKind::WrongRankCount,
-      fmt::format("{}, {} started {}", threads ? threads_text(start.channel) : needs, launch->launcher, launch->ranks));
+      fmt::format("{}, {} started {}; {}", threads ? threads_text(start.channel) : needs, launch->launcher,
+                  launch->ranks,
+                  threads ? fmt::format("start one, or remove --channel {}", start.channel)
+                          : fmt::format("start {}, or use --spawn to start them on this machine without {}", ranks,
+                                        launch->launcher)));
 }
 
 void run_rank_process(const meeting::LaunchInfo& launch, std::chrono::milliseconds deadline, const RankWork& work) {

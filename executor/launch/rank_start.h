@@ -37,7 +37,7 @@ struct RankStart {
 [[nodiscard]] RankStart choose_start(const StartRequest& request);
 
 /// Throws InputError unless the launcher, if there is one, started as many processes as `start` needs: `ranks`, or one
-/// for threads. `needs` says where that number is from: "plan.json: the plan needs 3 ranks".
+/// for threads; the text names a way out. `needs` says where that number is from: "plan.json: the plan needs 3 ranks".
 void check_rank_count(const RankStart& start, const std::optional<meeting::LaunchInfo>& launch, int ranks,
                       const std::string& needs);
 

@@ -161,21 +161,12 @@ struct MeetingAddress {
 
 MeetingAddress meeting_address(const std::vector<RankPlace>& places,
                                const std::map<std::string, std::string>& environment, int number_of_start) {
-  const auto set = [&](const char* name) {
-    const auto at = environment.find(name);
-    return at == environment.end() ? std::string() : at->second;
-  };
-  MeetingAddress out{set("MASTER_ADDR"), set("MASTER_PORT")};
+  const auto set = environment.find("MASTER_PORT");
   // A different port each time: ranks of the previous attempt may still be ending.
-  if (out.port.empty()) out.port = std::to_string(port_of_job(getpid() + number_of_start));
-  if (!out.host.empty()) return out;
-  const bool one_machine = std::ranges::all_of(places, [](const RankPlace& place) { return is_local(place.host); });
-  if (is_local(places.front().host) && !one_machine) {
-    throw std::invalid_argument(
-        "rank 0 is on localhost, which other hosts cannot reach; use the host's real name or set MASTER_ADDR");
-  }
-  out.host = one_machine ? "127.0.0.1" : address_of(places.front().host);
-  return out;
+  const std::string port = set != environment.end() && !set->second.empty()
+                               ? set->second
+                               : std::to_string(port_of_job(getpid() + number_of_start));
+  return {meeting_host(places, environment), port};
 }
 
 /// The start of each rank: on this machine, meeting at `server`, or on the hosts.

@@ -11,9 +11,9 @@ namespace stagecraft::launch {
 
 /// How to start ranks, apart from the command that they run.
 struct SpawnOptions {
-  int restarts = 0;                     ///< largest number of restarts of all ranks after a failure
-  std::vector<std::string> again = {};  ///< command line of a restart
-  std::vector<Host> hosts = {};         ///< where ranks run, see place_ranks; empty: all on this machine
+  int restarts = 0;                                ///< largest number of restarts of all ranks after a failure
+  std::vector<std::string> again = {};             ///< command line of a restart
+  std::vector<interchange::HostSlots> hosts = {};  ///< where ranks run, see place_ranks; empty: all on this machine
   /// Split at spaces and started with a host's name and a command line as two more arguments. Like ssh, it runs that
   /// command line there with its standard input, output and error, and ends with its status; 255 is its own failure.
   std::string remote_shell = "ssh -o BatchMode=yes";

@@ -123,15 +123,16 @@ std::string evaluation_text(const Evaluation& evaluation, std::int64_t microbatc
   return out;
 }
 
-std::string roles_text(const BoundPlan& plan) {
+std::string roles_text(const BoundPlan& plan, const std::vector<std::string>& hosts) {
   std::string out;
   const std::vector<RankRole>& roles = plan.ranks();
   const auto lists = plan.action_lists();
   for (std::size_t rank = 0; rank < roles.size(); ++rank) {
     const int s = roles[rank].stages.front();
     const auto& layers = plan.plan().stages[to_index(s)].layers;
-    out += fmt::format("rank {}: device {}, stage {}, replica {}, {} layers {} to {}, {} actions per step\n", rank,
-                       roles[rank].device, s, roles[rank].replica, layers.size(), layers.front(), layers.back(),
+    const std::string host = hosts.empty() ? "" : fmt::format("host {}, ", hosts[rank]);
+    out += fmt::format("rank {}: {}device {}, stage {}, replica {}, {} layers {} to {}, {} actions per step\n", rank,
+                       host, roles[rank].device, s, roles[rank].replica, layers.size(), layers.front(), layers.back(),
                        lists[rank].size());
   }
   return out;

@@ -70,7 +70,8 @@ class StepReporter {
 [[nodiscard]] std::string evaluation_text(const Evaluation& evaluation, std::int64_t microbatch_samples,
                                           const std::optional<WholePass>& pass);
 
-/// Roles, one line per rank: "rank 0: device 0, stage 0, replica 0, 3 layers fc1 to fc2, 14 actions per step".
-[[nodiscard]] std::string roles_text(const BoundPlan& plan);
+/// Roles, one line per rank: "rank 0: device 0, stage 0, replica 0, 3 layers fc1 to fc2, 14 actions per step". `hosts`,
+/// if not empty, names each rank's host: "rank 0: host red, device 0, ...".
+[[nodiscard]] std::string roles_text(const BoundPlan& plan, const std::vector<std::string>& hosts = {});
 
 }  // namespace stagecraft::run

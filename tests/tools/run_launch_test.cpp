@@ -163,6 +163,45 @@ TEST_F(RunLaunch, RefusesHostsThatAreTooFewAndOtherChannels) {
   EXPECT_EQ(folder_.run("stagecraft-run plan.json --hosts hosts.txt --spawn").status, 2);
 }
 
+TEST_F(RunLaunch, DryRunReadsTheHostsAndPrintsWhereRanksRun) {
+  folder_.write("hosts.txt", "127.0.0.1:2\nme@red.invalid  # has no address, by RFC 6761\nlocalhost slots=4\n");
+  const Outcome o = folder_.run("stagecraft-run replicated.json --hosts hosts.txt --dry-run");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_EQ(
+      o.out,
+      "rank 0: host 127.0.0.1, device 0, stage 0, replica 0, 3 layers fc1 to fc2, 14 actions per step\n"
+      "rank 1: host 127.0.0.1, device 1, stage 0, replica 1, 3 layers fc1 to fc2, 10 actions per step\n"
+      "rank 2: host me@red.invalid (no address), device 2, stage 1, replica 0, 5 layers relu2 to loss, 21 actions "
+      "per step\n"
+      "host localhost (127.0.0.1): no rank\n"
+      "the ranks meet at 127.0.0.1\n");
+  EXPECT_EQ(
+      o.err,
+      "stagecraft-run: warning: hosts.txt: this machine finds no address for red.invalid: correct the name, unless "
+      "the remote shell and the hosts know it\n");
+  EXPECT_EQ(folder_.run("stagecraft-run plan.json --hosts nowhere.txt --dry-run").err,
+            "stagecraft-run: nowhere.txt: cannot read: No such file or directory [SC1101]\n");
+  folder_.write("few.txt", "red\n");
+  EXPECT_THAT(folder_.run("stagecraft-run replicated.json --hosts few.txt --dry-run").err,
+              HasSubstr("the plan needs 3 ranks, the 1 host has 1 slot"));
+}
+
+TEST_F(RunLaunch, SpawnsInTheShellOfAnotherLauncher) {
+  const std::string slurm = "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_LOCALID=0 ";
+  const std::string pod = "RANK=0 WORLD_SIZE=1 MASTER_ADDR=pod-0 MASTER_PORT=29500 ";
+  for (const std::string& where : {slurm, pod}) {
+    const Outcome o = folder_.run(where + "stagecraft-run plan.json --spawn --steps 1");
+    EXPECT_EQ(o.status, 0) << o.err;
+    EXPECT_THAT(o.err, HasSubstr("note: --spawn starts all ranks of the run: "));
+    EXPECT_EQ(o.err.find("note: --spawn"), o.err.rfind("note: --spawn")) << "ranks repeat it:\n" << o.err;
+  }
+  EXPECT_THAT(folder_.run(slurm + "SLURM_STEP_NODELIST=here stagecraft-run plan.json --steps 1").err,
+              HasSubstr("plan.json: the plan needs 2 ranks, slurm started 1; start 2, or use --spawn to start them on "
+                        "this machine without slurm"));
+  EXPECT_THAT(folder_.run(pod + "stagecraft-run plan.json --steps 1").err,
+              HasSubstr("RANK is set, but LOCAL_RANK is not; set LOCAL_RANK too, or unset RANK, or let --spawn start"));
+}
+
 TEST_F(RunLaunch, NamesAHostThatIsNotReached) {
   const Outcome o =
       folder_.run("stagecraft-run plan.json --hosts hosts.txt --remote-shell ./unreached --steps 2 --timeout 1");

@@ -327,7 +327,9 @@ TEST_F(RunTool, RefusesAnotherNumberOfRanksThanThePlans) {
   const std::string place = " RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + free_port() + " ";
   const Outcome o = folder_.run(place + "stagecraft-run replicated.json --timeout 3");
   EXPECT_EQ(o.status, 1);
-  EXPECT_EQ(o.err, "stagecraft-run: replicated.json: the plan needs 3 ranks, torchrun started 2 [SC4105]\n");
+  EXPECT_EQ(o.err,
+            "stagecraft-run: replicated.json: the plan needs 3 ranks, torchrun started 2; start 3, or use --spawn "
+            "to start them on this machine without torchrun [SC4105]\n");
   const Outcome threads = folder_.run(place + "stagecraft-run plan.json --channel local");
   EXPECT_EQ(threads.status, 1);
   EXPECT_THAT(threads.err, HasSubstr("channel local runs all ranks as threads of one process, torchrun started 2"));

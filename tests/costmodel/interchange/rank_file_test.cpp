@@ -61,6 +61,12 @@ TEST(HostList, IsReadAsRunReadsIt) {
               ElementsAre(HostSlots{"red", 4}, HostSlots{"user@10.0.0.7", 1}));
 }
 
+TEST(HostList, TakesSlotsAfterAColonButNotOfAnAddress) {
+  EXPECT_THAT(
+      parse_host_list("red:8\nme@blue:2\nfe80::1 slots=3\n2001:db8::7\n", "hosts.txt"),
+      ElementsAre(HostSlots{"red", 8}, HostSlots{"me@blue", 2}, HostSlots{"fe80::1", 3}, HostSlots{"2001:db8::7", 1}));
+}
+
 TEST(HostList, NamesFileAndLine) {
   const auto refuses = [](const std::string& text, const std::string& message) {
     EXPECT_THAT([&] { (void)parse_host_list(text, "h.txt"); }, ThrowsMessage<FormatError>(HasSubstr(message))) << text;
@@ -68,7 +74,15 @@ TEST(HostList, NamesFileAndLine) {
   refuses("", "h.txt: has no hosts");
   refuses("red\n-x\n", "h.txt: line 2: \"-x\" is not a host name");
   refuses("red gpus=4\n", "h.txt: line 1: unknown word \"gpus=4\", expected NAME [slots=N]");
-  refuses("red\nred\n", "h.txt: line 2: host \"red\" is already on line 1");
+  refuses("red\n\nred\n", "h.txt: line 3: host \"red\" is already on line 1; set slots=N there");
+  refuses("red\nme@red", "h.txt: line 2: host \"me@red\" is already on line 1; set slots=N there");
+  refuses("-oProxyCommand=x", "h.txt: line 1: \"-oProxyCommand=x\" is not a host name, expected NAME [slots=N]");
+  refuses("red:4 slots=4", "h.txt: line 1: the slots of \"red\" are given twice");
+  refuses("red slots=4 slots=4", "h.txt: line 1: the slots of \"red\" are given twice");
+  refuses("red:0", "h.txt: line 1: slots is \"0\", must be an integer from 1 to 1048576");
+  refuses("red:", "h.txt: line 1: slots is \"\", must be an integer from 1 to 1048576");
+  refuses("red:x", "h.txt: line 1: slots is \"x\", must be an integer from 1 to 1048576");
+  refuses(":8", "h.txt: line 1: \"\" is not a host name");
   for (const char* slots : {"0", "-1", "x", "2x", "", "99999999999"})
     refuses("red slots=" + std::string(slots), "slots is \"" + std::string(slots) + "\", must be an integer");
 }

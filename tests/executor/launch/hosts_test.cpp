@@ -1,5 +1,6 @@
 #include "executor/launch/hosts.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "costmodel/errors.h"
@@ -10,41 +11,19 @@
 namespace stagecraft::launch {
 namespace {
 
-/// The hosts that read_hosts returns for a file hosts.txt with this text, or what it throws, without the folder.
-std::vector<Host> hosts_of(const std::string& text) {
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+TEST(ReadHosts, ReadsAFileAndNamesItsLine) {
   const testing::CommandFolder folder;
-  folder.write("hosts.txt", text);
-  return read_hosts((folder.path() / "hosts.txt").string());
-}
-
-std::string error_of(const std::string& text) {
-  try {
-    (void)hosts_of(text);
-  } catch (const FormatError& error) {
-    const std::string all = error.what();
-    return all.substr(all.find("hosts.txt"));
-  }
-  return "no error";
-}
-
-TEST(ReadHosts, TakesNamesSlotsAndComments) {
-  EXPECT_EQ(hosts_of("# two machines\nred slots=4 # the big one\n\n  me@blue.example  \n10.0.0.7\tslots=2"),
-            (std::vector<Host>{{"red", 4}, {"me@blue.example", 1}, {"10.0.0.7", 2}}));
-}
-
-TEST(ReadHosts, NamesTheLineThatIsWrong) {
-  EXPECT_EQ(error_of("red\nblue\nred slots=2"),
-            "hosts.txt: line 3: host \"red\" is already on line 1; set slots=N there to run more ranks on it");
-  EXPECT_EQ(error_of("red\nme@red"),
-            "hosts.txt: line 2: host \"me@red\" is already on line 1; set slots=N there to run more ranks on it");
-  for (const std::string slots : {"0", "-1", "two", "", "3x", "1048577"}) {
-    EXPECT_EQ(error_of("\nred slots=" + slots),
-              "hosts.txt: line 2: slots is \"" + slots + "\", must be an integer from 1 to 1048576");
-  }
-  EXPECT_EQ(error_of("red max=3"), "hosts.txt: line 1: unknown word \"max=3\", expected NAME [slots=N]");
-  EXPECT_EQ(error_of("-oProxyCommand=x"),
-            "hosts.txt: line 1: \"-oProxyCommand=x\" is not a host name, expected NAME [slots=N]");
-  EXPECT_EQ(error_of("# nobody\n"), "hosts.txt: has no hosts, expected one NAME [slots=N] per line");
+  const std::string path = (folder.path() / "hosts.txt").string();
+  folder.write("hosts.txt", "# two machines\nred slots=4 # the big one\n\n  me@blue.example  \n10.0.0.7:2");
+  EXPECT_EQ(read_hosts(path),
+            (std::vector<interchange::HostSlots>{{"red", 4}, {"me@blue.example", 1}, {"10.0.0.7", 2}}));
+  folder.write("hosts.txt", "red\nred");
+  EXPECT_THAT([&] { (void)read_hosts(path); },
+              ThrowsMessage<FormatError>(path + ": line 2: host \"red\" is already on line 1; set slots=N there"));
 }
 
 TEST(PlaceRanks, FillsHostAfterHost) {
@@ -53,7 +32,7 @@ TEST(PlaceRanks, FillsHostAfterHost) {
 }
 
 TEST(PlaceRanks, SaysBothNumbersWhenSlotsAreTooFew) {
-  const auto error = [](const std::vector<Host>& hosts) -> std::string {
+  const auto error = [](const std::vector<interchange::HostSlots>& hosts) -> std::string {
     try {
       (void)place_ranks(hosts, 5);
     } catch (const std::invalid_argument& wrong) { return wrong.what(); }
@@ -62,6 +41,23 @@ TEST(PlaceRanks, SaysBothNumbersWhenSlotsAreTooFew) {
   const std::string advice = "; set slots=N for hosts that run more than one";
   EXPECT_EQ(error({{"red", 2}, {"blue", 1}}), "the plan needs 5 ranks, the 2 hosts have 3 slots" + advice);
   EXPECT_EQ(error({{"red", 1}}), "the plan needs 5 ranks, the 1 host has 1 slot" + advice);
+}
+
+TEST(MeetingHost, IsTheFirstHostUnlessMasterAddrIsSet) {
+  EXPECT_EQ(meeting_host({{"me@red", 0}, {"blue", 0}}, {}), "red");
+  EXPECT_EQ(meeting_host({{"me@red", 0}, {"blue", 0}}, {{"MASTER_ADDR", "10.0.0.7"}}), "10.0.0.7");
+  EXPECT_EQ(meeting_host({{"localhost", 0}, {"localhost", 1}}, {}), "127.0.0.1");
+  EXPECT_THAT([] { (void)meeting_host({{"localhost", 0}, {"blue", 0}}, {}); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("rank 0 is on localhost")));
+}
+
+TEST(ResolveHosts, NamesHostsWithoutARankAndWithoutAnAddress) {
+  // Names under .invalid never have an address (RFC 6761).
+  const ResolvedHosts found = resolve_hosts({{"127.0.0.1", 2}, {"me@red.invalid", 1}, {"127.0.0.2", 4}}, 3, {});
+  EXPECT_THAT(found.of_rank, ElementsAre("127.0.0.1", "127.0.0.1", "me@red.invalid (no address)"));
+  EXPECT_THAT(found.idle, ElementsAre("127.0.0.2"));
+  EXPECT_EQ(found.meeting, "127.0.0.1");
+  EXPECT_THAT(found.unknown, ElementsAre("red.invalid"));
 }
 
 TEST(RemoteCommand, ReachesTheProgramWordByWord) {

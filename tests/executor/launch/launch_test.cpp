@@ -36,6 +36,12 @@ std::string error_of(const Environment& environment) {
   return "no error";
 }
 
+/// The text for a variable that is missing beside another.
+std::string missing(const std::string& beside, const std::string& name) {
+  return "environment: " + beside + " is set, but " + name + " is not; set " + name + " too, or unset " + beside +
+         ", or let --spawn start the ranks";
+}
+
 TEST(LaunchFromEnvironment, IsAbsentWithoutALauncher) {
   EXPECT_FALSE(launch_from_environment({}).has_value());
   EXPECT_FALSE(launch_from_environment({{"WORLD_SIZE", "8"}, {"HOME", "/"}, {"RANK", ""}}).has_value());
@@ -51,6 +57,30 @@ TEST(LaunchFromEnvironment, ReadsTorchrun) {
   EXPECT_FALSE(launch.served);
   EXPECT_EQ(launch.run_id, "0.0");
   EXPECT_EQ(launch.launcher, "torchrun");
+}
+
+TEST(FindLaunch, IgnoresOtherLaunchersIfTheCommandStartsTheRanks) {
+  const auto note = [](const std::string& variable) {
+    return "--spawn starts all ranks of the run: " + variable + " and other variables of a launcher are ignored";
+  };
+  const std::vector<std::pair<Environment, std::string>> launchers = {
+      {kTorchrun, note("RANK=5")},
+      {without(kTorchrun, "LOCAL_RANK"), note("RANK=5")},
+      {kSlurm, note("SLURM_PROCID=5")},
+      {kOpenMpi, note("OMPI_COMM_WORLD_RANK=1")},
+      {{}, ""}};
+  for (const auto& [environment, text] : launchers) {
+    const FoundLaunch found = find_launch(environment, "--spawn");
+    EXPECT_FALSE(found.launch.has_value());
+    EXPECT_EQ(found.note, text);
+  }
+}
+
+TEST(FindLaunch, FindsTheLauncherOfItsOwnRanksAndOfOthersWithoutTheOption) {
+  const FoundLaunch ours = find_launch(with(kTorchrun, "TORCHELASTIC_RUN_ID", "stagecraft-12"), "--hosts");
+  EXPECT_EQ(ours.launch.value().launcher, "stagecraft");
+  EXPECT_EQ(ours.note, "");
+  EXPECT_EQ(find_launch(kSlurm, "").launch.value().launcher, "slurm");
 }
 
 TEST(LaunchFromEnvironment, ReadsTheAgentOfTorchrun) {
@@ -173,17 +203,14 @@ TEST(LaunchFromEnvironment, TorchrunWinsOverSlurmAndSlurmOverOpenMpi) {
 
 TEST(LaunchFromEnvironment, NamesTheMissingVariable) {
   for (const char* name : {"WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) {
-    EXPECT_EQ(error_of(without(kTorchrun, name)), std::string("environment: RANK is set, but ") + name + " is not");
+    EXPECT_EQ(error_of(without(kTorchrun, name)), missing("RANK", name));
   }
   for (const char* name : {"SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_ID"}) {
-    EXPECT_EQ(error_of(without(kSlurm, name)),
-              std::string("environment: SLURM_PROCID is set, but ") + name + " is not");
+    EXPECT_EQ(error_of(without(kSlurm, name)), missing("SLURM_PROCID", name));
   }
-  EXPECT_EQ(error_of(without(kSlurm, "SLURM_STEP_NODELIST")),
-            "environment: SLURM_PROCID is set, but SLURM_JOB_NODELIST is not");
+  EXPECT_EQ(error_of(without(kSlurm, "SLURM_STEP_NODELIST")), missing("SLURM_PROCID", "SLURM_JOB_NODELIST"));
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}) {
-    EXPECT_EQ(error_of(without(kOpenMpi, name)),
-              std::string("environment: OMPI_COMM_WORLD_RANK is set, but ") + name + " is not");
+    EXPECT_EQ(error_of(without(kOpenMpi, name)), missing("OMPI_COMM_WORLD_RANK", name));
   }
 }
 

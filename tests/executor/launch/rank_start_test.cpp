@@ -69,9 +69,13 @@ TEST(CheckRankCount, ComparesWhatTheLauncherStartedWithWhatIsNeeded) {
   check_rank_count({How::Threads, "local"}, one_of(1), 3, needs);
   check_rank_count({How::Spawn, ""}, std::nullopt, 3, needs);
   EXPECT_THAT([&] { check_rank_count({How::Process, "gloo"}, one_of(2), 3, needs); },
-              ThrowsMessage<InputError>("plan.json: the plan needs 3 ranks, torchrun started 2"));
-  EXPECT_THAT([&] { check_rank_count({How::Threads, "local"}, one_of(3), 3, needs); },
-              ThrowsMessage<InputError>("channel local runs all ranks as threads of one process, torchrun started 3"));
+              ThrowsMessage<InputError>(
+                  "plan.json: the plan needs 3 ranks, torchrun started 2; start 3, or use --spawn to start "
+                  "them on this machine without torchrun"));
+  EXPECT_THAT(
+      [&] { check_rank_count({How::Threads, "local"}, one_of(3), 3, needs); },
+      ThrowsMessage<InputError>("channel local runs all ranks as threads of one process, torchrun started 3; start "
+                                "one, or remove --channel local"));
 }
 
 TEST(RunRankProcess, ConnectsTheRanksOverTheChannelOnWhichTheyAgree) {
