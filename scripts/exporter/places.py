@@ -39,7 +39,8 @@ class Line:
         return "torch" + self.file.removeprefix(_TORCH) if self.file.startswith(_TORCH + os.sep) else None
 
     def is_torch(self):
-        return (self.packaged or "").startswith("torch" + os.sep)
+        """Whether the line belongs to torch, or to what it computes with symbols."""
+        return (self.packaged or "").startswith(("torch" + os.sep, "sympy" + os.sep))
 
     def is_library(self):
         """Whether the line belongs to an installed package or to Python itself."""

@@ -11,10 +11,13 @@ import os
 import re
 import shutil
 import tempfile
+import types
 import warnings
 import zipfile
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from . import places, prepare, randomness, refuse, self_check, structure
 from .errors import ExportError, InputError, MissingOptionError, OptionError, WriteError, first_line, notice, progress
@@ -107,6 +110,7 @@ def _program(request):
 def _checked(model, eager, inputs, request, leasts):
     """The program and its (symbol or None, least, most), after all checks; from leasts[0] samples on if possible."""
     exported, batch = _export(model, inputs, request, leasts)
+    _drop_checks(exported)
     refuse.check_program(exported, [each.name for each in inputs])
     _strip(exported)
     if request.structure:
@@ -294,11 +298,63 @@ def _trace(model, tensors, shapes):
     try:
         # On failure torch prints the whole program; the message has the relevant part.
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()), prepare.right_states(), \
-                prepare.untraced(), places.in_nodes():
+                prepare.untraced(), prepare.unasserted(), places.in_nodes():
             warnings.simplefilter("ignore")
             return torch.export.export(model, tuple(tensors), dynamic_shapes=shapes, strict=False)
     finally:
         logging.disable(logging.NOTSET)
+
+
+def _drop_checks(exported):
+    """Removes checks of tensors' values, such as torch._check_tensor_all, and what only they compute: numbers that follow
+    from values cannot be computed without Python, and these change nothing. Checks of shapes stay."""
+    dropped = []
+    for module in exported.graph_module.modules():
+        if not isinstance(module, torch.fx.GraphModule):
+            continue
+        checks = [node for node in module.graph.nodes if node.target in _CHECKS and _reads_values(node)]
+        dropped += checks
+        for check in checks:
+            _erase_unused(module.graph, check)
+        if checks:
+            module.recompile()
+    if dropped:
+        left = set().union(*(free_unbacked_symbols(node.meta.get("val")) for node in exported.graph.nodes))
+        for symbol in [each for each in exported.range_constraints if symbol_is_type(each, _OF_VALUES) and each not in left]:
+            del exported.range_constraints[symbol]
+        place = places.of_node(dropped[0])
+        more = f" and {len(dropped) - 1} more" if len(dropped) > 1 else ""
+        notice(f"checks of tensors' values are left out{f': {place}{more}' if place.line else ''}")
+
+
+_OF_VALUES = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
+_CHECKS = {torch.ops.aten._assert_scalar.default, torch.ops.aten.sym_constrain_range.default,
+           torch.ops.aten.sym_constrain_range_for_size.default}
+
+
+def _reads_values(node):
+    """Whether a number that the node takes follows from the values of a tensor."""
+    for each in node.all_input_nodes:
+        value = each.meta.get("val")
+        if each.target is torch.ops.aten.item.default or free_unbacked_symbols(value):
+            return True
+        if not isinstance(value, torch.Tensor) and _reads_values(each):
+            return True
+    return False
+
+
+def _erase_unused(graph, node):
+    """Removes a node without users, then those of its inputs that have no other use and no effect."""
+    inputs = list(node.all_input_nodes)
+    graph.erase_node(node)
+    for each in inputs:
+        if each.op != "call_function" or not isinstance(each.target, torch._ops.OpOverload | types.FunctionType | types.BuiltinFunctionType):
+            continue
+        about_type = [user for user in each.users if user.target is torch.ops.aten._assert_tensor_metadata.default]
+        if len(about_type) == len(each.users) and not each.is_impure():
+            for user in about_type:
+                graph.erase_node(user)
+            _erase_unused(graph, each)
 
 
 def _strip(exported):

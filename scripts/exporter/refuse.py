@@ -147,7 +147,7 @@ def is_about_data(error):
     """Whether an export failed because the program would depend on the values of tensors."""
     text = str(error)
     return (isinstance(error, (DynamicOutputShapeException, DataDependentOutputException)) or "data-dependent" in text or
-            "Could not guard" in text or "unbacked" in text.lower())
+            "Could not guard" in text or "unbacked" in text.lower() or re.search(r"Unknown symbol z?u[f]?\d", text) is not None)
 
 
 def is_about_samples(error):

@@ -344,6 +344,27 @@ class Options(InFolder):
         extra, _ = self.exported(f"{OWN}:Mlp", *VECTOR, "--loss", "mse", "--static", 5)
         self.assertEqual(extra["samples"], {"least": 5, "most": 5})
 
+    def test_checks_of_values_are_left_out_with_what_only_they_compute(self):
+        def nodes(kind):
+            _, said = self.exported(f"{OWN}:ChecksValues", "--model-args", f"kind={kind}", *VECTOR, "--loss", "cross_entropy")
+            loaded = torch.export.load(self.file)
+            self.assertEqual(len(loaded.range_constraints), 1)  # the number of samples
+            return [str(node.target) for node in loaded.graph.nodes if node.op == "call_function"], said
+
+        layers = [f"aten.{name}.default" for name in ("linear", "relu", "linear", "cross_entropy_loss")]
+        for kind, line in (("all", "torch._check_tensor_all(~mask)"), ("item", "torch._check((~mask).all().item())"),
+                           ("number", "largest = x.abs().max().long().item()"), ("selected", "torch._check(x[mask].numel() == 0)")):
+            with self.subTest(kind=kind):
+                found, said = nodes(kind)
+                self.assertEqual(found, layers)
+                self.assertIn("checks of tensors' values are left out: ", said)
+                self.assertIn(line_of("models.py", line), said)
+        for kind in ("assert", "async"):
+            with self.subTest(kind=kind):
+                found, said = nodes(kind)
+                self.assertEqual(found[-4:], layers)
+                self.assertNotIn("left out", said)
+
     def test_no_loss(self):
         extra, _ = self.exported(f"{OWN}:Mlp", *VECTOR, "--loss", "none", "--max-samples", 64)
         self.assertIsNone(extra["loss_output"])
