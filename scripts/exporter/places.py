@@ -61,6 +61,19 @@ def of_class(kind):
         return None
 
 
+def in_source(model, pattern):
+    """The first Line that matches `pattern` in the classes of a model's modules, or None; those of torch are left out."""
+    for kind in dict.fromkeys(type(module) for module in model.modules()):
+        begin = of_class(kind)
+        if begin is None or begin.is_torch():
+            continue
+        lines, first = inspect.getsourcelines(kind)
+        for number, text in enumerate(lines, first):
+            if re.search(pattern, text.partition("#")[0]):
+                return Line(begin.file, number, kind.__name__)
+    return None
+
+
 def is_python(file):
     """Whether a file belongs to Python's own library, or is not a real file."""
     return file.startswith("<") or os.path.realpath(file).startswith(_STANDARD) and "-packages" not in file

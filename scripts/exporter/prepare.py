@@ -98,21 +98,25 @@ def right_states():
 
 @contextlib.contextmanager
 def untraced():
-    """Context in which models of transformers choose attention masks as in a normal run. While torch.export traces, they
-    write out causal masks, which a run leaves to the attention kernel: a program for any number of tokens could not
+    """Context in which models of transformers compute as in a normal run. While torch.export traces, some compute the same
+    in another way, which rounds differently (qwen3_next), and they write out causal masks, which a run leaves to the attention kernel: a program for any number of tokens could not
     choose, and values, such as positions that start anew where sequences are packed into one, are not known. Here the
     number of tokens is fixed, and positions that all samples share, or that have no values, are of one sequence."""
     masks = sys.modules.get("transformers.masking_utils")
     packed_of = getattr(masks, "find_packed_sequence_indices", None)
-    if packed_of is None or not hasattr(masks, "is_torchdynamo_exporting"):
-        yield
-        return
 
     def run(position_ids):
         return None if position_ids.stride(0) == 0 or position_ids.is_meta else packed_of(position_ids)
 
-    with mock.patch.object(masks, "is_torchdynamo_exporting", lambda: False), \
-            mock.patch.object(masks, "find_packed_sequence_indices", run):
+    # Modules that also ask is_torchdynamo_compiling choose by both answers, and an export is a compilation.
+    asking = [module for name, module in list(sys.modules.items())
+              if module is masks or name.startswith("transformers.models.") and not hasattr(module, "is_torchdynamo_compiling")]
+    asking = [module for module in asking if hasattr(module, "is_torchdynamo_exporting")]
+    with contextlib.ExitStack() as stack:
+        for module in asking:
+            stack.enter_context(mock.patch.object(module, "is_torchdynamo_exporting", lambda: False))
+        if packed_of is not None:
+            stack.enter_context(mock.patch.object(masks, "find_packed_sequence_indices", run))
         yield
 
 

@@ -138,9 +138,9 @@ def _placed(inputs, request):
 def _runs(eager, tensors):
     """Whether a model trains on these inputs; BatchNorm may need more than one sample."""
     trial = _copied(eager)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with torch.random.fork_rng(devices=[]):
         try:
-            trial(*tensors)
+            _without_graph(lambda: trial(*tensors))
         except Exception:
             return False
     return True
@@ -154,7 +154,9 @@ def _set_training(model):
         return
     frozen = [name for name, module in model.named_modules() if not module.training]
     if frozen:
-        notice(f"{frozen[0]}{f' and {len(frozen) - 1} more modules' if len(frozen) > 1 else ''} stays in evaluation mode")
+        more = len(frozen) - 1
+        others = f" and {more} more module{'s' if more > 1 else ''} stay" if more else " stays"
+        notice(f"{frozen[0]}{others} in evaluation mode")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,6 +217,17 @@ def _copied(model):
                           f"detached") from error
 
 
+def _without_graph(function):
+    """function(), without recording its operators unless it computes a gradient itself."""
+    try:
+        with torch.no_grad():
+            return function()
+    except RuntimeError as error:
+        if "does not require grad" not in str(error):
+            raise
+    return function()
+
+
 def _probe(model, call, inputs, samples, seed):
     """What the model returns for random samples; the model itself is unchanged."""
     trial = _copied(model)
@@ -222,13 +235,15 @@ def _probe(model, call, inputs, samples, seed):
 
     def run():
         try:
-            return call(trial.forward, call.arguments(tensors))
+            return _without_graph(lambda: call(trial.forward, call.arguments(tensors)))
         except Exception as error:
             given = ", ".join(f"{each.given} {list(tensors[each.name].shape)}" for each in inputs)
-            one = "; --input gives the shape of one sample, without the batch" if any(each.examples is None for each in inputs) else ""
+            typed = any(each.examples is None for each in inputs)
+            one = "; --input gives the shape of one sample, without the batch" if typed and refuse.is_about_shapes(error) else ""
+            refuse.check_gradients(error, places.of_error(error, trial))
             raise InputError(f"running the model on {given} fails{places.at(error, trial)}: {first_line(error)}{one}") from error
 
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return randomness.check(run, "the model", trial)
 
@@ -239,11 +254,11 @@ def _probe_loss(trial, inputs, samples, seed, loss):
 
     def run():
         try:
-            return trial(*tensors)
+            return _without_graph(lambda: trial(*tensors))
         except Exception as error:
             raise InputError(f"--loss: running the loss fails{places.at(error, trial)}: {first_line(error)}") from error
 
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         with prepare.IndexRanges(dict(zip((each.name for each in inputs), tensors))) as indices:
             out = randomness.check(run, "the loss")
@@ -267,7 +282,9 @@ def _export(model, inputs, request, leasts):
                     return exported, _batch_of(exported, inputs)
                 except Exception as error:
                     if refuse.is_about_data(error):
-                        raise ExportError(refuse.why_not(error)) from error
+                        raise ExportError(refuse.why_not(error, model)) from error
+                    if refuse.is_about_hidden_tensors(error) or isinstance(error, ExportError):
+                        raise ExportError(refuse.why_not(error, model)) from error
                     if reason is None:
                         reason, fits = refuse.why_static(error), refuse.is_about_samples(error)
             notice(f"the number of samples cannot be dynamic: {reason}; trying a fixed batch of {samples}, --static N takes "
@@ -277,7 +294,7 @@ def _export(model, inputs, request, leasts):
         try:
             exported = _traced(model, draw_all(inputs, samples, request.seed), None, stack)
         except Exception as error:
-            raise ExportError(refuse.why_not(error) + more) from error
+            raise ExportError(refuse.why_not(error, model) + more) from error
     return exported, (None, samples, samples)
 
 
@@ -300,9 +317,26 @@ def _trace(model, tensors, shapes):
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()), prepare.right_states(), \
                 prepare.untraced(), prepare.unasserted(), places.in_nodes():
             warnings.simplefilter("ignore")
-            return torch.export.export(model, tuple(tensors), dynamic_shapes=shapes, strict=False)
+            return _without_vmap(torch.export.export(model, tuple(tensors), dynamic_shapes=shapes, strict=False))
     finally:
         logging.disable(logging.NOTSET)
+
+
+def _without_vmap(exported):
+    """The program with operators on whole batches instead of torch.vmap's. Throws ExportError if it also writes buffers, which
+    that turns into outputs."""
+    from torch._functorch import predispatch
+
+    used = [node for module in exported.graph_module.modules() if isinstance(module, torch.fx.GraphModule)
+            for node in module.graph.nodes if getattr(node.target, "__module__", "") == predispatch.__name__]
+    if not used:
+        return exported
+    out = exported.run_decompositions({})
+    if out.graph_signature.buffers_to_mutate:
+        raise ExportError(f"{places.of_node(used[0])}: torch.vmap in a model whose forward writes a buffer cannot be exported; compute "
+                          f"on the whole batch instead")
+    out._verifiers = exported._verifiers  # without writes, it is still a program for training
+    return out
 
 
 def _drop_checks(exported):

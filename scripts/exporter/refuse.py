@@ -8,6 +8,7 @@ import re
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.nn.parameter import is_lazy
 
 from . import places
 from .errors import ExportError, first_line
@@ -26,6 +27,8 @@ NUMBERS = {getattr(operator, name) for name in (
 def check_model(model):
     if isinstance(model, torch.jit.ScriptModule):
         raise ExportError("the model is a TorchScript module, which torch.export does not take; give the nn.Module it came from")
+    if isinstance(model, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)):
+        raise ExportError(f"the model is wrapped in {type(model).__name__}; give the one inside, model.module: replicas come from the plan")
     if "forward" in vars(model) or model._forward_hooks or model._backward_hooks:
         what = "a separate forward" if "forward" in vars(model) else "hooks"
         raise ExportError(f"the model, {type(model).__name__}, has {what} on the outermost module, which would be lost when the "
@@ -37,6 +40,11 @@ def check_model(model):
         if parameter.requires_grad and parameter.dtype != torch.float32:
             raise ExportError(f"parameter {name} is {_type(parameter)}, trainable parameters must be float32; call model.float(); "
                               f"lower precision is chosen for training")
+    for path, module in model.named_modules():
+        for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+            if is_lazy(tensor):
+                raise ExportError(f"{f'{path}.' if path else ''}{name} has no shape yet ({type(module).__name__}); call the model once "
+                                  f"on a batch before the export, or use a module with the number of features")
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.layout != torch.strided:
             raise ExportError(f"{name} is sparse ({tensor.layout}), must be an ordinary tensor; call to_dense()")
@@ -84,6 +92,42 @@ def check_program(exported, names):
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.nodes:
                 _check_node(node)
+    trained = {spec.arg.name: spec.target for spec in exported.graph_signature.input_specs
+               if spec.kind == InputKind.PARAMETER and exported.state_dict[spec.target].requires_grad}
+    _check_writes(exported.graph_module, {name: name for name in trained}, trained)
+
+
+def _check_writes(graph_module, origin, trained):
+    """Throws ExportError for a node that writes a trained parameter. `origin`: the parameter's node, by the name of a placeholder."""
+    of = {}  # by node: the placeholder of the whole program whose memory it is
+    for node in graph_module.graph.nodes:
+        if node.op == "placeholder":
+            of[node] = origin.get(node.name)
+        elif isinstance(node.target, torch._ops.OpOverload):
+            schema = node.target._schema
+            for argument, given in zip(schema.arguments, node.args):
+                if not isinstance(given, torch.fx.Node) or argument.alias_info is None:
+                    continue
+                of[node] = of.get(given)  # a view, or what is written in place
+                if argument.alias_info.is_write and of[node]:
+                    place = places.of_node(node)
+                    remedy = (_OF_MAX_NORM if "renorm" in node.target.name() else
+                              "only the optimizer changes those; write into a buffer or a frozen parameter, or constrain it with "
+                              "torch.nn.utils.parametrize")
+                    raise ExportError(f"{f'{place}: ' if place.line else ''}forward changes the trained parameter {trained[of[node]]} "
+                                      f"in place ({node.target.name()}){_module(node)}; {remedy}")
+        elif isinstance(node.target, torch._ops.HigherOrderOperator):
+            bodies = [each for each in node.args if isinstance(each, torch.fx.Node) and each.op == "get_attr"]
+            given = node.args[node.args.index(bodies[-1]) + 1 :] if bodies else ()
+            given = given[0] if len(given) == 1 and isinstance(given[0], (list, tuple)) else given
+            for body in bodies:
+                inner = getattr(graph_module, body.target)
+                names = [each.name for each in inner.graph.nodes if each.op == "placeholder"]
+                _check_writes(inner, {name: of.get(each) for name, each in zip(names, given)}, trained)
+
+
+_OF_MAX_NORM = ("leave out max_norm, and scale the rows where they are read: rows * (max_norm / rows.norm(dim=-1, "
+                "keepdim=True)).clamp(max=1)")
 
 
 def _check_node(node):
@@ -104,8 +148,8 @@ def _check_node(node):
                                   f"library needs Python; {advice(place) or 'use a model made of torch operators'}")
             _check_sparse(node, where)
         elif target not in NUMBERS:
-            raise ExportError(f"{where}: {getattr(target, '__name__', target)} of a number is not supported in C++; compute it "
-                              f"with torch's operators")
+            raise ExportError(f"{where}: {_what(node)} cannot run without Python; "
+                              f"{advice(place) or 'compute it with operators of torch'}")
     value = node.meta.get("val")
     for each in value if isinstance(value, (list, tuple)) else [value]:
         if isinstance(each, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -113,6 +157,14 @@ def _check_node(node):
             if symbols:
                 raise ExportError(f"{where}: its shape or value, {sorted(map(str, symbols))[0]}, depends on the data (nonzero, "
                                   f"boolean indexing, .item()); {advice(place) or INSTEAD}")
+
+
+def _what(node):
+    """A Python function of the graph, with what it takes."""
+    name = getattr(node.target, "__name__", str(node.target))
+    values = [each.meta.get("val") for each in node.all_input_nodes]
+    of = "" if not values else " of a tensor" if any(isinstance(each, torch.Tensor) for each in values) else " of a number"
+    return f"the Python function {name}{of}"
 
 
 def _check_sparse(node, where):
@@ -150,6 +202,32 @@ def is_about_data(error):
             "Could not guard" in text or "unbacked" in text.lower() or re.search(r"Unknown symbol z?u[f]?\d", text) is not None)
 
 
+def is_about_shapes(error):
+    """Whether running a model failed because an input does not have the shape that it needs."""
+    return bool(re.search(r"shape|size|dimension|channels|expected (?:input|\d+D)|[1-9]D |must match|Tensor with \d", str(error),
+                          re.IGNORECASE))
+
+
+def is_about_hidden_tensors(error):
+    """Whether an export failed because forward computes with a tensor that torch.export does not follow."""
+    return "fake tensor in the exported program constant" in str(error) or "Expected FakeTensor" in str(error)
+
+
+_GRADIENTS = r"\bautograd\.grad\(|\.backward\(|\bfunc\.(?:grad|grad_and_value|jacrev|jacfwd|hessian|vjp|jvp|linearize)\b"
+_HIDDEN = (
+    (_GRADIENTS, "a gradient that forward computes cannot be exported; write the derivative with torch's operators"),
+    (r"\.data\b", "torch.export does not follow .data; write in place under torch.no_grad(): parameter.mul_(0.9)"),
+    (r"\.detach_\(|\bset_\(", "torch.export does not follow this change of a tensor; use detach() or copy_"),
+)
+
+
+def check_gradients(error, place):
+    """Throws ExportError if an error of the model is one of a gradient that it computes in forward."""
+    found = next((line for line in reversed(place.lines) if re.search(_GRADIENTS, line.text)), None)
+    if found:
+        raise ExportError(f"running the model fails at {found}: {first_line(error)}; {_HIDDEN[0][1]}") from error
+
+
 def is_about_samples(error):
     """Whether an export failed because the model does not accept every number of samples."""
     text = str(error)
@@ -174,8 +252,17 @@ def why_static(error):
     return first_line(error) + places.at(error)
 
 
-def why_not(error):
-    """The meaning of an exception of torch.export, and a remedy."""
+def why_not(error, model):
+    """The meaning of an exception of torch.export of a model, and a remedy."""
+    if isinstance(error, ExportError):
+        return str(error)
+    if is_about_hidden_tensors(error):
+        for pattern, remedy in _HIDDEN:
+            line = places.in_source(model, pattern)
+            if line:
+                return f"torch.export fails, probably at {line}: {remedy}"
+        return ("torch.export fails: forward computes with a tensor that is neither an input nor a parameter or buffer, or changes "
+                f"one in a way that is not traced; register it with register_buffer, and write with copy_ [{first_line(error)[:150]}]")
     place = places.of_error(error)
     at = f" at {place}" if place.line else ""
     return f"torch.export fails{at}: {_reason(error, place)}"

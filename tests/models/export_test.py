@@ -313,6 +313,37 @@ class Refused(InFolder):
         self.assertIn("lstm: torch.nn.utils.weight_norm of an LSTM cannot be exported; use torch.nn.utils.parametrizations.weight_norm",
                       self.refused("NormedLstm", inputs=["--input", "x=float32[3,8]"]))
 
+    def test_writes_of_trained_parameters(self):
+        error = self.refused("WritesParameter")
+        self.assertIn(line_of("hard_models.py", "self.first.bias.clamp_(-1, 1)"), error)
+        self.assertIn("forward changes the trained parameter first.bias in place (aten::clamp_); only the optimizer changes those", error)
+        error = self.refused("LimitedRows", inputs=["--input", "x=int64[]:range=0..10"])
+        self.assertIn("forward changes the trained parameter words.weight in place (aten::embedding_renorm_) in words; leave out max_norm",
+                      error)
+
+    def test_tensors_that_torch_export_does_not_follow(self):
+        for name, line, remedy in (
+                ("UpdatesData", "self.head.bias.data = self.head.bias.data * 0.9", "torch.export does not follow .data; write in place "
+                 "under torch.no_grad()"),
+                ("GradientOfInput", "return torch.autograd.grad(self.head(hidden).sum(), hidden, create_graph=True)[0]",
+                 "a gradient that forward computes cannot be exported; write the derivative"),
+                ("GradientByFunc", "return torch.func.grad(lambda x: self.head(x).sum())(hidden)",
+                 "a gradient that forward computes cannot be exported; write the derivative")):
+            with self.subTest(name=name):
+                error = self.refused(name)
+                self.assertIn(line_of("hard_models.py", line), error)
+                self.assertIn(remedy, error)
+                self.assertNotIn("file an issue", error)
+
+    def test_what_is_not_yet_a_model_or_wraps_one(self):
+        self.assertIn("0.weight has no shape yet (LazyLinear); call the model once on a batch before the export", self.refused("lazy"))
+        self.assertIn("the model is wrapped in DataParallel; give the one inside, model.module", self.refused("replicated"))
+
+    def test_a_failure_of_the_model_is_not_blamed_on_shapes(self):
+        error = self.refused("FailsElsewhere")
+        self.assertIn('KeyError: \'missing\'', error)
+        self.assertNotIn("--input gives the shape", error)
+
     def test_operators_that_are_not_in_cpp(self):
         self.assertIn("operator stagecraft_test::twice is not torch's but belongs to stagecraft_test, whose library needs "
                       "Python", self.refused("OwnOperator"))
@@ -446,6 +477,10 @@ class Options(InFolder):
     def test_a_model_in_evaluation_mode_is_set_to_training(self):
         _, said = self.exported(f"{HARD}:evaluating", "--input", "x=float32[8]", "--loss", "mse")
         self.assertIn("the whole model was in evaluation mode and is exported in training mode", said)
+
+    def test_frozen_modules_are_counted(self):
+        _, said = self.exported(f"{HARD}:TwoFrozen", *VECTOR, "--loss", "cross_entropy")
+        self.assertIn("norms and 2 more modules stay in evaluation mode", said)
 
     def test_evaluation_mode_is_exported_where_it_is_asked_for(self):
         def trains():
@@ -667,6 +702,13 @@ class Heads(InFolder):
                                             "position_ids=int64[12]:range=0..12")
         self.assertIsNotNone(mask)
         self.assertFalse(is_causal or grouped)
+
+    def test_a_model_that_asks_whether_it_is_exported_computes_as_in_a_normal_run(self):
+        small = [each for each in self.BERT if not each.startswith("max_")]
+        self.inputs_of("transformers:qwen3_next", "--model-args", *small, "num_key_value_heads=2", "head_dim=8", "linear_num_value_heads=2",
+                       "linear_num_key_heads=2", "linear_key_head_dim=8", "linear_value_head_dim=8", "num_experts=2",
+                       "num_experts_per_tok=1", "moe_intermediate_size=8", "shared_expert_intermediate_size=8", "--input",
+                       "input_ids=int64[16]")
 
     def test_fields_that_stand_in_the_way_are_named(self):
         self.says("set layerdrop to 0 in the model's configuration (--model-args layerdrop=0)", "transformers:opt", "--model-args",

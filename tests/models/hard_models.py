@@ -423,3 +423,59 @@ def halved(outputs, target):
 
 def whole(outputs):
     return outputs
+
+
+class WritesParameter(_Layers):
+    def between(self, hidden):
+        with torch.no_grad():
+            self.first.bias.clamp_(-1, 1)
+        return hidden
+
+
+class LimitedRows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(10, 8, max_norm=1.0)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.head(self.words(x))
+
+
+class UpdatesData(_Layers):
+    def between(self, hidden):
+        self.head.bias.data = self.head.bias.data * 0.9
+        return hidden
+
+
+class GradientOfInput(_Layers):
+    def between(self, hidden):
+        hidden = hidden.detach().requires_grad_()
+        return torch.autograd.grad(self.head(hidden).sum(), hidden, create_graph=True)[0]
+
+
+class GradientByFunc(_Layers):
+    def between(self, hidden):
+        return torch.func.grad(lambda x: self.head(x).sum())(hidden)
+
+
+def lazy():
+    return nn.Sequential(nn.LazyLinear(8), nn.Linear(8, 4))
+
+
+def replicated():
+    return nn.DataParallel(nn.Linear(8, 4))
+
+
+class FailsElsewhere(_Layers):
+    def between(self, hidden):
+        return {}["missing"]
+
+
+class TwoFrozen(_Layers):
+    def __init__(self):
+        super().__init__()
+        self.norms = nn.ModuleList([nn.Dropout(), nn.Dropout()]).eval()
+
+    def between(self, hidden):
+        return self.norms[1](self.norms[0](hidden))

@@ -643,13 +643,13 @@ class ChecksValues(nn.Module):
     def __init__(self, kind="all"):
         super().__init__()
         self.kind = kind
-        self.layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+        self.stack = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
 
     def forward(self, x):
         if self.kind == "number":
             largest = x.abs().max().long().item()
             torch._check(largest < 100)
-            return self.layers(x)
+            return self.stack(x)
         mask = x > 1e6
         if self.kind == "all":
             torch._check_tensor_all(~mask)
@@ -661,4 +661,59 @@ class ChecksValues(nn.Module):
             torch._assert((~mask).all(), "too large")
         else:
             torch._assert_async((~mask).all(), "too large")
-        return self.layers(x)
+        return self.stack(x)
+
+
+class EmaTeacher(nn.Module):
+    """Frozen parameters, which forward moves towards those of the student."""
+
+    def __init__(self):
+        super().__init__()
+        self.student = nn.Linear(8, 8)
+        self.teacher = nn.Linear(8, 8).requires_grad_(False)
+        self.head = nn.Sequential(nn.ReLU(), nn.Linear(8, 4))
+
+    def forward(self, x):
+        with torch.no_grad():
+            for slow, fast in zip(self.teacher.parameters(), self.student.parameters()):
+                slow.mul_(0.9).add_(fast, alpha=0.1)
+        return self.head(self.student(x) + self.teacher(x))
+
+
+class Vmapped(nn.Module):
+    """Computes sample by sample with torch.vmap."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.second = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.second(torch.vmap(lambda sample: torch.tanh(self.first(sample)))(x))
+
+
+class GradientInside(nn.Module):
+    """Uses a derivative of its own layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.second = nn.Linear(8, 4)
+
+    def forward(self, x):
+        hidden = self.first(x)
+        (slope,) = torch.autograd.grad(hidden.pow(2).sum(), hidden, create_graph=True)
+        return self.second(hidden + slope)
+
+
+class RootOperators(nn.Module):
+    """Computes in its own forward, without modules."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Parameter(torch.randn(8, 16) / 3)
+        self.second = nn.Parameter(torch.randn(16, 16) / 4)
+        self.third = nn.Parameter(torch.randn(16, 4) / 4)
+
+    def forward(self, x):
+        return torch.tanh(torch.tanh(x @ self.first) @ self.second) @ self.third
