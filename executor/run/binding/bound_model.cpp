@@ -63,7 +63,7 @@ void check_buffers(const BoundModel& bound) {
           std::ranges::find_if(layer.parameters, [](const auto& spec) { return !spec.trainable && spec.written; });
       if (buffer == layer.parameters.end()) continue;
       throw std::invalid_argument(
-          fmt::format("layer \"{}\" writes its buffer \"{}\" in a way that replicas cannot replay; plan stage {} "
+          fmt::format("layer \"{}\" writes \"{}\" in its forward in a way that replicas cannot replay; plan stage {} "
                       "without replicas",
                       layer.name, buffer->name, stage));
     }

@@ -6,7 +6,7 @@
 
 namespace stagecraft::intake {
 
-/// How nodes become layers.
+/// How nodes become layers. Auto is Operator for a model whose nodes are all in its outermost module.
 struct Granularity {
   enum class Kind { Auto, Leaf, Depth, Operator };
   Kind kind = Kind::Auto;

@@ -31,6 +31,13 @@ class Grouper {
     needed_ = needed_nodes(graph_, root_, memory_);
     repeatable_ = repeatable_nodes(graph_, needed_, memory_);
     make_runs();
+    if (granularity_.kind == Granularity::Kind::Auto && labels_.size() == 1 && labels_.front().path.empty()) {
+      // The model computes without modules: cut it between its operators.
+      granularity_.kind = Granularity::Kind::Operator;
+      groups_.clear();
+      labels_.clear();
+      make_runs();
+    }
     if (like) merge_like(*like);
     while (merge_once()) {}
     place_repeatable();

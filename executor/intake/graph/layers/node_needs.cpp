@@ -42,8 +42,11 @@ std::vector<bool> needed_nodes(const OperatorGraph& graph, int root, GraphMemory
     for (const int v : node.writes) {
       const auto& value = graph.values[to_index(v)];
       if (value.kind == GraphValue::Kind::Tensor && memory.is_trained(v)) {
-        throw std::invalid_argument(place_of(graph, node) + " changes parameter \"" + value.name +
-                                    "\" in its forward, which replicas cannot replay; use a buffer");
+        const auto parameter = std::ranges::find_if(graph.values, [&](const GraphValue& each) {
+          return each.origin == Origin::Parameter && memory.of(to_int(&each - graph.values.data())) == memory.of(v);
+        });
+        throw std::invalid_argument(place_of(graph, node) + " changes the trained parameter \"" + parameter->name +
+                                    "\" in its forward, which only the optimizer may; use a buffer");
       }
     }
     needed[to_index(n)] = std::ranges::any_of(node.gives, is_wanted) || std::ranges::any_of(node.writes, is_wanted) ||

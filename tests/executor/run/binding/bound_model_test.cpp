@@ -35,7 +35,7 @@ PlannedModel with_a_written_buffer() {
 TEST(BindModel, RefusesReplicasOfABufferThatNobodyCanReplay) {
   const PlannedModel planned = with_a_written_buffer();
   const std::string refusal =
-      "layer \"fc2\" writes its buffer \"fc2.state\" in a way that replicas cannot replay; plan stage 1 without "
+      "layer \"fc2\" writes \"fc2.state\" in its forward in a way that replicas cannot replay; plan stage 1 without "
       "replicas";
   const Plan replicated = cut_plan(planned, {2}, {1, 2}, "1f1b", 2);
   EXPECT_THAT([&] { bind(replicated, planned.model); }, ThrowsMessage<std::invalid_argument>(refusal));

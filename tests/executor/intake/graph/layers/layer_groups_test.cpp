@@ -78,12 +78,13 @@ TEST(LayerGroups, NodesOfAParentBeforeTheFirstChildJoinIt) {
   EXPECT_THAT(found.groups[0].nodes, ElementsAre(0, 1, 2));
 }
 
-TEST(LayerGroups, AModelWithoutModulesIsOneLayer) {
+TEST(LayerGroups, AutoTakesEachOperatorOfAModelWithoutModules) {
   Sketch s;
   s.value("x", Origin::Input);
   s.node("sin", "", {"x"});
   s.node("loss", "", {"sin"});
-  EXPECT_THAT(names(s.groups("loss")), ElementsAre("Net"));
+  EXPECT_THAT(names(s.groups("loss")), ElementsAre("sin", "loss"));
+  EXPECT_THAT(names(s.groups("loss", "leaf")), ElementsAre("Net"));
 }
 
 TEST(LayerGroups, ASecondCallOfAModuleIsASeparateLayer) {
@@ -221,8 +222,8 @@ TEST(LayerGroups, RefusesAWriteToAParameter) {
     FAIL() << "accepted";
   } catch (const std::invalid_argument& e) {
     EXPECT_STREQ(e.what(),
-                 "model.pt2: node \"renorm_\" (torch.ops.aten.renorm_.default) in module \"embed\" changes parameter "
-                 "\"weight\" in its forward, which replicas cannot replay; use a buffer");
+                 "model.pt2: node \"renorm_\" (torch.ops.aten.renorm_.default) in module \"embed\" changes the trained "
+                 "parameter \"weight\" in its forward, which only the optimizer may; use a buffer");
   }
 }
 
