@@ -33,7 +33,8 @@ losses:
                    or four and more, and the last axis of outputs with three (sequences); a target given by --input decides
   mse, bce         mse_loss and binary_cross_entropy_with_logits against the input "target" of the output's shape
   next_token       cross entropy of the scores at each token against the token after it; no target
-  in-model         the model returns its loss (first, or as --loss-output says)
+  in-model         the model returns its loss: with the key "loss", or as its only number, or as --loss-output says
+  KEY              the model returns its loss with this key, such as losses.total
   none             no loss
   module:callable  called with what the model returns; its further parameters are names of inputs
 
@@ -83,8 +84,8 @@ def parse(arguments):
                                                        "causal-lm, seq2seq-lm, ...; none: the model without a head")
     parser.add_argument("--loss", metavar="LOSS", help="see below; torchvision's classifiers and most heads of transformers have a "
                                                        "default")
-    parser.add_argument("--loss-output", type=int, default=0, metavar="INDEX",
-                        help="which of the tensors that the model returns the loss takes (default: 0)")
+    parser.add_argument("--loss-output", type=int, metavar="INDEX",
+                        help="which of the tensors that the model returns the loss takes (default: 0, or that called loss)")
     parser.add_argument("--pretrained", action="store_true", help="weights that torchvision or transformers download")
     parser.add_argument("--weights", metavar="FILE", help="a state dict: of torch.save, or FILE.safetensors")
     parser.add_argument("--static", type=int, metavar="N", help="export for exactly N samples")

@@ -118,7 +118,8 @@ def _loss(loss: Loss, batch: Any) -> Loss:
     if loss is None:
         if isinstance(batch, Mapping):
             return "in-model"
-        raise InputError("loss: give cross_entropy, mse, bce, next_token, in-model, none, or a function of output and target")
+        raise InputError("loss: give cross_entropy, mse, bce, next_token, in-model, none, the key of the loss that forward returns, or "
+                         "a function of output and target")
     if isinstance(loss, str) or isinstance(batch, Mapping):
         return loss
     function = loss
@@ -152,7 +153,7 @@ class _Exported:
         return {name: found[name] for name in self.names}
 
 
-def _export(module: torch.nn.Module, batch: Any, path: str, loss: Loss, *, loss_output: int = 0,
+def _export(module: torch.nn.Module, batch: Any, path: str, loss: Loss, *, loss_output: int | None = None,
             ranges: Mapping[str, tuple[int, int]] = {}, static: int | None = None, evaluation: bool = False) -> _Exported:
     import torch
 
@@ -184,7 +185,7 @@ def _export(module: torch.nn.Module, batch: Any, path: str, loss: Loss, *, loss_
     return _Exported(path, module, loss, [model_input.name for model_input in done.inputs])
 
 
-def export(module: torch.nn.Module, data: Any, path: str | os.PathLike[str], *, loss: Loss = None, loss_output: int = 0,
+def export(module: torch.nn.Module, data: Any, path: str | os.PathLike[str], *, loss: Loss = None, loss_output: int | None = None,
            ranges: Mapping[str, tuple[int, int]] = {}, static: int | None = None, evaluation: bool = False) -> None:
     """Writes a module with its loss as an archive (.pt2) that the programs train without Python, as export-model does.
 
@@ -193,7 +194,7 @@ def export(module: torch.nn.Module, data: Any, path: str | os.PathLike[str], *, 
 
     data -- a DataLoader, of which the first batch is taken, or a batch: (input, target), or a dict of forward's arguments
     loss -- "cross_entropy", "mse", "bce", "next_token"; a function of (output, target); "in-model" (the default if a batch is a
-        dict): forward returns the loss; or "none"
+        dict): forward returns the loss, with the key "loss" or as its only number; another key of what forward returns; or "none"
     ranges -- (low, high) of integer inputs, high excluded, where no embedding or loss determines it
     static -- export for exactly this many samples
     evaluation -- export the module as it is after module.eval()
@@ -294,7 +295,7 @@ def _options(options: Mapping[str, Any]) -> list[str]:
     return out
 
 
-def profile(model: Model, data: Any = None, *, microbatch: int | None = None, loss: Loss = None, loss_output: int = 0,
+def profile(model: Model, data: Any = None, *, microbatch: int | None = None, loss: Loss = None, loss_output: int | None = None,
             ranges: Mapping[str, tuple[int, int]] = {}, static: int | None = None, accept_untrusted: bool | None = None,
             log: bool = False, **options: Any) -> Graph:
     """Measures every layer of a model, forward, backward and update.
@@ -402,7 +403,7 @@ def _keep(checkpoint: str, archive: str, data: str) -> tuple[str, str]:
 
 
 def run(plan: Plan | File, model: Model | None, data: Any, *, steps: int | None = None, epochs: int | None = None, loss: Loss = None,
-        loss_output: int = 0, ranges: Mapping[str, tuple[int, int]] = {}, static: int | None = None,
+        loss_output: int | None = None, ranges: Mapping[str, tuple[int, int]] = {}, static: int | None = None,
         prediction: Prediction | None = None, checkpoint: str | os.PathLike[str] | None = None, resume: bool = False,
         on_metrics: Callable[[dict[str, Any]], None] | None = None, log: bool = False, **options: Any) -> Run:
     """Trains a model as a plan says, in one process per rank on this machine, and returns its weights.
@@ -482,7 +483,7 @@ def run(plan: Plan | File, model: Model | None, data: Any, *, steps: int | None 
         return Run(read_state(weights), metrics.lines, measurement, comparison, text)
 
 
-def evaluate(model: Model, data: Any, *, loss: Loss = None, loss_output: int = 0, ranges: Mapping[str, tuple[int, int]] = {},
+def evaluate(model: Model, data: Any, *, loss: Loss = None, loss_output: int | None = None, ranges: Mapping[str, tuple[int, int]] = {},
              static: int | None = None, microbatch: int | None = None, log: bool = False, **options: Any) -> Evaluation:
     """Loss, accuracy and perplexity of a model on data, in evaluation mode and in one process; nothing is changed.
 

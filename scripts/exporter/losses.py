@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from .errors import ExportError, InputError, OptionError, unknown_name
 from .inputs import Input
-from .structure import tensors_of
+from .structure import named_tensors, tensors_of
 
 LOSSES = ("cross_entropy", "mse", "next_token", "bce", "in-model", "none")
 OF_CLASSES = ("cross_entropy", "next_token", "bce")  # these read the model's output as scores
@@ -29,23 +29,62 @@ def choose_loss(name, result, inputs, arguments, batch, loss_output):
     up `arguments` (names). A custom loss is a callable given in place of a name. Throws ExportError."""
     if callable(name):
         return _custom(name, dict.fromkeys(arguments) | inputs)
-    if name not in LOSSES:
-        raise OptionError(f"--loss: {unknown_name('loss', name, LOSSES + ('module:callable',))}")
     if name == "none":
         return Loss(None)
-    found = tensors_of(result)
-    if loss_output >= len(found):
-        raise InputError(f"--loss-output {loss_output}: the model returns {len(found)} tensors, the first is 0")
-    output = found[loss_output]
-    if name == "in-model":
-        if output.dim() != 0 or not output.dtype.is_floating_point:
-            raise InputError(f"--loss in-model: output {loss_output} of the model has shape {list(output.shape)}, but a loss is "
-                             f"one number; use --loss-output to pick another output, or --input to give forward the labels from "
-                             f"which it computes its loss")
-        return Loss(lambda result, inputs: tensors_of(result)[loss_output])
-    axis = _batch_axis(output, inputs, batch)
+    outputs = named_tensors(result)
+    if name == "in-model" or name not in LOSSES:
+        index = _place_of_loss(name, outputs, loss_output)
+        return Loss(lambda result, inputs: tensors_of(result)[index])
+    index = loss_output or 0
+    axis = _batch_axis(_output(outputs, index), inputs, batch)
     return {"cross_entropy": _cross_entropy, "next_token": _next_token, "mse": _mse, "bce": _bce}[name](
-        output, inputs, axis, loss_output)
+        outputs[index][1], inputs, axis, index)
+
+
+def _output(outputs, index):
+    if index >= len(outputs):
+        raise InputError(f"--loss-output {index}: the model returns {len(outputs)} tensors, the first is 0")
+    return outputs[index][1]
+
+
+def _place_of_loss(name, outputs, loss_output):
+    """Which of the model's tensors is its loss: that with the key `name`, or for "in-model" number `loss_output`, or else that
+    with the key "loss", or else the only one that is one number."""
+    keys = [key for key, _ in outputs]
+    if name != "in-model":
+        if name not in keys or not name.strip(".0123456789"):
+            raise OptionError(f"--loss: {unknown_name('loss', name, LOSSES + ('module:callable', *_keys(keys)))}")
+        index, what = keys.index(name), f"--loss {name}: the model's output of this name"
+    elif loss_output is not None:
+        _output(outputs, loss_output)
+        index, what = loss_output, f"--loss in-model: output {loss_output} of the model"
+    elif "loss" in keys:
+        index, what = keys.index("loss"), '--loss in-model: "loss" of the model\'s output'
+    else:
+        numbers = [place for place, (_, tensor) in enumerate(outputs) if _is_number(tensor)]
+        if len(numbers) > 1:
+            found = ", ".join(keys[place] for place in numbers)
+            pick = ("--loss KEY, as in --loss " + _keys([keys[numbers[0]]])[0] if _keys([keys[place] for place in numbers]) else
+                    "--loss-output")
+            raise InputError(f"--loss in-model: the model returns several numbers, {found}, none of them called loss; name the one "
+                             f"to train with {pick}, or return their sum as loss")
+        index = numbers[0] if numbers else 0
+        what = f"--loss in-model: output {index} of the model"
+    tensor = outputs[index][1]
+    if not _is_number(tensor):
+        raise InputError(f"{what} is {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}, but a loss is one "
+                         f"floating-point number; use --loss-output to pick another output, or --input to give forward the labels "
+                         f"from which it computes its loss")
+    return index
+
+
+def _is_number(tensor):
+    return tensor.dim() == 0 and tensor.dtype.is_floating_point
+
+
+def _keys(names):
+    """Those of names of outputs that are keys, not places in a list."""
+    return [name for name in names if name.strip(".0123456789")]
 
 
 def _batch_axis(output, inputs, batch):

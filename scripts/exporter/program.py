@@ -19,7 +19,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from . import places, prepare, randomness, refuse, self_check, structure
+from . import loss_checks, places, prepare, randomness, refuse, self_check, structure
 from .errors import ExportError, InputError, MissingOptionError, OptionError, WriteError, first_line, notice, progress
 from .inputs import draw_all, settled
 from .losses import choose_loss, with_loss
@@ -37,7 +37,7 @@ class Request:
     name: str
     inputs: tuple
     loss: object = "none"
-    loss_output: int = 0
+    loss_output: int | None = None
     constants: dict = dataclasses.field(default_factory=dict)
     static: int | None = None
     fixed: int = SAMPLES
@@ -100,6 +100,8 @@ def _program(request):
     with_loss(model, call, inputs, loss)
     inputs = settled(inputs, _probe_loss(_copied(eager), inputs, samples, request.seed, loss))
 
+    if loss.function is not None and not request.evaluation:
+        loss_checks.check_gradients(_copied(eager), draw_all(inputs, samples, request.seed), request.seed, request.name)
     leasts = [1, 2] if _runs(eager, draw_all(inputs, 1, request.seed)) else [2]
     progress("exporting")
     exported, batch = _checked(model, eager, inputs, request, leasts)

@@ -49,12 +49,17 @@ def python_name(path):
 
 def tensors_of(result):
     """The tensors in a model's output, however nested, in order."""
+    return [tensor for _, tensor in named_tensors(result)]
+
+
+def named_tensors(result, name=""):
+    """The same with names: "loss" or "losses.kl" by keys and fields, "0" or "losses.0" by places in lists; "0" for one tensor."""
     if isinstance(result, torch.Tensor):
-        return [result]
+        return [(name or "0", result)]
     pairs = _pairs(result)
     if pairs is None:
-        return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-    return [tensor for _, part in pairs for tensor in tensors_of(part)]
+        pairs = [(index, leaf) for index, leaf in enumerate(pytree.tree_leaves(result)) if isinstance(leaf, torch.Tensor)]
+    return [found for key, part in pairs for found in named_tensors(part, f"{name}.{key}" if name else str(key))]
 
 
 def template_of(value, path):

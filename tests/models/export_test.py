@@ -106,6 +106,68 @@ class InFolder(unittest.TestCase):
             return json.loads(archive.read("model/extra/stagecraft.json")), out + error
 
 
+class LossOfTheModel(InFolder):
+    """Which of the numbers that a model returns is its loss."""
+
+    INPUTS = ["--input", "x=float32[8]", "--input", "y=int64[]:range=0..4"]
+
+    def loss_of(self, keys, *more, loss="in-model"):
+        """The exported program's first output divided by the model's cross entropy and by its kl, for one batch."""
+        _, said = self.exported(f"{HARD}:ReturnsNumbers", "--model-args", f"keys={keys}", *self.INPUTS, "--loss", loss, *more)
+        torch.manual_seed(0)
+        x, y = torch.randn(5, 8), torch.arange(5) % 4
+        program = torch.export.load(self.file).module()
+        first, last = program.get_submodule("first"), program.get_submodule("last")
+        hidden = torch.nn.functional.linear(x, first.weight, first.bias)
+        wanted = {"ce": torch.nn.functional.cross_entropy(torch.nn.functional.linear(hidden.relu(), last.weight, last.bias), y),
+                  "kl": hidden.square().mean()}
+        found = program(x, y)[0]
+        return [name for name, value in wanted.items() if torch.allclose(found, value)], said
+
+    def refuses(self, keys, *more, loss="in-model", code="SC2001"):
+        status, out, error = run(f"{HARD}:ReturnsNumbers", "-o", self.file, "--model-args", f"keys={keys}", *self.INPUTS, "--loss",
+                                 loss, *more)
+        self.assertNotEqual(status, 0, out)
+        self.assertIn(f"[{code}]", error)
+        return error
+
+    def test_is_the_one_called_loss_wherever_it_is(self):
+        for keys in ("accuracy loss scores", "loss kl", "kl accuracy loss", "scores loss"):
+            self.assertEqual(self.loss_of(keys)[0], ["ce"], keys)
+
+    def test_is_the_one_that_the_option_names(self):
+        self.assertEqual(self.loss_of("kl loss", loss="kl")[0], ["kl"])
+        self.assertEqual(self.loss_of("accuracy losses", loss="losses.kl")[0], ["kl"])
+        self.assertEqual(self.loss_of("accuracy kl loss", "--loss-output", "1")[0], ["kl"])
+        self.assertEqual(self.loss_of("tuple accuracy ce", "--loss-output", "1")[0], ["ce"])
+
+    def test_is_the_only_number(self):
+        for keys in ("kl scores", "scores kl", "count kl", "tuple scores kl"):
+            self.assertEqual(self.loss_of(keys)[0], ["kl"], keys)
+
+    def test_is_not_guessed_among_several(self):
+        self.assertIn("the model returns several numbers, accuracy, ce, none of them called loss; name the one to train with --loss "
+                      "KEY, as in --loss accuracy", self.refuses("accuracy ce"))
+        self.assertIn("losses.ce, losses.kl", self.refuses("losses"))
+        self.assertIn("0, 1, none of them called loss; name the one to train with --loss-output", self.refuses("tuple ce accuracy"))
+        self.assertIn('unknown loss "KL", known are cross_entropy, mse, next_token, bce, in-model, none, module:callable, kl, loss',
+                      self.refuses("kl loss", loss="KL", code="SC1005"))
+        self.assertIn('output of this name is float32 [3, 4], but a loss is one', self.refuses("scores loss", loss="scores"))
+        self.assertIn("output of this name is int64 [], but a loss is one floating-point", self.refuses("count loss", loss="count"))
+
+    def test_has_a_gradient(self):
+        for keys, loss in (("accuracy scores", "in-model"), ("accuracy loss", "accuracy"), ("constant scores", "in-model")):
+            self.assertIn("has no gradient, so that no parameter would be trained", self.refuses(keys, loss=loss))
+        with self.subTest("which an evaluation does not need"):
+            self.exported(f"{HARD}:ReturnsNumbers", "--model-args", "keys=accuracy scores", *self.INPUTS, "--loss", "in-model",
+                          "--evaluation")
+
+    def test_parameters_that_it_does_not_train_are_named(self):
+        self.assertIn("note: unread.weight, unread.bias get no gradient from the loss, so training leaves them unchanged",
+                      self.loss_of("loss")[1])
+        self.assertIn("note: last.weight, last.bias, unread.weight, unread.bias get no gradient", self.loss_of("kl")[1])
+
+
 class Record(InFolder):
     def test_seeds_are_those_of_mix_seed_in_cpp(self):
         # Computed in C++ with mix_seed of executor/model/model.cpp.
@@ -807,7 +869,7 @@ class Messages(InFolder):
 
         says('unknown loss "hinge", known are cross_entropy, mse, next_token, bce, in-model, none, module:callable', "hinge", code="SC1005")
         says("--loss-output 2: the model returns 1 tensors", "mse", "--loss-output", "2")
-        says("output 0 of the model has shape [3, 4], but a loss is one number", "in-model")
+        says("output 0 of the model is float32 [3, 4], but a loss is one floating-point number", "in-model")
         says("next_token: needs scores of three axes and one input of token numbers", "next_token")
         says('the loss needs an input "target", there are x', f"{HARD}:halved")
         says("the loss is [3, 4], must be one number", f"{HARD}:whole")
