@@ -81,7 +81,7 @@ StageProgram::StageProgram(const model::Model& model, std::vector<int> layers, s
         layer.parameters.push_back(std::move(value));
       } else {
         layer.buffers.push_back(std::move(value));
-        layer.changes.push_back(parameter.decay || parameter.written);
+        layer.written.push_back(parameter.decay || parameter.written ? written_buffers_++ : -1);
       }
     }
     layers_.push_back(std::move(layer));
@@ -138,6 +138,7 @@ void Flight::clear() {
   sent.clear();
   loss.reset();
   kept.clear();
+  kept_buffers.clear();
 }
 
 Flight StageProgram::forward(std::vector<at::Tensor> received, std::vector<at::Tensor> data, std::int64_t step,
@@ -157,8 +158,9 @@ void StageProgram::forward(Flight& flight, bool keep_graph, LayerObserver* obser
   Values& values = values_;
   begin(flight, values);
   if (keep_graph && !segments_.empty()) {
+    flight.kept_buffers.resize(to_index(written_buffers_));
     for (const Segment& segment : segments_) {
-      run(flight, segment.first, segment.last, values, {.write_buffers = true, .drop_graph = true}, observer);
+      run(flight, segment.first, segment.last, values, Manner::First, observer);
       // Later layers release what they are the last to read.
       for (const int slot : segment.outputs) {
         if (const auto it = std::ranges::lower_bound(kept_slots_, slot); it != kept_slots_.end() && *it == slot)
@@ -166,7 +168,7 @@ void StageProgram::forward(Flight& flight, bool keep_graph, LayerObserver* obser
       }
     }
   } else {
-    run(flight, 0, layers_.size(), values, {.write_buffers = true, .drop_graph = false}, observer);
+    run(flight, 0, layers_.size(), values, Manner::Once, observer);
   }
   end(flight, values);
   values.clear();
@@ -188,7 +190,7 @@ void StageProgram::begin(Flight& flight, Values& values) const {
   }
 }
 
-void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last, Values& values, Manner how,
+void StageProgram::run(Flight& flight, std::size_t first, std::size_t last, Values& values, Manner how,
                        LayerObserver* observer) {
   const bool casts = placement_.compute != at::kFloat;
   // Not around autocast blocks in a model from a file, whose cached casts end with the outermost scope.
@@ -206,12 +208,14 @@ void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last
     call.inputs = arguments;
     call.parameters = layer.parameters;
     call.buffers = layer.buffers;
-    if (!how.write_buffers && !layer.buffers.empty()) {
-      buffers.clear();
-      for (std::size_t i = 0; i < layer.buffers.size(); ++i)
-        buffers.push_back(layer.changes[i] ? layer.buffers[i].clone() : layer.buffers[i]);
-      call.buffers = buffers;
+    if (how == Manner::Recomputing) buffers = layer.buffers;
+    for (std::size_t i = 0; i < layer.buffers.size(); ++i) {
+      if (how == Manner::Once || layer.written[i] < 0) continue;
+      at::Tensor& kept = flight.kept_buffers[to_index(layer.written[i])];
+      if (how == Manner::First) kept = layer.buffers[i].clone();
+      if (how == Manner::Recomputing) buffers[i] = std::move(kept);
     }
+    if (how == Manner::Recomputing) call.buffers = buffers;
     call.random_seed = model::mix_seed(seed_, layer.spec->name, static_cast<std::uint64_t>(flight.step),
                                        static_cast<std::uint64_t>(flight.microbatch));
     call.training = training_;
@@ -229,7 +233,7 @@ void StageProgram::run(const Flight& flight, std::size_t first, std::size_t last
     if (observer) observer->made(layer.index, results);
     for (std::size_t i = 0; i < results.size(); ++i) {
       const auto slot = to_index(layer.results[i]);
-      if (how.drop_graph) {
+      if (how == Manner::First) {
         // Not with a forward without autograd: some kernels (oneDNN's LSTM) then give different last bits.
         const bool differentiable = results[i].requires_grad();
         results[i] = results[i].detach();

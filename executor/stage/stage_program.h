@@ -41,9 +41,10 @@ class LayerObserver {
 struct Flight {
   std::vector<at::Tensor> received;  ///< leaves, in the order of StageProgram's `received`
   std::vector<at::Tensor> data;
-  std::vector<at::Tensor> sent;  ///< in the order of `sent`, with their graph
-  at::Tensor loss;               ///< of the stage that holds the last layer
-  std::vector<at::Tensor> kept;  ///< if the stage recomputes: values between its segments
+  std::vector<at::Tensor> sent;          ///< in the order of `sent`, with their graph
+  at::Tensor loss;                       ///< of the stage that holds the last layer
+  std::vector<at::Tensor> kept;          ///< if the stage recomputes: values between its segments
+  std::vector<at::Tensor> kept_buffers;  ///< and buffers that its forward may write, with their values before it
   std::int64_t step = 0;
   int microbatch = 0;
 
@@ -91,9 +92,10 @@ class StageProgram {
   /// allocate.
   void forward(Flight& flight, bool keep_graph = true, LayerObserver* observer = nullptr);
 
-  /// From now on, a forward keeps no graph, only the values between segments of `layers` layers; backward runs the
-  /// segments again one by one, from the last, with the same random numbers and without writing buffers. 0: all layers
-  /// are one segment. Gradients have the same bits as without it.
+  /// From now on, a forward keeps no graph, only the values between segments of `layers` layers, and the values that it
+  /// found in buffers that it may write; backward runs the segments again one by one, from the last, with the same
+  /// random numbers and buffers, and without writing the stage's. 0: all layers are one segment. Gradients have the
+  /// same bits as without it.
   void recompute_every(int layers);
 
   /// Adds to the parameters' gradients and returns the gradient of each received value: undefined if not needed, zeros
@@ -120,7 +122,8 @@ class StageProgram {
     std::vector<int> last_use;   ///< slots to release afterwards
     std::vector<at::Tensor> parameters;
     std::vector<at::Tensor> buffers;
-    std::vector<bool> changes;  ///< by buffer: whether a forward may write it
+    /// By buffer: its place among those that a forward may write, of all layers; -1 if none does.
+    std::vector<int> written;
     device::RangeName range;
   };
   /// Layers that are recomputed together: [first, last).
@@ -133,13 +136,13 @@ class StageProgram {
   using Values = std::vector<at::Tensor>;  ///< by slot
   /// The received values and the data in their slots, the former as leaves of a graph.
   void begin(Flight& flight, Values& values) const;
-  struct Manner {
-    bool write_buffers = true;
-    bool drop_graph = false;  ///< of each layer, once it has run
+  enum class Manner {
+    Once,         ///< keeps the graph
+    First,        ///< drops each layer's graph once it has run, and keeps its buffers for the second time
+    Recomputing,  ///< the second time
   };
   /// Runs layers `first` to before `last` of the stage.
-  void run(const Flight& flight, std::size_t first, std::size_t last, Values& values, Manner how,
-           LayerObserver* observer);
+  void run(Flight& flight, std::size_t first, std::size_t last, Values& values, Manner how, LayerObserver* observer);
   void end(Flight& flight, const Values& values) const;
   [[nodiscard]] std::string backward_text() const;
   /// Puts the results of backward, before received_gradients, into `found`.
@@ -157,6 +160,7 @@ class StageProgram {
   std::vector<Segment> segments_;  ///< if the stage recomputes
   std::vector<int> kept_slots_;
   int slots_ = 0;
+  int written_buffers_ = 0;
   // Empty between calls; kept for their memory.
   Values values_;
   std::vector<at::Tensor> arguments_;

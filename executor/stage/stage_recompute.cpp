@@ -17,7 +17,6 @@
 // backward begins with the sum over the later segments.
 
 namespace stagecraft::stage {
-namespace {}  // namespace
 
 void StageProgram::recompute_every(int layers) {
   const std::size_t length = layers > 0 ? to_index(layers) : std::max<std::size_t>(layers_.size(), 1);
@@ -82,7 +81,7 @@ void StageProgram::backward_by_segments(Flight& flight, const std::vector<at::Te
       roots.push_back(values[to_index(slot)]);
       root_gradients.push_back(std::exchange(gradients[to_index(slot)], at::Tensor()));
     }
-    run(flight, segment->first, segment->last, values, {.write_buffers = false, .drop_graph = false}, nullptr);
+    run(flight, segment->first, segment->last, values, Manner::Recomputing, nullptr);
     for (const int slot : segment->outputs) {
       at::Tensor gradient = std::exchange(gradients[to_index(slot)], at::Tensor());
       given[to_index(slot)].reset();

@@ -1,6 +1,7 @@
 #include "executor/stage/stage_program.h"
 
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -103,6 +104,52 @@ TEST(StageProgram, CopiesForARecomputeWhatAForwardMayWriteAndNothingElse) {
   const std::vector<Parameter> buffers = program.buffers();
   EXPECT_TRUE(at::equal(buffers[0].value, at::ones({3}))) << "moved once";
   EXPECT_TRUE(at::equal(buffers[1].value, at::ones({3}))) << "written once";
+}
+
+TEST(StageProgram, RecomputesWithTheBuffersThatTheForwardOfTheMicrobatchRead) {
+  model::Model model;
+  const model::ValueRef x = model::append(model, model::ModelInput{"x", "float32", {3}});
+  model::ParameterSpec calls = model::zeros("calls", {});
+  calls.trainable = false;
+  calls.written = true;
+  const auto counted = [&](const std::string& name, model::ValueRef input) {
+    calls.name = name + ".calls";
+    return model::append(model, {.name = name,
+                                 .kind = "Counted",
+                                 .inputs = {input},
+                                 .parameters = {calls, model::ones(name + ".weight", {3})},
+                                 .forward = [](const model::LayerCall& call) -> std::vector<at::Tensor> {
+                                   call.buffers[0].add_(1);
+                                   return {call.inputs[0].mul(call.parameters[0]).mul(call.buffers[0].clone())};
+                                 }});
+  };
+  const model::ValueRef hidden = counted("second", counted("first", x));
+  model::append(model, {.name = "loss",
+                        .kind = "Sum",
+                        .inputs = {hidden},
+                        .parameters = {},
+                        .forward = [](const model::LayerCall& call) -> std::vector<at::Tensor> {
+                          return {call.inputs[0].sum()};
+                        }});
+  for (const int every : {0, 1, 2}) {
+    for (const bool parts : {false, true}) {
+      StageProgram program(model, {0, 1, 2}, {}, {}, 1);
+      program.recompute_every(every);
+      std::vector<Flight> flights;
+      for (int microbatch = 0; microbatch < 3; ++microbatch)
+        flights.push_back(program.forward({}, {at::ones({2, 3})}, 0, microbatch));
+      for (Flight& flight : flights) {
+        SplitBackward rest;
+        (void)(parts ? program.backward_of_inputs(std::move(flight), {}, rest)
+                     : program.backward(std::move(flight), {}));
+        if (parts) rest.of_weights();
+      }
+      // Microbatch m computes sum(x * w1 * (m + 1) * w2 * (m + 1)) over two rows: 2 * (1 + 4 + 9) for each weight.
+      for (const Parameter& parameter : program.parameters())
+        EXPECT_TRUE(at::equal(parameter.value.grad(), at::full({3}, 28.F))) << parameter.name << parameter.value.grad();
+      for (const Parameter& buffer : program.buffers()) EXPECT_EQ(buffer.value.item<float>(), 3) << buffer.name;
+    }
+  }
 }
 
 }  // namespace
