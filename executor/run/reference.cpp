@@ -1,13 +1,16 @@
 #include "executor/run/reference.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/full_like.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <numeric>
+#include <optional>
 #include <ranges>
 #include <set>
 
 #include "costmodel/index.h"
+#include "executor/device/autocast.h"
 #include "executor/device/dtype.h"
 #include "executor/stage/gradients/gradient_norm.h"
 
@@ -15,10 +18,13 @@ namespace stagecraft::run {
 
 Reference::Reference(const BoundModel& bound, const data::DataSource& data, const stage::OptimizerOptions& optimizer,
                      std::uint64_t seed, c10::Device device)
-    : plan_(bound.plan.plan()),
+    : model_(bound.model),
+      plan_(bound.plan.plan()),
       bound_(bound.plan),
       data_(data),
       options_(optimizer),
+      seed_(seed),
+      device_(device),
       stage_of_layer_(bound.model.layers.size()) {
   const model::Model& model = bound.model;
   for (std::size_t s = 0; s < bound.layers.size(); ++s) {
@@ -32,8 +38,64 @@ Reference::Reference(const BoundModel& bound, const data::DataSource& data, cons
   std::vector<at::Tensor> values;
   for (const stage::Parameter& parameter : program_->parameters()) values.push_back(parameter.value);
   optimizer_ = std::make_unique<stage::Optimizer>(optimizer, std::move(values));
-  statistics_ = std::make_unique<stage::MovingStatistics>(
-      model, *program_, [this](int layer) { return bound_.replicas(stage_of_layer_[to_index(layer)]) > 1; });
+  const auto is_replicated = [this](int layer) { return bound_.replicas(stage_of_layer_[to_index(layer)]) > 1; };
+  statistics_ = std::make_unique<stage::MovingStatistics>(model, *program_, is_replicated);
+  const std::vector<stage::Parameter> state = program_->buffers();
+  auto next = state.begin();
+  for (std::size_t l = 0; l < model.layers.size(); ++l) {
+    std::vector<at::Tensor>& of_layer = buffers_.emplace_back();
+    for (const model::ParameterSpec& spec : model.layers[l].parameters) {
+      if (spec.trainable) continue;
+      of_layer.push_back(spec.constant ? model::initial_value(spec, seed).to(device) : (next++)->value);
+      if (spec.decay && is_replicated(to_int(l))) replayed_.push_back(of_layer.back());
+    }
+  }
+}
+
+void Reference::record_statistics(std::int64_t step, int microbatch) {
+  if (replayed_.empty()) return;
+  std::vector<at::Tensor> before;
+  for (const stage::Parameter& buffer : program_->buffers()) before.push_back(buffer.value.clone());
+  statistics_->begin();
+  (void)forward(step, microbatch);
+  statistics_->end(microbatch);
+  const at::NoGradGuard no_graph;
+  auto kept = before.begin();
+  for (const stage::Parameter& buffer : program_->buffers()) buffer.value.copy_(*kept++);
+}
+
+at::Tensor Reference::forward(std::int64_t step, int microbatch) {
+  std::vector<std::vector<at::Tensor>> values;  // by layer
+  const std::vector<stage::Parameter>& parameters = program_->parameters();
+  std::size_t next_parameter = 0;
+  std::vector<at::Tensor> data(model_.inputs.size());
+  std::vector<at::Tensor> given =
+      data_.batch(step, microbatch, plan_.microbatches, *plan_.microbatch_samples, program_->data_inputs());
+  for (std::size_t i = 0; i < given.size(); ++i) data[to_index(program_->data_inputs()[i])] = given[i].to(device_);
+  std::optional<device::AutocastScope> autocast;
+  const at::ScalarType type = device::compute_type(plan_.dtype);
+  if (type != at::kFloat) autocast.emplace(device_.type(), true, type);
+  for (std::size_t l = 0; l < model_.layers.size(); ++l) {
+    const model::LayerSpec& layer = model_.layers[l];
+    std::vector<at::Tensor> inputs;
+    for (const model::ValueRef& from : layer.inputs)
+      inputs.push_back(from.layer < 0 ? data[to_index(from.input)]
+                                      : values[to_index(from.layer)][to_index(from.output)]);
+    std::vector<at::Tensor> own;
+    for (const model::ParameterSpec& parameter : layer.parameters)
+      if (parameter.trainable) own.push_back(parameters[next_parameter++].value);
+    model::LayerCall call;
+    call.inputs = inputs;
+    call.parameters = own;
+    call.buffers = buffers_[l];
+    call.random_seed =
+        model::mix_seed(seed_, layer.name, static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(microbatch));
+    call.seed = seed_;
+    call.step = step;
+    call.microbatch = microbatch;
+    values.push_back(layer.forward(call));
+  }
+  return values.back().front();
 }
 
 void Reference::compute(std::int64_t step) {
@@ -43,29 +105,25 @@ void Reference::compute(std::int64_t step) {
   // Layers of one stage that share a parameter count as one holder.
   std::map<std::string, std::map<int, std::vector<std::size_t>>> holders;  // name -> stage -> parameters
   for (std::size_t i = 0; i < parameters.size(); ++i) holders[parameters[i].name][stage_of(i)].push_back(i);
-  // One sum for each parameter and replica of its stage, under its first holder; replicated stages start from zero.
+  // One sum for each parameter and replica of its stage, under its first holder.
   std::vector<std::vector<at::Tensor>> sums(parameters.size());
   for (const auto& [name, by_stage] : holders) {
     for (const auto& [stage, copies_on_stage] : by_stage) {
-      std::vector<at::Tensor>& of_replicas = sums[copies_on_stage.front()];
-      of_replicas.resize(to_index(bound_.replicas(stage)));
-      if (of_replicas.size() < 2) continue;
-      for (at::Tensor& sum : of_replicas)
-        sum = at::zeros_like(parameters[copies_on_stage.front()].value, at::TensorOptions().requires_grad(false));
+      sums[copies_on_stage.front()].resize(to_index(bound_.replicas(stage)));
     }
   }
   const auto add = [](at::Tensor& sum, const at::Tensor& value) {
     if (value.defined()) sum = sum.defined() ? sum.add(value) : value.clone();
   };
+  std::vector<at::Tensor> before;
+  for (const at::Tensor& buffer : replayed_) before.push_back(buffer.clone());
   losses_.clear();
   for (int m = 0; m < plan_.microbatches; ++m) {
     for (const stage::Parameter& parameter : parameters) parameter.value.mutable_grad() = at::Tensor();
-    statistics_->begin();
-    stage::Flight flight = program_->forward(
-        {}, data_.batch(step, m, plan_.microbatches, *plan_.microbatch_samples, program_->data_inputs()), step, m);
-    statistics_->end(m);
-    losses_.push_back(flight.loss.item<double>());
-    (void)program_->backward(std::move(flight), {}, scaler_ ? scaler_->scale() : 1);
+    record_statistics(step, m);
+    const at::Tensor loss = forward(step, m);
+    losses_.push_back(loss.item<double>());
+    if (loss.requires_grad()) torch::autograd::backward({loss}, {at::full_like(loss, scaler_ ? scaler_->scale() : 1)});
     const at::NoGradGuard no_graph;
     for (const auto& [name, by_stage] : holders) {
       for (const auto& [stage, copies_on_stage] : by_stage) {
@@ -76,8 +134,9 @@ void Reference::compute(std::int64_t step) {
     }
   }
 
-  // Holders of a tied parameter by rank: stage, then replica.
   const at::NoGradGuard no_graph;
+  for (std::size_t i = 0; i < replayed_.size(); ++i) replayed_[i].copy_(before[i]);
+  // Holders of a tied parameter by rank: stage, then replica.
   gradients_.clear();
   for (const auto& [name, by_stage] : holders) {
     at::Tensor total;

@@ -1,6 +1,5 @@
 #include "executor/run/training_record.h"
 
-#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -89,10 +88,8 @@ void TrainingRecord::compare_gradients(std::int64_t step, const std::vector<stag
     if (!recorded && !file_.header().tensors.contains("parameter/" + parameter.name)) {
       throw FormatError(fmt::format("{}: no parameter \"{}\"; record the same model", file_.path(), parameter.name));
     }
-    if (!recorded && !found.defined()) continue;
-    const at::Tensor expected = recorded ? file_.read(name) : at::zeros_like(found);
     compared.push_back({fmt::format("gradient of \"{}\" in step {}", parameter.name, step + 1), parameter.layer,
-                        found.defined() ? found.cpu() : at::zeros_like(expected), expected.to(at::kCPU)});
+                        found.defined() ? found.cpu() : found, recorded ? file_.read(name) : at::Tensor()});
   }
   compare_tensors(compared, check);
 }

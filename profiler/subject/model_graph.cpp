@@ -1,5 +1,8 @@
 #include "profiler/subject/model_graph.h"
 
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -13,9 +16,38 @@ namespace {
 
 std::string input_id(const model::ModelInput& input) { return "input:" + input.name; }
 
-Output output_of(const at::Tensor& tensor) {
+/// What the backward of some tensors may give a gradient to. Not everything with a graph: a layer may read a value only
+/// by detach() or argmax(), and then parameters behind it have no gradient.
+class Differentiated {
+ public:
+  explicit Differentiated(const std::vector<at::Tensor>& roots) {
+    std::vector<torch::autograd::Edge> waiting;
+    for (const at::Tensor& root : roots) {
+      if (root.requires_grad()) waiting.push_back(torch::autograd::impl::gradient_edge(root));
+    }
+    std::set<torch::autograd::Node*> entered;
+    while (!waiting.empty()) {
+      const torch::autograd::Edge edge = waiting.back();
+      waiting.pop_back();
+      if (!edge.is_valid()) continue;
+      reached_.emplace(edge.function.get(), edge.input_nr);
+      if (!entered.insert(edge.function.get()).second) continue;
+      waiting.insert(waiting.end(), edge.function->next_edges().begin(), edge.function->next_edges().end());
+    }
+  }
+  [[nodiscard]] bool reach(const at::Tensor& tensor) const {
+    if (!tensor.requires_grad()) return false;
+    const torch::autograd::Edge edge = torch::autograd::impl::gradient_edge(tensor);
+    return reached_.contains({edge.function.get(), edge.input_nr});
+  }
+
+ private:
+  std::set<std::pair<torch::autograd::Node*, std::uint32_t>> reached_;
+};
+
+Output output_of(const at::Tensor& tensor, bool has_gradient) {
   return {Bytes(static_cast<std::int64_t>(tensor.nbytes())), tensor.sizes().vec(),
-          device::dtype_name(tensor.scalar_type()), tensor.requires_grad()};
+          device::dtype_name(tensor.scalar_type()), has_gradient};
 }
 
 Output unread(const model::ModelInput& input, std::int64_t samples) {
@@ -89,18 +121,20 @@ Graph model_graph(const model::Model& model, const std::vector<at::Tensor>& batc
     layer.kind = kInputKind;
     const auto place = std::ranges::lower_bound(read, to_int(graph.layers.size()));
     if (place != read.end() && *place == to_int(graph.layers.size())) {
-      layer.outputs = {output_of(batch.at(to_index(place - read.begin())))};
+      layer.outputs = {output_of(batch.at(to_index(place - read.begin())), false)};
     } else if (!input.derive) {
       layer.outputs = {unread(input, samples)};
     }
     graph.layers.push_back(std::move(layer));
   }
+  const Differentiated differentiated(outputs.back());
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     const model::LayerSpec& spec = model.layers[i];
     Layer layer;
     layer.id = layer.name = spec.name;
     layer.kind = spec.kind;
-    for (const at::Tensor& output : outputs[i]) layer.outputs.push_back(output_of(output));
+    for (const at::Tensor& output : outputs[i])
+      layer.outputs.push_back(output_of(output, differentiated.reach(output)));
     layer.parameters = model::parameter_count(spec);
     layer.parameter_bytes = Bytes(*layer.parameters * static_cast<std::int64_t>(sizeof(float)));
     layer.frozen_bytes = model::frozen_bytes(spec);

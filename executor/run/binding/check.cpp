@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "costmodel/index.h"
@@ -35,12 +36,20 @@ void compare_tensors(const std::vector<ComparedTensor>& tensors, Check& check) {
   std::map<int, double> layer_scale;
   std::vector<double> scales;
   for (const ComparedTensor& tensor : tensors) {
-    scales.push_back(largest(tensor.expected));
+    scales.push_back(tensor.expected.defined() ? largest(tensor.expected) : 0);
     double& scale = layer_scale[check.other_kernels ? 0 : tensor.layer];
     scale = std::max(scale, scales.back());
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto& [what, layer, found, expected] = tensors[i];
+    if (found.defined() != expected.defined()) {
+      const std::int64_t values = (found.defined() ? found : expected).numel();
+      check.values += values;
+      check.different += values;
+      check.largest_error = std::numeric_limits<double>::quiet_NaN();
+      check.worst = what + (found.defined() ? ", which should not exist" : ", which is missing");
+    }
+    if (!found.defined() || !expected.defined()) continue;
     check.values += found.numel();
     if (found.numel() == 0) continue;
     // NaN is not equal to anything, so a diverging run counts as different.

@@ -35,7 +35,8 @@ struct Check {
   std::vector<std::string> reasons;  ///< why the last bits may differ
 };
 
-/// A computed tensor and the expected one, of the same shape.
+/// A computed tensor and the expected one, of the same shape. Each may be undefined: a parameter without a gradient is
+/// not one whose gradient is zero, since optimizers leave it alone.
 struct ComparedTensor {
   std::string what;  ///< for display: "gradient of \"fc.weight\" in step 2"
   int layer = 0;     ///< tensors of one layer share a scale
@@ -46,7 +47,8 @@ struct ComparedTensor {
 /// Adds the comparison of all `tensors` to `check`. A tensor's error is its largest difference over its own scale,
 /// which is its largest absolute expected value, but at least kNoise / tolerance times the largest of the same layer: a
 /// value that is 0 in exact arithmetic (the gradient of the bias of attention's keys) consists of rounding errors of
-/// larger numbers and has no scale. With Check::other_kernels the scale is the largest value of all `tensors`.
+/// larger numbers and has no scale. With Check::other_kernels the scale is the largest value of all `tensors`. The
+/// error is NaN, the worst of all, if only one of the two is defined.
 void compare_tensors(const std::vector<ComparedTensor>& tensors, Check& check);
 
 /// Adds the comparison of a microbatch's loss.

@@ -94,7 +94,7 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
       for (const stage::TiedGradient& tie : ties) {
         if (tie.ranks.size() < 2) continue;
         add(calls, channel::NcclCall::Kind::AllReduce, communicators.reduction(tie.ranks, true), tie.tag,
-            {tie.shape, at::kFloat});
+            {{c10::multiply_integers(tie.shape) + 1}, at::kFloat});
       }
     };
     const auto reduces = std::ranges::count(lists[rank], ActionKind::Reduce, &Action::kind);
@@ -132,7 +132,7 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
                                               plan.plan().gradient_bucket_bytes);
             for (std::size_t i = 0; i < buckets.size(); ++i) {
               add(calls, channel::NcclCall::Kind::AllReduce, group, channel::kBucketsTag + to_int(i),
-                  {{buckets[i].end - buckets[i].begin}, at::kFloat});
+                  {{buckets[i].message()}, at::kFloat});
             }
           }
           if (++reduced == reduces && !asynchronous) reduce_ties();

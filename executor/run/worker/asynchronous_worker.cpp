@@ -13,9 +13,9 @@
 namespace stagecraft::run {
 namespace {
 
-/// One buffer of zeros, and in it a view for each of `values`, of its shape and layout.
+/// One buffer of zeros with a view for each of `values`, of its shape and layout, and at its end one value for each.
 std::pair<at::Tensor, std::vector<at::Tensor>> flat_like(const std::vector<at::Tensor>& values) {
-  std::int64_t count = 0;
+  auto count = static_cast<std::int64_t>(values.size());
   for (const at::Tensor& value : values) count += value.numel();
   const c10::Device device = values.empty() ? c10::Device(c10::kCPU) : values.front().device();
   std::pair<at::Tensor, std::vector<at::Tensor>> out{at::zeros({count}, at::TensorOptions(at::kFloat).device(device)),
@@ -108,11 +108,17 @@ void AsynchronousWorker::reduce(const Action& action) {
   std::vector<at::Tensor> values;
   for (const stage::Parameter& parameter : stage.program->parameters()) values.push_back(parameter.value);
   auto [flat, views] = flat_like(values);
+  // How many replicas have each gradient: an optimizer must not decay a parameter without one.
+  const at::Tensor counts = flat.narrow(0, flat.numel() - to_int(views.size()), to_int(views.size()));
   for (std::size_t i = 0; i < views.size(); ++i) {
-    if (waiting[i].defined()) views[i].copy_(waiting[i]);
+    if (!waiting[i].defined()) continue;
+    views[i].copy_(waiting[i]);
+    counts[to_int(i)].fill_(1);
   }
   setup().channel.all_reduce(flat, stage.replica_ranks, channel::kBucketsTag);
-  waiting = std::move(views);
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    if (waiting[i].defined() || counts[to_int(i)].item<float>() > 0) waiting[i] = views[i];
+  }
 }
 
 void AsynchronousWorker::update(const Action& action) {

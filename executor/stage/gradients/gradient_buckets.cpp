@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -44,9 +45,11 @@ struct GradientReduction::State {
   std::vector<at::Tensor> views;
   at::Tensor flat;
   std::vector<GradientBucket> buckets;
-  std::vector<at::Tensor> parts;                            // of flat, by bucket
+  std::vector<at::Tensor> parts;                            // of flat, by bucket: its message
+  std::vector<at::Tensor> counts;                           // of parts: how many replicas have each gradient
   std::vector<std::size_t> bucket_of;                       // by parameter
-  std::vector<bool> written;                                // since the step began, by parameter
+  std::vector<bool> written;                                // since the step began, by parameter: its view
+  std::vector<bool> made;                                   // by a backward of this replica
   std::vector<int> missing;                                 // gradients, by bucket
   std::vector<std::unique_ptr<channel::Reducing>> started;  // by bucket
   bool last = false;
@@ -55,8 +58,8 @@ struct GradientReduction::State {
   struct Hook : torch::autograd::FunctionPostHook {
     Hook(std::weak_ptr<State> s, std::size_t i) : state(std::move(s)), parameter(i) {}
     torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                              const torch::autograd::variable_list&) override {
-      if (const auto alive = state.lock()) alive->ready(parameter);
+                                              const torch::autograd::variable_list& inputs) override {
+      if (const auto alive = state.lock()) alive->ready(parameter, inputs[0].defined());
       return outputs;
     }
     std::weak_ptr<State> state;
@@ -77,10 +80,31 @@ struct GradientReduction::State {
     for (std::size_t i = to_index(buckets[bucket].first); i < to_index(buckets[bucket].last); ++i) {
       if (!written[i]) take_first(i);
     }
+    count_here(bucket);
     started.push_back(channel.start_all_reduce(parts[bucket], replicas, channel::kBucketsTag + to_int(bucket)));
   }
-  void ready(std::size_t parameter) {
-    if (!written[parameter]) take_first(parameter);
+  void count_here(std::size_t bucket) {
+    const int first = buckets[bucket].first;
+    const int end = buckets[bucket].last;
+    const bool all = std::find(made.begin() + first, made.begin() + end, false) == made.begin() + end;
+    counts[bucket].fill_(all ? 1 : 0);
+    for (int i = first; !all && i < end; ++i) {
+      if (made[to_index(i)]) counts[bucket][i - first].fill_(1);
+    }
+  }
+  /// After the sums: drops the gradients that no replica has.
+  void drop_missing(std::size_t bucket) {
+    const int first = buckets[bucket].first;
+    at::Tensor host;
+    for (int i = first; i < buckets[bucket].last; ++i) {
+      if (made[to_index(i)]) continue;
+      if (!host.defined()) host = counts[bucket].cpu();
+      if (host[i - first].item<float>() == 0) leaves[to_index(i)].mutable_grad() = at::Tensor();
+    }
+  }
+  void ready(std::size_t parameter, bool gradient) {
+    if (gradient) made[parameter] = true;
+    if (gradient && !written[parameter]) take_first(parameter);
     if (!last) return;
     --missing[bucket_of[parameter]];
     while (started.size() < buckets.size() && missing[started.size()] == 0) start_next();
@@ -101,15 +125,17 @@ GradientReduction::GradientReduction(channel::Channel& channel, std::vector<int>
   }
   const std::int64_t count = s.buckets.empty() ? 0 : s.buckets.front().end;
   const c10::Device device = s.leaves.empty() ? c10::Device(c10::kCPU) : s.leaves.front().device();
-  s.flat = at::zeros({count}, at::TensorOptions(at::kFloat).device(device));
+  s.flat = at::zeros({count + to_int(s.leaves.size())}, at::TensorOptions(at::kFloat).device(device));
   s.bucket_of.resize(s.leaves.size());
   for (std::size_t b = 0; b < s.buckets.size(); ++b) {
-    s.parts.push_back(s.flat.narrow(0, s.buckets[b].begin, s.buckets[b].end - s.buckets[b].begin));
-    for (int i = s.buckets[b].first; i < s.buckets[b].last; ++i) s.bucket_of[to_index(i)] = b;
+    const GradientBucket& bucket = s.buckets[b];
+    s.parts.push_back(s.flat.narrow(0, bucket.begin + bucket.first, bucket.message()));
+    s.counts.push_back(s.parts.back().narrow(0, bucket.end - bucket.begin, bucket.last - bucket.first));
+    for (int i = bucket.first; i < bucket.last; ++i) s.bucket_of[to_index(i)] = b;
   }
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < s.leaves.size(); ++i) {
-    s.views.push_back(view_laid_out_like(s.flat, offset, s.leaves[i]));
+    s.views.push_back(view_laid_out_like(s.flat, offset + s.buckets[s.bucket_of[i]].first, s.leaves[i]));
     offset += values[i];
     s.accumulators.push_back(torch::autograd::impl::grad_accumulator(s.leaves[i]));
     s.accumulators.back()->add_post_hook(std::make_unique<State::Hook>(state_, i));
@@ -128,6 +154,7 @@ void GradientReduction::begin_step() {
   // that is fast, copies would have to wait for autograd's streams.
   const bool copies = s.flat.device().is_cpu();
   s.written.assign(s.leaves.size(), !copies);
+  s.made.assign(s.leaves.size(), false);
   if (!copies) s.flat.zero_();
   for (std::size_t i = 0; i < s.leaves.size(); ++i) s.leaves[i].mutable_grad() = copies ? at::Tensor() : s.views[i];
 }
@@ -138,6 +165,7 @@ void GradientReduction::finish() {
   State& s = *state_;
   while (s.started.size() < s.buckets.size()) s.start_next();
   for (const auto& reducing : s.started) reducing->wait();
+  for (std::size_t b = 0; b < s.buckets.size(); ++b) s.drop_missing(b);
 }
 
 std::size_t GradientReduction::started() const { return state_->started.size(); }

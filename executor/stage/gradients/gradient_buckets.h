@@ -16,8 +16,11 @@ namespace stagecraft::stage {
 struct GradientBucket {
   int first = 0;  ///< parameters [first, last)
   int last = 0;
-  std::int64_t begin = 0;  ///< their values [begin, end) in the buffer that holds all gradients in order
+  std::int64_t begin = 0;  ///< their values [begin, end) among those of all parameters in order
   std::int64_t end = 0;
+  /// Values of the message that sums them: after the gradients, for each parameter, how many replicas have its
+  /// gradient.
+  [[nodiscard]] std::int64_t message() const { return end - begin + last - first; }
   friend bool operator==(const GradientBucket&, const GradientBucket&) = default;
 };
 
@@ -46,7 +49,8 @@ class GradientReduction {
   /// The next backward is this replica's last of the step.
   void last_backward();
   /// Returns when all gradients hold their sums, like Reducing::wait; starts buckets that have not been started. A
-  /// gradient that no backward made is zero.
+  /// gradient that a backward made on some replica is defined on all, one that no backward made on none: an optimizer
+  /// must not decay its parameter. Only a replica that lacks a gradient waits for a GPU to find out.
   void finish();
   /// Number of started buckets. For tests.
   [[nodiscard]] std::size_t started() const;

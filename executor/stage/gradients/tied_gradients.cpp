@@ -1,8 +1,8 @@
 #include "executor/stage/gradients/tied_gradients.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <ranges>
@@ -74,19 +74,26 @@ void TiedGradients::reduce() {
           copies.parameters.size() > 1 ? std::exchange(copies.sum, {}) : value(copies, 0).grad();
       if (stage_sum.defined()) sum = sum.defined() ? sum.add(stage_sum) : stage_sum.clone();
     }
-    if (!sum.defined()) sum = at::zeros_like(value(tie.stages.front(), 0));
-    if (tie.ranks.size() > 1) {
-      sum = sum.contiguous();
-      channel_.all_reduce(sum, tie.ranks, tie.tag);
-    }
+    if (tie.ranks.size() > 1) sum = over_ranks(tie, sum);
     // Copies take separate gradients: the optimizer divides each of them in place.
     for (const Copies& copies : tie.stages) {
       for (std::size_t i = 0; i < copies.parameters.size(); ++i) {
         at::Tensor& copy = value(copies, i);
-        copy.mutable_grad() = at::empty_like(copy).copy_(sum);
+        copy.mutable_grad() = sum.defined() ? at::empty_like(copy).copy_(sum) : at::Tensor();
       }
     }
   }
+}
+
+at::Tensor TiedGradients::over_ranks(const Tie& tie, const at::Tensor& sum) const {
+  const at::Tensor& parameter = value(tie.stages.front(), 0);
+  at::Tensor message = at::empty({parameter.numel() + 1}, parameter.options().requires_grad(false));
+  at::Tensor total = message.narrow(0, 0, parameter.numel()).view(parameter.sizes());
+  sum.defined() ? total.copy_(sum) : total.zero_();
+  const at::Tensor count = message[parameter.numel()].fill_(sum.defined() ? 1 : 0);
+  channel_.all_reduce(message, tie.ranks, tie.tag);
+  // Only a rank without a gradient waits for a GPU to learn whether another rank has one.
+  return sum.defined() || count.item<float>() > 0 ? total : at::Tensor();
 }
 
 }  // namespace stagecraft::stage

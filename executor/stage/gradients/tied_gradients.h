@@ -34,7 +34,9 @@ class TiedGradients {
   /// stage hold a parameter, their gradients are summed before they are added to those of earlier microbatches.
   void add_copies(std::size_t program, int microbatch, bool last);
 
-  /// Sums over all holders, in one order on all ranks. Call once per step, after the last backward.
+  /// Sums over all holders, in one order on all ranks. A parameter without a gradient from any holder has none
+  /// afterwards. The message of a sum has one more value, the number of ranks with a gradient. Call once per step,
+  /// after the last backward.
   void reduce();
 
  private:
@@ -51,6 +53,8 @@ class TiedGradients {
     int tag = 0;
   };
   [[nodiscard]] at::Tensor& value(const Copies& copies, std::size_t i) const;
+  /// `sum`, which may be undefined, summed over the ranks of `tie`; undefined if it is on all.
+  [[nodiscard]] at::Tensor over_ranks(const Tie& tie, const at::Tensor& sum) const;
 
   channel::Channel& channel_;
   std::vector<StageProgram*> programs_;

@@ -77,6 +77,21 @@ TEST(CompareTensors, NeverTreatsNaNAsClose) {
   EXPECT_EQ(both.worst, "a");
 }
 
+TEST(CompareTensors, NeverTreatsAMissingGradientAsZero) {
+  for (const bool is_found : {false, true}) {
+    const at::Tensor zeros = at::zeros({3});
+    Check check;
+    compare_tensors({{"a", 0, values({1}), values({1})},
+                     {"b", 0, is_found ? zeros : at::Tensor(), is_found ? at::Tensor() : zeros},
+                     {"c", 0, {}, {}}},
+                    check);
+    EXPECT_EQ(check.values, 1 + 3);
+    EXPECT_EQ(check.different, 3);
+    EXPECT_EQ(check.worst, is_found ? "b, which should not exist" : "b, which is missing");
+    EXPECT_FALSE(is_close(check));
+  }
+}
+
 TEST(CompareTensors, TakesOtherTypesAndLayouts) {
   Check check;
   compare_tensors({{"count", 0, at::full({}, 3, at::kLong), at::full({}, 3, at::kLong)},

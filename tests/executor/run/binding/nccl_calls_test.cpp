@@ -51,10 +51,11 @@ TEST(NcclProgram, HasACommunicatorForEachDirectedEdgeAndReduction) {
                          "gradients of ranks 0, 1"));
   const std::string activation = "boundary 0, activations from rank 1 to rank 2: ";
   const std::string gradient = "boundary 0, gradients from rank 2 to rank 1: ";
-  // Layers 0 and 1 of rank 1's stage: a Linear with 12 x 16 weights and 16 biases, and its activation.
+  // Layers 0 and 1 of rank 1's stage: a Linear with 12 x 16 weights and 16 biases, and its activation; for
+  // each of its two parameters, the sum says how many replicas have a gradient.
   EXPECT_THAT(texts(program, 1), ElementsAre(activation + "send of float32 [3, 16] under tag 0",
                                              gradient + "receive of float32 [3, 16] under tag 1",
-                                             "gradients of ranks 0, 1: all-reduce of float32 [208] under tag " +
+                                             "gradients of ranks 0, 1: all-reduce of float32 [210] under tag " +
                                                  std::to_string(program.communicators.back().reduces
                                                                     ? program.communicators.back().tags.front()
                                                                     : program.calls[1].back().tag)));
@@ -127,7 +128,10 @@ TEST(NcclProgram, KeepsEachBucketsPlace) {
     values += call.spec.shape[0];
   }
   EXPECT_GT(program.calls[1].size(), 2U);
-  EXPECT_EQ(values, model::parameter_count(mlp().model));
+  // After its gradients, a bucket says for each parameter how many replicas have one.
+  std::size_t parameters = 0;
+  for (const model::LayerSpec& layer : mlp().model.layers) parameters += layer.parameters.size();
+  EXPECT_EQ(values, model::parameter_count(mlp().model) + to_int(parameters));
   EXPECT_EQ(program.communicators.size(), 1U);
   EXPECT_EQ(program.communicators[0].tags.size(), program.calls[1].size());
   EXPECT_EQ(program.reduction({0, 1}, program.calls[1].front().tag), 0);

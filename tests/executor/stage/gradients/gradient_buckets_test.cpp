@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <optional>
 #include <thread>
 
 #include "executor/channel/channel_local.h"
@@ -24,6 +25,7 @@ TEST(GradientBuckets, TakeTheLastParametersFirstUntilTheyHoldEnough) {
   EXPECT_THAT(gradient_buckets({10, 2, 4, 6}, std::nullopt), ElementsAre(GradientBucket{0, 4, 0, 22}));
   EXPECT_THAT(gradient_buckets({1, 1}, Bytes(1)), ElementsAre(GradientBucket{1, 2, 1, 2}, GradientBucket{0, 1, 0, 1}));
   EXPECT_TRUE(gradient_buckets({}, Bytes(1)).empty());
+  EXPECT_EQ((GradientBucket{1, 3, 10, 16}).message(), 6 + 2);
 }
 
 /// Counts reductions started and waited for; does not reduce.
@@ -82,10 +84,10 @@ TEST(GradientReduction, StartsBucketsDuringTheLastBackwardOnly) {
     EXPECT_EQ(reduction.started(), 0U);
     reduction.last_backward();
     chain.backward();
-    EXPECT_THAT(channel.started, ElementsAre(std::pair(0, 4), std::pair(1, 4), std::pair(2, 4)));
+    EXPECT_THAT(channel.started, ElementsAre(std::pair(0, 5), std::pair(1, 5), std::pair(2, 5)));
     // Every element of each weight's gradient is 4 after one backward: the inputs of w0, w1, w2 are 1, 2, 4 and the
-    // gradients of their outputs 4, 2, 1. Two backwards add up: 4 elements of 8.
-    EXPECT_THAT(channel.sums, ElementsAre(32, 32, 32));
+    // gradients of their outputs 4, 2, 1. Two backwards add up: 4 elements of 8. One replica has the gradient.
+    EXPECT_THAT(channel.sums, ElementsAre(32 + 1, 32 + 1, 32 + 1));
     reduction.finish();
     EXPECT_EQ(channel.waited, 3);
   }
@@ -100,7 +102,7 @@ TEST(GradientReduction, KeepsTheOrderOfTheBucketsWhenOneIsNeverReady) {
   chain.backward(1);  // the weight of the first bucket has no gradient
   EXPECT_EQ(reduction.started(), 0U);
   reduction.finish();
-  EXPECT_THAT(channel.started, ElementsAre(std::pair(0, 4), std::pair(1, 4), std::pair(2, 4)));
+  EXPECT_THAT(channel.started, ElementsAre(std::pair(0, 5), std::pair(1, 5), std::pair(2, 5)));
   EXPECT_EQ(channel.sums.front(), 0);
   EXPECT_EQ(channel.waited, 3);
 }
@@ -109,14 +111,15 @@ TEST(GradientReduction, ForgetsTheGradientsOfTheStepBefore) {
   const Chain chain;
   CountingChannel channel;
   GradientReduction reduction(channel, {0, 1}, chain.weights, {});
-  for (const double sum : {3 * 16.0, 2 * 8.0}) {  // all three weights, then two, whose backward gives ones times 2
+  // All three weights, then two, whose backward gives ones times 2; and their number.
+  for (const double sum : {3 * 16.0 + 3, 2 * 8.0 + 2}) {
     reduction.begin_step();
     reduction.last_backward();
-    chain.backward(sum == 48 ? 0 : 1);
+    chain.backward(sum == 51 ? 0 : 1);
     reduction.finish();
     EXPECT_EQ(channel.sums.back(), sum);
   }
-  EXPECT_TRUE(chain.weights[0].grad().eq(0).all().item<bool>());
+  EXPECT_FALSE(chain.weights[0].grad().defined());
 }
 
 TEST(GradientReduction, KeepsTheLayoutOfEachParameter) {
@@ -128,7 +131,7 @@ TEST(GradientReduction, KeepsTheLayoutOfEachParameter) {
   reduction.begin_step();
   for (const at::Tensor& weight : weights) torch::autograd::backward({weight.sum()}, {});  // ones
   reduction.finish();
-  EXPECT_THAT(channel.sums, ElementsAre(6 + 6 + 96));  // each element is in the buffer once
+  EXPECT_THAT(channel.sums, ElementsAre(6 + 6 + 96 + 3));  // each element is in the buffer once
   for (const at::Tensor& weight : weights) {
     EXPECT_EQ(weight.grad().sizes(), weight.sizes());
     EXPECT_EQ(weight.grad().strides(), weight.strides());
@@ -151,6 +154,32 @@ TEST(GradientReduction, SumsOverTheReplicasOfAChannel) {
         chains[rank].backward();
         reduction.finish();
         for (const at::Tensor& weight : chains[rank].weights) EXPECT_TRUE(weight.grad().eq(12).all().item<bool>());
+      });
+    }
+  }
+}
+
+TEST(GradientReduction, HasAGradientOnAllReplicasIfOneHasIt) {
+  for (const std::optional<Bytes> bucket_bytes : {std::optional<Bytes>(), std::optional(Bytes(16))}) {
+    auto channels = channel::make_local_channels(2, std::chrono::seconds(20));
+    std::vector<Chain> chains(2);
+    std::vector<std::jthread> ranks;
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        const std::vector<at::Tensor>& weights = chains[rank].weights;
+        GradientReduction reduction(*channels[rank], {0, 1}, weights, bucket_bytes);
+        for (int step = 0; step < 3; ++step) {
+          reduction.begin_step();
+          reduction.last_backward();
+          // Weight 0 has a gradient on rank 0 in step 1 only, weight 1 on rank 1 only, weight 2 on both.
+          chains[rank].backward(rank == 0 ? (step == 1 ? 0 : 2) : 1);
+          reduction.finish();
+          EXPECT_EQ(weights[0].grad().defined(), step == 1) << "rank " << rank << ", step " << step;
+          ASSERT_TRUE(weights[1].grad().defined());
+          ASSERT_TRUE(weights[2].grad().defined());
+          // In step 1, x = 1 1, so that weight 1's gradient is 2 x 2 on rank 0 and 1 x 2 on rank 1.
+          EXPECT_TRUE(weights[1].grad().eq(step == 1 ? 4 + 2 : 2).all().item<bool>());
+        }
       });
     }
   }

@@ -89,11 +89,30 @@ TEST(TiedGradients, TakeABackwardInTwoPartsForOne) {
   EXPECT_EQ(gradient(stage.program, 1), 4 * (1 + 2));
 }
 
-TEST(TiedGradients, AreZeroWithoutABackward) {
+TEST(TiedGradients, DoNotExistWithoutABackward) {
   OneStage stage;
   stage.tied.reduce();
-  EXPECT_EQ(gradient(stage.program, 0), 0);
-  EXPECT_EQ(gradient(stage.program, 1), 0);
+  EXPECT_FALSE(stage.program.parameters()[0].value.grad().defined());
+  EXPECT_FALSE(stage.program.parameters()[1].value.grad().defined());
+}
+
+TEST(TiedGradients, ExistOnAllRanksIfOneHasThem) {
+  const model::Model model = tied_model();
+  const std::vector<TiedGradient> wanted{{"a", {1}, {0, 1}, channel::kTiesTag}};
+  for (const bool first_has_one : {true, false}) {
+    const auto channels = channel::make_local_channels(2, std::chrono::seconds(20));
+    std::vector<std::jthread> ranks;
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        StageProgram program(model, {0}, {}, {{.layer = 0}}, 1);
+        TiedGradients tied(*channels[rank], wanted, {&program});
+        if (rank == 0 && first_has_one) (void)program.backward(program.forward({}, {crossing(3)}, 0, 0), {crossing(2)});
+        tied.reduce();
+        EXPECT_EQ(program.parameters()[0].value.grad().defined(), first_has_one) << "rank " << rank;
+        if (first_has_one) { EXPECT_EQ(gradient(program, 0), 2 * 3) << "rank " << rank; }
+      });
+    }
+  }
 }
 
 TEST(TiedGradients, KnowWhichParametersAreTied) {
