@@ -1,8 +1,11 @@
 """Fixes to a model, and to torch, before torch.export."""
 
 import contextlib
+import copy
+import dataclasses
 import functools
 import inspect
+import itertools
 import sys
 from unittest import mock
 
@@ -12,7 +15,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.overrides import TorchFunctionMode
 
-from .errors import ExportError
+from .errors import ExportError, notice
 
 
 def uncompiled(function):
@@ -26,9 +29,19 @@ def uncompiled(function):
     return run
 
 
+def copied(model):
+    """A copy of the user's model in which parameters that share their memory are one. Throws ExportError."""
+    groups = _one_memory(model)
+    model = copy.deepcopy(model)
+    _tie(model, groups)
+    return model
+
+
 def prepared(model):
-    """The model without wrappers of torch.compile, and in a form that can be copied. Throws ExportError."""
+    """The model without wrappers of torch.compile, and in a form that can be copied: parameters that share their memory are one.
+    Throws ExportError."""
     model = without_compile(model)
+    _tie(model, _one_memory(model))
     for path, module in model.named_modules():
         _keep_recomputed(module, path or type(module).__name__)
     return model
@@ -46,6 +59,101 @@ def without_compile(model):
             while isinstance(child, OptimizedModule):
                 child = module._modules[name] = child._orig_mod
     return model
+
+
+@dataclasses.dataclass(frozen=True)
+class _Memory:
+    """The bytes [begin, end) that the tensor `name` has of a storage; `trains`: they change in training."""
+
+    name: str
+    tensor: torch.Tensor
+    begin: int
+    end: int
+    trains: bool
+
+
+def check_written(model, written):
+    """Throws ExportError if one of the buffers `written` by forward shares memory with another tensor, which would not change."""
+    for a, b in _overlaps(_memories(model)):
+        if a.name in written or b.name in written:
+            changed, other = (a, b) if a.name in written else (b, a)
+            raise ExportError(f"{other.name} has memory of buffer {changed.name}, which forward writes; an exported program cannot "
+                              f"keep that: {other.name} would stay as it is; read {changed.name} in forward instead")
+
+
+def _one_memory(model):
+    """Groups of names of trainable parameters that are separate objects over the same memory: copies would separate them. Throws
+    ExportError for other tensors that share memory with a trainable parameter."""
+    storages = _memories(model)
+    for a, b in _overlaps(storages):
+        if (a.trains or b.trains) and not (a.trains and b.trains and _form(a.tensor) == _form(b.tensor)):
+            trained, other = (a, b) if a.trains else (b, a)
+            raise ExportError(f"{other.name} has memory of parameter {trained.name}, which an exported program cannot keep: training "
+                              f"would leave {other.name} behind; compute it from {trained.name} in forward, or clone() it if it "
+                              f"should not change")
+    groups = []
+    for memories in storages:
+        trained = [each for each in memories if each.trains]
+        for form in {_form(each.tensor) for each in trained}:
+            same = [each for each in trained if _form(each.tensor) == form]
+            if len({id(each.tensor) for each in same}) > 1:
+                groups.append([each.name for each in same])
+    return groups
+
+
+def _overlaps(storages):
+    """Pairs of different tensors with memory in common."""
+    for memories in storages:
+        for a, b in itertools.combinations(memories, 2):
+            if a.tensor is not b.tensor and a.begin < b.end and b.begin < a.end:
+                yield a, b
+
+
+def _memories(model):
+    """A list of _Memory for each storage of `model`."""
+    storages = {}
+    for name, tensor, is_parameter in _tensors(model):
+        if tensor.layout != torch.strided or not tensor.numel() or type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+            continue
+        storage, begin, each = tensor.untyped_storage(), tensor.storage_offset(), tensor.element_size()
+        end = begin + sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride())) + 1
+        storages.setdefault(storage.data_ptr() or storage._cdata, []).append(
+            _Memory(name, tensor, begin * each, end * each, is_parameter and tensor.requires_grad))
+    return list(storages.values())
+
+
+def _form(tensor):
+    return tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _tensors(model):
+    """(name, tensor, whether it is a registered parameter) of the tensors of all modules: parameters, buffers and attributes, also
+    in a list, tuple or dict."""
+    for path, module in model.named_modules():
+        prefix = f"{path}." if path else ""
+        for name, tensor in module._parameters.items():
+            if tensor is not None:
+                yield prefix + name, tensor, True
+        for name, tensor in module._buffers.items():
+            if tensor is not None:
+                yield prefix + name, tensor, False
+        for name, value in vars(module).items():
+            if name in ("_parameters", "_buffers", "_modules"):
+                continue
+            several = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+            for tensor in several:
+                if isinstance(tensor, torch.Tensor):
+                    yield prefix + name, tensor, False
+
+
+def _tie(model, groups):
+    for first, *others in groups:
+        parameter = model.get_parameter(first)
+        for name in others:
+            path, _, leaf = name.rpartition(".")
+            model.get_submodule(path)._parameters[leaf] = parameter
+        notice(f"{', '.join([first, *others])} share their memory and are exported as one parameter with the sum of their gradients "
+               f"(an optimizer in Python, which holds them as {1 + len(others)}, updates that memory {1 + len(others)} times a step)")
 
 
 class _Kept:

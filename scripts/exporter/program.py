@@ -245,9 +245,12 @@ def _probe(model, call, inputs, samples, seed):
             refuse.check_gradients(error, places.of_error(error, trial))
             raise InputError(f"running the model on {given} fails{places.at(error, trial)}: {first_line(error)}{one}") from error
 
+    versions = {name: buffer._version for name, buffer in trial.named_buffers()}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return randomness.check(run, "the model", trial)
+        result = randomness.check(run, "the model", trial)
+    prepare.check_written(trial, {name for name, buffer in trial.named_buffers() if buffer._version != versions.get(name)})
+    return result
 
 
 def _probe_loss(trial, inputs, samples, seed, loss):

@@ -168,6 +168,47 @@ class LossOfTheModel(InFolder):
         self.assertIn("note: last.weight, last.bias, unread.weight, unread.bias get no gradient", self.loss_of("kl")[1])
 
 
+class SharedMemory(InFolder):
+    """Tensors over the same memory, which a copy of the model separates."""
+
+    def test_parameters_are_one_with_the_sum_of_their_gradients(self):
+        for how in ("data", "parameter"):
+            extra, said = self.exported(f"{HARD}:SharesMemory", "--model-args", f"how={how}", "--input", "tokens=int64[5]", "--loss",
+                                        "next_token", "--record", os.path.join(self.folder, "record.safetensors"), "--microbatches", "1")
+            self.assertEqual(extra["tied"], [["words.weight", "head.weight"]])
+            self.assertIn("note: words.weight, head.weight share their memory and are exported as one parameter", said)
+            # In Python, plain SGD updates the memory once for each of the two: by the sum.
+            torch.manual_seed(0)
+            model = hard_models.SharesMemory(how)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            found, _ = read_record(os.path.join(self.folder, "record.safetensors"))
+            for tokens in found["tokens"].split(2):
+                optimizer.zero_grad()
+                scores = model(tokens)[:, :-1]
+                torch.nn.functional.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+                optimizer.step()
+            torch.testing.assert_close(found["parameter/head.weight"], model.head.weight.detach(), rtol=1e-6, atol=1e-6)
+            self.assertTrue(torch.equal(found["parameter/head.weight"], found["parameter/words.weight"]))
+
+    def test_others_are_refused(self):
+        for how, text in (("part", "head.weight has memory of parameter words.weight"),
+                          ("transposed", "head.weight has memory of parameter words.weight"),
+                          ("frozen", "head.weight has memory of parameter words.weight"),
+                          ("buffer", "table has memory of parameter words.weight, which an exported program cannot keep: training would "
+                                     "leave table behind; compute it from words.weight in forward"),
+                          ("attribute", "table has memory of parameter words.weight"),
+                          ("list", "tables has memory of parameter words.weight"),
+                          ("written", "mean has memory of buffer seen, which forward writes")):
+            self.assertIn(text, self.refused("SharesMemory", "--model-args", f"how={how}", inputs=["--input", "tokens=int64[5]"],
+                                             loss="next_token"))
+
+    def test_separate_parts_of_one_memory_stay_separate(self):
+        extra, said = self.exported(f"{HARD}:SharesMemory", "--model-args", "how=halves", "--input", "tokens=int64[5]", "--loss",
+                                    "next_token")
+        self.assertEqual(extra["tied"], [])
+        self.assertNotIn("share", said)
+
+
 class Record(InFolder):
     def test_seeds_are_those_of_mix_seed_in_cpp(self):
         # Computed in C++ with mix_seed of executor/model/model.cpp.

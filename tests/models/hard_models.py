@@ -496,3 +496,44 @@ class ReturnsNumbers(nn.Module):
                 "ce": loss, "constant": loss.detach(), "count": (scores.argmax(1) == y).sum()}
         made["losses"] = {"ce": loss, "kl": made["kl"]}
         return {key: made[key] for key in self.keys} if self.keys[0] != "tuple" else tuple(made[key] for key in self.keys[1:])
+
+
+class SharesMemory(nn.Module):
+    """`words` and something over its memory, as `how` says."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+        self.words = nn.Embedding(20, 8)
+        self.head = nn.Linear(8, 20, bias=False)
+        self.register_buffer("seen", torch.zeros(8))
+        weight = self.words.weight
+        if how == "data":
+            self.head.weight.data = weight.data
+        elif how == "parameter":
+            self.head.weight = nn.Parameter(weight)
+        elif how == "part":
+            self.head.weight = nn.Parameter(weight[:4])
+        elif how == "transposed":
+            self.head.weight = nn.Parameter(weight[:8].t())
+        elif how == "frozen":
+            self.head.weight = nn.Parameter(weight, requires_grad=False)
+        elif how == "buffer":
+            self.register_buffer("table", weight.detach())
+        elif how == "attribute":
+            self.table = weight.data
+        elif how == "list":
+            self.tables = [weight.data[3]]
+        elif how == "written":
+            self.register_buffer("mean", self.seen[2:])
+        elif how == "halves":
+            both = torch.randn(40, 8)
+            self.words.weight = nn.Parameter(both[:20])
+            self.head.weight = nn.Parameter(both[20:])
+
+    def forward(self, tokens):
+        x = self.words(tokens)
+        if self.how == "written":
+            self.seen.add_(x.detach().mean((0, 1)))
+            x = x + self.mean.sum()
+        return nn.functional.linear(x, self.head.weight if self.how != "transposed" else self.head.weight.t())
