@@ -412,6 +412,8 @@ std::map<std::string, PickledTensor> parse_state_dict(const std::string& pickle,
     const Object& key = machine.object(dict.members[i]);
     const Object& value = machine.object(dict.members[i + 1]);
     if (key.kind != PickledKind::Text) throw FormatError(fmt::format("{}: found {} as a name", file, word(key.kind)));
+    // What a module's get_extra_state returns.
+    if (key.text == "_extra_state" || key.text.ends_with("._extra_state")) continue;
     if (value.kind != PickledKind::Tensor) {
       throw FormatError(fmt::format(
           "{}: \"{}\": found {}, expected a tensor; a state dict may also be under \"state_dict\" or \"model\"", file,

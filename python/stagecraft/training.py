@@ -40,10 +40,10 @@ _ARGUMENTS = {"--inputs": "data", "--input": "data", "--range": "ranges", "--los
 class Run:
     """The result of a run.
 
-    `state_dict` holds the trained weights under the module's own names, `metrics` a dict for each step (see docs/run.md),
-    `measurement` all times, and `comparison` compares them with the prediction, if one was given. After a resume, metrics,
-    measurement and comparison cover only the steps since then; measurement and comparison are None if all steps had been done
-    before.
+    `state_dict` holds the trained weights under the module's own names, and the module's extra states as they are; `metrics` a
+    dict for each step (see docs/run.md), `measurement` all times, and `comparison` compares them with the prediction, if one was
+    given. After a resume, metrics, measurement and comparison cover only the steps since then; measurement and comparison are
+    None if all steps had been done before.
     """
 
     state_dict: dict[str, torch.Tensor] = dataclasses.field(repr=False)
@@ -72,6 +72,11 @@ class Evaluation:
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"
+
+
+def _is_extra(name: str) -> bool:
+    """Whether an entry of a state dict is what a module's get_extra_state returns, which need not be a tensor."""
+    return name.rpartition(".")[2] == "_extra_state"
 
 
 def _is_module(model: object) -> bool:
@@ -157,7 +162,7 @@ def _export(module: torch.nn.Module, batch: Any, path: str, loss: Loss, *, loss_
             ranges: Mapping[str, tuple[int, int]] = {}, static: int | None = None, evaluation: bool = False) -> _Exported:
     import torch
 
-    from ._exporter import errors, inputs, program
+    from ._exporter import errors, inputs, prepare, program
 
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"model: {type(module).__name__} is not a torch.nn.Module, nor the name of a model or file")
@@ -166,7 +171,7 @@ def _export(module: torch.nn.Module, batch: Any, path: str, loss: Loss, *, loss_
         arguments = _arguments(module, batch, loss)
         bounds = [f"{name}={low}..{high}" for name, (low, high) in ranges.items()]
         found, templates = inputs.parse_examples(arguments, (), bounds)
-        request = program.Request(copy.deepcopy(module), type(module).__name__, found, chosen, loss_output,
+        request = program.Request(prepare.copied(module), type(module).__name__, found, chosen, loss_output,
                                   static=static, templates=templates, evaluation=evaluation,
                                   structure=any(parameter.is_meta for parameter in module.parameters()))
         with torch.random.fork_rng(devices=[]):
@@ -480,7 +485,10 @@ def run(plan: Plan | File, model: Model | None, data: Any, *, steps: int | None 
             comparison = compare(prediction, measurement)
         from ._tensors import read_state
 
-        return Run(read_state(weights), metrics.lines, measurement, comparison, text)
+        state = read_state(weights)
+        if model is not None and _is_module(model):
+            state |= {name: value for name, value in module.state_dict().items() if _is_extra(name)}
+        return Run(state, metrics.lines, measurement, comparison, text)
 
 
 def evaluate(model: Model, data: Any, *, loss: Loss = None, loss_output: int | None = None, ranges: Mapping[str, tuple[int, int]] = {},
@@ -502,7 +510,8 @@ def evaluate(model: Model, data: Any, *, loss: Loss = None, loss_output: int | N
             path = os.path.join(folder, f"{type(module).__name__}.pt2")
             exported = _export(module, batch, path, loss, loss_output=loss_output, ranges=ranges, static=static, evaluation=True)
             _write(exported, data if _is_loader(data) else [batch], os.path.join(folder, "data"))
-            write_state(os.path.join(folder, "weights.safetensors"), module.state_dict())
+            state = module.state_dict()
+            write_state(os.path.join(folder, "weights.safetensors"), {name: state[name] for name in state if not _is_extra(name)})
             microbatch = microbatch or _samples(exported.tensors(batch))
             arguments = [os.path.join(folder, "weights.safetensors"), "--model", path, "--data",
                          f"tensors-in-order:{os.path.join(folder, 'data')}"]

@@ -172,6 +172,8 @@ def load_weights(model, path):
         raise ReadError(f"--weights {path}: {first_line(error)}") from error
     if isinstance(state, dict) and "state_dict" in state and isinstance(state["state_dict"], dict):
         state = state["state_dict"]
+    if isinstance(state, dict):
+        state = {key: value for key, value in state.items() if not _is_extra(key)}
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise WeightsError(f"--weights {path}: contains {type(state).__name__}, must contain a state dict of tensors")
     state = {key.replace("_orig_mod.", ""): value for key, value in state.items()}  # of a model of torch.compile
@@ -180,6 +182,7 @@ def load_weights(model, path):
     except RuntimeError as error:
         reasons = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
         raise WeightsError(f"--weights {path}: {reasons[0]}") from error
+    missing = [key for key in missing if not _is_extra(key)]
     names = {id(tensor): set() for tensor in model.state_dict(keep_vars=True).values()}
     for key, tensor in model.state_dict(keep_vars=True).items():
         names[id(tensor)].add(key)
@@ -188,6 +191,11 @@ def load_weights(model, path):
         which, word = (missing, "lacks") if missing else (unexpected, "has")
         raise WeightsError(f"--weights {path}: {word} {which[0]}, {'which the model has' if missing else 'which the model lacks'}"
                            f" ({len(missing)} missing, {len(unexpected)} too many)")
+
+
+def _is_extra(key):
+    """Whether an entry of a state dict is what a module's get_extra_state returns, which training does not change."""
+    return str(key).rpartition(".")[2] == "_extra_state"
 
 
 def _read_safetensors(path):

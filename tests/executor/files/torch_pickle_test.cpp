@@ -23,6 +23,9 @@ TEST(StateDict, IsReadInEveryProtocolAndUnderItsUsualKeys) {
   const std::string inner = "}" + short_text("w") + value + "s";
   EXPECT_EQ(parse_state_dict(dict("state_dict", inner), "f"), expected);
   EXPECT_EQ(parse_state_dict(dict("model", inner), "f"), expected);
+  // What a module's get_extra_state returns is not a weight.
+  const std::string extra = short_text("fc._extra_state") + "K\x03s";
+  EXPECT_EQ(parse_state_dict(dict("model", inner + extra), "f"), expected);
   // Protocol 4: a frame, a class by the names on the stack, values memoized in order.
   const std::string framed = "\x80\x04\x95" + std::string(8, '\0') + short_text("collections") + "\x94" +
                              short_text("OrderedDict") + "\x94\x93\x94)R(" + short_text("w") + value + "u.";
