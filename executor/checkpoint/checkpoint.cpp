@@ -370,7 +370,7 @@ files::NamedTensors state_dict(const files::TensorFiles& files, const model::Mod
   for (const model::LayerSpec& layer : model.layers) {
     for (const model::ParameterSpec& parameter : layer.parameters) {
       const std::string& name = parameter.name;
-      if (parameter.constant || out.contains(name)) continue;
+      if (parameter.constant || !parameter.in_state_dict || out.contains(name)) continue;
       if (!files::safetensors_hold(parameter.dtype)) {
         throw FormatError(
             ErrorKind::OtherCheckpoint,

@@ -34,8 +34,9 @@ struct ParameterSpec {
   /// For a buffer that a training forward sets to decay * old + a term that does not depend on old (running statistics,
   /// counts): replicas can replay each other's updates. Absent: never written, or `written` is set.
   std::optional<double> decay = {};
-  bool written = false;   ///< a forward writes it in a way that replicas cannot replay
-  bool constant = false;  ///< not part of the model's state: not in checkpoints or weight files
+  bool written = false;       ///< a forward writes it in a way that replicas cannot replay
+  bool constant = false;      ///< not part of the model's state: never written, not in checkpoints or weight files
+  bool in_state_dict = true;  ///< false: in checkpoints only (a buffer with persistent=False that a forward writes)
 };
 
 /// Where an argument of a layer comes from: output `output` of layer `layer`, or input `input` of the model.

@@ -158,7 +158,7 @@ def make_eager_record(model, inputs, training):
 def _train(model, run, inputs, drawn, training):
     parameters = dict(model.named_parameters(remove_duplicate=False))
     trainable = list({id(each): each for each in parameters.values() if each.requires_grad}.values())
-    persistent = set(model.state_dict())
+    persistent, versions = set(model.state_dict()), {name: buffer._version for name, buffer in model.named_buffers()}
     out, losses = {}, torch.empty(training.steps, training.microbatches)
     optimizer = torch.optim.SGD(trainable, lr=training.learning_rate, foreach=False)
     for step in range(training.steps):
@@ -183,7 +183,7 @@ def _train(model, run, inputs, drawn, training):
     for name, parameter in parameters.items():
         out[f"parameter/{name}"] = parameter.detach().clone()
     for name, buffer in model.named_buffers(remove_duplicate=False):
-        if name in persistent:
+        if name in persistent or buffer._version != versions.get(name, buffer._version):
             out[f"buffer/{name}"] = buffer.detach().clone()
     return out
 

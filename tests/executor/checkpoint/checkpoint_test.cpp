@@ -465,8 +465,10 @@ TEST_F(CheckpointedRun, GivesTheStateDictOfTheModule) {
   std::vector<model::ParameterSpec>& first = small.model.layers[0].parameters;
   first.push_back({.name = "fc1.places", .shape = {2}, .trainable = false, .constant = true});
   first.push_back({.name = "fc1.count", .shape = {}, .trainable = false, .dtype = at::kLong});
+  first.push_back({.name = "fc1.mean", .shape = {2}, .trainable = false, .written = true, .in_state_dict = false});
   (void)run(small, cut_plan(small, {3}, {1, 1}, "1f1b", 2), options("adam", folder(), 2));
   const files::TensorFiles saved = tensors(folder() + "/step-2");
+  EXPECT_TRUE(saved.holds("fc1.mean")) << "a run continues with it, though no state dict has it";
   const TiedNames tied{{"head.weight", "fc1.weight"}};
   const files::NamedTensors state = state_dict(saved, small.model, tied);
   std::set<std::string> expected{"fc1.count", "head.weight"};

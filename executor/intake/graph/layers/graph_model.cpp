@@ -172,7 +172,6 @@ class Assembler {
     out.trainable = stored.trainable;
     out.dtype = stored.dtype;
     out.load = stored.load;
-    out.constant = stored.constant;
     if (stored.trainable) return out;
     for (std::size_t v = 0; v < graph_.values.size(); ++v) {
       const GraphValue& value = graph_.values[v];
@@ -183,6 +182,8 @@ class Assembler {
       out.decay = movement.decay;
       out.written = out.written || movement.written;
     }
+    out.constant = stored.constant && !out.decay && !out.written;
+    out.in_state_dict = !stored.constant;
     return out;
   }
 
