@@ -154,8 +154,8 @@ void find_open_sums(const ExaminedDocuments& documents, const DoctorOptions&, co
 /// Bytes of one value; 0 for an unknown dtype.
 std::int64_t value_bytes(const std::string& dtype) {
   static const std::map<std::string, std::int64_t> known{
-      {"float64", 8}, {"float32", 4}, {"float16", 2}, {"bfloat16", 2}, {"int64", 8},
-      {"int32", 4},   {"int16", 2},   {"int8", 1},    {"uint8", 1},    {"bool", 1},
+      {"float64", 8}, {"float32", 4}, {"float16", 2}, {"bfloat16", 2}, {"int64", 8},     {"int32", 4},
+      {"int16", 2},   {"int8", 1},    {"uint8", 1},   {"bool", 1},     {"complex64", 8}, {"complex128", 16},
   };
   const auto it = known.find(dtype);
   return it == known.end() ? 0 : it->second;

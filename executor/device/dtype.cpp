@@ -10,7 +10,7 @@
 namespace stagecraft::device {
 namespace {
 
-constexpr std::array<std::pair<at::ScalarType, const char*>, 10> kNames{{
+constexpr std::array<std::pair<at::ScalarType, const char*>, 12> kNames{{
     {at::kFloat, "float32"},
     {at::kDouble, "float64"},
     {at::kHalf, "float16"},
@@ -21,6 +21,8 @@ constexpr std::array<std::pair<at::ScalarType, const char*>, 10> kNames{{
     {at::kChar, "int8"},
     {at::kByte, "uint8"},
     {at::kBool, "bool"},
+    {at::kComplexFloat, "complex64"},
+    {at::kComplexDouble, "complex128"},
 }};
 
 }  // namespace

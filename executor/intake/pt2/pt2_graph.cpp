@@ -175,9 +175,8 @@ class GraphBuilder {
       if (it != archive_.notes->inputs.end()) notes = &*it;
     }
     model::ModelInput out{.name = input.name, .dtype = "", .shape = {}};
-    try {
-      out.dtype = device::dtype_name(value.meta->dtype);
-    } catch (const std::invalid_argument&) {
+    out.dtype = device::dtype_text(value.meta->dtype);
+    if (c10::isComplexType(value.meta->dtype) || out.dtype == c10::toString(value.meta->dtype)) {
       throw FormatError(ErrorKind::UnsupportedModel, out_.file + ": input \"" + input.name + "\" has type " +
                                                          c10::toString(value.meta->dtype) +
                                                          ", which no data source provides");

@@ -37,6 +37,7 @@ model::ModelInput parse_model_input(const std::string& name, const std::string& 
   try {
     (void)device::dtype_of(out.dtype);
   } catch (const std::invalid_argument& e) { refuse(e.what()); }
+  if (c10::isComplexType(device::dtype_of(out.dtype))) refuse("no data source provides complex numbers");
   std::string_view sizes = all.substr(open + 1, close - open - 1);
   while (!sizes.empty()) {
     const std::size_t comma = sizes.find(',');

@@ -61,7 +61,8 @@ void StageTransfers::collect(const Action& action, int boundary, bool gradient, 
   out.clear();
   for (std::size_t i = 0; i < message.tensors.size(); ++i) {
     const std::size_t t = message.tensors[i];
-    out.push_back(tensors[to_index(slots[t])].detach().contiguous());
+    // The other side gets bytes: a conjugate or negative view is computed first.
+    out.push_back(tensors[to_index(slots[t])].detach().resolve_conj().resolve_neg().contiguous());
     if (channel::same_spec(message.specs[i], out.back())) continue;
     throw std::invalid_argument(describe(rank_, action) + ": layer \"" +
                                 plan_.plan().boundaries[to_index(boundary)].tensors[t].layer + "\" gives " +

@@ -26,11 +26,12 @@ TEST(Dtype, NamesAreThoseOfNumpyAndPyTorch) {
   EXPECT_EQ(dtype_name(at::kByte), "uint8");
   EXPECT_EQ(dtype_of("bfloat16"), at::kBFloat16);
   EXPECT_EQ(dtype_of("int64"), at::kLong);
+  EXPECT_EQ(dtype_of("complex64"), at::kComplexFloat);
 }
 
 TEST(Dtype, OthersHaveNoWordInFilesButOneInMessages) {
-  EXPECT_THAT(refused([] { return dtype_name(at::kComplexFloat); }), HasSubstr("ComplexFloat"));
-  EXPECT_EQ(dtype_text(at::kComplexFloat), "ComplexFloat");
+  EXPECT_THAT(refused([] { return dtype_name(at::kComplexHalf); }), HasSubstr("ComplexHalf"));
+  EXPECT_EQ(dtype_text(at::kComplexHalf), "ComplexHalf");
 }
 
 TEST(Dtype, UnknownWordListsTheKnown) {
