@@ -209,8 +209,9 @@ std::variant<Downsets, Infeasible> pipedream_downsets(const Graph& graph, int mo
   Grower grower(p, most);
   if (!grower.grow()) {
     return Infeasible{
-        "the graph's " + std::to_string(p.layer_of_node.size()) + " layers have more than " + std::to_string(most) +
-        " down-sets; merge parallel branches into single layers, or use a strategy that cuts a list, such as profile"};
+        "the graph's " + std::to_string(p.layer_of_node.size()) + " layers can be cut at more than " +
+        std::to_string(most) +
+        " places; merge parallel branches into single layers, or use a strategy that cuts a list, such as profile"};
   }
   std::vector<Costs> nodes;
   for (const int index : p.layer_of_node) {

@@ -1,5 +1,7 @@
 #include "partitioner/pipedream.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -81,8 +83,8 @@ Infeasible why_none(const Downsets& sets, const std::vector<SearchLevel>& levels
               std::to_string(limit->value) + " would do"};
     }
   }
-  return {"a straight pipeline on " + std::to_string(devices) + " devices needs that many stages; the graph has " +
-          std::to_string(sets.count() - 1) + " down-sets and no chain of them that long"};
+  return {fmt::format("a straight pipeline on {0} devices needs {0} stages; the graph cannot be cut into so many",
+                      devices)};
 }
 
 std::vector<SearchLevel> levels_of(const Topology& topology) {

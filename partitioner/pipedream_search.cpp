@@ -435,7 +435,7 @@ std::variant<SearchAnswer, Infeasible> pipedream_search(const Downsets& sets, co
   std::vector<int> all(to_index(sets.count()));
   for (int set = 0; set < sets.count(); ++set) all[to_index(set)] = set;
   const auto too_many = [&] {
-    return Infeasible{"the graph's " + std::to_string(sets.count() - 1) + " down-sets are too many for " +
+    return Infeasible{"the graph's " + std::to_string(sets.count() - 1) + " places to cut are too many for " +
                       std::to_string(levels.size()) +
                       " levels of links; plan for one level, or use a strategy that cuts a list, such as profile"};
   };

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <optional>
 #include <string>
 #include <utility>
@@ -46,6 +47,13 @@ constexpr const char* kExample =
     "  stagecraft plan graph-4.json topology.json --global-batch 256 --settings best --more-graphs graph-16.json "
     "-o plan.json\n"
     "  stagecraft plan graph.json -n 4 4 -b 12.5e9 1.25e9 --activation-compression-ratio 1 -o plan.json";
+
+/// Prints a part of the summary: on standard output, unless a plan is written.
+void print_summary(const PlanRequest& request, const auto& text_on) {
+  const bool is_all = request.output.empty() && !request.choice.json;
+  fmt::print(is_all ? stdout : stderr, "{}",
+             text_on(is_all ? stagecraft::output_screen() : stagecraft::error_screen()));
+}
 
 void note(const std::string& text) { fmt::print(stderr, "note: {}\n", text); }
 
@@ -148,7 +156,7 @@ partitioner::RankedPlan best_plan(const PlanRequest& request, const Graph& graph
   }();
   const auto* ranking = std::get_if<partitioner::Ranking>(&result);
   if (ranking != nullptr && partitioner::strategy_by_name(request.strategy).compares)
-    fmt::print(stderr, "{}", ranking_text(*ranking, mark_of(request), stagecraft::error_screen()));
+    print_summary(request, [&](const auto& screen) { return ranking_text(*ranking, mark_of(request), screen); });
   partitioner::RankedPlan ranked = first_of(request, std::move(result));
   // For a strategy with its own memory rule, that rule decides.
   if (!ranked.fits) warn(memory_excess(ranked, topology, request.constraints) + " (by the cost model)");
@@ -196,7 +204,8 @@ int plan(PlanRequest& request) {
   if (!request.other_device.empty()) ranked.plan.provenance.notes["other device"] = request.other_device;
   const std::string& parts = ranked.prediction.backward_parts;
   if (!parts.empty()) ranked.plan.provenance.notes["backward parts"] = parts;
-  fmt::print(stderr, "{}", stages_text(graph, ranked, request.other_device, stagecraft::error_screen()));
+  print_summary(request, [&](const auto& screen) { return stages_text(graph, ranked, request.other_device, screen); });
+  std::fflush(stdout);
   if (!idle.empty()) note(idle + idle_reason_text(ranked));
   for (const std::string& text : notes) note(text);
   if (!parts.empty()) note(parts);
@@ -206,7 +215,7 @@ int plan(PlanRequest& request) {
   for (const std::string& text : {stagecraft::launches_text(graph), slowdown_assumption(graph, topology)}) {
     if (!text.empty()) note(text);
   }
-  if (!request.choice.json || request.output != "-")
+  if (!request.output.empty() && !(request.choice.json && request.output == "-"))
     stagecraft::format::write_text(request.output, stagecraft::format::plan_json(ranked.plan));
   return 0;
 }

@@ -165,9 +165,9 @@ void declare_plan(CLI::App& app, PlanRequest& request) {
          "plan with another planner's cost model and other options: see stagecraft plan --objective-profile max-load "
          "--help")
       ->type_name("NAME");
-  app.add_option("-o,--output", request.output, "output file; - is standard output")
-      ->type_name("FILE")
-      ->capture_default_str();
+  app.add_option("-o,--output", request.output,
+                 "write the plan to this file; - is standard output (default: only print a summary)")
+      ->type_name("FILE");
   add_force_option(app, request.force);
 
   for (const Strategy& strategy : strategies())
@@ -182,7 +182,7 @@ void declare_plan(CLI::App& app, PlanRequest& request) {
          {"--strategy", "--stages", "--replicas", "--chunks", "--microbatches", "--global-batch", "--schedule",
           "--split-at", "--from", "--recompute", "--recompute-every", "--gradient-bucket-bytes"}) {
       if (!request.choice.improve.empty() && app.count(name) > 0)
-        throw CLI::ValidationError("--improve", std::string("takes it from the plan; remove ") + name);
+        throw CLI::ValidationError("--improve", std::string(name) + " comes from the plan; remove it");
     }
     if (request.choice.complete && app.count("--replicas") > 0)
       throw CLI::ValidationError("--complete", "finds the replicas; remove --replicas");

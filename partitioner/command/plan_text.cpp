@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -19,8 +21,38 @@
 namespace stagecraft::partitioner {
 namespace {
 
-/// Plans of a ranking that are listed.
+/// Rows of a ranking.
 constexpr std::size_t kShown = 12;
+
+/// Plans of the same shape: stages of as many replicas, in order or placed. Only cuts differ.
+struct PlansOfShape {
+  const RankedPlan* best = nullptr;
+  bool in_order = true;
+  int count = 0;
+};
+
+bool is_in_order(const Plan& plan) {
+  int next = 0;
+  for (std::size_t s = 0; s < plan.stages.size() / to_index(plan.chunks); ++s) {
+    for (const int device : plan.stages[s].devices) {
+      if (device != next++) return false;
+    }
+  }
+  return true;
+}
+
+/// In the order of the best of each.
+std::vector<PlansOfShape> by_shape(const std::vector<RankedPlan>& plans) {
+  std::vector<PlansOfShape> out;
+  std::map<std::tuple<std::vector<int>, int, bool, bool>, std::size_t> places;
+  for (const RankedPlan& r : plans) {
+    const bool in_order = is_in_order(r.plan);
+    const auto [place, is_new] = places.try_emplace({replicas_of(r.plan), r.plan.chunks, in_order, r.fits}, out.size());
+    if (is_new) out.push_back({&r, in_order, 0});
+    ++out[place->second].count;
+  }
+  return out;
+}
 
 /// "4 microbatches of 16 samples, 64 samples per step; 1f1b".
 std::string batch_text(const Graph& graph, const Plan& plan) {
@@ -77,8 +109,8 @@ std::string stages_text(const Graph& graph, const RankedPlan& ranked, const std:
   // A strategy without the end of a step in its model does not see that replicas beyond the microbatches are idle.
   const bool endless = ranked.endless && !prediction.idle_devices.empty();
   if (plan.steady_state) {
-    out += fmt::format("slowest {} {}{} per microbatch, estimated by {}{}", plan.chunks > 1 ? "device" : "stage", mark,
-                       format_seconds(*plan.steady_state), plan.strategy, endless ? " in steady state" : "");
+    out += fmt::format("slowest {} {}{} per microbatch{}", plan.chunks > 1 ? "device" : "stage", mark,
+                       format_seconds(*plan.steady_state), endless ? " in steady state" : "");
   }
   if (plan.iteration) out += fmt::format("; predicted step {}{}", mark, format_seconds(*plan.iteration));
   if (plan.iteration && prediction.samples_per_s) out += ", " + throughput_text(prediction, mark);
@@ -92,13 +124,17 @@ std::string stages_text(const Graph& graph, const RankedPlan& ranked, const std:
 std::string ranking_text(const Ranking& ranking, const std::string& mark, const Screen& screen) {
   const std::vector<RankedPlan>& plans = ranking.plans;
   std::vector<std::vector<std::string>> rows;
-  for (const RankedPlan& r : std::span(plans).first(std::min(plans.size(), kShown))) {
+  const std::vector<PlansOfShape> shapes = by_shape(plans);
+  for (const PlansOfShape& shape : std::span(shapes).first(std::min(shapes.size(), kShown))) {
+    const RankedPlan& r = *shape.best;
     Bytes peak;
     for (const auto& memory : r.prediction.timeline.memory) peak = std::max(peak, memory.total);
-    rows.push_back({r.origin, replicas_text(replicas_of(r.plan), kReplicasWidth),
+    const bool says_placed = shape.in_order || r.origin.ends_with(", placed");
+    const std::string others = shape.count > 1 ? fmt::format("best of {}", shape.count) : "";
+    rows.push_back({r.origin + (says_placed ? "" : ", placed"), replicas_text(replicas_of(r.plan), kReplicasWidth),
                     mark + format_seconds(r.prediction.iteration),
                     fmt::format("{}{:.1f} %", mark, r.prediction.bubble * 100), mark + format_bytes(peak),
-                    r.fits ? "" : "does not fit"});
+                    r.fits ? others : "does not fit"});
   }
   std::string out = table_text({{.title = "plan", .left = true, .can_be_cut = true},
                                 {.title = "replicas"},
@@ -107,7 +143,7 @@ std::string ranking_text(const Ranking& ranking, const std::string& mark, const 
                                 {.title = "peak memory"},
                                 {.title = "", .left = true}},
                                rows, screen, plans.front().fits ? std::optional<std::size_t>(0) : std::nullopt);
-  if (plans.size() > kShown) out += fmt::format("and {} more\n", plans.size() - kShown);
+  if (shapes.size() > kShown) out += fmt::format("and {} more\n", shapes.size() - kShown);
   if (ranking.slower > 0) {
     out += fmt::format("{} more skipped: {} compute time alone exceeds the best step\n", ranking.slower,
                        ranking.slower == 1 ? "its" : "their");

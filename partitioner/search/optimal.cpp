@@ -449,8 +449,9 @@ class Search {
 
 void check(const Constraints& constraints) {
   if (!constraints.replicas.empty() && constraints.stages && to_int(constraints.replicas.size()) != *constraints.stages)
-    throw std::invalid_argument("strategy optimal: found " + std::to_string(constraints.replicas.size()) +
-                                " replicas for " + std::to_string(*constraints.stages) + " stages");
+    throw std::invalid_argument(fmt::format("strategy optimal: replicas are given for {}, but the plan is to have {}",
+                                            count_text(to_int(constraints.replicas.size()), "stage"),
+                                            *constraints.stages));
 }
 
 /// The predicted step of a plan that the strategy considers: its devices need not be in order.

@@ -93,7 +93,7 @@ TEST_F(PlanTool, WritesAPlanWithBothTimes) {
   const Outcome o = run("graph.json topology.json --activation-compression-ratio 1 --microbatches 8 -o plan.json");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_EQ(o.out, "");
-  EXPECT_THAT(o.err, HasSubstr("slowest stage 34.2 ms per microbatch, estimated by pipedream; predicted step"));
+  EXPECT_THAT(o.err, HasSubstr("slowest stage 34.2 ms per microbatch; predicted step"));
   const Plan plan = format::parse_plan(read("plan.json"), "plan.json");
   EXPECT_EQ(plan.strategy, "pipedream");
   EXPECT_EQ(plan.microbatches, 8);
@@ -213,7 +213,7 @@ TEST_F(PlanTool, RefusesTimesOfAnotherDeviceUnlessTheyAreAccepted) {
     EXPECT_EQ(run("measured.json " + gpus + strategy).status, 1) << strategy;
   const Outcome o = run("measured.json " + gpus + eight + "--accept-other-device");
   EXPECT_EQ(o.status, 0) << o.err;
-  EXPECT_THAT(o.err, HasSubstr("slowest stage ~375 ms per microbatch, estimated by profile; predicted step ~3.00 s"));
+  EXPECT_THAT(o.err, HasSubstr("slowest stage ~375 ms per microbatch; predicted step ~3.00 s"));
   EXPECT_THAT(o.err, ContainsRegex(" ~3.00 s +~0 B "));
   const Plan plan = format::parse_plan(o.out, "out");
   EXPECT_DOUBLE_EQ(plan.iteration->value, 3 + 6 * 5e-6);  // up and down trees of height 3; a ring takes 14 steps
@@ -249,7 +249,7 @@ TEST_F(PlanTool, NamesUnusedDevices) {
   const Outcome o = run("chain.json -n 20 --strategy profile --replicas 16 --microbatches 8");
   EXPECT_EQ(o.status, 0) << o.err;
   // 3 s over the eight replicas that have a microbatch, not over sixteen.
-  EXPECT_THAT(o.err, HasSubstr("slowest stage 375 ms per microbatch, estimated by profile; predicted step 3.00 s\n"));
+  EXPECT_THAT(o.err, HasSubstr("slowest stage 375 ms per microbatch; predicted step 3.00 s\n"));
   const std::string idle = "12 of 20 devices are idle: 8-15 have no microbatch, 16-19 are not in any stage";
   EXPECT_THAT(o.err,
               HasSubstr("note: " + idle +
@@ -300,7 +300,7 @@ TEST_F(PlanTool, LeavesOutReplicasThatWouldBeIdle) {
   graph.layers[1].parameter_bytes = Bytes(1'000'000'000'000);
   write("chain.json", format::graph_json(graph));
   EXPECT_THAT(run("chain.json -n 64 --microbatches 4 --strategy pipedream").err,
-              HasSubstr("estimated by pipedream in steady state"));
+              HasSubstr("per microbatch in steady state"));
   const Outcome o = run("chain.json -n 64 --microbatches 4");
   EXPECT_EQ(o.status, 0) << o.err;
   const Plan plan = format::parse_plan(o.out, "out");
@@ -566,7 +566,8 @@ TEST_F(PlanTool, NamesAMissingFile) {
 TEST_F(PlanTool, EndsWithOneWhereThereIsNoPlan) {
   const Outcome o = run("graph.json -n 64 --straight-pipeline");
   EXPECT_EQ(o.status, 1);
-  EXPECT_THAT(o.err, HasSubstr("a straight pipeline on 64 devices needs that many stages; the graph has 22 down-sets"));
+  EXPECT_THAT(o.err,
+              HasSubstr("a straight pipeline on 64 devices needs 64 stages; the graph cannot be cut into so many"));
   EXPECT_EQ(o.out, "");
   const Outcome memory = run("graph.json -n 4 --straight-pipeline --memory-limit 1kB");
   EXPECT_EQ(memory.status, 1);

@@ -106,13 +106,13 @@ class SameAsThePrograms(unittest.TestCase):
 
     def test_default_plan(self):
         graph, topology, _ = scenario("1f1b")
-        program = subprocess.run([os.path.join(BIN, "stagecraft-plan"), "graph.json", "topology.json", "--microbatches", "8"],
+        program = subprocess.run([os.path.join(BIN, "stagecraft-plan"), "graph.json", "topology.json", "--microbatches", "8", "-o", "-"],
                                  cwd=os.path.join(CASES, "1f1b"), capture_output=True, text=True, check=True)
         plan = stagecraft.plan(graph, topology, microbatches=8)
         self.assertEqual(without_origin(plan.to_json()), without_origin(program.stdout))
         plain = stagecraft.plan(graph, stagecraft.Topology.of([2], [25e9]), microbatches=8)
         program = subprocess.run([os.path.join(BIN, "stagecraft-plan"), "graph.json", "--devices", "2", "--bandwidths", "25e9",
-                                  "--microbatches", "8"], cwd=os.path.join(CASES, "1f1b"), capture_output=True, text=True, check=True)
+                                  "--microbatches", "8", "-o", "-"], cwd=os.path.join(CASES, "1f1b"), capture_output=True, text=True, check=True)
         self.assertEqual(without_origin(plain.to_json()), without_origin(program.stdout))
 
     def test_paths_instead_of_documents(self):

@@ -209,7 +209,7 @@ TEST_F(ChoicesTool, NamesWrongUseOfStagesByHand) {
   for (const char* option : {"--strategy auto", "--stages 2", "--microbatches 2", "--schedule 1f1b", "--recompute"}) {
     const std::string name = std::string(option).substr(0, std::string(option).find(' '));
     refuses("graph.json topology.json --improve p.json " + std::string(option), 2,
-            "--improve: takes it from the plan; remove " + name);
+            "--improve: " + name + " comes from the plan; remove it");
   }
   refuses("graph.json topology.json --improve p.json --top 2", 2,
           "--top: chooses among a strategy's plans; remove --improve");

@@ -37,7 +37,7 @@ TEST(StagesText, ShowsStagesAndTimes) {
             "    0        2     0,1      2    6.00 s   2.00 KiB l0 .. l1\n"
             "    1        1       2      1    3.00 s   1.00 KiB l2 .. l2\n"
             "4 microbatches per step; 1f1b\n"
-            "slowest stage 3.00 s per microbatch, estimated by profile; predicted step 20.0 s\n"
+            "slowest stage 3.00 s per microbatch; predicted step 20.0 s\n"
             "idle 12.5 %\n");
 }
 
@@ -81,9 +81,9 @@ TEST(StagesText, SpeaksOfDevicesWhereTheyHaveSeveralStagesAndOfASteadyStateWitho
   EXPECT_THAT(stages_text(graph(), ranked, "", 80), HasSubstr("slowest device 3.00 s per microbatch"));
   ranked.plan.chunks = 1;
   ranked.endless = true;
-  EXPECT_THAT(stages_text(graph(), ranked, "", 80), HasSubstr("estimated by profile; predicted"));
+  EXPECT_THAT(stages_text(graph(), ranked, "", 80), HasSubstr("per microbatch; predicted"));
   ranked.prediction.idle_devices = {1};  // only then the end of the step matters
-  EXPECT_THAT(stages_text(graph(), ranked, "", 80), HasSubstr("estimated by profile in steady state; predicted"));
+  EXPECT_THAT(stages_text(graph(), ranked, "", 80), HasSubstr("per microbatch in steady state; predicted"));
 }
 
 TEST(StagesText, MarksTimesOfAnotherDevice) {
@@ -107,7 +107,11 @@ TEST(RankingText, ShowsThePlansAndWhatFits) {
 
 TEST(RankingText, SaysWhatItLeavesOut) {
   Ranking ranking{std::vector<RankedPlan>(14, two_stages()), {{"schedule: odd", 2}}, 1};
-  for (std::size_t i = 1; i < ranking.plans.size(); ++i) ranking.plans[i].prediction.iteration = Seconds(30);
+  for (std::size_t i = 1; i < ranking.plans.size(); ++i) {
+    ranking.plans[i].prediction.iteration = Seconds(30);
+    for (std::size_t more = 0; more < i; ++more)
+      ranking.plans[i].plan.stages.front().devices.push_back(10 + static_cast<int>(more));
+  }
   EXPECT_THAT(ranking_text(ranking, "", 80),
               EndsWith("and 2 more\n"  // 14, of which 12 are shown
                        "1 more skipped: its compute time alone exceeds the best step\n"
@@ -115,6 +119,24 @@ TEST(RankingText, SaysWhatItLeavesOut) {
   ranking.slower = 2;
   EXPECT_THAT(ranking_text(ranking, "", 80),
               HasSubstr("2 more skipped: their compute time alone exceeds the best step\n"));
+}
+
+/// Devices 0 and 1, 2 in order; the other way round they are placed. Plans of one shape differ in their cuts alone.
+TEST(RankingText, HasARowForEachShape) {
+  RankedPlan in_order = two_stages();
+  in_order.origin = "optimal";
+  in_order.plan.stages[0].devices = {0, 1};
+  in_order.plan.stages[1].devices = {2};
+  RankedPlan slower = in_order;
+  slower.prediction.iteration = Seconds(21);
+  RankedPlan placed = in_order;
+  placed.plan.stages[0].devices = {0, 2};
+  placed.plan.stages[1].devices = {1};
+  placed.prediction.iteration = Seconds(22);
+  EXPECT_EQ(ranking_text({{in_order, slower, placed, slower}, {}, 0}, "", 80),
+            "plan            replicas   step   idle peak memory\n"
+            "optimal              2-1 20.0 s 12.5 %    3.00 KiB best of 3\n"
+            "optimal, placed      2-1 22.0 s 12.5 %    3.00 KiB\n");
 }
 
 /// Steps of 20 and 20.1 s differ by 0.5 %.
