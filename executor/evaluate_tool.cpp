@@ -58,12 +58,14 @@ Model model_of(const Options& o, const std::optional<FoundCheckpoint>& found) {
 /// Sets parameters and buffers.
 void load(const Options& o, const std::optional<FoundCheckpoint>& found, const Model& model,
           stagecraft::stage::StageProgram& program) {
-  const stagecraft::files::TensorFiles files(found ? stagecraft::checkpoint::file_paths(*found)
-                                                   : std::vector<std::string>{o.weights});
+  const auto tied = stagecraft::intake::tied_names(model.name);
+  const stagecraft::files::TensorFiles files =
+      found ? stagecraft::files::TensorFiles(stagecraft::checkpoint::file_paths(*found))
+            : stagecraft::checkpoint::open_weights(o.weights, model, tied);
   if (found) {
     stagecraft::checkpoint::check_names(files, model, stagecraft::checkpoint::saved_optimizer(found->manifest));
   } else {
-    stagecraft::checkpoint::check_weight_names(files, model, stagecraft::intake::tied_names(model.name));
+    stagecraft::checkpoint::check_weight_names(files, model, tied);
   }
   stagecraft::checkpoint::load_weights(files, program);
 }

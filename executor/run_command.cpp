@@ -12,6 +12,7 @@
 #include "costmodel/format/plan_hash.h"
 #include "executor/channel/table/channels.h"
 #include "executor/data/data_source.h"
+#include "executor/files/tensor_files.h"
 #include "executor/intake/layer_sources.h"
 #include "executor/tool_options.h"
 
@@ -199,9 +200,10 @@ void add_checkpoints(CLI::App& app, RunCommand& o) {
   o.agreed.names_files(
       app.add_option(
              "--weights", o.run.checkpoint.weights,
-             "initial parameters by name: a safetensors file, or a state dict from torch.save (.pt, .pth); a resumed "
-             "checkpoint takes precedence")
-          ->type_name("FILE"));
+             "initial parameters by name: a safetensors file, a state dict from torch.save (.pt, .pth), or an index "
+             "(.index.json) or folder of transformers; a resumed checkpoint takes precedence")
+          ->type_name("FILE"),
+      files::tensor_file_paths);
 }
 
 }  // namespace

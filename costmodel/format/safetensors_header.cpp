@@ -1,6 +1,7 @@
 #include "costmodel/format/safetensors_header.h"
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -109,6 +110,23 @@ SafetensorsHeader parse_safetensors_header(const std::string& text, Bytes data, 
                       std::to_string(expected) + ", where the last tensor ends");
   }
   return out;
+}
+
+std::vector<std::string> parse_shard_index(const std::string& text, const std::string& file) {
+  const Json parsed = parse_document(text, file);
+  Fields fields(Cursor(parsed, file));
+  const Cursor map = fields.required("weight_map");
+  if (!map.value().is_object()) map.fail_type("an object, the file of each tensor");
+  std::set<std::string> out;
+  for (const Json& each : map.value()) {
+    const Cursor at = map.inside(each);
+    const std::string name = at.text();
+    if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos)
+      at.fail("found \"" + name + "\", expected the name of a file beside the index");
+    out.insert(name);
+  }
+  if (out.empty()) map.fail("has no tensors, expected the file of each");
+  return {out.begin(), out.end()};
 }
 
 std::string safetensors_header_text(const SafetensorsHeader& header) {

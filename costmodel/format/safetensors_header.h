@@ -41,6 +41,11 @@ inline constexpr Bytes kMostSafetensorsHeader(100'000'000);
 /// and bytes do not agree, and tensors that overlap, leave a hole or do not end at the file's end.
 [[nodiscard]] SafetensorsHeader parse_safetensors_header(const std::string& text, Bytes data, const std::string& file);
 
+/// The names of the files that an index of shards lists (`weight_map`: the file of each tensor), each once, ascending.
+/// `text` is what transformers writes as model.safetensors.index.json. Throws FormatError for another document, and for
+/// a file that is not beside the index.
+[[nodiscard]] std::vector<std::string> parse_shard_index(const std::string& text, const std::string& file);
+
 /// The header as text, tensors in the order of their bytes, with spaces up to a multiple of 8 bytes.
 /// Throws std::invalid_argument for a name or metadata that is not UTF-8.
 [[nodiscard]] std::string safetensors_header_text(const SafetensorsHeader& header);

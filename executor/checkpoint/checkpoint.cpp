@@ -344,6 +344,30 @@ void check_names(const files::TensorFiles& files, const model::Model& model, con
   check_against(files, known, missing);
 }
 
+files::TensorFiles open_weights(const std::string& path, const model::Model& model, const TiedNames& tied) {
+  files::TensorFiles out(files::tensor_file_paths(path));
+  std::set<std::string> known;
+  for (const model::LayerSpec& layer : model.layers) {
+    for (const model::ParameterSpec& parameter : layer.parameters) known.insert(parameter.name);
+  }
+  const auto fits = [&](const std::string& name) {
+    return known.contains(name) || tied.contains(name) || name.ends_with(kTracked);
+  };
+  for (const std::string& name : out.names()) {
+    std::string rest = name;
+    const std::string compiled = "_orig_mod.";
+    for (std::size_t at = 0; (at = rest.find(compiled)) != std::string::npos;) rest.erase(at, compiled.size());
+    for (const std::string prefix : {"module.", "model."}) {
+      if (!known.contains(rest) && !tied.contains(rest) && rest.starts_with(prefix)) rest.erase(0, prefix.size());
+    }
+    if (rest != name && fits(rest) && !out.holds(rest)) out.rename(name, rest);
+  }
+  for (const auto& [further, name] : tied) {
+    if (out.holds(further) && !out.holds(name)) out.rename(further, name);
+  }
+  return out;
+}
+
 void check_weight_names(const files::TensorFiles& files, const model::Model& model, const TiedNames& tied) {
   std::set<std::string> known;
   std::vector<std::string> missing;

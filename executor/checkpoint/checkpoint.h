@@ -89,7 +89,13 @@ void check_names(const files::TensorFiles& files, const model::Model& model, con
 /// Further names of tied tensors, and the name that layers use for each, as intake::tied_names gives them.
 using TiedNames = std::map<std::string, std::string>;
 
-/// The same for a file of weights: it must have all parameters, may have buffers, batch norm's num_batches_tracked (in
+/// The files of weights at `path`, see tensor_file_paths, with the model's names: without the prefixes of wrappers
+/// (`module.`, `model.`, and `_orig_mod.` anywhere) where the model has the rest of the name, and a tied tensor under
+/// the name that layers use, of which safetensors' save_model keeps only one. Throws as TensorFiles.
+[[nodiscard]] files::TensorFiles open_weights(const std::string& path, const model::Model& model,
+                                              const TiedNames& tied);
+
+/// The same for files of weights: they must have all parameters, may have buffers, batch norm's num_batches_tracked (in
 /// the model or not) and the further names in `tied`, and nothing else. Throws FormatError also if a tensor's two names
 /// hold different values.
 void check_weight_names(const files::TensorFiles& files, const model::Model& model, const TiedNames& tied = {});

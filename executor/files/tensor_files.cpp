@@ -1,6 +1,16 @@
 #include "executor/files/tensor_files.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <utility>
+
 #include "costmodel/errors.h"
+#include "costmodel/format/files/files.h"
+#include "costmodel/format/safetensors_header.h"
 #include "executor/files/safetensors.h"
 #include "executor/files/torch_file.h"
 
@@ -11,31 +21,59 @@ std::unique_ptr<TensorFile> open_tensor_file(const std::string& path) {
   return std::make_unique<SafetensorsFile>(path);
 }
 
+std::vector<std::string> tensor_file_paths(const std::string& path) {
+  namespace fs = std::filesystem;
+  constexpr const char* kIndex = ".index.json";
+  std::string found = path;
+  if (fs::is_directory(path)) {
+    constexpr std::array kNames{"model.safetensors.index.json", "pytorch_model.bin.index.json", "model.safetensors",
+                                "pytorch_model.bin"};
+    const auto* const name =
+        std::ranges::find_if(kNames, [&](const char* each) { return fs::exists(fs::path(path) / each); });
+    if (name == kNames.end()) {
+      throw FormatError(ErrorKind::CannotRead,
+                        fmt::format("{}: has no weights, expected one of {} in it", path, fmt::join(kNames, ", ")));
+    }
+    found = (fs::path(path) / *name).string();
+  }
+  if (!found.ends_with(kIndex)) return {found};
+  std::vector<std::string> out;
+  for (const std::string& shard : format::parse_shard_index(format::read_text(found), found))
+    out.push_back((fs::path(found).parent_path() / shard).string());
+  return out;
+}
+
 TensorFiles::TensorFiles(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
     files_.push_back(open_tensor_file(path));
     for (const std::string& name : files_.back()->names()) {
-      const auto [it, fresh] = file_of_.emplace(name, files_.size() - 1);
-      if (!fresh) throw FormatError(path + ": tensor \"" + name + "\" is also in " + files_[it->second]->path());
+      const auto [it, fresh] = place_of_.emplace(name, Place{files_.size() - 1, name});
+      if (!fresh) throw FormatError(path + ": tensor \"" + name + "\" is also in " + files_[it->second.file]->path());
     }
   }
 }
 
+void TensorFiles::rename(const std::string& name, const std::string& other) {
+  auto moved = place_of_.extract(name);
+  moved.key() = other;
+  place_of_.insert(std::move(moved));
+}
+
 std::vector<std::string> TensorFiles::names() const {
   std::vector<std::string> out;
-  for (const auto& [name, file] : file_of_) out.push_back(name);
+  for (const auto& [name, place] : place_of_) out.push_back(name);
   return out;
 }
 
 const std::string& TensorFiles::path_of(const std::string& name) const {
-  const auto it = file_of_.find(name);
-  return files_.at(it == file_of_.end() ? 0 : it->second)->path();
+  const auto it = place_of_.find(name);
+  return files_.at(it == place_of_.end() ? 0 : it->second.file)->path();
 }
 
 at::Tensor TensorFiles::read(const std::string& name) const {
-  const auto it = file_of_.find(name);
-  if (it == file_of_.end()) throw FormatError(files_.at(0)->path() + ": " + unknown_name("tensor", name, names()));
-  return files_[it->second]->read(name);
+  const auto it = place_of_.find(name);
+  if (it == place_of_.end()) throw FormatError(files_.at(0)->path() + ": " + unknown_name("tensor", name, names()));
+  return files_[it->second.file]->read(it->second.name);
 }
 
 }  // namespace stagecraft::files

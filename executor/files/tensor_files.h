@@ -24,13 +24,21 @@ class TensorFile {
 /// Opens a safetensors file, or one that torch.save wrote. Throws FormatError as their constructors do.
 [[nodiscard]] std::unique_ptr<TensorFile> open_tensor_file(const std::string& path);
 
+/// The files of tensors that `path` means: itself; the shards beside it, if it is an index as transformers writes them
+/// (.index.json); in a folder, those of model.safetensors.index.json or pytorch_model.bin.index.json, else
+/// model.safetensors or pytorch_model.bin, the first that exists. Throws FormatError if a folder has none of these, and
+/// for a broken index.
+[[nodiscard]] std::vector<std::string> tensor_file_paths(const std::string& path);
+
 /// Several files as one; a name may only appear in one of them.
 class TensorFiles {
  public:
   /// Throws FormatError as open_tensor_file does, and naming tensor and files for a name that appears twice.
   explicit TensorFiles(const std::vector<std::string>& paths);
 
-  [[nodiscard]] bool holds(const std::string& name) const { return file_of_.contains(name); }
+  /// Gives the tensor `name` another name, which no tensor has.
+  void rename(const std::string& name, const std::string& other);
+  [[nodiscard]] bool holds(const std::string& name) const { return place_of_.contains(name); }
   /// All names, ascending.
   [[nodiscard]] std::vector<std::string> names() const;
   /// The file that holds `name`, else the first; for messages.
@@ -40,7 +48,12 @@ class TensorFiles {
 
  private:
   std::vector<std::unique_ptr<TensorFile>> files_;
-  std::map<std::string, std::size_t> file_of_;
+  /// A tensor's file, and its name there.
+  struct Place {
+    std::size_t file = 0;
+    std::string name;
+  };
+  std::map<std::string, Place> place_of_;
 };
 
 }  // namespace stagecraft::files

@@ -133,9 +133,10 @@ RunCheckpoints::RunCheckpoints(const BoundModel& bound, const CheckpointOptions&
     find();
   }
   if (!files_ && !options.weights.empty()) {
-    files_.emplace(std::vector<std::string>{options.weights});
+    const checkpoint::TiedNames tied = intake::tied_names(model.name);
+    files_ = checkpoint::open_weights(options.weights, model, tied);
     weights_alone_ = true;
-    checkpoint::check_weight_names(*files_, model, intake::tied_names(model.name));
+    checkpoint::check_weight_names(*files_, model, tied);
   }
 }
 

@@ -79,8 +79,8 @@ void check_state(const RunJob& job, const RunOptions& options) {
     check_can_resume(job.bound, checkpoint, options.optimizer, options.seed);
   }
   if (!checkpoint.weights.empty()) {
-    checkpoint::check_weight_names(files::TensorFiles({checkpoint.weights}), job.model,
-                                   intake::tied_names(job.model.name));
+    const checkpoint::TiedNames tied = intake::tied_names(job.model.name);
+    checkpoint::check_weight_names(checkpoint::open_weights(checkpoint.weights, job.model, tied), job.model, tied);
   }
 }
 

@@ -166,17 +166,22 @@ def _transformers(name, arguments, pretrained, head, loss):
 def load_weights(model, path):
     """Loads a state dict, as torch.save or safetensors wrote it, into `model`. Throws ExportError."""
     try:
-        state = _read_safetensors(path) if path.endswith(".safetensors") else torch.load(
-            path, map_location="cpu", weights_only=True)
+        state = {}
+        for part in _weight_files(path):
+            found = _read_safetensors(part) if part.endswith(".safetensors") else torch.load(part, map_location="cpu", weights_only=True)
+            if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
+                found = found["state_dict"]
+            if isinstance(found, dict):
+                found = {key: value for key, value in found.items() if not _is_extra(key)}
+            if not isinstance(found, dict) or not all(isinstance(value, torch.Tensor) for value in found.values()):
+                raise WeightsError(f"--weights {part}: contains {type(found).__name__}, must contain a state dict of tensors")
+            state |= found
+    except ExportError:
+        raise
     except Exception as error:
         raise ReadError(f"--weights {path}: {first_line(error)}") from error
-    if isinstance(state, dict) and "state_dict" in state and isinstance(state["state_dict"], dict):
-        state = state["state_dict"]
-    if isinstance(state, dict):
-        state = {key: value for key, value in state.items() if not _is_extra(key)}
-    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise WeightsError(f"--weights {path}: contains {type(state).__name__}, must contain a state dict of tensors")
-    state = {key.replace("_orig_mod.", ""): value for key, value in state.items()}  # of a model of torch.compile
+    known = model.state_dict(keep_vars=True).keys()
+    state = {_name_in(known, key, state): value for key, value in state.items()}
     try:
         missing, unexpected = model.load_state_dict(state, strict=False)
     except RuntimeError as error:
@@ -196,6 +201,30 @@ def load_weights(model, path):
 def _is_extra(key):
     """Whether an entry of a state dict is what a module's get_extra_state returns, which training does not change."""
     return str(key).rpartition(".")[2] == "_extra_state"
+
+
+def _weight_files(path):
+    """The files of tensors that `path` means, as executor/files/tensor_files.h says."""
+    if os.path.isdir(path):
+        names = ("model.safetensors.index.json", "pytorch_model.bin.index.json", "model.safetensors", "pytorch_model.bin")
+        found = next((name for name in names if os.path.exists(os.path.join(path, name))), None)
+        if found is None:
+            raise ReadError(f"--weights {path}: has no weights, expected one of {', '.join(names)} in it")
+        path = os.path.join(path, found)
+    if not path.endswith(".index.json"):
+        return [path]
+    with open(path, encoding="utf-8") as file:
+        shards = json.load(file)["weight_map"].values()
+    return [os.path.join(os.path.dirname(path), os.path.basename(name)) for name in sorted(set(shards))]
+
+
+def _name_in(known, key, state):
+    """The name in a model of a tensor of a file, without the prefixes of wrappers where the model has the rest of it."""
+    rest = key.replace("_orig_mod.", "")
+    for prefix in ("module.", "model."):
+        if rest not in known:
+            rest = rest.removeprefix(prefix)
+    return rest if rest in known and (rest == key or rest not in state) else key
 
 
 def _read_safetensors(path):

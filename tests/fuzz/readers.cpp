@@ -165,6 +165,14 @@ bool check_host_list(const std::string& text) {
   return true;
 }
 
+bool check_shard_index(const std::string& text) {
+  const auto files = parsed(format::parse_shard_index, text);
+  if (!files) return false;
+  demand(!files->empty(), "an index without files is accepted");
+  for (const std::string& file : *files) demand(file.find('/') == std::string::npos, "a file elsewhere is accepted");
+  return true;
+}
+
 bool check_actions(const std::string& text) {
   const auto lists = parsed(interchange::parse_actions_csv, text);
   if (!lists) return false;
@@ -328,6 +336,7 @@ const std::vector<FuzzedReader>& fuzzed_readers() {
              return format::parse_safetensors_header(text, kSafetensorsData, file);
            },
            format::safetensors_header_text)},
+      {"shard_index", {R"({"weight_map":{"a":"m-1.safetensors","b":"m-2.safetensors"}})"}, check_shard_index},
       {"pipedream", {kProfile, with_crlf(kProfile)}, check_profile},
   };
   return table;

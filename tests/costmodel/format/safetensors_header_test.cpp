@@ -63,6 +63,20 @@ TEST(SafetensorsHeader, NamesTensorFoundAndWanted) {
               ThrowsMessage<FormatError>("file: nested deeper than 64 levels"));
 }
 
+TEST(ShardIndex, ListsEachFileOnce) {
+  EXPECT_THAT(parse_shard_index(R"({"metadata":{"total_size":12},"weight_map":{"b":"m-2.safetensors",)"
+                                R"("a":"m-1.safetensors","c":"m-2.safetensors"}})",
+                                "f"),
+              ::testing::ElementsAre("m-1.safetensors", "m-2.safetensors"));
+  const auto refuses = [](const std::string& text, const std::string& message) {
+    EXPECT_THAT([&] { (void)parse_shard_index(text, "f"); }, ThrowsMessage<FormatError>(HasSubstr(message))) << text;
+  };
+  refuses(R"({"weight_map":{"a":"../m"}})", "f: /weight_map/a: found \"../m\", expected the name of a file beside");
+  refuses(R"({"weight_map":{}})", "f: /weight_map: has no tensors");
+  refuses(R"({"weight_map":["m"]})", "f: /weight_map: ");
+  refuses(R"({"metadata":{}})", "weight_map");
+}
+
 TEST(SafetensorsHeader, KnowsTheBytesOfEachDtype) {
   std::vector<std::int64_t> bytes;
   for (const std::string& dtype : safetensors_dtypes()) bytes.push_back(safetensors_value_bytes(dtype).value);

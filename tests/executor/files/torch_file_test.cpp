@@ -130,6 +130,43 @@ TEST_F(TorchFiles, SetTheFirstParametersByName) {
               ThrowsMessage<FormatError>(HasSubstr("weights.pt: unknown tensor \"bfloat16\", known are fc1.bias")));
 }
 
+TEST_F(TorchFiles, OpenWeightsUnderTheModelsNames) {
+  const model::Model model = intake::build_model("mlp", {{"inputs", "2"}, {"width", "2"}, {"layers", "1"}});
+  const at::Tensor weight = at::arange(20, at::TensorOptions().dtype(at::kFloat)).view({10, 2});
+  const auto opens = [&](const std::string& weight_name, const checkpoint::TiedNames& tied = {}) {
+    write_safetensors(path("w"), {{weight_name, weight}, {"fc1.bias", at::zeros({10})}});
+    const TensorFiles files = checkpoint::open_weights(path("w"), model, tied);
+    EXPECT_NO_THROW(checkpoint::check_weight_names(files, model, tied)) << weight_name;
+    EXPECT_TRUE(files.holds("fc1.weight") && at::equal(files.read("fc1.weight"), weight)) << weight_name;
+  };
+  for (const char* name : {"fc1.weight", "module.fc1.weight", "model.fc1.weight", "_orig_mod.fc1.weight",
+                           "fc1._orig_mod.weight", "module._orig_mod.model.fc1.weight"})
+    opens(name);
+  // safetensors' save_model keeps one name of a tied tensor.
+  opens("a_head.weight", {{"a_head.weight", "fc1.weight"}});
+  opens("model.a_head.weight", {{"a_head.weight", "fc1.weight"}});
+  // Names that only look alike stay as they are.
+  write_safetensors(path("w"), {{"module.fc9.weight", weight}, {"fc1.bias", at::zeros({10})}});
+  EXPECT_THAT([&] { checkpoint::check_weight_names(checkpoint::open_weights(path("w"), model, {}), model); },
+              ThrowsMessage<FormatError>(HasSubstr("unknown tensor \"module.fc9.weight\"")));
+}
+
+TEST_F(TorchFiles, OpenTheShardsOfAnIndexOrAFolder) {
+  const model::Model model = intake::build_model("mlp", {{"inputs", "2"}, {"width", "2"}, {"layers", "1"}});
+  std::filesystem::create_directory(path("m"));
+  EXPECT_THAT([&] { (void)tensor_file_paths(path("m")); },
+              ThrowsMessage<FormatError>(path("m") + ": has no weights, expected one of model.safetensors.index.json, "
+                                                     "pytorch_model.bin.index.json, model.safetensors, "
+                                                     "pytorch_model.bin in it"));
+  write_safetensors(path("m/one"), {{"fc1.weight", at::zeros({10, 2})}});
+  write_safetensors(path("m/two"), {{"fc1.bias", at::zeros({10})}});
+  folder_.write("m/model.safetensors.index.json", R"({"weight_map":{"fc1.weight":"one","fc1.bias":"two"}})");
+  for (const std::string name : {"m", "m/model.safetensors.index.json"}) {
+    EXPECT_THAT(tensor_file_paths(path(name)), ElementsAre(path("m/one"), path("m/two")));
+    EXPECT_NO_THROW(checkpoint::check_weight_names(checkpoint::open_weights(path(name), model, {}), model));
+  }
+}
+
 TEST_F(TorchFiles, NameAStorageThatIsNotThereOrOfAnotherLength) {
   const std::string pickle = dict("w", tensor("0", 2, 0, {2}, {1}));
   write("good", pickle, {{"0", std::string(8, '\0')}});
