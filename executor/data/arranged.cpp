@@ -48,6 +48,8 @@ class Arranged : public DataSource {
     return out;
   }
 
+  std::optional<std::int64_t> samples() const override { return inner_->samples(); }
+
  private:
   const model::ModelInput& at(int index) const { return inputs_.at(to_index(index)); }
 

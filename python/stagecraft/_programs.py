@@ -96,8 +96,8 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _message(name: str, status: int, text: str) -> str:
-    """The program's own last message, without its name."""
-    lines = [line for line in text.splitlines() if line.strip()]
+    """The program's own last message, without its name; not what follows from it: notes, and which rank ended."""
+    lines = [line for line in text.splitlines() if line.strip() and not re.match(r"note: |stagecraft: ", line)]
     said = [line for line in lines if line.startswith(f"{name}: ") and not re.match(rf"{name}: (warning|note): ", line)]
     line = (said or lines or [""])[-1]
     return line.removeprefix(f"{name}: ") or f"{name} ended with status {status}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
+import os
 import struct
 from collections.abc import Mapping
 from typing import IO
@@ -25,10 +27,10 @@ def _raw(tensor: torch.Tensor) -> bytes:
 
 
 class NpyFile:
-    """An .npy file that grows by rows: the samples of one input."""
+    """An .npy file that grows by rows: the samples of one input, which are on `axis` of the complete file."""
 
-    def __init__(self, path: str, name: str) -> None:
-        self._name = name
+    def __init__(self, path: str, name: str, axis: int = 0) -> None:
+        self._path, self._name, self._axis = path, name, axis
         self._file: IO[bytes] = open(path, "wb")
         self._file.write(b" " * _HEADER)
         self._dtype: torch.dtype | None = None
@@ -48,12 +50,31 @@ class NpyFile:
         self._file.write(_raw(tensor))
         self.rows += tensor.shape[0]
 
+    def _move_axis(self) -> None:
+        """Rewrites the rows with the samples on their axis."""
+        assert self._dtype is not None
+        self._file.close()
+        rows = f"{self._path}.rows"
+        os.replace(self._path, rows)
+        count = math.prod(self._shape) * self.rows
+        header = _HEADER // self._dtype.itemsize
+        values = torch.from_file(rows, shared=False, size=header + count, dtype=self._dtype)[header:]
+        self._file = open(self._path, "wb")
+        self._file.write(b" " * _HEADER)
+        for part in values.view(self.rows, *self._shape).movedim(0, self._axis):
+            self._file.write(_raw(part))
+        os.unlink(rows)
+
     def close(self) -> None:
         """Closes the file; it is complete if there was a sample."""
         if self._dtype is None or self._file.closed:
             self._file.close()
             return
-        shape = "".join(f"{extent}, " for extent in (self.rows, *self._shape))
+        extents = [*self._shape]
+        extents.insert(self._axis, self.rows)
+        if self._axis:
+            self._move_axis()
+        shape = "".join(f"{extent}, " for extent in extents)
         text = f"{{'descr': '{_NPY[self._dtype]}', 'fortran_order': False, 'shape': ({shape}), }}".encode()
         self._file.seek(0)
         self._file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", _HEADER - 10) + text.ljust(_HEADER - 11) + b"\n")

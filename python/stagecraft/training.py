@@ -33,7 +33,7 @@ Model = Union["torch.nn.Module", str, "os.PathLike[str]"]
 Loss = Union[str, Callable[..., Any], None]
 # The exporter's messages name its options; these are the arguments here.
 _ARGUMENTS = {"--inputs": "data", "--input": "data", "--range": "ranges", "--loss-output": "loss_output", "--loss": "loss",
-              "--static": "static", "--evaluation": "evaluation"}
+              "--static": "static", "--evaluation": "evaluation", "--batch-axis": "batch_axes"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,9 +99,19 @@ def _has_target(loss: Loss) -> bool:
     return callable(loss) or loss in ("cross_entropy", "mse", "bce")
 
 
+def _fields(module: torch.nn.Module, batch: Any) -> Any:
+    """A batch that is a dataclass as a dict of its fields, if they are forward's arguments; other batches as they are."""
+    if not dataclasses.is_dataclass(batch) or isinstance(batch, type):
+        return batch
+    fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    parameters = inspect.signature(module.forward).parameters
+    return fields if any(name in parameters for name in fields) else batch
+
+
 def _arguments(module: torch.nn.Module, batch: Any, loss: Loss) -> dict[str, Any]:
     """Forward's arguments by name, and `target` for the loss, of one batch: a dict of arguments; or a pair of input and target;
     or, without a target, a tensor or a sequence of inputs. An input may be a dict or a sequence of several."""
+    batch = _fields(module, batch)
     if isinstance(batch, Mapping):
         return {str(name): value for name, value in batch.items()}
     target: dict[str, Any] = {}
@@ -121,7 +131,7 @@ def _arguments(module: torch.nn.Module, batch: Any, loss: Loss) -> dict[str, Any
 def _loss(loss: Loss, batch: Any) -> Loss:
     """The loss for the exporter, which passes a function the inputs that its parameters name."""
     if loss is None:
-        if isinstance(batch, Mapping):
+        if isinstance(batch, Mapping) or dataclasses.is_dataclass(batch):
             return "in-model"
         raise InputError("loss: give cross_entropy, mse, bce, next_token, in-model, none, the key of the loss that forward returns, or "
                          "a function of output and target")
@@ -137,15 +147,19 @@ def _loss(loss: Loss, batch: Any) -> Loss:
 
 @dataclasses.dataclass(frozen=True)
 class _Exported:
-    """A module as an archive. `names` are those of its inputs, in the archive and in data."""
+    """A module as an archive. `inputs` are those of the exporter; their names are the same in the archive and in data."""
 
     path: str
     module: torch.nn.Module
     loss: Loss
-    names: list[str]
+    inputs: list[Any]
+
+    @property
+    def names(self) -> list[str]:
+        return [each.name for each in self.inputs]
 
     def tensors(self, batch: Any) -> dict[str, torch.Tensor]:
-        """The tensors of a batch by the names of inputs."""
+        """The tensors of a batch by the names of inputs, with the samples on the first axis."""
         from ._exporter import structure
 
         found = {}
@@ -155,11 +169,33 @@ class _Exported:
         missing = [name for name in self.names if name not in found]
         if missing:
             raise InputError(f"data: a batch lacks {missing[0]}, it has {', '.join(found)}")
-        return {name: found[name] for name in self.names}
+        out = {}
+        for each in self.inputs:
+            tensor = found[each.name]
+            if tensor.dim() <= each.batch_axis:
+                raise InputError(f"data: {each.given} has shape {list(tensor.shape)}, it lacks the batch axis {each.batch_axis}")
+            out[each.name] = tensor.movedim(each.batch_axis, 0)
+            _check_range(each, tensor)
+        return out
+
+
+def _check_range(each: Any, tensor: torch.Tensor) -> None:
+    """Refuses integers that the archive does not take, such as labels to be ignored that the exported batch did not have."""
+    if each.range is None or tensor.dtype.is_floating_point or tensor.is_meta or not tensor.numel():
+        return
+    low, high = int(tensor.min()), int(tensor.max())
+    if each.range[0] <= low and high < each.range[1]:
+        return
+    wanted = (min(low, each.range[0]), max(high + 1, each.range[1]))
+    raise InputError(f"data: {each.given} has {low if low < each.range[0] else high}, the first batch and the model allow "
+                     f"{each.range[0]} to {each.range[1] - 1}; if the loss ignores such labels, or the model takes them, give "
+                     f"ranges={{{each.given!r}: {wanted}}}")
 
 
 def _export(module: torch.nn.Module, batch: Any, path: str, loss: Loss, *, loss_output: int | None = None,
-            ranges: Mapping[str, tuple[int, int]] = {}, static: int | None = None, evaluation: bool = False) -> _Exported:
+            ranges: Mapping[str, tuple[int, int]] = {}, batch_axes: Mapping[str, int] = {}, static: int | None = None,
+            fixed: int | None = None, evaluation: bool = False) -> _Exported:
+    """`fixed`: the number of samples if it cannot be any; default: those of the batch."""
     import torch
 
     from ._exporter import errors, inputs, prepare, program
@@ -170,9 +206,12 @@ def _export(module: torch.nn.Module, batch: Any, path: str, loss: Loss, *, loss_
         chosen = _loss(loss, batch)
         arguments = _arguments(module, batch, loss)
         bounds = [f"{name}={low}..{high}" for name, (low, high) in ranges.items()]
-        found, templates = inputs.parse_examples(arguments, (), bounds)
+        axes = [f"{name}={axis}" for name, axis in batch_axes.items()]
+        found, templates = inputs.parse_examples(arguments, axes, bounds)
+        whole = [each for each in found if each.batch_axis is not None and each.examples is not None]
+        fixed = fixed or (whole[0].examples.shape[whole[0].batch_axis] if whole else program.SAMPLES)
         request = program.Request(prepare.copied(module), type(module).__name__, found, chosen, loss_output,
-                                  static=static, templates=templates, evaluation=evaluation,
+                                  static=static, fixed=fixed, templates=templates, evaluation=evaluation,
                                   structure=any(parameter.is_meta for parameter in module.parameters()))
         with torch.random.fork_rng(devices=[]):
             done = program.export(request)
@@ -184,14 +223,12 @@ def _export(module: torch.nn.Module, batch: Any, path: str, loss: Loss, *, loss_
         wrong = InputError(text)
         wrong.code = error.code
         raise wrong from error
-    other = [model_input.name for model_input in done.inputs if model_input.batch_axis != 0]
-    if other:
-        raise InputError(f"data: {other[0]} must have the samples on its first axis")
-    return _Exported(path, module, loss, [model_input.name for model_input in done.inputs])
+    return _Exported(path, module, loss, list(done.inputs))
 
 
 def export(module: torch.nn.Module, data: Any, path: str | os.PathLike[str], *, loss: Loss = None, loss_output: int | None = None,
-           ranges: Mapping[str, tuple[int, int]] = {}, static: int | None = None, evaluation: bool = False) -> None:
+           ranges: Mapping[str, tuple[int, int]] = {}, batch_axes: Mapping[str, int] = {}, static: int | None = None,
+           evaluation: bool = False) -> None:
     """Writes a module with its loss as an archive (.pt2) that the programs train without Python, as export-model does.
 
     The module is exported in training mode and stays as it is; the export proves that the archive trains as the module does. Of a
@@ -200,19 +237,21 @@ def export(module: torch.nn.Module, data: Any, path: str | os.PathLike[str], *, 
     data -- a DataLoader, of which the first batch is taken, or a batch: (input, target), or a dict of forward's arguments
     loss -- "cross_entropy", "mse", "bce", "next_token"; a function of (output, target); "in-model" (the default if a batch is a
         dict): forward returns the loss, with the key "loss" or as its only number; another key of what forward returns; or "none"
-    ranges -- (low, high) of integer inputs, high excluded, where no embedding or loss determines it
+    ranges -- (low, high) of integer inputs, high excluded, where no embedding or loss determines it, or where the loss ignores
+        labels that the batch does not have, such as -100
+    batch_axes -- the axis of the samples, by input, where it is not the first: {"tokens": 1} if a batch is time-major
     static -- export for exactly this many samples
     evaluation -- export the module as it is after module.eval()
     """
-    _export(module, _first(data), os.fspath(path), loss, loss_output=loss_output, ranges=ranges, static=static,
-            evaluation=evaluation)
+    _export(module, _first(data), os.fspath(path), loss, loss_output=loss_output, ranges=ranges, batch_axes=batch_axes,
+            static=static, evaluation=evaluation)
 
 
 def _is_loader(data: Any) -> bool:
     """Whether data are batches, not one batch."""
     import torch
 
-    return not isinstance(data, (torch.Tensor, Mapping, tuple)) and not _is_batch(data)
+    return not isinstance(data, (torch.Tensor, Mapping, tuple)) and not _is_batch(data) and not dataclasses.is_dataclass(data)
 
 
 def _is_batch(data: Any) -> bool:
@@ -243,7 +282,7 @@ def _write(exported: _Exported, batches: Iterable[Any], folder: str) -> int:
     from ._tensors import NpyFile
 
     os.makedirs(folder, exist_ok=True)
-    files = {name: NpyFile(os.path.join(folder, f"{name}.npy"), name) for name in exported.names}
+    files = {each.name: NpyFile(os.path.join(folder, f"{each.name}.npy"), each.name, each.batch_axis) for each in exported.inputs}
     try:
         for batch in batches:
             tensors = exported.tensors(batch)
@@ -301,7 +340,8 @@ def _options(options: Mapping[str, Any]) -> list[str]:
 
 
 def profile(model: Model, data: Any = None, *, microbatch: int | None = None, loss: Loss = None, loss_output: int | None = None,
-            ranges: Mapping[str, tuple[int, int]] = {}, static: int | None = None, accept_untrusted: bool | None = None,
+            ranges: Mapping[str, tuple[int, int]] = {}, batch_axes: Mapping[str, int] = {}, static: int | None = None,
+            accept_untrusted: bool | None = None,
             log: bool = False, **options: Any) -> Graph:
     """Measures every layer of a model, forward, backward and update.
 
@@ -309,7 +349,7 @@ def profile(model: Model, data: Any = None, *, microbatch: int | None = None, lo
     data -- of a module, a DataLoader or one batch: (input, target), or a dict of forward's arguments. Its samples also train the
         profile's steps. Otherwise a data source of the programs, such as "fashion-mnist"
     microbatch -- samples of a microbatch; default: of a module, those of the batch; otherwise 1
-    loss, loss_output, ranges, static -- of a module, see export
+    loss, loss_output, ranges, batch_axes, static -- of a module, see export
     structure (an option) -- measure nothing, only count operations and bytes, for estimate; the module may be on the device "meta",
         without memory for its weights
     accept_untrusted -- return a profile even if the program says that it cannot be trusted; default:
@@ -324,7 +364,7 @@ def profile(model: Model, data: Any = None, *, microbatch: int | None = None, lo
             batch = _first(data)
             name = f"{type(module).__name__}.pt2"
             exported = _export(module, batch, os.path.join(folder, name), loss, loss_output=loss_output, ranges=ranges,
-                               static=static)
+                               batch_axes=batch_axes, static=static, fixed=microbatch)
             samples = _samples(exported.tensors(batch))
             microbatch = microbatch or samples
             copies = -(-microbatch // samples)
@@ -408,8 +448,8 @@ def _keep(checkpoint: str, archive: str, data: str) -> tuple[str, str]:
 
 
 def run(plan: Plan | File, model: Model | None, data: Any, *, steps: int | None = None, epochs: int | None = None, loss: Loss = None,
-        loss_output: int | None = None, ranges: Mapping[str, tuple[int, int]] = {}, static: int | None = None,
-        prediction: Prediction | None = None, checkpoint: str | os.PathLike[str] | None = None, resume: bool = False,
+        loss_output: int | None = None, ranges: Mapping[str, tuple[int, int]] = {}, batch_axes: Mapping[str, int] = {},
+        static: int | None = None, prediction: Prediction | None = None, checkpoint: str | os.PathLike[str] | None = None, resume: bool = False,
         on_metrics: Callable[[dict[str, Any]], None] | None = None, log: bool = False, **options: Any) -> Run:
     """Trains a model as a plan says, in one process per rank on this machine, and returns its weights.
 
@@ -419,7 +459,7 @@ def run(plan: Plan | File, model: Model | None, data: Any, *, steps: int | None 
     data -- of a module, a DataLoader: each batch is a step, in its order, and must have plan.step_samples samples; the last one
         of a pass is left out if it is smaller. Otherwise a data source of the programs
     steps, epochs -- how long: number of steps, or of passes over the data (default: one pass)
-    loss, loss_output, ranges, static -- of a module, see export
+    loss, loss_output, ranges, batch_axes, static -- of a module, see export
     prediction -- to compare with: then the result has a comparison
     checkpoint -- a folder in which checkpoints are kept; default: a temporary one
     resume -- continue from the newest complete checkpoint, if there is one. steps and epochs count from the very first step; the
@@ -450,7 +490,8 @@ def run(plan: Plan | File, model: Model | None, data: Any, *, steps: int | None 
             if plan.step_samples is None:
                 raise InputError("plan: does not say how many samples a microbatch has; plan with a graph of profile")
             path = os.path.join(folder, f"{type(module).__name__}.pt2")
-            exported = _export(module, _first(data), path, loss, loss_output=loss_output, ranges=ranges, static=static)
+            exported = _export(module, _first(data), path, loss, loss_output=loss_output, ranges=ranges, batch_axes=batch_axes,
+                               static=static, fixed=plan.step_samples // plan.microbatches)
             batches = os.path.join(folder, "data")
             written = _write(exported, _full(exported, data, plan.step_samples, epochs or 1, steps), batches)
             steps, epochs = written // plan.step_samples, None
@@ -492,12 +533,12 @@ def run(plan: Plan | File, model: Model | None, data: Any, *, steps: int | None 
 
 
 def evaluate(model: Model, data: Any, *, loss: Loss = None, loss_output: int | None = None, ranges: Mapping[str, tuple[int, int]] = {},
-             static: int | None = None, microbatch: int | None = None, log: bool = False, **options: Any) -> Evaluation:
+             batch_axes: Mapping[str, int] = {}, static: int | None = None, microbatch: int | None = None, log: bool = False, **options: Any) -> Evaluation:
     """Loss, accuracy and perplexity of a model on data, in evaluation mode and in one process; nothing is changed.
 
     model -- a torch.nn.Module with its weights; or a checkpoint folder, or a weights file with the option model=FILE
     data -- of a module, a DataLoader, of which each sample is read once; otherwise a data source of the programs
-    loss, loss_output, ranges, static -- of a module, see export
+    loss, loss_output, ranges, batch_axes, static -- of a module, see export
     microbatch -- samples per microbatch; default: those of the first batch
     options -- those of the program; stagecraft help evaluate lists them
     """
@@ -508,7 +549,8 @@ def evaluate(model: Model, data: Any, *, loss: Loss = None, loss_output: int | N
             module: Any = model
             batch = _first(data)
             path = os.path.join(folder, f"{type(module).__name__}.pt2")
-            exported = _export(module, batch, path, loss, loss_output=loss_output, ranges=ranges, static=static, evaluation=True)
+            exported = _export(module, batch, path, loss, loss_output=loss_output, ranges=ranges, batch_axes=batch_axes,
+                               static=static, fixed=microbatch, evaluation=True)
             _write(exported, data if _is_loader(data) else [batch], os.path.join(folder, "data"))
             state = module.state_dict()
             write_state(os.path.join(folder, "weights.safetensors"), {name: state[name] for name in state if not _is_extra(name)})

@@ -1,6 +1,8 @@
 """A torch.nn.Module and a DataLoader through profile, plan, run and evaluate. Usage: training_test.py BIN."""
 
+import dataclasses
 import json
+import math
 import os
 import sys
 import tempfile
@@ -198,6 +200,13 @@ class Training(unittest.TestCase):
         self.assertIn("this branch depends on the values of a tensor", str(caught.exception))
         self.assertNotIn("SC3002", str(caught.exception))
 
+    def test_a_wrong_run_is_told_by_its_verdict(self):
+        # What run writes with --check: a note may follow, and the starting process says which rank ended.
+        verdict = "compared with a single process: 9 gradient values and 2 losses, 9 values and 2 losses differ (WRONG)"
+        for after in ("", "note: the comparison made the steps longer\n", "stagecraft: rank 0 ended with status 1\n"):
+            message = stagecraft._programs._message("stagecraft-run", 1, f"step 1/1 loss 1.0\n{verdict}\n{after}")
+            self.assertEqual(message, verdict)
+
     def test_programs_that_fail_or_are_missing(self):
         with self.assertRaises(stagecraft.ProgramError) as caught:
             stagecraft.profile("no_such.pt2")
@@ -220,7 +229,73 @@ class Training(unittest.TestCase):
             os.environ["PATH"] = path
 
 
+class Root(nn.Linear):
+    """Uses the number of samples as a plain number, so that torch.export fixes it."""
+
+    def forward(self, features):
+        return super().forward(features) / math.sqrt(features.shape[0])
+
+
+class TimeMajor(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.layer, self.head = nn.Embedding(11, 8), nn.GRU(8, 8), nn.Linear(8, 3)
+
+    def forward(self, tokens):
+        return self.head(self.layer(self.embedding(tokens))[0][-1])
+
+
+@dataclasses.dataclass
+class Batch:
+    features: torch.Tensor
+    mask: torch.Tensor
+
+
 class Batches(unittest.TestCase):
+    def test_a_fixed_number_of_samples_is_that_of_a_microbatch(self):
+        for microbatch, samples in ((4, 4), (None, BATCH)):
+            graph = stagecraft.profile(Root(12, 3), loader(), loss="cross_entropy", microbatch=microbatch, structure=True)
+            self.assertEqual(graph.microbatch_samples, samples)
+
+    def test_samples_may_be_on_another_axis(self):
+        tokens = torch.arange(7 * BATCH).reshape(7, BATCH) % 11
+        batch, axes = (tokens, tokens[0] % 3), {"tokens": 1}
+        torch.manual_seed(0)
+        model = TimeMajor()
+        graph = stagecraft.profile(model, batch, loss="cross_entropy", batch_axes=axes, microbatch=BATCH, structure=True)
+        self.assertEqual(graph.microbatch_samples, BATCH)
+        found = stagecraft.evaluate(model, [batch, batch], loss="cross_entropy", batch_axes=axes)
+        self.assertEqual(found.samples, 2 * BATCH)
+        wanted = nn.functional.cross_entropy(model(tokens), batch[1]).item()
+        self.assertAlmostEqual(found.loss, wanted, places=5)
+        with self.assertRaises(stagecraft.InputError) as caught:
+            stagecraft.profile(model, batch, loss="cross_entropy", batch_axes={"token": 1})
+        self.assertIn('batch_axes "token=1": must be NAME=N', str(caught.exception))
+
+    def test_labels_to_be_ignored_need_a_range(self):
+        features, target = next(iter(loader()))
+        later = target.clone()
+        later[0] = -100
+        with self.assertRaises(stagecraft.InputError) as caught:
+            stagecraft.evaluate(module(), [(features, target), (features, later)], loss="cross_entropy")
+        self.assertEqual(str(caught.exception), "data: target has -100, the first batch and the model allow 0 to 2; if the loss ignores "
+                                                "such labels, or the model takes them, give ranges={'target': (-100, 3)}")
+
+    def test_dataclasses_have_the_arguments_as_fields(self):
+        class Model(nn.Linear):
+            def forward(self, features, mask):
+                return (super().forward(features) * mask).pow(2).mean()
+
+        with tempfile.TemporaryDirectory() as folder:
+            stagecraft.export(Model(12, 3), Batch(torch.randn(4, 12), torch.ones(4, 3)), os.path.join(folder, "model.pt2"))
+
+        class Whole(nn.Linear):
+            def forward(self, batch):
+                return (super().forward(batch.features) * batch.mask).pow(2).mean()
+
+        with tempfile.TemporaryDirectory() as folder:
+            stagecraft.export(Whole(12, 3), Batch(torch.randn(4, 12), torch.ones(4, 3)), os.path.join(folder, "model.pt2"))
+
     def test_dict_of_arguments_with_the_loss_in_the_model(self):
         class Model(nn.Module):
             def __init__(self):

@@ -29,6 +29,7 @@ class Numbered : public DataSource {
     }
     return out;
   }
+  std::optional<std::int64_t> samples() const override { return 12; }
   mutable std::vector<int> asked;
 };
 
@@ -54,6 +55,7 @@ model::Model mixed() {
 
 TEST(ArrangedSource, PutsTheSamplesOnTheirAxis) {
   const auto source = arranged_source(std::make_unique<Numbered>(), mixed());
+  EXPECT_EQ(source->samples(), 12);
   const at::Tensor columns = source->batch(1, 1, 2, 3, std::array{0}).front();  // samples 9, 10 and 11
   EXPECT_THAT(columns.sizes().vec(), ElementsAre(2, 3));
   EXPECT_TRUE(columns.is_contiguous());
