@@ -86,10 +86,10 @@ int finish(const RunResult& result, const RunCommand& o, std::optional<stagecraf
   if (!o.trace.empty())
     stagecraft::format::write_text(o.trace, stagecraft::interchange::chrome_trace(m.timeline, m.model + ", measured"));
   if (result.check) {
-    std::cerr << stagecraft::run::check_text(*result.check) + "\n";
     if (!o.output.empty()) {
       std::cerr << "note: the comparison made the steps in " << o.output << " longer; measure times without it\n";
     }
+    std::cerr << stagecraft::run::check_text(*result.check) + "\n";
     if (!stagecraft::run::is_close(*result.check)) return 1;
   }
   if (status(result, o) == stagecraft::launch::kStopped) {
@@ -176,6 +176,21 @@ int run_threads(const RunJob& job, RunCommand& o, milliseconds deadline) {
                 o, job.plan.plan().iteration, job.pass);
 }
 
+/// Says where a run that failed can continue, if it has a complete checkpoint.
+void name_checkpoint(const RunCommand& o) {
+  const std::string& folder = o.run.checkpoint.folder;
+  if (folder.empty()) return;
+  try {
+    if (const auto found = stagecraft::checkpoint::latest_checkpoint(folder, [](const std::string&) {})) {
+      std::cerr << fmt::format("note: the newest complete checkpoint is {}; use --resume to continue from it\n",
+                               found->path);
+    } else {
+      std::cerr << fmt::format("note: {} has no complete checkpoint\n", folder);
+    }
+  } catch (const stagecraft::FormatError&) {  // the folder cannot be read: the run has said why it ended
+  }
+}
+
 /// The roles of the ranks with the host of each, then what is not as the file may have meant.
 std::string hosts_and_roles_text(const RunCommand& o, const stagecraft::BoundPlan& plan) {
   const auto found = stagecraft::launch::resolve_hosts(stagecraft::launch::read_hosts(o.hosts),
@@ -204,7 +219,9 @@ int start_ranks(const RunCommand& o, int ranks, const std::vector<std::string>& 
     options.hosts = stagecraft::launch::read_hosts(o.hosts);
     options.remote_shell = o.remote_shell;
   }
-  return stagecraft::launch::spawn(ranks, arguments, deadline, options);
+  const int status = stagecraft::launch::spawn(ranks, arguments, deadline, options);
+  if (status != 0 && status != stagecraft::launch::kStopped) name_checkpoint(o);
+  return status;
 }
 
 int run(RunCommand o, const std::vector<std::string>& arguments, std::optional<stagecraft::launch::RankLog>& log) {
@@ -251,7 +268,13 @@ int run(RunCommand o, const std::vector<std::string>& arguments, std::optional<s
   }
   if (signals) checkpoint.stop = [&] { return signals->asked(); };
   checkpoint.tell = [](const std::string& text) { std::cerr << text + "\n"; };
-  return start.how == How::Process ? run_process(*launch, job, o, deadline) : run_threads(job, o, deadline);
+  try {
+    return start.how == How::Process ? run_process(*launch, job, o, deadline) : run_threads(job, o, deadline);
+  } catch (...) {
+    // The process that starts ranks says it for them.
+    if (!launch || (launch->rank == 0 && launch->launcher != "stagecraft")) name_checkpoint(o);
+    throw;
+  }
 }
 
 }  // namespace

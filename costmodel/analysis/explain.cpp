@@ -419,6 +419,7 @@ std::string explanation_text(const Explanation& e, const Screen& screen) {
   const PositionParts& slowest = e.positions[to_index(e.bottleneck)];
   out += fmt::format("bottleneck: {}, {} of work per step, {:.1f} % above the mean\n", stages_text(slowest.stages),
                      format_seconds(busy(slowest.parts)), e.imbalance * 100);
+  if (const std::string idle = idle_text(e.prediction); !idle.empty()) out += idle + "\n";
   return out + move_text(e) + memory_text(e);
 }
 

@@ -103,8 +103,8 @@ struct ExplainOptions {
 [[nodiscard]] std::variant<Explanation, Infeasible> explain(const Graph& graph, const Topology& topology,
                                                             const BoundPlan& plan, const ExplainOptions& options = {});
 
-/// For people: shares in percent, the path, the bottleneck, the best move, memory; no wider than the screen, if the
-/// table's columns allow it.
+/// For people: shares in percent, the path, the bottleneck, idle devices, the best move, memory; no wider than the
+/// screen, if the table's columns allow it.
 [[nodiscard]] std::string explanation_text(const Explanation& explanation, const Screen& screen);
 
 }  // namespace stagecraft

@@ -202,6 +202,19 @@ TEST_F(RunLaunch, SpawnsInTheShellOfAnotherLauncher) {
               HasSubstr("RANK is set, but LOCAL_RANK is not; set LOCAL_RANK too, or unset RANK, or let --spawn start"));
 }
 
+TEST_F(RunLaunch, NamesTheCheckpointToResumeFromAfterACrash) {
+  const Outcome o = folder_.run(
+      kRanks +
+      std::string(
+          "stagecraft-run plan.json --steps 100000000 --spawn --timeout 5 --checkpoint saved --checkpoint-every 1 "
+          "--log-every 1 2> run.txt & run=$!\n") +
+      kUntilAStep + "until ls -d saved/step-*[0-9] > /dev/null 2>&1; do sleep 0.02; done\nkill_rank 1\nwait $run");
+  EXPECT_NE(o.status, 0);
+  EXPECT_THAT(folder_.read("run.txt"),
+              ContainsRegex("note: the newest complete checkpoint is saved/step-[0-9]+; use --resume to continue from "
+                            "it\n"));
+}
+
 TEST_F(RunLaunch, NamesAHostThatIsNotReached) {
   const Outcome o =
       folder_.run("stagecraft-run plan.json --hosts hosts.txt --remote-shell ./unreached --steps 2 --timeout 1");

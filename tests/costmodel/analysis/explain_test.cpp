@@ -42,6 +42,18 @@ TEST(Explain, SplitsTheStepIntoParts) {
   EXPECT_DOUBLE_EQ(e.imbalance, 6 / 4.5 - 1);
 }
 
+// Two stages of one device each on four, then three replicas of one stage with two microbatches.
+TEST(Explain, NamesIdleDevicesAndTheirReason) {
+  const Graph graph = chain_graph({1, 1}, {2, 2});
+  const Topology topology = flat_topology(4);
+  const Explanation unused = explained(graph, topology, in_stages(graph, topology, {0, 1}, 2));
+  EXPECT_THAT(explanation_text(unused, 100),
+              ::testing::HasSubstr("\n2 of 4 devices are idle: 2-3 are not in any stage\n"));
+  const Plan plan = make_plan(graph, topology, Partition{{0, 0}, {3}}, {.microbatches = 2, .schedule = "1f1b"});
+  EXPECT_THAT(explanation_text(explained(graph, flat_topology(3), plan), 100),
+              ::testing::HasSubstr("\n1 of 3 devices is idle: 2 has no microbatch\n"));
+}
+
 // Host time of 0.5 s per action: four computations and two updates. Rank 0 runs F, B and an update of nothing: 1.5 s of
 // host time beside 6 s.
 TEST(Explain, CountsHostTimeSeparately) {
