@@ -88,7 +88,7 @@ int finish(const stagecraft::Topology& topology, const std::vector<std::string>&
   for (const std::string& reason : reasons) std::cerr << "not trusted: " + reason + "\n";
   if (!o.output.empty()) stagecraft::format::write_text(o.output, stagecraft::format::topology_json(topology));
   if (reasons.empty() || o.accept_untrusted) return 0;
-  std::cerr << "the measurement is not trusted, see above; use --accept-untrusted to exit with 0\n";
+  std::cerr << "the measurement is not trusted, see above, so the exit status is 1; with --accept-untrusted it is 0\n";
   return 1;
 }
 

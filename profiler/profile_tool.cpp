@@ -71,9 +71,10 @@ std::string quality_text(const stagecraft::profiler::Profile& profile) {
   const stagecraft::ProfileQuality& quality = *profile.graph.quality;
   std::string out = fmt::format(
       "profiled with {}: iteration {}, {:+.1f} % compared with an unprofiled one; shares of {} steps and {:.3f} % "
-      "unattributed add up to {} ns\n",
+      "unattributed add up to {}\n",
       quality.clock, times(quality.watched), profile.overhead() * 100, quality.steps,
-      percent(quality.unattributed_ns, quality.watched_ns), quality.watched_ns);
+      percent(quality.unattributed_ns, quality.watched_ns),
+      format_seconds(stagecraft::Seconds(static_cast<double>(quality.watched_ns) * 1e-9)));
   if (quality.work > 0) {
     out += fmt::format(
         "coverage: {} of {} kernels, copies and memsets, {:.4f} % of their time; the device waits for the host {:.1f} "
@@ -313,7 +314,7 @@ int run(Options o) {
   }
   if (o.microbatches.size() > 1) std::cerr << summary;
   if (trusted || o.accept_untrusted) return 0;
-  std::cerr << "the profile is not trusted, see above; use --accept-untrusted to exit with 0\n";
+  std::cerr << "the profile is not trusted, see above, so the exit status is 1; with --accept-untrusted it is 0\n";
   return 1;
 }
 

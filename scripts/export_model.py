@@ -8,7 +8,7 @@ import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from exporter.errors import UNEXPECTED, ExportError, MissingOptionError, MissingPackageError, fail, first_line, notice  # noqa: E402
+from exporter.errors import INPUTS_UNKNOWN, UNEXPECTED, ExportError, MissingOptionError, MissingPackageError, fail, first_line, notice  # noqa: E402
 
 DESCRIPTION = """\
 Exports a PyTorch model with its loss by torch.export, in training mode (or with --evaluation in evaluation mode) and for any
@@ -87,7 +87,8 @@ def parse(arguments):
     parser.add_argument("--loss-output", type=int, metavar="INDEX",
                         help="which of the tensors that the model returns the loss takes (default: 0, or that called loss)")
     parser.add_argument("--pretrained", action="store_true", help="weights that torchvision or transformers download")
-    parser.add_argument("--weights", metavar="FILE", help="a state dict: of torch.save, or FILE.safetensors")
+    parser.add_argument("--weights", metavar="FILE", help="a state dict: of torch.save, or FILE.safetensors, or an index (.index.json) or folder "
+                                                            "of transformers")
     parser.add_argument("--static", type=int, metavar="N", help="export for exactly N samples")
     parser.add_argument("--evaluation", action="store_true",
                         help="export the model as it is after model.eval(). Needed to evaluate (plan --schedule forward) a model "
@@ -189,6 +190,11 @@ def main(arguments):
     except ExportError as error:
         fail(error, error.code)
         return error.status
+    # Only the models of libraries have inputs of their own; importing torch and building the model take a while.
+    of_library = ":" not in options.model or options.model.startswith(("torchvision:", "transformers:"))
+    if not (of_library or options.input or options.inputs):
+        fail(INPUTS_UNKNOWN, MissingOptionError.code)
+        return 2
     try:
         import torch
     except ImportError:

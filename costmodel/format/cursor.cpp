@@ -1,5 +1,7 @@
 #include "costmodel/format/cursor.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -98,6 +100,11 @@ class DocumentBuilder {
       throw FormatError(ErrorKind::NotJson, *file_ +
                                                 ": not JSON but an archive, such as a model; stagecraft profile "
                                                 "makes a graph of a model");
+    if (file_->ends_with(".py"))
+      throw FormatError(ErrorKind::NotJson,
+                        fmt::format("{0}: not JSON but Python; stagecraft export-model {0}:FUNCTION "
+                                    "makes a model file of it",
+                                    *file_));
     std::size_t line = 1;
     std::size_t column = 1;
     for (std::size_t i = 0; i + 1 < end && i < text_->size(); ++i) {
@@ -106,10 +113,11 @@ class DocumentBuilder {
     }
     // The parser's text begins "[json.exception.parse_error.101] parse error at line 1, column 2: "; ours replaces
     // that.
+    // Its end names the characters that it read of a token, which is cut short.
     const std::size_t colon = what.find(": ");
-    throw FormatError(ErrorKind::NotJson, *file_ + ": line " + std::to_string(line) + " column " +
-                                              std::to_string(column) +
-                                              ": not JSON: " + (colon == what.npos ? what : what.substr(colon + 2)));
+    const std::size_t begin = colon == what.npos ? 0 : colon + 2;
+    throw FormatError(ErrorKind::NotJson, fmt::format("{}: line {} column {}: not JSON: {}", *file_, line, column,
+                                                      what.substr(begin, what.find("; last read: ") - begin)));
   }
 
  private:

@@ -11,6 +11,11 @@ Project new_project(const NewProject& wanted) {
   const bool is_graph = model.ends_with(".json");
   const bool is_file = model.find_first_of("./") != std::string::npos;
   const bool here = wanted.topology.empty() || wanted.topology == "this-machine";
+  if (model.ends_with(".py") || model.find(".py:") != std::string::npos) {
+    throw std::invalid_argument(model + " is Python; export the model first: stagecraft export-model " + model +
+                                (model.ends_with(".py") ? ":FUNCTION" : "") +
+                                " ... -o model.pt2, then give --from model.pt2");
+  }
   if (!wanted.estimate.empty() && here)
     throw std::invalid_argument("--estimate is for the GPUs of --topology, which is missing");
   auto& in_model = out.given["model"];
@@ -43,8 +48,7 @@ Project new_project(const NewProject& wanted) {
   if (!is_graph) {
     auto& training = out.given["training"];
     training["optimizer"] = std::string("sgd");
-    training["learning_rate"] = convnet ? 0.02 : 0.01;
-    training["momentum"] = 0.9;
+    training["learning_rate"] = convnet ? 0.1 : 0.05;
     if (here) out.given["run"]["steps"] = std::int64_t{40};
   }
   out.given["output"]["folder"] = wanted.folder;

@@ -75,7 +75,8 @@ std::string format_bytes(Bytes bytes) {
 }
 
 std::string format_seconds(Seconds time) {
-  if (time == Seconds(0)) return "0 s";
+  constexpr double kShownAsZero = 0.005e-9;  // rounds to 0.00 ns
+  if (std::abs(time.value) < kShownAsZero) return "0 s";
   if (!std::isfinite(time.value)) return fmt::format("{} s", time.value);
   return (time < Seconds(0) ? "-" : "") + three_digits(std::abs(time.value), kTimeUnits, 1000);
 }

@@ -20,7 +20,8 @@ namespace stagecraft::data {
 [[nodiscard]] std::string describe_inputs(const model::Model& model);
 
 /// The sequence length of a model that data source `kind` can train: its inputs are tokens int64[sequence], under any
-/// name, and target int64[sequence]. Throws InputError for another model.
+/// name, and target int64[sequence], or tokens alone, which an exported next_token model shifts itself. Throws
+/// InputError for another model.
 [[nodiscard]] std::int64_t sequence_of(const std::string& kind, const model::Model& model);
 /// Windows of a text for such a model: the target is the token after each. `tokens` are contiguous integers of one
 /// axis, more than `sequence`. With a `seed` windows begin at random positions, otherwise they are consecutive.

@@ -53,14 +53,15 @@ class TokenWindows : public DataSource {
 
 std::int64_t sequence_of(const std::string& kind, const model::Model& model) {
   const std::vector<model::ModelInput>& inputs = model.inputs;
-  const bool fits = inputs.size() == 2 && inputs[0].dtype == "int64" && inputs[1].dtype == "int64" &&
-                    inputs[0].name != "target" && inputs[1].name == "target" && inputs[0].shape.size() == 1 &&
-                    inputs[0].shape == inputs[1].shape;
-  if (!fits)
-    throw InputError(
-        ErrorKind::DataMismatch,
-        fmt::format("data source {} gives tokens int64[sequence], target int64[sequence]; model {} needs {}", kind,
-                    model.name, describe_inputs(model)));
+  const auto is_text = [](const model::ModelInput& input) { return input.dtype == "int64" && input.shape.size() == 1; };
+  const bool has_tokens = !inputs.empty() && is_text(inputs[0]) && inputs[0].name != "target";
+  const bool has_target = inputs.size() == 2 && is_text(inputs[1]) && inputs[1].name == "target" && has_tokens &&
+                          inputs[0].shape == inputs[1].shape;
+  if (!has_tokens || (inputs.size() != 1 && !has_target))
+    throw InputError(ErrorKind::DataMismatch,
+                     fmt::format("data source {} gives tokens int64[sequence] and, if the model has such an input, "
+                                 "target int64[sequence]; model {} needs {}",
+                                 kind, model.name, describe_inputs(model)));
   return inputs[0].shape[0];
 }
 

@@ -76,8 +76,9 @@ std::pair<at::Tensor, std::string> read_tokens(const TokenFiles& argument, const
 /// Throws for tokens outside the range of the inputs.
 void check_tokens(const at::Tensor& tokens, const std::string& place, const model::Model& model) {
   const model::ModelInput& input = model.inputs[0];
-  const std::int64_t least = std::max(input.least, model.inputs[1].least);
-  const std::int64_t end = std::min(input.classes, model.inputs[1].classes);
+  const model::ModelInput& target = model.inputs.back();  // the same input if there is none
+  const std::int64_t least = std::max(input.least, target.least);
+  const std::int64_t end = std::min(input.classes, target.classes);
   const auto outside = values_outside(tokens.unsqueeze(-1).view(at::kByte), tokens.scalar_type(), least, end);
   if (!outside) return;
   const auto [low, high] = at::aminmax(outside->second);

@@ -78,6 +78,7 @@ class MissingPackageError(ExportError):
     code = "SC4003"
 
 
+INPUTS_UNKNOWN = "the inputs are not known; give each as --input NAME=dtype[extent,...], as in x=float32[3,224,224]"
 UNEXPECTED = "SC9001"  # the code of an exception of another kind
 
 

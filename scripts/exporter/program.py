@@ -20,7 +20,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from . import loss_checks, places, prepare, randomness, refuse, self_check, structure
-from .errors import ExportError, InputError, MissingOptionError, OptionError, WriteError, first_line, notice, progress
+from .errors import INPUTS_UNKNOWN, ExportError, InputError, MissingOptionError, OptionError, WriteError, first_line, notice, progress
 from .inputs import draw_all, settled
 from .losses import choose_loss, with_loss
 
@@ -87,7 +87,7 @@ def _program(request):
     if len(set(names)) < len(names):
         raise OptionError(f"--input: {max(names, key=names.count)} appears twice")
     if not names:
-        raise MissingOptionError("the inputs are not known; give each as --input NAME=dtype[extent,...], as in x=float32[3,224,224]")
+        raise MissingOptionError(INPUTS_UNKNOWN)
     call = _caller(model, request)
     samples = request.static or SAMPLES
     result = _probe(model, call, _placed(request.inputs, request), samples, request.seed)

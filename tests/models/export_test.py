@@ -573,6 +573,17 @@ class Options(InFolder):
         self.exported(f"{OWN}:Mlp", "--model-args", "width=5", *VECTOR, "--loss", "mse", "--weights", weights)
         loaded = torch.export.load(self.file).state_dict
         self.assertTrue(all(torch.equal(loaded[name], value) for name, value in state.items()))
+        folder = os.path.join(self.folder, "saved")
+        os.mkdir(folder)
+        shards = {f"module.{name}": f"{name[7]}.pt" for name in state}  # layers.0.weight is in 0.pt
+        for shard in set(shards.values()):
+            torch.save({f"module.{name}": value for name, value in state.items() if shards[f"module.{name}"] == shard},
+                       os.path.join(folder, shard))
+        with open(os.path.join(folder, "pytorch_model.bin.index.json"), "w", encoding="utf-8") as index:
+            json.dump({"metadata": {}, "weight_map": shards}, index)
+        self.exported(f"{OWN}:Mlp", "--model-args", "width=5", *VECTOR, "--loss", "mse", "--weights", folder)
+        loaded = torch.export.load(self.file).state_dict
+        self.assertTrue(all(torch.equal(loaded[name], value) for name, value in state.items()))
         status, _, error = run(f"{OWN}:Mlp", *VECTOR, "--loss", "mse", "--weights", weights, "-o", self.file)
         self.assertEqual(status, 1)
         self.assertIn(f"--weights {weights}: size mismatch for layers.0.weight", error)
@@ -867,6 +878,8 @@ class Messages(InFolder):
             self.says(code, text, f"{OWN}:Mlp", "-o", self.file, "--loss", "mse", *(part for each in inputs for part in ("--input", each)))
 
         says("the inputs are not known; give each as --input NAME=dtype[extent,...]", code="SC1003")
+        with mock.patch("exporter.models.find_model", side_effect=AssertionError("the model is built first")):
+            says("the inputs are not known", code="SC1003")
         says('--input "x": must be NAME=dtype[extent,...]', "x")
         says('unknown type "float23", did you mean float32? known are float32', "x=float23[8]")
         says('the shape "[8,]" must be positive integers', "x=float32[8,]")

@@ -79,7 +79,7 @@ TEST_F(LinksTool, ExitsWithOneIfOtherProgramsDisturb) {
   stop = true;
   EXPECT_EQ(refused.status, 1) << refused.err;
   EXPECT_THAT(refused.err, HasSubstr("not trusted: other programs kept "));
-  EXPECT_THAT(refused.err, EndsWith("use --accept-untrusted to exit with 0\n"));
+  EXPECT_THAT(refused.err, EndsWith("so the exit status is 1; with --accept-untrusted it is 0\n"));
   EXPECT_THAT(distrust_text(format::parse_topology(read("topology.json"), "topology.json")),
               HasSubstr("processors busy"));
   EXPECT_EQ(taken.status, 0) << taken.err;

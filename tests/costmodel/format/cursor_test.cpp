@@ -245,6 +245,13 @@ TEST(ParseDocument, NamesTheLineOfAMissingQuote) {
   EXPECT_THAT([&] { (void)parse_document(text, "f.json"); }, refuses("f.json: line 2 column 11: ", "not JSON"));
   EXPECT_THAT([&] { (void)parse_document("PK\x03\x04 and more", "net.pt2"); },
               refuses("net.pt2: not JSON but an archive, such as a model", "stagecraft profile makes a graph"));
+  EXPECT_THAT(
+      [] { (void)parse_document("import torch\n", "net.py"); },
+      ThrowsMessage<FormatError>("net.py: not JSON but Python; stagecraft export-model net.py:FUNCTION makes a model "
+                                 "file of it"));
+  EXPECT_THAT(
+      [] { (void)parse_document("import torch\n", "net"); },
+      ThrowsMessage<FormatError>("net: line 1 column 1: not JSON: syntax error while parsing value - invalid literal"));
 }
 
 TEST(ParseDocument, NamesLineAndColumnOfAWrongCharacterAnywhere) {

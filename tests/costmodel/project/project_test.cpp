@@ -209,12 +209,20 @@ TEST(NewProject, TrainsOnThisMachineOrPlansForAnother) {
   EXPECT_EQ(new_project(graph).text("model", "graph", ""), "g.json");
 }
 
+TEST(NewProject, GivesNoOptionThatOnlySomeOptimizersHave) {
+  EXPECT_EQ(new_project({}).find("training", "momentum"), nullptr);
+}
+
 TEST(NewProject, RefusesWhatCannotBe) {
   const auto says = [](const NewProject& wanted, const std::string& message) {
     EXPECT_THAT([&] { (void)new_project(wanted); }, ThrowsMessage<std::invalid_argument>(HasSubstr(message)));
   };
   says({.model = "gpt", .options = {"layers"}}, "found \"layers\", expected an option of the model such as layers=4");
   says({.model = "model.pt2", .options = {"layers=4"}}, "only a built-in model has options, not model.pt2");
+  says({.model = "my_model.py:MyLM"},
+       "my_model.py:MyLM is Python; export the model first: stagecraft export-model "
+       "my_model.py:MyLM ... -o model.pt2, then give --from model.pt2");
+  says({.model = "lib/my_model.py"}, "stagecraft export-model lib/my_model.py:FUNCTION ... -o model.pt2");
   says({.estimate = "H200"}, "--estimate is for the GPUs of --topology, which is missing");
 }
 

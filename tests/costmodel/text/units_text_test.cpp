@@ -58,6 +58,8 @@ TEST(FormatBytes, ShowsThreeDigitsOfTheFittingUnit) {
 
 TEST(FormatSeconds, ShowsThreeDigitsOfTheFittingUnit) {
   EXPECT_EQ(format_seconds(0_s), "0 s");
+  EXPECT_EQ(format_seconds(-4e-12 * 1_s), "0 s");  // not "-0.00 ns"
+  EXPECT_EQ(format_seconds(6e-12 * 1_s), "0.01 ns");
   EXPECT_EQ(format_seconds(3e-9 * 1_s), "3.00 ns");
   EXPECT_EQ(format_seconds(250_us), "250 us");
   EXPECT_EQ(format_seconds(12.3_ms), "12.3 ms");

@@ -112,6 +112,17 @@ TEST(ColumnSources, ConvertIntegersIfAllFit) {
   EXPECT_NO_THROW((void)make_data_source("tensors:" + golden("plain.arrow"), model, 1));
 }
 
+TEST(ColumnSources, GiveTokensAloneToAModelThatShiftsThemItself) {
+  model::Model model = text_model();
+  model.inputs.pop_back();
+  const auto source =
+      make_data_source("tokens:" + golden("plain.arrow") + ",column=text", model, 1, DataOrder::Evaluation);
+  const auto batch = source->batch(0, 0, 1, 2, std::array{0});
+  EXPECT_TRUE(batch[0].equal(at::tensor({100, 200, 201, 300, 301, 302, 500, 600}, at::kLong).view({2, 4})));
+  model.inputs[0].classes = 600;
+  refuses("tokens:" + golden("plain.arrow") + ",column=text", model, "found token ");
+}
+
 TEST(ColumnSources, GiveTheRowsOfATextOneAfterTheOther) {
   for (const char* const name : kFiles) {
     const auto source =
