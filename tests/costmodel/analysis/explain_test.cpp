@@ -48,7 +48,7 @@ TEST(Explain, NamesIdleDevicesAndTheirReason) {
   const Topology topology = flat_topology(4);
   const Explanation unused = explained(graph, topology, in_stages(graph, topology, {0, 1}, 2));
   EXPECT_THAT(explanation_text(unused, 100),
-              ::testing::HasSubstr("\n2 of 4 devices are idle: 2-3 are not in any stage\n"));
+              ::testing::HasSubstr("\n2 of 4 devices are idle: 2,3 are not in any stage\n"));
   const Plan plan = make_plan(graph, topology, Partition{{0, 0}, {3}}, {.microbatches = 2, .schedule = "1f1b"});
   EXPECT_THAT(explanation_text(explained(graph, flat_topology(3), plan), 100),
               ::testing::HasSubstr("\n1 of 3 devices is idle: 2 has no microbatch\n"));
