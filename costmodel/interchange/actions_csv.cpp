@@ -70,7 +70,8 @@ Plan plan_of_lists(const std::vector<std::vector<Action>>& lists) {
     if (!columns[position].contains(s)) {
       throw std::invalid_argument("stage " + std::to_string(s) + " is not at position " + std::to_string(position) +
                                   " of " + std::to_string(positions) + ": position d holds the stages d, d + " +
-                                  std::to_string(positions) + ", ...");
+                                  std::to_string(positions) +
+                                  ", ...; other placements, such as the V shape of ZBV and DualPipeV, are not run yet");
     }
     Stage stage{{"stage " + std::to_string(s)}, {}, false};
     if (s < positions) {

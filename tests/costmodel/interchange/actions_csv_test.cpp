@@ -169,8 +169,10 @@ TEST(PlanOfLists, RefusesStagesPlacedDifferently) {
     } catch (const std::invalid_argument& e) { return std::string(e.what()); }
     return std::string();
   };
-  EXPECT_EQ(message("0F0,3F0\n1F0,2F0"),  // V-shaped placement
-            "stage 2 is not at position 0 of 2: position d holds the stages d, d + 2, ...");
+  EXPECT_EQ(
+      message("0F0,3F0\n1F0,2F0"),  // V-shaped placement
+      "stage 2 is not at position 0 of 2: position d holds the stages d, d + 2, ...; other placements, such as the V "
+      "shape of ZBV and DualPipeV, are not run yet");
   EXPECT_EQ(message("0F0\n1F0,2F0"), "the lists hold 3 stages on 2 positions, expected the same number on each");
   EXPECT_THAT(message("16777214F0"), HasSubstr("stage 0 is not at position 0 of 1"));
 }
