@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "costmodel/index.h"
@@ -40,6 +41,13 @@ std::string peak_text(const Prediction& p) {
   return format_bytes(out);
 }
 
+/// Devices that a plan uses.
+std::size_t devices_of(const Plan& plan) {
+  std::set<int> out;
+  for (const Stage& stage : plan.stages) out.insert(stage.devices.begin(), stage.devices.end());
+  return out.size();
+}
+
 /// A normal distribution has no certainty.
 std::string probability_text(double probability) {
   return fmt::format("{:.1f} %", std::clamp(probability * 100, 0.1, 99.9));
@@ -58,6 +66,7 @@ std::vector<PlanDifference> plan_differences(const Plan& first, const Plan& seco
   compare("schedule", first.schedule, second.schedule);
   compare("microbatches", std::to_string(first.microbatches), std::to_string(second.microbatches));
   compare("chunks", std::to_string(first.chunks), std::to_string(second.chunks));
+  compare("devices", std::to_string(devices_of(first)), std::to_string(devices_of(second)));
   compare("stages", std::to_string(first.stages.size()), std::to_string(second.stages.size()));
   for (std::size_t s = 0; s < std::min(first.stages.size(), second.stages.size()); ++s) {
     const Stage& a = first.stages[s];
@@ -129,6 +138,14 @@ std::string plan_comparison_text(const PlanComparison& comparison, const std::st
   const StepRatio& ratio = comparison.ratio;
   out += fmt::format("time per microbatch of {} over {}: {:.3f}, 90 % interval {:.3f} to {:.3f}\n", first, second,
                      ratio.ratio, ratio.low, ratio.high);
+  for (const PlanDifference& difference : comparison.differences) {
+    if (difference.what != "devices") continue;
+    out += fmt::format(
+        "{} uses {} devices and {} uses {}: per device and microbatch, the first takes {:.3f} times as "
+        "long\n",
+        first, difference.first, second, difference.second,
+        ratio.ratio * std::stod(difference.first) / std::stod(difference.second));
+  }
   return out + fmt::format("{} is faster with a probability of {}\n", first, probability_text(ratio.first_faster));
 }
 

@@ -39,8 +39,8 @@ struct PlanComparison {
   StepRatio ratio;  ///< of the first plan's time per microbatch to the second's
 };
 
-/// What differs apart from layers: schedule, microbatches, chunks, number of stages; for each stage in both plans,
-/// replicas, devices and recomputation; gradient buckets, warm-ups, listed actions.
+/// What differs apart from layers: schedule, microbatches, chunks, number of devices and of stages; for each stage in
+/// both plans, replicas, devices and recomputation; gradient buckets, warm-ups, listed actions.
 [[nodiscard]] std::vector<PlanDifference> plan_differences(const Plan& first, const Plan& second);
 
 /// The layers in different stages. A layer that only one plan has does not count.

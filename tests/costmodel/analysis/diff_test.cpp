@@ -33,6 +33,11 @@ TEST(Diff, FindsWhereTwoPlansDiffer) {
                                                                   {"stage 0 recomputation", "off", "on"}}));
   EXPECT_TRUE(moved_layers(BoundPlan(a), BoundPlan(a)).empty());
   EXPECT_TRUE(plan_differences(a, a).empty());
+  // a uses 2 devices, b 3.
+  EXPECT_THAT(plan_differences(a, b), ::testing::Contains(PlanDifference{"devices", "2", "3"}));
+  const auto compared = std::get<PlanComparison>(compare_plans(graph, topology, a, b));
+  EXPECT_THAT(plan_comparison_text(compared, "a", "b", 100),
+              ::testing::HasSubstr("a uses 2 devices and b uses 3: per device and microbatch, the first takes "));
   Plan wide = a;
   wide.stages[0].devices = {0, 1, 2, 3, 5};
   EXPECT_THAT(plan_differences(a, wide), ::testing::Contains(PlanDifference{"stage 0 devices", "0", "0-3,5"}));
