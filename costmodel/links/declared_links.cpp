@@ -10,8 +10,6 @@
 namespace stagecraft {
 namespace {
 
-constexpr Seconds kLatency(5e-6);
-
 using LinkedGroup = std::vector<const DeclaredGpu*>;
 
 /// The slowest PCI link between two GPUs.
@@ -30,12 +28,15 @@ BytesPerSecond path_bandwidth(const DeclaredGpu& a, const DeclaredGpu& b) {
   return out;
 }
 
+BytesPerSecond link_bandwidth(const DeclaredGpu& gpu) {
+  return gpu.link_bandwidth.value_or(nvlink_bandwidth(gpu.compute_capability));
+}
+
 /// Bytes per second of the direct NVLinks between two GPUs of one host, 0 if there are none.
 BytesPerSecond direct_bandwidth(const DeclaredGpu& a, const DeclaredGpu& b) {
   const auto at = a.links.find(b.bus);
-  return at == a.links.end() || a.host != b.host
-             ? BytesPerSecond(0)
-             : std::min(nvlink_bandwidth(a.compute_capability), nvlink_bandwidth(b.compute_capability)) * at->second;
+  return at == a.links.end() || a.host != b.host ? BytesPerSecond(0)
+                                                 : std::min(link_bandwidth(a), link_bandwidth(b)) * at->second;
 }
 
 /// The groups of `gpus` that direct NVLinks join, in the order of their first members, and the slowest such connection.
@@ -71,14 +72,12 @@ bool are_equal_parts(const std::vector<LinkedGroup>& groups, const LinkedGroup& 
 }
 
 Level level(const char* name, std::size_t count, BytesPerSecond bandwidth) {
-  return {name, to_int(count), {bandwidth, kLatency, {}, {}}};
+  return {name, to_int(count), {bandwidth, kNodeLatency, {}, {}}};
 }
 
 /// The levels inside one host, and the links that join them.
 std::vector<Level> node_levels(const LinkedGroup& gpus, std::map<std::string, std::string>& notes) {
-  const auto to_switch = [](const DeclaredGpu* gpu) {
-    return nvlink_bandwidth(gpu->compute_capability) * gpu->switch_links;
-  };
+  const auto to_switch = [](const DeclaredGpu* gpu) { return link_bandwidth(*gpu) * gpu->switch_links; };
   BytesPerSecond switched = to_switch(gpus.front());
   BytesPerSecond pci = path_bandwidth(*gpus.front(), *gpus.front());
   for (const DeclaredGpu* a : gpus) {
@@ -142,6 +141,12 @@ BytesPerSecond nvlink_bandwidth(int compute_capability) {
   if (compute_capability == 86) return BytesPerSecond(12e9);
   if (compute_capability >= 70) return BytesPerSecond(20e9);
   return BytesPerSecond(compute_capability >= 60 ? 18e9 : 20e9);
+}
+
+BytesPerSecond xgmi_bandwidth(std::string_view gcn) {
+  if (gcn.starts_with("gfx94") || gcn.starts_with("gfx95") || gcn == "940" || gcn == "941" || gcn == "942")
+    return BytesPerSecond(48e9);
+  return BytesPerSecond(gcn == "gfx90a" || gcn == "910" ? 36e9 : 24e9);
 }
 
 BytesPerSecond pci_bandwidth(double gigatransfers_per_s, int lanes) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,10 @@
 #include "costmodel/topology.h"
 
 namespace stagecraft {
+
+/// Latencies of a message inside a host and between hosts, assumed where no source has them.
+constexpr Seconds kNodeLatency(5e-6);
+constexpr Seconds kClusterLatency(1e-5);
 
 /// A PCI link upwards from `element`, a unique number.
 struct PciHop {
@@ -22,10 +27,11 @@ struct DeclaredGpu {
   std::int64_t rank = 0;
   int compute_capability = 0;  ///< 90 for 9.0
   std::string host;
-  std::string bus;                   ///< unique on its host
-  std::vector<PciHop> path;          ///< from the GPU up; not empty
-  int switch_links = 0;              ///< NVLinks to switches
-  std::map<std::string, int> links;  ///< NVLinks to other GPUs, by their bus
+  std::string bus;                                    ///< unique on its host
+  std::vector<PciHop> path;                           ///< from the GPU up; not empty
+  int switch_links = 0;                               ///< NVLinks to switches
+  std::map<std::string, int> links;                   ///< NVLinks to other GPUs, by their bus
+  std::optional<BytesPerSecond> link_bandwidth = {};  ///< of one of them; absent: nvlink_bandwidth
   friend bool operator==(const DeclaredGpu&, const DeclaredGpu&) = default;
 };
 
@@ -35,6 +41,10 @@ struct DeclaredGpu {
 /// Bandwidth of one NVLink of a GPU in one direction, as NCCL counts it (ncclTopoNVLinkBw in src/graph/topo.h of NCCL
 /// 2.30): less than in the data sheet.
 [[nodiscard]] BytesPerSecond nvlink_bandwidth(int compute_capability);
+
+/// Bandwidth of one XGMI link between AMD GPUs in one direction, as RCCL counts it (ncclTopoXGMISpeed in
+/// src/graph/topo.h of RCCL 2.22). `gcn`: "gfx90a", or "910" as older versions write it.
+[[nodiscard]] BytesPerSecond xgmi_bandwidth(std::string_view gcn);
 
 /// Bandwidth in one direction of `lanes` PCI lanes of 2.5, 5, 8, 16, 32 or 64 GT/s; anything else counts as 8 GT/s. As
 /// NCCL counts it (kvDictPciGen in src/graph/topo.cc of NCCL 2.30): less than in the data sheet.

@@ -55,9 +55,9 @@ TEST(ParseNcclTopology, CountsDevicesAndAddsUpTheNvlinksToSwitches) {
   EXPECT_EQ(topology.levels[0].link.origin, LinkOrigin::Declared);
   EXPECT_EQ(topology.levels[1].name, "cluster");
   EXPECT_EQ(topology.levels[1].count, 1);
-  EXPECT_DOUBLE_EQ(topology.levels[1].link.bandwidth.value, 25e9);  // 200 Gbit/s
+  EXPECT_DOUBLE_EQ(topology.levels[1].link.bandwidth.value, 24e9 / 4);  // a PCI link of 24 GB/s for four
   EXPECT_EQ(topology.levels[1].link.latency, Seconds(1e-5));
-  EXPECT_EQ(topology.device, (Device{"GPU of compute capability 8.0", std::nullopt}));
+  EXPECT_EQ(topology.device, (Device{"GPU of compute capability 8.0", std::nullopt, {}, {}, DeviceKind::Gpu}));
   EXPECT_EQ(topology.provenance.notes.at("node"), "NVLinks to a switch");
 }
 
@@ -128,6 +128,90 @@ TEST(ParseNcclTopology, LeavesOutGpusWithoutARankAndTheClusterWithoutANet) {
   EXPECT_EQ(topology.provenance.notes.at("left out"), "1 GPUs without a rank");
 }
 
+/// A PCI device of 32 GT/s and 16 lanes, 48 GB/s as NCCL counts it; or of `speed`.
+std::string pci(const std::string& bus, const std::string& inside, const std::string& speed = "32.0") {
+  return "<pci busid=\"0000:" + bus + ":00.0\" link_speed=\"" + speed + " GT/s PCIe\" link_width=\"16\">" + inside +
+         "</pci>";
+}
+
+std::string gpu(int rank) { return "<gpu dev=\"0\" sm=\"90\" rank=\"" + std::to_string(rank) + "\" gdr=\"1\"/>"; }
+
+std::string nic(int gigabits) {
+  return "<nic><net name=\"n\" speed=\"" + std::to_string(gigabits * 1000) + "\"/></nic>";
+}
+
+/// Bandwidth between hosts of GPUs and interfaces at processors.
+double cluster_bandwidth(const std::vector<std::string>& processors) {
+  std::string text = "<system version=\"1\">";
+  for (const std::string& inside : processors) text += "<cpu host_hash=\"0x1\">" + inside + "</cpu>";
+  return parse_nccl_topology(text + "</system>", "dump.xml").levels.back().link.bandwidth.value;
+}
+
+// Two GPUs share two of 200 Gbit/s, 25 GB/s each; that of a storage port of 100 Gbit/s is not used.
+TEST(ParseNcclTopology, DoesNotCountStoragePorts) {
+  EXPECT_DOUBLE_EQ(cluster_bandwidth({pci("01", nic(200)) + pci("02", nic(200)) + pci("03", nic(100)) +
+                                      pci("10", gpu(0)) + pci("11", gpu(1))}),
+                   25e9);
+}
+
+TEST(ParseNcclTopology, DividesInterfacesAmongTheGpusThatUseThem) {
+  const std::string four = pci("10", gpu(0)) + pci("11", gpu(1)) + pci("12", gpu(2)) + pci("13", gpu(3));
+  EXPECT_DOUBLE_EQ(cluster_bandwidth({pci("01", nic(200)) + four}), 25e9 / 4);
+  // Several for each GPU: four of 100 Gbit/s for two GPUs.
+  EXPECT_DOUBLE_EQ(cluster_bandwidth({pci("01", nic(100)) + pci("02", nic(100)) + pci("03", nic(100)) +
+                                      pci("04", nic(100)) + pci("10", gpu(0)) + pci("11", gpu(1))}),
+                   25e9);
+  // But no more than the GPU's PCI link, 24 GB/s at 16 GT/s.
+  EXPECT_DOUBLE_EQ(cluster_bandwidth({pci("01", nic(200)) + pci("02", nic(200)) + pci("10", gpu(0), "16.0")}), 24e9);
+}
+
+// Behind each PCI switch a GPU and its interface; that of the other one is as fast, but farther away.
+TEST(ParseNcclTopology, TakesTheNearestOfTheFastest) {
+  const auto behind_switch = [](const std::string& bus, int rank, int gigabits) {
+    return pci(bus + "0", pci(bus + "1", gpu(rank)) + pci(bus + "2", nic(gigabits)));
+  };
+  EXPECT_DOUBLE_EQ(cluster_bandwidth({behind_switch("1", 0, 200) + behind_switch("2", 1, 200)}), 25e9);
+  EXPECT_DOUBLE_EQ(cluster_bandwidth({behind_switch("1", 0, 200), behind_switch("2", 1, 200)}), 25e9);
+  // The GPU without an interface at its processor uses the other's, and both have half.
+  EXPECT_DOUBLE_EQ(cluster_bandwidth({behind_switch("1", 0, 200), pci("20", gpu(1))}), 25e9 / 2);
+}
+
+// Each of four MI300X joined to the others: 48 GB/s a link, as RCCL counts it.
+TEST(ParseNcclTopology, ReadsDumpsOfRccl) {
+  std::string text = "<system version=\"2\"><cpu host_hash=\"0x1\">";
+  for (int rank = 0; rank < 4; ++rank) {
+    std::string links;
+    for (int other = 0; other < 4; ++other) {
+      if (other != rank)
+        links += "<xgmi target=\"0000:1" + std::to_string(other) + ":00.0\" count=\"1\" tclass=\"0x130000\"/>";
+    }
+    text += pci("1" + std::to_string(rank), "<gpu dev=\"0\" sm=\"94\" gcn=\"gfx942\" arch=\"38911\" rank=\"" +
+                                                std::to_string(rank) + "\" gdr=\"1\">" + links + "</gpu>");
+  }
+  const Topology topology = parse_nccl_topology(text + "</cpu></system>", "dump.xml");
+  ASSERT_EQ(topology.levels.size(), 1U);
+  EXPECT_DOUBLE_EQ(topology.levels[0].link.bandwidth.value, 48e9);
+  EXPECT_EQ(topology.device.name, "AMD GPU");
+  EXPECT_EQ(topology.provenance.notes.at("node"), "XGMI links between GPUs");
+}
+
+TEST(ParseNcclTopology, ReadsTheMatrixOfNvidiaSmi) {
+  const std::string matrix =
+      "\x1b[4mGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\x1b[0m\n"
+      "GPU0\t X \tNV12\tPXB\t0-31\t0\n"
+      "GPU1\tNV12\t X \tSYS\t0-31\t0\n"
+      "NIC0\tPXB\tSYS\t X \n\nLegend:\n\n  X    = Self\n";
+  const Topology topology = parse_nccl_topology(matrix, "topo.txt");
+  ASSERT_EQ(topology.levels.size(), 1U);
+  EXPECT_EQ(topology.levels[0].count, 2);
+  EXPECT_DOUBLE_EQ(topology.levels[0].link.bandwidth.value, 12 * 20e9);
+  EXPECT_EQ(topology.device.kind, DeviceKind::Gpu);
+  EXPECT_THAT([&] { (void)parse_nccl_topology(replaced(matrix, "GPU1\tNV12", "GPU7\tNV12"), "topo.txt"); },
+              ThrowsMessage<FormatError>("topo.txt: line 3: found GPU7, expected GPU1"));
+  EXPECT_THAT([&] { (void)parse_nccl_topology("no matrix", "topo.txt"); },
+              ThrowsMessage<FormatError>(HasSubstr("found no complete matrix of GPUs")));
+}
+
 TEST(ParseNcclTopology, NamesTheDamagedElement) {
   const auto refused = [](const std::string& from, const std::string& to, const std::string& message) {
     std::string text = format::read_text(kDump);
@@ -144,7 +228,7 @@ TEST(ParseNcclTopology, NamesTheDamagedElement) {
   refused("rank=\"1\"", "rank=\"0\"", "line 11: <gpu>: rank 0 appears twice");
   refused("link_width=\"16\"", "link_width=\"wide\"", "line 3: <pci>: attribute \"link_width\": found \"wide\"");
   refused("speed=\"200000\"", "speed=\"fast\"", "line 18: <net>: attribute \"speed\": found \"fast\"");
-  refused("version=\"1\"", "version=\"2\"", "line 1: <system>: found version \"2\", expected \"1\"");
+  refused("version=\"1\"", "version=\"3\"", "line 1: <system>: found version \"3\", expected \"1\" (NCCL) or \"2\"");
   refused("</system>", "", "not XML: ");
   refused("<system", "<sistem", "not XML: ");
 }
@@ -156,8 +240,10 @@ TEST(ParseNcclTopology, SaysWhatNoTopologyCanHold) {
               ThrowsMessage<FormatError>(HasSubstr("found hosts of 2 and 1 GPUs, expected equal numbers")));
   EXPECT_THAT([&] { (void)parse_nccl_topology(replaced(text, "<net ", "<other "), "dump.xml"); },
               ThrowsMessage<FormatError>(HasSubstr("found several hosts and no <net>")));
-  EXPECT_THAT([&] { (void)parse_nccl_topology("<system version=\"1\"/>", "dump.xml"); },
-              ThrowsMessage<FormatError>("dump.xml: line 1: <system>: found no <gpu> with a rank"));
+  EXPECT_THAT(
+      [&] { (void)parse_nccl_topology("<system version=\"1\"/>", "dump.xml"); },
+      ThrowsMessage<FormatError>(AllOf(StartsWith("dump.xml: line 1: <system>: found no <gpu> with a rank, as in a "),
+                                       HasSubstr("NCCL_TOPO_DUMP_FILE=dump.xml"))));
   std::string deep;
   for (int i = 0; i < 70; ++i) deep += "<pci>";
   for (int i = 0; i < 70; ++i) deep += "</pci>";
