@@ -179,7 +179,7 @@ int plan(PlanRequest& request) {
   take_csv(request);
   warn_of_caveat(request);
   Graph graph = stagecraft::format::read_graph(request.graph);
-  const Topology topology = topology_of(request.topology);
+  Topology topology = topology_of(request.topology);
   check_links("stagecraft-plan", request.topology, topology, request.acceptance);
   graph = stagecraft::with_profiles(std::move(graph), topology, request.graphs_for, request.acceptance);
   request.other_device = check_times("stagecraft-plan", request.graph, graph, topology, request.acceptance);

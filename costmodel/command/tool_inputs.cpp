@@ -24,7 +24,7 @@ void add_acceptance_options(CLI::App& app, Acceptance& acceptance, const std::st
                "use the graph's times even if they were measured on another kind of device" + consequence);
 }
 
-std::string check_times(const std::string& program, const std::string& path, Graph& graph, const Topology& topology,
+std::string check_times(const std::string& program, const std::string& path, Graph& graph, Topology& topology,
                         const Acceptance& acceptance) {
   const std::string distrust = distrust_text(graph);
   if (!distrust.empty() && !acceptance.untrusted)
@@ -33,12 +33,20 @@ std::string check_times(const std::string& program, const std::string& path, Gra
   if (!distrust.empty()) warn(program, path + ": " + distrust);
   try {
     check_has_times(graph);
+    take_kind(topology, graph);
+    if (topology.device.kind == DeviceKind::Unknown && topology.device.memory)
+      warn(program, "neither " + path +
+                        " nor the topology says whether its devices are GPUs, which need more memory "
+                        "than is counted; add \"kind\": \"gpu\" or \"processor\" to the topology's device");
     return accepted_differences(graph, topology, acceptance.other_device);
   } catch (const std::invalid_argument& e) { throw InputError(kind_of(e), path + ": " + e.what()); }
 }
 
 void check_links(const std::string& program, const TopologyRequest& request, const Topology& topology,
                  const Acceptance& acceptance) {
+  for (std::size_t i = request.bandwidths.size(); i < request.devices.size(); ++i) {
+    if (request.devices[i] > 1) warn(program, fmt::format("level {} has no --bandwidths, assuming 1 GB/s", i + 1));
+  }
   const std::string distrust = distrust_text(topology);
   if (distrust.empty()) return;
   if (!acceptance.untrusted)

@@ -119,6 +119,12 @@ MeasuredDevice described_device(const Topology& topology) {
   return out;
 }
 
+void take_kind(Topology& topology, const Graph& graph) {
+  DeviceKind& kind = topology.device.kind;
+  if (kind == DeviceKind::Unknown) kind = described_device(topology).kind;
+  if (kind == DeviceKind::Unknown) kind = measured_device(graph).kind;
+}
+
 namespace {
 
 /// Of the types of devices in Topology::others.

@@ -16,6 +16,10 @@ namespace stagecraft {
 /// stagecraft-links, their provenance. A missing kind is inferred from a name such as "CPU" or "H100-80GB".
 [[nodiscard]] MeasuredDevice described_device(const Topology& topology);
 
+/// Sets the kind of the topology's devices, if it is unknown, from their name, else from what `graph` was measured on:
+/// what devices reserve and how they reduce depends on it.
+void take_kind(Topology& topology, const Graph& graph);
+
 /// Why the times of `graph` are not valid on `topology`, one clause per reason, such as "the graph was measured on a
 /// processor (AMD EPYC), the topology's devices are GPUs (H100-80GB)". Empty if nothing known differs: a kind, model or
 /// number of processors that only one of them states does not count, and models differ only if each has a word that the

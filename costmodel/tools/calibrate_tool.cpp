@@ -75,7 +75,7 @@ int main(int argc, char** argv) {
         inputs.insert(inputs.end(), run_paths.begin(), run_paths.end());
         stagecraft::format::check_outputs(inputs, {{output, "stagecraft.calibration"}}, force);
         auto graph = stagecraft::format::read_graph(graph_path);
-        const auto topology = stagecraft::format::read_topology(topology_path);
+        auto topology = stagecraft::format::read_topology(topology_path);
         check_links("stagecraft-calibrate", {topology_path, {}, {}}, topology, acceptance);
         static_cast<void>(check_times("stagecraft-calibrate", graph_path, graph, topology, acceptance));
         auto calibration = [&] {

@@ -10,6 +10,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/format/plan_hash.h"
 #include "costmodel/interchange/actions_csv.h"
+#include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/verify.h"
 #include "costmodel/text/progress.h"
 
@@ -87,6 +88,7 @@ int main(int argc, char** argv) {
         if (!graph_path.empty()) {
           graph = stagecraft::format::read_graph(graph_path);
           topology = stagecraft::topology_of(topology_request);
+          take_kind(*topology, *graph);
         }
         try {
           if (graph) validate(plan.plan(), *graph, *topology);

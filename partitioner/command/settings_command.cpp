@@ -36,7 +36,8 @@ std::vector<Graph> profiles_of(const PlanRequest& request, const Graph& graph, c
   std::vector<Graph> out{graph};
   for (const std::string& path : request.choice.more_graphs) {
     out.push_back(format::read_graph(path));
-    (void)check_times("stagecraft-plan", path, out.back(), topology, request.acceptance);
+    Topology same = topology;
+    (void)check_times("stagecraft-plan", path, out.back(), same, request.acceptance);
   }
   return out;
 }

@@ -226,7 +226,7 @@ int run(Request& request) {
   if (!request.output.empty())
     format::check_outputs({request.graph, request.topology.file}, {{request.output, "stagecraft.plan"}}, request.force);
   Graph graph = format::read_graph(request.graph);
-  const Topology topology = topology_of(request.topology);
+  Topology topology = topology_of(request.topology);
   check_links("stagecraft-plan", request.topology, topology, request.acceptance);
   const std::string other = check_times("stagecraft-plan", request.graph, graph, topology, request.acceptance);
   ObjectiveAnswer answer = found(request, request.graph,

@@ -46,7 +46,7 @@ struct AcceptedDoubts {
 /// As the programs' check_times: how the device of the times differs, as accepted_differences says. Throws
 /// std::invalid_argument for a graph without times, and for times of a graph or of links that are not trusted, or of
 /// another device, and not accepted.
-std::string check_times(Graph& graph, const Topology& topology, const AcceptedDoubts& acceptance) {
+std::string check_times(Graph& graph, Topology& topology, const AcceptedDoubts& acceptance) {
   const std::string distrust = distrust_text(graph);
   if (!distrust.empty() && !acceptance.untrusted)
     throw InputError(ErrorKind::UntrustedProfile, distrust + "; profile again, or pass accept_untrusted=True");
@@ -54,6 +54,7 @@ std::string check_times(Graph& graph, const Topology& topology, const AcceptedDo
   if (!of_links.empty() && !acceptance.untrusted)
     throw InputError(ErrorKind::UntrustedLinks, of_links + "; measure them again, or pass accept_untrusted=True");
   check_has_times(graph);
+  take_kind(topology, graph);
   return accepted_differences(graph, topology, acceptance.other_device);
 }
 
@@ -110,7 +111,7 @@ void note(partitioner::RankedPlan& ranked, const std::string& other_device) {
   if (!ranked.prediction.backward_parts.empty()) provenance.notes["backward parts"] = ranked.prediction.backward_parts;
 }
 
-partitioner::Ranking plans(Graph graph, const Topology& topology, const std::string& strategy,
+partitioner::Ranking plans(Graph graph, Topology topology, const std::string& strategy,
                            const std::vector<std::string>& split_at,
                            const std::map<std::string, OptionInPython>& options, Constraints constraints,
                            const AcceptedDoubts& acceptance) {
@@ -205,7 +206,7 @@ void bind_functions(nb::module_& module) {
       nb::arg("gradient_bucket_bytes").none(), nb::arg("acceptance"), free);
   module.def(
       "predict",
-      [](Graph graph, const Topology& topology, const Plan& plan, const std::optional<Calibration>& calibration,
+      [](Graph graph, Topology topology, const Plan& plan, const std::optional<Calibration>& calibration,
          bool free_transfers, const AcceptedDoubts& acceptance) {
         const std::string other_device = check_times(graph, topology, acceptance);
         PredictOptions options = interruptible();
@@ -218,7 +219,7 @@ void bind_functions(nb::module_& module) {
       nb::arg("acceptance"), free);
   module.def(
       "whatif",
-      [](Graph graph, const Topology& topology, const Plan& plan, const std::vector<std::string>& changes,
+      [](Graph graph, Topology topology, const Plan& plan, const std::vector<std::string>& changes,
          const std::optional<Calibration>& calibration, const AcceptedDoubts& acceptance) {
         const std::string other_device = check_times(graph, topology, acceptance);
         return value_of(
@@ -236,8 +237,8 @@ void bind_functions(nb::module_& module) {
       nb::arg("graph"), nb::arg("topology"), nb::arg("plan"), nb::arg("changes"), free);
   module.def(
       "explain",
-      [](Graph graph, const Topology& topology, const Plan& plan, bool moves,
-         const std::optional<Calibration>& calibration, const AcceptedDoubts& acceptance) {
+      [](Graph graph, Topology topology, const Plan& plan, bool moves, const std::optional<Calibration>& calibration,
+         const AcceptedDoubts& acceptance) {
         static_cast<void>(check_times(graph, topology, acceptance));
         ExplainOptions options;
         options.moves = moves;
@@ -249,7 +250,7 @@ void bind_functions(nb::module_& module) {
       nb::arg("acceptance"), free);
   module.def(
       "diff",
-      [](Graph graph, const Topology& topology, const Plan& first, const Plan& second,
+      [](Graph graph, Topology topology, const Plan& first, const Plan& second,
          const std::optional<Calibration>& calibration, const AcceptedDoubts& acceptance) {
         static_cast<void>(check_times(graph, topology, acceptance));
         return value_of(compare_plans(graph, topology, first, second, calibration, interruptible()));

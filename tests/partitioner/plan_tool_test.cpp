@@ -399,6 +399,7 @@ TEST_F(PlanTool, SaysWhatWouldFitWhereNothingDoes) {
   EXPECT_EQ(given.status, 1);
   EXPECT_EQ(
       given.err,
+      "stagecraft-plan: warning: level 1 has no --bandwidths, assuming 1 GB/s\n"
       "stagecraft-plan: chain.json: stage 1 needs up to 117 B on each device, the limit is 40 B; these would fit: "
       "microbatches of 2 samples instead of 8 (31 B); these would not fit either: --recompute-every 1 (92 B) "
       "[SC2102]\n");

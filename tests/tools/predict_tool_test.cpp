@@ -60,6 +60,8 @@ TEST_F(PredictTool, TakesAClusterFromTheCommandLine) {
     EXPECT_EQ(o.err, file.err);
     EXPECT_EQ(folder_.read("levels.json"), folder_.read("file.json"));
   }
+  EXPECT_THAT(predict("graph.json plan.json -n 2,2 -b 1000 -o x.json").err,
+              HasSubstr("warning: level 2 has no --bandwidths, assuming 1 GB/s\n"));
   const Outcome two = predict("graph.json plan.json -n 2,2 -b 1000 1000");
   EXPECT_THAT(two.err, HasSubstr("note: 2 of 4 devices are idle: 2,3 are not in any stage\n"));
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{

@@ -104,6 +104,19 @@ TEST(DeviceDifferences, ReadsTheProvenanceOfOlderDocuments) {
   }
 }
 
+// What is known wins: the topology's kind, then its device's name, then the graph's.
+TEST(TakeKind, TakesThatOfTheGraphWhereTheTopologyHasNone) {
+  const auto kind = [](Topology topology, const MeasuredDevice& device) {
+    take_kind(topology, measured_on(device));
+    return topology.device.kind;
+  };
+  EXPECT_EQ(kind(of_devices(""), kH100), DeviceKind::Gpu);
+  EXPECT_EQ(kind(of_devices(""), kEpyc), DeviceKind::Processor);
+  EXPECT_EQ(kind(of_devices("Xeon CPU"), kH100), DeviceKind::Processor);
+  EXPECT_EQ(kind(of_devices("x", DeviceKind::Processor), kH100), DeviceKind::Processor);
+  EXPECT_EQ(kind(of_devices(""), MeasuredDevice{}), DeviceKind::Unknown);
+}
+
 TEST(AcceptedDifferences, DropsWhatBelongsToTheHost) {
   Graph graph = measured_on(kEpyc, {1, 2});
   Layer input;
