@@ -63,6 +63,13 @@ void validate(const Topology& topology) {
     check_collective(level.link.all_reduce, where + ": all_reduce");
     check_collective(level.link.all_gather, where + ": all_gather");
     check_collective(level.link.reduce_scatter, where + ": reduce_scatter");
+    check_collective(level.link.all_to_all, where + ": all_to_all");
+    for (const auto& [key, curve] : level.link.spans) {
+      if (key.per_group < 2 || key.ranks <= key.per_group || key.ranks % key.per_group != 0)
+        throw std::invalid_argument(where + ": a collective of " + std::to_string(key.ranks) + " ranks, " +
+                                    std::to_string(key.per_group) + " in each group, is not of several equal groups");
+      check_collective({{key.ranks, curve}}, where + ": a collective of several groups");
+    }
   }
   std::int64_t next = 0;
   for (const DeviceRange& range : topology.others) {
@@ -99,6 +106,7 @@ Topology with_measured(Topology declared, const Topology& measured) {
   const auto take = [](Curve& to, const Curve& from) {
     if (!from.points.empty()) to = from;
   };
+  if (declared.device.kind == DeviceKind::Unknown) declared.device.kind = measured.device.kind;
   take(declared.device.host_to_device, measured.device.host_to_device);
   take(declared.device.device_to_host, measured.device.device_to_host);
   return declared;
@@ -138,6 +146,36 @@ int joining_level(const Topology& topology, int a, int b) {
   return joining;
 }
 
+const std::map<int, Curve>& curves_of(const Link& link, Collective collective) {
+  switch (collective) {
+    case Collective::AllReduce:
+      return link.all_reduce;
+    case Collective::AllGather:
+      return link.all_gather;
+    case Collective::ReduceScatter:
+      return link.reduce_scatter;
+    case Collective::AllToAll:
+      break;
+  }
+  return link.all_to_all;
+}
+
+std::map<int, Curve>& curves_of(Link& link, Collective collective) {
+  switch (collective) {
+    case Collective::AllReduce:
+      return link.all_reduce;
+    case Collective::AllGather:
+      return link.all_gather;
+    case Collective::ReduceScatter:
+      return link.reduce_scatter;
+    case Collective::AllToAll:
+      break;
+  }
+  return link.all_to_all;
+}
+
+int ring_steps(Collective collective, int ranks) { return (collective == Collective::AllReduce ? 2 : 1) * (ranks - 1); }
+
 Seconds interpolate(const Curve& curve, Bytes data) {
   const auto& points = curve.points;
   if (data <= points.front().bytes) return points.front().time;
@@ -152,12 +190,34 @@ Seconds interpolate(const Curve& curve, Bytes data) {
   return std::max(low->time + (high->time - low->time) * part, Seconds(0));
 }
 
+Seconds latency_of(const Curve& curve, Seconds declared) {
+  constexpr Bytes kSmall = 64_KiB;
+  const auto& points = curve.points;
+  const CurvePoint& first = points.front();
+  // The time of the first message's bytes, at the end of the curve and between its first points.
+  const auto of_bytes = [&](Seconds time, Bytes bytes) {
+    return bytes > Bytes(0) ? time * (first.bytes / bytes) : Seconds(0);
+  };
+  Seconds moving = of_bytes(points.back().time, points.back().bytes);
+  if (points.size() > 1) {
+    moving = std::max(moving, of_bytes(points[1].time - first.time, points[1].bytes - first.bytes));
+  }
+  return first.bytes <= kSmall || moving <= first.time * 0.5 ? first.time : std::min(first.time, declared);
+}
+
+Seconds interpolate(const Curve& curve, Bytes data, Seconds declared_latency) {
+  const CurvePoint& first = curve.points.front();
+  if (data >= first.bytes) return interpolate(curve, data);
+  const Seconds latency = latency_of(curve, declared_latency);
+  return latency + (first.time - latency) * (data / first.bytes);
+}
+
 Seconds transfer_time(const Link& link, Bytes data) {
   if (data <= Bytes(0)) return Seconds(0);
   if (!link.send_receive.points.empty()) {
     const CurvePoint& last = link.send_receive.points.back();
     if (data > last.bytes) return last.time + (data - last.bytes) / link.bandwidth;
-    return interpolate(link.send_receive, data);
+    return interpolate(link.send_receive, data, link.latency);
   }
   return link.latency + data / link.bandwidth;
 }

@@ -42,9 +42,20 @@ struct MessageProcessing {
   friend bool operator==(const MessageProcessing&, const MessageProcessing&) = default;
 };
 
+/// Operations of several devices that were or may be measured.
+enum class Collective { AllReduce, AllGather, ReduceScatter, AllToAll };
+
+/// Devices of several groups of the level below that take part in a collective: `per_group`, 2 or more, of each.
+struct SpanKey {
+  Collective collective = Collective::AllReduce;
+  int ranks = 0;  ///< in all
+  int per_group = 0;
+  friend auto operator<=>(const SpanKey&, const SpanKey&) = default;
+};
+
 /// The link between two devices. Latency and bandwidth are always set; measured curves take precedence.
-/// The bytes of all three collectives count the whole buffer: what every rank holds before and after an all-reduce,
-/// what every rank holds after an all-gather and before a reduce-scatter (ranks times a rank's share).
+/// The bytes of all collectives count the whole buffer: what every rank holds before and after an all-reduce and an
+/// all-to-all, after an all-gather and before a reduce-scatter (ranks times a rank's share).
 struct Link {
   BytesPerSecond bandwidth;
   Seconds latency;
@@ -56,6 +67,8 @@ struct Link {
   std::string channel = {};                          ///< over which it was measured, "gloo"; empty: unknown
   std::optional<MessageProcessing> processing = {};  ///< absent: not measured
   std::vector<std::string> distrust = {};            ///< reasons not to trust the measurement, one sentence each
+  std::map<int, Curve> all_to_all = {};              ///< by number of ranks
+  std::map<SpanKey, Curve> spans = {};  ///< collectives of several ranks of each group; those above are of one
   friend bool operator==(const Link&, const Link&) = default;
 };
 
@@ -106,14 +119,21 @@ struct Topology {
 void validate(const Topology& topology);
 
 /// `declared` with the links of `measured` at the levels of the same name, and with its copies to and from the host if
-/// it has them; the counts are unchanged. Throws std::invalid_argument for a level of `measured` that `declared` does
-/// not have.
+/// it has them, and its kind of device if only it has one; the counts are unchanged. Throws std::invalid_argument for a
+/// level of `measured` that `declared` does not have.
 [[nodiscard]] Topology with_measured(Topology declared, const Topology& measured);
 
 /// If the links of any level were not trusted when they were measured, or other programs kept the processors busy
 /// meanwhile, one line that says so with the reasons: "the links are not trusted: 8 of 15 medians are uncertain by more
 /// than 10 %". Where several levels have reasons, each reason begins with its level's name. Else empty.
 [[nodiscard]] std::string distrust_text(const Topology& topology);
+
+/// The curves of `link` for one rank of each group, by number of ranks.
+[[nodiscard]] const std::map<int, Curve>& curves_of(const Link& link, Collective collective);
+[[nodiscard]] std::map<int, Curve>& curves_of(Link& link, Collective collective);
+
+/// The messages that follow each other in a collective of `ranks` ranks on a ring: 2 (n - 1) or n - 1.
+[[nodiscard]] int ring_steps(Collective collective, int ranks);
 
 /// Product of the level counts.
 [[nodiscard]] int device_count(const Topology& topology);
@@ -128,14 +148,23 @@ void validate(const Topology& topology);
 /// Number of the group below `level` that holds `device`: the device itself at level 0, its server at level 1, ...
 [[nodiscard]] int group_below(const Topology& topology, int level, int device);
 
-/// Time of a point-to-point transfer of `data` on an otherwise idle `link`: the measured curve, piecewise linear,
-/// constant below its first point and rising at `bandwidth` above its last; without a curve, latency + data /
-/// bandwidth. No bytes take no time.
+/// Time of a point-to-point transfer of `data` on an otherwise idle `link`: the measured curve, piecewise linear, below
+/// its first point as interpolate with the link's latency, and rising at `bandwidth` above its last; without a curve,
+/// latency + data / bandwidth. No bytes take no time.
 [[nodiscard]] Seconds transfer_time(const Link& link, Bytes data);
 
 /// Piecewise linear value of a non-empty `curve` at `data`; below the first point the first time, above the last point
 /// the last time plus the further bytes at the slope of the last two points (one point: in proportion, a point of 0
 /// bytes constant). Never below 0.
 [[nodiscard]] Seconds interpolate(const Curve& curve, Bytes data);
+
+/// The part of the times of a non-empty `curve` that does not grow with bytes: the first time, if it is of at most 64
+/// KiB, or if its bytes account for at most half of it, by the last point and between the first two; else `declared`,
+/// or the first time if that is less.
+[[nodiscard]] Seconds latency_of(const Curve& curve, Seconds declared);
+
+/// interpolate, but below the first point of a curve that begins with large messages on the line from latency_of at 0
+/// bytes to that point.
+[[nodiscard]] Seconds interpolate(const Curve& curve, Bytes data, Seconds declared_latency);
 
 }  // namespace stagecraft

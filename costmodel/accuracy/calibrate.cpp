@@ -276,6 +276,8 @@ Topology with_calibration(Topology topology, const Calibration& calibration) {
     scale(link.all_reduce, factor->second);
     scale(link.all_gather, factor->second);
     scale(link.reduce_scatter, factor->second);
+    scale(link.all_to_all, factor->second);
+    for (auto& [key, curve] : link.spans) scale(curve, factor->second);
     // A message's time contains the processor time at its ends, and cannot become less than that.
     if (link.processing) {
       scale(link.processing->sender, factor->second);

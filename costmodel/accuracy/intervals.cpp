@@ -16,6 +16,7 @@
 #include "costmodel/prediction/device_types.h"
 #include "costmodel/prediction/launches.h"
 #include "costmodel/prediction/layer_times.h"
+#include "costmodel/prediction/memory.h"
 #include "costmodel/prediction/progress_parts.h"
 
 namespace stagecraft {
@@ -62,13 +63,25 @@ Doubt curve_doubt(const Curve& curve, Bytes bytes, LinkOrigin origin) {
                 : Doubt{std::hypot(kDeclaredLink, spread), FigureSource::Extrapolated};
 }
 
+/// That of a level's part in a collective; absent if it takes no part.
+std::optional<Doubt> collective_doubt(Collective collective, Bytes bytes, const std::vector<int>& devices,
+                                      const Topology& topology, int level) {
+  const auto uses = curves_used(collective, bytes, devices, topology, level);
+  if (!uses) return std::nullopt;
+  const LinkOrigin origin = topology.levels[to_index(level)].link.origin;
+  if (uses->empty()) return curve_doubt({}, bytes, origin);
+  Doubt out;
+  for (const CurveUse& use : *uses) out = worse(out, curve_doubt(*use.curve, use.bytes, origin));
+  return out;
+}
+
 /// The doubts of a plan's mechanisms by name; a link's name is that of its level, none is empty as the layers' is.
 std::map<std::string, Doubt> doubts_of(const Graph& graph, const Topology& topology, const BoundPlan& plan) {
   std::map<std::string, Doubt> out;
   for (const std::string& type : types_of(topology, plan.plan()))
     out[kLayers] = worse(out[kLayers], compute_doubt(graph_on(graph, type), plan));
   for (int level = 0; level < to_int(topology.levels.size()); ++level) {
-    const Doubt doubt = link_doubt(topology, plan, level);
+    const Doubt doubt = link_doubt(graph, topology, plan, level);
     if (doubt.log_spread == 0) continue;
     Doubt& of_name = out[topology.levels[to_index(level)].name];
     of_name = worse(of_name, doubt);
@@ -215,7 +228,7 @@ Doubt compute_doubt(const Graph& graph, const BoundPlan& plan) {
   return out;
 }
 
-Doubt link_doubt(const Topology& topology, const BoundPlan& plan, int level) {
+Doubt link_doubt(const Graph& graph, const Topology& topology, const BoundPlan& plan, int level) {
   const Link& link = topology.levels[to_index(level)].link;
   Doubt out;
   for (std::size_t b = 0; b < plan.plan().boundaries.size(); ++b) {
@@ -229,25 +242,44 @@ Doubt link_doubt(const Topology& topology, const BoundPlan& plan, int level) {
     for (const BoundaryTensor& tensor : plan.plan().boundaries[b].tensors)
       out = worse(out, curve_doubt(link.send_receive, tensor.bytes, link.origin));
   }
-  std::vector<std::vector<int>> groups;  // of devices that sum gradients
-  for (int s = 0; s < plan.stages(); ++s) groups.push_back(plan.devices_of(plan.ranks_of(s)));
-  for (const TiedHolders& tied : plan.tied()) groups.push_back(plan.devices_of(tied.ranks));
-  for (const std::vector<int>& devices : groups) {
-    if (devices.size() < 2) continue;
-    int outermost = 0;
-    for (const int device : devices) {
-      if (device != devices.front()) outermost = std::max(outermost, joining_level(topology, devices.front(), device));
-    }
-    if (level > outermost) continue;
-    // The bytes at each level depend on the shares of the levels inside: only a group inside one level can be compared
-    // with its curve.
-    const auto curve = link.all_reduce.find(to_int(devices.size()));
-    const bool measured = outermost == 0 && curve != link.all_reduce.end();
-    const double spread = measured ? curve->second.log_spread.value_or(0) : 0;
-    out = worse(out, measured ? Doubt{std::hypot(kMeasuredLink, spread), FigureSource::Measured}
-                              : curve_doubt({}, Bytes(0), link.origin));
+  const auto add_reduce = [&](Bytes bytes, const std::vector<int>& devices) {
+    if (devices.size() < 2 || bytes <= Bytes(0)) return;
+    const auto doubt = collective_doubt(Collective::AllReduce, bytes, devices, topology, level);
+    if (!doubt) return;
+    const CollectiveTime time = collective_time(Collective::AllReduce, bytes, devices, topology);
+    out = worse(out, {std::hypot(doubt->log_spread, log_ratio(time.most, time.time) / kNinety), doubt->source});
+  };
+  const std::vector<Bytes> tied = bytes_of_tied(graph, plan);
+  const auto layers = layers_of_stages(graph, plan.plan());
+  for (int s = 0; s < plan.stages(); ++s) {
+    Bytes bytes;
+    for (const Layer* layer : layers[to_index(s)]) bytes += layer->parameter_bytes;
+    for (const int parameter : plan.shared(s)) bytes -= tied[to_index(parameter)];
+    if (const auto most = plan.plan().gradient_bucket_bytes) bytes = std::min(bytes, *most);
+    add_reduce(bytes, plan.devices_of(plan.ranks_of(s)));
   }
+  for (std::size_t i = 0; i < plan.tied().size(); ++i) add_reduce(tied[i], plan.devices_of(plan.tied()[i].ranks));
   return out;
+}
+
+Range<Seconds> collective_range(Collective collective, Bytes data, const std::vector<int>& devices,
+                                const Topology& topology) {
+  const CollectiveTime time = collective_time(collective, data, devices, topology);
+  FigureSource source = FigureSource::Measured;
+  double above = square(log_ratio(time.most, time.time));
+  double below = square(log_ratio(time.time, time.least));
+  for (int level = 0; level < to_int(topology.levels.size()); ++level) {
+    const auto doubt = collective_doubt(collective, data, devices, topology, level);
+    if (!doubt) continue;
+    Calibration slower;
+    slower.links[topology.levels[to_index(level)].name] = std::exp(kNinety * doubt->log_spread);
+    const CollectiveTime moved = collective_time(collective, data, devices, with_calibration(topology, slower));
+    const double change = square(log_ratio(moved.time, time.time));
+    above += change;
+    below += change;
+    source = worse(source, doubt->source);
+  }
+  return {time.time / std::exp(std::sqrt(below)), time.time * std::exp(std::sqrt(above)), source};
 }
 
 std::variant<Prediction, Infeasible> predict_with_intervals(const Graph& graph, const Topology& topology,
@@ -335,11 +367,14 @@ std::variant<StepRatio, Infeasible> step_ratio(const Scenario& first, const Scen
   }
   const double ratio = log_ratio(sides[0].time, sides[1].time);
   const double own_half_width = calibration ? calibration->log_half_width : std::log1p(kOwnModel);
-  double squares = 2 * square(own_half_width);  // of half-widths
-  if (!calibration) {                           // with one, the residuals hold the mechanisms' errors
+  // Scenarios of one plan share the errors of what does not change.
+  const double changed = first.plan == second.plan ? -std::expm1(-std::abs(ratio)) : 1;
+  double squares = 2 * square(own_half_width * changed);  // of half-widths
+  bool is_certain = changed < 1;                          // which of them is faster
+  if (!calibration) {                                     // with one, the residuals hold the mechanisms' errors
     std::map<std::string, Doubt> doubts;
     for (const Side& side : sides) {
-      if (waits_for_launches(side.graph)) squares += square(std::log(1 + kHost));
+      if (waits_for_launches(side.graph)) squares += square(std::log(1 + kHost) * changed);
       for (const auto& [name, doubt] : doubts_of(side.graph, side.topology, side.plan))
         doubts[name] = worse(doubts[name], doubt);
     }
@@ -351,11 +386,16 @@ std::variant<StepRatio, Infeasible> step_ratio(const Scenario& first, const Scen
         if (const auto* none = std::get_if<Infeasible>(&result)) return *none;
         times.push_back(std::get<Prediction>(result).iteration / side.plan.plan().microbatches);
       }
-      squares += square(log_ratio(times[0], times[1]) - ratio);
+      const double moved = log_ratio(times[0], times[1]);
+      squares += square(moved - ratio);
+      is_certain = is_certain && moved * ratio >= 0;
     }
   }
   const double half = std::sqrt(squares);
   StepRatio out{std::exp(ratio), std::exp(ratio - half), std::exp(ratio + half)};
+  // If each mechanism's error leaves the faster one faster, none of them makes it slower.
+  if (is_certain && ratio >= 0) out.low = std::max(out.low, 1.0);
+  if (is_certain && ratio <= 0) out.high = std::min(out.high, 1.0);
   if (half > 0) out.first_faster = 0.5 * std::erfc(ratio * kNinety / (half * std::numbers::sqrt2));
   return out;
 }

@@ -8,6 +8,7 @@
 #include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
 #include "costmodel/graph.h"
+#include "costmodel/links/collectives.h"
 #include "costmodel/prediction/predict.h"
 #include "costmodel/topology.h"
 
@@ -31,9 +32,15 @@ struct Doubt {
 
 /// The uncertainty of the messages and all-reduces that the plan sends over links of `level`: 10 % inside the range of
 /// a measured curve and for a measured latency and bandwidth, a factor of 1.65 outside the range and for a declared
-/// link, as calibrate expects before any run; both are assumed. The curve's own log_spread, where it is known, adds in
-/// quadrature. The largest of all of them; 0 if there are none.
-[[nodiscard]] Doubt link_doubt(const Topology& topology, const BoundPlan& plan, int level);
+/// link, as calibrate expects before any run; both are assumed. The curve's own log_spread, where it is known, and for
+/// an all-reduce over several levels how far CollectiveTime::most lies from its time, add in quadrature. The largest of
+/// all of them; 0 if there are none. Precondition: the plan is valid for the graph.
+[[nodiscard]] Doubt link_doubt(const Graph& graph, const Topology& topology, const BoundPlan& plan, int level);
+
+/// collective_time with a 90 % interval, of which each level's links and what is assumed about levels that work at the
+/// same time are independent parts. Throws as collective_time.
+[[nodiscard]] Range<Seconds> collective_range(Collective collective, Bytes data, const std::vector<int>& devices,
+                                              const Topology& topology);
 
 /// predict, or predict_calibrated, with intervals: Prediction::low, high and interval, and the ranges of the stages.
 /// Each mechanism in turn is made slower by 1.645 standard deviations and predicted again, and so is the
@@ -66,8 +73,10 @@ struct StepRatio {
 /// of one profile: they count only as far as they change the ratio. Of the model's own error, 7.5 % (half of a 90 %
 /// interval) are each scenario's own and independent, the rest is a factor common to both and cancels; with a
 /// calibration, which has removed that factor, all of its residuals are each one's own; so is the error of launches,
-/// which differs between runs. The logarithm of the ratio is taken as normal. Throws as predict. Source of the 7.5 %:
-/// nine in ten of 4245 pairs of plans of one model on two CPUs had errors that differ by at most 10.7 %.
+/// which differs between runs. Of two scenarios of one plan, only the part that changes, |1 - ratio| of the larger, has
+/// errors of its own; and where no mechanism's error turns the ratio around, the interval ends at 1. The logarithm of
+/// the ratio is taken as normal. Throws as predict. Source of the 7.5 %: nine in ten of 4245 pairs of plans of one
+/// model on two CPUs had errors that differ by at most 10.7 %.
 [[nodiscard]] std::variant<StepRatio, Infeasible> step_ratio(const Scenario& first, const Scenario& second,
                                                              const std::optional<Calibration>& calibration,
                                                              const PredictOptions& options = {});

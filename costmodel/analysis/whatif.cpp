@@ -16,6 +16,7 @@
 #include "costmodel/analysis/scaling.h"
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
+#include "costmodel/links/collectives.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/device_types.h"
 #include "costmodel/prediction/layer_times.h"
@@ -150,6 +151,7 @@ void scale(Link& link, double latency_by, double rest_by) {
   for (auto& [ranks, curve] : link.all_reduce) scale(curve, link.latency, 2 * (ranks - 1), latency_by, rest_by);
   for (auto& [ranks, curve] : link.all_gather) scale(curve, link.latency, ranks - 1, latency_by, rest_by);
   for (auto& [ranks, curve] : link.reduce_scatter) scale(curve, link.latency, ranks - 1, latency_by, rest_by);
+  for (auto& [ranks, curve] : link.all_to_all) scale(curve, link.latency, ranks - 1, latency_by, rest_by);
   // A message's time contains the processor time at its ends: if that stayed, a message of a shared host could not
   // become faster than its handling.
   if (link.processing) {
@@ -160,14 +162,48 @@ void scale(Link& link, double latency_by, double rest_by) {
   link.bandwidth = link.bandwidth / rest_by;
 }
 
-void set_bandwidth(Scenario& scenario, const Names& names, const std::string& value) {
-  Link& link = link_of(scenario, names[1]);
-  const auto by = factor(value);
-  scale(link, 1, 1 / (by ? *by : rate(value).value / link.bandwidth.value));
+/// The first `per_group` devices of each group below `level`, `ranks` in all; empty if there are not so many.
+std::vector<int> devices_of(const SpanKey& key, const Topology& topology, std::size_t level) {
+  int group = 1;
+  for (std::size_t i = 0; i < level; ++i) group *= topology.levels[i].count;
+  std::vector<int> out;
+  for (int first = 0; to_int(out.size()) < key.ranks; first += group) {
+    if (key.per_group > group || first + group > device_count(topology)) return {};
+    for (int i = 0; i < key.per_group; ++i) out.push_back(first + i);
+  }
+  return out;
 }
 
-void set_latency(Scenario& scenario, const Names& names, const std::string& value) {
-  Link& link = link_of(scenario, names[1]);
+/// Changes the link of a level by `change`. Collectives that were measured over several levels change as predicted
+/// ones do.
+void change_link(Scenario& scenario, const std::string& name, const std::function<void(Link&)>& change) {
+  Topology before = scenario.topology;
+  for (Level& level : before.levels) level.link.spans.clear();
+  change(link_of(scenario, name));
+  Topology after = scenario.topology;
+  for (Level& level : after.levels) level.link.spans.clear();
+  for (std::size_t i = 0; i < scenario.topology.levels.size(); ++i) {
+    for (auto& [key, curve] : scenario.topology.levels[i].link.spans) {
+      const std::vector<int> devices = devices_of(key, before, i);
+      if (devices.empty()) continue;
+      for (CurvePoint& point : curve.points) {
+        const auto time = [&](const Topology& topology) {
+          return collective_time(key.collective, point.bytes, devices, topology).time;
+        };
+        point.time = point.time * (time(after) / time(before));
+      }
+    }
+  }
+}
+
+void set_bandwidth(Scenario& scenario, const Names& names, const std::string& value) {
+  change_link(scenario, names[1], [&](Link& link) {
+    const auto by = factor(value);
+    scale(link, 1, 1 / (by ? *by : rate(value).value / link.bandwidth.value));
+  });
+}
+
+void set_latency_of(Link& link, const std::string& value) {
   if (const auto by = factor(value)) return scale(link, *by, 1);
   const Seconds latency = seconds(value);
   if (link.latency > Seconds(0)) return scale(link, latency / link.latency, 1);
@@ -175,12 +211,16 @@ void set_latency(Scenario& scenario, const Names& names, const std::string& valu
   for (auto& [ranks, curve] : link.all_reduce) {
     for (CurvePoint& point : curve.points) point.time += latency * (2 * (ranks - 1));
   }
-  for (auto* curves : {&link.all_gather, &link.reduce_scatter}) {
+  for (auto* curves : {&link.all_gather, &link.reduce_scatter, &link.all_to_all}) {
     for (auto& [ranks, curve] : *curves) {
       for (CurvePoint& point : curve.points) point.time += latency * (ranks - 1);
     }
   }
   link.latency = latency;
+}
+
+void set_latency(Scenario& scenario, const Names& names, const std::string& value) {
+  change_link(scenario, names[1], [&](Link& link) { set_latency_of(link, value); });
 }
 
 void set_compute(Scenario& scenario, const Names&, const std::string& value) {
@@ -485,6 +525,13 @@ std::string whatif_text(const WhatIf& result, const Screen& screen) {
   if (before.samples_per_s && after.samples_per_s) {
     rows.push_back({"samples per second", fmt::format("{:.1f}", *before.samples_per_s),
                     fmt::format("{:.1f}", *after.samples_per_s), change(*after.samples_per_s / *before.samples_per_s)});
+  }
+  // Each rank has a device.
+  const std::size_t devices_before = before.timeline.memory.size();
+  const std::size_t devices_after = after.timeline.memory.size();
+  if (devices_before != devices_after) {
+    rows.push_back({"devices", std::to_string(devices_before), std::to_string(devices_after),
+                    change(static_cast<double>(devices_after) / static_cast<double>(devices_before))});
   }
   rows.push_back({"idle", fmt::format("{:.1f} %", before.bubble * 100), fmt::format("{:.1f} %", after.bubble * 100),
                   fmt::format("{:+.1f} pt", (after.bubble - before.bubble) * 100)});

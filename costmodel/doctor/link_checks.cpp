@@ -49,22 +49,34 @@ void for_each_level(const ExaminedDocuments& documents, Visit visit) {
   }
 }
 
+/// Visits every curve of links: visit(place, curve, latency of as many messages as follow each other).
+template <class Visit>
+void for_each_link_curve(const Topology& topology, Visit visit) {
+  for (std::size_t i = 0; i < topology.levels.size(); ++i) {
+    const Link& link = topology.levels[i].link;
+    visit(level_place(i, "send_receive"), link.send_receive, link.latency);
+    const auto visit_collective = [&](const char* key, Collective collective) {
+      std::size_t entry = 0;  // as in a document
+      const auto place = [&] { return level_place(i, fmt::format("{}/{}", key, entry++)); };
+      for (const auto& [ranks, curve] : curves_of(link, collective))
+        visit(place(), curve, link.latency * ring_steps(collective, ranks));
+      for (const auto& [span, curve] : link.spans) {
+        if (span.collective == collective) visit(place(), curve, link.latency * ring_steps(collective, span.ranks));
+      }
+    };
+    visit_collective("all_reduce", Collective::AllReduce);
+    visit_collective("all_gather", Collective::AllGather);
+    visit_collective("reduce_scatter", Collective::ReduceScatter);
+    visit_collective("all_to_all", Collective::AllToAll);
+  }
+}
+
 /// Visits every curve of a topology: visit(place, curve).
 template <class Visit>
 void for_each_curve(const Topology& topology, Visit visit) {
   visit(std::string("/device/host_to_device"), topology.device.host_to_device);
   visit(std::string("/device/device_to_host"), topology.device.device_to_host);
-  for (std::size_t i = 0; i < topology.levels.size(); ++i) {
-    const Link& link = topology.levels[i].link;
-    visit(level_place(i, "send_receive"), link.send_receive);
-    const auto visit_collective = [&](const char* key, const std::map<int, Curve>& curves) {
-      std::size_t entry = 0;
-      for (const auto& [ranks, curve] : curves) visit(level_place(i, fmt::format("{}/{}", key, entry++)), curve);
-    };
-    visit_collective("all_reduce", link.all_reduce);
-    visit_collective("all_gather", link.all_gather);
-    visit_collective("reduce_scatter", link.reduce_scatter);
-  }
+  for_each_link_curve(topology, [&](const std::string& place, const Curve& curve, Seconds) { visit(place, curve); });
 }
 
 void find_small_bandwidths(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
@@ -128,6 +140,7 @@ void find_bus_above_peak(const ExaminedDocuments& documents, const DoctorOptions
     judge("all_reduce", link.all_reduce, 2);
     judge("all_gather", link.all_gather, 1);
     judge("reduce_scatter", link.reduce_scatter, 1);
+    judge("all_to_all", link.all_to_all, 1);
   });
 }
 
@@ -151,6 +164,19 @@ void find_falling_times(const ExaminedDocuments& documents, const DoctorOptions&
              fmt::format("{} takes {}, less than the {} of {}: measure again on a quiet machine",
                          format_bytes(worst->bytes), format_seconds(worst->time),
                          format_seconds(slowest_before_worst->time), format_bytes(slowest_before_worst->bytes)));
+    });
+  }
+}
+
+void find_unmeasured_sizes(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
+  for (const auto& [file, topology] : documents.topologies) {
+    for_each_link_curve(topology, [&, &file = file](const std::string& place, const Curve& curve, Seconds latency) {
+      if (curve.points.size() < 2 || latency_of(curve, Seconds(0)) == curve.points.front().time) return;
+      report(file, place,
+             fmt::format("was measured from {} to {}; smaller messages are extrapolated to a latency of {}: measure "
+                         "from 8 bytes on",
+                         format_bytes(curve.points.front().bytes), format_bytes(curve.points.back().bytes),
+                         format_seconds(latency_of(curve, latency))));
     });
   }
 }
@@ -224,6 +250,7 @@ std::vector<DoctorCheck> link_checks() {
       {"SC107", Warning, "a latency that looks like microseconds, or as if converted twice", find_strange_latencies},
       {"SC108", Warning, "device memory that looks like GB, not bytes", find_small_memory},
       {"SC109", Warning, "a bandwidth above that of any link", find_large_bandwidths},
+      {"SC110", Warning, "a curve without small messages", find_unmeasured_sizes},
   };
 }
 

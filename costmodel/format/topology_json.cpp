@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/files/files.h"
@@ -9,7 +11,7 @@ namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.topology";
-constexpr int kVersion = 8;
+constexpr int kVersion = 9;
 constexpr const char* kDeclared = "declared";
 constexpr const char* kMeasured = "measured";
 constexpr const char* kOwn = "own";
@@ -31,28 +33,41 @@ Json curve_json(const Curve& curve) {
   return out;
 }
 
-std::map<int, Curve> read_collective(const Cursor& at) {
-  std::map<int, Curve> out;
+constexpr std::array<std::pair<const char*, Collective>, 4> kCollectives = {
+    {{"all_reduce", Collective::AllReduce},
+     {"all_gather", Collective::AllGather},
+     {"reduce_scatter", Collective::ReduceScatter},
+     {"all_to_all", Collective::AllToAll}}};
+
+void read_collective(const Cursor& at, Collective collective, Link& out) {
   for (std::size_t i = 0; i < at.elements(); ++i) {
     Fields entry(at.at(i));
     const Cursor ranks = entry.required("ranks");
     const int n = to_int(ranks.integer(2, 1 << 24));
-    const auto [curve, fresh] = out.emplace(n, read_curve(entry.required("points")));
+    int per_group = 1;
+    if (const auto v = entry.optional("ranks_per_group")) per_group = to_int(v->integer(1, 1 << 24));
+    Curve curve = read_curve(entry.required("points"));
+    if (const auto v = entry.optional("log_spread")) curve.log_spread = v->not_negative();
+    const bool fresh = per_group == 1 ? curves_of(out, collective).emplace(n, curve).second
+                                      : out.spans.emplace(SpanKey{collective, n, per_group}, curve).second;
     if (!fresh) ranks.fail("a curve for " + std::to_string(n) + " ranks already exists");
-    if (const auto v = entry.optional("log_spread")) curve->second.log_spread = v->not_negative();
     entry.done();
   }
-  return out;
 }
 
-Json collective_json(const std::map<int, Curve>& curves) {
+Json collective_json(const Link& link, Collective collective) {
   Json out = Json::array();
-  for (const auto& [ranks, curve] : curves) {
+  const auto add = [&out](int ranks, int per_group, const Curve& curve) {
     Json entry;
     entry["ranks"] = ranks;
+    if (per_group > 1) entry["ranks_per_group"] = per_group;
     entry["points"] = curve_json(curve);
     if (curve.log_spread) entry["log_spread"] = *curve.log_spread;
     out.push_back(entry);
+  };
+  for (const auto& [ranks, curve] : curves_of(link, collective)) add(ranks, 1, curve);
+  for (const auto& [key, curve] : link.spans) {
+    if (key.collective == collective) add(key.ranks, key.per_group, curve);
   }
   return out;
 }
@@ -100,9 +115,9 @@ Level read_level(const Cursor& at) {
   if (const auto v = fields.optional("channel")) out.link.channel = v->text();
   if (const auto v = fields.optional("send_receive")) out.link.send_receive = read_curve(*v);
   if (const auto v = fields.optional("send_receive_log_spread")) out.link.send_receive.log_spread = v->not_negative();
-  if (const auto v = fields.optional("all_reduce")) out.link.all_reduce = read_collective(*v);
-  if (const auto v = fields.optional("all_gather")) out.link.all_gather = read_collective(*v);
-  if (const auto v = fields.optional("reduce_scatter")) out.link.reduce_scatter = read_collective(*v);
+  for (const auto& [key, collective] : kCollectives) {
+    if (const auto v = fields.optional(key)) read_collective(*v, collective, out.link);
+  }
   if (const auto v = fields.optional("processing")) out.link.processing = read_processing(*v);
   if (const auto v = fields.optional("distrust")) out.link.distrust = v->list([](const Cursor& c) { return c.text(); });
   fields.done();
@@ -119,9 +134,9 @@ Json level_json(const Level& level) {
   if (!level.link.channel.empty()) out["channel"] = level.link.channel;
   if (!level.link.send_receive.points.empty()) out["send_receive"] = curve_json(level.link.send_receive);
   if (level.link.send_receive.log_spread) out["send_receive_log_spread"] = *level.link.send_receive.log_spread;
-  if (!level.link.all_reduce.empty()) out["all_reduce"] = collective_json(level.link.all_reduce);
-  if (!level.link.all_gather.empty()) out["all_gather"] = collective_json(level.link.all_gather);
-  if (!level.link.reduce_scatter.empty()) out["reduce_scatter"] = collective_json(level.link.reduce_scatter);
+  for (const auto& [key, collective] : kCollectives) {
+    if (const Json curves = collective_json(level.link, collective); !curves.empty()) out[key] = curves;
+  }
   if (level.link.processing) out["processing"] = processing_json(*level.link.processing);
   if (!level.link.distrust.empty()) out["distrust"] = level.link.distrust;
   return out;

@@ -41,7 +41,9 @@ ForeignFormat with_units(const std::string& name, const std::string& what, Parse
 
 std::variant<Graph, Topology> read_nccl_tests(const std::vector<SourceFile>& files) {
   std::vector<NcclTest> tests;
-  for (const SourceFile& file : files) tests.push_back(parse_nccl_test(file.text, file.name));
+  for (const SourceFile& file : files) {
+    for (NcclTest& test : parse_nccl_tests(file.text, file.name)) tests.push_back(std::move(test));
+  }
   return measured_topology(tests);
 }
 
@@ -52,7 +54,10 @@ const std::vector<ForeignFormat>& foreign_formats() {
       with_units("dnn-partitioning", "an input of dnn-partitioning: a graph", parse_dnn_partitioning,
                  dnn_partitioning_graph),
       {"nccl-tests", "text or -J files of nccl-tests, several at once: a measured topology", read_nccl_tests, {}},
-      {"nccl-topology", "NCCL's NCCL_TOPO_DUMP_FILE: a declared topology", one_file(parse_nccl_topology), {}},
+      {"nccl-topology",
+       "NCCL_TOPO_DUMP_FILE of NCCL or RCCL, or nvidia-smi topo -m: a declared topology",
+       one_file(parse_nccl_topology),
+       {}},
       {"pipedream", "PipeDream's graph.txt: a graph", one_file(parse_pipedream), pipedream_text},
       with_units("piper", "an input of Piper: a graph", parse_piper, piper_graph),
   };

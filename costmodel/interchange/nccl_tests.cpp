@@ -2,28 +2,62 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/files/utf8.h"
 #include "costmodel/index.h"
+#include "costmodel/links/collectives.h"
+#include "costmodel/links/declared_links.h"
 #include "costmodel/links/monotone_fit.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft::interchange {
 namespace {
 
-const std::vector<std::string> kOperations = {"all_gather", "all_reduce", "reduce_scatter", "sendrecv"};
 constexpr std::int64_t kMostRanks = 1 << 20;
+constexpr const char* kSendReceive = "sendrecv";
 
-/// "all_reduce" of "./build/all_reduce_perf_mpi"; empty if none of the four.
+const std::vector<std::pair<std::string, Collective>>& collectives() {
+  static const std::vector<std::pair<std::string, Collective>> table{{"all_reduce", Collective::AllReduce},
+                                                                     {"all_gather", Collective::AllGather},
+                                                                     {"reduce_scatter", Collective::ReduceScatter},
+                                                                     {"all_to_all", Collective::AllToAll}};
+  return table;
+}
+
+std::optional<Collective> collective_of(const std::string& operation) {
+  for (const auto& [name, collective] : collectives()) {
+    if (name == operation) return collective;
+  }
+  return std::nullopt;
+}
+
+/// "all_gather, all_reduce, ..."
+std::string known_operations() {
+  std::vector<std::string> names{kSendReceive};
+  for (const auto& [name, collective] : collectives()) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  std::string out;
+  for (const std::string& name : names) out += (out.empty() ? "" : ", ") + name;
+  return out;
+}
+
+/// "all_reduce" of "./build/all_reduce_perf_mpi", "all_to_all" of "alltoall_perf"; empty if it is not a program of
+/// nccl-tests.
 std::string operation_of(const std::string& program) {
   const std::string name = program.substr(program.find_last_of('/') + 1);
-  for (const std::string& operation : kOperations) {
-    if (name.starts_with(operation)) return operation;
-  }
-  return "";
+  const std::size_t end = name.find("_perf");
+  if (end == name.npos || end == 0) return "";
+  const std::string operation = name.substr(0, end);
+  return operation == "alltoall" ? "all_to_all" : operation;
 }
 
 /// NCCL's version code from 2.9 on: 22807 is 2.28.7.
@@ -44,39 +78,47 @@ std::vector<std::string> words(const std::string& line) {
   return out;
 }
 
+/// `line` without the labels that launchers add.
+std::string without_labels(std::string line) {
+  static const std::regex tag(R"((\w{3} \w{3} +\d+ [\d:]{8} \d{4})?\[[^\[\]]*\]<std(out|err|diag)>: ?)");
+  static const std::regex label(R"(^\s*(\d+: |\[\d+\] |\[pod/[^\]]*\] ))");
+  constexpr std::size_t kLongest = 4096;  // std::regex recurses by character
+  if (line.size() > kLongest) return line;
+  if (line.find(">:") != line.npos) line = std::regex_replace(line, tag, " ");
+  const std::size_t first = line.find_first_not_of(' ');
+  const bool may_have_label = first != line.npos && (line[first] == '[' || std::isdigit(line[first]) != 0);
+  return may_have_label ? std::regex_replace(line, label, "", std::regex_constants::format_first_only) : line;
+}
+
 /// The text form, line by line.
 class TextReader {
  public:
-  explicit TextReader(const std::string& file) : file_(file) { out_.operation = operation_of(file); }
+  explicit TextReader(const std::string& file) : file_(file), named_(operation_of(file)) {
+    if (!named_.empty()) return;
+    const std::string name = file.substr(file.find_last_of('/') + 1);
+    for (const auto& [operation, collective] : collectives()) {
+      if (name.starts_with(operation)) named_ = operation;
+    }
+    if (name.starts_with(kSendReceive)) named_ = kSendReceive;
+  }
 
   void take(std::string line) {
     ++line_;
     if (!line.empty() && line.back() == '\r') line.pop_back();
-    if (line.starts_with("[") && line.find(">:") != line.npos && line.find("]<std") != line.npos) {
-      line = line.substr(line.find(">:") + 2);
-    }
+    line = without_labels(line);
     const std::vector<std::string> found = words(line);
     if (found.empty()) return;
     if (found[0].starts_with("#")) return take_comment(found, line);
-    if (columns_.empty() || line.find(" NCCL ") != line.npos) return;
-    take_row(found);
+    if (!columns_.empty() && is_row(found)) return take_row(found);
+    for (const std::string& word : found) {
+      if (const std::string operation = operation_of(word); !operation.empty()) named_ = operation;
+    }
   }
 
-  NcclTest done() {
-    if (columns_.empty()) fail("found no table, expected the line \"# size count type redop root time ...\"");
-    if (out_.operation.empty()) {
-      fail("found no line \"# Collective test starting:\", expected a file named after its test: " + kOperations[0] +
-           ", " + kOperations[1] + ", " + kOperations[2] + " or " + kOperations[3]);
-    }
-    for (const auto& [rank, host] : hosts_) {
-      if (rank != static_cast<std::int64_t>(out_.hosts.size())) {
-        fail("found no line of rank " + std::to_string(out_.hosts.size()) + " under \"# Using devices\"");
-      }
-      out_.hosts.push_back(host);
-    }
-    if (out_.hosts.empty()) fail("found no ranks under \"# Using devices\"");
-    if (out_.curve.points.empty()) fail("found no row of measurements");
-    return std::move(out_);
+  std::vector<NcclTest> done() {
+    finish();
+    if (tests_.empty()) fail("found no table, expected the line \"# size count type redop root time ...\"");
+    return std::move(tests_);
   }
 
  private:
@@ -84,19 +126,49 @@ class TextReader {
     throw FormatError(file_ + ": line " + std::to_string(line_) + ": " + message);
   }
 
+  /// Whether it has a size and a count.
+  static bool is_row(const std::vector<std::string>& found) {
+    double number = 0;
+    return found.size() > 1 && read_number(found[0], number) && read_number(found[1], number);
+  }
+
+  /// Ends the run whose table was read, if any.
+  void finish() {
+    if (columns_.empty()) return;
+    if (test_.operation.empty()) {
+      fail("found no line \"# Collective test starting:\", expected a file named after its test: " +
+           known_operations());
+    }
+    for (const auto& [rank, host] : hosts_) {
+      if (rank != static_cast<std::int64_t>(test_.hosts.size())) {
+        fail("found no line of rank " + std::to_string(test_.hosts.size()) + " under \"# Using devices\"");
+      }
+      test_.hosts.push_back(host);
+    }
+    if (test_.hosts.empty()) fail("found no ranks under \"# Using devices\"");
+    if (test_.curve.points.empty()) fail("found no row of measurements");
+    tests_.push_back(std::exchange(test_, {}));
+    columns_.clear();
+    hosts_.clear();
+  }
+
   void take_comment(const std::vector<std::string>& found, const std::string& line) {
     const auto begins = [&found](std::initializer_list<const char*> wanted) {
       return found.size() > wanted.size() && std::equal(wanted.begin(), wanted.end(), found.begin());
     };
     if (begins({"#", "Collective", "test", "starting:"})) {
-      out_.operation = operation_of(found[4]);
-      if (out_.operation.empty()) fail(unknown_name("test", found[4], kOperations));
-    } else if (begins({"#", "nccl-tests", "version"})) {
-      out_.versions["nccl-tests"] = found[3];
+      finish();
+      test_.operation = operation_of(found[4]);
+      if (test_.operation.empty()) fail("found test \"" + found[4] + "\", expected a program such as all_reduce_perf");
+    } else if (begins({"#", "nccl-tests", "version"}) || begins({"#", "nThread"}) || begins({"#", "Using"})) {
+      finish();
+      if (found[1] == "Using") hosts_.clear();  // of a run that ended before its table
+      if (found[1] != "nccl-tests") return;
+      test_.versions["nccl-tests"] = found[3];
       const std::string key = "nccl-library=";
       std::int64_t code = 0;
       if (found.back().starts_with(key) && read_number(found.back().substr(key.size()), code)) {
-        out_.versions["nccl"] = version_text(code);
+        test_.versions["nccl"] = version_text(code);
       }
     } else if (begins({"#", "Rank"})) {
       take_rank(found, line);
@@ -122,11 +194,12 @@ class TextReader {
     }
     if (!hosts_.emplace(rank, host).second) fail("rank " + found[2] + " appears twice");
     const std::size_t name = line.find("] ");
-    if (rank == 0 && name != line.npos) out_.device = line.substr(line.find_first_not_of(' ', name + 1));
+    if (rank == 0 && name != line.npos) test_.device = line.substr(line.find_first_not_of(' ', name + 1));
   }
 
   void take_header(const std::vector<std::string>& found) {
-    if (!columns_.empty()) fail("a second run starts; use one file per run");
+    finish();
+    if (test_.operation.empty()) test_.operation = named_;
     columns_.assign(found.begin() + 1, found.end());
     const auto wanted = [this](std::size_t at, const char* column) {
       if (at >= columns_.size() || columns_[at] != column) {
@@ -139,10 +212,13 @@ class TextReader {
     const std::size_t bandwidth = to_index(std::find(columns_.begin(), columns_.end(), "algbw") - columns_.begin());
     wanted(bandwidth, "algbw");
     time_ = wanted(bandwidth - 1, "time");
-    wrong_ = wanted(bandwidth + 2, "#wrong");
-    in_place_wrong_ =
-        to_index(std::find(columns_.begin() + static_cast<std::ptrdiff_t>(wrong_) + 1, columns_.end(), "#wrong") -
-                 columns_.begin());
+    // Before 2.11, the largest difference stood there, which is that of rounding.
+    const bool is_old = bandwidth + 2 < columns_.size() && columns_[bandwidth + 2] == "error";
+    wrong_ = is_old ? columns_.size() : wanted(bandwidth + 2, "#wrong");
+    in_place_wrong_ = columns_.size();
+    for (std::size_t i = wrong_ + 1; i < columns_.size(); ++i) {
+      if (columns_[i] == "#wrong") in_place_wrong_ = i;
+    }
   }
 
   void take_row(const std::vector<std::string>& found) {
@@ -160,23 +236,26 @@ class TextReader {
     }
     point.time = Seconds(microseconds * 1e-6);
     for (const std::size_t column : {wrong_, in_place_wrong_}) {
-      if (column < columns_.size() && found[column] != "0" && found[column] != "N/A") {
-        fail("found #wrong " + found[column] + ", expected 0 or N/A: the test computed wrong values");
-      }
+      if (column >= columns_.size() || found[column] == "N/A") continue;
+      std::int64_t wrong = 0;
+      if (!read_number(found[column], wrong)) fail("found #wrong " + found[column] + ", expected a number or N/A");
+      if (wrong != 0) fail("found #wrong " + found[column] + ", expected 0 or N/A: the test computed wrong values");
     }
     if (point.bytes == Bytes(0)) {
-      ++out_.left_out;
-    } else if (!out_.curve.points.empty() && point.bytes <= out_.curve.points.back().bytes) {
-      fail("found size " + found[0] + " after " + std::to_string(out_.curve.points.back().bytes.value) +
+      ++test_.left_out;
+    } else if (!test_.curve.points.empty() && point.bytes <= test_.curve.points.back().bytes) {
+      fail("found size " + found[0] + " after " + std::to_string(test_.curve.points.back().bytes.value) +
            ", expected sizes that ascend, of one type and one operation");
     } else {
-      out_.curve.points.push_back(point);
+      test_.curve.points.push_back(point);
     }
   }
 
   std::string file_;
+  std::string named_;  ///< operation of the last program named outside of a run's own lines
   std::size_t line_ = 0;
-  NcclTest out_;
+  std::vector<NcclTest> tests_;
+  NcclTest test_;
   std::map<std::int64_t, std::string> hosts_;
   std::vector<std::string> columns_;
   std::size_t time_ = 0;
@@ -199,7 +278,7 @@ NcclTest read_json(const format::Cursor& root) {
   const format::Cursor args = fields.required("args");
   if (args.elements() > 0) out.operation = operation_of(args.at(0).text());
   if (out.operation.empty()) out.operation = operation_of(root.file());
-  if (out.operation.empty()) args.fail_type("a program of nccl-tests first");
+  if (out.operation.empty()) args.fail_type("a program of nccl-tests first, such as all_reduce_perf");
   format::Fields config(fields.required("config"));
   // The list has one device per process, however many the process uses.
   const std::int64_t ranks_per_process =
@@ -243,37 +322,116 @@ NcclTest read_json(const format::Cursor& root) {
   return out;
 }
 
-/// Steps of the ring, and the share of the bytes that each rank sends.
-std::pair<double, double> ring(const std::string& operation, int ranks) {
-  const double n = ranks;
-  if (operation == "all_reduce") return {2 * (n - 1), 2 * (n - 1) / n};
-  return {n - 1, (n - 1) / n};
-}
+/// A level with its kind of link.
+struct MeasuredLevel {
+  Level level;
+  Seconds latency;  ///< of links of this kind
+};
 
-void set_ends(Link& link) {
-  const auto set = [&link](const Curve& curve, double steps, double share) {
+/// Sets latency and bandwidth from the link's curves, if it has some.
+void set_ends(MeasuredLevel& level, std::map<std::string, std::string>& notes) {
+  Link& link = level.level.link;
+  const auto set = [&](const Curve& curve, double steps, double share) {
+    const CurvePoint& first = curve.points.front();
     const CurvePoint& last = curve.points.back();
-    link.latency = curve.points.front().time / steps;
+    const bool is_known = latency_of(curve, Seconds(0)) == first.time;
+    link.latency = is_known ? first.time / steps : level.latency;
     link.bandwidth = last.bytes / last.time * share;
+    if (!is_known) {
+      notes["latency of " + level.level.name] = "not measured, as messages begin at " + format_bytes(first.bytes) +
+                                                "; taken as " + format_seconds(level.latency);
+    }
   };
   if (!link.send_receive.points.empty()) return set(link.send_receive, 1, 1);
-  const auto of = [&](const char* operation, const std::map<int, Curve>& curves) {
-    if (curves.empty()) return false;
+  for (const auto& [name, collective] : collectives()) {
+    const auto& curves = curves_of(link, collective);
+    if (curves.empty()) continue;
     const auto& [ranks, curve] = *curves.rbegin();
-    const auto [steps, share] = ring(operation, ranks);
-    set(curve, steps, share);
-    return true;
+    const double steps = ring_steps(collective, ranks);
+    return set(curve, steps, steps / ranks);
+  }
+}
+
+/// The value between two others at which `is_high` begins to hold, to six digits.
+template <class IsHigh>
+double first_high(double low, double high, IsHigh is_high) {
+  for (int i = 0; i < 60 && high > low * (1 + 1e-9); ++i) {
+    const double middle = std::sqrt(low * high);
+    (is_high(middle) ? high : low) = middle;
+  }
+  return high;
+}
+
+/// Sets the link between hosts, known only from spans, so that collective_time has their times.
+void fit_outer(Topology topology, Link& link, Seconds latency, std::map<std::string, std::string>& notes) {
+  // The collective that comes first, with the most ranks.
+  const auto& spans = link.spans;
+  auto chosen = spans.begin();
+  for (auto span = spans.begin(); span != spans.end(); ++span) {
+    if (span->first.collective == chosen->first.collective && span->first.ranks > chosen->first.ranks) chosen = span;
+  }
+  const auto& [key, curve] = *chosen;
+  std::vector<int> devices;
+  for (int host = 0; host < key.ranks / key.per_group; ++host) {
+    for (int i = 0; i < key.per_group; ++i) devices.push_back(host * topology.levels.front().count + i);
+  }
+  Link& tried = topology.levels.back().link;
+  tried.spans.clear();
+  tried.latency = latency;
+  const auto time_at = [&](const CurvePoint& point) {
+    return collective_time(key.collective, point.bytes, devices, topology).time;
   };
-  of("all_reduce", link.all_reduce) || of("all_gather", link.all_gather) || of("reduce_scatter", link.reduce_scatter);
+  const CurvePoint& last = curve.points.back();
+  constexpr double kLeast = 1e3;
+  constexpr double kMost = 1e15;
+  const auto fit_bandwidth = [&] {
+    const double fitted = first_high(kLeast, kMost, [&](double bandwidth) {
+      tried.bandwidth = BytesPerSecond(bandwidth);
+      return time_at(last) <= last.time;
+    });
+    // If the links inside hosts take all of the time, those between them have at least what crosses them.
+    const double crossing =
+        ring_steps(key.collective, key.ranks) * (last.bytes / last.time).value / key.ranks / key.per_group;
+    tried.bandwidth = BytesPerSecond(fitted < kMost / 2 ? fitted : crossing);
+  };
+  fit_bandwidth();
+  const CurvePoint& first = curve.points.front();
+  if (latency_of(curve, Seconds(0)) == first.time) {
+    tried.latency = Seconds(first_high(1e-9, first.time.value, [&](double value) {
+      tried.latency = Seconds(value);
+      return time_at(first) >= first.time;
+    }));
+    fit_bandwidth();
+  } else {
+    notes["latency of cluster"] =
+        "not measured, as messages begin at " + format_bytes(first.bytes) + "; taken as " + format_seconds(latency);
+  }
+  link.latency = tried.latency;
+  link.bandwidth = tried.bandwidth;
+  notes["link of cluster"] =
+      "fitted to times of " + std::to_string(key.ranks) + " ranks, " + std::to_string(key.per_group) + " on each host";
+}
+
+/// Ranks on each host. Throws for unequal numbers.
+int ranks_per_host(const NcclTest& test, const std::string& what) {
+  std::map<std::string, int> counts;
+  for (const std::string& host : test.hosts) ++counts[host];
+  for (const auto& [host, count] : counts) {
+    if (count != counts.begin()->second)
+      throw std::invalid_argument(what + ": found " + std::to_string(counts.begin()->second) + " ranks on " +
+                                  counts.begin()->first + " and " + std::to_string(count) + " on " + host +
+                                  ", expected equal numbers");
+  }
+  return counts.begin()->second;
 }
 
 }  // namespace
 
-NcclTest parse_nccl_test(const std::string& text, const std::string& file) {
+std::vector<NcclTest> parse_nccl_tests(const std::string& text, const std::string& file) {
   if (!format::is_utf8(text)) throw FormatError(file + ": not UTF-8");
   if (text.starts_with("{")) {
     const format::Json json = format::parse_document(text, file);
-    return read_json(format::Cursor(json, file));
+    return {read_json(format::Cursor(json, file))};
   }
   TextReader reader(file);
   std::istringstream in(text);
@@ -282,50 +440,75 @@ NcclTest parse_nccl_test(const std::string& text, const std::string& file) {
 }
 
 Topology measured_topology(const std::vector<NcclTest>& tests) {
-  if (tests.empty()) throw std::invalid_argument("no tests");
   Topology out;
-  out.device.name = tests.front().device;
   out.device.kind = DeviceKind::Gpu;
-  Level node{"node", 0, {}};
-  Level cluster{"cluster", 0, {}};
+  auto& notes = out.provenance.notes;
+  MeasuredLevel node{{"node", 0, {}}, kNodeLatency};
+  MeasuredLevel cluster{{"cluster", 0, {}}, kClusterLatency};
+  std::string left_out;
+  std::map<const Level*, std::optional<std::pair<int, int>>> send_shapes;
   for (const NcclTest& test : tests) {
+    const auto collective = collective_of(test.operation);
+    if (!collective && test.operation != kSendReceive) {
+      if (left_out.find(test.operation) == left_out.npos) left_out += (left_out.empty() ? "" : ", ") + test.operation;
+      continue;
+    }
     const int ranks = to_int(test.hosts.size());
     const std::string what = test.operation + " of " + std::to_string(ranks) + " ranks";
-    const std::set<std::string> hosts(test.hosts.begin(), test.hosts.end());
     if (ranks < 2) throw std::invalid_argument(what + ", must be at least 2");
+    if (out.device.name.empty()) out.device.name = test.device;
     if (test.device != out.device.name) {
       throw std::invalid_argument(what + ": found \"" + test.device + "\" and \"" + out.device.name + "\"");
     }
-    if (hosts.size() > 1 && hosts.size() < test.hosts.size()) {
-      throw std::invalid_argument(what + " on " + std::to_string(hosts.size()) +
-                                  " hosts, expected one host, or one rank on each, as a level can express");
-    }
-    Level& level = hosts.size() == 1 ? node : cluster;
-    level.count = std::max(level.count, ranks);
+    const int per_host = ranks_per_host(test, what);
+    const int hosts = ranks / per_host;
+    Level& level = hosts == 1 ? node.level : cluster.level;
+    level.count = std::max(level.count, hosts == 1 ? ranks : hosts);
+    if (hosts > 1 && per_host > 1) node.level.count = std::max(node.level.count, per_host);
     Link& link = level.link;
     link.origin = LinkOrigin::Measured;
     const MonotoneFit fit = fit_monotone(test.curve);
-    bool is_new = link.send_receive.points.empty();
-    if (test.operation == "sendrecv") {
-      link.send_receive = fit.curve;
+    bool is_new = true;
+    if (!collective) {
+      // Of several ranks on each host, one of each sends to another host. A link has one curve: of few ranks on each
+      // host, then of many ranks.
+      const std::pair shape{hosts > 1 ? -per_host : 0, ranks};
+      auto& chosen = send_shapes[&level];
+      is_new = !chosen || *chosen != shape;
+      if (chosen && is_new)
+        notes["left out, sendrecv of " + std::to_string(std::min(*chosen, shape).second) + " ranks"] =
+            "another is taken";
+      if (!chosen || shape > *chosen) link.send_receive = fit.curve;
+      chosen = std::max(chosen.value_or(shape), shape);
+    } else if (hosts == 1 || per_host == 1) {
+      is_new = curves_of(link, *collective).emplace(ranks, fit.curve).second;
     } else {
-      auto& curves = test.operation == "all_reduce"   ? link.all_reduce
-                     : test.operation == "all_gather" ? link.all_gather
-                                                      : link.reduce_scatter;
-      is_new = curves.emplace(ranks, fit.curve).second;
+      is_new = link.spans.emplace(SpanKey{*collective, ranks, per_host}, fit.curve).second;
     }
     if (!is_new) throw std::invalid_argument(what + " appears twice for level \"" + level.name + "\"");
-    if (fit.moved > 0) out.provenance.notes["fit of " + what] = moved_text(fit);
-    if (test.left_out > 0) {
-      out.provenance.notes["left out of " + what] = std::to_string(test.left_out) + " rows of 0 bytes";
-    }
+    if (fit.moved > 0) notes["fit of " + what] = moved_text(fit);
+    if (test.left_out > 0) { notes["left out of " + what] = std::to_string(test.left_out) + " rows of 0 bytes"; }
     out.provenance.versions.insert(test.versions.begin(), test.versions.end());
   }
-  for (Level* level : {&node, &cluster}) {
-    if (level->count == 0) continue;
-    set_ends(level->link);
-    out.levels.push_back(*level);
+  if (!left_out.empty()) notes["left out"] = "tests of " + left_out + ", which no prediction uses";
+  if (node.level.count == 0 && cluster.level.count == 0) {
+    throw std::invalid_argument((left_out.empty() ? "no tests" : "found only tests of " + left_out) + ", expected " +
+                                known_operations());
   }
+  if (node.level.count > 0 && node.level.link.origin == LinkOrigin::Declared) {
+    throw std::invalid_argument("found tests of " + std::to_string(node.level.count) +
+                                " ranks on each host, but none inside one host: add its log, without which the links "
+                                "inside and between hosts cannot be told apart");
+  }
+  for (MeasuredLevel* measured : {&node, &cluster}) {
+    if (measured->level.count == 0) continue;
+    set_ends(*measured, notes);
+    out.levels.push_back(measured->level);
+  }
+  Link& outer = out.levels.back().link;
+  const bool has_flat =
+      std::ranges::any_of(collectives(), [&](const auto& entry) { return !curves_of(outer, entry.second).empty(); });
+  if (!outer.spans.empty() && !has_flat) fit_outer(out, outer, cluster.latency, notes);
   out.name = std::to_string(device_count(out)) + " x " + out.device.name + ", nccl-tests";
   out.provenance.device = out.device.name;
   validate(out);

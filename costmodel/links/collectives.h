@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "costmodel/topology.h"
@@ -32,23 +33,68 @@ namespace stagecraft {
 /// else the measured reduce-scatter and all-gather together; else the ring, or with `tree` the faster of ring and tree.
 [[nodiscard]] Seconds level_all_reduce_time(Bytes data, int ranks, const Link& link, bool tree);
 
-/// Whether all-reduces by formula may take the tree: on GPUs, where NCCL takes what it estimates to be faster.
-[[nodiscard]] bool may_use_trees(const Topology& topology);
+/// Whether collectives are those of NCCL: on GPUs. It takes trees where it estimates them to be faster, and pipelines
+/// what it sends over several levels.
+[[nodiscard]] bool uses_nccl(const Topology& topology);
 
-// Collectives among `devices`, by level with the largest group of each. One device takes no time. All throw
-// std::invalid_argument if `devices` is empty.
+/// The time of a collective, and between which times it may lie for what is assumed about levels that work at the same
+/// time; all are equal where nothing is assumed.
+struct CollectiveTime {
+  Seconds time;
+  Seconds least;
+  Seconds most;
+  friend bool operator==(const CollectiveTime&, const CollectiveTime&) = default;
+};
 
-/// Time for an all-reduce of `data`. Inside one level: level_all_reduce_time. Across levels: reduce-scatter inside,
-/// all-reduce of the share outside, all-gather inside; for an inner level the measured reduce-scatter and all-gather
-/// for that number of ranks, else the measured all-reduce, else the ring.
+/// A collective among `devices`, of the bytes that Link counts. One device takes no time. At each level, the largest
+/// group of devices counts.
+///   one level    the measured curve for that number of ranks; else an all-reduce as level_all_reduce_time, the others
+///                (n-1) * (latency + data / (n * bandwidth))
+///   whole shape  the curve in Link::spans of that many ranks, so many in each group
+///   NCCL         chunks follow each other through the levels, see below
+///   others       one level after the other: reduce-scatter inside, all-reduce of the share outside, all-gather inside
+/// NCCL's levels work at the same time: the slowest level + 0.1256 times the others; in `least` 0 times, in `most` 0.3
+/// times and with 2.8 times the latencies, as NCCL's protocols differ. A level's time is that of its curve, without its
+/// latency and in proportion to the bytes that cross a link; else bytes / bandwidth. With n devices in all and g inside
+/// each group of a level,
+///   a ring over all devices moves (n-1)/n * data / g over each link, an all-reduce twice that. Of its n-1 steps (an
+///     all-reduce has twice as many), (k-1) * n / (k g) are at a level of k groups. n chunks go around, so the slowest
+///     level takes its own time, or if that is more, that of a chunk: latency and share of the level's time of each
+///     step.
+///   a tree of all-reduces does a whole all-reduce in the innermost level, and moves 2 data / g over each other link,
+///   but
+///     data / g between two groups; 2 ceil(log2 k) messages have the latency of a level of k groups, and as many pieces
+///     of at most 1 MiB and a quarter of the data must pass before all levels work; both add to the slowest level.
+///   an all-to-all sends each device's (k-1) g / n of the data over the links of a level; latencies add.
+/// All-reduces take the tree or the ring as NCCL's tuner does.
+/// Sources: NCCL 2.28, src/graph/tuning.cc (choice) and src/enqueue.cc (pieces of 64 KiB in 16 channels); Miao et al.,
+/// Galvatron, PVLDB 16(3), 2022 (two activities at once: 1.1256).
+/// Throws std::invalid_argument if `devices` is empty.
+[[nodiscard]] CollectiveTime collective_time(Collective collective, Bytes data, const std::vector<int>& devices,
+                                             const Topology& topology);
+
+/// A measured curve that collective_time takes for a level of a topology, and the bytes at which.
+struct CurveUse {
+  const Curve* curve = nullptr;
+  Bytes bytes;
+};
+
+/// The curves that collective_time may take for a level, empty if none, and absent if it does not depend on the level.
+/// Precondition: `devices` is not empty.
+[[nodiscard]] std::optional<std::vector<CurveUse>> curves_used(Collective collective, Bytes data,
+                                                               const std::vector<int>& devices,
+                                                               const Topology& topology, int level);
+
+/// collective_time of one collective.
 [[nodiscard]] Seconds all_reduce_time(Bytes data, const std::vector<int>& devices, const Topology& topology);
-
-/// Time for a reduce-scatter of `data`: inside each level, then of the share outside; the measured curve for that
-/// number of ranks, else the ring.
 [[nodiscard]] Seconds reduce_scatter_time(Bytes data, const std::vector<int>& devices, const Topology& topology);
-
-/// Time for an all-gather after which every device holds `data`: of the share outside, then inside; the measured curve
-/// for that number of ranks, else the ring.
 [[nodiscard]] Seconds all_gather_time(Bytes data, const std::vector<int>& devices, const Topology& topology);
+
+/// Time in which each of `devices` sends `data` to the next one and receives as much: that of the slowest level. Among
+/// more than 64 GPUs of several levels, a message has one channel of NCCL instead of two, which NCCL takes to carry 14
+/// GB/s; `least` is that of two. Source: ncclTopoGetNchannels in src/graph/paths.cc of NCCL 2.28, and
+/// NCCL_P2P_PER_CHANNEL_NET_BW. Throws std::invalid_argument if `devices` is empty.
+[[nodiscard]] CollectiveTime neighbour_exchange_time(Bytes data, const std::vector<int>& devices,
+                                                     const Topology& topology);
 
 }  // namespace stagecraft

@@ -13,12 +13,14 @@ namespace {
 std::string document(const stagecraft::Graph& graph) { return stagecraft::format::graph_json(graph); }
 std::string document(const stagecraft::Topology& topology) { return stagecraft::format::topology_json(topology); }
 
-/// Says on stderr which curves are not as they were measured.
-void tell_fits(const std::variant<stagecraft::Graph, stagecraft::Topology>& result) {
+/// Says on stderr what a topology has that was not measured, and which curves are not as they were.
+void tell_notes(const std::variant<stagecraft::Graph, stagecraft::Topology>& result) {
   const auto* topology = std::get_if<stagecraft::Topology>(&result);
   if (topology == nullptr) return;
   for (const auto& [name, text] : topology->provenance.notes) {
-    if (name.starts_with("fit of ")) std::cerr << "note: " << name << ": " << text << "\n";
+    const bool is_told = name.starts_with("fit of ") || name.starts_with("latency of ") ||
+                         name.starts_with("link of ") || name.starts_with("left out");
+    if (is_told) std::cerr << "note: " << name << ": " << text << "\n";
   }
 }
 
@@ -73,7 +75,7 @@ int main(int argc, char** argv) {
                                           foreign.read_units(files, stagecraft::interchange::units_by_name(units)));
         if (foreign.read_units)
           std::cerr << "note: " << std::get<stagecraft::Graph>(result).provenance.notes.at("units") << "\n";
-        tell_fits(result);
+        tell_notes(result);
         if (!measured.empty()) {
           auto* const topology = std::get_if<stagecraft::Topology>(&result);
           if (topology == nullptr)

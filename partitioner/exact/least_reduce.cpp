@@ -1,7 +1,6 @@
 #include "partitioner/exact/least_reduce.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 
 #include "costmodel/index.h"
@@ -11,9 +10,9 @@ namespace stagecraft::partitioner {
 namespace {
 
 /// The least time of `bytes` or more by a curve, see interpolate.
-Seconds least_beyond(const Curve& curve, Bytes bytes) {
+Seconds least_beyond(const Curve& curve, Bytes bytes, Seconds latency) {
   const std::vector<CurvePoint>& points = curve.points;
-  Seconds out = interpolate(curve, bytes);
+  Seconds out = interpolate(curve, bytes, latency);
   if (points.size() == 1) return out;
   if (points.back().time < points[points.size() - 2].time) return Seconds(0);
   for (const CurvePoint& point : points) {
@@ -30,18 +29,18 @@ bool is_measured(const Link& link, int devices) {
 
 }  // namespace
 
-LeastReduce::LeastReduce(const Topology& topology) : levels_(topology.levels), trees_(may_use_trees(topology)) {
+LeastReduce::LeastReduce(const Topology& topology) : levels_(topology.levels), nccl_(uses_nccl(topology)) {
   grows_ = std::ranges::all_of(levels_, [](const Level& level) {
     const Link& link = level.link;
-    return link.all_reduce.empty() && link.reduce_scatter.empty() && link.all_gather.empty();
+    return link.all_reduce.empty() && link.reduce_scatter.empty() && link.all_gather.empty() && link.spans.empty();
   });
   for (const Level& level : levels_) rounding_ += Bytes(2) / level.link.bandwidth;
 }
 
 /// The least of all ways to spread so many devices over the groups of this level and those above it, for a sum as
-/// all_reduce_time has it: with k groups at most in one, a level takes 2 (k - 1) (latency + part / k / bandwidth), or
-/// where trees may be used at least 2 ceil(log2 k) latency and no fewer bytes, and leaves 1 / k of its part to the
-/// levels above. n devices in groups of k are in ceil(n / k) groups or more.
+/// all_reduce_time has it: with k groups at most in one, a level takes 2 (k - 1) (latency + part / k / bandwidth) and
+/// leaves 1 / k of its part to the levels above. NCCL sends no fewer bytes, but its levels
+/// work at the same time, and hide their latencies. n devices in groups of k are in ceil(n / k) groups or more.
 ReduceLine LeastReduce::least_from(std::size_t level, int devices) const {
   if (devices <= 1 || level == levels_.size()) return {};
   const Level& inner = levels_[level];
@@ -53,10 +52,10 @@ ReduceLine LeastReduce::least_from(std::size_t level, int devices) const {
     const int groups = (devices + k - 1) / k;
     if (groups > above) continue;
     const ReduceLine rest = least_from(level + 1, groups);
-    const double ring = k - 1;
-    const double steps = trees_ ? std::min<double>(ring, std::bit_width(static_cast<unsigned>(k) - 1)) : ring;
-    const ReduceLine line{2 * steps * inner.link.latency + rest.fixed,
-                          SecondsPerByte(2.0 * (k - 1) / k / inner.link.bandwidth.value) + rest.per_byte / k};
+    const SecondsPerByte here(2.0 * (k - 1) / k / inner.link.bandwidth.value);
+    const SecondsPerByte outside = rest.per_byte / k;
+    const ReduceLine line = nccl_ ? ReduceLine{Seconds(0), std::max(here, outside)}
+                                  : ReduceLine{2.0 * (k - 1) * inner.link.latency + rest.fixed, here + outside};
     if (!out) out = line;
     out->fixed = std::min(out->fixed, line.fixed);
     out->per_byte = std::min(out->per_byte, line.per_byte);
@@ -67,9 +66,11 @@ ReduceLine LeastReduce::least_from(std::size_t level, int devices) const {
 Seconds LeastReduce::time(Bytes bytes, int devices, bool is_least) const {
   if (levels_.size() == 1) {
     const Link& link = levels_.front().link;
-    if (!is_least || !is_measured(link, devices)) return level_all_reduce_time(bytes, devices, link, trees_);
+    if (!is_least || !is_measured(link, devices)) return level_all_reduce_time(bytes, devices, link, nccl_);
     const auto curve = link.all_reduce.find(devices);
-    return curve == link.all_reduce.end() ? Seconds(0) : least_beyond(curve->second, bytes);
+    return curve == link.all_reduce.end()
+               ? Seconds(0)
+               : least_beyond(curve->second, bytes, link.latency * ring_steps(Collective::AllReduce, devices));
   }
   if (!grows_) return Seconds(0);
   const ReduceLine& least = line(devices);

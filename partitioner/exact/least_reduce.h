@@ -39,7 +39,7 @@ class LeastReduce {
   [[nodiscard]] const ReduceLine& line(int devices) const;
 
   std::vector<Level> levels_;
-  bool trees_ = false;
+  bool nccl_ = false;
   bool grows_ = true;
   Seconds rounding_;  ///< what the levels, which round their parts down to whole bytes, may take off a sum
   mutable std::vector<std::optional<ReduceLine>> lines_;  ///< by devices, with several levels

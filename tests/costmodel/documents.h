@@ -123,6 +123,9 @@ inline Topology full_topology() {
                        MessageProcessing{MessageThread::Own, {{{1_B, 8_s}}}, {{{1_B, 9_s}}}},
                        {"the machine was busy"}}},
                      {"rack", 2, {BytesPerSecond(4), 1_s, {}, {}}}};
+  Link& outer = topology.levels[1].link;
+  outer.all_to_all[2] = {{{1_B, 10_s}}};
+  outer.spans[{Collective::AllReduce, 4, 2}] = {{{1_B, 11_s}}, 0.5};
   topology.provenance = full_provenance();
   topology.conditions = full_conditions();
   topology.others = {{1, 2, {"other card", 500_B, {}, {}, DeviceKind::Processor, 8}}};

@@ -114,6 +114,8 @@ TEST(WithMeasured, PutsMeasuredLinksAtTheLevelsOfTheirName) {
   wanted.levels[1].link = link;
   wanted.device.device_to_host = measured.device.device_to_host;
   EXPECT_EQ(with_measured(three_levels(), measured), wanted);
+  measured.device.kind = DeviceKind::Gpu;
+  EXPECT_EQ(with_measured(three_levels(), measured).device.kind, DeviceKind::Gpu);
   measured.levels[0].name = "room";
   EXPECT_THAT([&] { (void)with_measured(three_levels(), measured); },
               ThrowsMessage<std::invalid_argument>("unknown level \"room\", known are server, rack, cluster"));

@@ -77,10 +77,10 @@ bool check_topology(const Topology& topology) {
 }
 
 bool check_nccl_test(const std::string& text) {
-  const std::optional<interchange::NcclTest> test = parsed(interchange::parse_nccl_test, text);
-  if (!test) return false;
+  const std::optional<std::vector<interchange::NcclTest>> tests = parsed(interchange::parse_nccl_tests, text);
+  if (!tests) return false;
   try {
-    return check_topology(interchange::measured_topology({*test}));
+    return check_topology(interchange::measured_topology(*tests));
   } catch (const std::invalid_argument&) { return false; }
 }
 

@@ -62,14 +62,14 @@ TEST(Intervals, NameTheSource) {
   Topology topology = flat_topology(2, 1000);
   const BoundPlan plan(one_layer_a_stage(given, topology, {1, 1}, "1f1b", 2));
   EXPECT_EQ(compute_doubt(given, plan), (Doubt{0.1, FigureSource::Assumed}));
-  EXPECT_EQ(link_doubt(topology, plan, 0), (Doubt{0.5, FigureSource::Analytic}));
+  EXPECT_EQ(link_doubt(given, topology, plan, 0), (Doubt{0.5, FigureSource::Analytic}));
   Link& link = topology.levels[0].link;
   link.origin = LinkOrigin::Measured;
-  EXPECT_EQ(link_doubt(topology, plan, 0), (Doubt{0.1, FigureSource::Fitted}));
+  EXPECT_EQ(link_doubt(given, topology, plan, 0), (Doubt{0.1, FigureSource::Fitted}));
   link.send_receive.points = {{Bytes(100), Seconds(0.1)}, {Bytes(500), Seconds(0.5)}};
-  EXPECT_EQ(link_doubt(topology, plan, 0), (Doubt{0.1, FigureSource::Measured}));
+  EXPECT_EQ(link_doubt(given, topology, plan, 0), (Doubt{0.1, FigureSource::Measured}));
   link.send_receive.points.back().bytes = Bytes(499);
-  EXPECT_EQ(link_doubt(topology, plan, 0), (Doubt{0.5, FigureSource::Extrapolated}));
+  EXPECT_EQ(link_doubt(given, topology, plan, 0), (Doubt{0.5, FigureSource::Extrapolated}));
 }
 
 // The declared 10 % and the residuals of the curve are independent: they add in quadrature.
@@ -87,11 +87,11 @@ TEST(Intervals, WidenWithTheResidualsOfACurve) {
   link.send_receive.log_spread = 0;
   EXPECT_EQ(high(), narrow);
   link.send_receive.log_spread = 0.24;
-  EXPECT_NEAR(link_doubt(topology, plan, 0).log_spread, 0.26, 1e-15);  // 0.1, 0.24, 0.26: a right triangle
+  EXPECT_NEAR(link_doubt(graph, topology, plan, 0).log_spread, 0.26, 1e-15);  // 0.1, 0.24, 0.26: a right triangle
   EXPECT_GT(high(), narrow);
   link.send_receive.points.back().bytes = Bytes(499);
   link.send_receive.log_spread = 1.2;
-  EXPECT_NEAR(link_doubt(topology, plan, 0).log_spread, 1.3, 1e-15);  // 0.5, 1.2, 1.3
+  EXPECT_NEAR(link_doubt(graph, topology, plan, 0).log_spread, 1.3, 1e-15);  // 0.5, 1.2, 1.3
 }
 
 TEST(Intervals, WidenWithTheResidualsOfAnAllReduce) {
@@ -99,9 +99,9 @@ TEST(Intervals, WidenWithTheResidualsOfAnAllReduce) {
   Topology topology = flat_topology(2, 1000);
   Link& link = topology.levels[0].link;
   link.origin = LinkOrigin::Measured;
-  link.all_reduce[2] = {{{Bytes(100), Seconds(1)}}, 0.24};
+  link.all_reduce[2] = {{{Bytes(500), Seconds(1)}}, 0.24};
   const BoundPlan plan(one_layer_a_stage(graph, topology, {2}, "1f1b", 2));
-  EXPECT_NEAR(link_doubt(topology, plan, 0).log_spread, 0.26, 1e-15);
+  EXPECT_NEAR(link_doubt(graph, topology, plan, 0).log_spread, 0.26, 1e-15);
 }
 
 // Stages 0 and 1 share a parameter, stages 1 and 2 another: pairs sum them, and all-reduces of pairs were measured.
@@ -116,9 +116,9 @@ TEST(Intervals, TakeTheCurveOfTheRanksThatSumASharedParameter) {
   link.send_receive.points = {{Bytes(100), Seconds(0.1)}, {Bytes(500), Seconds(0.5)}};
   link.all_reduce[2].points = {{Bytes(100), Seconds(0.1)}};
   const BoundPlan plan(one_layer_a_stage(graph, topology, {1, 1, 1}, "1f1b", 2));
-  EXPECT_EQ(link_doubt(topology, plan, 0), (Doubt{0.1, FigureSource::Measured}));
+  EXPECT_EQ(link_doubt(graph, topology, plan, 0), (Doubt{0.1, FigureSource::Measured}));
   link.all_reduce.clear();
-  EXPECT_EQ(link_doubt(topology, plan, 0), (Doubt{0.1, FigureSource::Fitted}));
+  EXPECT_EQ(link_doubt(graph, topology, plan, 0), (Doubt{0.1, FigureSource::Fitted}));
 }
 
 // Layers of known spread s, one stage, no links: the interval of a step of 4 s is exp(+-sqrt((1.645 s)^2 +
@@ -209,10 +209,11 @@ TEST(StepRatio, CancelsCommonErrors) {
   for (Layer& layer : graph.layers) layer.forward.spread = layer.backward.spread = Seconds(10);
   const Topology topology = flat_topology(2, 1e12);
   const Plan plan = one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 4);
-  const auto same = std::get<StepRatio>(step_ratio({graph, topology, plan}, {graph, topology, plan}, std::nullopt));
-  EXPECT_DOUBLE_EQ(same.ratio, 1);
-  EXPECT_DOUBLE_EQ(same.first_faster, 0.5);
-  EXPECT_NEAR(std::log(same.high), std::sqrt(2) * std::log(1.075), 1e-12);
+  const Plan other = one_layer_a_stage(graph, topology, {1, 1}, "gpipe", 4);
+  const auto same = std::get<StepRatio>(step_ratio({graph, topology, plan}, {graph, topology, other}, std::nullopt));
+  EXPECT_NEAR(same.ratio, 1, 1e-9);
+  EXPECT_NEAR(same.first_faster, 0.5, 1e-6);
+  EXPECT_NEAR(std::log(same.high), std::sqrt(2) * std::log(1.075), 1e-9);
 }
 
 // Runs of one plan differ by what launches take: sqrt(2) * log(1.4) in quadrature with sqrt(2) * log(1.075).
@@ -220,8 +221,25 @@ TEST(StepRatio, CountsLaunchesAsEachOnesOwnError) {
   const Graph graph = launch_bound_graph();
   const Topology topology = flat_topology(1);
   const Plan plan = one_layer_a_stage(graph, topology, {1}, "1f1b", 4);
-  const auto same = std::get<StepRatio>(step_ratio({graph, topology, plan}, {graph, topology, plan}, std::nullopt));
+  const Plan other = one_layer_a_stage(graph, topology, {1}, "gpipe", 4);
+  const auto same = std::get<StepRatio>(step_ratio({graph, topology, plan}, {graph, topology, other}, std::nullopt));
   EXPECT_NEAR(std::log(same.high), std::sqrt(2) * std::hypot(std::log(1.4), std::log(1.075)), 1e-12);
+}
+
+// One plan over a link of half the bandwidth takes longer, by how much is unsure; and as long with the same link.
+TEST(StepRatio, OfOnePlanDoesNotSpeedUpWithASlowerLink) {
+  const Graph graph = chain_graph({1, 1}, {1, 1}, Bytes(500), Bytes(100));
+  const Topology topology = flat_topology(2, 1000);
+  Topology slow = topology;
+  slow.levels[0].link.bandwidth = BytesPerSecond(500);
+  const Plan plan = one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 4);
+  const auto change = std::get<StepRatio>(step_ratio({graph, slow, plan}, {graph, topology, plan}, std::nullopt));
+  EXPECT_GT(change.ratio, 1);
+  EXPECT_GE(change.low, 1);
+  EXPECT_GT(change.high, change.ratio);
+  const auto same = std::get<StepRatio>(step_ratio({graph, topology, plan}, {graph, topology, plan}, std::nullopt));
+  EXPECT_EQ(same.low, 1);
+  EXPECT_EQ(same.high, 1);
 }
 
 // One stage computes 2 s per microbatch with nothing else: the ratio to a graph with layers of half the time is 2, its
@@ -232,8 +250,9 @@ TEST(StepRatio, GivesOddsThatMirror) {
   fast.layers[0].forward.median = Seconds(0.9);
   const Topology topology = flat_topology(1);
   const Plan plan = one_layer_a_stage(graph, topology, {1}, "1f1b", 4);
-  const auto odds = std::get<StepRatio>(step_ratio({fast, topology, plan}, {graph, topology, plan}, std::nullopt));
-  const auto mirror = std::get<StepRatio>(step_ratio({graph, topology, plan}, {fast, topology, plan}, std::nullopt));
+  const Plan other = one_layer_a_stage(graph, topology, {1}, "gpipe", 4);
+  const auto odds = std::get<StepRatio>(step_ratio({fast, topology, plan}, {graph, topology, other}, std::nullopt));
+  const auto mirror = std::get<StepRatio>(step_ratio({graph, topology, other}, {fast, topology, plan}, std::nullopt));
   EXPECT_NEAR(odds.ratio, 0.95, 1e-12);
   EXPECT_GT(odds.first_faster, 0.5);
   EXPECT_LT(odds.first_faster, 1);

@@ -43,8 +43,8 @@ TEST(TopologyJson, ReadsBackATopologyWithoutOptionalFields) {
 TEST(ReadTopology, NamesAnotherFormatAndVersion) {
   expect_refused("stagecraft.topology", "stagecraft.graph",
                  "/format: found \"stagecraft.graph\", expected \"stagecraft.topology\"");
-  expect_refused("\"version\": 8", "\"version\": 0", "/version: found version 0, this program reads version 1 to 8");
-  expect_refused("\"version\": 8", "\"version\": 9", "/version: found version 9, this program reads version 1 to 8");
+  expect_refused("\"version\": 9", "\"version\": 0", "/version: found version 0, this program reads version 1 to 9");
+  expect_refused("\"version\": 9", "\"version\": 10", "/version: found version 10, this program reads version 1 to 9");
 }
 
 TEST(ReadTopology, TakesVersionOneAsDeclared) {
