@@ -168,13 +168,17 @@ int distance(const DeclaredGpu& gpu, const DeclaredNet& net, std::int64_t proces
   return net.processor == processor ? 1 : 2;
 }
 
+/// A PCI link of 8 GT/s or more in its data sheet, 63 GB/s for 32 GT/s and 16 lanes; NCCL counts 48, with which it
+/// chooses among PCI paths, but which is below the 50 of a network interface.
+BytesPerSecond data_sheet_bandwidth(const PciHop& hop) { return hop.bandwidth * (63.0 / 48); }
+
 /// The slowest link between a GPU and the network, without those of their own two PCI paths that both share.
 BytesPerSecond path_bandwidth(const DeclaredGpu& gpu, const DeclaredNet& net) {
   BytesPerSecond out = net.bandwidth;
   const auto add = [&out](const std::vector<PciHop>& from, const std::vector<PciHop>& to) {
     for (const PciHop& hop : from) {
       if (std::ranges::find(to, hop.element, &PciHop::element) != to.end()) return;
-      out = std::min(out, hop.bandwidth);
+      out = std::min(out, data_sheet_bandwidth(hop));
     }
   };
   add(gpu.path, net.path);
@@ -208,7 +212,7 @@ Link cluster_link(const DumpReader& dump, std::string& note) {
       sum += path_bandwidth(dump.gpus[i], *net) / static_cast<double>(users[net]);
       out.latency = std::max(out.latency, net->latency);
     }
-    sum = std::min(sum, dump.gpus[i].path.front().bandwidth);
+    sum = std::min(sum, data_sheet_bandwidth(dump.gpus[i].path.front()));
     if (out.bandwidth > BytesPerSecond(0) && sum >= out.bandwidth) continue;
     out.bandwidth = sum;
     note = std::to_string(used[i].size()) + " network interface" + (used[i].size() == 1 ? "" : "s") + " of each GPU" +

@@ -55,7 +55,7 @@ TEST(ParseNcclTopology, CountsDevicesAndAddsUpTheNvlinksToSwitches) {
   EXPECT_EQ(topology.levels[0].link.origin, LinkOrigin::Declared);
   EXPECT_EQ(topology.levels[1].name, "cluster");
   EXPECT_EQ(topology.levels[1].count, 1);
-  EXPECT_DOUBLE_EQ(topology.levels[1].link.bandwidth.value, 24e9 / 4);  // a PCI link of 24 GB/s for four
+  EXPECT_DOUBLE_EQ(topology.levels[1].link.bandwidth.value, 25e9 / 4);  // 200 Gbit/s for four
   EXPECT_EQ(topology.levels[1].link.latency, Seconds(1e-5));
   EXPECT_EQ(topology.device, (Device{"GPU of compute capability 8.0", std::nullopt, {}, {}, DeviceKind::Gpu}));
   EXPECT_EQ(topology.provenance.notes.at("node"), "NVLinks to a switch");
@@ -147,11 +147,11 @@ double cluster_bandwidth(const std::vector<std::string>& processors) {
   return parse_nccl_topology(text + "</system>", "dump.xml").levels.back().link.bandwidth.value;
 }
 
-// Two GPUs share two of 200 Gbit/s, 25 GB/s each; that of a storage port of 100 Gbit/s is not used.
+// Two GPUs share two of 400 Gbit/s, 50 GB/s each; that of a storage port of 100 Gbit/s is not used.
 TEST(ParseNcclTopology, DoesNotCountStoragePorts) {
-  EXPECT_DOUBLE_EQ(cluster_bandwidth({pci("01", nic(200)) + pci("02", nic(200)) + pci("03", nic(100)) +
+  EXPECT_DOUBLE_EQ(cluster_bandwidth({pci("01", nic(400)) + pci("02", nic(400)) + pci("03", nic(100)) +
                                       pci("10", gpu(0)) + pci("11", gpu(1))}),
-                   25e9);
+                   50e9);
 }
 
 TEST(ParseNcclTopology, DividesInterfacesAmongTheGpusThatUseThem) {
@@ -161,8 +161,8 @@ TEST(ParseNcclTopology, DividesInterfacesAmongTheGpusThatUseThem) {
   EXPECT_DOUBLE_EQ(cluster_bandwidth({pci("01", nic(100)) + pci("02", nic(100)) + pci("03", nic(100)) +
                                       pci("04", nic(100)) + pci("10", gpu(0)) + pci("11", gpu(1))}),
                    25e9);
-  // But no more than the GPU's PCI link, 24 GB/s at 16 GT/s.
-  EXPECT_DOUBLE_EQ(cluster_bandwidth({pci("01", nic(200)) + pci("02", nic(200)) + pci("10", gpu(0), "16.0")}), 24e9);
+  // But no more than the GPU's PCI link, 31.5 GB/s at 16 GT/s.
+  EXPECT_DOUBLE_EQ(cluster_bandwidth({pci("01", nic(200)) + pci("02", nic(200)) + pci("10", gpu(0), "16.0")}), 31.5e9);
 }
 
 // Behind each PCI switch a GPU and its interface; that of the other one is as fast, but farther away.
