@@ -6,7 +6,6 @@ stagecraft do the work as separate processes. torch is imported when a module is
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import html
 import inspect
