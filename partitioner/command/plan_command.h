@@ -29,7 +29,7 @@ struct PlanRequest {
   Acceptance acceptance;
   std::vector<std::string> graphs_for;  ///< of add_graph_for_option
   std::string other_device;             ///< accepted_differences
-  std::string output;  ///< empty: none, only a summary
+  std::string output;                   ///< empty: none, only a summary
   bool force = false;
 };
 

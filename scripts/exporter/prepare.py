@@ -113,7 +113,7 @@ def _memories(model):
     """A list of _Memory for each storage of `model`."""
     storages = {}
     for name, tensor, is_parameter in _tensors(model):
-        if tensor.layout != torch.strided or not tensor.numel() or type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or tensor.layout != torch.strided or not tensor.numel():
             continue
         storage, begin, each = tensor.untyped_storage(), tensor.storage_offset(), tensor.element_size()
         end = begin + sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride())) + 1
@@ -128,7 +128,7 @@ def _form(tensor):
 
 def _tensors(model):
     """(name, tensor, whether it is a registered parameter) of the tensors of all modules: parameters, buffers and attributes, also
-    in a list, tuple or dict."""
+    in a list, tuple or dict. Without what torch.nn.utils.spectral_norm and the like compute before each forward."""
     for path, module in model.named_modules():
         prefix = f"{path}." if path else ""
         for name, tensor in module._parameters.items():
@@ -138,7 +138,7 @@ def _tensors(model):
             if tensor is not None:
                 yield prefix + name, tensor, False
         for name, value in vars(module).items():
-            if name in ("_parameters", "_buffers", "_modules"):
+            if name in ("_parameters", "_buffers", "_modules") or (module._forward_pre_hooks and f"{name}_orig" in module._parameters):
                 continue
             several = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
             for tensor in several:
