@@ -481,7 +481,7 @@ TEST_F(CheckpointedRun, GivesTheStateDictOfTheModule) {
   EXPECT_EQ(found, expected);
   EXPECT_TRUE(at::equal(state.at("head.weight"), saved.read("fc1.weight")));
   EXPECT_EQ(state.at("fc1.count").scalar_type(), at::kLong);
-  first.back().dtype = at::kComplexDouble;
+  first[first.size() - 2].dtype = at::kComplexDouble;
   EXPECT_THAT(
       [&] { (void)state_dict(saved, small.model, tied); },
       ThrowsMessage<FormatError>(HasSubstr("layer \"fc1\" has a buffer \"fc1.count\" of type ComplexDouble, which "
