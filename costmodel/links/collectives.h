@@ -61,10 +61,9 @@ struct CollectiveTime {
 ///     all-reduce has twice as many), (k-1) * n / (k g) are at a level of k groups. n chunks go around, so the slowest
 ///     level takes its own time, or if that is more, that of a chunk: latency and share of the level's time of each
 ///     step.
-///   a tree of all-reduces does a whole all-reduce in the innermost level, and moves 2 data / g over each other link,
-///   but
-///     data / g between two groups; 2 ceil(log2 k) messages have the latency of a level of k groups, and as many pieces
-///     of at most 1 MiB and a quarter of the data must pass before all levels work; both add to the slowest level.
+///   a tree does a whole all-reduce in the innermost level, and moves 2 data / g over each other link, but data / g
+///     between two groups; 2 ceil(log2 k) messages have the latency of a level of k groups, and as many pieces of at
+///     most 1 MiB and a quarter of the data must pass before all levels work; both add to the slowest level.
 ///   an all-to-all sends each device's (k-1) g / n of the data over the links of a level; latencies add.
 /// All-reduces take the tree or the ring as NCCL's tuner does.
 /// Sources: NCCL 2.28, src/graph/tuning.cc (choice) and src/enqueue.cc (pieces of 64 KiB in 16 channels); Miao et al.,

@@ -90,7 +90,8 @@ class SameAsThePrograms(unittest.TestCase):
         function = FUNCTIONS[run["verb"]]
         if not named.keys() <= inspect.signature(function).parameters.keys():
             return  # options of the program alone
-        program = subprocess.run([os.path.join(BIN, f"stagecraft-{run['verb']}"), *shlex.split(run["arguments"])],
+        to_stdout = ["-o", "-"] if run["verb"] == "plan" and " -o " not in run["arguments"] else []
+        program = subprocess.run([os.path.join(BIN, f"stagecraft-{run['verb']}"), *shlex.split(run["arguments"]), *to_stdout],
                                  cwd=os.path.join(CASES, case), capture_output=True, text=True)
         try:
             answer = function(*(document(case, name) for name in files), **named)

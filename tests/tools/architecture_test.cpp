@@ -78,7 +78,7 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"executor/channel/ucx", {"executor/channel"}},
     {"executor/channel/nccl", {"executor/channel"}},
     {"executor/channel/table", {"executor/channel/ucx", "executor/channel/nccl"}},
-    {"executor/launch", {"executor/channel/table"}},
+    {"executor/launch", {"executor/channel/table", "costmodel/interchange"}},
     {"executor/stage", {"executor/model", "executor/channel"}},
     {"executor/stage/gradients", {"executor/stage"}},
     {"executor/checkpoint", {"executor/stage", "executor/files"}},
