@@ -117,9 +117,10 @@ TEST_F(LinksTool, RefusesALauncherThatStartedMoreProcessesThanThreadsNeed) {
   const Outcome o =
       links("--ranks 2 --channel local", "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=1");
   EXPECT_EQ(o.status, 1);
-  EXPECT_EQ(o.err,
-            "stagecraft-links: channel local runs all ranks as threads of one process, torchrun started 2; start one, or "
-            "remove --channel local [SC4105]\n");
+  EXPECT_EQ(
+      o.err,
+      "stagecraft-links: channel local runs all ranks as threads of one process, torchrun started 2; start one, or "
+      "remove --channel local [SC4105]\n");
 }
 
 // Port 1 is nobody's: rank 1 waits for rank 0 until its deadline.
