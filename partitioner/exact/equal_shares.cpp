@@ -22,6 +22,8 @@ constexpr std::size_t kMostOfMany = 4;
 constexpr std::int64_t kCopiesReceived = 4;
 constexpr std::int64_t kCopiesSent = 3;
 constexpr double kRounding = 1e-9;
+/// More than any devices hold.
+constexpr Bytes kTooMany{std::int64_t{1} << 60};
 /// With chunks, what a stage may hold, as factors of an equal share of its device's memory; the largest that fits.
 constexpr double kShares[] = {1e9, 1.5, 1.25, 1.1, 1, 0.9};
 
@@ -379,12 +381,10 @@ std::optional<Seconds> EqualShares::least_busiest(int devices, int chunks, Bytes
   split.replicas.assign(to_index(devices * chunks), 1);
   split.chunks = chunks;
   const std::vector<int> held = costs_.held_together(split);
-  constexpr Bytes kTooMany{std::int64_t{1} << 60};
-  constexpr Seconds kNever(1e100);
   // Of all stages from one on, by what is left for them: the least that they hold together, and the slowest of them.
   struct Later {
     Bytes together = kTooMany;
-    Seconds slowest = kNever;
+    Seconds slowest = kForever;
   };
   std::vector<Later> later(cuts.lattice->count());
   later[0] = {Bytes(0), Seconds(0)};
