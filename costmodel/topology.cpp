@@ -146,7 +146,11 @@ int joining_level(const Topology& topology, int a, int b) {
   return joining;
 }
 
-const std::map<int, Curve>& curves_of(const Link& link, Collective collective) {
+namespace {
+
+/// Of a const Link too.
+template <class AnyLink>
+auto& curves_in(AnyLink& link, Collective collective) {
   switch (collective) {
     case Collective::AllReduce:
       return link.all_reduce;
@@ -160,19 +164,11 @@ const std::map<int, Curve>& curves_of(const Link& link, Collective collective) {
   return link.all_to_all;
 }
 
-std::map<int, Curve>& curves_of(Link& link, Collective collective) {
-  switch (collective) {
-    case Collective::AllReduce:
-      return link.all_reduce;
-    case Collective::AllGather:
-      return link.all_gather;
-    case Collective::ReduceScatter:
-      return link.reduce_scatter;
-    case Collective::AllToAll:
-      break;
-  }
-  return link.all_to_all;
-}
+}  // namespace
+
+const std::map<int, Curve>& curves_of(const Link& link, Collective collective) { return curves_in(link, collective); }
+
+std::map<int, Curve>& curves_of(Link& link, Collective collective) { return curves_in(link, collective); }
 
 int ring_steps(Collective collective, int ranks) { return (collective == Collective::AllReduce ? 2 : 1) * (ranks - 1); }
 

@@ -45,22 +45,13 @@ class EqualShapes {
     if (const auto limit = memory_limit(topology, constraints)) countable_ = costs_.countable(*limit);
   }
 
-  /// All with their estimated steps, shortest first, but before all others those with the shortest ones and those on
-  /// all devices; their number is `favoured`.
-  [[nodiscard]] std::vector<std::pair<Seconds, EqualShape>> by_estimate(std::size_t& favoured) const {
+  /// All that may fit, by their estimated steps.
+  [[nodiscard]] std::vector<std::pair<Seconds, EqualShape>> by_estimate() const {
     std::vector<std::pair<Seconds, EqualShape>> out;
     for (const EqualShape& shape : shapes()) {
       if (const auto step = shares_.estimate(shape, {countable_})) out.emplace_back(*step, shape);
     }
     std::ranges::stable_sort(out, {}, [](const auto& entry) { return entry.first; });
-    const std::size_t most = costs_.dag().nodes > kManyNodes ? kMostShapes / 2 : kMostShapes;
-    // Numbers of stages that divide the devices are what an engineer tries.
-    const auto divides = [&](const auto& entry) {
-      const EqualShape& shape = entry.second;
-      return shape.stages / shape.chunks * shape.replicas == costs_.devices();
-    };
-    const auto rest = out.begin() + static_cast<std::ptrdiff_t>(std::min(most, out.size()));
-    favoured = to_index(static_cast<int>(std::stable_partition(rest, out.end(), divides) - out.begin()));
     return out;
   }
 
@@ -165,9 +156,18 @@ class EqualDrafts {
         shapes_(graph, topology, constraints) {}
 
   std::vector<EqualDraft> run() {
-    std::size_t favoured = 0;
-    const auto shapes = shapes_.by_estimate(favoured);
-    for (std::size_t i = 0; i < shapes.size() && (i < favoured || out_.empty()); ++i) add(shapes[i].second);
+    const PipelineCosts& costs = shapes_.costs();
+    auto shapes = shapes_.by_estimate();
+    const std::size_t most = costs.dag().nodes > kManyNodes ? kMostShapes / 2 : kMostShapes;
+    // Numbers of stages that divide the devices are what an engineer tries.
+    const auto uses_all_devices = [&](const auto& entry) {
+      const EqualShape& shape = entry.second;
+      return shape.stages / shape.chunks * shape.replicas == costs.devices();
+    };
+    const auto rest = shapes.begin() + static_cast<std::ptrdiff_t>(std::min(most, shapes.size()));
+    const auto others = std::stable_partition(rest, shapes.end(), uses_all_devices);
+    for (auto it = shapes.begin(); it != others; ++it) add(it->second);
+    for (auto it = others; it != shapes.end() && out_.empty(); ++it) add(it->second);
     return std::move(out_);
   }
 
@@ -295,9 +295,8 @@ std::optional<EqualDraft> smallest_equal_draft(const Graph& graph, const Topolog
 
 std::optional<Seconds> estimated_step(const Graph& graph, const Topology& topology, const Constraints& constraints) {
   if (!constraints.plan.listed.empty()) return std::nullopt;
-  std::size_t favoured = 0;
-  const auto best = EqualShapes(graph, topology, constraints).by_estimate(favoured);
-  return best.empty() ? std::nullopt : std::optional(best.front().first);
+  const auto shapes = EqualShapes(graph, topology, constraints).by_estimate();
+  return shapes.empty() ? std::nullopt : std::optional(shapes.front().first);
 }
 
 std::vector<int> chunk_counts(const Constraints& constraints) {

@@ -29,6 +29,21 @@ constexpr double kShares[] = {1e9, 1.5, 1.25, 1.1, 1, 0.9};
 
 Seconds larger(Seconds a, Seconds b) { return a < b ? b : a; }
 
+/// The messages, of `time_of` each, that cross the cut before each of so many places; `place`: by node.
+template <class TimeOf>
+std::vector<Seconds> crossing_messages(const PipelineCosts& costs, const std::vector<std::size_t>& place,
+                                       std::size_t places, TimeOf time_of) {
+  std::vector<Seconds> out(places + 1);
+  for (const CrossingValue& value : costs.values()) {
+    std::size_t last = 0;
+    for (const int reader : value.readers) last = std::max(last, place[to_index(reader)]);
+    out[place[to_index(value.producer)] + 1] += time_of(value);
+    out[last + 1] -= time_of(value);
+  }
+  std::partial_sum(out.begin(), out.end(), out.begin());
+  return out;
+}
+
 }  // namespace
 
 EqualShares::EqualShares(const PipelineCosts& costs) : costs_(costs) {
@@ -70,21 +85,15 @@ std::vector<int> EqualShares::line_of_nodes() const {
 
 void EqualShares::find_messages() {
   const std::vector<std::vector<int>>& groups = line_.groups;
-  std::vector<int> group(to_index(costs_.dag().nodes));
+  std::vector<std::size_t> group(to_index(costs_.dag().nodes));
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    for (const int v : groups[g]) group[to_index(v)] = to_int(g);
+    for (const int v : groups[g]) group[to_index(v)] = g;
   }
   const std::size_t levels = costs_.level_of_neighbours(costs_.devices()) + 1;
   for (std::size_t level = 0; level < levels; ++level) {
-    std::vector<Seconds> crossing(groups.size() + 1);  // over the cut before each group
-    for (const CrossingValue& value : costs_.values()) {
-      int last = 0;
-      for (const int reader : value.readers) last = std::max(last, group[to_index(reader)]);
-      const Seconds both = value.forward[level] + value.back[level];
-      crossing[to_index(group[to_index(value.producer)]) + 1] += both;
-      crossing[to_index(last) + 1] -= both;
-    }
-    std::partial_sum(crossing.begin(), crossing.end(), crossing.begin());
+    const std::vector<Seconds> crossing =
+        crossing_messages(costs_, group, groups.size(),
+                          [&](const CrossingValue& value) { return value.forward[level] + value.back[level]; });
     const bool is_cut = groups.size() > 1;
     messages_.push_back(is_cut ? *std::min_element(crossing.begin() + 1, crossing.end() - 1) : Seconds(0));
   }
@@ -96,14 +105,8 @@ std::vector<std::vector<int>> EqualShares::groups_of_line() const {
   const std::vector<int> line = line_of_nodes();
   std::vector<std::size_t> place(line.size());
   for (std::size_t i = 0; i < line.size(); ++i) place[to_index(line[i])] = i;
-  std::vector<Seconds> crossing(line.size() + 1);  // over the cut before each place
-  for (const CrossingValue& value : costs_.values()) {
-    std::size_t last = 0;
-    for (const int reader : value.readers) last = std::max(last, place[to_index(reader)]);
-    crossing[place[to_index(value.producer)] + 1] += value.least_forward + value.least_back;
-    crossing[last + 1] -= value.least_forward + value.least_back;
-  }
-  std::partial_sum(crossing.begin(), crossing.end(), crossing.begin());
+  const std::vector<Seconds> crossing = crossing_messages(
+      costs_, place, line.size(), [](const CrossingValue& value) { return value.least_forward + value.least_back; });
   std::vector<std::size_t> cuts{0};
   std::size_t bucket = 0;
   Seconds done;

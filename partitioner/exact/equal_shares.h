@@ -27,9 +27,8 @@ struct EqualShape {
 /// A stage s of t_s seconds a microbatch, of which a replica computes n, bounds the step by the way to it and back and
 /// n t_s: the largest of these bounds is minimised. It is at most the step, which is at most the sum of the whole way
 /// and (n - 1) max t_s (costs of all-reduce and waits for messages apart). So it is minimised under several limits of
-/// max t_s too, from the least possible on; and with the least limit, the most even stages and the
-/// fullest early ones are found as well, for
-/// schedules whose steps the bound describes less well.
+/// max t_s too, from the least possible on; and with the least limit, the most even stages and the fullest early ones
+/// are found as well, for schedules whose steps the bound describes less well.
 class EqualShares {
  public:
   /// `costs` must outlive it.

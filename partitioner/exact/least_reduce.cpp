@@ -39,8 +39,8 @@ LeastReduce::LeastReduce(const Topology& topology) : levels_(topology.levels), n
 
 /// The least of all ways to spread so many devices over the groups of this level and those above it, for a sum as
 /// all_reduce_time has it: with k groups at most in one, a level takes 2 (k - 1) (latency + part / k / bandwidth) and
-/// leaves 1 / k of its part to the levels above. NCCL sends no fewer bytes, but its levels
-/// work at the same time, and hide their latencies. n devices in groups of k are in ceil(n / k) groups or more.
+/// leaves 1 / k of its part to the levels above. NCCL sends no fewer bytes, but its levels work at the same time and
+/// hide their latencies. n devices in groups of k are in ceil(n / k) groups or more.
 ReduceLine LeastReduce::least_from(std::size_t level, int devices) const {
   if (devices <= 1 || level == levels_.size()) return {};
   const Level& inner = levels_[level];

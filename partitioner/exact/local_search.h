@@ -19,7 +19,7 @@ struct Movable {
   bool replicas = true;        ///< the numbers of replicas may change
   int devices = 0;             ///< no more than these are used
   std::optional<Bytes> limit;  ///< no stage grows beyond this memory according to its lower bound
-  bool is_step = true;         ///< the value is no less than what any device computes
+  bool is_step = true;         ///< values are step times, never shorter than the computation of a single device
 };
 
 /// `split` after moves that each lower its `value`: move a node to the stage before or after its own; add, remove or

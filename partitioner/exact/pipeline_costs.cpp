@@ -559,18 +559,21 @@ std::vector<int> PipelineCosts::held_together(const Split& split) const {
   if (!schedule_.trains || !waits_) return out;
   PipelineShape shape = shape_of(split);
   shape.microbatches = microbatches_that_fill(split);
-  for (const std::vector<Action>& list : compute_lists(schedule_, shape)) {
+  const std::vector<std::vector<Action>> lists = compute_lists(schedule_, shape);
+  for (std::size_t position = 0; position < lists.size(); ++position) {
     std::vector<int> now(out.size());
+    std::vector<int> fullest = now;
     int all = 0;
     int most = 0;
-    for (const Action& action : list) {
+    for (const Action& action : lists[position]) {
       const int change = action.kind == ActionKind::Forward ? 1 : action.kind == ActionKind::Backward ? -1 : 0;
       now[to_index(action.stage)] += change;
       all += change;
       if (all <= most) continue;
       most = all;
-      for (const Action& other : list) out[to_index(other.stage)] = now[to_index(other.stage)];
+      fullest = now;
     }
+    for (std::size_t s = position; s < out.size(); s += lists.size()) out[s] = fullest[s];
   }
   return out;
 }

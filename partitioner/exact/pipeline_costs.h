@@ -128,7 +128,8 @@ class PipelineCosts {
   /// The microbatches that a replica of each stage holds at once, by its replicas and chunks alone. About, where steps
   /// overlap. Precondition: the schedule can run them.
   [[nodiscard]] std::vector<int> held(const Split& split) const;
-  /// The microbatches that each stage holds at the moment when its device holds the most of all its stages together.
+  /// The microbatches that each stage holds at the moment when its device holds the most of all its stages together, on
+  /// one replica each.
   [[nodiscard]] std::vector<int> held_together(const Split& split) const;
   /// A number of microbatches, no larger than that of a step, with which stages hold as much as in a step.
   [[nodiscard]] int microbatches_that_fill(const Split& split) const;

@@ -21,6 +21,17 @@ std::string text_of(const Split& split) {
   return out;
 }
 
+/// Layers of 1 + 1 s that each save 100 B for a microbatch.
+Graph saving_chain(std::size_t layers) {
+  const std::vector<double> times(layers, 1.0);
+  Graph out = testing::chain_graph(times, times);
+  for (Layer& layer : out.layers) {
+    layer.saved_bytes = 100_B;
+    layer.workspace_bytes = 0_B;
+  }
+  return out;
+}
+
 Seconds slowest_of(const PipelineCosts& costs, const Split& split) {
   std::vector<Seconds> times(split.replicas.size());
   for (int v = 0; v < costs.dag().nodes; ++v) times[to_index(split.stage_of_node[to_index(v)])] += costs.node(v).least;
@@ -30,11 +41,7 @@ Seconds slowest_of(const PipelineCosts& costs, const Split& split) {
 /// Four layers of 1 + 1 s, each saves 100 B and has no parameters. Two stages of two layers take 4 s at most, but under
 /// 1f1b the first one holds two microbatches: 400 B. With 300 B it has one layer, and the other three take 6 s.
 TEST(EqualShares, MovesLayersToTheEndWhereMemoryBinds) {
-  Graph graph = testing::chain_graph({1, 1, 1, 1}, {1, 1, 1, 1});
-  for (Layer& layer : graph.layers) {
-    layer.saved_bytes = 100_B;
-    layer.workspace_bytes = 0_B;
-  }
+  const Graph graph = saving_chain(4);
   PlanSettings settings;
   settings.microbatches = 8;
   const PipelineCosts costs(graph, testing::flat_topology(2), settings);
@@ -59,11 +66,7 @@ TEST(EqualShares, MovesLayersToTheEndWhereMemoryBinds) {
 
 /// Under gpipe both stages hold all eight microbatches.
 TEST(EqualShares, KnowsWhatAScheduleHolds) {
-  Graph graph = testing::chain_graph({1, 1}, {1, 1});
-  for (Layer& layer : graph.layers) {
-    layer.saved_bytes = 100_B;
-    layer.workspace_bytes = 0_B;
-  }
+  const Graph graph = saving_chain(2);
   PlanSettings settings;
   settings.microbatches = 8;
   settings.schedule = "gpipe";
@@ -120,11 +123,7 @@ TEST(EqualShares, FindsTheFastestSlowestStage) {
 /// Four layers of 1 + 1 s that each save 100 B for a microbatch. Two stages on each of two devices hold 3 and 2
 /// microbatches, and 2 and 1: 800 B of the smallest possible stages. With a limit of 300 B no two devices hold that.
 TEST(EqualShares, BoundsTheBusiestDeviceOfSeveralStages) {
-  Graph graph = testing::chain_graph({1, 1, 1, 1}, {1, 1, 1, 1});
-  for (Layer& layer : graph.layers) {
-    layer.saved_bytes = 100_B;
-    layer.workspace_bytes = 0_B;
-  }
+  const Graph graph = saving_chain(4);
   PlanSettings settings;
   settings.microbatches = 8;
   settings.schedule = "interleaved-1f1b";
