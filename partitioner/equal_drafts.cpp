@@ -96,8 +96,11 @@ class EqualShapes {
     if (std::ranges::any_of(given, [&](int replicas) { return replicas != given.front(); })) return out;
     for (const int chunks : chunk_counts(constraints_)) {
       for (const int positions : position_counts(chunks)) {
-        for (const int replicas : replica_counts(positions, chunks))
-          out.push_back({positions * chunks, replicas, chunks});
+        for (const int replicas : replica_counts(positions, chunks)) {
+          const int stages = positions * chunks;
+          if (costs_.can_run({{}, std::vector(to_index(stages), replicas), chunks}))
+            out.push_back({stages, replicas, chunks});
+        }
       }
     }
     return out;
@@ -183,7 +186,8 @@ class EqualDrafts {
     return placements(topology_, split.replicas, split.chunks);
   }
 
-  /// By how much the devices of each stage need more than the limit; empty if the schedule cannot run the split.
+  /// By how much the devices of each stage need more than the limit; empty if the schedule cannot run the split,
+  /// whose stages may share parameters.
   [[nodiscard]] std::vector<Bytes> excess(const Split& split) const {
     try {
       PlanSettings settings = constraints_.plan;

@@ -13,6 +13,9 @@ namespace {
 /// Sets of layers that are all considered; of a graph with more, some cuts of one order of its layers.
 constexpr std::size_t kMostSets = 300;
 constexpr std::size_t kMostCuts = 1000;
+/// Cuts, and the factor of the slowest stage's least time, for an estimate.
+constexpr std::size_t kFewCuts = 200;
+constexpr double kEstimate = 2;
 /// Limits of the slowest stage's time, as factors of the least; the larger ones for few sets only.
 constexpr double kLeast = 1 + 1e-9;
 constexpr double kSlower[] = {kLeast, 1.03, 1.1, 1.25, 1.5, 1e9};
@@ -52,13 +55,8 @@ EqualShares::EqualShares(const PipelineCosts& costs) : costs_(costs) {
     update_ += costs.node(v).update;
     untied_ += costs.node(v).untied;
   }
-  line_.groups = groups_of_line();
-  Dag line{to_int(line_.groups.size()), {}};
-  for (int g = 1; g < line.nodes; ++g) line.edges.emplace_back(g, g - 1);
-  line_.lattice = Lattice::of(line, line_.groups.size() + 1);
-  line_.is_line = true;
-  find_segments(line_);
-  find_messages();
+  line_ = cuts_of_line(kMostCuts);
+  if (line_.groups.size() > kFewCuts) coarse_ = cuts_of_line(kFewCuts);
   const Dag& dag = costs.dag();
   Cuts sets;
   sets.lattice = Lattice::of(reversed(dag), kMostSets);
@@ -83,25 +81,21 @@ std::vector<int> EqualShares::line_of_nodes() const {
   return out;
 }
 
-void EqualShares::find_messages() {
-  const std::vector<std::vector<int>>& groups = line_.groups;
-  std::vector<std::size_t> group(to_index(costs_.dag().nodes));
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    for (const int v : groups[g]) group[to_index(v)] = g;
-  }
-  const std::size_t levels = costs_.level_of_neighbours(costs_.devices()) + 1;
-  for (std::size_t level = 0; level < levels; ++level) {
-    const std::vector<Seconds> crossing =
-        crossing_messages(costs_, group, groups.size(),
-                          [&](const CrossingValue& value) { return value.forward[level] + value.back[level]; });
-    const bool is_cut = groups.size() > 1;
-    messages_.push_back(is_cut ? *std::min_element(crossing.begin() + 1, crossing.end() - 1) : Seconds(0));
-  }
+/// At most so many cuts of that order.
+EqualShares::Cuts EqualShares::cuts_of_line(std::size_t most) const {
+  Cuts out;
+  out.groups = groups_of_line(most);
+  Dag line{to_int(out.groups.size()), {}};
+  for (int g = 1; g < line.nodes; ++g) line.edges.emplace_back(g, g - 1);
+  out.lattice = Lattice::of(line, out.groups.size() + 1);
+  out.is_line = true;
+  find_segments(out);
+  return out;
 }
 
-/// Divides the nodes in that order into groups of about equal computation, between which the messages are smallest; of
-/// a small graph, each node by itself.
-std::vector<std::vector<int>> EqualShares::groups_of_line() const {
+/// Divides the nodes in that order into groups of about equal computation, between which the messages are smallest; if
+/// there are few, each node by itself.
+std::vector<std::vector<int>> EqualShares::groups_of_line(std::size_t most) const {
   const std::vector<int> line = line_of_nodes();
   std::vector<std::size_t> place(line.size());
   for (std::size_t i = 0; i < line.size(); ++i) place[to_index(line[i])] = i;
@@ -113,7 +107,7 @@ std::vector<std::vector<int>> EqualShares::groups_of_line() const {
   for (std::size_t i = 1; i < line.size(); ++i) {
     done += costs_.node(line[i - 1]).least;
     const double part = all_ > Seconds(0) ? done / all_ : static_cast<double>(i) / static_cast<double>(line.size());
-    const auto in = line.size() <= kMostCuts ? i : static_cast<std::size_t>(part * static_cast<double>(kMostCuts - 1));
+    const auto in = line.size() <= most ? i : static_cast<std::size_t>(part * static_cast<double>(most - 1));
     if (cuts.size() == 1 || in != bucket) {
       cuts.push_back(i);
     } else if (crossing[i] < crossing[cuts.back()]) {
@@ -300,7 +294,8 @@ std::optional<Split> EqualShares::shortest(const Cuts& cuts, const EqualShape& s
           next[stage][set] = segment.below;
           continue;
         }
-        Seconds time = larger(segment.time * load.share, segment.time + later[segment.below]) + segment.message;
+        const Seconds work = larger(segment.time, segment.message * 0.5) * load.share;
+        Seconds time = larger(work, segment.time + later[segment.below]) + segment.message;
         if (time >= here) continue;
         const Seconds reduce = costs_.least_reduce(segment.untied, load.replicas, segment.backward) + segment.update;
         time = larger(time, segment.time * load.share + reduce + segment.message);
@@ -363,17 +358,48 @@ std::vector<Split> EqualShares::splits(const EqualShape& shape, const MemoryRule
 
 std::optional<Seconds> EqualShares::estimate(const EqualShape& shape, const MemoryRule& memory) const {
   if (shape.stages > to_int(line_.groups.size())) return std::nullopt;
-  const std::optional<Seconds> slowest = least_slowest(loads(shape, memory));
-  if (!slowest) return std::nullopt;
-  const double stages = shape.stages;
-  const Bytes untied(static_cast<std::int64_t>(static_cast<double>(untied_.value) / stages));
-  const Seconds computed = all_ * (1.0 / shape.chunks) + *slowest * (costs_.share(shape.replicas) * shape.chunks - 1) +
-                           update_ * (1 / stages);
-  const auto placed = [&](int to_next_stage, int to_next_replica) {
-    return messages_[costs_.level_of_neighbours(to_next_stage)] * (stages - 1) +
-           costs_.reduce_of_devices(untied, shape.replicas, to_next_replica);
+  const std::vector<Load> all = loads(shape, memory);
+  const std::optional<Seconds> least = least_slowest(all);
+  if (!least) return std::nullopt;
+  std::optional<Split> split;
+  // Of few cuts there may be no split within memory.
+  if (coarse_ && to_index(shape.stages) * 2 <= coarse_->groups.size())
+    split = shortest(*coarse_, shape, all, *least * kEstimate, Aim::Short);
+  if (!split) split = shortest(line_, shape, all, *least * kEstimate, Aim::Short);
+  if (!split) return std::nullopt;
+  return estimate(*split);
+}
+
+/// Of a split into equal shares along the line.
+Seconds EqualShares::estimate(const Split& split) const {
+  const std::size_t stages = split.replicas.size();
+  const std::size_t positions = to_index(positions_of(split));
+  std::vector<std::size_t> stage(split.stage_of_node.size());
+  std::vector<Seconds> computed(stages);
+  for (std::size_t v = 0; v < stage.size(); ++v) {
+    stage[v] = to_index(split.stage_of_node[v]);
+    computed[stage[v]] += costs_.node(to_int(v)).least;
+  }
+  const auto busiest = [&](const std::vector<Seconds>& by_stage) {
+    std::vector<Seconds> sums(positions);
+    for (std::size_t s = 0; s < stages; ++s) sums[s % positions] += by_stage[s];
+    return *std::ranges::max_element(sums);
   };
-  return computed + std::min(placed(shape.replicas, 1), placed(1, shape.stages / shape.chunks));
+  const int replicas = split.replicas.front();
+  const double part = 1.0 / static_cast<double>(stages);
+  const Bytes untied(static_cast<std::int64_t>(static_cast<double>(untied_.value) * part));
+  const auto placed = [&](int to_next_stage, int to_next_replica) {
+    const std::size_t level = costs_.level_of_neighbours(to_next_stage);
+    std::vector<Seconds> messages = crossing_messages(
+        costs_, stage, stages, [&](const CrossingValue& value) { return value.forward[level] + value.back[level]; });
+    messages.resize(stages);
+    // A link carries one direction beside the other.
+    const Seconds slowest = larger(busiest(computed), busiest(messages) * 0.5);
+    return slowest * costs_.share(replicas) + std::accumulate(messages.begin(), messages.end(), Seconds(0)) +
+           costs_.reduce_of_devices(untied, replicas, to_next_replica);
+  };
+  return all_ * (1.0 / split.chunks) - *std::ranges::max_element(computed) + update_ * part +
+         std::min(placed(replicas, 1), placed(1, to_int(positions)));
 }
 
 std::optional<Seconds> EqualShares::least_busiest(int devices, int chunks, Bytes limit,

@@ -46,7 +46,7 @@ class EqualShares {
   [[nodiscard]] std::vector<Split> splits(const EqualShape& shape, const MemoryRule& memory) const;
 
   /// About the shortest step of the shape's splits along the order of layers, with devices in order or with the stages
-  /// of a replica side by side; absent if there is none. Takes microseconds.
+  /// of a replica side by side; absent if there is none. Takes about a millisecond.
   [[nodiscard]] std::optional<Seconds> estimate(const EqualShape& shape, const MemoryRule& memory) const;
   /// Whether there is such a split.
   [[nodiscard]] bool is_possible(const EqualShape& shape, const MemoryRule& memory) const;
@@ -94,13 +94,14 @@ class EqualShares {
   };
 
   [[nodiscard]] std::vector<int> line_of_nodes() const;
-  [[nodiscard]] std::vector<std::vector<int>> groups_of_line() const;
+  [[nodiscard]] Cuts cuts_of_line(std::size_t most) const;
+  [[nodiscard]] std::vector<std::vector<int>> groups_of_line(std::size_t most) const;
   void find_segments(Cuts& cuts) const;
-  void find_messages();
   [[nodiscard]] std::vector<Load> loads(const EqualShape& shape, const MemoryRule& memory) const;
   [[nodiscard]] bool fits(const Segment& segment, const Load& load) const;
   [[nodiscard]] bool is_within(const Cuts& cuts, std::uint32_t set, std::size_t stages, std::size_t stage,
                                Seconds slowest) const;
+  [[nodiscard]] Seconds estimate(const Split& split) const;
   [[nodiscard]] bool can_be(const std::vector<Load>& loads, Seconds slowest) const;
   [[nodiscard]] std::optional<Seconds> least_slowest(const std::vector<Load>& loads) const;
   [[nodiscard]] std::optional<Seconds> least_slowest(const Cuts& cuts, const std::vector<Load>& loads,
@@ -112,12 +113,12 @@ class EqualShares {
 
   const PipelineCosts& costs_;
   Cuts line_;
-  std::optional<Cuts> sets_;       ///< all sets, where the graph has few and is not a chain
+  std::optional<Cuts> coarse_;  ///< fewer cuts of the line, where it has many
+  std::optional<Cuts> sets_;    ///< all sets, where the graph has few and is not a chain
   bool is_chain_ = false;          ///< the line's cuts are all sets
   Seconds all_;                    ///< a microbatch's computation
   Seconds update_;                 ///< of all layers
   Bytes untied_;                   ///< likewise
-  std::vector<Seconds> messages_;  ///< the smallest over a cut of the line, there and back, by level
 };
 
 }  // namespace stagecraft::partitioner

@@ -397,7 +397,6 @@ PipelineShape PipelineCosts::shape_of(const Split& split) const {
   return out;
 }
 
-/// Whether the schedule can run the split on the devices.
 bool PipelineCosts::can_run(const Split& split) const {
   const int stages = to_int(split.replicas.size());
   if (stages % split.chunks != 0) return false;

@@ -131,6 +131,8 @@ class PipelineCosts {
   /// The microbatches that each stage holds at the moment when its device holds the most of all its stages together, on
   /// one replica each.
   [[nodiscard]] std::vector<int> held_together(const Split& split) const;
+  /// Whether the schedule can run stages of these replicas and chunks on the devices; `stage_of_node` may be empty.
+  [[nodiscard]] bool can_run(const Split& split) const;
   /// A number of microbatches, no larger than that of a step, with which stages hold as much as in a step.
   [[nodiscard]] int microbatches_that_fill(const Split& split) const;
   /// A lower bound of the peak_bytes of a stage that holds so many, with `workspace` beside them.
@@ -147,7 +149,6 @@ class PipelineCosts {
  private:
   [[nodiscard]] Seconds reduce_time(Bytes bytes, int replicas, Seconds backward, bool is_least) const;
   [[nodiscard]] PipelineShape shape_of(const Split& split) const;
-  [[nodiscard]] bool can_run(const Split& split) const;
   [[nodiscard]] std::vector<StageSums> sums_of(const Split& split) const;
   void split_backward(const Split& split, std::vector<StageSums>& sums) const;
   [[nodiscard]] std::vector<StageLink> links_of(const Split& split) const;

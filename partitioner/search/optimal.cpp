@@ -300,8 +300,8 @@ class Search {
     Seconds least = kForever;
     for (const int chunks : chunk_counts(constraints_)) {
       for (int devices = std::min(costs_.devices(), costs_.dag().nodes / chunks); devices > 0; --devices) {
-        const bool divides = chunks == 1 || costs_.microbatches() % devices == 0;
-        if (!divides || (stages > 0 && devices * chunks != stages)) continue;
+        if (stages > 0 && devices * chunks != stages) continue;
+        if (!costs_.can_run({{}, std::vector(to_index(devices * chunks), 1), chunks})) continue;
         const auto busiest = shares.least_busiest(devices, chunks, *limit, time_.stop());
         if (!busiest) continue;
         least = std::min(least, *busiest * static_cast<double>(costs_.microbatches()) * (1 - kEqual));
