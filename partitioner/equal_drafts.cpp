@@ -21,7 +21,7 @@ constexpr int kEveryCount = 64;
 /// Shapes whose splits are considered, the best by their estimates, and splits of each.
 constexpr std::size_t kMostShapes = 24;  // half as many for graphs of many nodes
 constexpr int kManyNodes = 300;
-constexpr std::size_t kMostSplits = 2;
+constexpr std::size_t kMostSplits = 3;
 /// Numbers of replicas of one number of stages: that divide the microbatches, and powers of two.
 constexpr std::size_t kMostOfAKind = 3;
 /// The least memory is found to about this part of it; while its bounds differ by more, they come closer by the ratio.

@@ -287,7 +287,7 @@ std::optional<Split> EqualShares::shortest(const Cuts& cuts, const EqualShape& s
       for (const Segment& segment : candidates) {
         if (segment.time > slowest || later[segment.below] >= kNever) continue;
         if (aim != Aim::Short) {
-          const double weight = aim == Aim::Even ? segment.time.value : static_cast<double>(stage);
+          const double weight = aim == Aim::Early ? static_cast<double>(stage) : segment.time.value;
           const Seconds sum = later[segment.below] + segment.time * weight;
           if (sum >= here || !fits(segment, load)) continue;
           here = sum;
@@ -312,7 +312,18 @@ std::optional<Split> EqualShares::shortest(const Cuts& cuts, const EqualShape& s
   out.chunks = shape.chunks;
   out.stage_of_node.assign(to_index(costs_.dag().nodes), 0);
   for (std::size_t stage = 0; stage < loads.size(); ++stage) {
-    const std::uint32_t below = next[stage][set];
+    std::uint32_t below = next[stage][set];
+    if (aim == Aim::Shared) {
+      const Seconds share = cuts.left[set] * (1 / static_cast<double>(loads.size() - stage));
+      Seconds nearest = kNever;
+      for (const Segment& segment : cuts.segments[set]) {
+        const Seconds distance = larger(segment.time - share, share - segment.time);
+        if (distance >= nearest || segment.time > slowest || bound[stage + 1][segment.below] >= kNever) continue;
+        if (!fits(segment, loads[stage])) continue;
+        nearest = distance;
+        below = segment.below;
+      }
+    }
     for (const int group : cuts.lattice->members(set, below)) {
       for (const int v : cuts.groups[to_index(group)]) out.stage_of_node[to_index(v)] = to_int(stage);
     }
@@ -326,7 +337,7 @@ void EqualShares::add_splits(const Cuts& cuts, const EqualShape& shape, const st
                              std::vector<Split>& out) const {
   const bool is_small = cuts.lattice->count() <= kMostSets;
   for (const double slower : std::span(kSlower).first(is_small ? std::size(kSlower) : kMostOfMany)) {
-    for (const Aim aim : {Aim::Short, Aim::Even, Aim::Early}) {
+    for (const Aim aim : {Aim::Short, Aim::Even, Aim::Early, Aim::Shared}) {
       if (aim != Aim::Short && slower != kLeast) continue;
       std::optional<Split> split = shortest(cuts, shape, loads, slowest * slower, aim);
       if (split && std::ranges::find(out, *split) == out.end()) out.push_back(std::move(*split));

@@ -82,8 +82,9 @@ class EqualShares {
   };
 
   /// What a split is to be: of the smallest bound; of the smallest sum of squared stage times; with most of the work in
-  /// early stages, which waits the least for the last ones.
-  enum class Aim { Short, Even, Early };
+  /// early stages, which waits the least for the last ones; with stages that each take about an equal share of what the
+  /// stages before leave.
+  enum class Aim { Short, Even, Early, Shared };
   /// Where stages may begin.
   struct Cuts {
     std::vector<std::vector<int>> groups;        ///< nodes that stay together, by node of the lattice
@@ -115,10 +116,10 @@ class EqualShares {
   Cuts line_;
   std::optional<Cuts> coarse_;  ///< fewer cuts of the line, where it has many
   std::optional<Cuts> sets_;    ///< all sets, where the graph has few and is not a chain
-  bool is_chain_ = false;          ///< the line's cuts are all sets
-  Seconds all_;                    ///< a microbatch's computation
-  Seconds update_;                 ///< of all layers
-  Bytes untied_;                   ///< likewise
+  bool is_chain_ = false;       ///< the line's cuts are all sets
+  Seconds all_;                 ///< a microbatch's computation
+  Seconds update_;              ///< of all layers
+  Bytes untied_;                ///< likewise
 };
 
 }  // namespace stagecraft::partitioner
