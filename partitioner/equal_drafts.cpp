@@ -146,6 +146,9 @@ class EqualShapes {
   EqualShares shares_;
 };
 
+/// What is added to the bound of memory of stages that do not fit.
+enum class Correction { Stages, Messages, Largest };
+
 using BoundedSplits = std::vector<std::pair<Seconds, Split>>;
 
 class EqualDrafts {
@@ -207,19 +210,9 @@ class EqualDrafts {
   /// the least.
   [[nodiscard]] BoundedSplits splits_of(const EqualShape& shape, const EqualShares::MemoryRule& memory,
                                         std::vector<Bytes>& least) const {
-    BoundedSplits bounded;
-    for (Split& split : shapes_.shares().splits(shape, memory)) {
-      std::optional<Seconds> bound = shapes_.costs().lower_bound(split);
-      if (!bound) continue;
-      for (const auto& devices : placements_of(split))
-        bound = std::min(*bound, shapes_.costs().lower_bound(split, devices).value_or(*bound));
-      bounded.emplace_back(*bound, std::move(split));
-    }
-    std::ranges::stable_sort(bounded, {}, [](const auto& entry) { return entry.first; });
     BoundedSplits out;
     least.clear();
-    for (auto& [bound, split] : bounded) {
-      if (out.size() == kMostSplits) break;
+    for (Split& split : shapes_.shares().splits(shape, memory)) {
       if (limit_) {
         std::vector<Bytes> more = excess(split);
         if (more.empty()) continue;
@@ -228,30 +221,41 @@ class EqualDrafts {
           least = std::move(more);
         if (!fits) continue;
       }
-      out.emplace_back(bound, std::move(split));
+      std::optional<Seconds> bound = shapes_.costs().lower_bound(split);
+      if (!bound) continue;
+      for (const auto& devices : placements_of(split))
+        bound = std::min(*bound, shapes_.costs().lower_bound(split, devices).value_or(*bound));
+      out.emplace_back(*bound, std::move(split));
     }
+    std::ranges::stable_sort(out, {}, [](const auto& entry) { return entry.first; });
+    if (out.size() > kMostSplits) out.resize(kMostSplits);
     return out;
   }
 
-  /// The same by the bound of memory. As plans may need more than that says, it is tried again with what the stages
-  /// lacked; and so is the sum of the bound and all messages.
+  /// The same by the bound of memory. As plans may need more than that says, it is tried again with more and more of
+  /// what the stages lacked; so is the sum of the bound and all messages; and at last with what the largest stage
+  /// lacked.
   [[nodiscard]] BoundedSplits splits_of(const EqualShape& shape) const {
     BoundedSplits best;
     std::vector<Bytes> least;
-    for (const bool with_messages : {false, true}) {
-      EqualShares::MemoryRule memory{shapes_.countable(), with_messages};
+    for (const Correction correction : {Correction::Stages, Correction::Messages, Correction::Largest}) {
+      if (correction == Correction::Largest && !best.empty()) break;
+      EqualShares::MemoryRule memory{shapes_.countable(), correction == Correction::Messages};
       for (int tries = 0; tries < kTries; ++tries) {
         BoundedSplits out = splits_of(shape, memory, least);
         if (!out.empty()) {
-          const bool is_at_once = !with_messages && tries == 0;
+          const bool is_at_once = correction == Correction::Stages && tries == 0;
           if (best.empty() || out.front().first < best.front().first) best = std::move(out);
           if (is_at_once) return best;
           break;
         }
         if (least.empty()) break;
         memory.besides.resize(least.size());
-        for (std::size_t s = 0; s < least.size(); ++s)
-          memory.besides[s] += Bytes(std::max(least[s], Bytes(0)).value / shape.chunks);
+        const Bytes largest = *std::ranges::max_element(least);
+        for (std::size_t s = 0; s < least.size(); ++s) {
+          const Bytes more = correction == Correction::Largest ? largest : std::max(least[s], Bytes(0)) * (1 << tries);
+          memory.besides[s] += Bytes(more.value / shape.chunks);
+        }
       }
     }
     return best;
