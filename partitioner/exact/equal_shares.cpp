@@ -399,11 +399,15 @@ Seconds EqualShares::estimate(const Split& split) const {
   const int replicas = split.replicas.front();
   const double part = 1.0 / static_cast<double>(stages);
   const Bytes untied(static_cast<std::int64_t>(static_cast<double>(untied_.value) * part));
+  std::vector<std::vector<Seconds>> crossing;  // before each stage, by level
+  for (std::size_t level = 0; level < costs_.levels(); ++level)
+    crossing.push_back(crossing_messages(
+        costs_, stage, stages, [&](const CrossingValue& value) { return value.forward[level] + value.back[level]; }));
   const auto placed = [&](int to_next_stage, int to_next_replica) {
-    const std::size_t level = costs_.level_of_neighbours(to_next_stage);
-    std::vector<Seconds> messages = crossing_messages(
-        costs_, stage, stages, [&](const CrossingValue& value) { return value.forward[level] + value.back[level]; });
-    messages.resize(stages);
+    const auto first_device = [&](std::size_t s) { return to_int(s % positions) * to_next_stage; };
+    std::vector<Seconds> messages(stages);
+    for (std::size_t s = 1; s < stages && positions > 1; ++s)
+      messages[s] = crossing[costs_.level_of(first_device(s - 1) + to_next_stage - 1, first_device(s))][s];
     // A link carries one direction beside the other.
     const Seconds slowest = larger(busiest(computed), busiest(messages) * 0.5);
     return slowest * costs_.share(replicas) + std::accumulate(messages.begin(), messages.end(), Seconds(0)) +

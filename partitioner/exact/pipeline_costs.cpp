@@ -519,9 +519,7 @@ Seconds PipelineCosts::reduce_of_devices(Bytes bytes, int devices, int distance)
   return all_reduce_time(bytes, all, topology_);
 }
 
-std::size_t PipelineCosts::level_of_neighbours(int distance) const {
-  return distance < devices_ ? to_index(joining_level(topology_, 0, distance)) : topology_.levels.size() - 1;
-}
+std::size_t PipelineCosts::level_of(int a, int b) const { return to_index(joining_level(topology_, a, b)); }
 
 int PipelineCosts::microbatches_that_fill(const Split& split) const {
   if (holds_all_ || !waits_) return settings_.microbatches;

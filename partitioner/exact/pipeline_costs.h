@@ -121,10 +121,11 @@ class PipelineCosts {
   /// The least number of microbatches that a stage of `replicas` replicas holds at once on one of them, where all its
   /// replicas together may hold `flight`; see flight(). 1 where the order of work is not known.
   [[nodiscard]] std::int64_t least_in_flight(std::int64_t flight, int replicas) const;
-  /// Time to sum `bytes` of gradients over as many devices, `distance` apart from the first one on, and the level of
-  /// two such neighbours; the last level if there are too few devices.
+  /// Time to sum `bytes` of gradients over as many devices, `distance` apart from the first one on.
   [[nodiscard]] Seconds reduce_of_devices(Bytes bytes, int devices, int distance) const;
-  [[nodiscard]] std::size_t level_of_neighbours(int distance) const;
+  /// joining_level of two devices.
+  [[nodiscard]] std::size_t level_of(int a, int b) const;
+  [[nodiscard]] std::size_t levels() const { return topology_.levels.size(); }
   /// The microbatches that a replica of each stage holds at once, by its replicas and chunks alone. About, where steps
   /// overlap. Precondition: the schedule can run them.
   [[nodiscard]] std::vector<int> held(const Split& split) const;

@@ -9,6 +9,7 @@
 #include "costmodel/format/json.h"
 #include "tests/support/chains.h"
 #include "tests/support/every_partition.h"
+#include "tests/support/pipedream_cases.h"
 #include "tests/support/places.h"
 
 namespace stagecraft::partitioner {
@@ -62,6 +63,35 @@ TEST(EqualDrafts, FitInMemory) {
     }
   }
   EXPECT_GT(drafted, 500);
+}
+
+/// Over slow links the best shape is among those that are tried without being asked for, though most shapes of several
+/// stages per device cannot run 8 microbatches.
+TEST(EqualDrafts, HaveTheBestShapeOverSlowLinks) {
+  const Graph graph = read_pipedream_profile(source_folder() + "/tests/golden/pipedream", "resnet50");
+  const CostModel costs = simulated_costs();
+  Topology topology = testing::flat_topology(4, 12e9);
+  topology.levels.push_back({"host", 4, {BytesPerSecond(1.25e9), Seconds(0), {}, {}}});
+  topology.levels.push_back({"rack", 4, {BytesPerSecond(0.6e9), Seconds(0), {}, {}}});
+  Constraints any = limited(52, 8);
+  any.plan.schedule = "interleaved-1f1b";
+  const auto best_step = [&](const Constraints& constraints) {
+    Seconds best(1e100);
+    for (const EqualDraft& draft : equal_drafts(graph, topology, costs, constraints))
+      best = std::min(best,
+                      predicted_plan("any", graph, topology, draft.candidate, costs, constraints).prediction.iteration);
+    return best;
+  };
+  Seconds best(1e100);
+  for (const int chunks : {1, 2, 4, 8}) {
+    for (const int devices : {1, 2, 4, 8}) {
+      Constraints one = any;
+      one.chunks = chunks;
+      one.stages = devices * chunks;
+      best = std::min(best, best_step(one));
+    }
+  }
+  EXPECT_LE(best_step(any), best * (1 + 1e-9));
 }
 
 TEST(EqualDrafts, FollowTheConstraints) {
