@@ -84,8 +84,10 @@ int run(const Options& o) {
   stagecraft::format::check_outputs({o.weights, o.model}, {{o.output, "stagecraft.evaluation"}}, o.force);
   std::error_code error;
   std::optional<FoundCheckpoint> found;
-  if (o.model.empty() || std::filesystem::is_directory(o.weights, error)) {
-    if (!std::filesystem::is_directory(o.weights, error) && std::filesystem::exists(o.weights, error))
+  const bool has_checkpoints =
+      std::filesystem::is_directory(o.weights, error) && !stagecraft::files::is_weights_folder(o.weights);
+  if (o.model.empty() || has_checkpoints) {
+    if (!has_checkpoints && std::filesystem::exists(o.weights, error))
       throw CLI::ValidationError("--model", "is needed to evaluate a weights file");
     found = stagecraft::checkpoint::checkpoint_at(o.weights, [](const std::string& text) { std::cerr << text + "\n"; });
   }
@@ -144,7 +146,7 @@ int main(int argc, char** argv) {
       [&](CLI::App& app) {
         app.add_option(
                "WEIGHTS", o.weights,
-               "checkpoint folder of stagecraft run, one of its step-N folders, or, with --model, a weights file")
+               "checkpoint folder of stagecraft run, one of its step-N folders, or, with --model, a file or folder of weights")
             ->required();
         app.add_option("--data", o.data, "data source; each sample is read once, in order")
             ->required()

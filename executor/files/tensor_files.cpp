@@ -15,6 +15,18 @@
 #include "executor/files/torch_file.h"
 
 namespace stagecraft::files {
+namespace {
+
+constexpr std::array kWeights{"model.safetensors.index.json", "pytorch_model.bin.index.json", "model.safetensors",
+                              "pytorch_model.bin"};
+
+/// The first of kWeights in a folder, or its end.
+const char* const* weights_in(const std::string& folder) {
+  return std::ranges::find_if(
+      kWeights, [&](const char* name) { return std::filesystem::exists(std::filesystem::path(folder) / name); });
+}
+
+}  // namespace
 
 std::unique_ptr<TensorFile> open_tensor_file(const std::string& path) {
   if (is_zip_file(path)) return std::make_unique<TorchFile>(path);
@@ -26,13 +38,10 @@ std::vector<std::string> tensor_file_paths(const std::string& path) {
   constexpr const char* kIndex = ".index.json";
   std::string found = path;
   if (fs::is_directory(path)) {
-    constexpr std::array kNames{"model.safetensors.index.json", "pytorch_model.bin.index.json", "model.safetensors",
-                                "pytorch_model.bin"};
-    const auto* const name =
-        std::ranges::find_if(kNames, [&](const char* each) { return fs::exists(fs::path(path) / each); });
-    if (name == kNames.end()) {
+    const auto* const name = weights_in(path);
+    if (name == kWeights.end()) {
       throw FormatError(ErrorKind::CannotRead,
-                        fmt::format("{}: has no weights, expected one of {} in it", path, fmt::join(kNames, ", ")));
+                        fmt::format("{}: has no weights, expected one of {} in it", path, fmt::join(kWeights, ", ")));
     }
     found = (fs::path(path) / *name).string();
   }
@@ -41,6 +50,10 @@ std::vector<std::string> tensor_file_paths(const std::string& path) {
   for (const std::string& shard : format::parse_shard_index(format::read_text(found), found))
     out.push_back((fs::path(found).parent_path() / shard).string());
   return out;
+}
+
+bool is_weights_folder(const std::string& path) {
+  return std::filesystem::is_directory(path) && weights_in(path) != kWeights.end();
 }
 
 TensorFiles::TensorFiles(const std::vector<std::string>& paths) {

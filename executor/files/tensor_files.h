@@ -30,6 +30,9 @@ class TensorFile {
 /// for a broken index.
 [[nodiscard]] std::vector<std::string> tensor_file_paths(const std::string& path);
 
+/// Whether `path` is a folder with one of these files.
+[[nodiscard]] bool is_weights_folder(const std::string& path);
+
 /// Several files as one; a name may only appear in one of them.
 class TensorFiles {
  public:

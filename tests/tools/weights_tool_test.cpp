@@ -1,10 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <filesystem>
 
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
+#include "executor/files/safetensors.h"
 #include "executor/files/tensor_files.h"
 #include "tests/support/models/planned_models.h"
 #include "tests/support/run_command.h"
@@ -63,6 +65,25 @@ TEST_F(WeightsTool, AreEvaluatedWithoutChangingAnything) {
   const Outcome file = folder_.run("stagecraft-evaluate model.safetensors" + model);
   EXPECT_EQ(file.status, 0) << file.err;
   EXPECT_EQ(file.out.substr(0, file.out.find(" samples (")), o.out.substr(0, o.out.find(" samples (")));
+  // And in a folder, in two shards.
+  const files::TensorFiles written({(folder_.path() / "model.safetensors").string()});
+  std::array<files::NamedTensors, 2> shards;
+  std::string map;
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    shards.at(i % 2)[names_[i]] = written.read(names_[i]);
+    map += (map.empty() ? "\"" : ", \"") + names_[i] + "\": \"shard-" + std::to_string(i % 2) + ".safetensors\"";
+  }
+  std::filesystem::create_directory(folder_.path() / "weights");
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    const std::string name = "shard-" + std::to_string(i) + ".safetensors";
+    (void)files::write_safetensors((folder_.path() / "weights" / name).string(), shards.at(i));
+  }
+  folder_.write("weights/model.safetensors.index.json", "{\"weight_map\": {" + map + "}}");
+  const Outcome folder = folder_.run("stagecraft-evaluate weights" + model);
+  EXPECT_EQ(folder.status, 0) << folder.err;
+  EXPECT_EQ(folder.out.substr(0, folder.out.find(" samples (")), o.out.substr(0, o.out.find(" samples (")));
+  EXPECT_THAT(folder_.run("stagecraft-evaluate weights --data synthetic --samples 3").err,
+              HasSubstr("--model: is needed to evaluate a weights file"));
   const Outcome json =
       folder_.run("stagecraft-evaluate saved/step-2 --data synthetic --samples 20 --microbatch 3 --json -o e.json");
   EXPECT_EQ(json.status, 0) << json.err;

@@ -161,6 +161,9 @@ TEST_F(TorchFiles, OpenTheShardsOfAnIndexOrAFolder) {
   write_safetensors(path("m/one"), {{"fc1.weight", at::zeros({10, 2})}});
   write_safetensors(path("m/two"), {{"fc1.bias", at::zeros({10})}});
   folder_.write("m/model.safetensors.index.json", R"({"weight_map":{"fc1.weight":"one","fc1.bias":"two"}})");
+  EXPECT_TRUE(is_weights_folder(path("m")));
+  EXPECT_FALSE(is_weights_folder(path("m/one")));
+  EXPECT_FALSE(is_weights_folder(folder_.path().string()));
   for (const std::string name : {"m", "m/model.safetensors.index.json"}) {
     EXPECT_THAT(tensor_file_paths(path(name)), ElementsAre(path("m/one"), path("m/two")));
     EXPECT_NO_THROW(checkpoint::check_weight_names(checkpoint::open_weights(path(name), model, {}), model));
