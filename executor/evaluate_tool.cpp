@@ -41,6 +41,7 @@ struct Options {
   int threads = 1;
   std::string device = "cpu";
   std::uint64_t seed = 1;
+  bool no_ema = false;
   bool json = false;
   std::string output;
   bool force = false;
@@ -59,11 +60,12 @@ Model model_of(const Options& o, const std::optional<FoundCheckpoint>& found) {
 void load(const Options& o, const std::optional<FoundCheckpoint>& found, const Model& model,
           stagecraft::stage::StageProgram& program) {
   const auto tied = stagecraft::intake::tied_names(model.name);
-  const stagecraft::files::TensorFiles files =
+  stagecraft::files::TensorFiles files =
       found ? stagecraft::files::TensorFiles(stagecraft::checkpoint::file_paths(*found))
             : stagecraft::checkpoint::open_weights(o.weights, model, tied);
   if (found) {
     stagecraft::checkpoint::check_names(files, model, stagecraft::checkpoint::saved_optimizer(found->manifest));
+    if (!o.no_ema && stagecraft::checkpoint::use_averages(files)) std::cerr << "evaluating the moving averages\n";
   } else {
     stagecraft::checkpoint::check_weight_names(files, model, tied);
   }
@@ -144,9 +146,9 @@ int main(int argc, char** argv) {
            stagecraft::models_text()},
       argc, argv,
       [&](CLI::App& app) {
-        app.add_option(
-               "WEIGHTS", o.weights,
-               "checkpoint folder of stagecraft run, one of its step-N folders, or, with --model, a file or folder of weights")
+        app.add_option("WEIGHTS", o.weights,
+                       "checkpoint folder of stagecraft run, one of its step-N folders, or, with --model, a file or "
+                       "folder of weights")
             ->required();
         app.add_option("--data", o.data, "data source; each sample is read once, in order")
             ->required()
@@ -173,6 +175,8 @@ int main(int argc, char** argv) {
         app.add_option("--seed", o.seed, "random seed of synthetic data")
             ->capture_default_str()
             ->transform(stagecraft::integer<decltype(o.seed)>(0));
+        app.add_flag("--no-ema", o.no_ema,
+                     "evaluate the trained parameters although the checkpoint has moving averages");
         app.add_flag("--json", o.json, "print the document stagecraft.evaluation");
         app.add_option("-o,--output", o.output, "output file for that document; - is standard output")
             ->type_name("FILE");

@@ -169,7 +169,7 @@ void add_optimizer_options(CLI::App& app, stage::OptimizerOptions& options) {
   app.add_option("--optimizer", options.name,
                  "sgd, adam, adamw, adamax, nadam, radam, adagrad, adadelta, rmsprop (as in torch.optim) or lion")
       ->capture_default_str()
-      ->check(one_of("optimizer", stage::optimizer_names()));
+      ->check(CLI::Validator([](const std::string& name) { return stage::unknown_optimizer_text(name); }, ""));
   app.add_option("--learning-rate,--lr", options.learning_rate, "learning rate")
       ->capture_default_str()
       ->transform(number_from(0, 1e6));
@@ -213,9 +213,25 @@ void add_optimizer_options(CLI::App& app, stage::OptimizerOptions& options) {
       ->transform(number_from(0, 1e6));
   app.add_flag("--decoupled-weight-decay", options.decoupled_weight_decay,
                "nadam and radam: decoupled weight decay, as in AdamW");
+  app.add_option("--ema-decay", options.ema_decay,
+                 "keep a moving average of each parameter with this decay, for evaluation; 0: none")
+      ->capture_default_str()
+      ->transform(number_from(0, 1));
 }
 
 void add_training_options(CLI::App& app, stage::OptimizerOptions& options) {
+  app.add_option_function<std::vector<std::string>>(
+         "--group",
+         [&options](const std::vector<std::string>& texts) {
+           usage("--group", [&] {
+             for (const std::string& text : texts) options.groups.push_back(stage::parse_group(text));
+           });
+         },
+         "weight-decay, learning-rate or learning-rate-factor of the parameters in whose name PATTERN, a regular "
+         "expression, is found, such as 'bias|norm:weight-decay=0'; the first that matches counts; repeatable")
+      ->group(kOptimizerGroup)
+      ->type_name("PATTERN:SETTING=VALUE,...")
+      ->allow_extra_args(false);
   app.add_option("--clip-norm", options.clip_norm, "clip the gradient of the whole model to this norm; 0: no clipping")
       ->group(kOptimizerGroup)
       ->capture_default_str()

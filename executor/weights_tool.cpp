@@ -19,6 +19,7 @@ struct Options {
   std::string checkpoint;
   std::string model;
   std::string output;
+  bool no_ema = false;
   bool force = false;
 };
 
@@ -39,14 +40,16 @@ int run(const Options& o) {
           fmt::format("{}; the checkpoint names this model file, --model names another", e.what()));
     }
   }();
-  const stagecraft::files::TensorFiles files(parts);
+  stagecraft::files::TensorFiles files(parts);
   checkpoint::check_names(files, model, checkpoint::saved_optimizer(found.manifest));
+  const bool averages = !o.no_ema && checkpoint::use_averages(files);
   const stagecraft::files::NamedTensors tensors =
       checkpoint::state_dict(files, model, stagecraft::intake::tied_names(name));
   const stagecraft::files::FileDigest written =
       stagecraft::files::write_safetensors(o.output, tensors, {{"format", "pt"}});
-  std::cerr << fmt::format("{}: {} tensors, {}, after step {} of {}\n", o.output, tensors.size(),
-                           stagecraft::format_bytes(written.bytes), found.manifest.step, found.path);
+  std::cerr << fmt::format("{}: {} tensors{}, {}, after step {} of {}\n", o.output, tensors.size(),
+                           averages ? " with moving averages" : "", stagecraft::format_bytes(written.bytes),
+                           found.manifest.step, found.path);
   return 0;
 }
 
@@ -67,6 +70,7 @@ int main(int argc, char** argv) {
         app.add_option("-o,--output", o.output, "output file, in the safetensors format")
             ->type_name("FILE")
             ->required();
+        app.add_flag("--no-ema", o.no_ema, "write the trained parameters although the checkpoint has moving averages");
         stagecraft::add_force_option(app, o.force);
       },
       [&] { return run(o); });

@@ -137,6 +137,12 @@ const std::vector<ProjectSection>& sections() {
         {"initial_accumulator_value", KeyKind::Number, "initial accumulator value of adagrad", "0", 0},
         {"momentum_decay", KeyKind::Number, "of nadam", "0.004", 0},
         {"decoupled_weight_decay", KeyKind::Flag, "nadam and radam: decoupled weight decay, as in AdamW", "false"},
+        {"ema_decay", KeyKind::Number, "keep a moving average of each parameter with this decay, for evaluation",
+         "0.999", 0},
+        {"groups", KeyKind::Words,
+         "settings of parameters by name: a regular expression, then weight-decay, learning-rate or "
+         "learning-rate-factor",
+         "[\"bias|norm:weight-decay=0\"]"},
         {"rate_schedule", KeyKind::Text, "constant, linear, polynomial, cosine, step, exponential or one-cycle",
          "\"constant\""},
         {"warmup_steps", KeyKind::Integer, "linear warm-up", "100", 0},

@@ -63,12 +63,14 @@ class Command {
 
 /// Options of the optimizer and the seed, which profile takes too; with `all`, the others of [training].
 void add_training(Command& command, bool all) {
-  for (const char* option : {"--optimizer", "--learning-rate", "--momentum", "--weight-decay", "--betas", "--eps",
-                             "--dampening", "--nesterov", "--amsgrad", "--alpha", "--centered", "--rho", "--lr-decay",
-                             "--initial-accumulator-value", "--momentum-decay", "--decoupled-weight-decay", "--seed"}) {
+  for (const char* option :
+       {"--optimizer", "--learning-rate", "--momentum", "--weight-decay", "--betas", "--eps", "--dampening",
+        "--nesterov", "--amsgrad", "--alpha", "--centered", "--rho", "--lr-decay", "--initial-accumulator-value",
+        "--momentum-decay", "--decoupled-weight-decay", "--ema-decay", "--seed"}) {
     command.key("training", option);
   }
   if (!all) return;
+  command.each_word("training", "groups", "--group");
   for (const char* option : {"--rate-schedule", "--warmup-steps", "--last-rate", "--lr-power", "--lr-step-size",
                              "--lr-gamma", "--pct-start", "--div-factor", "--final-div-factor", "--anneal-strategy",
                              "--clip-norm", "--loss-scale", "--loss-scale-growth-interval"}) {

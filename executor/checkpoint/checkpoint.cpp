@@ -26,6 +26,7 @@ constexpr const char* kSecond = "optimizer.second/";
 constexpr const char* kThird = "optimizer.third/";
 constexpr const char* kSteps = "optimizer.steps/";
 constexpr const char* kProduct = "optimizer.product/";
+constexpr const char* kAverage = "optimizer.average/";
 /// Suffix of a count that PyTorch's batch norm keeps but rarely needs.
 constexpr const char* kTracked = ".num_batches_tracked";
 
@@ -277,6 +278,8 @@ stage::OptimizerOptions saved_optimizer(const format::CheckpointManifest& manife
   out.momentum = manifest.momentum;
   out.amsgrad = manifest.optimizer_settings.contains("amsgrad");
   out.centered = manifest.optimizer_settings.contains("centered");
+  // Whether it is kept, not how it moves.
+  if (manifest.optimizer_settings.contains("ema-decay")) out.ema_decay = 0.5;
   return out;
 }
 
@@ -293,6 +296,7 @@ void collect_state(stage::StageProgram& program, const stage::Optimizer& optimiz
     if (state.third.defined()) out[kThird + name] = state.third;
     if (state.steps.defined()) out[kSteps + name] = state.steps;
     if (state.product.defined()) out[kProduct + name] = state.product;
+    if (state.average.defined()) out[kAverage + name] = state.average;
   }
   for (const stage::Parameter& buffer : program.buffers()) {
     if (wanted(buffer.name) && files::safetensors_hold(buffer.value.scalar_type())) out[buffer.name] = buffer.value;
@@ -313,6 +317,7 @@ void load_state(const files::TensorFiles& files, stage::StageProgram& program, s
     read(kFirst, value, state.first);
     read(kSecond, value, state.second);
     read(kThird, value, state.third);
+    read(kAverage, value, state.average);
     const at::Tensor scalar = value.new_empty({});
     read(kSteps, scalar, state.steps);
     read(kProduct, scalar, state.product);
@@ -326,6 +331,7 @@ void load_weights(const files::TensorFiles& files, stage::StageProgram& program)
 }
 
 void check_names(const files::TensorFiles& files, const model::Model& model, const stage::OptimizerOptions& optimizer) {
+  const bool averages = stage::keeps(optimizer).average;
   std::set<std::string> known;
   std::vector<std::string> missing;
   for (const model::LayerSpec& layer : model.layers) {
@@ -334,6 +340,10 @@ void check_names(const files::TensorFiles& files, const model::Model& model, con
       if (!known.insert(parameter.name).second) continue;
       if (!files.holds(parameter.name)) missing.push_back(parameter.name);
       if (!parameter.trainable) continue;
+      if (averages) {  // of every parameter, also of one that had no gradient yet
+        known.insert(kAverage + parameter.name);
+        if (!files.holds(kAverage + parameter.name)) missing.push_back(kAverage + parameter.name);
+      }
       const std::vector<std::string> state = state_names(parameter.name, optimizer);
       known.insert(state.begin(), state.end());
       const auto holds = [&](const std::string& name) { return files.holds(name); };
@@ -342,6 +352,17 @@ void check_names(const files::TensorFiles& files, const model::Model& model, con
     }
   }
   check_against(files, known, missing);
+}
+
+bool use_averages(files::TensorFiles& files) {
+  bool any = false;
+  const std::string prefix = kAverage;
+  for (const std::string& name : files.names()) {
+    if (!name.starts_with(prefix)) continue;
+    files.rename(name, name.substr(prefix.size()));
+    any = true;
+  }
+  return any;
 }
 
 files::TensorFiles open_weights(const std::string& path, const model::Model& model, const TiedNames& tied) {

@@ -71,8 +71,8 @@ void check_can_save(const model::Model& model);
 
 /// Adds to `out` the stage's part of a checkpoint for the parameters and buffers that `wanted` names: values, and the
 /// optimizer's state as optimizer.first/NAME, optimizer.second/NAME, optimizer.third/NAME, optimizer.steps/NAME and
-/// optimizer.product/NAME (see OptimizerState), none for a parameter that had no gradient yet. Parameter i of `program`
-/// is parameter i of `optimizer`. Shares memory with both.
+/// optimizer.product/NAME, optimizer.average/NAME (see OptimizerState), none for a parameter that had no gradient yet.
+/// Parameter i of `program` is parameter i of `optimizer`. Shares memory with both.
 void collect_state(stage::StageProgram& program, const stage::Optimizer& optimizer,
                    const std::function<bool(const std::string&)>& wanted, files::NamedTensors& out);
 /// Sets everything that collect_state collects from `files`. Throws FormatError naming file and tensor for one of
@@ -86,6 +86,10 @@ void load_weights(const files::TensorFiles& files, stage::StageProgram& program)
 /// those that are missing: parameters, buffers, or a part of a parameter's state. All of a parameter's state may be
 /// absent.
 void check_names(const files::TensorFiles& files, const model::Model& model, const stage::OptimizerOptions& optimizer);
+/// Gives the moving averages of a checkpoint the names of their parameters, which take their values from then on. False
+/// if it has none.
+bool use_averages(files::TensorFiles& files);
+
 /// Further names of tied tensors, and the name that layers use for each, as intake::tied_names gives them.
 using TiedNames = std::map<std::string, std::string>;
 

@@ -68,8 +68,7 @@ TensorFiles::TensorFiles(const std::vector<std::string>& paths) {
 
 void TensorFiles::rename(const std::string& name, const std::string& other) {
   auto moved = place_of_.extract(name);
-  moved.key() = other;
-  place_of_.insert(std::move(moved));
+  place_of_.insert_or_assign(other, std::move(moved.mapped()));
 }
 
 std::vector<std::string> TensorFiles::names() const {

@@ -39,7 +39,7 @@ class TensorFiles {
   /// Throws FormatError as open_tensor_file does, and naming tensor and files for a name that appears twice.
   explicit TensorFiles(const std::vector<std::string>& paths);
 
-  /// Gives the tensor `name` another name, which no tensor has.
+  /// Gives the tensor `name` another name; a tensor that had it is gone.
   void rename(const std::string& name, const std::string& other);
   [[nodiscard]] bool holds(const std::string& name) const { return place_of_.contains(name); }
   /// All names, ascending.

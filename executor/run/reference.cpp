@@ -36,8 +36,12 @@ Reference::Reference(const BoundModel& bound, const data::DataSource& data, cons
                                                    std::vector<model::ValueRef>{}, seed,
                                                    stage::Placement{device, device::compute_type(plan_.dtype)});
   std::vector<at::Tensor> values;
-  for (const stage::Parameter& parameter : program_->parameters()) values.push_back(parameter.value);
-  optimizer_ = std::make_unique<stage::Optimizer>(optimizer, std::move(values));
+  std::vector<std::string> names;
+  for (const stage::Parameter& parameter : program_->parameters()) {
+    values.push_back(parameter.value);
+    names.push_back(parameter.name);
+  }
+  optimizer_ = std::make_unique<stage::Optimizer>(optimizer, std::move(values), names);
   const auto is_replicated = [this](int layer) { return bound_.replicas(stage_of_layer_[to_index(layer)]) > 1; };
   statistics_ = std::make_unique<stage::MovingStatistics>(model, *program_, is_replicated);
   const std::vector<stage::Parameter> state = program_->buffers();

@@ -191,6 +191,7 @@ void RunCheckpoints::open(std::int64_t step, std::int64_t digest) {
   if (found.loss_scale) loss_scale_ = {*found.loss_scale, found.loss_scale_steps};
   files_.emplace(checkpoint::file_paths({path, found}));
   checkpoint::check_names(*files_, bound_.model, checkpoint::saved_optimizer(found));
+  if (!trains_) (void)checkpoint::use_averages(*files_);
 }
 
 void RunCheckpoints::load(stage::StageProgram& program, stage::Optimizer& optimizer) const {

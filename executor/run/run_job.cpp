@@ -9,6 +9,7 @@
 #include "executor/checkpoint/checkpoint.h"
 #include "executor/files/tensor_files.h"
 #include "executor/run/evaluation/evaluate.h"
+#include "executor/stage/parameter_groups.h"
 
 namespace stagecraft::run {
 namespace {
@@ -73,6 +74,12 @@ void check_validation_steps(const RunJob& job, std::int64_t every, std::int64_t 
 }
 
 void check_state(const RunJob& job, const RunOptions& options) {
+  std::vector<std::string> names;
+  for (const model::LayerSpec& layer : job.model.layers) {
+    for (const model::ParameterSpec& parameter : layer.parameters)
+      if (parameter.trainable) names.push_back(parameter.name);
+  }
+  stage::check_groups(options.optimizer.groups, names);
   const CheckpointOptions& checkpoint = options.checkpoint;
   if (!checkpoint.folder.empty()) {
     checkpoint::check_checkpoint_folder(checkpoint.folder, checkpoint.resume);

@@ -61,7 +61,8 @@ void check_validation(const RunJob& job, std::optional<std::int64_t> samples);
 void check_validation_steps(const RunJob& job, std::int64_t every, std::int64_t steps);
 
 /// Checks before ranks are started that would fail on all of them: whether the checkpoint folder can be written and
-/// resumed from, and whether the initial parameters are the model's. Throws FormatError or std::invalid_argument.
+/// resumed from, whether the initial parameters are the model's, and whether each group has parameters. Throws
+/// FormatError or std::invalid_argument.
 void check_state(const RunJob& job, const RunOptions& options);
 
 }  // namespace stagecraft::run

@@ -53,7 +53,8 @@ TrainingRecord::TrainingRecord(const std::string& path) : file_(path) {
 void TrainingRecord::check_fits(const Plan& plan, std::int64_t steps, const stage::OptimizerOptions& optimizer,
                                 std::uint64_t seed) const {
   const bool plain = optimizer.name == "sgd" && optimizer.momentum == 0 && optimizer.weight_decay == 0 &&
-                     optimizer.clip_norm == 0 && optimizer.rate.name == "constant" && optimizer.rate.warmup == 0;
+                     optimizer.groups.empty() && optimizer.clip_norm == 0 && optimizer.rate.name == "constant" &&
+                     optimizer.rate.warmup == 0;
   if (plan.microbatches == microbatches_ && plan.microbatch_samples == samples_ && steps == steps_ && plain &&
       optimizer.learning_rate == learning_rate_ && seed == seed_)
     return;

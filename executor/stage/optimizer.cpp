@@ -219,9 +219,22 @@ const std::vector<std::string>& optimizer_names() {
   return names;
 }
 
+std::string unknown_optimizer_text(const std::string& name) {
+  if (is_one_of(name, optimizer_names())) return "";
+  std::string lower = name;
+  std::ranges::transform(lower, lower.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; });
+  std::string instead;
+  // Both need whole matrices at once: Adafactor sums of rows and columns, Muon products.
+  if (lower == "adafactor")
+    instead = "; for less memory than adam, use lion or sgd with momentum, which keep one value per parameter";
+  if (lower == "muon")
+    instead = "; use adamw, in whose steps Muon's learning rate and weight decay are meant (match_rms_adamw), or lion";
+  return unknown_name("optimizer", name, optimizer_names()) + instead;
+}
+
 void validate(const OptimizerOptions& options) {
-  if (!is_one_of(options.name, optimizer_names()))
-    throw InputError(ErrorKind::UnknownName, unknown_name("optimizer", options.name, optimizer_names()));
+  if (const std::string why = unknown_optimizer_text(options.name); !why.empty())
+    throw InputError(ErrorKind::UnknownName, why);
   const auto check = [](const char* what, double value, double low, double high) {
     if (!(value >= low && value <= high)) {
       throw std::invalid_argument(std::string(what) + " is " + std::to_string(value) + ", must be from " +
@@ -239,7 +252,8 @@ void validate(const OptimizerOptions& options) {
   check("the learning rate decay", options.learning_rate_decay, 0, 1e6);
   check("the initial accumulator", options.initial_accumulator, 0, 1e30);
   check("the momentum decay", options.momentum_decay, 0, 1e6);
-  for (const auto& [what, value] : {std::pair("beta1", options.beta1), std::pair("beta2", beta2_of(options))}) {
+  for (const auto& [what, value] : {std::pair("beta1", options.beta1), std::pair("beta2", beta2_of(options)),
+                                    std::pair("the decay of moving averages", options.ema_decay)}) {
     if (!(value >= 0 && value < 1))
       throw std::invalid_argument(fmt::format("{} is {:g}, must be at least 0 and below 1", what, value));
   }
@@ -281,29 +295,49 @@ std::map<std::string, std::string> further_settings(const OptimizerOptions& opti
   number("lr-decay", options.learning_rate_decay, usual.learning_rate_decay);
   number("initial-accumulator-value", options.initial_accumulator, usual.initial_accumulator);
   number("momentum-decay", options.momentum_decay, usual.momentum_decay);
+  number("ema-decay", options.ema_decay, usual.ema_decay);
+  if (!options.groups.empty()) {
+    std::vector<std::string> groups;
+    for (const ParameterGroup& group : options.groups) groups.push_back(group_text(group));
+    out["group"] = fmt::format("{}", fmt::join(groups, " "));
+  }
   return out;
 }
 
 OptimizerKeeps keeps(const OptimizerOptions& options) {
   const std::string& name = options.name;
   const int momentum = options.momentum != 0 ? 1 : 0;
-  if (name == "sgd") return {.tensors = momentum};
-  if (name == "lion") return {.tensors = 1};
-  if (name == "adagrad") return {.tensors = 1, .steps = true};
-  if (name == "rmsprop") return {.tensors = 1 + momentum + (options.centered ? 1 : 0)};
-  if (name == "adadelta") return {.tensors = 2};
-  return {.tensors = options.amsgrad ? 3 : 2, .steps = true, .product = name == "nadam"};
+  const bool average = options.ema_decay != 0;
+  if (name == "sgd") return {.tensors = momentum, .average = average};
+  if (name == "lion") return {.tensors = 1, .average = average};
+  if (name == "adagrad") return {.tensors = 1, .steps = true, .average = average};
+  if (name == "rmsprop") return {.tensors = 1 + momentum + (options.centered ? 1 : 0), .average = average};
+  if (name == "adadelta") return {.tensors = 2, .average = average};
+  return {.tensors = options.amsgrad ? 3 : 2, .steps = true, .product = name == "nadam", .average = average};
 }
 
-std::int64_t state_values(const OptimizerOptions& options) { return keeps(options).tensors; }
+std::int64_t state_values(const OptimizerOptions& options) {
+  const OptimizerKeeps kept = keeps(options);
+  return kept.tensors + (kept.average ? 1 : 0);
+}
 
-Optimizer::Optimizer(OptimizerOptions options, std::vector<at::Tensor> parameters)
+Optimizer::Optimizer(OptimizerOptions options, std::vector<at::Tensor> parameters,
+                     const std::vector<std::string>& names)
     : options_(std::move(options)),
+      group_options_(options_.groups.size() + 1, options_),
+      group_of_(groups_of(options_.groups, names)),
       keeps_(keeps(options_)),
       parameters_(std::move(parameters)),
       states_(parameters_.size()),
       begun_(parameters_.size(), false) {
   validate(options_);
+  group_of_.resize(parameters_.size(), options_.groups.size());
+  for (std::size_t g = 0; g < options_.groups.size(); ++g) {
+    const ParameterGroup& group = options_.groups[g];
+    OptimizerOptions& o = group_options_[g];
+    o.weight_decay = group.weight_decay.value_or(o.weight_decay);
+    o.learning_rate = group.learning_rate.value_or(o.learning_rate) * group.rate_factor;
+  }
 }
 
 void Optimizer::rebind(std::vector<at::Tensor> parameters) { parameters_ = std::move(parameters); }
@@ -331,15 +365,27 @@ OptimizerState Optimizer::first_state(const at::Tensor& parameter) const {
 
 void Optimizer::step(double divisor, double rate_factor) {
   const at::NoGradGuard no_graph;
-  const double rate = options_.learning_rate * rate_factor;
+  for (std::size_t g = 0; g < group_options_.size(); ++g) step_group(g, divisor, rate_factor);
+  lists_.clear();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) begun_[i] = begun_[i] || parameters_[i].grad().defined();
+  if (keeps_.average) move_averages();
+}
+
+void Optimizer::step_group(std::size_t group, double divisor, double rate_factor) {
+  const OptimizerOptions& options = group_options_[group];
+  const double rate = options.learning_rate * rate_factor;
   // Parameters in their first step are separate: SGD then uses the gradient itself as momentum.
   for (const bool first_step : {true, false}) {
     lists_.clear();
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       const at::Tensor& gradient = parameters_[i].grad();
-      if (!gradient.defined() || begun_[i] == first_step) continue;
+      if (group_of_[i] != group || !gradient.defined() || begun_[i] == first_step) continue;
       OptimizerState& state = states_[i];
-      if (first_step) state = first_state(parameters_[i]);
+      if (first_step) {
+        at::Tensor average = std::move(state.average);
+        state = first_state(parameters_[i]);
+        state.average = std::move(average);
+      }
       lists_.values.push_back(parameters_[i]);
       lists_.gradients.push_back(laid_out_like(gradient, parameters_[i]));
       if (keeps_.tensors >= 1) lists_.kept[0].push_back(state.first);
@@ -350,18 +396,28 @@ void Optimizer::step(double divisor, double rate_factor) {
     }
     if (lists_.values.empty()) continue;
     if (!lists_.steps.empty()) at::_foreach_add_(lists_.steps, 1);
-    if (is_fused(options_.name)) {
-      fused(lists_, divisor, rate, first_step);
+    if (is_fused(options.name)) {
+      fused(options, lists_, divisor, rate, first_step);
     } else {
-      listed(lists_, divisor, rate);
+      listed(options, lists_, divisor, rate);
     }
   }
-  lists_.clear();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) begun_[i] = begun_[i] || parameters_[i].grad().defined();
 }
 
-void Optimizer::fused(Lists& lists, double divisor, double rate, bool first_step) const {
-  const OptimizerOptions& o = options_;
+void Optimizer::move_averages() {
+  Tensors averages, values;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!states_[i].average.defined()) {
+      states_[i].average = parameters_[i].detach().clone();
+      continue;
+    }
+    averages.push_back(states_[i].average);
+    values.push_back(parameters_[i].detach());
+  }
+  if (!averages.empty()) at::_foreach_lerp_(averages, values, 1 - options_.ema_decay);
+}
+
+void Optimizer::fused(const OptimizerOptions& o, Lists& lists, double divisor, double rate, bool first_step) {
   auto& [values, gradients, steps, products, kept] = lists;
   const std::optional<at::Tensor> scale =
       divisor == 1 ? std::optional<at::Tensor>{}
@@ -381,8 +437,7 @@ void Optimizer::fused(Lists& lists, double divisor, double rate, bool first_step
   }
 }
 
-void Optimizer::listed(Lists& lists, double divisor, double rate) const {
-  const OptimizerOptions& o = options_;
+void Optimizer::listed(const OptimizerOptions& o, Lists& lists, double divisor, double rate) {
   auto& [values, gradients, steps, products, kept] = lists;
   if (divisor != 1) at::_foreach_div_(gradients, divisor);
 
@@ -410,8 +465,8 @@ void Optimizer::set_state(std::size_t i, const OptimizerState& state) {
   const auto scalar = [&](const at::Tensor& tensor) {
     return tensor.defined() ? tensor.to(scalar_options(parameter).device()) : tensor;
   };
-  states_.at(i) = {values(state.first), values(state.second), values(state.third), scalar(state.steps),
-                   scalar(state.product)};
+  states_.at(i) = {values(state.first), values(state.second),  values(state.third),
+                   scalar(state.steps), scalar(state.product), values(state.average)};
 }
 
 }  // namespace stagecraft::stage

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "executor/stage/parameter_groups.h"
 #include "executor/stage/rate_schedule.h"
 
 namespace stagecraft::stage {
@@ -20,26 +21,30 @@ struct OptimizerOptions {
   double learning_rate = 0.01;
   double momentum = 0;  ///< sgd, rmsprop
   double weight_decay = 0;
-  double beta1 = 0.9;                   ///< adam and its variants, lion
-  std::optional<double> beta2 = {};     ///< adam and its variants, lion; absent: see beta2_of
-  std::optional<double> epsilon = {};   ///< all except sgd and lion; absent: see epsilon_of
-  RateSchedule rate = {};               ///< of the learning rate
-  double clip_norm = 0;                 ///< largest norm of the whole model's gradient; 0: no clipping
-  double dampening = 0;                 ///< sgd
-  bool nesterov = false;                ///< sgd
-  bool amsgrad = false;                 ///< adam, adamw
-  double alpha = 0.99;                  ///< rmsprop
-  bool centered = false;                ///< rmsprop
-  double rho = 0.9;                     ///< adadelta
-  double learning_rate_decay = 0;       ///< adagrad
-  double initial_accumulator = 0;       ///< adagrad
-  double momentum_decay = 4e-3;         ///< nadam
-  bool decoupled_weight_decay = false;  ///< nadam, radam
+  double beta1 = 0.9;                       ///< adam and its variants, lion
+  std::optional<double> beta2 = {};         ///< adam and its variants, lion; absent: see beta2_of
+  std::optional<double> epsilon = {};       ///< all except sgd and lion; absent: see epsilon_of
+  RateSchedule rate = {};                   ///< of the learning rate
+  double clip_norm = 0;                     ///< largest norm of the whole model's gradient; 0: no clipping
+  double dampening = 0;                     ///< sgd
+  bool nesterov = false;                    ///< sgd
+  bool amsgrad = false;                     ///< adam, adamw
+  double alpha = 0.99;                      ///< rmsprop
+  bool centered = false;                    ///< rmsprop
+  double rho = 0.9;                         ///< adadelta
+  double learning_rate_decay = 0;           ///< adagrad
+  double initial_accumulator = 0;           ///< adagrad
+  double momentum_decay = 4e-3;             ///< nadam
+  bool decoupled_weight_decay = false;      ///< nadam, radam
+  std::vector<ParameterGroup> groups = {};  ///< a parameter belongs to the first that matches its name, if any
+  double ema_decay = 0;                     ///< of moving averages of the parameters; 0: none are kept
 };
 
 /// All optimizer names: sgd, adam, adamw, adamax, nadam, radam, adagrad, adadelta, rmsprop as in torch.optim; lion of
 /// Chen et al., NeurIPS 2023, algorithm 2, whose weight decay is that of adamw.
 [[nodiscard]] const std::vector<std::string>& optimizer_names();
+/// Empty for a known name; otherwise what is known, and what to use instead of Adafactor and Muon.
+[[nodiscard]] std::string unknown_optimizer_text(const std::string& name);
 /// Throws std::invalid_argument for an unknown name (listing the known ones), a value out of range, and a setting that
 /// the optimizer does not have, naming those that have it.
 void validate(const OptimizerOptions& options);
@@ -57,10 +62,12 @@ struct OptimizerKeeps {
   int tensors = 0;       ///< like the parameter
   bool steps = false;    ///< the number of its steps
   bool product = false;  ///< a product over its steps
+  bool average = false;  ///< the moving average of its value, like the parameter
   friend bool operator==(const OptimizerKeeps&, const OptimizerKeeps&) = default;
 };
 [[nodiscard]] OptimizerKeeps keeps(const OptimizerOptions& options);
-/// Values kept for each parameter value: SGD 0, with momentum 1, Adam and AdamW 2, with amsgrad 3.
+/// Values kept for each parameter value: SGD 0, with momentum 1, Adam and AdamW 2, with amsgrad 3; one more for a
+/// moving average.
 [[nodiscard]] std::int64_t state_values(const OptimizerOptions& options);
 
 /// An optimizer's state for a parameter. Undefined: there is no such tensor, or the parameter had no gradient yet.
@@ -70,18 +77,22 @@ struct OptimizerState {
   at::Tensor third;    ///< like the parameter: amsgrad's maximum, or rmsprop's mean if there is momentum
   at::Tensor steps;    ///< the count; a scalar of the parameter's dtype
   at::Tensor product;  ///< nadam's product of momenta; a scalar of the parameter's dtype
+  at::Tensor average;  ///< like the parameter; of every parameter after the first step
 };
 
 /// Updates parameters in place from their gradients, with LibTorch's fused kernels (sgd, adam, adamw, adagrad) or its
 /// operators on lists, in the order in which torch.optim calls them.
 class Optimizer {
  public:
-  /// State is created in the first step. `parameters` are leaves.
-  Optimizer(OptimizerOptions options, std::vector<at::Tensor> parameters);
+  /// State is created in the first step. `parameters` are leaves; `names` are theirs, and may be absent if there are no
+  /// groups.
+  Optimizer(OptimizerOptions options, std::vector<at::Tensor> parameters, const std::vector<std::string>& names = {});
   /// Switches to `parameters`, of the same shapes and in the same order; the state is kept.
   void rebind(std::vector<at::Tensor> parameters);
   /// One step with the gradients divided by `divisor` and `rate_factor` times the learning rate; parameters without a
-  /// gradient are unchanged. Leaves the divided gradients in place.
+  /// gradient are unchanged. Leaves the divided gradients in place. Moving averages begin as the parameters after the
+  /// first step; then average = decay * average + (1 - decay) * parameter, as torch.optim.swa_utils.AveragedModel does
+  /// with get_ema_multi_avg_fn(decay).
   void step(double divisor, double rate_factor = 1);
 
   /// The state of parameter `i` of the constructor; shares its memory.
@@ -95,6 +106,8 @@ class Optimizer {
   [[nodiscard]] at::TensorOptions scalar_options(const at::Tensor& parameter) const;
 
   OptimizerOptions options_;
+  std::vector<OptimizerOptions> group_options_;  ///< by group; the last are those of parameters in none
+  std::vector<std::size_t> group_of_;            ///< by parameter
   OptimizerKeeps keeps_;
   std::vector<at::Tensor> parameters_;
   std::vector<OptimizerState> states_;
@@ -105,8 +118,10 @@ class Optimizer {
     std::array<std::vector<at::Tensor>, 3> kept;
     void clear();
   };
-  void fused(Lists& lists, double divisor, double rate, bool first_step) const;
-  void listed(Lists& lists, double divisor, double rate) const;
+  void step_group(std::size_t group, double divisor, double rate_factor);
+  static void fused(const OptimizerOptions& o, Lists& lists, double divisor, double rate, bool first_step);
+  static void listed(const OptimizerOptions& o, Lists& lists, double divisor, double rate);
+  void move_averages();
   Lists lists_;
 };
 

@@ -39,8 +39,9 @@ _ARGUMENTS = {"--inputs": "data", "--input": "data", "--range": "ranges", "--los
 class Run:
     """The result of a run.
 
-    `state_dict` holds the trained weights under the module's own names, and the module's extra states as they are; `metrics` a
-    dict for each step (see docs/run.md), `measurement` all times, and `comparison` compares them with the prediction, if one was
+    `state_dict` holds the trained weights under the module's own names, and the module's extra states as they are;
+    `ema_state_dict` the same with moving averages of the parameters, or None without the option ema_decay; `metrics` a dict for
+    each step (see docs/run.md), `measurement` all times, and `comparison` compares them with the prediction, if one was
     given. After a resume, metrics, measurement and comparison cover only the steps since then; measurement and comparison are
     None if all steps had been done before.
     """
@@ -50,6 +51,7 @@ class Run:
     measurement: Measurement | None
     comparison: Comparison | None
     log: str = dataclasses.field(repr=False)
+    ema_state_dict: dict[str, torch.Tensor] | None = dataclasses.field(default=None, repr=False)
 
     def _repr_html_(self) -> str:
         if self.measurement is None:
@@ -333,6 +335,8 @@ def _options(options: Mapping[str, Any]) -> list[str]:
             out.append(option)
         elif isinstance(value, Mapping):
             out += [text for key, setting in value.items() for text in (option, f"{key}={setting}")]
+        elif isinstance(value, (list, tuple)):
+            out += [text for each in value for text in (option, str(each))]
         elif value is not None and value is not False:
             out += [option, os.fspath(value) if isinstance(value, os.PathLike) else str(value)]
     return out
@@ -465,8 +469,8 @@ def run(plan: Plan | File, model: Model | None, data: Any, *, steps: int | None 
         data must be the same and in the same order, including that of completed steps
     on_metrics -- called with a dict for each step during the run
     log -- show the program's messages on sys.stderr
-    options -- those of the program: optimizer="adamw", learning_rate=1e-3, clip_norm=1, device="cuda", ...; stagecraft help run
-        lists them
+    options -- those of the program: optimizer="adamw", learning_rate=1e-3, clip_norm=1, device="cuda",
+        group=["bias|norm:weight-decay=0"], ...; stagecraft help run lists them
 
     The batches of a DataLoader are written to a temporary folder first (TMPDIR says where), so they need space there.
     """
@@ -517,18 +521,22 @@ def run(plan: Plan | File, model: Model | None, data: Any, *, steps: int | None 
         _, text = _programs.run("run", [*arguments, *model_options, "--checkpoint", saved, "--metrics",
                                         os.path.join(folder, "metrics.jsonl"), "-o", measured, *_options(options)],
                                 log=log, watch=metrics)
-        weights = os.path.join(folder, "weights.safetensors")
-        _programs.run("weights", [saved, *model_options, "-o", weights])
         measurement = Measurement.load(measured) if os.path.exists(measured) else None  # nothing was left to do
         comparison = None
         if prediction is not None and measurement is not None:
             comparison = compare(prediction, measurement)
         from ._tensors import read_state
 
-        state = read_state(weights)
-        if model is not None and _is_module(model):
-            state |= {name: value for name, value in module.state_dict().items() if _is_extra(name)}
-        return Run(state, metrics.lines, measurement, comparison, text)
+        def read_weights(*how: str) -> dict[str, torch.Tensor]:
+            weights = os.path.join(folder, "weights.safetensors")
+            _programs.run("weights", [saved, *model_options, "-o", weights, "--force", *how])
+            state = read_state(weights)
+            if model is not None and _is_module(model):
+                state |= {name: value for name, value in module.state_dict().items() if _is_extra(name)}
+            return state
+
+        averages = read_weights() if options.get("ema_decay") else None
+        return Run(read_weights("--no-ema"), metrics.lines, measurement, comparison, text, averages)
 
 
 def evaluate(model: Model, data: Any, *, loss: Loss = None, loss_output: int | None = None, ranges: Mapping[str, tuple[int, int]] = {},

@@ -16,6 +16,7 @@ import stagecraft
 
 from torch import nn
 from torch.nn import functional
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 MICROBATCHES, RATE = 4, 0.1
 
@@ -117,10 +118,10 @@ def first_of(output):
     return output[0] if isinstance(output, tuple) else output
 
 
-def plain(module, given, make=lambda parameters: torch.optim.SGD(parameters, lr=RATE)):
+def plain(module, given, make=lambda model: torch.optim.SGD(model.parameters(), lr=RATE)):
     """What PyTorch makes of a copy: the mean gradient of equal microbatches."""
     model = copy.deepcopy(module).train()
-    optimizer = make(model.parameters())
+    optimizer = make(model)
     for x, y in given:
         optimizer.zero_grad()
         for part, target in zip(x.chunk(MICROBATCHES), y.chunk(MICROBATCHES)):
@@ -157,7 +158,7 @@ class Exactness(unittest.TestCase):
 
     def test_parameters_without_a_gradient_do_not_decay(self):
         module = Partly()
-        wanted = plain(module, batches(), lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.5))
+        wanted = plain(module, batches(), lambda model: torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.5))
         for name in ("never", "pooler.weight", "aside.bias"):
             self.assertTrue(torch.equal(wanted[name], module.state_dict()[name]))
         for plan in ({}, {"replicas": [2, 2]}, {"replicas": [1, 2], "gradient_bucket_bytes": 64}):
@@ -168,6 +169,45 @@ class Exactness(unittest.TestCase):
                 self.same(run.state_dict, wanted, exactly=False)
                 for name in ("never", "pooler.weight", "aside.bias"):
                     self.assertTrue(torch.equal(run.state_dict[name], wanted[name]), name)
+
+    def test_groups_of_parameters_and_moving_averages(self):
+        module, decay = Stack(lambda width: nn.Sequential(nn.Linear(width, width), nn.Tanh())), 0.75
+        averages = []
+
+        def make(model, kind, **options):
+            """A group for biases, one for the first layer with another rate, and the rest."""
+            groups = ([], [], [])
+            for name, parameter in model.named_parameters():
+                groups[0 if "bias" in name else 1 if name.startswith("first") else 2].append(parameter)
+            settings = ({"weight_decay": 0.0}, {"lr": 0.003}, {})
+            optimizer = kind([{"params": each, **setting} for each, setting in zip(groups, settings)], **options)
+            average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
+            optimizer.register_step_post_hook(lambda *_: average.update_parameters(model))
+            averages.append(average.module)
+            return optimizer
+
+        for name, kind, options in (("sgd", torch.optim.SGD, {"weight_decay": 0.5, "momentum": 0.9}),
+                                    ("adamw", torch.optim.AdamW, {"weight_decay": 0.5})):
+            wanted = plain(module, batches(), lambda model: make(model, kind, lr=0.01, fused=True, **options))
+            options |= {"optimizer": name, "learning_rate": 0.01, "ema_decay": decay, "check": True,
+                        "group": ["bias:weight-decay=0", "^first:learning-rate=0.003"]}
+            for plan in ({}, {"replicas": [2, 1]}):
+                with self.subTest(optimizer=name, plan=plan):
+                    planned = self.planned(module, **plan)
+                    run = self.trained(module, planned, **options)
+                    self.assertNotIn("WRONG", run.log)
+                    self.same(run.state_dict, wanted, exactly=not plan)
+                    self.same(run.ema_state_dict, averages[-1].state_dict(), exactly=not plan)
+                    self.assertFalse(torch.equal(run.state_dict["head.weight"], run.ema_state_dict["head.weight"]))
+            with tempfile.TemporaryDirectory() as folder:
+                saved = os.path.join(folder, "saved")
+                self.trained(module, self.planned(module), checkpoint=saved, steps=2, **options)
+                resumed = self.trained(module, self.planned(module, stages=3), checkpoint=saved, resume=True, steps=4, **options)
+                self.same(resumed.ema_state_dict, averages[-1].state_dict())
+
+    def test_a_group_without_parameters_is_an_error(self):
+        with self.assertRaisesRegex(stagecraft.ProgramError, r'group "norm" matches no parameter; the model has blocks\.0\.scale, blocks'):
+            self.trained(Stack(Normalised), self.planned(Stack(Normalised)), group="norm:weight-decay=0")
 
     def test_a_resumed_run_continues_with_buffers_that_the_state_dict_leaves_out(self):
         module, plan = Stack(HiddenMean), None

@@ -1,3 +1,6 @@
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/lerp.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -93,6 +96,30 @@ TEST_F(WeightsTool, AreEvaluatedWithoutChangingAnything) {
   // Microbatches of 3 as in training would leave two samples over.
   const Outcome even = folder_.run("stagecraft-evaluate saved/step-2 --data synthetic --samples 20 --json");
   EXPECT_THAT(even.out, HasSubstr("\n  \"samples\": 20,\n  \"samples_left\": 0,"));
+}
+
+TEST_F(WeightsTool, TakesMovingAveragesUnlessTheTrainedParametersAreWanted) {
+  // With SGD, the average after two steps is half of the parameters after each of them.
+  const std::string train = "stagecraft-run plan.json --ema-decay 0.5 --checkpoint ";
+  ASSERT_EQ(folder_.run(train + "one --steps 1").status, 0);
+  ASSERT_EQ(folder_.run(train + "two --steps 2").status, 0);
+  const auto weights = [&](const std::string& words) {
+    const Outcome o = folder_.run("stagecraft-weights " + words + " --force -o w.safetensors");
+    EXPECT_EQ(o.status, 0) << o.err;
+    EXPECT_EQ(o.err.find("with moving averages") != std::string::npos, words.find("--no-ema") == std::string::npos);
+    return files::TensorFiles({(folder_.path() / "w.safetensors").string()}).read(names_.front());
+  };
+  const at::Tensor expected = weights("one").lerp(weights("two --no-ema"), 0.5);
+  EXPECT_TRUE(weights("two").equal(expected));
+  EXPECT_FALSE(weights("two --no-ema").equal(expected));
+  const std::string evaluate = "stagecraft-evaluate two --data synthetic --samples 18 ";
+  const Outcome averages = folder_.run(evaluate);
+  EXPECT_THAT(averages.err, HasSubstr("evaluating the moving averages\n"));
+  const Outcome trained = folder_.run(evaluate + "--no-ema");
+  EXPECT_THAT(trained.err, ::testing::Not(HasSubstr("averages")));
+  EXPECT_NE(averages.out.substr(0, averages.out.find(',')), trained.out.substr(0, trained.out.find(',')));
+  EXPECT_THAT(folder_.run("stagecraft-run plan.json --checkpoint two --resume --steps 3").err,
+              HasSubstr("two/step-2/manifest.json: /optimizer/settings: found {ema-decay=0.5}, this run has {}"));
 }
 
 TEST_F(WeightsTool, EvaluationNamesWhatIsWrong) {

@@ -95,8 +95,12 @@ bool TrainingValidation::is_due(std::int64_t done, std::int64_t steps) const {
 
 void TrainingValidation::follow(StageWorker& training) {
   Tensors trained;
-  training.visit_stages([&](int, stage::StageProgram& program, stage::Optimizer&) {
-    for (const stage::Parameter& parameter : program.parameters()) trained.emplace(parameter.name, parameter.value);
+  training.visit_stages([&](int, stage::StageProgram& program, stage::Optimizer& optimizer) {
+    const std::vector<stage::Parameter>& parameters = program.parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const at::Tensor average = optimizer.state(i).average;
+      trained.emplace(parameters[i].name, average.defined() ? average : parameters[i].value);
+    }
     for (const stage::Parameter& buffer : program.buffers()) trained.emplace(buffer.name, buffer.value);
   });
   const at::NoGradGuard no_graph;

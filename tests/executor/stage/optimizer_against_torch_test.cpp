@@ -93,7 +93,8 @@ double difference(const at::Tensor& found, const at::Tensor& expected) {
 TEST(AgainstTorch, OptimizersAndSchedulesGiveTheSame) {
   const testing::CommandFolder folder;
   std::string cases;
-  for (const OptimizerCase& tried : kOptimizers) cases += "optimizer|" + tried.python + "\n";
+  for (const char* groups : {"", "|groups"})
+    for (const OptimizerCase& tried : kOptimizers) cases += "optimizer|" + tried.python + groups + "\n";
   for (const ScheduleCase& tried : kSchedules) cases += "schedule|" + tried.python + "\n";
   folder.write("cases", cases);
   const std::string installed = source_folder() + "/.venv/bin/python";
@@ -108,11 +109,15 @@ TEST(AgainstTorch, OptimizersAndSchedulesGiveTheSame) {
   // otherwise: some units in the last place of float32.
   constexpr double kRounding = 1e-6;
   std::size_t number = 0;
-  for (const OptimizerCase& tried : kOptimizers) {
+  for (std::size_t t = 0; t < 2 * kOptimizers.size(); ++t) {
+    OptimizerCase tried = kOptimizers[t % kOptimizers.size()];
+    tried.options.ema_decay = 0.75;
+    if (t >= kOptimizers.size()) tried.options.groups = {parse_group("1$:weight-decay=0,lr-factor=0.5")};
+    const std::vector<std::string> names{"p.0", "p.1"};
     const std::string prefix = std::to_string(number++) + "/";
     std::vector<at::Tensor> parameters;
     for (const char* p : {"0", "1"}) parameters.push_back(file.read(prefix + "before." + p).requires_grad_(true));
-    Optimizer optimizer(tried.options, parameters);
+    Optimizer optimizer(tried.options, parameters, names);
     for (int step = 0; step < 5; ++step) {
       for (std::size_t p = 0; p < parameters.size(); ++p) {
         const std::string name = prefix + "gradient." + std::to_string(step) + "." + std::to_string(p);
@@ -120,7 +125,7 @@ TEST(AgainstTorch, OptimizersAndSchedulesGiveTheSame) {
         if (file.header().tensors.contains(name)) parameters[p].mutable_grad() = file.read(name).mul(4);
       }
       if (step == 3) {  // as in a run that resumes
-        Optimizer resumed(tried.options, parameters);
+        Optimizer resumed(tried.options, parameters, names);
         for (std::size_t p = 0; p < parameters.size(); ++p) resumed.set_state(p, optimizer.state(p));
         optimizer = std::move(resumed);
       }
@@ -129,6 +134,8 @@ TEST(AgainstTorch, OptimizersAndSchedulesGiveTheSame) {
     for (std::size_t p = 0; p < parameters.size(); ++p) {
       const at::Tensor expected = file.read(prefix + "after." + std::to_string(p));
       EXPECT_LE(difference(parameters[p].detach(), expected), kRounding) << tried.python << ", parameter " << p;
+      EXPECT_LE(difference(optimizer.state(p).average, file.read(prefix + "average." + std::to_string(p))), kRounding)
+          << tried.python << ", average of parameter " << p;
       EXPECT_GE(difference(file.read(prefix + "before." + std::to_string(p)), expected), 1e-3) << "it moved";
     }
   }

@@ -181,6 +181,64 @@ TEST(Optimizer, TakesAsManyOperatorsForManyParametersAsForOne) {
   }
 }
 
+TEST(Optimizer, TreatsTheParametersOfAGroupAsAnOptimizerWithItsSettings) {
+  // The group has no decay and a quarter of the rate, or its own.
+  const std::uint64_t seed = 15;
+  for (const OptimizerOptions& plain : every_option()) {
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+    OptimizerOptions grouped = plain, other = plain, third = plain;
+    grouped.groups = {parse_group("bias:weight-decay=0,lr-factor=0.25"), parse_group("head:learning-rate=0.3")};
+    other.weight_decay = 0;
+    other.learning_rate *= 0.25;
+    third.learning_rate = 0.3;
+    const std::vector<std::string> names{"body.weight", "body.bias", "head.weight", "head.bias"};
+    const std::vector<OptimizerOptions> as{plain, other, third, other};
+    std::vector<at::Tensor> together, alone;
+    std::vector<Optimizer> separate;
+    for (const OptimizerOptions& options : as) {
+      together.push_back(at::randn({3, 5}, generator).requires_grad_(true));
+      alone.push_back(together.back().detach().clone().requires_grad_(true));
+      separate.emplace_back(options, std::vector{alone.back()});
+    }
+    Optimizer all(grouped, together, names);
+    for (int step = 0; step < 3; ++step) {
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        together[i].mutable_grad() = at::randn({3, 5}, generator);
+        alone[i].mutable_grad() = together[i].grad().clone();
+        separate[i].step(4, 0.5);
+      }
+      all.step(4, 0.5);
+    }
+    for (std::size_t i = 0; i < names.size(); ++i)
+      EXPECT_TRUE(at::equal(together[i], alone[i])) << plain.name << " " << names[i] << ", seed " << seed;
+  }
+}
+
+TEST(Optimizer, KeepsMovingAveragesByHand) {
+  // SGD at rate 1 with gradients of 1: 8, 7, 6, 5. Decay 0.5: 7, then 0.5 * 7 + 0.5 * 6 = 6.5, then 5.75. The other
+  // parameter has a gradient in the second step only: 1, 1, 0, 0; its average 1, 0.5, 0.25.
+  at::Tensor w = parameter(8, 1);
+  at::Tensor late = at::ones({1}).requires_grad_(true);
+  Optimizer optimizer({.learning_rate = 1, .ema_decay = 0.5}, {w, late});
+  EXPECT_FALSE(optimizer.state(0).average.defined());
+  const std::vector<std::pair<float, float>> expected{{7, 1}, {6.5, 0.5}, {5.75, 0.25}};
+  for (std::size_t step = 0; step < 3; ++step) {
+    late.mutable_grad() = step == 1 ? at::ones({1}) : at::Tensor();
+    optimizer.step(1);
+    EXPECT_EQ(optimizer.state(0).average.item<float>(), expected[step].first);
+    EXPECT_EQ(optimizer.state(1).average.item<float>(), expected[step].second);
+  }
+  EXPECT_EQ(state_values({.name = "adam", .ema_decay = 0.5}), 3);
+  EXPECT_THAT([] { validate(OptimizerOptions{.ema_decay = 1}); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("moving averages is 1, must be at least 0 and below 1")));
+}
+
+TEST(Optimizer, NamesWhatToUseInsteadOfAdafactorAndMuon) {
+  EXPECT_EQ(unknown_optimizer_text("adamw"), "");
+  EXPECT_THAT(unknown_optimizer_text("Adafactor"), HasSubstr("use lion or sgd with momentum"));
+  EXPECT_THAT(unknown_optimizer_text("muon"), HasSubstr("use adamw"));
+}
+
 TEST(Optimizer, SaysWhatItKeepsAndWhatItTakes) {
   EXPECT_EQ(state_values({.name = "sgd"}), 0);
   EXPECT_EQ(state_values({.name = "sgd", .momentum = 0.9}), 1);

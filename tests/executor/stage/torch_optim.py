@@ -2,9 +2,9 @@
 
 python torch_optim.py OUT.safetensors < cases
 
-A line of the input is "optimizer|CLASS|ARGUMENTS" or "schedule|CLASS|ARGUMENTS|STEPS", ARGUMENTS as Python keywords.
+A line of the input is "optimizer|CLASS|ARGUMENTS", with "|groups" for one group per parameter, or "schedule|CLASS|ARGUMENTS|STEPS", ARGUMENTS as Python keywords.
 Line I gives, of an optimizer, the parameters before ("I/before.P") and after ("I/after.P") five steps with the
-gradients "I/gradient.STEP.P"; parameter 1 has none in step 0. Of a schedule, "I/rates" for a rate of 0.5.
+gradients "I/gradient.STEP.P", and moving averages ("I/average.P"); parameter 1 has no gradient in step 0. Of a schedule, "I/rates" for a rate of 0.5.
 """
 
 import sys
@@ -13,6 +13,7 @@ import warnings
 try:
     import torch
     from safetensors.torch import save_file
+    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 except ImportError as error:
     print(error)
     sys.exit(77)
@@ -25,13 +26,17 @@ def keywords(text):
     return eval(f"dict({text})")  # from the test beside this file
 
 
-def optimized(number, kind, arguments, out):
+def optimized(number, kind, arguments, grouped, out):
     generator = torch.Generator().manual_seed(number)
     parameters = []
     for p, shape in enumerate(SHAPES):
         out[f"{number}/before.{p}"] = torch.randn(shape, generator=generator)
         parameters.append(out[f"{number}/before.{p}"].clone().requires_grad_())
-    optimizer = getattr(torch.optim, kind)(parameters, **keywords(arguments))
+    # Parameter 1 is a group of its own, without decay and with another rate.
+    rate = keywords(arguments)["lr"]
+    groups = [{"params": [parameters[0]]}, {"params": [parameters[1]], "weight_decay": 0, "lr": rate * 0.5}]
+    optimizer = getattr(torch.optim, kind)(groups if grouped else parameters, **keywords(arguments))
+    average = AveragedModel(torch.nn.ParameterList(parameters), multi_avg_fn=get_ema_multi_avg_fn(0.75))
     for step in range(STEPS):
         for p, parameter in enumerate(parameters):
             if step == 0 and p == 1:
@@ -39,8 +44,10 @@ def optimized(number, kind, arguments, out):
             parameter.grad = torch.randn(SHAPES[p], generator=generator)
             out[f"{number}/gradient.{step}.{p}"] = parameter.grad.clone()
         optimizer.step()
+        average.update_parameters(torch.nn.ParameterList(parameters))
     for p, parameter in enumerate(parameters):
         out[f"{number}/after.{p}"] = parameter.detach()
+        out[f"{number}/average.{p}"] = average.module[p].detach()
 
 
 def scheduled(number, kind, arguments, steps, out):
@@ -61,7 +68,7 @@ def main():
     for number, line in enumerate(sys.stdin):
         what, kind, arguments, *steps = line.rstrip("\n").split("|")
         if what == "optimizer":
-            optimized(number, kind, arguments, out)
+            optimized(number, kind, arguments, steps == ["groups"], out)
         else:
             scheduled(number, kind, arguments, int(steps[0]), out)
     save_file(out, sys.argv[1])
