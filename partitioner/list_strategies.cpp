@@ -18,6 +18,13 @@
 namespace stagecraft::partitioner {
 namespace {
 
+/// How a graph would have more layers, if it has not all that its model file could have.
+std::string finer_text(const Graph& graph) {
+  const auto cut = graph.options.find("layers");
+  if (cut != graph.options.end() && cut->second == "op") return "";
+  return "; a model file that is profiled with --layers op has one for each operator";
+}
+
 const Layer& layer_at(const Graph& graph, int index) { return graph.layers[to_index(index)]; }
 
 Seconds both_ways(const Layer& layer) { return layer.forward.median + layer.backward.median; }
@@ -84,7 +91,7 @@ std::variant<Candidate, Infeasible> list_candidate(const Graph& graph, const Top
   if (auto few = too_few_devices(topology, stages, chunks, replicas)) return std::move(*few);
   if (stages > to_int(layers.size())) {
     return Infeasible{std::to_string(stages) + " stages need as many layers, the graph has " +
-                      std::to_string(layers.size()) + " besides its inputs"};
+                      std::to_string(layers.size()) + " besides its inputs" + finer_text(graph)};
   }
   if (replicas.empty()) replicas.assign(to_index(stages), 1);
   const std::vector<int> working = at_work(replicas, constraints.plan);

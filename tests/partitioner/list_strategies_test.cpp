@@ -207,8 +207,13 @@ TEST(ListStrategies, RefuseAnInvalidRegularExpression) {
 
 TEST(ListStrategies, HaveNoAnswerForMoreStagesThanLayersOrDevices) {
   const Graph graph = list_graph({1, 1});
-  EXPECT_EQ(std::get<Infeasible>(partition("uniform", graph, levels_topology({4}, {}))).reason,
+  Graph finest = graph;
+  finest.options["layers"] = "op";
+  EXPECT_EQ(std::get<Infeasible>(partition("uniform", finest, levels_topology({4}, {}))).reason,
             "4 stages need as many layers, the graph has 2 besides its inputs");
+  EXPECT_EQ(std::get<Infeasible>(partition("uniform", graph, levels_topology({4}, {}))).reason,
+            "4 stages need as many layers, the graph has 2 besides its inputs; a model file that is profiled with "
+            "--layers op has one for each operator");
   Constraints constraints;
   constraints.stages = 2;
   EXPECT_EQ(std::get<Infeasible>(partition("uniform", graph, levels_topology({1}, {}), constraints)).reason,
