@@ -181,11 +181,6 @@ Comparison compare(const Prediction& prediction, const Measurement& measurement,
   return out;
 }
 
-std::optional<Compared<Seconds>> step_without_drift(const Comparison& comparison) {
-  if (!comparison.drift) return std::nullopt;
-  return Compared<Seconds>{comparison.step.predicted * comparison.drift->factor, comparison.step.measured};
-}
-
 std::optional<bool> is_inside(const Comparison& comparison) {
   if (!comparison.low || !comparison.high) return std::nullopt;
   return *comparison.low <= comparison.step.measured && comparison.step.measured <= *comparison.high;
@@ -199,8 +194,6 @@ std::string comparison_text(const Comparison& comparison) {
   row("", "predicted", "measured", "error");
   row("step", milliseconds(comparison.step.predicted), milliseconds(comparison.step.measured),
       percent(comparison.step));
-  if (const auto step = step_without_drift(comparison))
-    row("step, drift removed", milliseconds(step->predicted), milliseconds(step->measured), percent(*step));
   if (comparison.samples_per_s) {
     row("samples per second", fmt::format("{:.1f}", comparison.samples_per_s->predicted),
         fmt::format("{:.1f}", comparison.samples_per_s->measured), percent(*comparison.samples_per_s));

@@ -94,10 +94,6 @@ struct Comparison {
 /// receiver's wait. Throws std::invalid_argument if the two have different ranks or stages, naming both.
 [[nodiscard]] Comparison compare(const Prediction& prediction, const Measurement& measurement, std::size_t skip = 2);
 
-/// The step, with the prediction adjusted to the device's speed during the run: predicted time times the drift's
-/// factor. Absent if the drift is unknown.
-[[nodiscard]] std::optional<Compared<Seconds>> step_without_drift(const Comparison& comparison);
-
 /// Whether the measured step lies inside the prediction's interval; absent if it has none.
 [[nodiscard]] std::optional<bool> is_inside(const Comparison& comparison);
 

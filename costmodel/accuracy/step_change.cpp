@@ -194,10 +194,6 @@ std::string step_change_text(const StepChange& change, const std::string& first,
     rows.push_back(row("  median absolute deviation", change.spread, time));
     rows.back().back().clear();
   }
-  if (change.drift) {
-    const Changed<Seconds> without{*change.step.first * change.drift->factor, change.step.second};
-    rows.push_back(row("step, drift removed", without, time));
-  }
   if (change.samples_per_s.first || change.samples_per_s.second) {
     rows.push_back(
         row("samples per second", change.samples_per_s, [](double value) { return fmt::format("{:.1f}", value); }));

@@ -48,19 +48,6 @@ std::vector<Regime> regimes_of(const std::vector<ValidatedRun>& runs, double noi
   return out;
 }
 
-/// The runs with a known drift, as if they had been predicted for the device as it was during the run.
-std::vector<ValidatedRun> runs_without_drift(const std::vector<ValidatedRun>& runs) {
-  std::vector<ValidatedRun> out;
-  for (ValidatedRun run : runs) {
-    if (!run.drift) continue;
-    run.times.predicted = *run.drift * run.times.predicted;
-    if (run.times.low) run.times.low = *run.drift * *run.times.low;
-    if (run.times.high) run.times.high = *run.drift * *run.times.high;
-    out.push_back(std::move(run));
-  }
-  return out;
-}
-
 std::string percent(double share) { return fmt::format("{:.1f} %", share * 100); }
 std::string signed_percent(double share) { return fmt::format("{:+.1f} %", share * 100); }
 
@@ -69,7 +56,7 @@ std::string shown(const std::optional<double>& value, Show show) {
   return value ? show(*value) : std::string("-");
 }
 
-std::string regimes_text(const std::vector<Regime>& regimes, const char* title, const Screen& screen) {
+std::string regimes_text(const std::vector<Regime>& regimes, const Screen& screen) {
   std::vector<std::vector<std::string>> rows;
   for (const Regime& r : regimes) {
     const bool intervals = r.coverage.n > 0;
@@ -79,7 +66,7 @@ std::string regimes_text(const std::vector<Regime>& regimes, const char* title, 
                     shown(r.order.largest_regret, percent), intervals ? percent(r.coverage.inside) : "-",
                     intervals ? percent(r.coverage.half_width) : "-"});
   }
-  return table_text({{.title = title, .left = true, .can_be_cut = true},
+  return table_text({{.title = "runs", .left = true, .can_be_cut = true},
                      {.title = "n"},
                      {.title = "median"},
                      {.title = "mean"},
@@ -108,7 +95,6 @@ ValidatedRun validated_run(const std::string& name, const Prediction& prediction
                              .high = comparison.high,
                              .measured = comparison.step.measured,
                              .group = 0}};
-  if (comparison.drift) out.drift = comparison.drift->factor;
   if (!(out.times.measured > Seconds(0))) throw std::invalid_argument("the measured step took no time");
   return out;
 }
@@ -121,17 +107,11 @@ Validation validated(std::vector<ValidatedRun> runs, double noise) {
     run.times.group = groups.emplace(key, to_int(groups.size())).first->second;
   }
   std::vector<Regime> regimes = regimes_of(runs, noise);
-  std::vector<Regime> without_drift = regimes_of(runs_without_drift(runs), noise);
-  return {.runs = std::move(runs),
-          .regimes = std::move(regimes),
-          .without_drift = std::move(without_drift),
-          .noise = noise};
+  return {.runs = std::move(runs), .regimes = std::move(regimes), .noise = noise};
 }
 
 std::string validation_text(const Validation& validation, const Screen& screen) {
-  std::string out = regimes_text(validation.regimes, "runs", screen);
-  if (!validation.without_drift.empty())
-    out += "\n" + regimes_text(validation.without_drift, "drift of the machine removed", screen);
+  std::string out = regimes_text(validation.regimes, screen);
   std::vector<std::vector<std::string>> rows;
   for (const ValidatedRun& run : validation.runs) {
     const Scored& t = run.times;

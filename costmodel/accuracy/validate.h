@@ -20,8 +20,6 @@ struct ValidatedRun {
   int ranks = 1;
   std::int64_t step_samples = 0;  ///< samples of one step; 0: unknown
   Scored times;                   ///< its group is set by `validated`
-  /// How much slower the device was during the run than during the profile, by their yardsticks; absent: unknown.
-  std::optional<double> drift = {};
   friend bool operator==(const ValidatedRun&, const ValidatedRun&) = default;
 };
 
@@ -38,9 +36,6 @@ struct Regime {
 struct Validation {
   std::vector<ValidatedRun> runs;
   std::vector<Regime> regimes;  ///< "all" first; then by model, schedule and ranks where the runs differ in them
-  /// The same for the runs with a known drift, with predictions and intervals multiplied by it; empty if there are
-  /// none.
-  std::vector<Regime> without_drift = {};
   /// Share by which measured times must differ for a pair to count in the order; absent: unknown.
   std::optional<double> noise = {};
   friend bool operator==(const Validation&, const Validation&) = default;

@@ -274,8 +274,6 @@ inline Validation full_validation() {
   validation.runs = {{"measured.json", "full", "1f1b", 2, 8, {4_s, 3.5_s, 4.5_s, 5_s, 1}}};
   validation.regimes = {{"all", {2, 0.25, 0.5, 0.75, 1, -0.25}, {3, 2, 0.5, 0.125, 0.25}, {2, 0.5, 0.125}}};
   validation.noise = 0.03;
-  validation.runs[0].drift = 1.25;
-  validation.without_drift = {{"all", {1, 0.25, 0.25, 0.25, 0.25, 0.25}, {0, 0, {}, {}, {}}, {1, 1, 0.125}}};
   return validation;
 }
 

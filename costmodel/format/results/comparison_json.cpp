@@ -10,7 +10,7 @@
 namespace stagecraft::format {
 namespace {
 
-constexpr int kComparisonVersion = 3;
+constexpr int kComparisonVersion = 4;
 constexpr int kMost = 1 << 24;
 
 double number(Seconds time) { return time.value; }
@@ -85,7 +85,7 @@ MemoryComparison read_memory(const Cursor& at) {
   return out;
 }
 
-/// The step without the drift follows from the factor: it must be well-formed, and is ignored.
+/// Before version 4 also the step times the factor, which must be well-formed and is ignored.
 Drift read_drift(const Cursor& at) {
   Fields fields(at);
   Drift out;
@@ -98,7 +98,7 @@ Drift read_drift(const Cursor& at) {
     return drift;
   });
   if (out.works.empty()) works.fail_type("one work or more");
-  (void)read_object<Seconds>(fields.required("step"), "_s");
+  if (const auto v = fields.optional("step")) (void)read_object<Seconds>(*v, "_s");
   fields.done();
   return out;
 }
@@ -120,7 +120,6 @@ std::string comparison_json(const Comparison& comparison) {
     Json& drift = out["drift"] = Json{{"factor", comparison.drift->factor}, {"works", Json::array()}};
     for (const WorkDrift& work : comparison.drift->works)
       drift["works"].push_back(Json{{"work", work.work}, {"ratio", work.ratio}});
-    drift["step"] = object(*step_without_drift(comparison), "_s");
   }
   if (!comparison.no_drift.empty()) out["no_drift"] = comparison.no_drift;
   out["actions"] = Json::array();
@@ -163,11 +162,7 @@ Comparison parse_comparison(const std::string& text, const std::string& file) {
   out.skipped = to_index(whole(fields.required("skipped")));
   out.ended = fields.required("ended").boolean();
   if (const auto v = fields.optional("distrust")) out.distrust = v->list([](const Cursor& c) { return c.text(); });
-  if (const auto v = fields.optional("drift")) {
-    out.drift = read_drift(*v);
-    if (!std::isfinite(step_without_drift(out)->predicted.value))
-      v->fail("the step without this drift is not a finite time");
-  }
+  if (const auto v = fields.optional("drift")) out.drift = read_drift(*v);
   if (const auto v = fields.optional("no_drift")) out.no_drift = v->text();
   out.actions = fields.required("actions").list(read_action);
   out.bubbles = fields.required("bubbles").list(read_bubble);

@@ -28,7 +28,6 @@ Json run_json(const ValidatedRun& run) {
   if (run.times.low) out["low_s"] = run.times.low->value;
   if (run.times.high) out["high_s"] = run.times.high->value;
   out["measured_s"] = run.times.measured.value;
-  if (run.drift) out["drift"] = *run.drift;
   return out;
 }
 
@@ -45,7 +44,7 @@ ValidatedRun read_run(const Cursor& at) {
   if (const auto v = fields.optional("low_s")) out.times.low = v->seconds();
   if (const auto v = fields.optional("high_s")) out.times.high = v->seconds();
   out.times.measured = Seconds(fields.required("measured_s").positive());
-  if (const auto v = fields.optional("drift")) out.drift = v->positive();
+  if (const auto v = fields.optional("drift")) (void)v->positive();  // of earlier programs
   fields.done();
   return out;
 }
@@ -104,7 +103,6 @@ std::string validation_json(const Validation& validation) {
   if (validation.noise) out["noise"] = *validation.noise;
   out["regimes"] = Json::array();
   for (const Regime& regime : validation.regimes) out["regimes"].push_back(regime_json(regime));
-  for (const Regime& regime : validation.without_drift) out["without_drift"].push_back(regime_json(regime));
   out["runs"] = Json::array();
   for (const ValidatedRun& run : validation.runs) out["runs"].push_back(run_json(run));
   return dump(out);
@@ -117,7 +115,7 @@ Validation parse_validation(const std::string& text, const std::string& file) {
   Validation out;
   if (const auto v = fields.optional("noise")) out.noise = v->not_negative();
   out.regimes = fields.required("regimes").list(read_regime);
-  if (const auto v = fields.optional("without_drift")) out.without_drift = v->list(read_regime);
+  if (const auto v = fields.optional("without_drift")) (void)v->list(read_regime);  // of earlier programs
   out.runs = fields.required("runs").list(read_run);
   fields.done();
   return out;

@@ -163,10 +163,9 @@ TEST(StepChange, OfRunsSaysWhatElseDiffersAndWhatIsDoubtful) {
   ASSERT_TRUE(change.drift);
   EXPECT_DOUBLE_EQ(change.drift->factor, 1.25);
   const std::string text = step_change_text(change, "a", "b", 80);
-  // 4 s on a machine 1.25 times slower are the measured 5 s.
-  EXPECT_THAT(text, AllOf(HasSubstr("step, drift removed         5.00 s 5.00 s  +0.0 %\n"),
-                          HasSubstr("\nmodel: chain and other\n"), HasSubstr("\nschedule: 1f1b and gpipe\n"),
-                          HasSubstr("\nmicrobatches: 2 and 3\n"), HasSubstr("\nchannel: unknown and gloo\n"),
+  EXPECT_THAT(text, AllOf(Not(HasSubstr("removed")), HasSubstr("\nmodel: chain and other\n"),
+                          HasSubstr("\nschedule: 1f1b and gpipe\n"), HasSubstr("\nmicrobatches: 2 and 3\n"),
+                          HasSubstr("\nchannel: unknown and gloo\n"),
                           HasSubstr("\nnot trusted: the second run did not finish\n"),
                           HasSubstr("drift from the first run to the second: the device was 25.0 % slower")));
   second.conditions.yardstick->threads += 1;

@@ -70,38 +70,6 @@ TEST(Validated, CountsPairsBeyondTheNoise) {
   EXPECT_EQ(validated(runs, 0.03).regimes[0].order.pairs, 0U);
 }
 
-TEST(Validated, ScoresRunsWithTheDriftRemoved) {
-  // Predicted 1 of 1.25 and the device 1.25 times as slow as during the profile: no error is left. The second run has
-  // no drift, so it counts in the first scores only: errors -0.2 and 0.5.
-  ValidatedRun drifted = run("a", "1f1b", 2, 1, 1.25);
-  drifted.drift = 1.25;
-  drifted.times.low = 0.96_s;
-  drifted.times.high = 1.04_s;
-  const Validation v = validated({drifted, run("a", "gpipe", 2, 1.5, 1)});
-  EXPECT_EQ(v.regimes[0].errors.n, 2U);
-  EXPECT_NEAR(v.regimes[0].errors.median, 0.35, 1e-12);
-  EXPECT_EQ(v.regimes[0].coverage.inside, 0);
-  ASSERT_EQ(v.without_drift.size(), 1U);  // one model, schedule and number of ranks
-  EXPECT_EQ(v.without_drift[0].errors.n, 1U);
-  EXPECT_NEAR(v.without_drift[0].errors.largest, 0, 1e-12);
-  EXPECT_EQ(v.without_drift[0].coverage.inside, 1);  // 1.2 <= 1.25 <= 1.3
-  EXPECT_EQ(v.runs[0].times.predicted, 1_s);         // runs stay as they were
-  const std::string text = validation_text(v, 200);
-  EXPECT_THAT(text, HasSubstr("drift of the machine removed"));
-  EXPECT_TRUE(validated({run("a", "gpipe", 2, 1.5, 1)}).without_drift.empty());
-  EXPECT_THAT(validation_text(validated({run("a", "gpipe", 2, 1.5, 1)}), 200), Not(HasSubstr("drift")));
-}
-
-TEST(ValidatedRun, TakesTheDriftOfTheYardsticks) {
-  Prediction prediction = full_prediction();
-  Measurement measurement = full_measurement();
-  prediction.yardstick = Yardstick{"cpu", 1, {{"product", 1_s, 1_s, 1_s, 1_s, 1_s, 1}}};
-  measurement.conditions.yardstick = Yardstick{"cpu", 1, {{"product", 1_s, 1_s, 1.5_s, 1_s, 2_s, 3}}};
-  EXPECT_EQ(validated_run("m.json", prediction, measurement).drift, 1.5);
-  measurement.conditions.yardstick->threads = 2;  // other work
-  EXPECT_FALSE(validated_run("m.json", prediction, measurement).drift.has_value());
-}
-
 TEST(Validated, SaysWhichNoiseItTook) {
   const std::vector runs{run("a", "1f1b", 2, 1.1, 1)};
   EXPECT_EQ(validated(runs).noise, 0);
