@@ -228,7 +228,7 @@ std::string unknown_optimizer_text(const std::string& name) {
   if (lower == "adafactor")
     instead = "; for less memory than adam, use lion or sgd with momentum, which keep one value per parameter";
   if (lower == "muon")
-    instead = "; use adamw, in whose steps Muon's learning rate and weight decay are meant (match_rms_adamw), or lion";
+    instead = "; use adamw, with the learning rate and weight decay of Muon's adjust_lr_fn=\"match_rms_adamw\"";
   return unknown_name("optimizer", name, optimizer_names()) + instead;
 }
 
