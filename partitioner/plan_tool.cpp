@@ -15,6 +15,7 @@
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/launches.h"
 #include "costmodel/prediction/stage_costs.h"
+#include "costmodel/prediction/unmeasured.h"
 #include "costmodel/text/terminal.h"
 #include "costmodel/version.h"
 #include "partitioner/candidate.h"
@@ -215,6 +216,7 @@ int plan(PlanRequest& request) {
   for (const std::string& text : {stagecraft::launches_text(graph), slowdown_assumption(graph, topology)}) {
     if (!text.empty()) note(text);
   }
+  for (const auto& part : unmeasured(graph, topology, stagecraft::BoundPlan(ranked.plan))) note(part.text);
   if (!request.output.empty() && !(request.choice.json && request.output == "-"))
     stagecraft::format::write_text(request.output, stagecraft::format::plan_json(ranked.plan));
   return 0;

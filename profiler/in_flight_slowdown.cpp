@@ -13,7 +13,7 @@ namespace {
 
 /// More change little: the caches then hold almost nothing of the first one.
 constexpr int kInFlight = 4;
-constexpr double kFewestRounds = 2;
+constexpr double kFewestRounds = 1;
 /// Enough for a model whose rounds take long.
 constexpr double kEnoughRounds = 5;
 /// Rounds of a small model: as many as take so long, and at most so many.

@@ -50,9 +50,11 @@ constexpr double kSampleShare = 0.85;
 /// Share of the time that then remains for the two parts of backwards, if layers also run alone.
 constexpr double kSplitShare = 0.5;
 /// As kSampleShare, if several concurrent ranks come after them.
-constexpr double kSampleShareOfSeveral = 0.55;
-/// Share of the time that remains after the samples for several microbatches in flight.
-constexpr double kInFlightShare = 0.3;
+constexpr double kSampleShareOfSeveral = 0.4;
+/// Share of the time that remains after the samples for concurrent ranks.
+constexpr double kRanksShare = 0.65;
+/// Share of the time that then remains for several microbatches in flight.
+constexpr double kInFlightShare = 0.7;
 
 using ReportProgress = std::function<void(const ProfileProgress&)>;
 
@@ -298,6 +300,23 @@ Profile profile_model(const model::Model& model, const data::DataSource& data, c
   out.steps = std::move(sampled.steps);
   out.trace = std::move(sampled.trace);
 
+  // What changes predictions most comes first: ranks at once, then microbatches in flight, then parts of backwards.
+  RankRounds ranks;
+  if (runs_ranks_at_once(options)) {
+    const auto start = [&] {
+      return options.rank_command.empty() ? ranks_as_threads(model, fed.batch, options)
+                                          : ranks_as_processes(options.rank_command, options);
+    };
+    const TimeLimit share(kRanksShare * std::max(0.0, limit.left()));
+    ranks = run_rank_rounds(start, options.concurrent, graph.iteration->median, share, [&](int count) {
+      tell({std::to_string(count) + " at once"});
+      yardstick.read_if_due();
+    });
+    for (int count = std::max(2, to_int(ranks.slowdown.size()) + 1); count <= options.concurrent; ++count)
+      out.cut.push_back(fmt::format("slowdown of {} ranks", count));
+    if (ranks.slowdown.size() > 1) graph.slowdown = ranks.slowdown;  // that of one does not apply to several
+    if (ranks.disturbed) judge_others(*graph.quality, *ranks.disturbed, "the ranks at once");
+  }
   if (device.is_cpu()) {
     tell({"several microbatches in flight"});
     graph.in_flight_slowdown = in_flight_slowdown(graph, fed, limit);
@@ -312,21 +331,6 @@ Profile profile_model(const model::Model& model, const data::DataSource& data, c
     run_layers_alone(graph, model, fed.batch, options, limit, tell);
   } else if (options.isolated) {
     out.cut.emplace_back("layers alone");
-  }
-  RankRounds ranks;
-  if (runs_ranks_at_once(options)) {
-    const auto start = [&] {
-      return options.rank_command.empty() ? ranks_as_threads(model, fed.batch, options)
-                                          : ranks_as_processes(options.rank_command, options);
-    };
-    ranks = run_rank_rounds(start, options.concurrent, graph.iteration->median, limit, [&](int count) {
-      tell({std::to_string(count) + " at once"});
-      yardstick.read_if_due();
-    });
-    for (int count = std::max(2, to_int(ranks.slowdown.size()) + 1); count <= options.concurrent; ++count)
-      out.cut.push_back(fmt::format("slowdown of {} ranks", count));
-    if (ranks.slowdown.size() > 1) graph.slowdown = ranks.slowdown;  // that of one does not apply to several
-    if (ranks.disturbed) judge_others(*graph.quality, *ranks.disturbed, "the ranks at once");
   }
   out.seconds = limit.spent();
 

@@ -18,6 +18,7 @@
 #include "costmodel/prediction/layer_times.h"
 #include "costmodel/prediction/memory.h"
 #include "costmodel/prediction/progress_parts.h"
+#include "costmodel/prediction/unmeasured.h"
 
 namespace stagecraft {
 namespace {
@@ -323,6 +324,8 @@ std::variant<Prediction, Infeasible> predict_with_intervals(const Graph& graph, 
   }
   const bool launches = waits_for_launches(graph);
   if (launches) contributions.push_back({"launches", std::log(1 + kHost), true});
+  for (const Unmeasured& part : unmeasured(graph, topology, plan))
+    contributions.push_back({"not measured", std::log1p(part.half_width), true});
   contributions.push_back({"model", std::log(1 + kModel), true});
   const double variance = sum_of_squares(contributions);
   out->interval = shares_text(contributions, variance);
@@ -373,11 +376,17 @@ std::variant<StepRatio, Infeasible> step_ratio(const Scenario& first, const Scen
   bool is_certain = changed < 1;                          // which of them is faster
   if (!calibration) {                                     // with one, the residuals hold the mechanisms' errors
     std::map<std::string, Doubt> doubts;
+    // What both profiles lack for both plans is common.
+    double lacking = 0;
     for (const Side& side : sides) {
+      const double sign = &side == &sides.front() ? 1 : -1;
+      for (const Unmeasured& part : unmeasured(side.graph, side.topology, side.plan))
+        lacking += sign * square(std::log1p(part.half_width));
       if (waits_for_launches(side.graph)) squares += square(std::log(1 + kHost) * changed);
       for (const auto& [name, doubt] : doubts_of(side.graph, side.topology, side.plan))
         doubts[name] = worse(doubts[name], doubt);
     }
+    squares += std::abs(lacking);
     parts.set_left(static_cast<double>(2 * doubts.size()));
     for (const auto& [name, doubt] : doubts) {
       std::vector<Seconds> times;

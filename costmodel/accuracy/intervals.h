@@ -45,7 +45,8 @@ struct Doubt {
 /// predict, or predict_calibrated, with intervals: Prediction::low, high and interval, and the ranges of the stages.
 /// Each mechanism in turn is made slower by 1.645 standard deviations and predicted again, and so is the
 /// loading of a GPU's data, by 40 %. The changes, the model's own error of 8 % and, if the graph waits_for_launches,
-/// their error of 40 % (all three assumed) add in quadrature, on a logarithmic scale and on both sides. With a
+/// their error of 40 % (all three assumed), and what the profile lacks (see unmeasured), add in quadrature, on a
+/// logarithmic scale and on both sides. With a
 /// calibration, its residuals replace them, because they include all of these errors. Memory: from 7 % below the
 /// estimate to StagePrediction::memory_bound. Throws as predict. Source: JCGM 100:2008 (GUM), 5.1.2 (propagation of
 /// independent errors).

@@ -19,6 +19,7 @@
 #include "costmodel/prediction/launches.h"
 #include "costmodel/prediction/stage_costs.h"
 #include "costmodel/prediction/steady_step.h"
+#include "costmodel/prediction/unmeasured.h"
 #include "costmodel/report/text_gantt.h"
 #include "costmodel/text/progress.h"
 #include "costmodel/text/table.h"
@@ -202,9 +203,12 @@ int main(int argc, char** argv) {
         auto prediction = stagecraft::answer_of(std::move(result), plan_path + ": ");
         prediction.other_device = graph.estimate == estimate ? scenario.other_device : estimate_text(graph);
         prediction.changes = changes;
-        print(prediction, fit_texts(prediction, topology.device.memory, plan.positions()),
-              {stagecraft::data_wait_text(graph, topology, plan), stagecraft::launches_text(graph),
-               stagecraft::slowdown_assumption(graph, topology)});
+        std::vector<std::string> notes{stagecraft::data_wait_text(graph, topology, plan),
+                                       stagecraft::launches_text(graph),
+                                       stagecraft::slowdown_assumption(graph, topology)};
+        for (const stagecraft::Unmeasured& part : stagecraft::unmeasured(graph, topology, plan))
+          notes.push_back(part.text);
+        print(prediction, fit_texts(prediction, topology.device.memory, plan.positions()), notes);
         if (!scale.empty()) {
           auto points = stagecraft::within("--scale", [&, &graph = graph, &topology = topology] {
             stagecraft::ShareProgress progress("predicting copies");

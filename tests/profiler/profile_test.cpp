@@ -304,8 +304,9 @@ TEST(ProfileModel, TakesOneSampleAndSaysWhatItLeftOutOnceTimeIsUp) {
   EXPECT_GT(find(profiled.graph, "fc1").forward.median, Seconds(0));
   EXPECT_TRUE(profiled.graph.slowdown.empty());
   EXPECT_GT(profiled.seconds, 1e-9);
-  EXPECT_THAT(profiled.cut, ElementsAre("warm-up of 3 iterations (1)", "bytes saved for backward", "in-flight slowdown",
-                                        "backwards in two parts", "layers alone", "slowdown of 2 ranks"));
+  EXPECT_THAT(profiled.cut,
+              ElementsAre("warm-up of 3 iterations (1)", "bytes saved for backward", "slowdown of 2 ranks",
+                          "in-flight slowdown", "backwards in two parts", "layers alone"));
   // Memory is measured except for the bytes saved for backward; operators are counted as ever.
   const Graph whole = profile("mlp", kTiny).graph;
   EXPECT_FALSE(find(profiled.graph, "relu1").saved_for_backward_bytes);
@@ -333,9 +334,9 @@ TEST(ProfileModel, SaysWhatItIsAt) {
   (void)profile_model(model, *data::make_data_source("synthetic", model, 1), options, [&](const ProfileProgress& p) {
     if (phases.empty() || phases.back() != p.phase) phases.push_back(p.phase);
   });
-  std::vector<std::string> expected{"warm-up", "memory", "measuring", "several microbatches in flight",
-                                    "backward in two parts: fc2"};
+  std::vector<std::string> expected{"warm-up", "memory", "measuring"};
   for (int round = 0; round < 5; ++round) expected.insert(expected.end(), {"1 at once", "2 at once"});
+  expected.insert(expected.end(), {"several microbatches in flight", "backward in two parts: fc2"});
   EXPECT_EQ(phases, expected);
 }
 
