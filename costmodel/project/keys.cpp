@@ -139,7 +139,7 @@ const std::vector<ProjectSection>& sections() {
         {"decoupled_weight_decay", KeyKind::Flag, "nadam and radam: decoupled weight decay, as in AdamW", "false"},
         {"ema_decay", KeyKind::Number, "keep a moving average of each parameter with this decay, for evaluation",
          "0.999", 0},
-        {"groups", KeyKind::Words,
+        {"group", KeyKind::Words,
          "settings of parameters by name: a regular expression, then weight-decay, learning-rate or "
          "learning-rate-factor",
          "[\"bias|norm:weight-decay=0\"]"},

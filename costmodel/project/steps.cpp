@@ -70,7 +70,7 @@ void add_training(Command& command, bool all) {
     command.key("training", option);
   }
   if (!all) return;
-  command.each_word("training", "groups", "--group");
+  command.each_word("training", "group", "--group");
   for (const char* option : {"--rate-schedule", "--warmup-steps", "--last-rate", "--lr-power", "--lr-step-size",
                              "--lr-gamma", "--pct-start", "--div-factor", "--final-div-factor", "--anneal-strategy",
                              "--clip-norm", "--loss-scale", "--loss-scale-growth-interval"}) {
