@@ -117,7 +117,7 @@ int run(const Options& o) {
   stagecraft::format::ModelEvaluation evaluation;
   {
     stagecraft::ProgressLine line;
-    evaluation = stagecraft::run::evaluate(program, *data, pieces, now, [&](std::int64_t done) {
+    evaluation = stagecraft::run::evaluate(program, model, *data, pieces, now, [&](std::int64_t done) {
       line.show(fmt::format("{} of {} microbatches", done, pieces.microbatches));
     });
   }

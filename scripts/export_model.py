@@ -85,7 +85,7 @@ def parse(arguments):
     parser.add_argument("--loss", metavar="LOSS", help="see below; torchvision's classifiers and most heads of transformers have a "
                                                        "default")
     parser.add_argument("--loss-output", type=int, metavar="INDEX",
-                        help="which of the tensors that the model returns the loss takes (default: 0, or that called loss)")
+                        help="which of the tensors that the model returns the loss takes (default: that called loss or logits, the only one that fits, or the first of a list)")
     parser.add_argument("--pretrained", action="store_true", help="weights that torchvision or transformers download")
     parser.add_argument("--weights", metavar="FILE", help="a state dict: of torch.save, or FILE.safetensors, or an index (.index.json) or folder "
                                                             "of transformers")
@@ -100,6 +100,9 @@ def parse(arguments):
     parser.add_argument("--allow-rounding", action="store_true",
                         help="accept a program that differs from the model by rounding; some libraries compute differently when "
                              "traced")
+    parser.add_argument("--loss-of-microbatches", action="store_true",
+                        help="take the mean over microbatches of a loss that is not a mean over samples, although that is not the loss of "
+                             "the whole batch")
     parser.add_argument("--max-samples", type=int, default=65536, metavar="N", help="the most samples (default: 65536)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of random weights and of the record (default: 0)")
     record = parser.add_argument_group("a record of training in Python, to compare with")
@@ -167,7 +170,7 @@ def request_of(options):
     fixed = options.samples if options.record else SAMPLES
     return Request(found.model, options.model, inputs, loss, options.loss_output, found.constants, options.static, fixed,
                    options.max_samples, options.seed, options.allow_rounding, templates, options.evaluation,
-                   options.structure)
+                   options.structure, options.loss_of_microbatches)
 
 
 def files_read(options):

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -88,10 +89,29 @@ struct ModelInput {
   bool range_setting = false;  ///< the model comes from a file: its setting range.NAME sets another range
 };
 
+/// How the loss of a batch follows from those of its microbatches.
+enum class LossKind {
+  Mean,    ///< their mean; with a LossWeight, weighted by it
+  Sum,     ///< their sum
+  Across,  ///< not at all: it compares samples with each other, or adds means over different things
+};
+
+/// What a loss is divided by: max(count, least) + added. Counts add up over microbatches: labels that are not ignored,
+/// the weights of their classes, or the sum of a mask. A loss divided by 0 is not a number and does not count.
+struct LossWeight {
+  std::vector<int> sources;  ///< indices into Model::inputs, none of them derived
+  /// The count, one number, from tensors of the sources.
+  std::function<at::Tensor(std::span<const at::Tensor> sources)> count;
+  double least = 0;
+  double added = 0;
+
+  [[nodiscard]] double divisor(double counted) const { return std::max(counted, least) + added; }
+};
+
 enum class ModelMode { Training, Evaluation };
 
-/// A model as a list of layers in execution order; the only output of the last layer is the loss, the mean over the
-/// microbatch. Every argument comes from an earlier layer.
+/// A model as a list of layers in execution order; the only output of the last layer is the loss of the
+/// microbatch, see LossKind. Every argument comes from an earlier layer.
 struct Model {
   std::string name;
   std::map<std::string, std::string> options;  ///< those that are not defaults
@@ -99,6 +119,8 @@ struct Model {
   std::vector<LayerSpec> layers;
   std::int64_t least_samples = 1;  ///< in a microbatch
   std::int64_t most_samples = std::numeric_limits<std::int64_t>::max();
+  LossKind loss_kind = LossKind::Mean;
+  std::optional<LossWeight> loss_weight = {};
   /// Layers that had to be merged: the layer that they are part of, and why.
   std::map<std::string, std::string> merged;
   /// Its layers compute in this mode, regardless of LayerCall::training. Absent: in the mode of LayerCall::training.

@@ -12,6 +12,7 @@
 #include "costmodel/index.h"
 #include "executor/device/autocast.h"
 #include "executor/device/dtype.h"
+#include "executor/run/binding/loss_shares.h"
 #include "executor/stage/gradients/gradient_norm.h"
 
 namespace stagecraft::run {
@@ -122,12 +123,15 @@ void Reference::compute(std::int64_t step) {
   std::vector<at::Tensor> before;
   for (const at::Tensor& buffer : replayed_) before.push_back(buffer.clone());
   losses_.clear();
+  const std::vector<double> shares = loss_shares(model_, data_, step, plan_.microbatches, *plan_.microbatch_samples);
   for (int m = 0; m < plan_.microbatches; ++m) {
     for (const stage::Parameter& parameter : parameters) parameter.value.mutable_grad() = at::Tensor();
     record_statistics(step, m);
     const at::Tensor loss = forward(step, m);
-    losses_.push_back(loss.item<double>());
-    if (loss.requires_grad()) torch::autograd::backward({loss}, {at::full_like(loss, scaler_ ? scaler_->scale() : 1)});
+    const double share = shares[to_index(m)];
+    losses_.push_back(share == 0 ? 0 : (share == 1 ? loss : loss.mul(share)).item<double>());
+    if (loss.requires_grad() && share != 0)
+      torch::autograd::backward({loss}, {at::full_like(loss, (scaler_ ? scaler_->scale() : 1) * share)});
     const at::NoGradGuard no_graph;
     for (const auto& [name, by_stage] : holders) {
       for (const auto& [stage, copies_on_stage] : by_stage) {

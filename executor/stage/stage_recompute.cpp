@@ -57,7 +57,8 @@ void StageProgram::backward_by_segments(Flight& flight, const std::vector<at::Te
     if (sent_gradients[i].defined())
       gradients[to_index(sent_slots_[i])] = laid_out_like(sent_gradients[i], flight.sent[i]);
   }
-  if (loss_slot_ >= 0) gradients[to_index(loss_slot_)] = at::full_like(flight.loss, loss_gradient);
+  if (loss_slot_ >= 0 && flight.loss.defined())
+    gradients[to_index(loss_slot_)] = at::full_like(flight.loss, loss_gradient);
 
   for (auto segment = segments_.rbegin(); segment != segments_.rend(); ++segment) {
     torch::autograd::variable_list roots;

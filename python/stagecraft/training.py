@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 Model = Union["torch.nn.Module", str, "os.PathLike[str]"]
 Loss = Union[str, Callable[..., Any], None]
 # The exporter's messages name its options; these are the arguments here.
-_ARGUMENTS = {"--inputs": "data", "--input": "data", "--range": "ranges", "--loss-output": "loss_output", "--loss": "loss",
+_ARGUMENTS = {"--inputs": "data", "--input": "data", "--range": "ranges", "--loss-output": "loss_output",
+              "--loss-of-microbatches": "loss_of_microbatches", "--loss": "loss",
               "--static": "static", "--evaluation": "evaluation", "--batch-axis": "batch_axes"}
 
 
@@ -195,7 +196,7 @@ def _check_range(each: Any, tensor: torch.Tensor) -> None:
 
 def _export(module: torch.nn.Module, batch: Any, path: str, loss: Loss, *, loss_output: int | None = None,
             ranges: Mapping[str, tuple[int, int]] = {}, batch_axes: Mapping[str, int] = {}, static: int | None = None,
-            fixed: int | None = None, evaluation: bool = False) -> _Exported:
+            fixed: int | None = None, evaluation: bool = False, loss_of_microbatches: bool = False) -> _Exported:
     """`fixed`: the number of samples if it cannot be any; default: those of the batch."""
     import torch
 
@@ -213,7 +214,8 @@ def _export(module: torch.nn.Module, batch: Any, path: str, loss: Loss, *, loss_
         fixed = fixed or (whole[0].examples.shape[whole[0].batch_axis] if whole else program.SAMPLES)
         request = program.Request(prepare.copied(module), type(module).__name__, found, chosen, loss_output,
                                   static=static, fixed=fixed, templates=templates, evaluation=evaluation,
-                                  structure=any(parameter.is_meta for parameter in module.parameters()))
+                                  structure=any(parameter.is_meta for parameter in module.parameters()),
+                                  loss_of_microbatches=loss_of_microbatches)
         with torch.random.fork_rng(devices=[]):
             done = program.export(request)
             program.save(done, path)
@@ -229,7 +231,7 @@ def _export(module: torch.nn.Module, batch: Any, path: str, loss: Loss, *, loss_
 
 def export(module: torch.nn.Module, data: Any, path: str | os.PathLike[str], *, loss: Loss = None, loss_output: int | None = None,
            ranges: Mapping[str, tuple[int, int]] = {}, batch_axes: Mapping[str, int] = {}, static: int | None = None,
-           evaluation: bool = False) -> None:
+           evaluation: bool = False, loss_of_microbatches: bool = False) -> None:
     """Writes a module with its loss as an archive (.pt2) that the programs train without Python, as export-model does.
 
     The module is exported in training mode and stays as it is; the export proves that the archive trains as the module does. Of a
@@ -243,9 +245,11 @@ def export(module: torch.nn.Module, data: Any, path: str | os.PathLike[str], *, 
     batch_axes -- the axis of the samples, by input, where it is not the first: {"tokens": 1} if a batch is time-major
     static -- export for exactly this many samples
     evaluation -- export the module as it is after module.eval()
+    loss_of_microbatches -- take the mean over microbatches of a loss that is not a mean over samples, although that is not the loss
+        of the whole batch
     """
     _export(module, _first(data), os.fspath(path), loss, loss_output=loss_output, ranges=ranges, batch_axes=batch_axes,
-            static=static, evaluation=evaluation)
+            static=static, evaluation=evaluation, loss_of_microbatches=loss_of_microbatches)
 
 
 def _is_loader(data: Any) -> bool:
@@ -344,15 +348,15 @@ def _options(options: Mapping[str, Any]) -> list[str]:
 
 def profile(model: Model, data: Any = None, *, microbatch: int | None = None, loss: Loss = None, loss_output: int | None = None,
             ranges: Mapping[str, tuple[int, int]] = {}, batch_axes: Mapping[str, int] = {}, static: int | None = None,
-            accept_untrusted: bool | None = None,
-            log: bool = False, **options: Any) -> Graph:
+            loss_of_microbatches: bool = False, accept_untrusted: bool | None = None, log: bool = False,
+            **options: Any) -> Graph:
     """Measures every layer of a model, forward, backward and update.
 
     model -- a torch.nn.Module; or a built-in model by name, or a model file
     data -- of a module, a DataLoader or one batch: (input, target), or a dict of forward's arguments. Its samples also train the
         profile's steps. Otherwise a data source of the programs, such as "fashion-mnist"
     microbatch -- samples of a microbatch; default: of a module, those of the batch; otherwise 1
-    loss, loss_output, ranges, batch_axes, static -- of a module, see export
+    loss, loss_output, ranges, batch_axes, static, loss_of_microbatches -- of a module, see export
     structure (an option) -- measure nothing, only count operations and bytes, for estimate; the module may be on the device "meta",
         without memory for its weights
     accept_untrusted -- return a profile even if the program says that it cannot be trusted; default:
@@ -367,7 +371,8 @@ def profile(model: Model, data: Any = None, *, microbatch: int | None = None, lo
             batch = _first(data)
             name = f"{type(module).__name__}.pt2"
             exported = _export(module, batch, os.path.join(folder, name), loss, loss_output=loss_output, ranges=ranges,
-                               batch_axes=batch_axes, static=static, fixed=microbatch)
+                               batch_axes=batch_axes, static=static, fixed=microbatch,
+                               loss_of_microbatches=loss_of_microbatches)
             samples = _samples(exported.tensors(batch))
             microbatch = microbatch or samples
             copies = -(-microbatch // samples)
@@ -452,7 +457,8 @@ def _keep(checkpoint: str, archive: str, data: str) -> tuple[str, str]:
 
 def run(plan: Plan | File, model: Model | None, data: Any, *, steps: int | None = None, epochs: int | None = None, loss: Loss = None,
         loss_output: int | None = None, ranges: Mapping[str, tuple[int, int]] = {}, batch_axes: Mapping[str, int] = {},
-        static: int | None = None, prediction: Prediction | None = None, checkpoint: str | os.PathLike[str] | None = None, resume: bool = False,
+        static: int | None = None, loss_of_microbatches: bool = False, prediction: Prediction | None = None,
+        checkpoint: str | os.PathLike[str] | None = None, resume: bool = False,
         on_metrics: Callable[[dict[str, Any]], None] | None = None, log: bool = False, **options: Any) -> Run:
     """Trains a model as a plan says, in one process per rank on this machine, and returns its weights.
 
@@ -462,7 +468,7 @@ def run(plan: Plan | File, model: Model | None, data: Any, *, steps: int | None 
     data -- of a module, a DataLoader: each batch is a step, in its order, and must have plan.step_samples samples; the last one
         of a pass is left out if it is smaller. Otherwise a data source of the programs
     steps, epochs -- how long: number of steps, or of passes over the data (default: one pass)
-    loss, loss_output, ranges, batch_axes, static -- of a module, see export
+    loss, loss_output, ranges, batch_axes, static, loss_of_microbatches -- of a module, see export
     prediction -- to compare with: then the result has a comparison
     checkpoint -- a folder in which checkpoints are kept; default: a temporary one
     resume -- continue from the newest complete checkpoint, if there is one. steps and epochs count from the very first step; the
@@ -494,7 +500,8 @@ def run(plan: Plan | File, model: Model | None, data: Any, *, steps: int | None 
                 raise InputError("plan: does not say how many samples a microbatch has; plan with a graph of profile")
             path = os.path.join(folder, f"{type(module).__name__}.pt2")
             exported = _export(module, _first(data), path, loss, loss_output=loss_output, ranges=ranges, batch_axes=batch_axes,
-                               static=static, fixed=plan.step_samples // plan.microbatches)
+                               static=static, fixed=plan.step_samples // plan.microbatches,
+                               loss_of_microbatches=loss_of_microbatches)
             batches = os.path.join(folder, "data")
             written = _write(exported, _full(exported, data, plan.step_samples, epochs or 1, steps), batches)
             steps, epochs = written // plan.step_samples, None
@@ -545,7 +552,7 @@ def evaluate(model: Model, data: Any, *, loss: Loss = None, loss_output: int | N
 
     model -- a torch.nn.Module with its weights; or a checkpoint folder, or a weights file with the option model=FILE
     data -- of a module, a DataLoader, of which each sample is read once; otherwise a data source of the programs
-    loss, loss_output, ranges, batch_axes, static -- of a module, see export
+    loss, loss_output, ranges, batch_axes, static, loss_of_microbatches -- of a module, see export
     microbatch -- samples per microbatch; default: those of the first batch
     options -- those of the program; stagecraft help evaluate lists them
     """

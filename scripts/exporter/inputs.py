@@ -16,6 +16,7 @@ DTYPES = {
 }
 # Other names that PyTorch has for them.
 ALIASES = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32", "short": "int16"}
+IGNORED = -100  # a range that begins here is that of labels from 0 on and of this one, which PyTorch's losses ignore
 FORM = "NAME=dtype[extent,...], optionally followed by :batch_axis=N or :range=LOW..HIGH, as in tokens=int64[128]:range=0..50257"
 
 
@@ -63,6 +64,9 @@ class Input:
         shape = self.full_shape(samples)
         if self.dtype == torch.bool:
             return torch.randint(0, 2, shape, generator=generator).to(torch.bool)
+        if self.is_whole() and self.range and self.range[0] == IGNORED < 0 < self.range[1]:
+            labels = torch.randint(0, self.range[1], shape, generator=generator, dtype=self.dtype)
+            return labels.masked_fill(torch.rand(shape, generator=generator) < 0.3, IGNORED)
         if self.is_whole():
             return torch.randint(*(self.range or (0, 1)), shape, generator=generator, dtype=self.dtype)
         if self.range:

@@ -35,7 +35,7 @@ def choose_loss(name, result, inputs, arguments, batch, loss_output):
     if name == "in-model" or name not in LOSSES:
         index = _place_of_loss(name, outputs, loss_output)
         return Loss(lambda result, inputs: tensors_of(result)[index])
-    index = loss_output or 0
+    index = _place_of_scores(name, outputs, inputs, batch, loss_output)
     axis = _batch_axis(_output(outputs, index), inputs, batch)
     return {"cross_entropy": _cross_entropy, "next_token": _next_token, "mse": _mse, "bce": _bce}[name](
         outputs[index][1], inputs, axis, index)
@@ -45,6 +45,41 @@ def _output(outputs, index):
     if index >= len(outputs):
         raise InputError(f"--loss-output {index}: the model returns {len(outputs)} tensors, the first is 0")
     return outputs[index][1]
+
+
+SCORES = ("logits", "out", "output", "scores", "prediction", "predictions")  # keys of what a named loss reads
+
+
+def _place_of_scores(name, outputs, inputs, batch, loss_output):
+    """Which of the model's tensors a named loss reads: number `loss_output`, or else the first of a list, or that of a dictionary."""
+    if loss_output is not None:
+        return loss_output
+    place, fitting = _scores(outputs, inputs, batch)
+    if place is None:
+        listed = ", ".join(f"{place} {key}" for place, (key, _) in enumerate(outputs))
+        raise InputError(f"--loss {name}: the model returns several tensors, {listed}; say which one the loss reads with --loss-output, "
+                         f"as in --loss-output {fitting[-1] if fitting else 0}")
+    return place
+
+
+def _scores(outputs, inputs, batch):
+    """(place, candidates): the first of a list; of a dictionary the only one with a key of SCORES, or else the only one with
+    floating-point values for each sample, or None."""
+    if not _keys([key for key, _ in outputs]):
+        return 0, [0]
+    axes = {each.batch_axis for each in inputs.values() if each.batch_axis is not None} | {0}
+    fitting = [place for place, (_, tensor) in enumerate(outputs) if tensor.dtype.is_floating_point and
+               any(tensor.dim() > axis and tensor.shape[axis] == batch for axis in axes)]
+    known = [place for place in fitting if outputs[place][0] in SCORES]
+    return next((found[0] for found in (known, fitting) if len(found) == 1), None), known or fitting
+
+
+def scores_of(result, inputs, batch):
+    """(keys, place) of the tensors in what a model returns: which one a named loss reads, None if that is open. No keys: it is the
+    first."""
+    outputs = named_tensors(result)
+    keys = tuple(key for key, _ in outputs)
+    return (keys, _scores(outputs, inputs, batch)[0]) if _keys(keys) else ((), None)
 
 
 def _place_of_loss(name, outputs, loss_output):

@@ -22,7 +22,7 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 from . import loss_checks, places, prepare, randomness, refuse, self_check, structure
 from .errors import INPUTS_UNKNOWN, ExportError, InputError, MissingOptionError, OptionError, WriteError, first_line, notice, progress
 from .inputs import draw_all, settled
-from .losses import choose_loss, with_loss
+from .losses import choose_loss, scores_of, with_loss
 
 SAMPLES = 3  # not 1, which torch.export treats as a constant, nor 2, which occurs as an extent in models
 
@@ -47,6 +47,7 @@ class Request:
     templates: dict | None = None
     evaluation: bool = False  # as after model.eval(), not in training mode
     structure: bool = False  # shapes only: no values, nothing to compare
+    loss_of_microbatches: bool = False  # take the mean over microbatches of a loss that is not a mean over samples
 
 
 @dataclasses.dataclass
@@ -65,6 +66,11 @@ class Program:
     tied: list
     rounding: bool = False
     evaluation: bool = False
+    outputs: tuple = ()  # without a loss: the keys of what the model returns, if it is a dictionary
+    scores: int | None = None  # and which of them a named loss reads
+    loss_kind: str | None = None  # "sum", "across"; None: a mean, weighted if there is a weight
+    loss_weight: loss_checks.Weight | None = None
+    evaluates: bool = True  # whether the training program with dropout off and running statistics is the model after eval()
 
 
 @prepare.uncompiled
@@ -105,8 +111,55 @@ def _program(request):
     leasts = [1, 2] if _runs(eager, draw_all(inputs, 1, request.seed)) else [2]
     progress("exporting")
     exported, batch = _checked(model, eager, inputs, request, leasts)
+    keys, scores = ((), None) if loss.function else scores_of(result, by_name, samples)
     return Program(exported, eager, inputs, loss.function is not None, *batch, request.name, _tied(eager),
-                   request.rounding, request.evaluation)
+                   request.rounding, request.evaluation, keys, scores, *_loss_kind(eager, loss, inputs, request, exported),
+                   _evaluates(eager, exported, batch, inputs, request))
+
+
+def _evaluates(eager, exported, batch, inputs, request):
+    if request.structure or request.evaluation:
+        return True
+    _, least, most = batch
+    tensors = draw_all(inputs, min(max(least, 2), most), request.seed + 1)
+    alike = self_check.one_thread(lambda: self_check.evaluates_alike(eager, exported, tensors, request.seed))
+    if not alike:
+        notice("after eval() the model computes something else than with dropout off and running statistics, so the file cannot be "
+               "evaluated; export it again with --evaluation for that")
+    return alike
+
+
+def _loss_kind(eager, loss, inputs, request, exported):
+    """(kind, weight) for the archive: "sum" or "across", said; None for a mean, weighted by `weight` unless that is None."""
+    if loss.function is None:
+        return None, None
+    weight = loss_checks.weight_of(exported, inputs)
+    if request.structure:
+        return None, weight
+    try:
+        kind, why = loss_checks.kind_of(eager, inputs, exported, weight, request.seed), "it is not a number"
+    except Exception as error:
+        kind, why = None, first_line(error)
+    if kind is None:
+        kind = "weighted" if weight else "mean"
+        notice(f"the loss of a batch could not be compared with those of its halves, {why}; it is taken as their mean"
+               f"{', weighted by what they are divided by' if weight else ''}")
+    if kind == "weighted" and not weight.varies(inputs):
+        return None, weight  # until a setting allows labels that the loss ignores
+    if kind != "mean" and request.loss_of_microbatches:
+        notice("the loss is not a mean over samples; as accepted, a step takes the mean of its microbatches' losses")
+        return None, None
+    if kind == "weighted":
+        notice("the loss is a weighted mean: a step weighs each microbatch by what its loss was divided by, as for the whole batch")
+        return None, weight
+    if kind == "sum":
+        notice("the loss is a sum over samples: that of a step is the sum over its microbatches")
+        return kind, None
+    if kind == "across":
+        notice("the loss of a batch does not follow from those of its halves (it compares samples, or adds means over different "
+               "things), so a step must be one microbatch; --loss-of-microbatches accepts their mean")
+        return kind, None
+    return None, None
 
 
 def _checked(model, eager, inputs, request, leasts):
@@ -431,10 +484,16 @@ def _tied(model):
 
 
 def description(program):
-    """extra/stagecraft.json: version 2 has "training", which is true where it is absent."""
+    """extra/stagecraft.json: version 2 has "training", which is true where it is absent, version 3 the rest."""
+    more = {**({"loss_kind": program.loss_kind} if program.loss_kind else {}),
+            **({"loss_weight": program.loss_weight.description()} if program.loss_weight else {}),
+            **({} if program.evaluates else {"evaluates": False}),
+            **({"output_keys": list(program.outputs), "scores_output": program.scores} if program.outputs else {})}
     return {
         "format": "stagecraft.pt2",
-        **({"version": 2, "training": False} if program.evaluation else {"version": 1}),
+        "version": 3 if more else 2 if program.evaluation else 1,
+        **({"training": False} if program.evaluation else {}),
+        **more,
         "batch_symbol": program.symbol,
         "inputs": [{"name": each.name, "batch_axis": each.batch_axis, "range": list(each.range) if each.range else None}
                    for each in program.inputs],

@@ -9,7 +9,7 @@ import struct
 
 import torch
 
-from . import prepare
+from . import loss_checks, prepare
 from .errors import ExportError, InputError, WriteError, progress
 from .inputs import draw_all
 from .self_check import module_of, one_thread, same
@@ -106,6 +106,9 @@ def check_training(program, training):
     """Throws ExportError if the program cannot be trained like this."""
     if not program.has_loss:
         raise InputError("--record: the program has no loss; add one with --loss")
+    if program.loss_kind == "across" and training.microbatches > 1:
+        raise InputError(f"--record: the loss of a batch does not follow from those of {training.microbatches} microbatches; use "
+                         f"--microbatches 1, or accept their mean with --loss-of-microbatches")
     if not program.least <= training.samples <= program.most:
         wanted = f"{program.least}" if program.least == program.most else f"{program.least} to {program.most}"
         raise InputError(f"--samples {training.samples}: the program takes microbatches of {wanted}")
@@ -133,14 +136,37 @@ def _make_record(program, training):
     drawn = draw_all(program.inputs, count * training.samples, mix_seed(training.seed, "record"))
     progress(f"training {training.steps} steps for the record")
     out = dict(zip((each.name for each in program.inputs), drawn))
-    out |= _train(module, run, program.inputs, drawn, training)
+    shares = _shares(program, drawn, training)
+    out |= _train(module, run, program.inputs, drawn, training, shares)
     if not program.rounding and not has_random(module):
         eager = copy.deepcopy(program.eager)
-        other = _train(eager, lambda step, microbatch, tensors: eager(*tensors), program.inputs, drawn, training)
+        other = _train(eager, lambda step, microbatch, tensors: eager(*tensors), program.inputs, drawn, training,
+                       shares)
         for name, tensor in other.items():
             if not same(tensor, out.get(name)):
                 raise ExportError(f"--record: {name} differs between the model and the exported program")
     return out
+
+
+def _shares(program, drawn, training):
+    """By step and microbatch: what its loss counts in the mean over microbatches, as loss_shares of executor/run computes it."""
+    count, weight = training.microbatches, program.loss_weight
+    if weight is None:
+        return [[float(count) if program.loss_kind == "sum" else 1.0] * count] * training.steps
+    out = []
+    for step in range(training.steps):
+        counts = [loss_checks.counted(program.exported, weight, program.inputs,
+                                      _microbatch(program.inputs, drawn, training, step, microbatch)) for microbatch in range(count)]
+        divisor = weight.divisor(sum(counts))
+        out.append([weight.divisor(each) * count / divisor if divisor else 0.0 for each in counts])
+    return out
+
+
+def _microbatch(inputs, drawn, training, step, microbatch):
+    first = (step * training.microbatches + microbatch) * training.samples
+    return [tensor.clone() if each.batch_axis is None else
+            tensor.narrow(each.batch_axis, first, training.samples).clone(memory_format=torch.contiguous_format)
+            for each, tensor in zip(inputs, drawn)]
 
 
 def make_eager_record(model, inputs, training):
@@ -155,7 +181,7 @@ def make_eager_record(model, inputs, training):
     return one_thread(run)
 
 
-def _train(model, run, inputs, drawn, training):
+def _train(model, run, inputs, drawn, training, shares=None):
     parameters = dict(model.named_parameters(remove_duplicate=False))
     trainable = list({id(each): each for each in parameters.values() if each.requires_grad}.values())
     persistent, versions = set(model.state_dict()), {name: buffer._version for name, buffer in model.named_buffers()}
@@ -165,13 +191,11 @@ def _train(model, run, inputs, drawn, training):
         for parameter in trainable:
             parameter.grad = None
         for microbatch in range(training.microbatches):
-            first = (step * training.microbatches + microbatch) * training.samples
-            tensors = [tensor.clone() if each.batch_axis is None else
-                       tensor.narrow(each.batch_axis, first, training.samples).clone(memory_format=torch.contiguous_format)
-                       for each, tensor in zip(inputs, drawn)]
-            loss = run(step, microbatch, tensors)[0]
-            losses[step, microbatch] = loss.detach()
-            loss.backward()
+            loss = run(step, microbatch, _microbatch(inputs, drawn, training, step, microbatch))[0]
+            share = shares[step][microbatch] if shares else 1.0
+            losses[step, microbatch] = loss.detach() * share if share else 0
+            if share:
+                loss.backward(torch.full_like(loss, share))
         for name, parameter in parameters.items():
             if parameter.grad is not None:
                 out[f"gradient.{step}/{name}"] = parameter.grad.clone()

@@ -52,6 +52,52 @@ def _check(eager, exported, tensors, samples, seed, passes, same):
                 raise ExportError(f"{where}: {kind} {name}: {_difference(kind, a, b)}; {_cause(kind, a, b, notes, eager)}")
 
 
+def evaluates_alike(eager, exported, tensors, seed):
+    """Whether the program with dropout off and running statistics, as stagecraft evaluates it, has the outputs of the model after
+    eval(), up to rounding; of a model with a loss, the same loss. Not if the model does not run after eval()."""
+    eager, program = copy.deepcopy(eager).eval(), module_of(exported)
+    for module in program.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            for node in module.graph.nodes:
+                _set_for_evaluation(node)
+            module.recompile()
+
+    def outputs(model):
+        torch.manual_seed(seed)
+        found = model(*(tensor.clone() for tensor in tensors))
+        return [each.detach() for each in (found if isinstance(found, (tuple, list)) else (found,))]
+
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            ours, theirs = outputs(eager), outputs(program)
+        except Exception:
+            return False
+    if theirs and theirs[0].dim() == 0:
+        ours, theirs = ours[:1], theirs[:1]
+    return len(ours) == len(theirs) and all(map(same_but_rounding, ours, theirs))
+
+
+def _set_for_evaluation(node):
+    """As evaluation_value of executor/intake does."""
+    schema = getattr(node.target, "_schema", None)
+    if node.op != "call_function" or schema is None:
+        return
+    names = [argument.name for argument in schema.arguments]
+    given = dict(zip(names, node.args)) | dict(node.kwargs)
+    for place, name in enumerate(names):
+        if name == "dropout_p":
+            value = 0.0
+        elif name in ("train", "training", "use_input_stats") and not ("running_mean" in names and given["running_mean"] is None):
+            value = False
+        else:
+            continue
+        if place < len(node.args):
+            node.update_arg(place, value)
+        elif name in node.kwargs:
+            node.update_kwarg(name, value)
+
+
 class _Pass:
     def __init__(self, outputs, gradients, buffers):
         self.outputs, self.gradients, self.buffers = outputs, gradients, buffers

@@ -192,6 +192,21 @@ class Exported(InFolder):
         for build in (mode_models.BranchesOnMode, mode_models.NoiseInTraining, mode_models.StatisticsInTraining):
             self.exported_as_python(build, VECTOR, evaluation=True)
 
+    def test_dropout_that_evaluation_does_not_switch_off(self):
+        model, inputs, data = self.trained(lambda: WithLoss(mode_models.AlwaysDrops()), VECTOR)
+        self.write_data(inputs, data)
+        self.profiled(*self.export(model, inputs, True))
+        status, said = self.evaluated(1)
+        self.assertEqual(status, 0, said)
+        model.eval()
+        drawn = [sum(self.losses(model, inputs, data)) / COUNT for _ in range(50)]
+        hidden = model.model.body(data[0])
+        without = torch.nn.functional.cross_entropy(model.model.head(hidden), data[1]).item()
+        found = float(re.search(r"loss ([0-9.e+-]+) over", said)[1])
+        spread = max(drawn) - min(drawn)
+        self.assertTrue(min(drawn) - spread <= found <= max(drawn) + spread, (found, min(drawn), max(drawn)))
+        self.assertNotAlmostEqual(found, without, places=4)
+
 
 class Scripts(InFolder):
     def test_traced(self):
@@ -226,6 +241,11 @@ class Refused(InFolder):
         model, inputs, data = self.trained(lambda: WithLoss(build()), VECTOR)
         self.write_data(inputs, data)
         return self.export(model, inputs, evaluation)
+
+    def test_what_evaluation_does_not_switch_off_or_does_besides(self):
+        for build in (mode_models.AlwaysDrops, mode_models.Doubles):
+            self.refused(*self.exported(build), "in evaluation mode the model computes something else than with dropout off and running "
+                         "statistics; export it in evaluation mode: stagecraft export-model --evaluation")
 
     def test_noise_of_training(self):
         self.refused(*self.exported(mode_models.NoiseInTraining), 'node "randn_like" (torch.ops.aten.randn_like.default)',

@@ -54,7 +54,8 @@ class EveryModel(unittest.TestCase):
         self.check_record(name, entry, done, tensors, fresh.model)
 
     def check_extra(self, entry, extra, written, loaded):
-        self.assertEqual((extra["format"], extra["version"], extra["torch"]), ("stagecraft.pt2", 1, "2.11.0"))
+        version = 3 if {"loss_kind", "loss_weight", "evaluates"} & set(extra) else 1
+        self.assertEqual((extra["format"], extra["version"], extra["torch"]), ("stagecraft.pt2", version, "2.11.0"))
         users = [spec["user_input"]["arg"]["as_tensor"]["name"] for spec in written["graph_module"]["signature"]["input_specs"]
                  if "user_input" in spec]
         self.assertEqual([each["name"] for each in extra["inputs"]], users)

@@ -155,6 +155,25 @@ class LossOfTheModel(InFolder):
         self.assertIn('output of this name is float32 [3, 4], but a loss is one', self.refuses("scores loss", loss="scores"))
         self.assertIn("output of this name is int64 [], but a loss is one floating-point", self.refuses("count loss", loss="count"))
 
+    def test_is_computed_from_the_scores_of_a_dictionary(self):
+        torch.manual_seed(0)
+        x, y = torch.randn(5, 8), torch.arange(5) % 4
+        for keys, more, key in (("hidden logits", [], "logits"), ("hidden scores count", [], "scores"), ("accuracy wide count", [], "wide"),
+                                ("hidden wide", ["--loss-output", "1"], "wide"), ("tuple logits hidden", [], "logits")):
+            self.exported(f"{HARD}:ReturnsNumbers", "--model-args", f"keys={keys}", *self.INPUTS, "--input", "target=int64[]:range=0..4",
+                          "--loss", "cross_entropy", *more)
+            program = torch.export.load(self.file).module()
+            loss, *outputs = program(x, y, y)
+            place = keys.removeprefix("tuple ").split().index(key)
+            self.assertEqual(loss, torch.nn.functional.cross_entropy(outputs[place], y), keys)
+        self.assertIn("the model returns several tensors, 0 hidden, 1 wide; say which one the loss reads with --loss-output",
+                      self.refuses("hidden wide", "--input", "target=int64[]:range=0..4", loss="cross_entropy"))
+
+    def test_scores_of_a_dictionary_are_named_for_losses_that_follow(self):
+        for keys, wanted in (("hidden logits", 1), ("hidden wide", None)):
+            notes, _ = self.exported(f"{HARD}:ReturnsNumbers", "--model-args", f"keys={keys}", *self.INPUTS, "--loss", "none")
+            self.assertEqual((notes["output_keys"], notes["scores_output"]), (keys.split(), wanted))
+
     def test_has_a_gradient(self):
         for keys, loss in (("accuracy scores", "in-model"), ("accuracy loss", "accuracy"), ("constant scores", "in-model")):
             self.assertIn("has no gradient, so that no parameter would be trained", self.refuses(keys, loss=loss))
@@ -604,10 +623,10 @@ class Options(InFolder):
 
         model = [f"{OWN}:TiedDropout", "--input", "tokens=int64[6]:range=0..40", "--loss", "next_token"]
         extra, _ = self.exported(*model)
-        self.assertEqual((extra["version"], extra.get("training"), trains()), (1, None, [True] * 4))
+        self.assertEqual((extra["version"], extra.get("training"), trains()), (3, None, [True] * 4))
         os.unlink(self.file)
         extra, said = self.exported(*model, "--evaluation")
-        self.assertEqual((extra["version"], extra["training"], trains()), (2, False, [False] * 4))
+        self.assertEqual((extra["version"], extra["training"], trains()), (3, False, [False] * 4))
         self.assertNotIn("is exported in training mode", said)
 
     @unittest.skipUnless(table.MODELS["resnet18"].is_installed(), "needs torchvision")

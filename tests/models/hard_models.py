@@ -493,7 +493,8 @@ class ReturnsNumbers(nn.Module):
         scores = self.last(self.first(x).relu())
         loss = nn.functional.cross_entropy(scores, y)
         made = {"accuracy": (scores.argmax(1) == y).float().mean(), "loss": loss, "scores": scores, "kl": self.first(x).square().mean(),
-                "ce": loss, "constant": loss.detach(), "count": (scores.argmax(1) == y).sum()}
+                "ce": loss, "constant": loss.detach(), "count": (scores.argmax(1) == y).sum(), "logits": scores, "wide": 2 * scores,
+                "hidden": self.first(x)}
         made["losses"] = {"ce": loss, "kl": made["kl"]}
         return {key: made[key] for key in self.keys} if self.keys[0] != "tuple" else tuple(made[key] for key in self.keys[1:])
 

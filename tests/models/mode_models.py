@@ -100,3 +100,21 @@ class StatisticsInTraining(nn.Module):
         if self.training:
             self.mean.mul_(0.9).add_(0.1 * hidden.detach().mean(0))
         return self.head(hidden - self.mean)
+
+
+class AlwaysDrops(nn.Module):
+    """functional.dropout drops after eval() too, unless it is told the mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.head(functional.dropout(self.body(x), 0.5))
+
+
+class Doubles(AlwaysDrops):
+    """Doubles in training."""
+
+    def forward(self, x):
+        return self.head(self.body(x) * (2 if self.training else 1))

@@ -238,6 +238,141 @@ class Exactness(unittest.TestCase):
         self.assertAlmostEqual(found.loss, wanted, places=6)
 
 
+class Words(nn.Module):
+    """A language model that returns a loss of a kind."""
+
+    def __init__(self, loss):
+        super().__init__()
+        torch.manual_seed(0)
+        self.loss, self.words, self.middle, self.head = loss, nn.Embedding(20, 8), nn.Linear(8, 8), nn.Linear(8, 20)
+        self.register_buffer("weight", torch.rand(20) + 0.1)
+
+    def forward(self, tokens, labels, mask):
+        scores = self.head(self.middle(self.words(tokens)).relu())
+        return LOSSES[self.loss](scores, labels, mask, self)
+
+
+def entropy(scores, labels, **how):
+    return functional.cross_entropy(scores.flatten(0, 1), labels.flatten(), **how)
+
+
+def contrastive(scores, labels, mask, model):
+    return functional.cross_entropy(scores.mean(1) @ scores[:, 0].T, torch.arange(len(scores)))
+
+
+LOSSES = {
+    "labels": lambda scores, labels, mask, model: entropy(scores, labels),
+    "smoothing": lambda scores, labels, mask, model: functional.cross_entropy(scores.transpose(1, 2), labels, label_smoothing=0.1),
+    "classes": lambda scores, labels, mask, model: entropy(scores, labels, weight=model.weight, label_smoothing=0.1),
+    "padding": lambda scores, labels, mask, model: entropy(scores, labels.clamp(min=0), ignore_index=0),
+    "likelihood": lambda scores, labels, mask, model: functional.nll_loss(scores.log_softmax(-1).flatten(0, 1), labels.flatten()),
+    "mask": lambda scores, labels, mask, model: (entropy(scores, labels.clamp(min=0), reduction="none") * mask.flatten()).sum() /
+                                                mask.sum().clamp(min=1),
+    "squares": lambda scores, labels, mask, model: functional.mse_loss(scores.mean(-1), labels / 100, weight=mask),
+    "penalty": lambda scores, labels, mask, model: 2 * entropy(scores, labels) + 0.1 * model.head.weight.square().sum(),
+    "sum": lambda scores, labels, mask, model: entropy(scores, labels, reduction="sum") / 50,
+    "divergence": lambda scores, labels, mask, model: functional.kl_div(
+        scores.log_softmax(-1), functional.one_hot(labels.clamp(min=0), 20) * 0.8 + 0.01, reduction="batchmean"),
+    "contrastive": contrastive,
+    "labels and activations": lambda scores, labels, mask, model: entropy(scores, labels) + scores.square().mean(),
+}
+
+
+def sentences(lengths):
+    """Labels and mask end where a sentence does."""
+    tokens = torch.randint(1, 20, (len(lengths), 6))
+    labels, mask = tokens.roll(-1, 1), torch.rand(len(lengths), 6)
+    for row, length in enumerate(lengths):
+        labels[row, length:], mask[row, length:] = -100, 0
+    return {"tokens": tokens, "labels": labels, "mask": mask}
+
+
+class Losses(unittest.TestCase):
+    """Steps of any number of microbatches against PyTorch's of the whole batch."""
+
+    given = {"ranges": {"labels": (-100, 20)}}
+    quickly = dict(max_seconds=0.05, warmup=0, concurrent=1, threads=1, accept_untrusted=True)
+
+    def setUp(self):
+        torch.manual_seed(1)
+        self.batches = [sentences(lengths) for lengths in ([6, 5, 1, 1, 2, 6, 0, 0], [0, 0, 0, 0, 3, 1, 6, 6], [6] * 8)]
+
+    def planned(self, module, microbatches, schedule="1f1b", **plan):
+        graph = stagecraft.profile(module, self.batches[0], microbatch=8 // microbatches, **self.quickly, **self.given)
+        ranks = sum(plan.get("replicas", [1, 1]))
+        return stagecraft.plan(graph, stagecraft.Topology.of([ranks], [1e9]), strategy="uniform", stages=2, schedule=schedule,
+                               microbatches=microbatches, accept_untrusted=True, **plan)
+
+    def trained(self, module, *shape, **plan):
+        return stagecraft.run(self.planned(module, *shape, **plan), module, self.batches, learning_rate=RATE, channel="local", threads=1,
+                              check=True, **self.given)
+
+    def whole(self, module):
+        model, losses = copy.deepcopy(module), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        for batch in self.batches:
+            optimizer.zero_grad()
+            loss = model(**batch)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return model.state_dict(), losses
+
+    def compare(self, run, wanted):
+        state, losses = wanted
+        for name, tensor in state.items():
+            torch.testing.assert_close(run.state_dict[name], tensor, msg=name)
+        torch.testing.assert_close(torch.tensor(run.measurement.losses), torch.tensor(losses))
+
+    def test_means_and_sums_are_those_of_the_whole_batch(self):
+        for loss in [each for each in LOSSES if each not in ("contrastive", "labels and activations")]:
+            module = Words(loss)
+            with self.subTest(loss=loss):
+                self.compare(self.trained(module, 8), self.whole(module))
+
+    def test_so_they_are_under_every_kind_of_plan(self):
+        module = Words("labels")
+        wanted = self.whole(module)
+        for shape, plan in (((1,), {}), ((2,), {}), ((4, "gpipe"), {"recompute": True}), ((4, "zb-h1"), {}), ((4,), {"replicas": [2, 2]}),
+                            ((8,), {"replicas": [1, 2]})):
+            with self.subTest(shape=shape, plan=plan):
+                self.compare(self.trained(module, *shape, **plan), wanted)
+
+    def test_others_need_one_microbatch_or_consent(self):
+        for loss in ("contrastive", "labels and activations"):
+            module = Words(loss)
+            self.compare(self.trained(module, 1), self.whole(module))
+            with self.subTest(loss=loss), self.assertRaisesRegex(stagecraft.Error, "does not follow from those of its microbatches"):
+                self.trained(module, 2)
+        module, options = Words("contrastive"), {"loss_of_microbatches": True} | self.given
+        graph = stagecraft.profile(module, self.batches[0], microbatch=4, **self.quickly, **options)
+        plan = stagecraft.plan(graph, stagecraft.Topology.of([2], [1e9]), strategy="uniform", stages=2, microbatches=2,
+                               accept_untrusted=True)
+        run = stagecraft.run(plan, module, self.batches[:1], learning_rate=RATE, channel="local", threads=1, **options)
+        halves = [module(**{name: tensor[first : first + 4] for name, tensor in self.batches[0].items()}).item() for first in (0, 4)]
+        self.assertAlmostEqual(run.measurement.losses[0], sum(halves) / 2, places=5)
+
+    def test_an_asynchronous_update_of_several_microbatches_takes_means_only(self):
+        with self.assertRaisesRegex(stagecraft.Error, "the loss is a sum or a weighted mean, and the schedule is asynchronous"):
+            module = Words("labels")
+            stagecraft.run(self.planned(module, 4, "pipedream-2bw"), module, self.batches, channel="local", threads=1, **self.given)
+
+    def test_a_step_without_labels_has_no_loss(self):
+        self.batches[1] = sentences([0] * 8)
+        with self.assertRaisesRegex(stagecraft.Error, "step 2.*the loss of microbatch 0"):
+            self.trained(Words("labels"), 4)
+
+    def test_evaluation_does_not_depend_on_the_microbatch(self):
+        for loss in ("labels", "classes", "mask", "sum"):
+            module = Words(loss)
+            for microbatch in (8, 4, 1):
+                with self.subTest(loss=loss, microbatch=microbatch):
+                    found = stagecraft.evaluate(module, self.batches[:1], microbatch=microbatch, **self.given)
+                    self.assertAlmostEqual(found.loss, module(**self.batches[0]).item(), places=5)
+                    if loss == "labels":
+                        self.assertAlmostEqual(found.perplexity, torch.tensor(found.loss).exp().item(), places=4)
+
+
 if __name__ == "__main__":
     os.environ["STAGECRAFT_BIN"] = sys.argv.pop(1)
     unittest.main()

@@ -374,6 +374,8 @@ std::string StageArchives::notes(const StageGraph& stage) const {
   }
   out["tied"] = tied;
   out.erase("loss_output");
+  out.erase("loss_kind");
+  out.erase("loss_weight");
   const auto loss = std::ranges::find(stage.outputs, loss_);
   if (loss != stage.outputs.end()) out["loss_output"] = loss - stage.outputs.begin();
   return out.dump(1);

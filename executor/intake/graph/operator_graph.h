@@ -83,6 +83,16 @@ struct Frame {
 /// Runs one node on a frame.
 using NodeCall = std::function<void(Frame&)>;
 
+/// The values that a loss is divided by, see model::LossWeight: `count` itself; or of labels those that are not
+/// `ignored`, by the weights of their classes unless these are absent (-1).
+struct LossTerms {
+  int count = -1;  ///< or the labels, if any can be ignored or weighted
+  std::optional<std::int64_t> ignored = {};
+  int class_weights = -1;
+  double least = 0;
+  double added = 0;
+};
+
 /// A model from a file: its nodes in order, and how to run each.
 struct OperatorGraph {
   std::string file;
@@ -90,13 +100,19 @@ struct OperatorGraph {
   std::vector<GraphNode> nodes;
   std::vector<GraphTensor> tensors;
   std::vector<model::ModelInput> inputs;
-  std::vector<int> outputs;  ///< values that the model returns; -1: not a tensor
-  int loss = -1;             ///< among outputs, if one is the loss
+  std::vector<int> outputs;                   ///< values that the model returns; -1: not a tensor
+  int loss = -1;                              ///< among outputs, if one is the loss
+  std::vector<std::string> output_keys = {};  ///< if the model returns a dictionary, otherwise empty
+  std::optional<int> scores = {};             ///< the output of a dictionary that a named loss reads; absent: open
+  std::optional<LossTerms> loss_terms = {};
+  model::LossKind loss_kind = model::LossKind::Mean;
   std::vector<std::string> symbols;
   model::ModelMode mode = model::ModelMode::Training;
   /// For evaluation: whether the file itself contains the evaluation graph. Otherwise it contains the training graph,
   /// set to evaluation as far as operators have arguments for that.
   bool exact_evaluation = false;
+  /// Of a training graph: whether the model in evaluation mode is this with evaluation_value, as far as is known.
+  bool evaluates = true;
   std::string evaluation_advice;  ///< how to make a file with the evaluation graph
   std::int64_t least_samples = 1;
   std::int64_t most_samples = std::numeric_limits<std::int64_t>::max();

@@ -209,7 +209,7 @@ ExportNotes read_notes(const std::string& text, const std::string& place, const 
   const format::Json document = format::parse_document(text, place);
   const format::Cursor root(document, place);
   format::Fields fields(root);
-  format::check_header(fields, "stagecraft.pt2", 2);
+  format::check_header(fields, "stagecraft.pt2", 3);
   ExportNotes out;
   std::set<std::string> symbols;
   std::map<std::string, const ProgramValue*> given;
@@ -250,8 +250,15 @@ ExportNotes read_notes(const std::string& text, const std::string& place, const 
     out.samples = {least, parts.required("most").integer(least, kMost)};
     parts.done();
   }
-  if (const auto loss = fields.optional("loss_output"))
-    out.loss_output = to_int(loss->integer(0, static_cast<std::int64_t>(archive.program.graph.outputs.size()) - 1));
+  const auto outputs = static_cast<std::int64_t>(archive.program.graph.outputs.size());
+  if (const auto keys = fields.optional("output_keys")) {
+    out.output_keys = keys->list([](const format::Cursor& at) { return at.text(); });
+    if (std::ssize(out.output_keys) != outputs)
+      keys->fail("found " + std::to_string(out.output_keys.size()) + " keys, the program has " +
+                 std::to_string(outputs) + " outputs");
+  }
+  if (const auto scores = fields.optional("scores_output")) out.scores_output = to_int(scores->integer(0, outputs - 1));
+  if (const auto loss = fields.optional("loss_output")) out.loss_output = to_int(loss->integer(0, outputs - 1));
   if (const auto tied = fields.optional("tied")) {
     out.tied = tied->list([&](const format::Cursor& names) {
       return names.list([&](const format::Cursor& at) {
@@ -261,7 +268,34 @@ ExportNotes read_notes(const std::string& text, const std::string& place, const 
       });
     });
   }
+  if (const auto kind = fields.optional("loss_kind")) {
+    const std::string name = kind->text();
+    if (name != "sum" && name != "across") kind->fail(unknown_name("kind", name, {"sum", "across"}));
+    out.loss_kind = name == "sum" ? model::LossKind::Sum : model::LossKind::Across;
+  }
+  if (const auto weight = fields.optional("loss_weight")) {
+    format::Fields parts(*weight);
+    const auto value = [&](const format::Cursor& at) {
+      const std::string name = at.text();
+      if (std::ranges::find(archive.program.graph.values, name, &ProgramValue::name) ==
+          archive.program.graph.values.end())
+        at.fail("the program has no value \"" + name + "\"");
+      return name;
+    };
+    out.loss_weight.emplace().count = value(parts.required("count"));
+    if (const auto label = parts.optional("ignored")) out.loss_weight->ignored = label->integer(-kMost, kMost);
+    if (const auto classes = parts.optional("class_weights")) out.loss_weight->class_weights = value(*classes);
+    if (const auto least = parts.optional("least")) out.loss_weight->least = least->number();
+    if (const auto added = parts.optional("added")) out.loss_weight->added = added->number();
+    if (const auto labels = parts.optional("labels")) {
+      out.loss_weight->labels = labels->text();
+      if (!given.contains(out.loss_weight->labels))
+        labels->fail(unknown_name("input", out.loss_weight->labels, keys_of(given)));
+    }
+    parts.done();
+  }
   if (const auto training = fields.optional("training")) out.training = training->boolean();
+  if (const auto evaluates = fields.optional("evaluates")) out.evaluates = evaluates->boolean();
   for (const char* unread : {"model", "torch"}) (void)fields.optional(unread);
   fields.done();
   return out;

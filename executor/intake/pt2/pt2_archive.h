@@ -10,6 +10,7 @@
 
 #include "executor/files/zip_archive.h"
 #include "executor/intake/pt2/exported_program.h"
+#include "executor/model/model.h"
 
 namespace stagecraft::intake {
 
@@ -20,6 +21,16 @@ struct ExportedInput {
   std::optional<std::pair<std::int64_t, std::int64_t>> range;  ///< of integers: from, to (excluded)
 };
 
+/// What it adds about a loss that is a weighted mean, see LossTerms; values by their names in the program.
+struct ExportedWeight {
+  std::string count;
+  std::optional<std::int64_t> ignored;
+  std::string class_weights;  ///< empty: none
+  double least = 0;
+  double added = 0;
+  std::string labels;  ///< the input whose ignored labels alone make microbatches differ; empty: none
+};
+
 struct ExportNotes {
   std::string batch_symbol;  ///< empty: exported for one batch size
   std::vector<ExportedInput> inputs;
@@ -27,6 +38,12 @@ struct ExportNotes {
   std::optional<int> loss_output;                                ///< index of the model's output that is the loss
   std::vector<std::vector<std::string>> tied;
   bool training = true;  ///< exported in training mode
+  /// Whether the training program with dropout off and running statistics is the model in evaluation mode.
+  bool evaluates = true;
+  std::vector<std::string> output_keys;  ///< of a model without a loss that returns a dictionary
+  std::optional<int> scores_output;      ///< the one of them that a named loss reads
+  model::LossKind loss_kind = model::LossKind::Mean;
+  std::optional<ExportedWeight> loss_weight;
 };
 
 /// An archive that torch.export.save wrote, read and checked, without executing or unpickling anything.

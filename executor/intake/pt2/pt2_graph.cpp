@@ -50,12 +50,14 @@ class GraphBuilder {
                model::ModelMode mode)
       : archive_(archive), ranges_(ranges) {
     ExportedProgram program = archive.program;
-    if (mode == model::ModelMode::Evaluation) program.graph = evaluating(std::move(program.graph));
-    program_ = std::make_shared<const ExportedProgram>(std::move(program));
     out_.file = archive.zip->path();
     out_.mode = mode;
     out_.exact_evaluation = archive.notes && !archive.notes->training;
     out_.evaluation_advice = "export it in evaluation mode: stagecraft export-model --evaluation";
+    out_.evaluates = !archive.notes || archive.notes->evaluates;
+    if (mode == model::ModelMode::Evaluation && !out_.exact_evaluation)
+      program.graph = evaluating(std::move(program.graph));
+    program_ = std::make_shared<const ExportedProgram>(std::move(program));
   }
 
   OperatorGraph build() {
@@ -83,7 +85,15 @@ class GraphBuilder {
       const auto* const value = std::get_if<ValueIndex>(&output);
       out_.outputs.push_back(value ? value->index : -1);
     }
-    if (archive_.notes && archive_.notes->loss_output) out_.loss = *archive_.notes->loss_output;
+    if (archive_.notes && archive_.notes->loss_output) {
+      out_.loss = *archive_.notes->loss_output;
+      out_.loss_kind = archive_.notes->loss_kind;
+      out_.loss_terms = loss_terms();
+    }
+    if (archive_.notes) {
+      out_.output_keys = archive_.notes->output_keys;
+      out_.scores = archive_.notes->scores_output;
+    }
     out_.compile = [program = program_, places = places_](int node, const std::function<int(int)>& slot) {
       return make_call(program->graph, program->graph.nodes[to_index(node)], places[to_index(node)], slot);
     };
@@ -91,6 +101,23 @@ class GraphBuilder {
   }
 
  private:
+  [[nodiscard]] std::optional<LossTerms> loss_terms() const {
+    const std::optional<ExportedWeight>& weight = archive_.notes->loss_weight;
+    if (!weight) return std::nullopt;
+    const auto labels = std::ranges::find(out_.inputs, weight->labels, &model::ModelInput::name);
+    if (labels != out_.inputs.end() && weight->ignored &&
+        (*weight->ignored < labels->least || *weight->ignored >= labels->classes))
+      return std::nullopt;  // none is ignored
+    const auto value = [&](const std::string& name) {
+      return to_int(std::ranges::find(out_.values, name, &GraphValue::name) - out_.values.begin());
+    };
+    return LossTerms{.count = value(weight->count),
+                     .ignored = weight->ignored,
+                     .class_weights = weight->class_weights.empty() ? -1 : value(weight->class_weights),
+                     .least = weight->least,
+                     .added = weight->added};
+  }
+
   void add_nodes() {
     for (const ProgramNode& node : program_->graph.nodes) {
       GraphNode out{.name = node.name, .target = node.target, .modules = node.modules};

@@ -9,9 +9,11 @@
 #include <stdexcept>
 #include <string>
 
+#include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "executor/channel/control_tags.h"
 #include "executor/model/stage_layers.h"
+#include "executor/run/binding/loss_shares.h"
 
 namespace stagecraft::run {
 namespace {
@@ -70,6 +72,29 @@ void check_buffers(const BoundModel& bound) {
   }
 }
 
+/// Whether an update adds the gradients of several microbatches.
+bool updates_by_several(const BoundPlan& plan) {
+  const bool replicated =
+      std::ranges::any_of(plan.plan().stages, [](const auto& stage) { return stage.devices.size() > 1; });
+  return plan.schedule().weights == Weights::Newest ? replicated : plan.plan().microbatches > 1;
+}
+
+void check_loss(const BoundPlan& plan, const model::Model& model) {
+  if (!plan.schedule().trains || !updates_by_several(plan)) return;
+  const bool across = model.loss_kind == model::LossKind::Across;
+  if (!across && !(plan.asynchronous() && has_loss_shares(model))) return;
+  throw InputError(
+      ErrorKind::UnsupportedModel,
+      fmt::format(
+          "{}: {}, so an update from several microbatches is not that of the whole batch; plan one microbatch for "
+          "each{}, or export the model with --loss-of-microbatches",
+          model.name,
+          across ? "the loss of a batch does not follow from those of its microbatches (it compares samples, or "
+                   "adds means over different things)"
+                 : "the loss is a sum or a weighted mean, and the schedule is asynchronous",
+          across ? "" : " or a synchronous schedule"));
+}
+
 }  // namespace
 
 BoundModel bind_model(const BoundPlan& plan, const model::Model& model) {
@@ -79,6 +104,7 @@ BoundModel bind_model(const BoundPlan& plan, const model::Model& model) {
                                 " tensor edges, but a channel has fewer tags");
   }
   if (plan.plan().microbatch_samples) model::check_samples(model, *plan.plan().microbatch_samples);
+  check_loss(plan, model);
   check_buffers(out);
   check_tied(plan, model);
   return out;

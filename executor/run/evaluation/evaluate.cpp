@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "executor/run/binding/loss_shares.h"
 #include "executor/run/evaluation/prediction_watcher.h"
 
 namespace stagecraft::run {
@@ -35,7 +36,7 @@ void set_predictions(format::ModelEvaluation& evaluation, const std::optional<Pr
   evaluation.perplexity = perplexity(*found, evaluation.samples);
 }
 
-format::ModelEvaluation evaluate(stage::StageProgram& program, const data::DataSource& data,
+format::ModelEvaluation evaluate(stage::StageProgram& program, const model::Model& model, const data::DataSource& data,
                                  const EvaluationPieces& pieces, const std::function<double()>& seconds_now,
                                  const std::function<void(std::int64_t)>& progress) {
   program.evaluate();
@@ -43,17 +44,17 @@ format::ModelEvaluation evaluate(stage::StageProgram& program, const data::DataS
   format::ModelEvaluation out;
   std::optional<Predictions> all = Predictions{};
   PredictionWatcher watcher;
-  double sum = 0;
+  JointLoss joint(model, data, pieces.microbatch_samples);
   for (std::int64_t m = 0; m < pieces.microbatches; ++m) {
     const stage::Flight flight = program.forward(
         {}, data.batch(m, 0, 1, pieces.microbatch_samples, program.data_inputs()), m, 0, /*keep_graph=*/false);
-    sum += flight.loss.item<double>();
+    joint.add(flight.loss.item<double>(), m, 0, 1);
     const auto found = watcher.take(1);
     if (!found) all.reset();
     if (all) add(*all, found->front());
     if (progress) progress(m + 1);
   }
-  out.loss = sum / static_cast<double>(pieces.microbatches);
+  out.loss = joint.value();
   out.samples = pieces.microbatches * pieces.microbatch_samples;
   out.samples_left = pieces.samples_left;
   set_predictions(out, all);

@@ -31,10 +31,12 @@ struct EvaluationPieces {
 /// Sets the fields of an evaluation that describe its predictions; `samples` must be set. No effect if there are none.
 void set_predictions(format::ModelEvaluation& evaluation, const std::optional<Predictions>& found);
 
-/// Runs `program`, which has all layers of a model, in evaluation mode over `pieces` of `data`. Changes no parameter
-/// and no buffer. `seconds_now` is a clock; `progress`, if set, is called after each microbatch with the number done.
-[[nodiscard]] format::ModelEvaluation evaluate(stage::StageProgram& program, const data::DataSource& data,
-                                               const EvaluationPieces& pieces,
+/// Runs `program`, which has all layers of `model`, in evaluation mode over `pieces` of `data`. Its loss is that of all
+/// of them together, however large the pieces are (see model::LossKind), or the mean of their losses if it compares
+/// samples. Changes no parameter and no buffer. `seconds_now` is a clock; `progress`, if set, is called after each
+/// microbatch with the number done.
+[[nodiscard]] format::ModelEvaluation evaluate(stage::StageProgram& program, const model::Model& model,
+                                               const data::DataSource& data, const EvaluationPieces& pieces,
                                                const std::function<double()>& seconds_now,
                                                const std::function<void(std::int64_t)>& progress = {});
 

@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
@@ -12,6 +11,7 @@
 
 #include "costmodel/index.h"
 #include "executor/channel/control_tags.h"
+#include "executor/run/binding/loss_shares.h"
 #include "executor/run/evaluation/prediction_watcher.h"
 
 namespace stagecraft::run {
@@ -182,7 +182,11 @@ format::ModelEvaluation TrainingValidation::gather(const Part& part) {
     for (std::size_t i = 0; i < microbatches.size(); ++i) losses[to_index(microbatches[i])] = values[kHead + i];
   }
   format::ModelEvaluation out;
-  out.loss = std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
+  const int in_step = plan_.plan().microbatches;
+  JointLoss joint(bound_.model, *data_, pieces_.microbatch_samples);
+  for (std::int64_t k = 0; k < pieces_.microbatches; ++k)
+    joint.add(losses[to_index(k)], k / in_step, to_int(k % in_step), in_step);
+  out.loss = joint.value();
   out.samples = pieces_.microbatches * pieces_.microbatch_samples;
   out.samples_left = pieces_.samples_left;
   set_predictions(out, all);

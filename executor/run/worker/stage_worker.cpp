@@ -1,5 +1,6 @@
 #include "executor/run/worker/stage_worker.h"
 
+#include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
@@ -214,8 +215,14 @@ void StageWorker::forward(const Action& action, std::int64_t step) {
   stage.program->forward(flight, setup_.trains());
   after_forward(stage, action);
   if (flight.loss.defined()) {
-    losses_.add(step, action.microbatch, flight.loss);
-    if (setup_.on_cpu() && !std::isfinite(flight.loss.item<double>()))
+    const double share = loss_share(action.microbatch % setup_.plan().microbatches);
+    // Without labels it is 0 / 0: no loss, and no gradient.
+    const at::Tensor loss = share == 1   ? flight.loss
+                            : share == 0 ? at::zeros_like(flight.loss)
+                                         : flight.loss.mul(share);
+    if (share == 0) flight.loss.reset();
+    losses_.add(step, action.microbatch, loss);
+    if (setup_.on_cpu() && !std::isfinite(loss.item<double>()))
       guard_.found(step, "the loss of microbatch " + std::to_string(action.microbatch % setup_.plan().microbatches));
   }
   for (const int b : stage.outgoing) transfers_.hand_over(action, b, false, stage.slots[to_index(b)], flight.sent);

@@ -100,6 +100,8 @@ class StageWorker {
   /// Hooks of derived workers around a microbatch's forward and backward.
   virtual void before_forward(ResidentStage&, const Action&) {}
   virtual void after_forward(ResidentStage&, const Action&) {}
+  /// What the loss of a microbatch counts in that of its step, see loss_shares.
+  [[nodiscard]] virtual double loss_share(int /*microbatch*/) const { return 1; }
   /// Returns the initial gradient of the loss.
   [[nodiscard]] virtual double before_backward(ResidentStage&, const Action&) { return 1; }
   /// After each part of a backward, `last` after the last one.

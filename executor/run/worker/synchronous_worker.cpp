@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "costmodel/index.h"
+#include "executor/run/binding/loss_shares.h"
 #include "executor/stage/gradients/gradient_norm.h"
 
 namespace stagecraft::run {
@@ -23,6 +24,7 @@ std::vector<stage::StageProgram*> programs_of(const std::vector<ResidentStage>& 
 SynchronousWorker::SynchronousWorker(const BoundModel& bound, int rank, channel::Channel& channel,
                                      const data::DataSource& data, const WorkerOptions& options)
     : StageWorker(bound, rank, channel, data, options, 1),
+      data_(data),
       trainable_(stage::trainable_names(bound.model)),
       ties_(channel, tied_of_rank(bound, rank), programs_of(stages())),
       reduces_(to_index(std::ranges::count(setup().actions, ActionKind::Reduce, &Action::kind))) {
@@ -68,7 +70,11 @@ void SynchronousWorker::after_forward(ResidentStage& stage, const Action& action
 double SynchronousWorker::before_backward(ResidentStage& stage, const Action& action) {
   const StageState& state = state_of(stage);
   if (state.reduction && action.microbatch == state.last_backward) state.reduction->last_backward();
-  return loss_gradient();
+  return loss_gradient() * (stage.stage == loss_stage(setup().bound) ? loss_share(action.microbatch) : 1);
+}
+
+double SynchronousWorker::loss_share(int microbatch) const {
+  return shares_.empty() ? 1 : shares_[to_index(microbatch)];
 }
 
 void SynchronousWorker::after_backward(ResidentStage& stage, const Action& action, bool last) {
@@ -100,6 +106,10 @@ void SynchronousWorker::compute(std::int64_t step) {
   spans().settle();
   const bool trains = setup().trains();
   if (guard().skips_steps() && trains) keep_buffers();
+  if (trains && has_loss_shares(setup().bound.model) &&
+      std::ranges::count(stages(), loss_stage(setup().bound), &ResidentStage::stage))
+    shares_ =
+        loss_shares(setup().bound.model, data_, step, setup().plan().microbatches, *setup().plan().microbatch_samples);
   // An update prepares the next step.
   for (ResidentStage& stage : stages()) {
     if (trains && !prepared_) prepare_gradients(stage);

@@ -51,6 +51,7 @@ class SynchronousWorker : public StageWorker {
   void before_forward(ResidentStage& stage, const Action& action) override;
   void after_forward(ResidentStage& stage, const Action& action) override;
   [[nodiscard]] double before_backward(ResidentStage& stage, const Action& action) override;
+  [[nodiscard]] double loss_share(int microbatch) const override;
   void reduce(const Action& action) override;
   void update(const Action& action) override;
 
@@ -65,6 +66,8 @@ class SynchronousWorker : public StageWorker {
   [[nodiscard]] bool skips(std::int64_t step);
   void settle_statistics(bool skipped);
 
+  const data::DataSource& data_;
+  std::vector<double> shares_;  // of the step's losses, on ranks that compute them; empty: all are 1
   std::vector<std::string> trainable_;
   std::vector<StageState> states_;
   stage::TiedGradients ties_;

@@ -59,6 +59,13 @@ void check_evaluation(const OperatorGraph& graph, int root) {
                             graph.evaluation_advice);
     }
   }
+  if (!graph.evaluates) {
+    throw FormatError(ErrorKind::UnsupportedModel,
+                      graph.file +
+                          ": in evaluation mode the model computes something else than with dropout off and "
+                          "running statistics; " +
+                          graph.evaluation_advice);
+  }
 }
 
 }  // namespace stagecraft::intake

@@ -16,7 +16,8 @@ namespace stagecraft::intake {
                                                           const c10::IValue& given, bool statistics);
 
 /// Throws FormatError with place_of the node and advice if value `root` of `graph` depends, in evaluation, on a buffer
-/// or constant that a node writes, or, unless graph.exact_evaluation, on random numbers.
+/// or constant that a node writes, or, unless graph.exact_evaluation, on random numbers; or if graph.evaluates is
+/// false.
 void check_evaluation(const OperatorGraph& graph, int root);
 
 }  // namespace stagecraft::intake

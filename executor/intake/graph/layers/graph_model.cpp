@@ -10,6 +10,7 @@
 #include <set>
 #include <stdexcept>
 #include <tuple>
+#include <variant>
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
@@ -97,6 +98,68 @@ class Assembler {
     model_.least_samples = graph_.least_samples;
     model_.most_samples = graph_.most_samples;
     return std::move(model_);
+  }
+
+  /// Call after run(). Throws FormatError if it does not follow from the model's inputs.
+  [[nodiscard]] std::optional<model::LossWeight> loss_weight() const {
+    if (!graph_.loss_terms) return std::nullopt;
+    const LossTerms& terms = *graph_.loss_terms;
+    std::vector<int> wanted{terms.count};
+    if (terms.class_weights >= 0) wanted.push_back(terms.class_weights);
+    std::set<int> nodes;
+    std::vector<int> computed;
+    for (std::vector<int> open = wanted; !open.empty();) {
+      const GraphValue& value = graph_.values[to_index(open.back())];
+      open.pop_back();
+      if (value.origin != Origin::Node || !nodes.insert(value.source).second) continue;
+      const std::vector<int>& reads = graph_.nodes[to_index(value.source)].reads;
+      open.insert(open.end(), reads.begin(), reads.end());
+    }
+    std::ranges::copy_if(wanted, std::back_inserter(computed),
+                         [&](int value) { return graph_.values[to_index(value)].origin == Origin::Node; });
+    const NodeProgram program(graph_, {nodes.begin(), nodes.end()}, computed);
+    model::LossWeight out{.sources = {}, .count = {}, .least = terms.least, .added = terms.added};
+    const auto add_source = [&](int value) {
+      const GraphValue& read = graph_.values[to_index(value)];
+      if (read.origin != Origin::Input || !input_of_.contains(read.source))
+        throw FormatError(ErrorKind::UnsupportedModel,
+                          fmt::format("{}: the weight of the loss reads \"{}\", which is not "
+                                      "an input",
+                                      graph_.file, read.name));
+      out.sources.push_back(input_of_.at(read.source));
+    };
+    const auto stored = [&](int tensor) { return value_or_shape(graph_.tensors[to_index(tensor)]); };
+    for (const int argument : program.arguments()) add_source(argument);
+    std::vector<at::Tensor> tensors;
+    for (const int tensor : program.tensors()) tensors.push_back(stored(tensor));
+    // Values that no node computes come from their places: stored, or a source.
+    std::vector<std::variant<std::monostate, std::size_t, at::Tensor>> places;
+    for (const int value : wanted) {
+      const GraphValue& read = graph_.values[to_index(value)];
+      auto& place = places.emplace_back();
+      if (read.origin == Origin::Node) continue;
+      if (read.origin != Origin::Input) {
+        place = stored(read.source);
+        continue;
+      }
+      place = out.sources.size();
+      add_source(value);
+    }
+    out.count = [=, arguments = program.arguments().size(), ignored = terms.ignored](auto sources) {
+      const std::vector<at::Tensor> made =
+          computed.empty() ? std::vector<at::Tensor>() : program.run(sources.first(arguments), tensors, {});
+      std::vector<at::Tensor> found;
+      for (std::size_t i = 0, next = 0; i < places.size(); ++i) {
+        const auto* const source = std::get_if<std::size_t>(&places[i]);
+        const auto* const tensor = std::get_if<at::Tensor>(&places[i]);
+        found.push_back(source ? sources[*source] : tensor ? *tensor : made[next++]);
+      }
+      if (!ignored) return found[0].sum().to(at::kDouble);
+      const at::Tensor counted = found[0].ne(*ignored);
+      if (found.size() == 1) return counted.sum().to(at::kDouble);
+      return found[1].index_select(0, found[0].masked_select(counted)).to(at::kDouble).sum();
+    };
+    return out;
   }
 
   /// Where a layer finds `value`; only valid after run().
@@ -234,6 +297,16 @@ class Assembler {
 };
 
 int output_index(const OperatorGraph& graph, const ModelSettings& settings) {
+  if (!settings.contains("loss_output") && setting(settings, "loss", "none") != "none" && !graph.output_keys.empty()) {
+    if (graph.scores) return *graph.scores;
+    std::string keys;
+    for (const std::string& key : graph.output_keys)
+      keys += fmt::format("{}{} {}", keys.empty() ? "" : ", ", &key - graph.output_keys.data(), key);
+    throw std::invalid_argument(fmt::format(
+        "{}: the model returns several tensors, {}; say which one the loss reads with --loss-output (setting "
+        "loss_output)",
+        graph.file, keys));
+  }
   const std::string text = setting(settings, "loss_output", std::to_string(std::max(graph.loss, 0)));
   int output = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), output);
@@ -310,7 +383,10 @@ model::Model model_of_graph(OperatorGraph graph, const ModelSettings& settings, 
   Assembler assembler(graph, std::move(*grouping), root);
   model::Model model = assembler.run();
   const std::string loss = setting(settings, "loss", "none");
-  if (loss != "none") {
+  if (loss == "none") {
+    model.loss_kind = graph.loss_kind;
+    model.loss_weight = assembler.loss_weight();
+  } else {
     const GraphValue& value = graph.values[to_index(root)];
     model::append_loss(model, loss, loss_output(graph, value, assembler.reference(root)), tokens_of(model));
   }

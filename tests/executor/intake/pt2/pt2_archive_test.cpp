@@ -221,7 +221,7 @@ TEST_F(Pt2Archives, RefuseNotesThatDoNotFit) {
     expect_refused(with(name, from, to), name + ": " + message);
   };
   refuse("stagecraft.pt2", "stagecraft.graph", "/format: found \"stagecraft.graph\", expected \"stagecraft.pt2\"");
-  refuse(R"("version": 1)", R"("version": 3)", "/version: found version 3, this program reads version 1 to 2");
+  refuse(R"("version": 1)", R"("version": 4)", "/version: found version 4, this program reads version 1 to 3");
   refuse(R"("version": 1)", R"("version": 2, "training": 0)", "/training: found 0, expected true or false");
   refuse(R"("model")", R"("author")", "/: unknown key \"author\"");
   refuse(R"("batch_symbol": "s77")", R"("batch_symbol": "s1")", "/batch_symbol: the program has no symbol \"s1\"");
@@ -232,6 +232,11 @@ TEST_F(Pt2Archives, RefuseNotesThatDoNotFit) {
   refuse(R"("least": 1)", R"("least": 0)", "/samples/least: found 0, expected an integer from 1");
   refuse(R"("least": 1)", R"("least": 65)", "/samples/most: found 64, expected an integer from 65");
   refuse(R"("loss_output": 0)", R"("loss_output": 3)", "/loss_output: found 3, expected an integer from 0 to 2");
+  refuse(R"("loss_output": 0)", R"("loss_kind": "mean")", "/loss_kind: unknown kind \"mean\", known are sum, across");
+  refuse(R"("loss_output": 0)", R"("loss_weight": {"count": "absent"})",
+         "/loss_weight/count: the program has no value \"absent\"");
+  refuse(R"("loss_output": 0)", R"("output_keys": ["scores"])",
+         "/output_keys: found 1 keys, the program has 3 outputs");
   refuse(R"("h.n"]])", R"("h.m"]])", "/tied/0/1: unknown tensor \"h.m\", known are h.fc.weight, h.n");
 }
 

@@ -66,7 +66,7 @@ ModelEvaluation evaluated(const Loss& loss, const EvaluationPieces& pieces) {
   const model::Model model = model_with(loss);
   stage::StageProgram program(model, {0}, {}, {}, 1);
   double now = 0;
-  return evaluate(program, Scores(7), pieces, [&] { return now += 2; });
+  return evaluate(program, model, Scores(7), pieces, [&] { return now += 2; });
 }
 
 TEST(Evaluate, CountsTheRightPredictionsOfClasses) {

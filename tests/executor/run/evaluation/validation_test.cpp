@@ -68,7 +68,7 @@ class ValidationTest : public ::testing::Test {
     const files::TensorFiles files(checkpoint::file_paths(
         checkpoint::checkpoint_at(checkpoint::checkpoint_path(place(folder), step), [](const auto&) {})));
     checkpoint::load_weights(files, program);
-    return evaluate(program, *other_, evaluation_pieces(*other_, 2, std::nullopt), [] { return 0.0; });
+    return evaluate(program, planned_.model, *other_, evaluation_pieces(*other_, 2, std::nullopt), [] { return 0.0; });
   }
 
   [[nodiscard]] std::string place(const std::string& folder) const { return (files_.path() / folder).string(); }
