@@ -547,7 +547,8 @@ def run(plan: Plan | File, model: Model | None, data: Any, *, steps: int | None 
 
 
 def evaluate(model: Model, data: Any, *, loss: Loss = None, loss_output: int | None = None, ranges: Mapping[str, tuple[int, int]] = {},
-             batch_axes: Mapping[str, int] = {}, static: int | None = None, microbatch: int | None = None, log: bool = False, **options: Any) -> Evaluation:
+             batch_axes: Mapping[str, int] = {}, static: int | None = None, loss_of_microbatches: bool = False,
+             microbatch: int | None = None, log: bool = False, **options: Any) -> Evaluation:
     """Loss, accuracy and perplexity of a model on data, in evaluation mode and in one process; nothing is changed.
 
     model -- a torch.nn.Module with its weights; or a checkpoint folder, or a weights file with the option model=FILE
@@ -564,7 +565,7 @@ def evaluate(model: Model, data: Any, *, loss: Loss = None, loss_output: int | N
             batch = _first(data)
             path = os.path.join(folder, f"{type(module).__name__}.pt2")
             exported = _export(module, batch, path, loss, loss_output=loss_output, ranges=ranges, batch_axes=batch_axes,
-                               static=static, fixed=microbatch, evaluation=True)
+                               static=static, fixed=microbatch, evaluation=True, loss_of_microbatches=loss_of_microbatches)
             _write(exported, data if _is_loader(data) else [batch], os.path.join(folder, "data"))
             state = module.state_dict()
             write_state(os.path.join(folder, "weights.safetensors"), {name: state[name] for name in state if not _is_extra(name)})
