@@ -7,6 +7,7 @@
 
 #include "costmodel/graph.h"
 #include "costmodel/schedule.h"
+#include "costmodel/throughput.h"
 #include "costmodel/topology.h"
 
 namespace stagecraft {
@@ -77,6 +78,7 @@ struct Plan {
   /// The slowest stage's time per microbatch, by the strategy's own estimate; with chunks, the slowest device's.
   std::optional<Seconds> steady_state;
   std::optional<Seconds> iteration;  ///< predicted time of one step
+  SampleWork sample_work = {};       ///< of the graph on the devices, with `iteration`
   /// Of the predicted step, over all plans that the strategy considered; absent if it gives none.
   std::optional<Seconds> lower_bound;
   Provenance provenance;

@@ -63,6 +63,7 @@ constexpr BytesPerSecond operator/(Bytes data, Seconds time) {
 constexpr BytesPerSecond operator*(BytesPerSecond rate, double factor) { return BytesPerSecond(rate.value * factor); }
 constexpr BytesPerSecond operator/(BytesPerSecond rate, double divisor) { return BytesPerSecond(rate.value / divisor); }
 constexpr Seconds operator/(Flops work, FlopsPerSecond rate) { return Seconds(work.value / rate.value); }
+constexpr double operator/(FlopsPerSecond a, FlopsPerSecond b) { return a.value / b.value; }
 
 inline namespace literals {
 constexpr Seconds operator""_s(long double v) { return Seconds(static_cast<double>(v)); }

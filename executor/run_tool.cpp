@@ -12,6 +12,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/index.h"
 #include "costmodel/interchange/traces/chrome_trace.h"
+#include "costmodel/roofline/cards.h"
 #include "executor/device/device.h"
 #include "executor/device/machine/provenance.h"
 #include "executor/launch/exit_status.h"
@@ -59,7 +60,23 @@ int status(const RunResult& result, const RunCommand& o) {
   return result.steps_done < o.run.steps && !result.evaluation ? stagecraft::launch::kStopped : 0;
 }
 
-int finish(const RunResult& result, const RunCommand& o, std::optional<stagecraft::Seconds> predicted,
+/// The plan's work of a sample, with the peak of the devices that the run uses in place of the planned ones.
+stagecraft::SampleWork work_here(const RunCommand& o, const stagecraft::BoundPlan& bound) {
+  const stagecraft::Plan& plan = bound.plan();
+  stagecraft::SampleWork out = plan.sample_work;
+  out.peak.reset();
+  out.peak_of.clear();
+  const std::size_t ranks = bound.ranks().size();
+  if (o.run.device.is_cpu() || (ranks > 1 && (o.share_gpu || o.device != "cuda"))) return out;
+  const std::string name = stagecraft::device::provenance_here("stagecraft-run", o.run.device).device;
+  if (const auto peak = stagecraft::roofline::known_peak(name, plan.dtype, o.allow_tf32)) {
+    out.peak = stagecraft::FlopsPerSecond(peak->rate.value * static_cast<double>(ranks));
+    out.peak_of = peak->of;
+  }
+  return out;
+}
+
+int finish(const RunResult& result, const RunCommand& o, const stagecraft::BoundPlan& plan,
            const std::optional<stagecraft::run::WholePass>& pass) {
   const auto& m = result.measurement;
   if (m.timeline.steps.empty()) {
@@ -69,7 +86,7 @@ int finish(const RunResult& result, const RunCommand& o, std::optional<stagecraf
   if (result.evaluation) {
     std::cerr << stagecraft::run::evaluation_text(*result.evaluation, *m.microbatch_samples, pass) + "\n";
   } else {
-    std::cerr << stagecraft::run::closing_text(m, predicted) + "\n";
+    std::cerr << stagecraft::run::closing_text(m, plan.plan().iteration, work_here(o, plan)) + "\n";
   }
   if (result.nonfinite_steps > 0) {
     std::cerr << fmt::format("{} of {} steps had infinite or NaN values{}\n", result.nonfinite_steps, m.losses.size(),
@@ -163,7 +180,7 @@ int run_process(const LaunchInfo& launch, const RunJob& job, RunCommand& o, mill
                                        [&](const stagecraft::run::Progress& p) { (*reporter)(p); });
   };
   stagecraft::launch::run_rank_process(launch, deadline, rank);
-  return launch.rank == 0 ? finish(result, o, job.plan.plan().iteration, job.pass) : status(result, o);
+  return launch.rank == 0 ? finish(result, o, job.plan, job.pass) : status(result, o);
 }
 
 int run_threads(const RunJob& job, RunCommand& o, milliseconds deadline) {
@@ -173,7 +190,7 @@ int run_threads(const RunJob& job, RunCommand& o, milliseconds deadline) {
   stagecraft::run::StepReporter reporter(job.plan.plan(), o.report);
   return finish(stagecraft::run::run_local(job.bound, *job.data, o.run, kPatience * deadline,
                                            [&](const stagecraft::run::Progress& p) { reporter(p); }),
-                o, job.plan.plan().iteration, job.pass);
+                o, job.plan, job.pass);
 }
 
 /// Says where a run that failed can continue, if it has a complete checkpoint.

@@ -67,6 +67,7 @@ RankedPlan predicted_plan(const std::string& origin, const Graph& graph, const T
   if (const auto* infeasible = std::get_if<Infeasible>(&predicted)) throw NoAnswerError("", *infeasible);
   out.prediction = std::move(std::get<Prediction>(predicted));
   out.plan.iteration = out.prediction.iteration;
+  out.plan.sample_work = sample_work(graph, topology, out.plan);
   out.fits = memory_excess(out, topology, constraints).empty();
   return out;
 }

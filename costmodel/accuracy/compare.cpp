@@ -157,6 +157,10 @@ Comparison compare(const Prediction& prediction, const Measurement& measurement,
   if (prediction.samples_per_s && measurement.microbatch_samples && out.step.measured > Seconds(0)) {
     const double samples = static_cast<double>(*measurement.microbatch_samples) * measurement.microbatches;
     out.samples_per_s = Compared<double>{*prediction.samples_per_s / steady, samples / out.step.measured.value};
+    const auto at = [&](double samples_per_s) {
+      return scaled(prediction.rates, samples_per_s / *prediction.samples_per_s);
+    };
+    out.rates = {at(out.samples_per_s->predicted), at(out.samples_per_s->measured)};
   }
   const auto predicted_actions = action_times(prediction.timeline, 0);
   const auto measured_actions = action_times(measured, out.skipped);
@@ -197,6 +201,22 @@ std::string comparison_text(const Comparison& comparison) {
   if (comparison.samples_per_s) {
     row("samples per second", fmt::format("{:.1f}", comparison.samples_per_s->predicted),
         fmt::format("{:.1f}", comparison.samples_per_s->measured), percent(*comparison.samples_per_s));
+  }
+  const auto& [predicted_rates, measured_rates] = comparison.rates;
+  if (predicted_rates.tokens_per_s && measured_rates.tokens_per_s) {
+    const Compared<double> tokens{*predicted_rates.tokens_per_s, *measured_rates.tokens_per_s};
+    row("tokens per second", fmt::format("{:.0f}", tokens.predicted), fmt::format("{:.0f}", tokens.measured),
+        percent(tokens));
+  }
+  if (predicted_rates.flops_per_s && measured_rates.flops_per_s) {
+    const Compared<FlopsPerSecond> rate{*predicted_rates.flops_per_s, *measured_rates.flops_per_s};
+    row("operations per second", format_rate(rate.predicted), format_rate(rate.measured), percent(rate));
+  }
+  if (predicted_rates.peak_share && measured_rates.peak_share) {
+    const Compared<double> share{*predicted_rates.peak_share, *measured_rates.peak_share};
+    row("share of the devices' peak", fmt::format("{:.1f} %", share.predicted * 100),
+        fmt::format("{:.1f} %", share.measured * 100),
+        fmt::format("{:+.1f} pt", (share.predicted - share.measured) * 100));
   }
   for (const ActionComparison& action : comparison.actions) {
     const bool wait = action.kind == ActionKind::ReceiveActivation || action.kind == ActionKind::ReceiveGradient;

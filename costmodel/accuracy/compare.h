@@ -54,6 +54,7 @@ struct BubbleComparison {
 struct Comparison {
   Compared<Seconds> step;
   std::optional<Compared<double>> samples_per_s;
+  Compared<WorkRates> rates = {};  ///< shares of the peak are those of the devices that the prediction is for
   Seconds spread;           ///< median absolute deviation of the measured steps
   std::size_t steps = 0;    ///< measured steps that count
   std::size_t skipped = 0;  ///< steps skipped at the start

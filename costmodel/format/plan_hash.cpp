@@ -9,6 +9,7 @@ std::uint64_t plan_hash(const BoundPlan& plan) {
   Plan bare = plan.plan();
   bare.provenance = {};
   bare.optimizer.clear();  // of the predictions; a run says its own
+  bare.sample_work = {};
   std::uint64_t hash = fnv1a(plan_json(bare));
   for (const auto& list : plan.action_lists()) {
     for (const Action& a : list) hash = fnv1a(action_text(a) + ",", hash);

@@ -2,13 +2,14 @@
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/throughput_json.h"
 #include "costmodel/index.h"
 
 namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.plan";
-constexpr int kVersion = 7;
+constexpr int kVersion = 8;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 constexpr int kMostDevices = 1 << 24;
 
@@ -104,6 +105,7 @@ Plan parse_plan(const std::string& text, const std::string& file) {
   if (const auto v = fields.optional("strategy")) out.strategy = v->text();
   if (const auto v = fields.optional("steady_state_s")) out.steady_state = v->seconds();
   if (const auto v = fields.optional("iteration_s")) out.iteration = v->seconds();
+  if (const auto v = fields.optional("sample_work")) out.sample_work = read_sample_work(*v);
   if (const auto v = fields.optional("lower_bound_s")) out.lower_bound = v->seconds();
   out.stages = fields.required("stages").list(read_stage);
   out.boundaries = fields.required("boundaries").list(read_boundary);
@@ -137,6 +139,7 @@ std::string plan_json(const Plan& plan) {
   if (!plan.strategy.empty()) out["strategy"] = plan.strategy;
   if (plan.steady_state) out["steady_state_s"] = plan.steady_state->value;
   if (plan.iteration) out["iteration_s"] = plan.iteration->value;
+  if (plan.sample_work != SampleWork{}) out["sample_work"] = sample_work_json(plan.sample_work);
   if (plan.lower_bound) out["lower_bound_s"] = plan.lower_bound->value;
   out["stages"] = Json::array();
   for (const Stage& stage : plan.stages) {

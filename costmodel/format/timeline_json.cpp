@@ -3,12 +3,13 @@
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/format/throughput_json.h"
 #include "costmodel/index.h"
 
 namespace stagecraft::format {
 namespace {
 
-constexpr int kPredictionVersion = 7;
+constexpr int kPredictionVersion = 8;
 constexpr int kTimelineVersion = 4;
 constexpr int kMost = 1 << 24;
 
@@ -218,6 +219,7 @@ std::string prediction_json(const Prediction& prediction) {
   if (!prediction.interval.empty()) out["interval"] = prediction.interval;
   if (!prediction.calibration.empty()) out["calibration"] = prediction.calibration;
   if (prediction.samples_per_s) out["samples_per_s"] = *prediction.samples_per_s;
+  put_rates(out, prediction.rates);
   out["bubble"] = prediction.bubble;
   if (prediction.devices > 0) out["devices"] = prediction.devices;
   if (!prediction.unused_devices.empty()) out["unused_devices"] = prediction.unused_devices;
@@ -285,6 +287,7 @@ Prediction parse_prediction(const std::string& text, const std::string& file) {
   if (const auto v = fields.optional("interval")) out.interval = v->text();
   if (const auto v = fields.optional("calibration")) out.calibration = v->text();
   if (const auto v = fields.optional("samples_per_s")) out.samples_per_s = v->not_negative();
+  out.rates = take_rates(fields);
   out.bubble = fields.required("bubble").number();
   if (const auto v = fields.optional("devices")) out.devices = to_int(v->integer(1, kMost));
   if (const auto v = fields.optional("unused_devices")) out.unused_devices = v->list(whole);

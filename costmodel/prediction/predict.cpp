@@ -190,6 +190,15 @@ std::string throughput_text(const Prediction& prediction, const std::string& mar
   return out;
 }
 
+std::string rates_lines(const Prediction& prediction, const std::string& mark) {
+  const int used = prediction.devices - to_int(prediction.unused_devices.size());
+  std::string out = work_rates_text(prediction.rates, used, mark);
+  if (!out.empty()) out += "\n";
+  if (const std::string low = low_share_text(prediction.rates, prediction.bubble); !low.empty())
+    out += "note: " + low + "\n";
+  return out;
+}
+
 std::string idle_text(const Prediction& prediction) {
   const std::vector<int>& idle = prediction.idle_devices;
   const std::vector<int>& unused = prediction.unused_devices;
@@ -219,6 +228,7 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
   if (graph.microbatch_samples && out.iteration > Seconds(0)) {
     const double samples = static_cast<double>(*graph.microbatch_samples) * plan.plan().microbatches;
     out.samples_per_s = samples / out.iteration.value;
+    out.rates = work_rates(sample_work(graph, topology, plan.plan()), *out.samples_per_s);
   }
   out.yardstick = graph.conditions.yardstick;
   out.stages = predicted_stages(graph, plan, replayed, out.iteration);

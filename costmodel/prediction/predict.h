@@ -9,6 +9,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/prediction/figure_source.h"
 #include "costmodel/prediction/step_replay.h"
+#include "costmodel/throughput.h"
 #include "costmodel/timeline.h"
 
 namespace stagecraft {
@@ -84,6 +85,7 @@ struct MemoryOverTime {
 struct Prediction {
   Seconds iteration;                    ///< of one step
   std::optional<double> samples_per_s;  ///< absent if the graph does not give its microbatch
+  WorkRates rates = {};                 ///< the same throughput in other units
   double bubble = 0;                    ///< share of all ranks' time that is neither compute, update nor reduce
   int devices = 0;                      ///< of the topology
   std::vector<int> unused_devices;      ///< that are in no stage
@@ -128,6 +130,8 @@ struct Prediction {
 /// "1.3 samples per second (0.7 per device)", where devices that the plan does not use do not count, without the
 /// parenthesis if it uses one; `mark` precedes each figure. Empty if the samples of a microbatch are unknown.
 [[nodiscard]] std::string throughput_text(const Prediction& prediction, const std::string& mark);
+/// Prediction::rates as lines: work_rates_text, then low_share_text as a note. Empty if nothing is known.
+[[nodiscard]] std::string rates_lines(const Prediction& prediction, const std::string& mark);
 
 /// Replays the plan's action lists against the graph's times and the topology's links. Infeasible if the lists
 /// deadlock. For a step longer than PredictOptions::most_whole, replays a shorter one, with as many microbatches as it

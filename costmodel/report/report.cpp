@@ -75,6 +75,13 @@ std::string prediction_summary(const ReportDocuments& d, const FromFile<Predicti
   out += card(format_seconds(p.iteration), "predicted step",
               p.low && p.high ? "90 % interval: " + format_seconds(*p.low) + " to " + format_seconds(*p.high) : "");
   if (p.samples_per_s) out += card(fmt::format("{:.4g}", *p.samples_per_s), "samples per second", "");
+  if (p.rates.tokens_per_s) out += card(fmt::format("{:.0f}", *p.rates.tokens_per_s), "tokens per second", "");
+  if (p.rates.flops_per_s) {
+    const int used = std::max(1, p.devices - to_int(p.unused_devices.size()));
+    out += card(format_rate(FlopsPerSecond(p.rates.flops_per_s->value / used)),
+                used > 1 ? "operations per second and device" : "operations per second",
+                p.rates.peak_share ? percent(*p.rates.peak_share) + " of the peak of " + p.rates.peak_of : "");
+  }
   const std::vector<StageGroup> stages = stage_groups(p);
   const auto slowest = std::ranges::max_element(stages, [](const auto& a, const auto& b) { return busy(a) < busy(b); });
   if (slowest != stages.end())
@@ -101,7 +108,7 @@ std::string prediction_summary(const ReportDocuments& d, const FromFile<Predicti
              "</p>\n";
   }
   if (!p.interval.empty()) out += paragraph("The 90 % interval of the step: " + markup_text(p.interval) + ".");
-  for (const std::string& note : {p.other_device, p.backward_parts, p.message_processing, idle_text(p)}) {
+  for (const std::string& note : {p.other_device, p.backward_parts, p.message_processing, idle_text(p), low_share_text(p.rates, p.bubble)}) {
     if (!note.empty()) out += paragraph("Note: " + markup_text(note) + ".");
   }
   return out;

@@ -110,6 +110,18 @@ std::optional<FlopsPerSecond> rate_of(const Card& card, const std::string& dtype
   throw InputError(ErrorKind::UnknownName, unknown_name("dtype", dtype, {"float32", "float16", "bfloat16"}));
 }
 
+/// The card with this name or short name, else those whose two names together have all words of `name`.
+std::vector<const Card*> cards_called(const std::string& name) {
+  const std::set<std::string> words = words_of(name);
+  std::vector<const Card*> found;
+  for (const Card& card : cards()) {
+    if (lower(name) == lower(card.name) || lower(name) == lower(card.short_name)) return {&card};
+    if (!words.empty() && std::ranges::includes(words_of(card.name + " " + card.short_name), words))
+      found.push_back(&card);
+  }
+  return found;
+}
+
 std::string tera_text(const std::optional<FlopsPerSecond>& rate) {
   return rate ? fmt::format("{:g}", rate->value / 1e12) : "-";
 }
@@ -126,13 +138,7 @@ const std::vector<Card>& cards() {
 }
 
 const Card& find_card(const std::string& name) {
-  const std::set<std::string> words = words_of(name);
-  std::vector<const Card*> found;
-  for (const Card& card : cards()) {
-    if (lower(name) == lower(card.name) || lower(name) == lower(card.short_name)) return card;
-    if (!words.empty() && std::ranges::includes(words_of(card.name + " " + card.short_name), words))
-      found.push_back(&card);
-  }
+  const std::vector<const Card*> found = cards_called(name);
   if (found.size() == 1) return *found.front();
   std::vector<std::string> known;
   if (found.empty()) {
@@ -147,6 +153,20 @@ const Card& find_card(const std::string& name) {
 FlopsPerSecond peak_rate(const Card& card, const std::string& dtype, bool allow_tf32) {
   if (const auto rate = rate_of(card, dtype, allow_tf32)) return *rate;
   throw std::invalid_argument("the peak rate of " + card.name + " for " + dtype + " is not in the table of cards");
+}
+
+std::optional<Peak> known_peak(const std::string& name, const std::string& dtype, bool allow_tf32) {
+  std::set<double> rates;
+  for (const Card* card : cards_called(name)) {
+    const bool is_known = dtype.empty() || dtype == "float32" || dtype == "float16" || dtype == "bfloat16";
+    const auto rate = is_known ? rate_of(*card, dtype, allow_tf32) : std::nullopt;
+    if (!rate) return std::nullopt;
+    rates.insert(rate->value);
+  }
+  if (rates.size() != 1) return std::nullopt;
+  const bool is_tf32 = (dtype.empty() || dtype == "float32") && allow_tf32;
+  const std::string math = is_tf32 ? "tf32" : dtype.empty() ? "float32" : dtype;
+  return Peak{FlopsPerSecond(*rates.begin()), name + " (" + math + ")"};
 }
 
 bool uses_tensor_cores(const Card& card, const std::string& dtype, bool allow_tf32) {

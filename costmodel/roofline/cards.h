@@ -34,6 +34,17 @@ struct Card {
 /// std::invalid_argument if it is not in the table or the type is unknown.
 [[nodiscard]] FlopsPerSecond peak_rate(const Card& card, const std::string& dtype, bool allow_tf32);
 
+/// What a device can do at most.
+struct Peak {
+  FlopsPerSecond rate;
+  std::string of;  ///< "NVIDIA H100 80GB HBM3 (bfloat16)"
+  friend bool operator==(const Peak&, const Peak&) = default;
+};
+
+/// The peak of the device called `name`, for tensors of `dtype`; of any type that may be meant, if it is the same for
+/// all. Absent if no card may be meant, their peaks differ, or one is not in the table.
+[[nodiscard]] std::optional<Peak> known_peak(const std::string& name, const std::string& dtype, bool allow_tf32);
+
 /// Whether that rate is one of tensor cores.
 [[nodiscard]] bool uses_tensor_cores(const Card& card, const std::string& dtype, bool allow_tf32);
 

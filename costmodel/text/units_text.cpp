@@ -28,6 +28,8 @@ constexpr std::array kSuffixes = {
     Unit{"b", 1},        Unit{"kb", 1e3},     Unit{"mb", 1e6},     Unit{"gb", 1e9},     Unit{"tb", 1e12},
     Unit{"kib", 0x1p10}, Unit{"mib", 0x1p20}, Unit{"gib", 0x1p30}, Unit{"tib", 0x1p40},
 };
+constexpr std::array kRateUnits = {Unit{"FLOP/s", 1}, Unit{"kFLOP/s", 1e3}, Unit{"MFLOP/s", 1e6},
+                                   Unit{"GFLOP/s", 1e9}, Unit{"TFLOP/s", 1e12}, Unit{"PFLOP/s", 1e15}};
 constexpr std::array kTimeUnits = {Unit{"ns", 1e-9}, Unit{"us", 1e-6}, Unit{"ms", 1e-3}, Unit{"s", 1}};
 
 /// `value` (not negative) in the largest unit that leaves at least 1 once rounded to three digits; `limit` is where
@@ -80,6 +82,8 @@ std::string format_seconds(Seconds time) {
   if (!std::isfinite(time.value)) return fmt::format("{} s", time.value);
   return (time < Seconds(0) ? "-" : "") + three_digits(std::abs(time.value), kTimeUnits, 1000);
 }
+
+std::string format_rate(FlopsPerSecond rate) { return three_digits(rate.value, kRateUnits, 1000); }
 
 std::string duration_text(Seconds duration) {
   struct Part {

@@ -20,6 +20,9 @@ namespace stagecraft {
 /// For display, three digits: "1.50 s", "12.3 ms", "250 us", "3.00 ns", "4321 s", "0 s".
 [[nodiscard]] std::string format_seconds(Seconds time);
 
+/// For display, three digits: "85.2 TFLOP/s", "640 GFLOP/s".
+[[nodiscard]] std::string format_rate(FlopsPerSecond rate);
+
 /// A duration in its two largest units, to the second: "45 s", "3 min 20 s", "2 h 5 min", "4 d 3 h".
 [[nodiscard]] std::string duration_text(Seconds duration);
 

@@ -58,7 +58,7 @@ void print(const stagecraft::Prediction& p, const std::vector<std::string>& fits
   const auto time = [&](stagecraft::Seconds t) { return mark + format_seconds(t); };
   std::string out = "step " + time(p.iteration);
   if (p.samples_per_s) out += ", " + throughput_text(p, mark);
-  out += ", " + bubble_text(p, mark) + "\n";
+  out += ", " + bubble_text(p, mark) + "\n" + rates_lines(p, mark);
   // Differences that nobody could measure are not worth a line.
   if (const stagecraft::Seconds steady = steady_step(p); steady < p.iteration * 0.995)
     out += time(steady) + " per step in a run: ranks begin the next step while others end this one\n";

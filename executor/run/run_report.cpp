@@ -12,9 +12,12 @@
 
 namespace stagecraft::run {
 
-std::string speed_text(std::int64_t samples, Seconds measured, std::optional<Seconds> predicted) {
+std::string speed_text(std::int64_t samples, Seconds measured, std::optional<Seconds> predicted,
+                       const SampleWork& work) {
   const double rate = static_cast<double>(samples) / measured.value;
-  std::string out = fmt::format("{:.{}f} samples/s, {} per step", rate, rate < 100 ? 1 : 0, format_seconds(measured));
+  std::string out = fmt::format("{:.{}f} samples/s, ", rate, rate < 100 ? 1 : 0);
+  if (const auto tokens = work_rates(work, rate).tokens_per_s) out += fmt::format("{:.0f} tokens/s, ", *tokens);
+  out += format_seconds(measured) + " per step";
   if (predicted && predicted->value > 0) {
     out += fmt::format(" (predicted {}, {:+.0f} %)", format_seconds(*predicted),
                        100 * (measured.value / predicted->value - 1));
@@ -30,6 +33,7 @@ Seconds StepReporter::MeanTime::take() {
 
 StepReporter::StepReporter(const Plan& plan, const ReportOptions& options)
     : samples_(plan.microbatch_samples.value_or(0) * plan.microbatches),
+      work_(plan.sample_work),
       predicted_(plan.iteration),
       options_(options) {}
 
@@ -39,7 +43,7 @@ std::string StepReporter::text(const Progress& progress, Seconds step_time) cons
     out += fmt::format("epoch {:.2f} ", static_cast<double>((progress.step + 1) * samples_) /
                                             static_cast<double>(*options_.epoch_samples));
   }
-  out += fmt::format("loss {:.4f} {}", progress.loss, speed_text(samples_, step_time, predicted_));
+  out += fmt::format("loss {:.4f} {}", progress.loss, speed_text(samples_, step_time, predicted_, work_));
   if (options_.rate && progress.learning_rate) out += fmt::format(", learning rate {:.4g}", *progress.learning_rate);
   if (progress.gradient_norm) out += fmt::format(", gradient norm {:.4g}", *progress.gradient_norm);
   if (progress.loss_scale) out += fmt::format(", loss scale {:g}", *progress.loss_scale);
@@ -105,11 +109,16 @@ void StepReporter::write(const Progress& progress) {
   if (tensorboard_) tensorboard_->add(line);
 }
 
-std::string closing_text(const Measurement& measurement, std::optional<Seconds> predicted) {
-  return fmt::format("loss {:.4f} to {:.4f} in {} steps; {}", measurement.losses.front(), measurement.losses.back(),
-                     measurement.losses.size(),
-                     speed_text(measurement.microbatch_samples.value_or(0) * measurement.microbatches,
-                                step_time(measurement.timeline, warm_up_steps(measurement.timeline)), predicted));
+std::string closing_text(const Measurement& measurement, std::optional<Seconds> predicted, const SampleWork& work) {
+  const std::int64_t samples = measurement.microbatch_samples.value_or(0) * measurement.microbatches;
+  const Seconds step = step_time(measurement.timeline, warm_up_steps(measurement.timeline));
+  std::string out =
+      fmt::format("loss {:.4f} to {:.4f} in {} steps; {}", measurement.losses.front(), measurement.losses.back(),
+                  measurement.losses.size(), speed_text(samples, step, predicted, work));
+  WorkRates rates = work_rates(work, static_cast<double>(samples) / step.value);
+  rates.tokens_per_s.reset();  // in the speed
+  if (const std::string text = work_rates_text(rates, measurement.timeline.ranks); !text.empty()) out += "\n" + text;
+  return out;
 }
 
 std::string evaluation_text(const Evaluation& evaluation, std::int64_t microbatch_samples,

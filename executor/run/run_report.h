@@ -13,9 +13,11 @@
 
 namespace stagecraft::run {
 
-/// "812 samples/s, 19.7 ms per step (predicted 18.9 ms, +4 %)" for a step of `samples` samples that took `measured`,
-/// without parentheses if there is no prediction. The difference is measured / predicted - 1.
-[[nodiscard]] std::string speed_text(std::int64_t samples, Seconds measured, std::optional<Seconds> predicted);
+/// "34.2 samples/s, 35061 tokens/s, 234 ms per step (predicted 230 ms, +2 %)" for a step of `samples` samples that took
+/// `measured`, without tokens if a sample has none, and without parentheses if there is no prediction. The difference
+/// is measured / predicted - 1.
+[[nodiscard]] std::string speed_text(std::int64_t samples, Seconds measured, std::optional<Seconds> predicted,
+                                     const SampleWork& work = {});
 
 /// How a run reports its progress.
 struct ReportOptions {
@@ -50,6 +52,7 @@ class StepReporter {
   void write(const Progress& progress);
 
   std::int64_t samples_;
+  SampleWork work_;
   std::optional<Seconds> predicted_;
   ReportOptions options_;
   std::optional<MetricsFile> metrics_;
@@ -61,9 +64,11 @@ class StepReporter {
   ProgressLine line_;
 };
 
-/// Summary of a run: "loss 2.1034 to 1.7211 in 50 steps; 812 samples/s, ...", without the first two steps. The
-/// measurement must have at least one step.
-[[nodiscard]] std::string closing_text(const Measurement& measurement, std::optional<Seconds> predicted);
+/// Summary of a run: "loss 2.1034 to 1.7211 in 50 steps; 812 samples/s, ...", without the first two steps, and if
+/// `work` counts operations, a line with those per second of the median step. The measurement must have at least one
+/// step.
+[[nodiscard]] std::string closing_text(const Measurement& measurement, std::optional<Seconds> predicted,
+                                       const SampleWork& work = {});
 
 /// Result of an evaluation: "loss 0.3421 over 59968 of 60000 samples; 32 left over, too few for a microbatch of 64".
 /// `pass` is absent for endless data.

@@ -116,9 +116,10 @@ std::string stages_text(const Graph& graph, const RankedPlan& ranked, const std:
   if (plan.iteration && prediction.samples_per_s) out += ", " + throughput_text(prediction, mark);
   if (plan.iteration && plan.lower_bound)
     out += fmt::format(": {} on these devices", gap_text(*plan.iteration, *plan.lower_bound));
-  if (plan.iteration) out += "\n" + bubble_text(prediction, mark);
-  if (!mark.empty()) out += "\n~ marks figures that were not measured on this topology's devices: " + other_device;
-  return out + "\n";
+  out += "\n";
+  if (plan.iteration) out += bubble_text(prediction, mark) + "\n" + rates_lines(prediction, mark);
+  if (!mark.empty()) out += "~ marks figures that were not measured on this topology's devices: " + other_device + "\n";
+  return out;
 }
 
 std::string ranking_text(const Ranking& ranking, const std::string& mark, const Screen& screen) {

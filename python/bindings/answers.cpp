@@ -116,6 +116,17 @@ void bind_prediction(nb::module_& module) {
                                     "Time, throughput and memory of a plan (stagecraft.prediction).");
   prediction.def_ro("iteration_s", &Prediction::iteration, "Seconds of a step.")
       .def_ro("samples_per_s", &Prediction::samples_per_s, "None if the samples of a microbatch are unknown.")
+      .def_prop_ro("tokens_per_s", [](const Prediction& self) { return self.rates.tokens_per_s; }, "None if unknown.")
+      .def_prop_ro(
+          "flops_per_s",
+          [](const Prediction& self) -> std::optional<double> {
+            if (!self.rates.flops_per_s) return std::nullopt;
+            return self.rates.flops_per_s->value;
+          },
+          "Floating-point operations per second of all devices together; None if they are not counted.")
+      .def_prop_ro(
+          "peak_share", [](const Prediction& self) { return self.rates.peak_share; },
+          "flops_per_s over the peak of the plan's devices (MFU); None if unknown.")
       .def_ro("bubble", &Prediction::bubble,
               "Share of all ranks' time, 0 to 1, that is neither compute, update nor reduce.")
       .def_ro("low_s", &Prediction::low, "Lower end of the step's 90 % interval; None if there is none.")

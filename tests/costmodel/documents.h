@@ -165,6 +165,7 @@ inline Plan full_plan() {
   plan.steady_state = 2_s;
   plan.iteration = 10_s;
   plan.lower_bound = 9_s;
+  plan.sample_work = {1024, Flops(3e12), FlopsPerSecond(8e14), "NVIDIA H100 80GB HBM3 (bfloat16)"};
   plan.provenance = full_provenance();
   return plan;
 }
@@ -184,6 +185,7 @@ inline Prediction full_prediction() {
   Prediction prediction;
   prediction.iteration = 4_s;
   prediction.samples_per_s = 1.5;
+  prediction.rates = {1536, FlopsPerSecond(4.5e12), 0.125, "NVIDIA H200 (float32)"};
   prediction.bubble = 0.25;
   prediction.devices = 8;
   prediction.unused_devices = {6, 7};
@@ -309,6 +311,8 @@ inline Comparison full_comparison() {
   Comparison comparison;
   comparison.step = {4_s, 5_s};
   comparison.samples_per_s = Compared<double>{3, 2.5};
+  comparison.rates = {{300, FlopsPerSecond(4e12), 0.5, "NVIDIA H200 (float32)"},
+                      {250, FlopsPerSecond(3e12), 0.375, "NVIDIA H200 (float32)"}};
   comparison.low = 3.5_s;
   comparison.high = 4.5_s;
   comparison.spread = 0.5_s;

@@ -43,6 +43,8 @@ TEST(Units, ScaleBytesByIntegersExactly) {
   EXPECT_EQ(6_B / 4_B, 1.5);
 }
 
+TEST(Units, DivideRatesOfOperationsToRatios) { EXPECT_EQ(FlopsPerSecond(6) / FlopsPerSecond(4), 1.5); }
+
 TEST(Units, DivideBytesByRateToTimeAndByTimeToRate) {
   EXPECT_EQ(12_B / BytesPerSecond(4), 3_s);
   EXPECT_EQ(12_B / 3_s, BytesPerSecond(4));

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "costmodel/format/cursor.h"
+#include "costmodel/format/throughput_json.h"
 #include "costmodel/index.h"
 
 namespace stagecraft::format {
@@ -48,6 +49,13 @@ Compared<T> read_object(const Cursor& at, const std::string& unit) {
   Fields fields(at);
   Compared<T> out;
   take(fields, unit, out);
+  fields.done();
+  return out;
+}
+
+WorkRates read_rates(const Cursor& at) {
+  Fields fields(at);
+  WorkRates out = take_rates(fields);
   fields.done();
   return out;
 }
@@ -109,6 +117,10 @@ std::string comparison_json(const Comparison& comparison) {
   Json out = document("stagecraft.comparison", kComparisonVersion);
   out["step"] = object(comparison.step, "_s");
   if (comparison.samples_per_s) out["samples"] = object(*comparison.samples_per_s, "_per_s");
+  if (comparison.rates != Compared<WorkRates>{}) {
+    put_rates(out["rates"]["predicted"] = Json::object(), comparison.rates.predicted);
+    put_rates(out["rates"]["measured"] = Json::object(), comparison.rates.measured);
+  }
   if (const auto inside = is_inside(comparison))
     out["interval"] = Json{{"low_s", comparison.low->value}, {"high_s", comparison.high->value}, {"inside", *inside}};
   out["spread_s"] = comparison.spread.value;
@@ -150,6 +162,12 @@ Comparison parse_comparison(const std::string& text, const std::string& file) {
   Comparison out;
   out.step = read_object<Seconds>(fields.required("step"), "_s");
   if (const auto samples = fields.optional("samples")) out.samples_per_s = read_object<double>(*samples, "_per_s");
+  if (const auto v = fields.optional("rates")) {
+    Fields both(*v);
+    out.rates.predicted = read_rates(both.required("predicted"));
+    out.rates.measured = read_rates(both.required("measured"));
+    both.done();
+  }
   if (const auto v = fields.optional("interval")) {
     Fields interval(*v);
     out.low = interval.required("low_s").seconds();

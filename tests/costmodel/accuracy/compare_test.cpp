@@ -54,6 +54,21 @@ Measurement measurement() {
   return out;
 }
 
+// The run handles 2.4 instead of 3 samples per second: 0.8 of every rate.
+TEST(Compare, MeasuresTheOtherRatesByTheSamplesOfTheRun) {
+  Prediction predicted = prediction();
+  predicted.rates = {300, FlopsPerSecond(10e12), 0.5, "device"};
+  const Comparison comparison = compare(predicted, measurement(), 1);
+  EXPECT_EQ(comparison.rates.predicted, predicted.rates);
+  EXPECT_DOUBLE_EQ(*comparison.rates.measured.tokens_per_s, 240);
+  EXPECT_DOUBLE_EQ(comparison.rates.measured.flops_per_s->value, 8e12);
+  EXPECT_DOUBLE_EQ(*comparison.rates.measured.peak_share, 0.4);
+  const std::string text = comparison_text(comparison);
+  EXPECT_THAT(text, HasSubstr("tokens per second                             300            240    +25.0 %"));
+  EXPECT_THAT(text, HasSubstr("operations per second                10.0 TFLOP/s   8.00 TFLOP/s    +25.0 %"));
+  EXPECT_THAT(text, HasSubstr("share of the devices' peak                 50.0 %         40.0 %   +10.0 pt"));
+}
+
 TEST(Compare, TakesMediansOfTheStepsThatCount) {
   const Comparison comparison = compare(prediction(), measurement(), 1);
   EXPECT_EQ(comparison.step.predicted, 4_s);

@@ -25,10 +25,9 @@ TEST(PlanJson, NamesThePlaceOfAWrongAction) {
 
 TEST(PlanJson, ReadsOlderVersions) {
   const Plan plan = row_plan("1f1b", {1, 1}, 2);
-  for (const char* version :
-       {"\"version\": 1", "\"version\": 2", "\"version\": 3", "\"version\": 4", "\"version\": 5", "\"version\": 6"}) {
+  for (const char* version : {"1", "2", "3", "4", "5", "6", "7"}) {
     std::string text = plan_json(plan);
-    text.replace(text.find("\"version\": 7"), 12, version);
+    text.replace(text.find("\"version\": 8") + 11, 1, version);
     EXPECT_EQ(parse_plan(text, "plan.json"), plan);
   }
 }

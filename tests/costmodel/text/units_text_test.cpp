@@ -56,6 +56,12 @@ TEST(FormatBytes, ShowsThreeDigitsOfTheFittingUnit) {
   EXPECT_EQ(format_bytes(-(12_KiB)), "-12.0 KiB");
 }
 
+TEST(FormatRate, ShowsThreeDigitsOfTheFittingUnit) {
+  EXPECT_EQ(format_rate(FlopsPerSecond(85.21e12)), "85.2 TFLOP/s");
+  EXPECT_EQ(format_rate(FlopsPerSecond(640e9)), "640 GFLOP/s");
+  EXPECT_EQ(format_rate(FlopsPerSecond(0)), "0.00 FLOP/s");
+}
+
 TEST(FormatSeconds, ShowsThreeDigitsOfTheFittingUnit) {
   EXPECT_EQ(format_seconds(0_s), "0 s");
   EXPECT_EQ(format_seconds(-4e-12 * 1_s), "0 s");  // not "-0.00 ns"

@@ -142,6 +142,11 @@ TEST(ClosingText, TakesTheStepsAfterTheFirstTwo) {
                                 {3, Seconds(16), Seconds(17)}};
   EXPECT_EQ(closing_text(measurement, Seconds(0.5)),
             "loss 3.0000 to 1.7500 in 4 steps; 8.0 samples/s, 1.00 s per step (predicted 500 ms, +100 %)");
+  // Samples of 100 tokens and 1e12 operations on two devices of 20e12 per second: 8e12 of 40e12.
+  measurement.timeline.ranks = 2;
+  EXPECT_EQ(closing_text(measurement, {}, {100, Flops(1e12), FlopsPerSecond(40e12), "device (float32)"}),
+            "loss 3.0000 to 1.7500 in 4 steps; 8.0 samples/s, 800 tokens/s, 1.00 s per step\n"
+            "4.00 TFLOP/s per device, 20.0 % of the peak of device (float32)");
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ TEST(ComparisonJson, ReadsBackWhatWasWritten) {
   EXPECT_EQ(parse_comparison(comparison_json(comparison), "c.json"), comparison);
   comparison.ended = true;
   comparison.samples_per_s.reset();
+  comparison.rates = {};
   comparison.actions.clear();
   comparison.bubbles.clear();
   comparison.memory.clear();
@@ -50,6 +51,7 @@ TEST(ComparisonJson, HasEachQuantityWithItsUnitAndItsError) {
   EXPECT_DOUBLE_EQ(json["step"]["error"].get<double>(), -0.2);  // 4 s instead of 5 s
   EXPECT_EQ(json["spread_s"], 0.5);
   EXPECT_EQ(json["samples"]["predicted_per_s"], 3);
+  EXPECT_EQ(json["rates"]["measured"]["flops_per_s"], 3e12);
   EXPECT_EQ(json["actions"][0]["action"], "backward");
   EXPECT_EQ(json["bubbles"][0]["predicted_share"], 0.25);
   EXPECT_EQ(json["memory"][0]["measured_bytes"], 200);
