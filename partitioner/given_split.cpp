@@ -5,6 +5,7 @@
 
 #include "costmodel/index.h"
 #include "costmodel/split.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft::partitioner {
 
@@ -14,8 +15,8 @@ Candidate given_candidate(const Graph& graph, Partition partition, std::vector<s
   if (!replicas.empty()) {
     if (!devices.empty()) throw std::invalid_argument("--replicas: the plan that was read already has replicas");
     if (replicas.size() != partition.replicas.size()) {
-      throw std::invalid_argument("replicas: found " + std::to_string(replicas.size()) + " numbers for " +
-                                  std::to_string(partition.replicas.size()) + " stages, expected one per stage");
+      throw std::invalid_argument("replicas: found " + count_text(replicas.size(), "number") + " for " +
+                                  count_text(partition.replicas.size(), "stage") + ", expected one per stage");
     }
     partition.replicas = replicas;
   }

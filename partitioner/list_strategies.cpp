@@ -13,6 +13,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/split.h"
+#include "costmodel/text/units_text.h"
 #include "partitioner/candidate.h"
 
 namespace stagecraft::partitioner {
@@ -70,8 +71,8 @@ int stage_count(const Topology& topology, const Constraints& constraints) {
 
 void check(const std::vector<int>& replicas, int stages) {
   if (!replicas.empty() && to_int(replicas.size()) != stages) {
-    throw std::invalid_argument("replicas: found " + std::to_string(replicas.size()) + " numbers for " +
-                                std::to_string(stages) + " stages, expected one per stage");
+    throw std::invalid_argument("replicas: found " + count_text(replicas.size(), "number") + " for " +
+                                count_text(stages, "stage") + ", expected one per stage");
   }
   for (const int count : replicas) {
     if (count < 1) throw std::invalid_argument("replicas: found " + std::to_string(count) + ", must be at least 1");

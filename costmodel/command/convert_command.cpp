@@ -19,6 +19,7 @@
 #include "costmodel/interchange/convert/stage_modules.h"
 #include "costmodel/interchange/pipedream.h"
 #include "costmodel/interchange/pipedream_conf.h"
+#include "costmodel/text/units_text.h"
 
 namespace {
 
@@ -111,8 +112,9 @@ Parted part_by_stage_ids(const ConvertRequest& request, const std::string& text)
   std::vector<int> replicas = request.replicas;
   if (replicas.empty()) replicas.assign(stagecraft::to_index(stages), 1);
   if (replicas.size() != stagecraft::to_index(stages)) {
-    throw std::invalid_argument(
-        fmt::format("--replicas: found {} numbers, {} has {} stages", replicas.size(), request.plan, stages));
+    throw std::invalid_argument(fmt::format("--replicas: found {}, {} has {}",
+                                            stagecraft::count_text(replicas.size(), "number"), request.plan,
+                                            stagecraft::count_text(stages, "stage")));
   }
   int next = 0;
   for (const int count : replicas) {

@@ -30,7 +30,13 @@ std::string check_times(const std::string& program, const std::string& path, Gra
   if (!distrust.empty() && !acceptance.untrusted)
     throw InputError(ErrorKind::UntrustedProfile,
                      path + ": " + distrust + "; profile again, or add --accept-untrusted");
-  if (!distrust.empty()) warn(program, path + ": " + distrust);
+  const bool links = !distrust_text(topology).empty();
+  if (!distrust.empty() || links) {
+    const std::string both = !distrust.empty() && links ? " and the links" : "";
+    warn(program, (distrust.empty() ? "the links" : path + both) +
+                      (!both.empty() || distrust.empty() ? " are" : " is") +
+                      " not trusted; stagecraft doctor says why");
+  }
   try {
     check_has_times(graph);
     take_kind(topology, graph);
@@ -48,11 +54,9 @@ void check_links(const std::string& program, const TopologyRequest& request, con
     if (request.devices[i] > 1) warn(program, fmt::format("level {} has no --bandwidths, assuming 1 GB/s", i + 1));
   }
   const std::string distrust = distrust_text(topology);
-  if (distrust.empty()) return;
-  if (!acceptance.untrusted)
+  if (!distrust.empty() && !acceptance.untrusted)
     throw InputError(ErrorKind::UntrustedLinks,
                      request.file + ": " + distrust + "; measure them again, or add --accept-untrusted");
-  warn(program, request.file + ": " + distrust);
 }
 
 void add_graph_for_option(CLI::App& app, std::vector<std::string>& graphs_for) {

@@ -4,6 +4,7 @@
 
 #include "costmodel/command/tool_numbers.h"
 #include "costmodel/format/json.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft {
 
@@ -26,8 +27,9 @@ void check_topology(const TopologyRequest& request) {
   if (!request.bandwidths.empty() && request.devices.empty())
     throw CLI::ValidationError("--bandwidths", "only valid with --devices; a topology file has its own");
   if (request.bandwidths.size() > request.devices.size()) {
-    throw CLI::ValidationError("--bandwidths", fmt::format("found {} values for {} levels of --devices",
-                                                           request.bandwidths.size(), request.devices.size()));
+    throw CLI::ValidationError(
+        "--bandwidths", fmt::format("found {} for {} of --devices", count_text(request.bandwidths.size(), "value"),
+                                    count_text(request.devices.size(), "level")));
   }
 }
 

@@ -17,6 +17,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files/utf8.h"
 #include "costmodel/index.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft::interchange {
 namespace {
@@ -178,8 +179,8 @@ class Reader {
     const std::vector<std::string_view> parts = split(line, kSeparator);
     if (parts.size() != 3 && parts.size() != 4) {
       fail(fmt::format(
-          "found {} parts, expected \"ID -- DESC -- META\" or, with a stage, \"ID -- DESC -- META -- stage_id=N\": {}",
-          parts.size(), in_quotes(line)));
+          "found {}, expected \"ID -- DESC -- META\" or, with a stage, \"ID -- DESC -- META -- stage_id=N\": {}",
+          count_text(parts.size(), "part"), in_quotes(line)));
     }
     Layer layer;
     layer.id = parts[0];

@@ -11,6 +11,7 @@
 #include "costmodel/index.h"
 #include "costmodel/interchange/actions_csv.h"
 #include "costmodel/interchange/plan_formats.h"
+#include "costmodel/text/units_text.h"
 #include "partitioner/candidate.h"
 #include "partitioner/given_split.h"
 #include "partitioner/list_strategies.h"
@@ -25,16 +26,17 @@ constexpr const char* kSplitAt = "split-at";
 /// Takes schedule, stages, replicas and microbatches from lists that came without a plan.
 void take_lists(PlanRequest& request, const Plan& shape) {
   if (request.constraints.chunks && *request.constraints.chunks != shape.chunks) {
-    throw std::invalid_argument(
-        fmt::format("found {} stages per rank, --chunks is {}", shape.chunks, *request.constraints.chunks));
+    throw std::invalid_argument(fmt::format("found {} per rank, --chunks is {}", count_text(shape.chunks, "stage"),
+                                            *request.constraints.chunks));
   }
   if (request.microbatches_given && request.constraints.plan.microbatches != shape.microbatches) {
-    throw std::invalid_argument(fmt::format("found {} microbatches, --microbatches is {}", shape.microbatches,
+    throw std::invalid_argument(fmt::format("found {}, --microbatches is {}",
+                                            count_text(shape.microbatches, "microbatch", "microbatches"),
                                             request.constraints.plan.microbatches));
   }
   if (!request.split_at.empty() && request.split_at.size() + 1 != shape.stages.size()) {
-    throw std::invalid_argument(
-        fmt::format("found {} stages, --split-at gives {}", shape.stages.size(), request.split_at.size() + 1));
+    throw std::invalid_argument(fmt::format("found {}, --split-at gives {}", count_text(shape.stages.size(), "stage"),
+                                            request.split_at.size() + 1));
   }
   request.constraints.plan.microbatches = shape.microbatches;
   request.constraints.plan.schedule = shape.schedule;

@@ -41,6 +41,44 @@ bool is_in_order(const Plan& plan) {
   return true;
 }
 
+/// A row of the ranking: a shape, and others that follow it and are as fast, within kTie.
+struct RankingRow {
+  PlansOfShape first;
+  std::vector<PlansOfShape> ties;
+};
+
+std::vector<RankingRow> with_ties(const std::vector<PlansOfShape>& shapes) {
+  std::vector<RankingRow> out;
+  for (const PlansOfShape& shape : shapes) {
+    const bool is_tie = !out.empty() && shape.best->fits && out.back().first.best->fits &&
+                        shape.best->prediction.iteration <= out.back().first.best->prediction.iteration * (1 + kTie);
+    if (is_tie) {
+      out.back().ties.push_back(shape);
+    } else {
+      out.push_back({shape, {}});
+    }
+  }
+  return out;
+}
+
+/// "2-1", "2-1 in 2 chunks": the shape without where it is placed.
+std::string shape_text(const Plan& plan) {
+  return replicas_text(replicas_of(plan), kReplicasWidth) +
+         (plan.chunks > 1 ? fmt::format(" in {} chunks", plan.chunks) : "");
+}
+
+/// "best of 3; 2-2 and 1-3 within 1 %".
+std::string others_text(const RankingRow& row) {
+  constexpr std::size_t kNamed = 3;
+  std::string out = row.first.count > 1 ? fmt::format("best of {}", row.first.count) : "";
+  if (row.ties.empty()) return out;
+  std::vector<std::string> names;
+  for (const PlansOfShape& tie : std::span(row.ties).first(std::min(row.ties.size(), kNamed)))
+    names.push_back(shape_text(tie.best->plan) + (tie.in_order ? "" : " placed"));
+  if (row.ties.size() > kNamed) names.push_back(fmt::format("{} more", row.ties.size() - kNamed));
+  return out + (out.empty() ? "" : "; ") + fmt::format("{} within {:g} %", fmt::join(names, ", "), kTie * 100);
+}
+
 /// In the order of the best of each.
 std::vector<PlansOfShape> by_shape(const std::vector<RankedPlan>& plans) {
   std::vector<PlansOfShape> out;
@@ -125,17 +163,18 @@ std::string stages_text(const Graph& graph, const RankedPlan& ranked, const std:
 std::string ranking_text(const Ranking& ranking, const std::string& mark, const Screen& screen) {
   const std::vector<RankedPlan>& plans = ranking.plans;
   std::vector<std::vector<std::string>> rows;
-  const std::vector<PlansOfShape> shapes = by_shape(plans);
-  for (const PlansOfShape& shape : std::span(shapes).first(std::min(shapes.size(), kShown))) {
+  const std::vector<RankingRow> shapes = with_ties(by_shape(plans));
+  for (const RankingRow& row : std::span(shapes).first(std::min(shapes.size(), kShown))) {
+    const PlansOfShape& shape = row.first;
     const RankedPlan& r = *shape.best;
     Bytes peak;
     for (const auto& memory : r.prediction.timeline.memory) peak = std::max(peak, memory.total);
     const bool says_placed = shape.in_order || r.origin.ends_with(", placed");
-    const std::string others = shape.count > 1 ? fmt::format("best of {}", shape.count) : "";
-    rows.push_back({r.origin + (says_placed ? "" : ", placed"), replicas_text(replicas_of(r.plan), kReplicasWidth),
-                    mark + format_seconds(r.prediction.iteration),
+    const std::string chunks = r.plan.chunks > 1 ? fmt::format(", {} chunks", r.plan.chunks) : "";
+    rows.push_back({r.origin + chunks + (says_placed ? "" : ", placed"),
+                    replicas_text(replicas_of(r.plan), kReplicasWidth), mark + format_seconds(r.prediction.iteration),
                     fmt::format("{}{:.1f} %", mark, r.prediction.bubble * 100), mark + format_bytes(peak),
-                    r.fits ? others : "does not fit"});
+                    r.fits ? others_text(row) : "does not fit"});
   }
   std::string out = table_text({{.title = "plan", .left = true, .can_be_cut = true},
                                 {.title = "replicas"},

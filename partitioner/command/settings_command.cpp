@@ -37,6 +37,9 @@ std::vector<Graph> profiles_of(const PlanRequest& request, const Graph& graph, c
   for (const std::string& path : request.choice.more_graphs) {
     out.push_back(format::read_graph(path));
     Topology same = topology;
+    // The links were warned of already.
+    same.conditions = {};
+    for (Level& level : same.levels) level.link.distrust.clear();
     (void)check_times("stagecraft-plan", path, out.back(), same, request.acceptance);
   }
   return out;

@@ -72,7 +72,7 @@ TEST_F(ConvertTool, TakesStagesFromAPartitionedGraph) {
   EXPECT_EQ(folder_.read("with/stage1.py"), folder_.read("alone/stage1.py"));
   EXPECT_EQ(folder_.run("stagecraft-convert - -o piped < parted.txt").status, 0);
   EXPECT_EQ(folder_.read("piped/stage0.py"), folder_.read("alone/stage0.py"));
-  expect_refusal("parted.txt --replicas 1 -o x", "--replicas: found 1 numbers, parted.txt has 2 stages");
+  expect_refusal("parted.txt --replicas 1 -o x", "--replicas: found 1 number, parted.txt has 2 stages");
   expect_refusal("graph.txt -o x", "graph.txt: layer \"node2\" has no stage_id, expected one for each layer");
 }
 

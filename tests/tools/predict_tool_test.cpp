@@ -67,7 +67,7 @@ TEST_F(PredictTool, TakesAClusterFromTheCommandLine) {
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
            {"graph.json topology.json plan.json -n 2", "TOPOLOGY: give either a topology file or --devices"},
            {"graph.json topology.json plan.json -b 1000", "--bandwidths: only valid with --devices"},
-           {"graph.json plan.json -n 2 -b 1 1", "--bandwidths: found 2 values for 1 levels of --devices"},
+           {"graph.json plan.json -n 2 -b 1 1", "--bandwidths: found 2 values for 1 level of --devices"},
            {"graph.json -n 2", "PLAN is required"},
            {"graph.json plan.json -n 0", "--devices: 0 is not an integer of 1 or more"}}) {
     const Outcome o = predict(arguments);
@@ -124,11 +124,8 @@ TEST_F(PredictTool, RefusesAProfileThatIsNotTrusted) {
   }
   const Outcome untrusted = predict("untrusted.json topology.json plan.json --accept-untrusted");
   EXPECT_EQ(untrusted.status, 0) << untrusted.err;
-  EXPECT_EQ(
-      untrusted.err,
-      "stagecraft-predict: warning: untrusted.json: the profile is not trusted: 2 records were dropped; 5 % of the "
-      "time belongs to no layer\n" +
-          trusted.err);
+  EXPECT_EQ(untrusted.err,
+            "stagecraft-predict: warning: untrusted.json is not trusted; stagecraft doctor says why\n" + trusted.err);
 }
 
 TEST_F(PredictTool, RefusesLinksThatAreNotTrusted) {
@@ -148,8 +145,13 @@ TEST_F(PredictTool, RefusesLinksThatAreNotTrusted) {
   const Outcome accepted = predict("graph.json busy.json plan.json --accept-untrusted");
   EXPECT_EQ(accepted.status, 0) << accepted.err;
   EXPECT_EQ(accepted.err,
-            "stagecraft-predict: warning: busy.json: the links are not trusted: 8 of 15 medians are uncertain by more "
-            "than 10 %\n" +
+            "stagecraft-predict: warning: the links are not trusted; stagecraft doctor says why\n" + trusted.err);
+  Graph graph = format::parse_graph(folder_.read("graph.json"), "graph.json");
+  graph.quality = ProfileQuality{};
+  graph.quality->trusted = false;
+  folder_.write("untrusted.json", format::graph_json(graph));
+  EXPECT_EQ(predict("untrusted.json busy.json plan.json --accept-untrusted").err,
+            "stagecraft-predict: warning: untrusted.json and the links are not trusted; stagecraft doctor says why\n" +
                 trusted.err);
 }
 

@@ -103,7 +103,7 @@ TEST_F(ToolsOnATerminal, ColourTheWordWarning) {
   graph.quality->reasons = {"2 records were dropped"};
   folder_.write("graph.json", format::graph_json(graph));
   EXPECT_EQ(run("plan graph.json topology.json --accept-untrusted -o plan.json").status, 0);
-  EXPECT_THAT(terminal_.written(), StartsWith("stagecraft-plan: \033[1;33mwarning:\033[0m graph.json: "));
+  EXPECT_THAT(terminal_.written(), StartsWith("stagecraft-plan: \033[1;33mwarning:\033[0m graph.json is not trusted"));
 }
 
 TEST_F(ToolsOnATerminal, HaveNoColoursWhereNoColorIsSet) {

@@ -108,7 +108,7 @@ TEST(RankingText, ShowsThePlansAndWhatFits) {
 TEST(RankingText, SaysWhatItLeavesOut) {
   Ranking ranking{std::vector<RankedPlan>(14, two_stages()), {{"schedule: odd", 2}}, 1};
   for (std::size_t i = 1; i < ranking.plans.size(); ++i) {
-    ranking.plans[i].prediction.iteration = Seconds(30);
+    ranking.plans[i].prediction.iteration = Seconds(30 + static_cast<double>(i));
     for (std::size_t more = 0; more < i; ++more)
       ranking.plans[i].plan.stages.front().devices.push_back(10 + static_cast<int>(more));
   }
@@ -137,6 +137,31 @@ TEST(RankingText, HasARowForEachShape) {
             "plan            replicas   step   idle peak memory\n"
             "optimal              2-1 20.0 s 12.5 %    3.00 KiB best of 3\n"
             "optimal, placed      2-1 22.0 s 12.5 %    3.00 KiB\n");
+}
+
+/// Steps of 20, 20.1 and 20.3 s: the second is within 1 % of the first, the third is not. The fourth is in two chunks.
+TEST(RankingText, JoinsShapesWhoseStepsAreWithinOnePercent) {
+  RankedPlan first = two_stages();
+  first.origin = "optimal";
+  first.plan.stages[0].devices = {0, 1};
+  first.plan.stages[1].devices = {2};
+  RankedPlan tie = first;
+  tie.plan.stages[0].devices = {0};
+  tie.plan.stages[1].devices = {1, 2};
+  tie.prediction.iteration = Seconds(20.1);
+  RankedPlan slower = first;
+  slower.plan.stages[1].devices = {2, 3};
+  slower.prediction.iteration = Seconds(20.3);
+  RankedPlan chunked = first;
+  chunked.plan.stages = {first.plan.stages[1], first.plan.stages[1]};
+  chunked.plan.stages[0].devices = chunked.plan.stages[1].devices = {0};
+  chunked.plan.chunks = 2;
+  chunked.prediction.iteration = Seconds(30);
+  EXPECT_EQ(ranking_text({{first, first, tie, slower, chunked}, {}, 0, Seconds(20)}, "", 80),
+            "plan              replicas   step   idle peak memory\n"
+            "optimal                2-1 20.0 s 12.5 %    3.00 KiB best of 2; 1-2 within 1 %\n"
+            "optimal                2-2 20.3 s 12.5 %    3.00 KiB\n"
+            "optimal, 2 chunks      1-1 30.0 s 12.5 %    3.00 KiB\n");
 }
 
 /// Steps of 20 and 20.1 s differ by 0.5 %.
