@@ -7,7 +7,6 @@
 
 #include "costmodel/graph.h"
 #include "costmodel/schedule.h"
-#include "costmodel/throughput.h"
 #include "costmodel/topology.h"
 
 namespace stagecraft {
@@ -53,6 +52,17 @@ struct TiedLayers {
 
 /// Whether any gradient comes back from `destination` to `source`.
 [[nodiscard]] bool has_gradient(const Boundary& boundary);
+
+/// What a sample of a model consists of and costs, and how fast the devices of a plan are at most.
+struct SampleWork {
+  std::optional<std::int64_t> tokens;  ///< in a sample; absent: the model does not read tokens
+  /// Of the model's forward and, if the plan trains, backward; what recomputation repeats does not count. Absent: not
+  /// counted for every layer.
+  std::optional<Flops> flops;
+  std::optional<FlopsPerSecond> peak;  ///< of all of the plan's devices together; absent: unknown for one of them
+  std::string peak_of;                 ///< "NVIDIA H100 80GB HBM3 (bfloat16)"; empty without `peak`
+  friend bool operator==(const SampleWork&, const SampleWork&) = default;
+};
 
 /// Everything that an executor needs besides the model itself.
 struct Plan {

@@ -12,7 +12,8 @@
 #include "costmodel/format/json.h"
 #include "costmodel/index.h"
 #include "costmodel/interchange/traces/chrome_trace.h"
-#include "costmodel/roofline/cards.h"
+#include "costmodel/prediction/cards.h"
+#include "costmodel/text/shell_line.h"
 #include "executor/device/device.h"
 #include "executor/device/machine/provenance.h"
 #include "executor/launch/exit_status.h"
@@ -47,6 +48,7 @@ constexpr int kPatience = 10;
 void write_measurement(const RunCommand& o, Measurement measurement) {
   if (measurement.timeline.ranks > 1) measurement.channel = o.channel;
   measurement.provenance = stagecraft::device::provenance_here("stagecraft-run", o.run.device);
+  measurement.provenance.notes["command"] = o.command;
   stagecraft::format::write_text(o.output, stagecraft::format::measurement_json(measurement));
 }
 
@@ -69,7 +71,7 @@ stagecraft::SampleWork work_here(const RunCommand& o, const stagecraft::BoundPla
   const std::size_t ranks = bound.ranks().size();
   if (o.run.device.is_cpu() || (ranks > 1 && (o.share_gpu || o.device != "cuda"))) return out;
   const std::string name = stagecraft::device::provenance_here("stagecraft-run", o.run.device).device;
-  if (const auto peak = stagecraft::roofline::known_peak(name, plan.dtype, o.allow_tf32)) {
+  if (const auto peak = stagecraft::known_peak(name, plan.dtype, o.allow_tf32)) {
     out.peak = stagecraft::FlopsPerSecond(peak->rate.value * static_cast<double>(ranks));
     out.peak_of = peak->of;
   }
@@ -300,6 +302,7 @@ int main(int argc, char** argv) {
   RunCommand command;
   std::optional<stagecraft::launch::RankLog> log;  // must outlive the last message
   const std::vector<std::string> arguments = stagecraft::own_command(argc, argv);
+  command.command = stagecraft::command_line("run", argc, argv);
   return stagecraft::run_computing_tool(
       {"run", "Trains a model according to a plan and measures the run.",
        "stagecraft run plan.json --data fashion-mnist --steps 50 --spawn -o measured.json\n"

@@ -8,6 +8,7 @@
 #include "costmodel/index.h"
 #include "costmodel/layers_by_id.h"
 #include "costmodel/prediction/device_types.h"
+#include "costmodel/prediction/throughput.h"
 #include "costmodel/text/units_text.h"
 #include "partitioner/remedies.h"
 

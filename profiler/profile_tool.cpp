@@ -13,6 +13,7 @@
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "costmodel/text/progress.h"
+#include "costmodel/text/shell_line.h"
 #include "costmodel/text/units_text.h"
 #include "executor/device/device.h"
 #include "executor/device/dtype.h"
@@ -38,6 +39,7 @@ const std::vector<std::string> kClocks{"host", "cupti", "events"};
 const std::vector<std::string> kTypes{"float32", "bfloat16", "float16"};
 
 struct Options {
+  std::string command;  ///< as typed
   std::string model;
   std::vector<std::string> set;
   std::string data = "synthetic";
@@ -225,6 +227,7 @@ int write_structure(const Options& o, const stagecraft::model::Model& model,
       std::cerr << fmt::format("note: {} ran on this processor, because {}\n", o.model, structure.ran);
     std::cerr << o.model + ": " + size_text(model, structure.graph, samples) + "\n";
     structure.graph.provenance = stagecraft::device::provenance_here("stagecraft-profile", placement.device);
+    structure.graph.provenance.notes["command"] = o.command;
     stagecraft::format::write_text(path_of(o, o.output.empty() ? "-" : o.output, samples),
                                    stagecraft::format::graph_json(structure.graph));
   }
@@ -247,6 +250,7 @@ stagecraft::profiler::Profile profile_microbatch(const Options& o, const stagecr
   };
   stagecraft::profiler::Profile out = stagecraft::profiler::profile_model(model, source, options, show, tracer);
   out.graph.provenance = stagecraft::device::provenance_here("stagecraft-profile", options.placement.device);
+  out.graph.provenance.notes["command"] = o.command;
   out.graph.device = stagecraft::profiler::measured_device_here(options.placement.device);
   return out;
 }
@@ -399,6 +403,7 @@ void add_output_options(CLI::App& app, Options& o) {
 int main(int argc, char** argv) {
   Options o;
   o.words.assign(argv, argv + argc);
+  o.command = stagecraft::command_line("profile", argc, argv);
   o.profile.most_seconds = 30;
   // Ranks on one host slow each other down; measuring two lets a plan of two be predicted correctly.
   o.profile.concurrent = std::thread::hardware_concurrency() >= 2 ? 2 : 1;

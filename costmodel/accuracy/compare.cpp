@@ -126,6 +126,21 @@ std::vector<double> idle_shares(const Prediction& prediction) {
   return out;
 }
 
+std::vector<double> idle_shares_in_run(const Prediction& prediction) {
+  const Seconds steady = steady_step(prediction);
+  const double factor = steady > Seconds(0) ? prediction.iteration / steady : 1;
+  std::vector<double> out = idle_shares(prediction);
+  for (double& share : out) share = std::max(0.0, 1 - (1 - share) * factor);
+  return out;
+}
+
+double idle_in_run(const Prediction& prediction) {
+  double sum = 0;
+  const std::vector<double> shares = idle_shares_in_run(prediction);
+  for (const double share : shares) sum += share;
+  return shares.empty() ? 0 : sum / static_cast<double>(shares.size());
+}
+
 Comparison compare(const Prediction& prediction, const Measurement& measurement, std::size_t skip) {
   const Timeline& measured = measurement.timeline;
   if (prediction.timeline.stage_of_rank != measured.stage_of_rank) {
@@ -171,8 +186,7 @@ Comparison compare(const Prediction& prediction, const Measurement& measurement,
     if (key.second == ActionKind::SendActivation || key.second == ActionKind::SendGradient) continue;
     out.actions.push_back({key.first, key.second, time});
   }
-  std::vector<double> predicted_idle = idle_shares(prediction);
-  for (double& share : predicted_idle) share = std::max(0.0, 1 - (1 - share) / steady);
+  const std::vector<double> predicted_idle = idle_shares_in_run(prediction);
   const std::vector<double> measured_idle = idle_shares(measured, out.skipped);
   for (std::size_t rank = 0; rank < std::min(predicted_idle.size(), measured_idle.size()); ++rank)
     out.bubbles.push_back({to_int(rank), {predicted_idle[rank], measured_idle[rank]}});
@@ -225,7 +239,7 @@ std::string comparison_text(const Comparison& comparison) {
   }
   for (const BubbleComparison& bubble : comparison.bubbles) {
     const auto [predicted, measured] = bubble.share;
-    row(fmt::format("rank {} idle", bubble.rank), fmt::format("{:.1f} %", predicted * 100),
+    row(fmt::format("rank {} idle in a run", bubble.rank), fmt::format("{:.1f} %", predicted * 100),
         fmt::format("{:.1f} %", measured * 100), fmt::format("{:+.1f} pt", (predicted - measured) * 100));
   }
   for (const MemoryComparison& memory : comparison.memory) {

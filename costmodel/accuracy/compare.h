@@ -43,7 +43,8 @@ struct MemoryComparison {
   friend bool operator==(const MemoryComparison&, const MemoryComparison&) = default;
 };
 
-/// Share of a step in which one rank is idle; the median of several steps.
+/// Share of a step of a run in which one rank is idle: predicted by idle_shares_in_run, measured the median of several
+/// steps.
 struct BubbleComparison {
   int rank = 0;
   Compared<double> share;
@@ -55,9 +56,9 @@ struct Comparison {
   Compared<Seconds> step;
   std::optional<Compared<double>> samples_per_s;
   Compared<WorkRates> rates = {};  ///< shares of the peak are those of the devices that the prediction is for
-  Seconds spread;           ///< median absolute deviation of the measured steps
-  std::size_t steps = 0;    ///< measured steps that count
-  std::size_t skipped = 0;  ///< steps skipped at the start
+  Seconds spread;                  ///< median absolute deviation of the measured steps
+  std::size_t steps = 0;           ///< measured steps that count
+  std::size_t skipped = 0;         ///< steps skipped at the start
   std::vector<ActionComparison> actions;
   std::vector<BubbleComparison> bubbles;
   std::vector<MemoryComparison> memory;
@@ -89,6 +90,13 @@ struct Comparison {
 /// The same by pipeline position, in the order of stages_of_positions. From the figures of the stages, so that a gap in
 /// the timeline does not count; 0 if the step takes no time.
 [[nodiscard]] std::vector<double> idle_shares_of_positions(const Prediction& prediction);
+
+/// The same of a prediction, by rank, as a run would measure them: shares of steady_step, and a rank that waits for the
+/// other members of an all-reduce counts as reducing, because a run cannot tell the two apart.
+[[nodiscard]] std::vector<double> idle_shares_in_run(const Prediction& prediction);
+
+/// Their mean; 0 without ranks.
+[[nodiscard]] double idle_in_run(const Prediction& prediction);
 
 /// Compares; the first `skip` measured steps are skipped as warm-up, but never the last one.
 /// Send spans are ignored: they mean different things on different channels, and the cost of a message shows in the

@@ -198,7 +198,8 @@ std::string step_change_text(const StepChange& change, const std::string& first,
     rows.push_back(
         row("samples per second", change.samples_per_s, [](double value) { return fmt::format("{:.1f}", value); }));
   }
-  rows.push_back(share_row("idle", change.bubble));
+  const std::string idle = change.measured ? "idle in a run" : "idle";
+  rows.push_back(share_row(idle, change.bubble));
   rows.push_back(row("largest peak memory", change.memory, bytes));
   for (const ActionChange& action : change.actions) {
     const bool wait = action.kind == ActionKind::ReceiveActivation || action.kind == ActionKind::ReceiveGradient;
@@ -207,7 +208,7 @@ std::string step_change_text(const StepChange& change, const std::string& first,
   }
   for (const RanksChange& ranks : change.ranks) {
     if (ranks.bubble.first || ranks.bubble.second)
-      rows.push_back(share_row(fmt::format("stage {} idle", ranks.stage), ranks.bubble));
+      rows.push_back(share_row(fmt::format("stage {} {}", ranks.stage, idle), ranks.bubble));
     if (ranks.memory.first || ranks.memory.second)
       rows.push_back(row(fmt::format("stage {} peak memory", ranks.stage), ranks.memory, bytes));
   }

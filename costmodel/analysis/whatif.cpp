@@ -17,12 +17,12 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/links/collectives.h"
+#include "costmodel/prediction/cards.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/device_types.h"
 #include "costmodel/prediction/layer_times.h"
 #include "costmodel/prediction/progress_parts.h"
 #include "costmodel/prediction/stage_costs.h"
-#include "costmodel/roofline/cards.h"
 #include "costmodel/roofline/estimate.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
@@ -307,7 +307,7 @@ roofline::Machine machine_of_times(const Graph& graph) {
   const std::string name = measured_device(graph).name;
   roofline::Machine out = [&] {
     try {
-      return roofline::machine_of(roofline::find_card(name), graph.dtype, graph.allow_tf32.value_or(false));
+      return roofline::machine_of(find_card(name), graph.dtype, graph.allow_tf32.value_or(false));
     } catch (const std::invalid_argument&) {
       throw std::invalid_argument(fmt::format(
           "the graph's times are those of {}, whose peak rates are not in the table of cards; stagecraft estimate "
@@ -329,7 +329,7 @@ void add_doubt(Timing& timing, const Timing& before) {
 }
 
 void set_device(Scenario& scenario, const Names&, const std::string& value) {
-  const roofline::Card& card = roofline::find_card(value);
+  const Card& card = find_card(value);
   if (!scenario.topology.others.empty() || !scenario.graph.profiles.empty())
     throw std::invalid_argument("needs devices of one type, the topology has several");
   const Graph before = scenario.graph;

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "costmodel/format/cursor.h"
-#include "costmodel/throughput.h"
+#include "costmodel/prediction/throughput.h"
 
 namespace stagecraft::format {
 

@@ -272,6 +272,7 @@ std::string prediction_json(const Prediction& prediction) {
       moments.push_back(Json{{"from_s", moment.from.value}, {"bytes", moment.bytes.value}});
     out["memory_over_time"].push_back(Json{{"rank", course.rank}, {"moments", std::move(moments)}});
   }
+  if (prediction.provenance != Provenance{}) out["provenance"] = provenance_json(prediction.provenance);
   out["timeline"] = timeline_object(prediction.timeline);
   return dump(out);
 }
@@ -302,6 +303,7 @@ Prediction parse_prediction(const std::string& text, const std::string& file) {
     out.reckoned_microbatches = to_int(v->integer(0, kMost));
   if (const auto v = fields.optional("message_processing")) out.message_processing = v->text();
   if (const auto v = fields.optional("scaling")) out.scaling = v->list(read_scale_point);
+  if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
   if (const auto v = fields.optional("memory_over_time")) out.memory_over_time = v->list(read_memory_over_time);
   out.timeline = read_timeline(fields.required("timeline"));
   fields.done();

@@ -9,7 +9,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/prediction/figure_source.h"
 #include "costmodel/prediction/step_replay.h"
-#include "costmodel/throughput.h"
+#include "costmodel/prediction/throughput.h"
 #include "costmodel/timeline.h"
 
 namespace stagecraft {
@@ -116,6 +116,7 @@ struct Prediction {
   /// Of the first replica of each pipeline position. Empty if microbatches were extrapolated.
   std::vector<MemoryOverTime> memory_over_time = {};
   std::vector<ScalePoint> scaling = {};  ///< empty: not asked for
+  Provenance provenance = {};            ///< of the document that holds it; a prediction itself has none
 };
 
 /// The stages of each pipeline position, ascending: {0, 2} and {1, 3} where two ranks have two stages each. Without a

@@ -23,6 +23,7 @@
 #include "costmodel/project/decide.h"
 #include "costmodel/project/process.h"
 #include "costmodel/project/summary.h"
+#include "costmodel/text/shell_line.h"
 #include "costmodel/text/units_text.h"
 
 namespace stagecraft::project {

@@ -7,6 +7,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
+#include "costmodel/text/shell_line.h"
 #include "costmodel/version.h"
 
 namespace stagecraft::project {

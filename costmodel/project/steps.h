@@ -52,7 +52,4 @@ using FindExample = std::function<std::string(const std::string& name)>;
 /// The names of all steps that a project can have, in their order.
 [[nodiscard]] const std::vector<std::string>& step_names();
 
-/// `words` as a POSIX shell command line.
-[[nodiscard]] std::string shell_line(const std::vector<std::string>& words);
-
 }  // namespace stagecraft::project

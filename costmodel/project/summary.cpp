@@ -40,7 +40,7 @@ std::string summary_text(const Prediction& predicted, const Measurement* measure
   if (measured == nullptr) {
     row("step", format_seconds(predicted.iteration), "", "");
     if (predicted.samples_per_s) row("samples per second", fmt::format("{:.1f}", *predicted.samples_per_s), "", "");
-    row("idle time", fmt::format("{:.1f} %", predicted.bubble * 100), "", "");
+    row("idle", fmt::format("{:.1f} %", predicted.bubble * 100), "", "");
     if (memory > Bytes(0)) row("peak memory", format_bytes(memory), "", "");
   } else {
     columns.insert(columns.end(), {{"measured"}, {"error"}});
@@ -56,7 +56,7 @@ std::string summary_text(const Prediction& predicted, const Measurement* measure
       idle_predicted.push_back(rank.share.predicted);
       idle_measured.push_back(rank.share.measured);
     }
-    row("idle time, mean of ranks", fmt::format("{:.1f} %", mean(idle_predicted) * 100),
+    row("idle in a run", fmt::format("{:.1f} %", mean(idle_predicted) * 100),
         fmt::format("{:.1f} %", mean(idle_measured) * 100),
         fmt::format("{:+.1f} pt", (mean(idle_predicted) - mean(idle_measured)) * 100));
     const Compared<Bytes> peak{memory, most(measured->timeline.memory)};

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <vector>
 
@@ -17,8 +16,10 @@ namespace {
 constexpr double kLeft = 86;
 constexpr double kWide = 720;
 constexpr double kHigh = 150;
-constexpr double kHeader = 38;   // title and shares above a panel
-constexpr double kBetween = 16;  // below a panel
+constexpr double kHeader = 38;      // title and shares above a panel
+constexpr double kBetween = 16;     // below a panel
+constexpr std::size_t kNames = 48;  // of layers, at most
+constexpr double kNameLength = 130;
 
 /// A cost that adds up over the layers.
 struct SummedCost {
@@ -111,18 +112,24 @@ Picture cumulative_picture(const std::string& name, const Graph& graph, const Pl
     top += kHigh + kBetween;
   }
   const double bottom = top - kBetween;
-  for (const double tick : number_axis(count, 8).ticks) {
-    if (tick > count || tick != std::floor(tick)) continue;
-    const double at = kLeft + kWide * tick / count;
+  const std::size_t every = (layers.size() + kNames - 1) / kNames;
+  double longest = 0;
+  for (std::size_t i = 0; i < layers.size(); i += every) {
+    const Layer& layer = graph.layers[to_index(layers[i])];
+    const std::string label = fitted(layer.name.empty() ? layer.id : layer.name, kNameLength, 10);
+    const double at = (x(i) + x(i + 1)) / 2;
     out.line(at, bottom, at, bottom + 4, "axis");
-    out.text(at, bottom + 16, "middle", fmt::format("{:.0f}", tick), "soft", 10);
+    out.text(at + 3.5, bottom + 8, "end", label, "soft", 10,
+             fmt::format("transform=\"rotate(-90 {:.2f} {:.2f})\"", at + 3.5, bottom + 8));
+    longest = std::max(longest, text_width(label, 10));
   }
-  out.text(kLeft + kWide / 2, bottom + 34, "middle",
-           in_order ? "layers, in the model's order" : "layers, stage by stage");
+  const double title = bottom + longest + 28;
+  out.text(kLeft + kWide / 2, title, "middle", in_order ? "layers, in the model's order" : "layers, stage by stage");
   std::string caption = "Sums over the first layers, for one microbatch on one device.";
   if (plan != nullptr) caption += " Dashed lines are the cuts between stages; percentages are each stage's share.";
   if (!in_order) caption += " Layers of different stages alternate in the model, so they are shown stage by stage.";
-  return out.finish(kLeft + kWide + 24, bottom + 46, caption);
+  if (every > 1) caption += fmt::format(" Every {} layers, one is named.", every);
+  return out.finish(kLeft + kWide + 24, title + 12, caption);
 }
 
 }  // namespace stagecraft::report

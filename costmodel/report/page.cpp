@@ -55,7 +55,7 @@ document.querySelectorAll('figure[data-zooms]').forEach(function(f){
 
 }  // namespace
 
-std::string report_page(const ReportDocuments& d, const std::vector<Section>& sections) {
+std::string report_page(const ReportDocuments& d, const std::vector<Section>& sections, const std::string& made) {
   std::string model = "stagecraft";
   if (d.graph)
     model = d.graph->value.name;
@@ -70,8 +70,8 @@ std::string report_page(const ReportDocuments& d, const std::vector<Section>& se
       "class=\"stagecraft-report\">\n<head>\n<meta charset=\"utf-8\"/>\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>" +
       markup_text(model) + " - stagecraft report</title>\n<style>" + kPageStyle + picture_style() +
-      "</style>\n</head>\n<body>\n<header>\n<h1>" + markup_text(model) +
-      "</h1>\n<div class=\"sub\">stagecraft report</div>\n<nav>\n";
+      "</style>\n</head>\n<body>\n<header>\n<h1>" + markup_text(model) + "</h1>\n<div class=\"sub\">stagecraft report" +
+      markup_text(made.empty() ? "" : ", " + made) + "</div>\n<nav>\n";
   for (const Section& section : sections)
     out += "<a href=\"#section-" + section.id + "\">" + markup_text(section.title) + "</a>\n";
   out += "</nav>\n</header>\n<main>\n";

@@ -50,6 +50,16 @@ struct NamedPrediction {
 /// What each rank of Prediction::memory_over_time holds over time, with a line at `limit`.
 [[nodiscard]] Picture memory_over_time_picture(const std::string& name, const Prediction& prediction,
                                                std::optional<Bytes> limit);
+/// A run's losses and what to call them.
+struct NamedLosses {
+  std::string title;
+  const Measurement* run = nullptr;
+};
+
+/// The loss of each step of runs with losses; of more steps than fit, means of as many steps. Losses that are not
+/// finite leave a gap.
+[[nodiscard]] Picture loss_picture(const std::string& name, const std::vector<NamedLosses>& runs);
+
 /// Throughput of several copies over that of one, with its interval and perfect scaling for comparison.
 [[nodiscard]] Picture scaling_picture(const std::string& name, const std::vector<ScalePoint>& points);
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "costmodel/accuracy/compare.h"
 #include "costmodel/accuracy/intervals.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/outputs.h"
@@ -15,6 +16,7 @@
 #include "costmodel/index.h"
 #include "costmodel/interchange/pictures/markup.h"
 #include "costmodel/prediction/device_match.h"
+#include "costmodel/report/next_steps.h"
 #include "costmodel/report/pictures.h"
 #include "costmodel/report/stage_groups.h"
 #include "costmodel/text/replicas_text.h"
@@ -87,7 +89,11 @@ std::string prediction_summary(const ReportDocuments& d, const FromFile<Predicti
   if (slowest != stages.end())
     out += card(slowest->label, slowest->label.starts_with("stages") ? "are the bottleneck" : "is the bottleneck",
                 p.iteration > Seconds(0) ? "busy for " + percent(busy(*slowest) / p.iteration) + " of the step" : "");
-  out += card(percent(p.bubble), "idle", "waiting or without work, mean over the ranks");
+  const double in_run = idle_in_run(p);
+  const bool differs = !p.timeline.spans.empty() && percent(in_run) != percent(p.bubble);
+  out += card(percent(p.bubble), "idle",
+              "waiting or without work, mean over the ranks" +
+                  (differs ? "; " + percent(in_run) + " in a run" : std::string()));
   const auto fullest = std::ranges::max_element(
       stages, [](const auto& a, const auto& b) { return a.sum.memory.total < b.sum.memory.total; });
   if (fullest != stages.end()) {
@@ -108,9 +114,13 @@ std::string prediction_summary(const ReportDocuments& d, const FromFile<Predicti
              "</p>\n";
   }
   if (!p.interval.empty()) out += paragraph("The 90 % interval of the step: " + markup_text(p.interval) + ".");
-  for (const std::string& note : {p.other_device, p.backward_parts, p.message_processing, idle_text(p), low_share_text(p.rates, p.bubble)}) {
+  for (const std::string& note : {p.other_device, p.backward_parts, p.message_processing, idle_text(p)}) {
     if (!note.empty()) out += paragraph("Note: " + markup_text(note) + ".");
   }
+  const std::vector<std::string> next = next_steps(p);
+  if (!next.empty()) out += "<p>What would help next:</p>\n<ul>\n";
+  for (const std::string& text : next) out += "<li>" + markup_text(text) + ".</li>\n";
+  if (!next.empty()) out += "</ul>\n";
   return out;
 }
 
@@ -243,7 +253,8 @@ void add_comparison(std::vector<Section>& out, const FromFile<Comparison>& docum
   };
   add("step", format_seconds(c.step.predicted), format_seconds(c.step.measured), error);
   for (const BubbleComparison& b : c.bubbles)
-    rows.push_back({fmt::format("rank {} idle", b.rank), percent(b.share.predicted), percent(b.share.measured), ""});
+    rows.push_back(
+        {fmt::format("rank {} idle in a run", b.rank), percent(b.share.predicted), percent(b.share.measured), ""});
   for (const MemoryComparison& m : c.memory)
     add(fmt::format("rank {} peak memory", m.rank), format_bytes(m.peak.predicted), format_bytes(m.peak.measured),
         m.peak.error());
@@ -251,6 +262,25 @@ void add_comparison(std::vector<Section>& out, const FromFile<Comparison>& docum
   Section section{numbered("comparison", i), "Predicted and measured: " + document.file, markup, {}};
   if (!c.actions.empty()) section.pictures.push_back(actions_picture(numbered("actions", i), c));
   out.push_back(std::move(section));
+}
+
+/// The files of the report with what made them. Of a file without provenance, only its name is known.
+Section files_section(const ReportDocuments& d) {
+  std::vector<std::vector<std::string>> rows;
+  const auto add = [&](const std::string& file, const std::string& kind, const Provenance& made) {
+    const auto command = made.notes.find("command");
+    rows.push_back({file, kind, made.tool, made.date, made.device, command == made.notes.end() ? "" : command->second});
+  };
+  if (d.graph) add(d.graph->file, "graph", d.graph->value.provenance);
+  if (d.topology) add(d.topology->file, "topology", d.topology->value.provenance);
+  for (const auto& plan : d.plans) add(plan.file, "plan", plan.value.provenance);
+  for (const auto& prediction : d.predictions) add(prediction.file, "prediction", prediction.value.provenance);
+  for (const auto& run : d.runs) add(run.file, "measured run", run.value.provenance);
+  for (const auto& comparison : d.comparisons) add(comparison.file, "comparison", {});
+  for (const auto& list : d.lists) add(list.file, "list of plans", {});
+  if (d.validation) add(d.validation->file, "validation", {});
+  const std::vector<std::string> titles{"file", "contents", "made by", "date", "on", "command"};
+  return {"files", "Files", table(titles, rows, titles.size()), {}};
 }
 
 }  // namespace
@@ -362,6 +392,11 @@ std::vector<Section> sections(const ReportDocuments& d) {
       timeline.pictures.push_back(gantt_picture(numbered("gantt", timeline.pictures.size()), {*step}));
   }
   if (!timeline.pictures.empty()) out.push_back(std::move(timeline));
+  std::vector<NamedLosses> losses;
+  for (const auto& run : d.runs) {
+    if (!run.value.losses.empty() && !run.value.timeline.steps.empty()) losses.push_back({run.file, &run.value});
+  }
+  if (!losses.empty()) out.push_back({"loss", "Loss", "", {loss_picture("loss-curve", losses)}});
   if (!d.predictions.empty()) {
     out.push_back(
         {"breakdown", "Where the time goes", "", {breakdown_picture("breakdown-bars", named(d.predictions))}});
@@ -411,6 +446,7 @@ std::vector<Section> sections(const ReportDocuments& d) {
       out.push_back({"validation", "Validation", "", {validation_picture("validation-scatter", d.validation->value)}});
     } catch (const std::invalid_argument& e) { throw InputError(kind_of(e), d.validation->file + ": " + e.what()); }
   }
+  out.push_back(files_section(d));
   return out;
 }
 

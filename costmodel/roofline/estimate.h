@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "costmodel/graph.h"
-#include "costmodel/roofline/cards.h"
+#include "costmodel/prediction/cards.h"
 #include "costmodel/units.h"
 
 namespace stagecraft::roofline {

@@ -28,7 +28,7 @@ constexpr std::array kSuffixes = {
     Unit{"b", 1},        Unit{"kb", 1e3},     Unit{"mb", 1e6},     Unit{"gb", 1e9},     Unit{"tb", 1e12},
     Unit{"kib", 0x1p10}, Unit{"mib", 0x1p20}, Unit{"gib", 0x1p30}, Unit{"tib", 0x1p40},
 };
-constexpr std::array kRateUnits = {Unit{"FLOP/s", 1}, Unit{"kFLOP/s", 1e3}, Unit{"MFLOP/s", 1e6},
+constexpr std::array kRateUnits = {Unit{"FLOP/s", 1},    Unit{"kFLOP/s", 1e3},  Unit{"MFLOP/s", 1e6},
                                    Unit{"GFLOP/s", 1e9}, Unit{"TFLOP/s", 1e12}, Unit{"PFLOP/s", 1e15}};
 constexpr std::array kTimeUnits = {Unit{"ns", 1e-9}, Unit{"us", 1e-6}, Unit{"ms", 1e-3}, Unit{"s", 1}};
 

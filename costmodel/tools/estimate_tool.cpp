@@ -12,10 +12,10 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
+#include "costmodel/prediction/cards.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/microbatch_size.h"
 #include "costmodel/prediction/stage_costs.h"
-#include "costmodel/roofline/cards.h"
 #include "costmodel/roofline/estimate.h"
 #include "costmodel/text/units_text.h"
 
@@ -79,7 +79,7 @@ Machine machine_of(const DeviceOptions& o, const std::string& prefix, const std:
       prefix);
   Machine out = [&] {
     try {
-      return stagecraft::roofline::machine_of(stagecraft::roofline::find_card(o.name), dtype, tf32);
+      return stagecraft::roofline::machine_of(stagecraft::find_card(o.name), dtype, tf32);
     } catch (const std::invalid_argument& e) {
       throw stagecraft::InputError(stagecraft::kind_of(e), e.what() + remedy);
     }
@@ -248,7 +248,7 @@ int resize(const EstimateOptions& o) {
 
 int run(const EstimateOptions& o) {
   if (o.list) {
-    stagecraft::format::write_text("-", stagecraft::roofline::cards_text());
+    stagecraft::format::write_text("-", stagecraft::cards_text());
     return 0;
   }
   if (o.graph.empty()) throw CLI::RequiredError("GRAPH");

@@ -6,9 +6,9 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
+#include "costmodel/prediction/cards.h"
 #include "costmodel/project/examples.h"
 #include "costmodel/project/new_project.h"
-#include "costmodel/roofline/cards.h"
 
 namespace {
 
@@ -36,8 +36,7 @@ void check_model(const std::string& project, const std::string& model) {
 void check_cluster(const std::string& project, const stagecraft::project::NewProject& wanted) {
   using stagecraft::usage;
   constexpr std::string_view kExample = "example:";
-  if (!wanted.estimate.empty())
-    usage("--estimate", [&] { return stagecraft::roofline::find_card(wanted.estimate).name; });
+  if (!wanted.estimate.empty()) usage("--estimate", [&] { return stagecraft::find_card(wanted.estimate).name; });
   if (wanted.topology.empty() || wanted.topology == "this-machine") return;
   const std::string file =
       !wanted.topology.starts_with(kExample) ? beside(project, wanted.topology) : usage("--topology", [&] {

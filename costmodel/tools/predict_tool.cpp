@@ -3,6 +3,7 @@
 
 #include <iostream>
 
+#include "costmodel/accuracy/compare.h"
 #include "costmodel/accuracy/intervals.h"
 #include "costmodel/analysis/scaling.h"
 #include "costmodel/command/tool.h"
@@ -25,6 +26,7 @@
 #include "costmodel/text/table.h"
 #include "costmodel/text/terminal.h"
 #include "costmodel/text/units_text.h"
+#include "costmodel/version.h"
 
 namespace {
 
@@ -61,7 +63,8 @@ void print(const stagecraft::Prediction& p, const std::vector<std::string>& fits
   out += ", " + bubble_text(p, mark) + "\n" + rates_lines(p, mark);
   // Differences that nobody could measure are not worth a line.
   if (const stagecraft::Seconds steady = steady_step(p); steady < p.iteration * 0.995)
-    out += time(steady) + " per step in a run: ranks begin the next step while others end this one\n";
+    out += fmt::format("{} per step in a run, idle {}{:.1f} %: ranks begin the next step while others end this one\n",
+                       time(steady), mark, idle_in_run(p) * 100);
   if (p.low && p.high)
     out += fmt::format("90 % interval of the step: {} to {}\n{}", time(*p.low), time(*p.high),
                        stagecraft::list_lines(p.interval, "  ", stagecraft::line_width()));
@@ -203,6 +206,7 @@ int main(int argc, char** argv) {
         auto prediction = stagecraft::answer_of(std::move(result), plan_path + ": ");
         prediction.other_device = graph.estimate == estimate ? scenario.other_device : estimate_text(graph);
         prediction.changes = changes;
+        prediction.provenance.tool = std::string("stagecraft-predict ") + stagecraft::version();
         std::vector<std::string> notes{stagecraft::data_wait_text(graph, topology, plan),
                                        stagecraft::launches_text(graph),
                                        stagecraft::slowdown_assumption(graph, topology)};

@@ -1,4 +1,7 @@
+#include <fmt/chrono.h>
+
 #include <algorithm>
+#include <ctime>
 #include <filesystem>
 #include <functional>
 #include <iostream>
@@ -10,6 +13,7 @@
 #include "costmodel/project/process.h"
 #include "costmodel/report/report.h"
 #include "costmodel/text/progress.h"
+#include "costmodel/version.h"
 
 namespace {
 
@@ -25,6 +29,9 @@ void write_png(const std::string& svg, const std::string& png) {
   fs::remove(temporary);
   throw stagecraft::DeviceError(svg + ": rsvg-convert ended with status " + std::to_string(status));
 }
+
+/// ISO 8601, UTC.
+std::string today() { return fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr))); }
 
 using Pictures = std::vector<const stagecraft::report::Picture*>;
 
@@ -123,7 +130,8 @@ int main(int argc, char** argv) {
         if (!pictures.empty())
           write_pictures(pictures, files, chosen_pictures(parts, names), png, force, drawing.teller());
         drawing.end();
-        stagecraft::format::write_text(output, report_page(documents, parts));
+        stagecraft::format::write_text(
+            output, report_page(documents, parts, fmt::format("stagecraft {}, {}", stagecraft::version(), today())));
         return 0;
       });
 }

@@ -7,6 +7,7 @@
 #include <iostream>
 
 #include "costmodel/index.h"
+#include "costmodel/prediction/throughput.h"
 #include "costmodel/schedule.h"
 #include "costmodel/text/units_text.h"
 

@@ -116,7 +116,8 @@ void bind_prediction(nb::module_& module) {
                                     "Time, throughput and memory of a plan (stagecraft.prediction).");
   prediction.def_ro("iteration_s", &Prediction::iteration, "Seconds of a step.")
       .def_ro("samples_per_s", &Prediction::samples_per_s, "None if the samples of a microbatch are unknown.")
-      .def_prop_ro("tokens_per_s", [](const Prediction& self) { return self.rates.tokens_per_s; }, "None if unknown.")
+      .def_prop_ro(
+          "tokens_per_s", [](const Prediction& self) { return self.rates.tokens_per_s; }, "None if unknown.")
       .def_prop_ro(
           "flops_per_s",
           [](const Prediction& self) -> std::optional<double> {

@@ -222,6 +222,7 @@ inline Prediction full_prediction() {
   prediction.calibration = "compute x 1.1";
   prediction.timeline = full_timeline();
   prediction.scaling = {{2, 16, 8, 5_s, 4_s, 6_s, 2.5, 0.75, 0.5, 0.875, false}};
+  prediction.provenance = full_provenance();
   prediction.memory_over_time = {{1, {{0_s, 5_B}, {1_s, 7_B}}}};
   return prediction;
 }

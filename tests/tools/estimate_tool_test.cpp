@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "costmodel/format/json.h"
-#include "costmodel/roofline/cards.h"
+#include "costmodel/prediction/cards.h"
 #include "tests/support/chains.h"
 #include "tests/support/run_command.h"
 
@@ -129,7 +129,7 @@ TEST_F(EstimateTool, MakesTimesOfAnotherMicrobatchSize) {
   EXPECT_EQ(estimate("graph-2.json --more-graphs graph-4.json --device H200").status, 2);
 }
 
-TEST_F(EstimateTool, ListsTheCards) { EXPECT_EQ(estimate("--list").out, roofline::cards_text()); }
+TEST_F(EstimateTool, ListsTheCards) { EXPECT_EQ(estimate("--list").out, cards_text()); }
 
 TEST_F(EstimateTool, SaysWhatIsWrong) {
   const Outcome unknown = estimate("graph.json --device B300");

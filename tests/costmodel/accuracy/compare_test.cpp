@@ -242,7 +242,7 @@ TEST(Compare, ComparesEachRanksPredictedAndMeasuredBubble) {
   EXPECT_EQ(comparison.bubbles[0].share.predicted, 0.5);
   EXPECT_EQ(comparison.bubbles[0].share.measured, 0.375);
   EXPECT_THAT(comparison_text(comparison),
-              HasSubstr("rank 0 idle                                50.0 %         37.5 %   +12.5 pt"));
+              HasSubstr("rank 0 idle in a run                       50.0 %         37.5 %   +12.5 pt"));
   const auto json = nlohmann::json::parse(format::comparison_json(comparison));
   EXPECT_EQ(json["bubbles"][0]["predicted_share"], 0.5);
   EXPECT_EQ(json["bubbles"][0]["measured_share"], 0.375);

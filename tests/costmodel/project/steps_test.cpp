@@ -10,6 +10,7 @@
 
 #include "costmodel/format/results/steps_json.h"
 #include "costmodel/project/decide.h"
+#include "costmodel/text/shell_line.h"
 #include "tests/support/run_command.h"
 
 namespace stagecraft::project {

@@ -36,7 +36,7 @@ TEST(SummaryText, HasARowForEachPredictedQuantity) {
             "                   predicted\n"
             "step                  4.00 s\n"
             "samples per second       2.0\n"
-            "idle time             12.5 %\n"
+            "idle                  12.5 %\n"
             "peak memory         3.00 KiB\n");
 }
 
@@ -45,9 +45,9 @@ TEST(SummaryText, LeavesOutWhatWasNotPredicted) {
   prediction.samples_per_s.reset();
   prediction.timeline.memory.clear();
   EXPECT_EQ(summary_text(prediction, nullptr),
-            "          predicted\n"
-            "step         4.00 s\n"
-            "idle time    12.5 %\n");
+            "     predicted\n"
+            "step    4.00 s\n"
+            "idle    12.5 %\n");
 }
 
 // Measured: a step of 5 s with one microbatch of 5 samples, 1 sample per second. Rank 0 is idle for 1 of 5 s, rank 1
@@ -58,11 +58,11 @@ TEST(SummaryText, PutsWhatWasMeasuredBesideIt) {
   measured.microbatch_samples = 5;
   measured.timeline = two_ranks(5_s, 512_B, 2048_B);
   EXPECT_EQ(summary_text(predicted(), &measured),
-            "                         predicted measured    error\n"
-            "step                        4.00 s   5.00 s  -20.0 %\n"
-            "samples per second             2.0      1.0 +100.0 %\n"
-            "idle time, mean of ranks    12.5 %   30.0 % -17.5 pt\n"
-            "peak memory               3.00 KiB 2.00 KiB  +50.0 %\n");
+            "                   predicted measured    error\n"
+            "step                  4.00 s   5.00 s  -20.0 %\n"
+            "samples per second       2.0      1.0 +100.0 %\n"
+            "idle in a run         12.5 %   30.0 % -17.5 pt\n"
+            "peak memory         3.00 KiB 2.00 KiB  +50.0 %\n");
 }
 
 }  // namespace

@@ -51,7 +51,10 @@ inline void check_picture(const Picture& picture) {
     const std::string anchor = t.attribute("text-anchor").value();
     const double left = anchor == "end" ? x - wide : anchor == "middle" ? x - wide / 2 : x;
     LabelBox box{left, y - 0.75 * size, left + wide, y + 0.2 * size, words};
-    if (t.attribute("transform")) box = {x - size, y - wide / 2, x, y + wide / 2, words};
+    if (t.attribute("transform")) {
+      const double below = anchor == "end" ? wide : wide / 2;
+      box = {x - 0.75 * size, y + below - wide, x + 0.2 * size, y + below, words};
+    }
     EXPECT_GE(box.left, -0.01) << words;
     EXPECT_LE(box.right, width + 0.01) << words;
     EXPECT_GE(box.top, -0.01) << words;

@@ -52,7 +52,8 @@ TEST(CumulativePicture, AddsUpTheLayersAndShowsTheCuts) {
   EXPECT_THAT(picture.inner,
               AllOf(HasSubstr("<line x1=\"626.00\" y1=\"58.00\" x2=\"626.00\" y2=\"208.00\" class=\"cut\"/>"),
                     HasSubstr("stage 0: 6.00 s of 10.0 s, 60.0 %"), HasSubstr("stage 1: 3.00 KiB of 4.00 KiB, 75.0 %"),
-                    HasSubstr(">forward + backward, s<"), HasSubstr(">parameters, KiB<"), HasSubstr(">stage 1<")));
+                    HasSubstr(">forward + backward, s<"), HasSubstr(">parameters, KiB<"), HasSubstr(">stage 1<"),
+                    HasSubstr(">l0<"), HasSubstr(">l3<")));
 }
 
 TEST(CumulativePicture, HasNoStagesWithoutAPlanAndNoTimesWhereThereAreNone) {
@@ -86,6 +87,9 @@ TEST(CumulativePicture, LeavesOutLabelsThatHaveNoRoom) {
   check_picture(picture);
   EXPECT_THAT(picture.inner, AllOf(HasSubstr(">stage 127<"), Not(HasSubstr(">stage 126<"))));
   EXPECT_THAT(picture.inner, HasSubstr("stage 126: "));  // in the tooltip
+  // Of 300 layers, at most 48 are named.
+  EXPECT_THAT(picture.caption, HasSubstr("Every 7 layers, one is named."));
+  EXPECT_THAT(picture.inner, AllOf(HasSubstr(">l7<"), Not(HasSubstr(">l8<"))));
 }
 
 }  // namespace

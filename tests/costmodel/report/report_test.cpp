@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/accuracy/step_change.h"
+#include "costmodel/analysis/explain.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
@@ -84,6 +86,54 @@ ReportDocuments full_documents() {
   d.lists.push_back({"plans.json", full_plan_list()});
   d.validation = {"validation.json", full_validation()};
   return d;
+}
+
+// Two stages with forwards of 1 s and backwards of 2 s; the second updates for 3 s. Rank 0: 0-1, 1-2, 4-6 and 7-9 s.
+// Rank 1: 1-2, 2-4, 4-5, 5-7 and the update 7-10 s. Of 2 * 10 s, 15 s are work: 25 % idle. In a run, each rank begins
+// its next step after 9 s: 16.7 %.
+TEST(Report, HasOneIdleShareOfAPlanAndOneInARun) {
+  Graph graph = testing::chain_graph({1, 1}, {2, 2});
+  graph.layers[1].update = Timing{3_s, {}, 0};
+  const Topology topology = testing::flat_topology(2);
+  const BoundPlan plan(testing::one_layer_a_stage(graph, topology, {1, 1}, "1f1b", 2));
+  const auto p = std::get<Prediction>(predict(graph, topology, plan));
+  EXPECT_EQ(p.iteration, 10_s);
+  EXPECT_EQ(bubble_text(p, ""), "idle 25.0 %");
+  EXPECT_DOUBLE_EQ(idle_time(mean_parts(p)).value, 2.5);
+  EXPECT_DOUBLE_EQ(*step_change(p, p).bubble.first, 0.25);
+  const auto mean = [](const std::vector<double>& shares) { return (shares[0] + shares[1]) / 2; };
+  EXPECT_DOUBLE_EQ(mean(idle_shares(p)), 0.25);
+  EXPECT_DOUBLE_EQ(mean(idle_shares_of_positions(p)), 0.25);
+  EXPECT_DOUBLE_EQ(idle_in_run(p), 1.0 / 6);
+  Measurement run;
+  run.timeline = p.timeline;
+  const Comparison comparison = compare(p, run);
+  EXPECT_DOUBLE_EQ(mean({comparison.bubbles[0].share.predicted, comparison.bubbles[1].share.predicted}), 1.0 / 6);
+  ReportDocuments d;
+  d.predictions.push_back({"prediction.json", p});
+  EXPECT_THAT(
+      sections(d).front().markup,
+      HasSubstr("<b>25.0 %</b><span>idle</span><small>waiting or without work, mean over the ranks; 16.7 % in a "
+                "run</small>"));
+}
+
+// Of two replicas, the first runs two microbatches of 3 s, the second one; then a ring sums 400 B at 100 B/s, 4 s. The
+// second waits for 3 of 10 s: idle for 15 % on average. A run measures that wait as part of its reduce.
+TEST(Report, CountsTheWaitForOthersAsReductionInARunAlone) {
+  const Graph graph = testing::chain_graph({1}, {2}, 0_B, 400_B);
+  const Topology topology = testing::flat_topology(2, 100);
+  const auto p = std::get<Prediction>(
+      predict(graph, topology, BoundPlan(testing::one_layer_a_stage(graph, topology, {2}, "1f1b", 3))));
+  EXPECT_EQ(p.iteration, 10_s);
+  EXPECT_EQ(bubble_text(p, ""), "idle 15.0 %");
+  EXPECT_DOUBLE_EQ(idle_time(mean_parts(p)).value, 1.5);
+  EXPECT_NEAR(idle_in_run(p), 0, 1e-12);
+  Measurement run;
+  run.timeline = p.timeline;
+  for (const BubbleComparison& rank : compare(p, run).bubbles) {
+    EXPECT_NEAR(rank.share.predicted, 0, 1e-12);
+    EXPECT_NEAR(rank.share.measured, 0, 1e-12);
+  }
 }
 
 TEST(Gantt, PutsBarsWhereTheirTimesAre) {
@@ -214,9 +264,10 @@ TEST(Pictures, HaveLabelsThatDoNotOverlap) {
       ++pictures;
     }
   }
-  // Plans twice, timeline, breakdown, memory twice, scaling, actions, layers twice, model, links, validation.
-  EXPECT_EQ(pictures, 13U);
+  // Plans twice, timeline, loss, breakdown, memory twice, scaling, actions, layers twice, model, links, validation.
+  EXPECT_EQ(pictures, 14U);
   check_picture(layout_picture("graph", row_graph(300), nullptr));
+  check_picture(cumulative_picture("sums", row_graph(300, std::string(60, 'w')), nullptr));
   check_picture(layer_bars_picture("bars", row_graph(300), nullptr));
   check_picture(memory_picture("memory", {{"a", &d.predictions[0].value}, {"b", &d.predictions[0].value}}, 9_B));
 }
@@ -243,6 +294,44 @@ TEST(MemoryOverTime, StepsAtEachMoment) {
   check_picture(far);
   EXPECT_THAT(far.inner, Not(HasSubstr("limit")));
   EXPECT_THAT(far.caption, HasSubstr("The device has 1.00 MiB."));
+}
+
+// Losses of 4, 2, none and 1 after steps 1 to 4: steps are 240 pixels apart from 86 on, and the axis from 0 to 4 has
+// the 260 pixels below 20.
+TEST(Loss, IsDrawnOverTheStepsWithAGapWhereItIsNotFinite) {
+  Measurement run;
+  for (int step = 0; step < 4; ++step) run.timeline.steps.push_back({step, Seconds(step), Seconds(step + 1)});
+  run.losses = {4, 2, std::nan(""), 1};
+  const Picture picture = loss_picture("loss-curve", {{"run.json", &run}});
+  check_picture(picture);
+  EXPECT_EQ(path_of(picture, "none"), "M86.00,20.00 L326.00,150.00 M806.00,215.00 ");
+  EXPECT_THAT(picture.inner, HasSubstr("step 2: 2<"));
+  // 1000 steps: means of three.
+  Measurement longer;
+  for (int step = 0; step < 1000; ++step) {
+    longer.timeline.steps.push_back({step, Seconds(step), Seconds(step + 1)});
+    longer.losses.push_back(-1 + 1e-3 * step);
+  }
+  const Picture both = loss_picture("loss-curve", {{"run.json", &run}, {"longer.json", &longer}});
+  check_picture(both);
+  EXPECT_THAT(both.caption, HasSubstr("mean of several steps"));
+  run.losses.assign(4, std::nan(""));
+  check_picture(loss_picture("loss-curve", {{"run.json", &run}}));
+}
+
+TEST(Report, NamesItsFilesAndWhatMadeThem) {
+  ReportDocuments d;
+  d.predictions.push_back({"prediction.json", full_prediction()});
+  Provenance& made = d.predictions[0].value.provenance;
+  made.tool = "stagecraft-predict 0.1.0";
+  made.date = "2026-11-28T12:00:00Z";
+  made.notes["command"] = "stagecraft predict graph.json plan.json -o prediction.json";
+  const Section files = sections(d).back();
+  EXPECT_EQ(files.title, "Files");
+  for (const std::string& text : {std::string("prediction.json"), made.tool, made.date, made.notes["command"]})
+    EXPECT_THAT(files.markup, HasSubstr(">" + text + "<"));
+  EXPECT_THAT(report_page(d, sections(d), "stagecraft 0.1.0, 2026-11-28"),
+              HasSubstr("stagecraft report, stagecraft 0.1.0, 2026-11-28<"));
 }
 
 TEST(Scaling, DrawsThroughputOverCopies) {
@@ -295,7 +384,7 @@ TEST(Report, ShowsListsOfPlans) {
   d.topology = {"topology.json", full_topology()};
   d.topology->value.device.memory = 600_B;
   const std::vector<Section> parts = sections(d);
-  ASSERT_EQ(parts.size(), 4U);  // summary, lists, links
+  ASSERT_EQ(parts.size(), 5U);  // summary, lists, links, files
   EXPECT_THAT(parts[1].title, "Plans to choose from: plans.json");
   EXPECT_THAT(parts[1].markup, HasSubstr("The 1 best plan by cost, of 3 that fit in memory; schedule 1f1b, 4 "
                                          "microbatches per step."));

@@ -1,4 +1,4 @@
-#include "costmodel/throughput.h"
+#include "costmodel/prediction/throughput.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,9 +12,9 @@
 namespace stagecraft {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::chain_graph;
 using testing::flat_topology;
+using ::testing::HasSubstr;
 using testing::one_layer_a_stage;
 
 constexpr const char* kH100 = "NVIDIA H100 80GB HBM3";
@@ -56,7 +56,8 @@ TEST(SampleWork, CountsTokensOperationsAndThePeakOfAllDevices) {
   EXPECT_EQ(work.peak_of, "NVIDIA H100 80GB HBM3 (bfloat16)");
 }
 
-// 999 labels a sample, which only the last layer reads, are no tokens; nor are values, pictures, or a column of classes.
+// 999 labels a sample, which only the last layer reads, are no tokens; nor are values, pictures, or a column of
+// classes.
 TEST(SampleWork, TakesForTokensOnlySequencesOfIntegers) {
   EXPECT_EQ(work_of(text_model({100, 4})).tokens, 100);  // time first
   EXPECT_FALSE(work_of(text_model({4, 100}, "float32")).tokens);

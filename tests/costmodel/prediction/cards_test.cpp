@@ -1,4 +1,4 @@
-#include "costmodel/roofline/cards.h"
+#include "costmodel/prediction/cards.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <set>
 #include <stdexcept>
 
-namespace stagecraft::roofline {
+namespace stagecraft {
 namespace {
 
 using ::testing::AllOf;
@@ -106,4 +106,4 @@ TEST(UsesTensorCores, FollowsTheMath) {
 }
 
 }  // namespace
-}  // namespace stagecraft::roofline
+}  // namespace stagecraft

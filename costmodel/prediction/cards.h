@@ -6,7 +6,7 @@
 
 #include "costmodel/units.h"
 
-namespace stagecraft::roofline {
+namespace stagecraft {
 
 /// What a GPU can do at most according to its vendor: dense rates (without sparsity), with tensor cores where it has
 /// them. A rate that could not be confirmed, or that the GPU does not have, is absent.
@@ -51,4 +51,4 @@ struct Peak {
 /// The table as text: names, peaks, bandwidth, memory and source.
 [[nodiscard]] std::string cards_text();
 
-}  // namespace stagecraft::roofline
+}  // namespace stagecraft

@@ -1,4 +1,4 @@
-#include "costmodel/throughput.h"
+#include "costmodel/prediction/throughput.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,14 +8,11 @@
 #include <set>
 #include <vector>
 
-#include "costmodel/graph.h"
 #include "costmodel/index.h"
-#include "costmodel/plan.h"
+#include "costmodel/prediction/cards.h"
 #include "costmodel/prediction/device_match.h"
-#include "costmodel/roofline/cards.h"
 #include "costmodel/schedule.h"
 #include "costmodel/text/units_text.h"
-#include "costmodel/topology.h"
 
 namespace stagecraft {
 namespace {
@@ -57,13 +54,12 @@ std::optional<Flops> flops_of(const Graph& graph, bool trains) {
 }
 
 /// Of one device of type `type`.
-std::optional<roofline::Peak> peak_on(const Graph& graph, const std::string& type) {
+std::optional<Peak> peak_on(const Graph& graph, const std::string& type) {
   const auto profile = std::ranges::find(graph.profiles, type, &DeviceProfile::type);
   const bool is_main = profile == graph.profiles.end();
   const std::string name = is_main ? measured_device(graph).name : profile->device.name;
-  if (is_main && graph.estimate)
-    return roofline::Peak{graph.estimate->peak, name + " (" + graph.estimate->math + ")"};
-  return roofline::known_peak(name.empty() ? type : name, graph.dtype, graph.allow_tf32.value_or(false));
+  if (is_main && graph.estimate) return Peak{graph.estimate->peak, name + " (" + graph.estimate->math + ")"};
+  return known_peak(name.empty() ? type : name, graph.dtype, graph.allow_tf32.value_or(false));
 }
 
 }  // namespace

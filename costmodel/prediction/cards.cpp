@@ -1,4 +1,4 @@
-#include "costmodel/roofline/cards.h"
+#include "costmodel/prediction/cards.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/text/table.h"
 
-namespace stagecraft::roofline {
+namespace stagecraft {
 namespace {
 
 /// As datasheets write them: TFLOP/s, GB/s and GB; 0: absent.
@@ -193,4 +193,4 @@ std::string cards_text() {
          "rates in TFLOP/s, dense; -: not confirmed, or the card has none (tf32: as float32)\n";
 }
 
-}  // namespace stagecraft::roofline
+}  // namespace stagecraft

@@ -1,30 +1,17 @@
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 
+#include "costmodel/graph.h"
+#include "costmodel/plan.h"
+#include "costmodel/topology.h"
 #include "costmodel/units.h"
 
 namespace stagecraft {
 
-struct Graph;
-struct Plan;
-struct Topology;
-
-/// What a sample of a model consists of and costs, and how fast the devices of a plan are at most.
-struct SampleWork {
-  std::optional<std::int64_t> tokens;  ///< in a sample; absent: the model does not read tokens
-  /// Of the model's forward and, if the plan trains, backward; what recomputation repeats does not count. Absent: not
-  /// counted for every layer.
-  std::optional<Flops> flops;
-  std::optional<FlopsPerSecond> peak;  ///< of all of the plan's devices together; absent: unknown for one of them
-  std::string peak_of;                 ///< "NVIDIA H100 80GB HBM3 (bfloat16)"; empty without `peak`
-  friend bool operator==(const SampleWork&, const SampleWork&) = default;
-};
-
 /// The work of a sample of `graph`. Tokens: the longest sequence of integers that a layer other than the last reads, an
-/// input of one row per sample. Peaks: roofline::known_peak of the devices on which the graph's times were measured, or
+/// input of one row per sample. Peaks: known_peak of the devices on which the graph's times were measured, or
 /// for which they were estimated, else of the topology's. Precondition: the plan is valid for both.
 [[nodiscard]] SampleWork sample_work(const Graph& graph, const Topology& topology, const Plan& plan);
 
