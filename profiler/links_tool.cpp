@@ -12,6 +12,7 @@
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "costmodel/text/progress.h"
+#include "costmodel/text/shell_line.h"
 #include "costmodel/text/units_text.h"
 #include "executor/channel/table/channels.h"
 #include "executor/device/device.h"
@@ -35,6 +36,7 @@ using stagecraft::profiler::LinkMeasurement;
 using std::chrono::milliseconds;
 
 struct Options {
+  std::string command;       ///< as typed
   std::optional<int> ranks;  ///< absent: two, or all GPUs
   std::string channel;       ///< empty: that of threads, or between processes as in a run
   bool spawn = false;
@@ -43,6 +45,7 @@ struct Options {
   double timeout_s = 60;
   std::string output;
   bool accept_untrusted = false;
+  bool all = false;  ///< print every time
   bool force = false;
   stagecraft::profiler::LinksOptions links;
   stagecraft::AgreedOptions agreed;
@@ -63,22 +66,30 @@ std::string channels_help() {
   return out;
 }
 
-/// Prints a measurement, and returns the reasons not to trust it.
-std::vector<std::string> show(const LinkMeasurement& measured) {
+/// Prints how much was measured, or with --all each time, and returns the reasons not to trust it.
+std::vector<std::string> show(const LinkMeasurement& measured, const Options& o) {
   if (measured.curves.empty()) return {};
-  std::cerr << stagecraft::profiler::links_table(measured);
-  for (const auto& curve : measured.curves) {
-    std::cerr << fmt::format("{}: {}\n", stagecraft::profiler::curve_name(curve.operation, curve.ranks),
-                             stagecraft::profiler::fit_text(curve));
+  if (o.all) {
+    std::cerr << stagecraft::profiler::links_table(measured);
+    for (const auto& curve : measured.curves) {
+      std::cerr << fmt::format("{}: {}\n", stagecraft::profiler::curve_name(curve.operation, curve.ranks),
+                               stagecraft::profiler::fit_text(curve));
+    }
+    if (measured.processing)
+      std::cerr << "processor time of a message, " << stagecraft::profiler::processing_text(*measured.processing)
+                << "\n";
+  } else {
+    std::cerr << fmt::format("measured {} between {}; --all prints their times\n",
+                             stagecraft::count_text(measured.curves.size(), "operation"),
+                             stagecraft::count_text(measured.ranks, "rank"));
   }
-  if (measured.processing)
-    std::cerr << "processor time of a message, " << stagecraft::profiler::processing_text(*measured.processing) << "\n";
   stagecraft::warn_if_unsteady("stagecraft-links", measured.conditions);
   return stagecraft::profiler::distrust(measured);
 }
 
 /// Prints the levels, writes the topology and returns the exit status.
-int finish(const stagecraft::Topology& topology, const std::vector<std::string>& reasons, const Options& o) {
+int finish(stagecraft::Topology topology, const std::vector<std::string>& reasons, const Options& o) {
+  topology.provenance.notes["command"] = o.command;
   for (const stagecraft::Level& level : topology.levels) {
     std::cerr << fmt::format(
         "{}{}: latency {}, bandwidth {}/s\n", topology.name, topology.levels.size() > 1 ? ", " + level.name : "",
@@ -94,9 +105,9 @@ int finish(const stagecraft::Topology& topology, const std::vector<std::string>&
 
 int finish(const LinkMeasurement& measured, const Options& o, stagecraft::Device device,
            stagecraft::Provenance provenance) {
-  const stagecraft::Topology topology =
+  stagecraft::Topology topology =
       stagecraft::profiler::topology_of(measured, o.channel, std::move(device), std::move(provenance));
-  return finish(topology, show(measured), o);
+  return finish(std::move(topology), show(measured, o), o);
 }
 
 int finish(const LinkMeasurement& measured, const Options& o) {
@@ -105,12 +116,12 @@ int finish(const LinkMeasurement& measured, const Options& o) {
 }
 
 int finish(const stagecraft::profiler::MachineLinks& measured, const Options& o) {
-  const stagecraft::Topology topology = stagecraft::profiler::topology_of(
+  stagecraft::Topology topology = stagecraft::profiler::topology_of(
       measured, o.channel, stagecraft::profiler::device_here(measured.ranks_per_machine),
       stagecraft::device::provenance_here("stagecraft-links"));
-  std::vector<std::string> reasons = show(measured.inside);
-  for (const std::string& reason : show(measured.between)) reasons.push_back("between machines: " + reason);
-  return finish(topology, reasons, o);
+  std::vector<std::string> reasons = show(measured.inside, o);
+  for (const std::string& reason : show(measured.between, o)) reasons.push_back("between machines: " + reason);
+  return finish(std::move(topology), reasons, o);
 }
 
 stagecraft::profiler::MachineLinks measure_machines(stagecraft::channel::Channel& channel,
@@ -254,8 +265,12 @@ int main(int argc, char** argv) {
         o.agreed.per_rank(app.get_option("--accept-untrusted"));
         o.agreed.per_rank(app.add_option("-o,--output", o.output, "output file for the topology; - is standard output")
                               ->type_name("FILE"));
+        o.agreed.per_rank(app.add_flag("--all", o.all, "print each measured time and the lines through them"));
         stagecraft::add_force_option(app, o.force);
         o.agreed.per_rank(app.get_option("--force"));
       },
-      [&] { return run(o, stagecraft::own_command(argc, argv)); });
+      [&] {
+        o.command = stagecraft::command_line("links", argc, argv);
+        return run(o, stagecraft::own_command(argc, argv));
+      });
 }

@@ -31,7 +31,8 @@ TEST_F(LinksTool, MeasuresTheGlooChannelBetweenProcesses) {
   const Outcome o = links("--ranks 2 --channel gloo --max-bytes 4096 --seconds 1 --accept-untrusted -o topology.json");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_EQ(o.out, "");
-  EXPECT_THAT(o.err, HasSubstr("all_reduce of 2"));
+  EXPECT_THAT(o.err, HasSubstr("operations between 2 ranks; --all prints their times\n"));
+  EXPECT_THAT(o.err, ::testing::Not(HasSubstr("all_reduce of 2")));
   EXPECT_THAT(o.err, HasSubstr("2 ranks on one host, gloo channel: latency "));
   const Topology topology = format::parse_topology(read("topology.json"), "topology.json");
   ASSERT_EQ(topology.levels.size(), 1U);
@@ -40,6 +41,7 @@ TEST_F(LinksTool, MeasuresTheGlooChannelBetweenProcesses) {
   EXPECT_EQ(link.send_receive.points.size(), 11U);  // 4 = 2^2 to 4096 = 2^12
   EXPECT_EQ(link.all_reduce.at(2).points.back().bytes, Bytes(4096));
   EXPECT_THAT(topology.provenance.tool, StartsWith("stagecraft-links "));
+  EXPECT_THAT(topology.provenance.notes.at("command"), StartsWith("stagecraft links --ranks 2 --channel gloo"));
   EXPECT_EQ(topology.provenance.notes.at("channel"), "gloo");
   EXPECT_EQ(link.channel, "gloo");
   ASSERT_TRUE(link.processing);
@@ -55,8 +57,9 @@ TEST_F(LinksTool, MeasuresTheGlooChannelBetweenProcesses) {
 }
 
 TEST_F(LinksTool, MeasuresTheLocalChannelToStandardOutput) {
-  const Outcome o = links("--ranks 3 --max-bytes 64 --seconds 1 --accept-untrusted -o -");
+  const Outcome o = links("--ranks 3 --max-bytes 64 --seconds 1 --accept-untrusted --all -o -");
   EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_THAT(o.err, HasSubstr("all_reduce of 2"));
   const Topology topology = format::parse_topology(o.out, "out");
   EXPECT_EQ(device_count(topology), 3);
   EXPECT_EQ(topology.levels.front().link.all_reduce.size(), 2U);
