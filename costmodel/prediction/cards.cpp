@@ -112,12 +112,19 @@ std::optional<FlopsPerSecond> rate_of(const Card& card, const std::string& dtype
 
 /// The card with this name or short name, else those whose two names together have all words of `name`.
 std::vector<const Card*> cards_called(const std::string& name) {
+  // Every prediction asks for a peak.
+  static const std::vector<std::set<std::string>> words_of_cards = [] {
+    std::vector<std::set<std::string>> out;
+    for (const Card& card : cards()) out.push_back(words_of(card.name + " " + card.short_name));
+    return out;
+  }();
+  const std::string wanted = lower(name);
   const std::set<std::string> words = words_of(name);
   std::vector<const Card*> found;
-  for (const Card& card : cards()) {
-    if (lower(name) == lower(card.name) || lower(name) == lower(card.short_name)) return {&card};
-    if (!words.empty() && std::ranges::includes(words_of(card.name + " " + card.short_name), words))
-      found.push_back(&card);
+  for (std::size_t i = 0; i < cards().size(); ++i) {
+    const Card& card = cards()[i];
+    if (wanted == lower(card.name) || wanted == lower(card.short_name)) return {&card};
+    if (!words.empty() && std::ranges::includes(words_of_cards[i], words)) found.push_back(&card);
   }
   return found;
 }
