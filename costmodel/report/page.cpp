@@ -1,8 +1,13 @@
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <ctime>
 #include <string>
 #include <vector>
 
 #include "costmodel/interchange/pictures/markup.h"
 #include "costmodel/report/report.h"
+#include "costmodel/version.h"
 
 namespace stagecraft::report {
 namespace {
@@ -54,6 +59,10 @@ document.querySelectorAll('figure[data-zooms]').forEach(function(f){
 )";
 
 }  // namespace
+
+std::string made_today() {
+  return fmt::format("stagecraft {}, {:%Y-%m-%d}", version(), fmt::gmtime(std::time(nullptr)));
+}
 
 std::string report_page(const ReportDocuments& d, const std::vector<Section>& sections, const std::string& made) {
   std::string model = "stagecraft";

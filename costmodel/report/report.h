@@ -60,6 +60,9 @@ struct Section {
 /// do not belong together: a plan of another graph.
 [[nodiscard]] std::vector<Section> sections(const ReportDocuments& documents);
 
+/// "stagecraft 0.1.0, 2026-11-28": the version and the date in UTC.
+[[nodiscard]] std::string made_today();
+
 /// The report as one HTML page, complete without a network and without scripts; the same text for the same arguments.
 /// `made` says in a line below the title what made it, and when.
 [[nodiscard]] std::string report_page(const ReportDocuments& documents, const std::vector<Section>& sections,

@@ -1,7 +1,4 @@
-#include <fmt/chrono.h>
-
 #include <algorithm>
-#include <ctime>
 #include <filesystem>
 #include <functional>
 #include <iostream>
@@ -13,7 +10,6 @@
 #include "costmodel/project/process.h"
 #include "costmodel/report/report.h"
 #include "costmodel/text/progress.h"
-#include "costmodel/version.h"
 
 namespace {
 
@@ -29,9 +25,6 @@ void write_png(const std::string& svg, const std::string& png) {
   fs::remove(temporary);
   throw stagecraft::DeviceError(svg + ": rsvg-convert ended with status " + std::to_string(status));
 }
-
-/// ISO 8601, UTC.
-std::string today() { return fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr))); }
 
 using Pictures = std::vector<const stagecraft::report::Picture*>;
 
@@ -130,8 +123,7 @@ int main(int argc, char** argv) {
         if (!pictures.empty())
           write_pictures(pictures, files, chosen_pictures(parts, names), png, force, drawing.teller());
         drawing.end();
-        stagecraft::format::write_text(
-            output, report_page(documents, parts, fmt::format("stagecraft {}, {}", stagecraft::version(), today())));
+        stagecraft::format::write_text(output, report_page(documents, parts, stagecraft::report::made_today()));
         return 0;
       });
 }

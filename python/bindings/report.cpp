@@ -66,7 +66,7 @@ RenderedReport report_of(const std::vector<std::pair<std::string, nb::object>>& 
     for (const report::Picture& picture : section.pictures)
       out.figures.push_back({picture.name, picture.title, picture.caption, picture_file(picture)});
   }
-  out.html = report_page(documents, sections);
+  out.html = report_page(documents, sections, report::made_today());
   return out;
 }
 

@@ -86,7 +86,10 @@ def draw(exported, notes, samples, seed):
         elif value.dtype == torch.bool:
             out[node.name] = torch.randint(0, 2, shape, generator=generator).bool()
         else:
-            out[node.name] = torch.randint(*ranges[node.name], shape, generator=generator, dtype=value.dtype)
+            low, high = ranges[node.name]
+            out[node.name] = torch.randint(max(low, 0), high, shape, generator=generator, dtype=value.dtype)
+            if low == -100:  # labels, some of them ignored
+                out[node.name][torch.rand(shape, generator=generator) < 0.25] = low
     return out
 
 
