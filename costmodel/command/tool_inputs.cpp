@@ -1,6 +1,7 @@
 #include "costmodel/command/tool_inputs.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -31,12 +32,12 @@ std::string check_times(const std::string& program, const std::string& path, Gra
     throw InputError(ErrorKind::UntrustedProfile,
                      path + ": " + distrust + "; profile again, or add --accept-untrusted");
   const bool links = !distrust_text(topology).empty();
-  if (!distrust.empty() || links) {
-    const std::string both = !distrust.empty() && links ? " and the links" : "";
-    warn(program, (distrust.empty() ? "the links" : path + both) +
-                      (!both.empty() || distrust.empty() ? " are" : " is") +
-                      " not trusted; stagecraft doctor says why");
-  }
+  std::vector<std::string> untrusted;
+  if (!distrust.empty()) untrusted.push_back(path);
+  if (links) untrusted.emplace_back("the links");
+  if (!untrusted.empty())
+    warn(program, fmt::format("{} {} not trusted; stagecraft doctor says why", fmt::join(untrusted, " and "),
+                              links ? "are" : "is"));
   try {
     check_has_times(graph);
     take_kind(topology, graph);

@@ -24,9 +24,9 @@ struct Acceptance {
 void add_acceptance_options(CLI::App& app, Acceptance& acceptance, const std::string& consequence = "");
 
 /// Throws std::invalid_argument, beginning with `path`, if the graph has no times, or times that cannot be trusted or
-/// come from another device, unless the user accepted that. Warns on stderr, as `program`, in one line
-/// about accepted times and links that cannot be trusted. Gives the topology its kind of device, see take_kind, and
-/// warns if it stays unknown but memory is limited. Returns how the device differs, like accepted_differences.
+/// come from another device, unless the user accepted that. Warns on stderr, as `program`, in one line about accepted
+/// times and links that cannot be trusted. Gives the topology its kind of device, see take_kind, and warns if it stays
+/// unknown but memory is limited. Returns how the device differs, like accepted_differences.
 std::string check_times(const std::string& program, const std::string& path, Graph& graph, Topology& topology,
                         const Acceptance& acceptance);
 

@@ -102,12 +102,15 @@ std::set<std::string> words_of(const std::string& text) {
   return out;
 }
 
-/// The rate for a dtype; absent if it is not in the table. Throws for an unknown dtype.
+/// Of tensors, as a graph names it; empty: float32.
+std::string dtype_name(const std::string& dtype) { return dtype.empty() ? "float32" : dtype; }
+
+/// The rate for a dtype; absent if it is not in the table.
 std::optional<FlopsPerSecond> rate_of(const Card& card, const std::string& dtype, bool allow_tf32) {
-  if (dtype.empty() || dtype == "float32") return allow_tf32 && card.tf32 ? card.tf32 : card.float32;
-  if (dtype == "float16") return card.float16;
-  if (dtype == "bfloat16") return card.bfloat16;
-  throw InputError(ErrorKind::UnknownName, unknown_name("dtype", dtype, {"float32", "float16", "bfloat16"}));
+  const std::string name = dtype_name(dtype);
+  if (name == "float32") return allow_tf32 && card.tf32 ? card.tf32 : card.float32;
+  if (name == "float16") return card.float16;
+  return name == "bfloat16" ? card.bfloat16 : std::nullopt;
 }
 
 /// The card with this name or short name, else those whose two names together have all words of `name`.
@@ -158,6 +161,9 @@ const Card& find_card(const std::string& name) {
 }
 
 FlopsPerSecond peak_rate(const Card& card, const std::string& dtype, bool allow_tf32) {
+  const std::vector<std::string> known{"float32", "float16", "bfloat16"};
+  if (std::ranges::find(known, dtype_name(dtype)) == known.end())
+    throw InputError(ErrorKind::UnknownName, unknown_name("dtype", dtype, known));
   if (const auto rate = rate_of(card, dtype, allow_tf32)) return *rate;
   throw std::invalid_argument("the peak rate of " + card.name + " for " + dtype + " is not in the table of cards");
 }
@@ -165,14 +171,13 @@ FlopsPerSecond peak_rate(const Card& card, const std::string& dtype, bool allow_
 std::optional<Peak> known_peak(const std::string& name, const std::string& dtype, bool allow_tf32) {
   std::set<double> rates;
   for (const Card* card : cards_called(name)) {
-    const bool is_known = dtype.empty() || dtype == "float32" || dtype == "float16" || dtype == "bfloat16";
-    const auto rate = is_known ? rate_of(*card, dtype, allow_tf32) : std::nullopt;
+    const auto rate = rate_of(*card, dtype, allow_tf32);
     if (!rate) return std::nullopt;
     rates.insert(rate->value);
   }
   if (rates.size() != 1) return std::nullopt;
-  const bool is_tf32 = (dtype.empty() || dtype == "float32") && allow_tf32;
-  const std::string math = is_tf32 ? "tf32" : dtype.empty() ? "float32" : dtype;
+  const std::string type = dtype_name(dtype);
+  const std::string math = type == "float32" && allow_tf32 ? "tf32" : type;
   return Peak{FlopsPerSecond(*rates.begin()), name + " (" + math + ")"};
 }
 

@@ -36,13 +36,7 @@ Reference::Reference(const BoundModel& bound, const data::DataSource& data, cons
   program_ = std::make_unique<stage::StageProgram>(model, std::move(all), std::vector<stage::ReceivedValue>{},
                                                    std::vector<model::ValueRef>{}, seed,
                                                    stage::Placement{device, device::compute_type(plan_.dtype)});
-  std::vector<at::Tensor> values;
-  std::vector<std::string> names;
-  for (const stage::Parameter& parameter : program_->parameters()) {
-    values.push_back(parameter.value);
-    names.push_back(parameter.name);
-  }
-  optimizer_ = std::make_unique<stage::Optimizer>(optimizer, std::move(values), names);
+  optimizer_ = stage::optimizer_of(optimizer, program_->parameters());
   const auto is_replicated = [this](int layer) { return bound_.replicas(stage_of_layer_[to_index(layer)]) > 1; };
   statistics_ = std::make_unique<stage::MovingStatistics>(model, *program_, is_replicated);
   const std::vector<stage::Parameter> state = program_->buffers();

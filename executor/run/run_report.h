@@ -14,8 +14,8 @@
 namespace stagecraft::run {
 
 /// "34.2 samples/s, 35061 tokens/s, 234 ms per step (predicted 230 ms, +2 %)" for a step of `samples` samples that took
-/// `measured`, without tokens if a sample has none, and without parentheses if there is no prediction. The difference
-/// is measured / predicted - 1.
+/// `measured`. Tokens only if samples have them, parentheses only with a prediction; the difference is measured /
+/// predicted - 1.
 [[nodiscard]] std::string speed_text(std::int64_t samples, Seconds measured, std::optional<Seconds> predicted,
                                      const SampleWork& work = {});
 

@@ -30,6 +30,7 @@
 #include <utility>
 
 #include "costmodel/errors.h"
+#include "executor/stage/stage_program.h"
 #include "executor/stage/tensor_layout.h"
 
 namespace stagecraft::stage {
@@ -304,16 +305,26 @@ std::map<std::string, std::string> further_settings(const OptimizerOptions& opti
   return out;
 }
 
-OptimizerKeeps keeps(const OptimizerOptions& options) {
+namespace {
+
+/// Without the moving average.
+OptimizerKeeps kept_by_rule(const OptimizerOptions& options) {
   const std::string& name = options.name;
   const int momentum = options.momentum != 0 ? 1 : 0;
-  const bool average = options.ema_decay != 0;
-  if (name == "sgd") return {.tensors = momentum, .average = average};
-  if (name == "lion") return {.tensors = 1, .average = average};
-  if (name == "adagrad") return {.tensors = 1, .steps = true, .average = average};
-  if (name == "rmsprop") return {.tensors = 1 + momentum + (options.centered ? 1 : 0), .average = average};
-  if (name == "adadelta") return {.tensors = 2, .average = average};
-  return {.tensors = options.amsgrad ? 3 : 2, .steps = true, .product = name == "nadam", .average = average};
+  if (name == "sgd") return {.tensors = momentum};
+  if (name == "lion") return {.tensors = 1};
+  if (name == "adagrad") return {.tensors = 1, .steps = true};
+  if (name == "rmsprop") return {.tensors = 1 + momentum + (options.centered ? 1 : 0)};
+  if (name == "adadelta") return {.tensors = 2};
+  return {.tensors = options.amsgrad ? 3 : 2, .steps = true, .product = name == "nadam"};
+}
+
+}  // namespace
+
+OptimizerKeeps keeps(const OptimizerOptions& options) {
+  OptimizerKeeps out = kept_by_rule(options);
+  out.average = options.ema_decay != 0;
+  return out;
 }
 
 std::int64_t state_values(const OptimizerOptions& options) {
@@ -467,6 +478,16 @@ void Optimizer::set_state(std::size_t i, const OptimizerState& state) {
   };
   states_.at(i) = {values(state.first), values(state.second),  values(state.third),
                    scalar(state.steps), scalar(state.product), values(state.average)};
+}
+
+std::unique_ptr<Optimizer> optimizer_of(const OptimizerOptions& options, const std::vector<Parameter>& parameters) {
+  std::vector<at::Tensor> values;
+  std::vector<std::string> names;
+  for (const Parameter& parameter : parameters) {
+    values.push_back(parameter.value);
+    names.push_back(parameter.name);
+  }
+  return std::make_unique<Optimizer>(options, std::move(values), names);
 }
 
 }  // namespace stagecraft::stage

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "executor/stage/rate_schedule.h"
 
 namespace stagecraft::stage {
+
+struct Parameter;  // stage_program.h
 
 /// An optimizer and its settings: names, meaning and formulas of torch.optim, and lion. Further settings have
 /// torch.optim's defaults.
@@ -124,5 +127,9 @@ class Optimizer {
   void move_averages();
   Lists lists_;
 };
+
+/// The optimizer of a program's parameters, with their names.
+[[nodiscard]] std::unique_ptr<Optimizer> optimizer_of(const OptimizerOptions& options,
+                                                      const std::vector<Parameter>& parameters);
 
 }  // namespace stagecraft::stage

@@ -114,13 +114,7 @@ ResidentStage make_resident_stage(const BoundModel& bound, int stage, int microb
   const Stage& planned = bound.plan.plan().stages[number];
   if (!bound.plan.schedule().trains) out.program->evaluate();
   if (planned.recompute) out.program->recompute_every(planned.recompute_every);
-  std::vector<at::Tensor> parameters;
-  std::vector<std::string> names;
-  for (const stage::Parameter& parameter : out.program->parameters()) {
-    parameters.push_back(parameter.value);
-    names.push_back(parameter.name);
-  }
-  out.optimizer = std::make_unique<stage::Optimizer>(optimizer, std::move(parameters), names);
+  out.optimizer = stage::optimizer_of(optimizer, out.program->parameters());
   const auto count = to_index(microbatches);
   out.flights.resize(count);
   out.input_gradients.resize(count);

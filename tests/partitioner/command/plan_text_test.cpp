@@ -121,12 +121,17 @@ TEST(RankingText, SaysWhatItLeavesOut) {
               HasSubstr("2 more skipped: their compute time alone exceeds the best step\n"));
 }
 
+RankedPlan two_replicas_then_one() {
+  RankedPlan out = two_stages();
+  out.origin = "optimal";
+  out.plan.stages[0].devices = {0, 1};
+  out.plan.stages[1].devices = {2};
+  return out;
+}
+
 /// Devices 0 and 1, 2 in order; the other way round they are placed. Plans of one shape differ in their cuts alone.
 TEST(RankingText, HasARowForEachShape) {
-  RankedPlan in_order = two_stages();
-  in_order.origin = "optimal";
-  in_order.plan.stages[0].devices = {0, 1};
-  in_order.plan.stages[1].devices = {2};
+  const RankedPlan in_order = two_replicas_then_one();
   RankedPlan slower = in_order;
   slower.prediction.iteration = Seconds(21);
   RankedPlan placed = in_order;
@@ -141,10 +146,7 @@ TEST(RankingText, HasARowForEachShape) {
 
 /// Steps of 20, 20.1 and 20.3 s: the second is within 1 % of the first, the third is not. The fourth is in two chunks.
 TEST(RankingText, JoinsShapesWhoseStepsAreWithinOnePercent) {
-  RankedPlan first = two_stages();
-  first.origin = "optimal";
-  first.plan.stages[0].devices = {0, 1};
-  first.plan.stages[1].devices = {2};
+  const RankedPlan first = two_replicas_then_one();
   RankedPlan tie = first;
   tie.plan.stages[0].devices = {0};
   tie.plan.stages[1].devices = {1, 2};
