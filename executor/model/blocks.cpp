@@ -37,8 +37,9 @@ constexpr double kBatchNormMomentum = 0.1;
 
 }  // namespace
 
-Dropout::Dropout(const LayerCall& call, std::int64_t percent)
-    : probability_(call.training ? static_cast<double>(percent) / 100 : 0), seed_(call.random_seed) {}
+Dropout::Dropout(const LayerCall& call, std::int64_t percent, const std::string& stream)
+    : probability_(call.training ? static_cast<double>(percent) / 100 : 0),
+      seed_(stream.empty() ? call.random_seed : mix_seed(call.random_seed, stream)) {}
 
 at::Tensor Dropout::operator()(const at::Tensor& x) {
   if (!active()) return x;

@@ -6,12 +6,13 @@
 
 namespace stagecraft::model {
 
-/// The generator from which one call of a layer draws all its dropout masks, in the order of the calls.
+/// A generator from which one call of a layer draws dropout masks, in the order of the calls.
 /// It is on the device of its values, so that nothing is copied: masks are the same on all CPUs, and on all GPUs.
 class Dropout {
  public:
-  /// Drops with probability `percent` / 100 in training, otherwise nothing.
-  Dropout(const LayerCall& call, std::int64_t percent);
+  /// Drops with probability `percent` / 100 in training, otherwise nothing. Of several in one call, each needs another
+  /// `stream`, or they draw the same masks.
+  Dropout(const LayerCall& call, std::int64_t percent, const std::string& stream = "");
   /// `x` with each value set to zero with the probability, and the others scaled to keep the expectation.
   [[nodiscard]] at::Tensor operator()(const at::Tensor& x);
   /// Whether a value may be dropped at all.

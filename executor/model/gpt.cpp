@@ -21,6 +21,7 @@ struct BlockShape {
   std::int64_t heads = 0;
   std::int64_t layers = 0;
   std::int64_t dropout_percent = 0;
+  std::int64_t attention_dropout_percent = 0;
 };
 
 /// Pre-norm block: x + attention(norm(x)), then x + feed-forward(norm(x)).
@@ -42,6 +43,7 @@ ValueRef block(Model& model, const std::string& name, ValueRef in, const BlockSh
                       zeros(name + ".mlp.c_proj.bias", {width})};
   layer.forward = [shape](const LayerCall& call) -> std::vector<at::Tensor> {
     Dropout drop(call, shape.dropout_percent);
+    Dropout drop_weights(call, shape.attention_dropout_percent, "attention");
     const auto norm = [&](const at::Tensor& x, std::size_t at) {
       return at::layer_norm(x, {shape.width}, call.parameters[at], call.parameters[at + 1]);
     };
@@ -49,7 +51,7 @@ ValueRef block(Model& model, const std::string& name, ValueRef in, const BlockSh
       return at::linear(x, call.parameters[at], call.parameters[at + 1]);
     };
     const std::vector<at::Tensor> qkv = project(norm(call.inputs[0], 0), 2).chunk(3, -1);
-    const at::Tensor mixed = attend(qkv[0], qkv[1], qkv[2], shape.heads, /*causal=*/true, drop);
+    const at::Tensor mixed = attend(qkv[0], qkv[1], qkv[2], shape.heads, /*causal=*/true, drop_weights);
     const at::Tensor x = call.inputs[0].add(drop(project(mixed, 4)));
     return {x.add(drop(project(at::gelu(project(norm(x, 6), 8), "tanh"), 10)))};
   };
@@ -62,7 +64,8 @@ Model build(const std::map<std::string, std::int64_t>& options) {
   const BlockShape shape{.width = options.at("width"),
                          .heads = options.at("heads"),
                          .layers = options.at("layers"),
-                         .dropout_percent = options.at("dropout_percent")};
+                         .dropout_percent = options.at("dropout_percent"),
+                         .attention_dropout_percent = options.at("attention_dropout_percent")};
   if (shape.width % shape.heads != 0)
     throw std::invalid_argument("gpt: width " + std::to_string(shape.width) + " is not a multiple of heads " +
                                 std::to_string(shape.heads));
@@ -102,7 +105,9 @@ BuiltinModel gpt_model() {
            {"heads", 12, "attention heads; divides width"},
            {"vocabulary", 50257, "entries of the token embedding, tied to the head"},
            {"sequence", 1024, "positions of one sample"},
-           {"dropout_percent", 10, "dropout, in percent", 0, 99}},
+           {"dropout_percent", 10, "dropout, in percent", 0, 99},
+           {"attention_dropout_percent", 0,
+            "dropout of attention weights, in percent; above 0, without the fused kernel", 0, 99}},
           build};
 }
 

@@ -16,6 +16,7 @@ struct DecoderShape {
   std::int64_t heads = 0;
   std::int64_t feedforward = 0;
   std::int64_t dropout_percent = 0;
+  std::int64_t attention_dropout_percent = 0;
   bool causal = false;
 };
 
@@ -49,6 +50,7 @@ ValueRef decoder_layer(Model& model, const std::string& name, ValueRef in, const
     const at::Tensor& memory = call.inputs[0];
     const std::int64_t width = shape.width;
     Dropout drop(call, shape.dropout_percent);
+    Dropout drop_weights(call, shape.attention_dropout_percent, "attention");
     const auto norm = [&](const at::Tensor& x, std::size_t at) {
       return at::layer_norm(x, {width}, call.parameters[at], call.parameters[at + 1]);
     };
@@ -57,15 +59,16 @@ ValueRef decoder_layer(Model& model, const std::string& name, ValueRef in, const
     };
 
     const std::vector<at::Tensor> projections = at::linear(memory, call.parameters[0], call.parameters[1]).chunk(3, -1);
-    at::Tensor x = norm(
-        memory.add(behind(attend(projections[0], projections[1], projections[2], shape.heads, shape.causal, drop), 0)),
-        12);
+    at::Tensor x =
+        norm(memory.add(behind(
+                 attend(projections[0], projections[1], projections[2], shape.heads, shape.causal, drop_weights), 0)),
+             12);
 
     const std::vector<at::Tensor> weights = call.parameters[4].split({width, 2 * width});
     const std::vector<at::Tensor> biases = call.parameters[5].split({width, 2 * width});
     const at::Tensor query = at::linear(x, weights[0], biases[0]);
     const std::vector<at::Tensor> pair = at::linear(memory, weights[1], biases[1]).chunk(2, -1);
-    x = norm(x.add(behind(attend(query, pair[0], pair[1], shape.heads, shape.causal, drop), 4)), 14);
+    x = norm(x.add(behind(attend(query, pair[0], pair[1], shape.heads, shape.causal, drop_weights), 4)), 14);
 
     const at::Tensor inner = drop(at::relu(at::linear(x, call.parameters[8], call.parameters[9])));
     return {norm(x.add(drop(at::linear(inner, call.parameters[10], call.parameters[11]))), 16)};
@@ -80,6 +83,7 @@ Model build(const std::map<std::string, std::int64_t>& options) {
                            .heads = options.at("heads"),
                            .feedforward = options.at("feedforward"),
                            .dropout_percent = options.at("dropout_percent"),
+                           .attention_dropout_percent = options.at("attention_dropout_percent"),
                            .causal = options.at("causal") == 1};
   if (width % shape.heads != 0)
     throw std::invalid_argument("transformer: width " + std::to_string(width) + " is not a multiple of heads " +
@@ -107,6 +111,8 @@ BuiltinModel transformer_model() {
            {"feedforward", 2048, "width of the inner linear layer"},
            {"sequence", 500, "positions of one sample"},
            {"dropout_percent", 10, "dropout, in percent", 0, 99},
+           {"attention_dropout_percent", 0,
+            "dropout of attention weights, in percent; above 0, without the fused kernel", 0, 99},
            {"causal", 0, "1: causal mask; PyTorch's example has none", 0, 1}},
           build};
 }

@@ -83,7 +83,8 @@ TEST_F(ProfileTool, SaysInOneLineWhereMemoryRanOut) {
   EXPECT_THAT(text("mlp --set inputs=8 --set width=1048576 -o graph.json"),
               MatchesRegex("stagecraft-profile: parameter \"fc2[.]weight\": out of memory, 4[.]00 TiB" + more));
   // Scores of attention: 2 samples x 64 heads x 65536 x 65536 values of 4 bytes, 2 TiB.
-  EXPECT_THAT(text("transformer --set sequence=65536 --set width=64 --set heads=64 --set vocabulary=8 --set layers=1 "
+  EXPECT_THAT(text("transformer --set attention_dropout_percent=10 --set sequence=65536 --set width=64 --set heads=64 "
+                   "--set vocabulary=8 --set layers=1 "
                    "--microbatch 2 -o graph.json"),
               MatchesRegex("stagecraft-profile: layer \"layers[.]0\", forward: out of memory, 2[.]00 TiB" + more));
   EXPECT_THAT(

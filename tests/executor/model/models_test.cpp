@@ -1,6 +1,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -295,6 +296,48 @@ TEST(Dropout, ZeroesItsShareAndScalesTheRest) {
   EXPECT_TRUE(out.equal(call_layer(layer, {x}, {}, {}, 5)));
   EXPECT_FALSE(out.equal(call_layer(layer, {x}, {}, {}, 6)));
   EXPECT_TRUE(x.equal(call_layer(layer, {x}, {}, {}, 5, /*training=*/false)));
+}
+
+TEST(Dropout, DrawsOtherMasksInEachStream) {
+  const at::Tensor x = at::ones({1000});
+  LayerCall call;
+  call.random_seed = 5;
+  const auto drawn = [&](const std::string& stream) { return Dropout(call, 50, stream)(x); };
+  EXPECT_TRUE(drawn("attention").equal(drawn("attention")));
+  // Half of the values agree by chance; 100 more or fewer are more than six standard deviations.
+  EXPECT_NEAR(drawn("").eq(drawn("attention")).sum().item<double>(), 500, 100);
+}
+
+/// Names of the operators of one forward in training.
+std::set<std::string> operators_of(const std::string& name, Options set) {
+  set.merge(Options{{"width", "16"}, {"layers", "1"}, {"heads", "2"}, {"vocabulary", "11"}, {"sequence", "4"}});
+  const Model model = intake::build_model(name, set);
+  const Parameters parameters = make_parameters(model, 1);
+  const at::Tensor tokens = at::zeros({1, 4}, at::kLong);
+  static thread_local std::set<std::string>* seen = nullptr;
+  std::set<std::string> out;
+  seen = &out;
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback([](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+        seen->insert(function.name());
+        return nullptr;
+      }).scopes({at::RecordScope::FUNCTION}));
+  (void)run_model(model, parameters, {tokens, tokens}, {.random_seed = 1});
+  at::removeCallback(handle);
+  return out;
+}
+
+TEST(BuiltinModels, ComputeAttentionInOneKernelUnlessItsWeightsAreDropped) {
+  const std::string fused = "aten::_scaled_dot_product_flash_attention_for_cpu";
+  for (const char* name : {"gpt", "transformer"}) {
+    const auto plain = operators_of(name, {});
+    EXPECT_TRUE(plain.contains(fused)) << name;
+    EXPECT_FALSE(plain.contains("aten::softmax")) << name << " keeps the weights of attention";
+    EXPECT_TRUE(plain.contains("aten::bernoulli_")) << name << " has dropout elsewhere";
+    const auto dropped = operators_of(name, {{"attention_dropout_percent", "10"}});
+    EXPECT_FALSE(dropped.contains(fused)) << name;
+    EXPECT_TRUE(dropped.contains("aten::softmax")) << name;
+  }
 }
 
 /// Whether the loss at position 0 of a language model depends on the last token.
