@@ -93,7 +93,9 @@ void BoundPlan::bind_tied() {
     for (const int stage : held_by) {
       const std::vector<int> replicas = ranks_of(stage);
       members.insert(replicas.begin(), replicas.end());
-      if (held_by.size() > 1) shared_[to_index(stage)].push_back(to_int(tied_.size()));
+    }
+    for (const int stage : held_by) {
+      if (held_by.size() > 1 || members.size() > 1) shared_[to_index(stage)].push_back(to_int(tied_.size()));
     }
     join_reduce_groups(reduce_groups_, held_by);
     tied_.push_back({parameter.parameter,

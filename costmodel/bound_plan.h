@@ -138,8 +138,8 @@ class BoundPlan {
 
   /// In the order of Plan::tied.
   [[nodiscard]] const std::vector<TiedHolders>& tied() const { return tied_; }
-  /// Indices in tied() of the parameters that the stage shares with other stages, ascending. Their gradients are summed
-  /// one parameter after the other, each over its own TiedHolders::ranks.
+  /// Indices in tied() of the stage's parameters that other stages or replicas hold too, ascending. Their gradients are
+  /// summed one parameter after the other, each over its own TiedHolders::ranks.
   [[nodiscard]] const std::vector<int>& shared(int stage) const { return shared_[to_index(stage)]; }
   /// A number for each stage, the same for stages that share a tied parameter, directly or through others: the lowest
   /// stage number among them. Their Reduces wait for each other; who sums what is up to shared().

@@ -160,7 +160,7 @@ std::string clock_name(WatchClock clock, const KernelTracer* tracer) {
 /// steps use.
 std::unique_ptr<Watch> start_watch(const model::Model& model, FedSubject& fed, WatchClock clock, KernelTracer* tracer,
                                    bool time_to_warm_up) {
-  const std::vector<stage::Parameter>& parameters = fed.subject.program().parameters();
+  const std::vector<stage::Parameter>& parameters = fed.subject.program().leaves();
   std::vector<device::RangeName> ranges;
   for (const model::LayerSpec& layer : model.layers) ranges.push_back(device::range_name(layer.name + " backward"));
   const int last_layer = to_int(model.layers.size()) - 1;

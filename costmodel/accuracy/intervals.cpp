@@ -253,8 +253,7 @@ Doubt link_doubt(const Graph& graph, const Topology& topology, const BoundPlan& 
   const std::vector<Bytes> tied = bytes_of_tied(graph, plan);
   const auto layers = layers_of_stages(graph, plan.plan());
   for (int s = 0; s < plan.stages(); ++s) {
-    Bytes bytes;
-    for (const Layer* layer : layers[to_index(s)]) bytes += layer->parameter_bytes;
+    Bytes bytes = held_parameter_bytes(layers[to_index(s)]);
     for (const int parameter : plan.shared(s)) bytes -= tied[to_index(parameter)];
     if (const auto most = plan.plan().gradient_bucket_bytes) bytes = std::min(bytes, *most);
     add_reduce(bytes, plan.devices_of(plan.ranks_of(s)));

@@ -47,6 +47,24 @@ std::vector<Bytes> bytes_of_tied(const Graph& graph, const BoundPlan& plan) {
   return out;
 }
 
+std::vector<Bytes> first_held_bytes(const std::vector<const Layer*>& layers) {
+  std::vector<Bytes> out;
+  std::set<std::string> seen;
+  for (const Layer* layer : layers) {
+    out.push_back(layer->parameter_bytes);
+    for (const TiedParameter& tied : layer->tied) {
+      if (!seen.insert(tied.name).second) out.back() -= tied.bytes;
+    }
+  }
+  return out;
+}
+
+Bytes held_parameter_bytes(const std::vector<const Layer*>& layers) {
+  Bytes out;
+  for (const Bytes bytes : first_held_bytes(layers)) out += bytes;
+  return out;
+}
+
 StageMemories::StageMemories(const Graph& graph, const BoundPlan& plan)
     : graph_(graph), plan_(plan), layers_(graph), members_(to_index(plan.stages())) {
   std::vector<int> stage_of(graph.layers.size(), -1);
@@ -103,14 +121,14 @@ Bytes StageMemories::loaded(int stage) const {
 RankMemory StageMemories::operator()(int stage, int in_flight) const {
   const Stage& planned_stage = plan_.plan().stages[to_index(stage)];
   const ScheduleEntry& schedule = plan_.schedule();
-  Bytes parameters;
+  std::vector<const Layer*> layers;
   Bytes frozen;
   Bytes saved;
   Bytes largest;
   Bytes workspace;
   for (const int i : members_[to_index(stage)].layers) {
     const Layer& layer = graph_.layers[to_index(i)];
-    parameters += layer.parameter_bytes;
+    layers.push_back(&layer);
     frozen += layer.frozen_bytes;
     saved += bytes_saved(layer);
     largest = std::max(largest, activation_bytes(layer));
@@ -118,6 +136,7 @@ RankMemory StageMemories::operator()(int stage, int in_flight) const {
   }
   Bytes received;
   Bytes unsaved;  // received tensors that a layer released where the model was whole, as nothing saves them
+  const Bytes parameters = held_parameter_bytes(layers);
   Bytes receiving;
   Bytes sending;
   const auto tensors = [&](int boundary) -> const std::vector<BoundaryTensor>& {

@@ -66,14 +66,17 @@ StageNeeds needs_of(const Graph& graph, const BoundPlan& plan, const StageMemori
   Bytes gradients;
   Bytes beside;
   Bytes growing;
-  for (auto it = layers.rbegin(); it != layers.rend(); ++it) {
-    const Layer& layer = **it;
+  // The backward makes a tied parameter's gradient in the last layer that holds it.
+  const std::vector<const Layer*> backwards(layers.rbegin(), layers.rend());
+  const std::vector<Bytes> made = first_held_bytes(backwards);
+  for (std::size_t i = 0; i < backwards.size(); ++i) {
+    const Layer& layer = *backwards[i];
     const Bytes workspace = layer.workspace_bytes.value_or(activation_bytes(layer));
     out.measured = out.measured && layer.saved_bytes && layer.workspace_bytes;
     beside = std::max(beside, workspace - saved);
     growing = std::max(growing, workspace - saved + gradients);
     saved += bytes_saved(layer);
-    gradients += layer.parameter_bytes;
+    gradients += made[i];
   }
   Bytes kept;
   for (const Layer* pointer : layers) {

@@ -97,11 +97,14 @@ StageCost compute_cost(const std::vector<const Layer*>& layers, bool recompute, 
                        double closure, double creating) {
   StageCost out;
   Seconds accumulation;
-  for (const Layer* layer : layers) {
-    out.forward += layer->forward.median;
-    out.backward += layer->backward.median;
-    accumulation += accumulation_time(*layer);
-    if (layer->update) out.update += layer->update->median;
+  const std::vector<Bytes> held = first_held_bytes(layers);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const Layer& layer = *layers[i];
+    out.forward += layer.forward.median;
+    out.backward += layer.backward.median;
+    accumulation += accumulation_time(layer);
+    if (!layer.update) continue;
+    out.update += layer.update->median * (held[i] < layer.parameter_bytes ? held[i] / layer.parameter_bytes : 1);
   }
   const Seconds spared = accumulation * (creating * closure);
   const auto without = [&](Seconds time) { return std::max(time - spared, Seconds(0)); };
@@ -166,8 +169,7 @@ void add_reduce(StageCost& cost, const std::vector<const Layer*>& layers, const 
     cost.buckets = reduce_buckets(layers, topology, devices, *plan.plan().gradient_bucket_bytes,
                                   plan.schedule().splits_backward, closure);
   } else {
-    Bytes untied_bytes;
-    for (const Layer* layer : layers) untied_bytes += layer->parameter_bytes;
+    Bytes untied_bytes = held_parameter_bytes(layers);
     for (const int parameter : plan.shared(stage)) untied_bytes -= tied[to_index(parameter)];
     cost.reduce = all_reduce_time(untied_bytes, devices, topology);
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "costmodel/index.h"
+#include "costmodel/prediction/memory.h"
 #include "costmodel/report/pictures.h"
 #include "costmodel/report/stage_groups.h"
 #include "costmodel/split.h"
@@ -24,7 +25,7 @@ constexpr double kNameLength = 130;
 /// A cost that adds up over the layers.
 struct SummedCost {
   std::string title;
-  std::function<double(const Layer&)> of;
+  std::function<double(const Layer&, Bytes parameters)> of;  ///< `parameters`: first_held_bytes
   std::function<std::string(double)> text;
   std::function<Axis(double)> axis;
 };
@@ -35,13 +36,14 @@ std::vector<SummedCost> summed_costs(const Graph& graph) {
   std::vector<SummedCost> out;
   if (has_times(graph)) {
     out.push_back({"forward + backward",
-                   [](const Layer& layer) { return (layer.forward.median + layer.backward.median).value; },
+                   [](const Layer& layer, Bytes) { return (layer.forward.median + layer.backward.median).value; },
                    [](double value) { return format_seconds(Seconds(value)); },
                    [](double most) { return time_axis(Seconds(most), 5); }});
   }
-  out.push_back({"parameters", [](const Layer& layer) { return static_cast<double>(layer.parameter_bytes.value); },
+  out.push_back({"parameters", [](const Layer&, Bytes parameters) { return static_cast<double>(parameters.value); },
                  bytes_text, bytes});
-  out.push_back({"activations", [](const Layer& layer) { return static_cast<double>(activation_bytes(layer).value); },
+  out.push_back({"activations",
+                 [](const Layer& layer, Bytes) { return static_cast<double>(activation_bytes(layer).value); },
                  bytes_text, bytes});
   return out;
 }
@@ -79,10 +81,13 @@ Picture cumulative_picture(const std::string& name, const Graph& graph, const Pl
       if (text_width(label, 11) <= room) out.text((x(run.begin) + x(run.end)) / 2, top, "middle", label, "strong");
     }
   }
+  std::vector<const Layer*> ordered;
+  for (const int layer : layers) ordered.push_back(&graph.layers[to_index(layer)]);
+  const std::vector<Bytes> held = first_held_bytes(ordered);
   for (const SummedCost& cost : summed_costs(graph)) {
     top += kHeader;
     std::vector<double> sums{0};
-    for (const int layer : layers) sums.push_back(sums.back() + cost.of(graph.layers[to_index(layer)]));
+    for (std::size_t i = 0; i < layers.size(); ++i) sums.push_back(sums.back() + cost.of(*ordered[i], held[i]));
     const double total = sums.back();
     const Axis axis = cost.axis(total);
     const auto y = [&](double value) { return top + kHigh * (1 - axis.share(value)); };

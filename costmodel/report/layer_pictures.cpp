@@ -5,6 +5,7 @@
 #include <set>
 
 #include "costmodel/index.h"
+#include "costmodel/prediction/memory.h"
 #include "costmodel/report/pictures.h"
 #include "costmodel/report/stage_groups.h"
 #include "costmodel/split.h"
@@ -179,11 +180,11 @@ class PictureLayout {
                   "class=\"box\" fill=\"" + stage_colour(stage) + "\" fill-opacity=\"0.16\"", "", "rx=\"6\"");
         const Stage& s = plan_->stages[to_index(stage)];
         Seconds time;
-        Bytes parameters;
+        std::vector<const Layer*> layers;
         for (std::size_t i = 0; i < stage_.size(); ++i) {
           if (stage_[i] != stage) continue;
           time += both(graph_.layers[i]);
-          parameters += graph_.layers[i].parameter_bytes;
+          layers.push_back(&graph_.layers[i]);
         }
         out_.text(columns_[c].x, top_ - 28, "start",
                   fitted(s.devices.size() > 1 ? fmt::format("stage {}, {} replicas", stage, s.devices.size())
@@ -191,7 +192,8 @@ class PictureLayout {
                          width - 2 * kEdge, 12),
                   "strong", 12);
         out_.text(columns_[c].x, top_ - 12, "start",
-                  fitted(fmt::format("{}, {}", format_seconds(time), format_bytes(parameters)), width - 2 * kEdge, 10),
+                  fitted(fmt::format("{}, {}", format_seconds(time), format_bytes(held_parameter_bytes(layers))),
+                         width - 2 * kEdge, 10),
                   "soft", 10);
       } else {
         out_.text(columns_[c].x, top_ - 12, "start", "inputs", "soft", 10);

@@ -16,6 +16,7 @@
 #include "costmodel/index.h"
 #include "costmodel/interchange/pictures/markup.h"
 #include "costmodel/prediction/device_match.h"
+#include "costmodel/prediction/memory.h"
 #include "costmodel/report/next_steps.h"
 #include "costmodel/report/pictures.h"
 #include "costmodel/report/stage_groups.h"
@@ -154,14 +155,12 @@ Section summary(const ReportDocuments& d) {
   Section out{"summary", "Summary", "", {}};
   if (d.graph) {
     const Graph& g = d.graph->value;
-    Bytes parameters;
-    std::size_t layers = 0;
+    std::vector<const Layer*> layers;
     for (const Layer& layer : g.layers) {
-      if (is_input(layer)) continue;
-      parameters += layer.parameter_bytes;
-      ++layers;
+      if (!is_input(layer)) layers.push_back(&layer);
     }
-    std::string words = fmt::format("Model {}: {} layers, {} of parameters", g.name, layers, format_bytes(parameters));
+    std::string words = fmt::format("Model {}: {} layers, {} of parameters", g.name, layers.size(),
+                                    format_bytes(held_parameter_bytes(layers)));
     if (has_times(g)) words += ", " + format_seconds(compute_time(g)) + " of forward and backward per microbatch";
     if (g.microbatch_samples) words += fmt::format(" of {} samples", *g.microbatch_samples);
     if (!g.device.name.empty()) words += ", measured on " + g.device.name;

@@ -65,7 +65,7 @@ void Reference::record_statistics(std::int64_t step, int microbatch) {
 
 at::Tensor Reference::forward(std::int64_t step, int microbatch) {
   std::vector<std::vector<at::Tensor>> values;  // by layer
-  const std::vector<stage::Parameter>& parameters = program_->parameters();
+  const std::vector<stage::Parameter>& parameters = program_->leaves();
   std::size_t next_parameter = 0;
   std::vector<at::Tensor> data(model_.inputs.size());
   std::vector<at::Tensor> given =
@@ -99,7 +99,7 @@ at::Tensor Reference::forward(std::int64_t step, int microbatch) {
 
 void Reference::compute(std::int64_t step) {
   step_ = step;
-  std::vector<stage::Parameter>& parameters = program_->parameters();
+  std::vector<stage::Parameter>& parameters = program_->leaves();
   const auto stage_of = [&](std::size_t i) { return stage_of_layer_[to_index(parameters[i].layer)]; };
   // Layers of one stage that share a parameter count as one holder.
   std::map<std::string, std::map<int, std::vector<std::size_t>>> holders;  // name -> stage -> parameters

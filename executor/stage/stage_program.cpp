@@ -54,6 +54,7 @@ StageProgram::StageProgram(const model::Model& model, std::vector<int> layers, s
   for (const int input : data_inputs_) data_slots_.push_back(slot[key({-1, 0, input})] = slots_++);
 
   std::map<int, std::size_t> last_reader;
+  std::map<std::string, at::Tensor> held;
   for (const int index : layers) {
     const model::LayerSpec& spec = model.layers[to_index(index)];
     LocalLayer layer;
@@ -74,13 +75,18 @@ StageProgram::StageProgram(const model::Model& model, std::vector<int> layers, s
       last_reader[slots_++] = layers_.size();
     }
     for (const model::ParameterSpec& parameter : spec.parameters) {
-      at::Tensor value = model::initial_value(parameter, seed).to(placement_.device);
+      const auto initial = [&] { return model::initial_value(parameter, seed).to(placement_.device); };
       if (parameter.trainable) {
-        value = dense(value).requires_grad_(true);
-        parameters_.push_back({parameter.name, index, value});
+        at::Tensor& first = held[parameter.name];
+        const bool is_first = !first.defined();
+        at::Tensor value = is_first ? dense(initial()) : first.detach();
+        value.requires_grad_(true);
+        leaves_.push_back({parameter.name, index, value});
+        if (is_first) parameters_.push_back(leaves_.back());
+        if (is_first) first = value;
         layer.parameters.push_back(std::move(value));
       } else {
-        layer.buffers.push_back(std::move(value));
+        layer.buffers.push_back(initial());
         layer.written.push_back(parameter.decay || parameter.written ? written_buffers_++ : -1);
       }
     }
@@ -109,12 +115,15 @@ void StageProgram::evaluate() {
 }
 
 void StageProgram::bind(const std::vector<at::Tensor>& values) {
+  std::map<std::string, at::Tensor> held;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) held[parameters_[i].name] = parameters_[i].value = values[i];
+  std::set<std::string> used;
   std::size_t next = 0;
   for (LocalLayer& layer : layers_) {
     for (at::Tensor& parameter : layer.parameters) {
-      parameter = values[next];
-      parameters_[next].value = values[next];
-      ++next;
+      Parameter& leaf = leaves_[next++];
+      const at::Tensor& value = held[leaf.name];
+      parameter = leaf.value = used.insert(leaf.name).second ? value : value.detach().requires_grad_(true);
     }
   }
 }
@@ -302,7 +311,7 @@ void StageProgram::backward(Flight& flight, const std::vector<at::Tensor>& sent_
     roots_.clear();
     root_gradients_.clear();
   }
-  for (const Parameter& parameter : parameters_) materialize_gradient(parameter.value);
+  for (const Parameter& leaf : leaves_) materialize_gradient(leaf.value);
   found.resize(flight.received.size());
   for (std::size_t i = 0; i < found.size(); ++i) {
     if (!received_[i].gradient) {

@@ -20,7 +20,7 @@ struct ReceivedValue {
   bool gradient = true;
 };
 
-/// A trainable tensor of a stage, or a buffer. Tied parameters appear once for each layer that holds them.
+/// A trainable tensor of a stage, or a buffer.
 struct Parameter {
   std::string name;
   int layer = 0;  ///< index into Model::layers
@@ -72,7 +72,11 @@ class StageProgram {
   /// Model inputs that the layers read, ascending; forward takes them in this order.
   [[nodiscard]] const std::vector<int>& data_inputs() const { return data_inputs_; }
   [[nodiscard]] std::vector<Parameter>& parameters() { return parameters_; }
+  /// Each parameter once, under the first layer that holds it.
   /// Buffers such as running statistics, in layer order, without constants; they share memory with the program.
+  /// By layer: a parameter that several layers hold has a leaf for each, over the memory of the first, which is the one
+  /// in parameters(). A backward gives each leaf the gradient of its layer.
+  [[nodiscard]] std::vector<Parameter>& leaves() { return leaves_; }
   [[nodiscard]] std::vector<Parameter> buffers() const;
 
   /// Uses `values` from now on, one leaf per entry of parameters() in order; flights in progress keep the values with
@@ -152,6 +156,7 @@ class StageProgram {
   std::vector<LocalLayer> layers_;
   std::vector<Parameter> parameters_;
   std::vector<ReceivedValue> received_;
+  std::vector<Parameter> leaves_;
   std::vector<int> data_inputs_;
   std::vector<int> received_slots_;
   std::vector<int> data_slots_;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "costmodel/index.h"
+#include "costmodel/prediction/memory.h"
 #include "costmodel/text/replicas_text.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
@@ -126,11 +127,8 @@ std::string stages_text(const Graph& graph, const RankedPlan& ranked, const std:
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
     Seconds time;
-    Bytes parameters;
-    for (const Layer* layer : layers[s]) {
-      time += layer->forward.median + layer->backward.median;
-      parameters += layer->parameter_bytes;
-    }
+    const Bytes parameters = held_parameter_bytes(layers[s]);
+    for (const Layer* layer : layers[s]) time += layer->forward.median + layer->backward.median;
     rows.push_back({std::to_string(s), std::to_string(stage.devices.size()), format_ranges(stage.devices),
                     std::to_string(stage.layers.size()), mark + format_seconds(time), mark + format_bytes(parameters),
                     stage.layers.front() + " .. " + stage.layers.back()});

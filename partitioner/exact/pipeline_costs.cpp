@@ -45,15 +45,16 @@ ScheduleEntry entry_of(const PlanSettings& settings) {
   return out;
 }
 
-NodeCosts costs_of(const Layer& layer, const ScheduleEntry& schedule, const PlanSettings& settings, double closure,
-                   std::int64_t optimizer_values, double waiting_factor) {
+/// `held`: the bytes of its parameters that no earlier node holds.
+NodeCosts costs_of(const Layer& layer, Bytes held, const ScheduleEntry& schedule, const PlanSettings& settings,
+                   double closure, std::int64_t optimizer_values, double waiting_factor) {
   NodeCosts out;
   out.forward = layer.forward.median * closure;
   out.least = out.forward;
-  out.parameters = layer.parameter_bytes;
+  out.parameters = held;
   out.untied = layer.parameter_bytes;
   for (const TiedParameter& tied : layer.tied) out.untied -= tied.bytes;
-  out.bytes.state = layer.parameter_bytes + layer.frozen_bytes;
+  out.bytes.state = held + layer.frozen_bytes;
   if (!schedule.trains) return out;
   const bool listed = !settings.listed.empty();  // its lists may leave a backward out
   const BackwardParts parts = backward_parts(layer);
@@ -67,12 +68,13 @@ NodeCosts costs_of(const Layer& layer, const ScheduleEntry& schedule, const Plan
   out.inputs = parts.weights.median > Seconds(0) ? parts.inputs.median * closure : without(parts.inputs.median);
   out.weights = without(parts.weights.median);
   out.separable = parts.separable;
-  if (layer.update) out.update = layer.update->median * closure;
+  if (layer.update)
+    out.update = layer.update->median * (closure * (held < layer.parameter_bytes ? held / layer.parameter_bytes : 1));
   const Seconds split = std::min(whole, out.inputs + out.weights);
   if (!listed) out.least += again + (schedule.splits_backward ? split : whole);
   if (!schedule.splits_backward && !listed) out.least_return = out.backward;
-  out.bytes.state += layer.parameter_bytes * optimizer_values;
-  out.bytes.gradients = layer.parameter_bytes;
+  out.bytes.state += held * optimizer_values;
+  out.bytes.gradients = held;
   const Bytes saved = bytes_saved(layer);
   const bool is_kept = !settings.recompute || schedule.splits_backward;
   (is_kept ? out.bytes.per_microbatch : settings.recompute_every > 0 ? out.bytes.segment : out.bytes.once) = saved;
@@ -105,12 +107,17 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
   });
   if (!is_any_measured)
     activation_factor_ = 1 + memory_margins(false, DeviceKind::Unknown).activations / (1 + margins_.total);
+  std::vector<const Layer*> computed;
+  for (const int layer : topological_order(graph)) {
+    if (!is_input(graph.layers[to_index(layer)])) computed.push_back(&graph.layers[to_index(layer)]);
+  }
+  const std::vector<Bytes> held = first_held_bytes(computed);
   std::vector<int> node_of(graph.layers.size(), -1);
   for (const int layer : topological_order(graph)) {
     if (is_input(graph.layers[to_index(layer)])) continue;
     node_of[to_index(layer)] = to_int(layer_of_node_.size());
     layer_of_node_.push_back(layer);
-    nodes_.push_back(costs_of(graph.layers[to_index(layer)], schedule_, settings, closure_,
+    nodes_.push_back(costs_of(graph.layers[to_index(layer)], held[nodes_.size()], schedule_, settings, closure_,
                               graph.optimizer_state_values, waiting_factor));
   }
   for (int v = 0; v < to_int(nodes_.size()); ++v) {
@@ -233,6 +240,22 @@ std::vector<StageSums> PipelineCosts::sums_of(const Split& split) const {
   }
   return out;
 }
+  // The first holder of a tied parameter counts it, and so does every other stage that holds it.
+  for (const auto& [name, holders] : tied_) {
+    std::set<int> counted{split.stage_of_node[to_index(holders.nodes.front())]};
+    for (const int v : holders.nodes) {
+      const int s = split.stage_of_node[to_index(v)];
+      if (!counted.insert(s).second) continue;
+      StageSums& stage = out[to_index(s)];
+      stage.parameters += holders.bytes;
+      stage.bytes.state += holders.bytes;
+      if (!schedule_.trains) continue;
+      stage.bytes.state += holders.bytes * graph_.optimizer_state_values;
+      stage.bytes.gradients += holders.bytes;
+      const Layer& layer = graph_.layers[to_index(layer_of_node_[to_index(v)])];
+      if (layer.update) stage.update += layer.update->median * (closure_ * (holders.bytes / layer.parameter_bytes));
+    }
+  }
 
 /// As split_backward_times: what gradients of received values pass through is split.
 void PipelineCosts::split_backward(const Split& split, std::vector<StageSums>& sums) const {
@@ -456,7 +479,6 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
   for (const auto& [name, holders] : tied_) {
     std::set<int> at;
     for (const int v : holders.nodes) at.insert(split.stage_of_node[to_index(v)]);
-    if (at.size() < 2) continue;
     std::set<int> ranks;
     for (const int s : at) {
       for (int r = 0; r < split.replicas[to_index(s)]; ++r)
@@ -470,6 +492,7 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
     }
     join_reduce_groups(group, at);
   }
+    if (at.size() < 2 && ranks.size() < 2) continue;
   const auto position = [&](int s) { return to_index(position_of(s, positions)); };
   std::vector<Seconds> after = ends;
   for (int g = 0; g < stages; ++g) {

@@ -184,7 +184,7 @@ const std::vector<Work>& LayerWorkCounter::forward() const { return state_->forw
 const std::vector<Work>& LayerWorkCounter::backward() const { return state_->backward; }
 
 WorkByLayer count_work(Subject& subject, std::size_t layers, const std::vector<at::Tensor>& batch) {
-  const std::vector<stage::Parameter>& parameters = subject.program().parameters();
+  const std::vector<stage::Parameter>& parameters = subject.program().leaves();
   const auto run = [&](LayerWorkCounter& counter) {
     subject.observe(batch, counter, [&] { counter.begin_backward(); }, [&] { counter.end_backward(); });
   };

@@ -38,7 +38,7 @@ void fill_gradient_bytes(std::span<Layer> layers, const std::vector<stage::Param
 }
 
 void fill_saved_for_backward_bytes(std::span<Layer> layers, Subject& subject, const std::vector<at::Tensor>& batch) {
-  std::vector<stage::Parameter> excluded = subject.program().parameters();
+  std::vector<stage::Parameter> excluded = subject.program().leaves();
   // Buffers hold frozen parameters, which autograd saves as well.
   for (stage::Parameter& buffer : subject.program().buffers()) excluded.push_back(std::move(buffer));
   SavedBytes saved(layers.size(), excluded);
@@ -102,14 +102,14 @@ Bytes fill_layer_bytes(std::span<Layer> layers, const std::vector<std::int64_t>&
 }
 
 void count_kept_bytes(std::span<Layer> layers, Subject& subject, const std::vector<at::Tensor>& batch) {
-  fill_gradient_bytes(layers, subject.program().parameters());
+  fill_gradient_bytes(layers, subject.program().leaves());
   fill_saved_for_backward_bytes(layers, subject, batch);
   for (Layer& layer : layers) layer.saved_bytes = layer.saved_for_backward_bytes;
 }
 
 PeakBytes measure_memory(std::span<Layer> layers, Subject& subject, const std::vector<at::Tensor>& batch,
                          device::MemoryTracker& memory, c10::Device device, bool briefly) {
-  const std::vector<stage::Parameter>& parameters = subject.program().parameters();
+  const std::vector<stage::Parameter>& parameters = subject.program().leaves();
   const Bytes before = allocated(device, memory);  // parameters, gradients, optimizer state, buffers, the batch
   LayerMemory observed(layers.size(), parameters, memory);
   memory.reset_peak();

@@ -44,7 +44,7 @@ Subject::Subject(const model::Model& model, const stage::OptimizerOptions& optim
   still.learning_rate = 0;
   std::vector<at::Tensor> all;
   std::map<int, std::vector<stage::Parameter>> by_layer;
-  for (const stage::Parameter& parameter : program_.parameters()) {
+  for (const stage::Parameter& parameter : program_.leaves()) {
     all.push_back(parameter.value);
     by_layer[parameter.layer].push_back(parameter);
   }
@@ -58,7 +58,7 @@ Subject::Subject(const model::Model& model, const stage::OptimizerOptions& optim
 }
 
 void Subject::clear_gradients() {
-  for (stage::Parameter& parameter : program_.parameters()) {
+  for (stage::Parameter& parameter : program_.leaves()) {
     if (parameter.value.grad().defined()) parameter.value.mutable_grad().zero_();
   }
 }
@@ -68,12 +68,12 @@ std::vector<at::Tensor> Subject::kept_tensors() {
   const auto keep = [&](const at::Tensor& tensor) {
     if (tensor.defined()) out.push_back(tensor);
   };
-  for (const stage::Parameter& parameter : program_.parameters()) {
+  for (const stage::Parameter& parameter : program_.leaves()) {
     keep(parameter.value);
     keep(parameter.value.grad());
   }
   for (const stage::Parameter& buffer : program_.buffers()) keep(buffer.value);
-  for (std::size_t i = 0; i < program_.parameters().size(); ++i) {
+  for (std::size_t i = 0; i < program_.leaves().size(); ++i) {
     const stage::OptimizerState state = whole_->state(i);
     for (const at::Tensor& tensor : {state.first, state.second, state.third, state.steps, state.product}) keep(tensor);
   }
@@ -84,7 +84,7 @@ void Subject::iterate(const std::vector<at::Tensor>& batch, int step, StepTimer&
   const device::ScopedRange range(plain_range_, step);
   timer.begin();
   (void)program_.backward(program_.forward({}, batch, step, 0), {});
-  check_gradients(program_.parameters());
+  check_gradients(program_.leaves());
   whole_->step(kDivisor);
   timer.end();
 }
@@ -93,7 +93,7 @@ void Subject::watch(const std::vector<at::Tensor>& batch, int step, Watch& watch
   const device::ScopedRange range(watched_range_, step);
   watch.begin_part({.phase = Phase::Data});
   if (creates_gradients) {
-    for (stage::Parameter& parameter : program_.parameters()) parameter.value.mutable_grad() = at::Tensor();
+    for (stage::Parameter& parameter : program_.leaves()) parameter.value.mutable_grad() = at::Tensor();
   }
   watch.end_part();
   watch.begin_step(step);
@@ -107,7 +107,7 @@ void Subject::watch(const std::vector<at::Tensor>& batch, int step, Watch& watch
     optimizer.step(kDivisor);
     watch.end_part();
   };
-  if (layers_.empty()) update(0, program_.parameters(), *whole_);
+  if (layers_.empty()) update(0, program_.leaves(), *whole_);
   for (const LayerUpdate& part : layers_) update(part.layer, part.parameters, *part.optimizer);
   watch.end_step();
 }

@@ -14,6 +14,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
+#include "costmodel/prediction/memory.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 #include "costmodel/timeline.h"
@@ -50,18 +51,9 @@ std::map<int, std::vector<std::pair<std::int64_t, double>>> points(const std::ma
 }
 
 Bytes parameter_bytes(const Graph& graph) {
-  Bytes out;
-  std::vector<std::string> counted;  // tied parameters, which count once
-  for (const Layer& layer : graph.layers) {
-    out += layer.parameter_bytes;
-    for (const TiedParameter& tied : layer.tied) {
-      if (std::ranges::find(counted, tied.name) == counted.end())
-        counted.push_back(tied.name);
-      else
-        out = out - tied.bytes;
-    }
-  }
-  return out;
+  std::vector<const Layer*> layers;
+  for (const Layer& layer : graph.layers) layers.push_back(&layer);
+  return held_parameter_bytes(layers);
 }
 
 std::size_t ranks(const Plan& plan) { return BoundPlan(plan).ranks().size(); }

@@ -117,10 +117,10 @@ TEST(BoundPlan, JoinsReduceGroupsThroughAStageOfBoth) {
 }
 
 TEST(BoundPlan, SumsEachSharedParameterOverItsOwnHolders) {
-  // l0 and l1 share "a", l1 and l2 share "b", l3 and m1 nothing: stage 1 sums "a" with rank 0, then "b" with rank 3.
+  // l0 and l1 share "a", l1 and l2 share "b", l1 and m1 share "c": stage 1 sums "a" with rank 0, then "b" with rank 3.
   const BoundPlan bound(tied_plan({{"a", {"l0", "l1"}}, {"b", {"l1", "l2"}}, {"c", {"l1", "m1"}}}));
   EXPECT_THAT(bound.shared(0), ElementsAre(0));
-  EXPECT_THAT(bound.shared(1), ElementsAre(0, 1));
+  EXPECT_THAT(bound.shared(1), ElementsAre(0, 1, 2)) << "its replicas sum \"c\" too";
   EXPECT_THAT(bound.shared(2), ElementsAre(1));
   EXPECT_THAT(bound.shared(3), ElementsAre());
   EXPECT_THAT(bound.tied()[0].ranks, ElementsAre(0, 1, 2));

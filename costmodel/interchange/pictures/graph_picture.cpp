@@ -12,6 +12,7 @@
 #include "costmodel/index.h"
 #include "costmodel/interchange/pictures/markup.h"
 #include "costmodel/interchange/pipedream_conf.h"
+#include "costmodel/prediction/memory.h"
 #include "costmodel/split.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
@@ -55,12 +56,14 @@ struct NodeColumn {
 class GraphPicture {
  public:
   GraphPicture(const Graph& graph, const Plan* plan) : graph_(graph), plan_(plan) {
+    std::vector<const Layer*> layers;
     for (const Layer& layer : graph.layers) {
       if (is_input(layer)) continue;
+      layers.push_back(&layer);
       total_ += both_ways(layer);
-      parameters_ += layer.parameter_bytes;
       largest_ = std::max(largest_, activation_bytes(layer));
     }
+    parameters_ = held_parameter_bytes(layers);
     stage_of_.assign(graph.layers.size(), -1);
     if (plan != nullptr) {
       const Graph staged = staged_graph(graph, *plan);
@@ -166,22 +169,21 @@ class GraphPicture {
   std::string stage_label(int stage) const {
     const Stage& s = plan_->stages[to_index(stage)];
     Seconds time;
-    Bytes parameters;
-    std::size_t layers = 0;
+    std::vector<const Layer*> layers;
     for (std::size_t i = 0; i < stage_of_.size(); ++i) {
       if (stage_of_[i] != stage) continue;
       time += both_ways(graph_.layers[i]);
-      parameters += graph_.layers[i].parameter_bytes;
-      ++layers;
+      layers.push_back(&graph_.layers[i]);
     }
     const auto replicas = s.devices.size();
-    std::string text =
-        fmt::format("<B>Stage {}</B>: {}, {}", stage, count_text(replicas, "replica"), count_text(layers, "layer"));
+    std::string text = fmt::format("<B>Stage {}</B>: {}, {}", stage, count_text(replicas, "replica"),
+                                   count_text(layers.size(), "layer"));
     text += fmt::format("<BR ALIGN=\"LEFT\"/>device{} {}", replicas == 1 ? "" : "s", format_ranges(s.devices, ", "));
     text += "<BR ALIGN=\"LEFT\"/>" + format_seconds(time);
     if (replicas > 1)
       text += " = " + std::to_string(replicas) + " x " + format_seconds(time / static_cast<double>(replicas));
-    return text + ", " + format_bytes(parameters) + (s.recompute ? ", recomputed" : "") + "<BR ALIGN=\"LEFT\"/>";
+    return text + ", " + format_bytes(held_parameter_bytes(layers)) + (s.recompute ? ", recomputed" : "") +
+           "<BR ALIGN=\"LEFT\"/>";
   }
 
   std::string legend() const {

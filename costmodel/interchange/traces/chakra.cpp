@@ -66,13 +66,9 @@ class TraceBuilder {
       : bound_(plan), plan_(plan.plan()), tied_(bytes_of_tied(graph, plan)), lists_(plan.action_lists()) {
     for (const auto& layers : layers_of_stages(graph, plan_)) {
       Bytes outputs;
-      Bytes parameters;
-      for (const Layer* layer : layers) {
-        outputs += activation_bytes(*layer);
-        parameters += layer->parameter_bytes;
-      }
+      for (const Layer* layer : layers) outputs += activation_bytes(*layer);
       outputs_.push_back(outputs);
-      parameters_.push_back(parameters);
+      parameters_.push_back(held_parameter_bytes(layers));
     }
     if (timeline.ranks != to_int(lists_.size())) {
       throw std::invalid_argument("the timeline has " + std::to_string(timeline.ranks) + " ranks, the plan has " +

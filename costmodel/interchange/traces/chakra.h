@@ -14,8 +14,8 @@ namespace stagecraft::interchange {
 /// What a node of a Chakra trace does. The values are those of the schema's NodeType.
 enum class ChakraKind { Compute = 4, Send = 5, Receive = 6, AllReduce = 7 };
 
-/// One node of a Chakra execution trace: an action of one rank in one step. A Reduce is one node, or two if the stage
-/// is replicated and shares parameters with other stages.
+/// One node of a Chakra execution trace: an action of one rank in one step. A Reduce is one node, or more if the
+/// stage is replicated and has tied parameters.
 struct ChakraNode {
   std::uint64_t id = 0;  ///< index in its rank's trace; dependencies come earlier
   ChakraKind kind = ChakraKind::Compute;

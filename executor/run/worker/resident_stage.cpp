@@ -82,7 +82,7 @@ void warm_up(ResidentStage& resident, const BoundModel& bound, const stage::Opti
   for (const stage::Parameter& buffer : resident.program->buffers())
     buffers.emplace_back(buffer.value, buffer.value.detach().clone());
   std::vector<at::Tensor> gradients;
-  for (stage::Parameter& parameter : resident.program->parameters())
+  for (stage::Parameter& parameter : resident.program->leaves())
     gradients.push_back(std::exchange(parameter.value.mutable_grad(), at::Tensor()));
   stage::Flight flight = resident.program->forward(zeros_received(resident, bound.plan.plan(), placement.device),
                                                    std::move(data), 0, 0, trains);
@@ -94,7 +94,7 @@ void warm_up(ResidentStage& resident, const BoundModel& bound, const stage::Opti
     warm_up(optimizer, placement.device);
   }
   for (std::size_t i = 0; i < gradients.size(); ++i)
-    resident.program->parameters()[i].value.mutable_grad() = std::move(gradients[i]);
+    resident.program->leaves()[i].value.mutable_grad() = std::move(gradients[i]);
   const at::NoGradGuard no_graph;
   for (auto& [buffer, before] : buffers) buffer.copy_(before);
 }

@@ -50,8 +50,8 @@ void SynchronousWorker::prepare_gradients(ResidentStage& stage) {
   StageState& state = state_of(stage);
   if (!state.reduction) {
     std::vector<at::Tensor> untied;
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if (!ties_.is_tied(place_of(stage), i)) untied.push_back(parameters[i].value);
+    for (const stage::Parameter& parameter : parameters) {
+      if (!ties_.is_tied(parameter.name)) untied.push_back(parameter.value);
     }
     state.reduction = std::make_unique<stage::GradientReduction>(
         setup().channel, stage.replica_ranks, std::move(untied), setup().plan().gradient_bucket_bytes);

@@ -14,37 +14,33 @@ TiedGradients::TiedGradients(channel::Channel& channel, const std::vector<TiedGr
                              std::vector<StageProgram*> programs)
     : channel_(channel), programs_(std::move(programs)) {
   for (const TiedGradient& gradient : tied) {
-    Tie tie{{}, gradient.ranks, gradient.tag};
+    Tie tie{gradient.name, {}, gradient.ranks, gradient.tag};
     for (std::size_t p = 0; p < programs_.size(); ++p) {
-      const std::vector<Parameter>& parameters = programs_[p]->parameters();
       Copies copies;
       copies.program = p;
-      for (std::size_t i = 0; i < parameters.size(); ++i) {
-        if (parameters[i].name == gradient.name) copies.parameters.push_back(i);
+      const std::vector<Parameter>& leaves = programs_[p]->leaves();
+      for (std::size_t i = 0; i < leaves.size(); ++i) {
+        if (leaves[i].name == gradient.name) copies.leaves.push_back(i);
       }
-      if (!copies.parameters.empty()) tie.stages.push_back(std::move(copies));
+      if (!copies.leaves.empty()) tie.stages.push_back(std::move(copies));
     }
     ties_.push_back(std::move(tie));
   }
 }
 
-bool TiedGradients::is_tied(std::size_t program, std::size_t index) const {
-  return std::ranges::any_of(ties_, [&](const Tie& tie) {
-    return std::ranges::any_of(tie.stages, [&](const Copies& copies) {
-      return copies.program == program && std::ranges::find(copies.parameters, index) != copies.parameters.end();
-    });
-  });
+bool TiedGradients::is_tied(const std::string& name) const {
+  return std::ranges::find(ties_, name, &Tie::name) != ties_.end();
 }
 
 at::Tensor& TiedGradients::value(const Copies& copies, std::size_t i) const {
-  return programs_[copies.program]->parameters()[copies.parameters[i]].value;
+  return programs_[copies.program]->leaves()[copies.leaves[i]].value;
 }
 
 void TiedGradients::add_copies(std::size_t program, int microbatch, bool last) {
   const at::NoGradGuard no_graph;
   for (Tie& tie : ties_) {
     for (Copies& copies : tie.stages) {
-      const std::size_t count = copies.parameters.size();
+      const std::size_t count = copies.leaves.size();
       if (copies.program != program || count < 2) continue;
       std::vector<at::Tensor>& gradients = copies.begun[microbatch];
       gradients.resize(count);
@@ -70,17 +66,14 @@ void TiedGradients::reduce() {
   for (Tie& tie : ties_) {
     at::Tensor sum;
     for (Copies& copies : std::views::reverse(tie.stages)) {
-      const at::Tensor stage_sum =
-          copies.parameters.size() > 1 ? std::exchange(copies.sum, {}) : value(copies, 0).grad();
+      const at::Tensor stage_sum = copies.leaves.size() > 1 ? std::exchange(copies.sum, {}) : value(copies, 0).grad();
       if (stage_sum.defined()) sum = sum.defined() ? sum.add(stage_sum) : stage_sum.clone();
     }
     if (tie.ranks.size() > 1) sum = over_ranks(tie, sum);
-    // Copies take separate gradients: the optimizer divides each of them in place.
+    // Stages take separate gradients: the optimizer divides each of them in place.
     for (const Copies& copies : tie.stages) {
-      for (std::size_t i = 0; i < copies.parameters.size(); ++i) {
-        at::Tensor& copy = value(copies, i);
-        copy.mutable_grad() = sum.defined() ? at::empty_like(copy).copy_(sum) : at::Tensor();
-      }
+      at::Tensor& parameter = value(copies, 0);
+      parameter.mutable_grad() = sum.defined() ? at::empty_like(parameter).copy_(sum) : at::Tensor();
     }
   }
 }

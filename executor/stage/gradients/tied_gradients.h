@@ -27,8 +27,8 @@ class TiedGradients {
   /// `programs` are the stages that this rank holds, in order; they and the channel must outlive this.
   TiedGradients(channel::Channel& channel, const std::vector<TiedGradient>& tied, std::vector<StageProgram*> programs);
 
-  /// Whether parameter `index` of stage `program` (its place among the programs) is tied.
-  [[nodiscard]] bool is_tied(std::size_t program, std::size_t index) const;
+  /// Whether the parameter is tied.
+  [[nodiscard]] bool is_tied(const std::string& name) const;
 
   /// Call after each part of a microbatch's backward of `program`, `last` after its last part. If several layers of a
   /// stage hold a parameter, their gradients are summed before they are added to those of earlier microbatches.
@@ -40,14 +40,15 @@ class TiedGradients {
   void reduce();
 
  private:
-  /// The layers of one stage that hold the parameter, each with a separate leaf.
+  /// The leaves of the layers of one stage that hold the parameter.
   struct Copies {
     std::size_t program = 0;
-    std::vector<std::size_t> parameters;           // positions in the program's parameters
+    std::vector<std::size_t> leaves;               // positions in the program's leaves
     at::Tensor sum;                                // of several copies' gradients, over the finished microbatches
     std::map<int, std::vector<at::Tensor>> begun;  // by microbatch with a half-finished backward: one gradient per copy
   };
   struct Tie {
+    std::string name;
     std::vector<Copies> stages;
     std::vector<int> ranks;
     int tag = 0;

@@ -283,6 +283,35 @@ TEST(BytesOfTied, CountsEachParameterThatSeveralLayersHoldOnce) {
   EXPECT_THAT(bound.shared(0), ElementsAre(0));
   EXPECT_THAT(bound.shared(1), IsEmpty());
   EXPECT_THAT(bound.shared(2), ElementsAre(0));
+TEST(HeldParameterBytes, CountATiedParameterInTheFirstLayerThatHoldsIt) {
+  Graph graph = chain_graph({1, 1, 1}, {1, 1, 1}, 0_B, 100_B);
+  graph.layers[0].tied = graph.layers[2].tied = {{"embedding", 60_B}};
+  graph.layers[1].tied = {{"elsewhere", 30_B}};
+  std::vector<const Layer*> layers;
+  for (const Layer& layer : graph.layers) layers.push_back(&layer);
+  EXPECT_THAT(first_held_bytes(layers), ElementsAre(100_B, 100_B, 40_B));
+  EXPECT_EQ(held_parameter_bytes(layers), 240_B);
+  EXPECT_EQ(held_parameter_bytes({layers[1], layers[2]}), 200_B);
+}
+
+TEST(StageMemories, HoldATiedParameterOfOneStageOnce) {
+  // Layers of 100 B, of which the first and the last share 60 B; the optimizer keeps two values for each.
+  Graph graph = chain_graph({1, 1, 1}, {1, 1, 1}, 0_B, 100_B);
+  graph.optimizer_state_values = 2;
+  graph.layers[0].tied = graph.layers[2].tied = {{"embedding", 60_B}};
+  const auto parts = [&](const std::vector<int>& stage_of_layer, int stages, int stage) {
+    const Plan plan =
+        make_plan(graph, flat_topology(stages), {stage_of_layer, std::vector<int>(to_index(stages), 1)}, {});
+    return stage_memory(graph, BoundPlan(plan), stage, 1).parts;
+  };
+  Parts whole = parts({0, 0, 0}, 1, 0);
+  EXPECT_EQ(whole["parameters"], 240_B);
+  EXPECT_EQ(whole["gradients"], 240_B);
+  EXPECT_EQ(whole["optimizer"], 480_B);
+  EXPECT_EQ(parts({0, 0, 1}, 2, 0)["parameters"], 200_B);
+  EXPECT_EQ(parts({0, 0, 1}, 2, 1)["parameters"], 100_B) << "in two stages, each holds it";
+}
+
 }
 
 }  // namespace

@@ -68,6 +68,25 @@ TEST(StageCosts, SumTheOtherParametersOverTheReplicas) {
   EXPECT_NEAR(costs[1].tied.value, 10.0 / 3, 1e-12);
 }
 
+TEST(StageCosts, SumAndUpdateATiedParameterOfOneStageOnce) {
+  // 5000 B in each of two layers, of which they share 1000 B. Two replicas sum 8000 B: 2 (0.5 + 4000 / 1000) = 9 s, and
+  // the shared 1000 B: 2 (0.5 + 500 / 1000) = 2 s. The second layer updates 4/5 of what it holds.
+  Graph graph = chain_graph({1, 1}, {1, 1}, 0_B, 5000_B);
+  graph.layers[0].tied = graph.layers[1].tied = {{"a", 1000_B}};
+  for (Layer& layer : graph.layers) layer.update = Timing{10_s, {}, 1, {}};
+  const Topology topology = flat_topology(2, 1000, 0.5);
+  Plan plan = make_plan(graph, topology, {{0, 0}, {2}}, {});
+  StageCost cost = stage_costs(graph, topology, BoundPlan(plan)).front();
+  EXPECT_DOUBLE_EQ(cost.reduce.value, 9);
+  EXPECT_DOUBLE_EQ(cost.tied.value, 2);
+  EXPECT_DOUBLE_EQ(cost.update.value, 10 + 8);
+  plan.gradient_bucket_bytes = Bytes(1000000);
+  cost = stage_costs(graph, topology, BoundPlan(plan)).front();
+  ASSERT_EQ(cost.buckets.size(), 1U);
+  EXPECT_DOUBLE_EQ(cost.buckets[0].time.value, 9) << "in buckets as without";
+  EXPECT_DOUBLE_EQ(cost.tied.value, 2);
+}
+
 TEST(StageCosts, AddTheCopyOfAnUpdateThatKeepsOlderVersions) {
   // Three stages of pipedream: the last updates in place. The optimizer keeps one value per parameter, so an update
   // passes over the parameters five times (2 parameter, 1 gradient, 2 state), a copy twice: 10 s + 4 s.

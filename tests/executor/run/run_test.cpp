@@ -10,6 +10,7 @@
 #include "costmodel/bound_plan.h"
 #include "costmodel/index.h"
 #include "costmodel/interchange/traces/chakra.h"
+#include "costmodel/prediction/predict.h"
 #include "executor/channel/channel_local.h"
 #include "executor/channel/control_tags.h"
 #include "executor/device/machine/processor_use.h"
@@ -187,6 +188,55 @@ TEST(Run, TiedParametersInOneStageEqualASingleProcess) {
 }
 
 TEST(Run, TrainsParametersOfAnyLayoutAsItTrainsContiguousOnes) {
+/// Counts the values in a rank's sums of gradients.
+class CountingSums : public testing::ForwardingChannel {
+ public:
+  using ForwardingChannel::ForwardingChannel;
+  std::unique_ptr<channel::Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
+                                                      int tag) override {
+    if (tag >= channel::kTiesTag) values_ += values.numel();
+    return ForwardingChannel::start_all_reduce(values, members, tag);
+  }
+  [[nodiscard]] std::int64_t values() const { return values_; }
+
+ private:
+  std::int64_t values_ = 0;
+};
+
+TEST(Run, SumsATiedParameterOfAStageOnceAsPredicted) {
+  const PlannedModel gpt = planned_model(
+      "gpt", {{"layers", "1"}, {"width", "8"}, {"heads", "2"}, {"vocabulary", "16"}, {"sequence", "4"}}, 2);
+  std::set<std::string> names;
+  for (const model::LayerSpec& layer : gpt.model.layers)
+    for (const model::ParameterSpec& parameter : layer.parameters) names.insert(parameter.name);
+  const std::int64_t values = model::parameter_count(gpt.model);
+  for (const std::optional<Bytes> bucket : {std::optional<Bytes>(), std::optional(Bytes(512))}) {
+    Plan plan = cut_plan(gpt, {}, {2}, "1f1b", 2);
+    plan.gradient_bucket_bytes = bucket;
+    const BoundPlan bound_plan(plan);
+    const BoundModel bound = bind_model(bound_plan, gpt.model);
+
+    const auto prediction = std::get<Prediction>(predict(gpt.graph, testing::flat_topology(2), bound_plan));
+    Bytes predicted;
+    const interchange::ChakraTrace trace = interchange::chakra_trace(prediction.timeline, bound_plan, gpt.graph);
+    for (const interchange::ChakraNode& node : trace.ranks[0])
+      if (node.kind == interchange::ChakraKind::AllReduce) predicted += node.bytes;
+    EXPECT_EQ(predicted.value, 4 * values);
+
+    const auto channels = channel::make_local_channels(2, milliseconds(20000));
+    RunOptions options;
+    options.steps = 1;
+    const auto run = [&](int rank, channel::Channel& channel) {
+      return run_rank(bound, *gpt.data, options, rank, channel, [] { return 0.0; });
+    };
+    std::jthread peer([&] { (void)run(1, *channels[1]); });
+    CountingSums counting(*channels[0]);
+    (void)run(0, counting);
+    // Each parameter has one more value, which says whether it has a gradient.
+    EXPECT_EQ(counting.values(), values + to_int(names.size()));
+  }
+}
+
   for (const auto& [name, set] : std::vector<std::pair<std::string, std::map<std::string, std::string>>>{
            {"convnet", {{"channels", "4"}}},
            {"gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}}}) {

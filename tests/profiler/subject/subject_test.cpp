@@ -23,15 +23,13 @@ std::vector<at::Tensor> batch_of(const model::Model& model) { return Whole(model
 
 std::vector<at::Tensor> values(Subject& subject) {
   std::vector<at::Tensor> out;
-  for (const stage::Parameter& parameter : subject.program().parameters())
-    out.push_back(parameter.value.detach().clone());
+  for (const stage::Parameter& parameter : subject.program().leaves()) out.push_back(parameter.value.detach().clone());
   return out;
 }
 
 std::vector<at::Tensor> gradients(Subject& subject) {
   std::vector<at::Tensor> out;
-  for (const stage::Parameter& parameter : subject.program().parameters())
-    out.push_back(parameter.value.grad().clone());
+  for (const stage::Parameter& parameter : subject.program().leaves()) out.push_back(parameter.value.grad().clone());
   return out;
 }
 
@@ -108,10 +106,10 @@ TEST(Subject, ComputesTheSameGradientsWhereItCreatesThem) {
   const std::vector<at::Tensor> first = gradients(subject);
   subject.watch(batch_of(model), 4, diary);
   EXPECT_FALSE(same(gradients(subject), first));
-  const at::Tensor old = subject.program().parameters().front().value.grad();
+  const at::Tensor old = subject.program().leaves().front().value.grad();
   subject.watch(batch_of(model), 4, diary, /*creates_gradients=*/true);
   EXPECT_TRUE(same(gradients(subject), first));
-  EXPECT_NE(subject.program().parameters().front().value.grad().data_ptr(), old.data_ptr());
+  EXPECT_NE(subject.program().leaves().front().value.grad().data_ptr(), old.data_ptr());
 }
 
 TEST(Subject, AddsTheGradientsOfMicrobatchesInEitherOrder) {

@@ -93,7 +93,7 @@ class TracingWatchOn : public ::testing::TestWithParam<Small> {};
 TEST_P(TracingWatchOn, GivesEachKernelToALayerByBothWays) {
   Whole whole(intake::build_model(GetParam().name, GetParam().set));
   FakeTracer tracer;
-  const auto watch = make_tracing_watch(whole.program.parameters(), tracer, c10::kCPU, to_int(whole.count()) - 1);
+  const auto watch = make_tracing_watch(whole.program.leaves(), tracer, c10::kCPU, to_int(whole.count()) - 1);
   for (int step = 0; step < 2; ++step) run_step(whole, *watch, step);
   const std::vector<StepShares> steps = watch->take();
   EXPECT_THAT(distrust(watch->trace().quality), IsEmpty());
@@ -104,7 +104,7 @@ TEST_P(TracingWatchOn, GivesEachKernelToALayerByBothWays) {
     std::int64_t sum = 0;
     for (const auto& [part, time] : step.parts) sum += time.share_ns();
     EXPECT_EQ(sum, step.end_ns - step.begin_ns);
-    for (const stage::Parameter& parameter : whole.program.parameters())
+    for (const stage::Parameter& parameter : whole.program.leaves())
       EXPECT_GT(step.share_of({parameter.layer, Phase::Backward}), 0) << parameter.name;
   }
   EXPECT_TRUE(FakeTracer::stack().empty());
@@ -116,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(EveryModel, TracingWatchOn, ::testing::ValuesIn(small_m
 TEST(TracingWatch, GivesTheLossesOwnGradientToItsLayer) {
   Whole whole(tiny_mlp());
   FakeTracer tracer;
-  const auto watch = make_tracing_watch(whole.program.parameters(), tracer, c10::kCPU, 3);
+  const auto watch = make_tracing_watch(whole.program.leaves(), tracer, c10::kCPU, 3);
   run_step(whole, *watch, 0);
   (void)watch->take();
   bool found = false;
@@ -135,7 +135,7 @@ TEST(TracingWatch, LeavesOutAStepWhoseMarksAreMissing) {
   tracer.spoil = [](KernelTrace& trace) {
     std::erase_if(trace.ids, [](const ExternalId& external) { return decode_tag(external.id).phase == Phase::Data; });
   };
-  const auto watch = make_tracing_watch(whole.program.parameters(), tracer, c10::kCPU, 3);
+  const auto watch = make_tracing_watch(whole.program.leaves(), tracer, c10::kCPU, 3);
   run_step(whole, *watch, 0);
   EXPECT_TRUE(watch->take().empty());
 }
@@ -143,7 +143,7 @@ TEST(TracingWatch, LeavesOutAStepWhoseMarksAreMissing) {
 TEST(TracingWatch, SeesNothingWhilePaused) {
   Whole whole(tiny_mlp());
   FakeTracer tracer;
-  const auto watch = make_tracing_watch(whole.program.parameters(), tracer, c10::kCPU, 3);
+  const auto watch = make_tracing_watch(whole.program.leaves(), tracer, c10::kCPU, 3);
   watch->pause();
   (void)whole.program.backward(whole.forward(nullptr), {});
   watch->resume();

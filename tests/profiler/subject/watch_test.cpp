@@ -19,7 +19,7 @@ std::function<std::int64_t()> counter() {
 }
 
 std::unique_ptr<Watch> watch_over(Whole& whole, std::function<std::int64_t()> now = counter()) {
-  return make_marking_watch(whole.program.parameters(), make_host_marks(std::move(now)));
+  return make_marking_watch(whole.program.leaves(), make_host_marks(std::move(now)));
 }
 
 std::vector<std::int64_t> busy(const StepShares& step, Phase phase, std::int64_t layers) {
@@ -48,7 +48,7 @@ TEST_P(WatchOn, GivesEveryLayerAForwardAndWithParametersABackward) {
   const auto forward = busy(step, Phase::Forward, whole.count());
   const auto backward = busy(step, Phase::Backward, whole.count());
   for (std::size_t layer = 0; layer < forward.size(); ++layer) EXPECT_GT(forward[layer], 0) << layer;
-  for (const stage::Parameter& parameter : whole.program.parameters())
+  for (const stage::Parameter& parameter : whole.program.leaves())
     EXPECT_GT(backward[to_index(parameter.layer)], 0) << parameter.name;
 }
 
@@ -115,8 +115,7 @@ TEST(Watch, KeepsTiedParametersApart) {
   Whole whole(intake::build_model(
       "gpt", {{"layers", "1"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "16"}, {"sequence", "4"}}));
   std::map<std::string, std::vector<int>> holders;
-  for (const stage::Parameter& parameter : whole.program.parameters())
-    holders[parameter.name].push_back(parameter.layer);
+  for (const stage::Parameter& parameter : whole.program.leaves()) holders[parameter.name].push_back(parameter.layer);
   const auto watch = watch_over(whole);
   run_step(whole, *watch);
   const auto backward = busy(watch->take().at(0), Phase::Backward, whole.count());

@@ -50,17 +50,9 @@ TEST(TiedGradients, SumOverTheLayersAndMicrobatchesOfAStage) {
   stage.run(0, 1);
   stage.run(1, 2);
   stage.tied.reduce();
+  ASSERT_EQ(stage.program.parameters().size(), 1U) << "one tensor";
   EXPECT_EQ(gradient(stage.program, 0), 4 * (1 + 2));
-  EXPECT_EQ(gradient(stage.program, 1), 4 * (1 + 2));
   EXPECT_THAT(stage.channel.notes, ElementsAre()) << "no other rank holds it";
-}
-
-TEST(TiedGradients, CopiesHaveSeparateGradients) {
-  OneStage stage;
-  stage.run(0, 1);
-  stage.tied.reduce();
-  stage.program.parameters()[0].value.mutable_grad().div_(2);  // as the optimizer may do
-  EXPECT_EQ(gradient(stage.program, 1), 4);
 }
 
 TEST(TiedGradients, BeginAgainAfterAStep) {
@@ -86,14 +78,12 @@ TEST(TiedGradients, TakeABackwardInTwoPartsForOne) {
   }
   stage.tied.reduce();
   EXPECT_EQ(gradient(stage.program, 0), 4 * (1 + 2));
-  EXPECT_EQ(gradient(stage.program, 1), 4 * (1 + 2));
 }
 
 TEST(TiedGradients, DoNotExistWithoutABackward) {
   OneStage stage;
   stage.tied.reduce();
   EXPECT_FALSE(stage.program.parameters()[0].value.grad().defined());
-  EXPECT_FALSE(stage.program.parameters()[1].value.grad().defined());
 }
 
 TEST(TiedGradients, ExistOnAllRanksIfOneHasThem) {
@@ -122,9 +112,8 @@ TEST(TiedGradients, KnowWhichParametersAreTied) {
   StageProgram second(model, {1}, {{.value = {.layer = 0}}}, {}, 1);
   const auto channels = channel::make_local_channels(1, std::chrono::seconds(20));
   const TiedGradients tied(*channels[0], {{"a", {1}, {0}, channel::kTiesTag}}, {&first, &second});
-  EXPECT_TRUE(tied.is_tied(0, 0));
-  EXPECT_TRUE(tied.is_tied(1, 0));
-  EXPECT_FALSE(tied.is_tied(1, 1));
+  EXPECT_TRUE(tied.is_tied("a"));
+  EXPECT_FALSE(tied.is_tied("c"));
 }
 
 TEST(TiedGradients, SumOverTwoStagesOfARank) {
