@@ -10,6 +10,7 @@
 
 #include "costmodel/index.h"
 #include "executor/channel/channel_checks.h"
+#include "executor/channel/tensor_memory.h"
 #include "executor/device/dtype.h"
 
 namespace stagecraft::channel {
@@ -144,6 +145,13 @@ void check_edge(const Channel& channel, int peer, int tag) {
 
 void check_sendable(const at::Tensor& tensor) {
   if (!tensor.defined()) throw std::invalid_argument("cannot send an undefined tensor");
+  if (!is_packed(tensor))
+    throw std::invalid_argument(
+        fmt::format("cannot send a tensor with gaps or overlaps in its memory: {}", describe(spec_of(tensor))));
+}
+
+void check_contiguous(const at::Tensor& tensor) {
+  if (!tensor.defined()) throw std::invalid_argument("cannot send an undefined tensor");
   if (!tensor.is_contiguous())
     throw std::invalid_argument(
         fmt::format("cannot send a tensor that is not contiguous: {}", describe(spec_of(tensor))));
@@ -151,7 +159,7 @@ void check_sendable(const at::Tensor& tensor) {
 
 void check_members(const Channel& channel, const at::Tensor& values, const std::vector<int>& members, int tag,
                    const std::string& operation) {
-  check_sendable(values);
+  check_contiguous(values);
   const bool ascending = std::adjacent_find(members.begin(), members.end(), std::greater_equal<>()) == members.end();
   if (!ascending || std::find(members.begin(), members.end(), channel.rank()) == members.end()) {
     throw std::invalid_argument(fmt::format("{} members must ascend and include rank {}, got [{}]", operation,
@@ -164,7 +172,7 @@ void check_members(const Channel& channel, const at::Tensor& values, const std::
 
 void check_reducible(const Channel& channel, const at::Tensor& values, const std::vector<int>& members, int tag,
                      const std::string& operation) {
-  check_sendable(values);
+  check_contiguous(values);
   if (values.scalar_type() != at::kFloat) {
     throw std::invalid_argument(fmt::format("{} takes float32, got {}", operation, describe(spec_of(values))));
   }

@@ -60,9 +60,12 @@ class Channel {
   virtual ~Channel() = default;
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int ranks() const = 0;
-  /// Starts sending a contiguous tensor, which must not be written afterwards: on the local channel the receiver gets
-  /// this storage itself. `to` is another rank, `tag` in [0, kMostTags). Throws std::invalid_argument otherwise, and
-  /// for a device that the channel does not support.
+  /// Whether received tensors have the strides of the first tensor that was sent under their tag; otherwise only
+  /// contiguous tensors can be sent.
+  [[nodiscard]] virtual bool keeps_strides() const { return true; }
+  /// Starts sending a packed tensor (tensor_memory.h), which must not be written afterwards: on the local channel the
+  /// receiver gets this storage itself. `to` is another rank, `tag` in [0, kMostTags). Throws std::invalid_argument
+  /// otherwise, and for a device that the channel does not support.
   [[nodiscard]] virtual std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) = 0;
   /// Posts a receive of exactly `spec`.
   [[nodiscard]] virtual std::unique_ptr<Receiving> receive(const TensorSpec& spec, int from, int tag) = 0;

@@ -22,6 +22,7 @@ namespace stagecraft::channel {
 /// These throw std::invalid_argument for what Channel's contract forbids.
 void check_edge(const Channel& channel, int peer, int tag);
 void check_sendable(const at::Tensor& tensor);
+void check_contiguous(const at::Tensor& tensor);
 void check_reducible(const Channel& channel, const at::Tensor& values, const std::vector<int>& members, int tag,
                      const std::string& operation = "all-reduce");
 void check_members(const Channel& channel, const at::Tensor& values, const std::vector<int>& members, int tag,

@@ -21,6 +21,7 @@
 #include "executor/channel/control_tags.h"
 #include "executor/channel/peer_proof.h"
 #include "executor/channel/tensor_header.h"
+#include "executor/channel/tensor_memory.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 
@@ -225,6 +226,7 @@ at::Tensor payload_of(const at::Tensor& tensor) { return tensor.numel() == 0 ? a
 /// An expected message. Its payload is only posted to gloo after the header, if any, has been checked.
 struct GlooIncoming {
   TensorSpec spec;
+  std::vector<std::int64_t> strides;
   at::Tensor header;
   WorkPtr header_work;
   at::Tensor tensor, payload;
@@ -243,13 +245,14 @@ class GlooReceiving : public Receiving {
       GlooIncoming& next = *inlet_.unposted.front();
       if (next.header_work) {
         wait_for(*next.header_work);
-        check_header(next.header, line_->rank, next.spec, from_, tag_);
+        inlet_.announced.strides = check_header(next.header, line_->rank, next.spec, from_, tag_);
       }
+      next.strides = inlet_.announced.strides;
       next.payload_work = post(*line_, next.payload, from_, next.slot, false);
       inlet_.unposted.pop_front();
     }
     wait_for(*incoming_->payload_work);
-    return std::move(incoming_->tensor);
+    return from_memory(incoming_->tensor, incoming_->strides);
   }
 
  private:
@@ -302,9 +305,12 @@ class GlooChannel : public Channel {
     transmission->to = to;
     transmission->tag = tag;
     Announced& announced = out_[edge_key(to, tag)];
-    if (announced.changes_to(spec))
-      transmission->works.push_back(post(*line_, make_header(spec), to, tag + kHeaderSlot, true));
-    transmission->works.push_back(post(*line_, payload_of(tensor.detach()), to, payload_slot(announced, tag), true));
+    if (announced.changes_to(spec)) {
+      announced.strides = tensor.strides().vec();
+      transmission->works.push_back(post(*line_, make_header({spec, announced.strides}), to, tag + kHeaderSlot, true));
+    }
+    const at::Tensor values = memory_of(tensor.detach(), announced.strides);
+    transmission->works.push_back(post(*line_, payload_of(values), to, payload_slot(announced, tag), true));
     return std::make_unique<GlooSending>(line_, reaper_, std::move(transmission));
   }
 
@@ -318,13 +324,14 @@ class GlooChannel : public Channel {
     incoming->tensor = at::empty(spec.shape, spec.dtype);
     incoming->payload = payload_of(incoming->tensor);
     if (inlet.announced.changes_to(spec)) {
-      incoming->header = make_header({});
+      incoming->header = empty_header();
       incoming->header_work = post(*line_, incoming->header, from, tag + kHeaderSlot, false);
     }
     incoming->slot = payload_slot(inlet.announced, tag);
     if (incoming->header_work || !inlet.unposted.empty()) {
       inlet.unposted.push_back(incoming);
     } else {
+      incoming->strides = inlet.announced.strides;
       incoming->payload_work = post(*line_, incoming->payload, from, incoming->slot, false);
     }
     return std::make_unique<GlooReceiving>(line_, inlet, std::move(incoming), from, tag);

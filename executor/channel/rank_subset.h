@@ -18,6 +18,7 @@ class RankSubset : public Channel {
 
   int rank() const override { return rank_; }
   int ranks() const override { return to_int(members_.size()); }
+  bool keeps_strides() const override { return whole_.keeps_strides(); }
   std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) override;
   std::unique_ptr<Receiving> receive(const TensorSpec& spec, int from, int tag) override;
   std::unique_ptr<Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,

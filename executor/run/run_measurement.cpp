@@ -24,15 +24,19 @@ constexpr std::size_t kMostWords = 1024;  // length of the name of a check's wor
 /// A rank's result as bytes: the check's numbers, the length of its worst tensor's name, the name, then the measurement
 /// as in its file.
 struct Head {
-  double values, different, largest_error, losses, losses_different, largest_loss_error, words;
+  double values, different, cancelled, largest_error, losses, losses_different, largest_loss_error, words;
 };
 
 std::string pack(const Measurement& part, const Check& check) {
   const std::string words = check.worst.substr(0, kMostWords);
-  const Head head{
-      static_cast<double>(check.values), static_cast<double>(check.different),        check.largest_error,
-      static_cast<double>(check.losses), static_cast<double>(check.losses_different), check.largest_loss_error,
-      static_cast<double>(words.size())};
+  const Head head{static_cast<double>(check.values),
+                  static_cast<double>(check.different),
+                  static_cast<double>(check.cancelled),
+                  check.largest_error,
+                  static_cast<double>(check.losses),
+                  static_cast<double>(check.losses_different),
+                  check.largest_loss_error,
+                  static_cast<double>(words.size())};
   std::string out(sizeof head, '\0');
   std::memcpy(out.data(), &head, sizeof head);
   return out + words + format::measurement_json(part);
@@ -47,7 +51,7 @@ Measurement unpack(const std::string& bytes, int rank, Check& check) {
   if (bytes.size() < sizeof head) refuse("that is too short");
   std::memcpy(&head, bytes.data(), sizeof head);
   constexpr double kMostCount = 1e15;
-  for (const double count : {head.values, head.different, head.losses, head.losses_different}) {
+  for (const double count : {head.values, head.different, head.cancelled, head.losses, head.losses_different}) {
     if (!(count >= 0 && count <= kMostCount)) refuse("with a check of " + std::to_string(count) + " values");
   }
   if (!(head.words >= 0 && head.words <= static_cast<double>(std::min(kMostWords, bytes.size() - sizeof head))))
@@ -56,6 +60,7 @@ Measurement unpack(const std::string& bytes, int rank, Check& check) {
   Check part;
   part.values = static_cast<std::int64_t>(head.values);
   part.different = static_cast<std::int64_t>(head.different);
+  part.cancelled = static_cast<std::int64_t>(head.cancelled);
   part.largest_error = head.largest_error;
   part.worst = bytes.substr(sizeof head, words);
   part.losses = static_cast<std::int64_t>(head.losses);

@@ -14,6 +14,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "executor/stage/graph_inputs.h"
 #include "executor/stage/zero_gradients.h"
 
 namespace stagecraft::stage {
@@ -173,7 +174,7 @@ std::pair<std::vector<at::Tensor>, SplitBackward> SplitBackward::of_inputs(const
   }
   if (used == 0 || !once) {
     torch::autograd::backward(roots, gradients);
-    for (const at::Tensor& input : inputs) out.first.push_back(input.grad());
+    for (const at::Tensor& input : inputs) out.first.push_back(GraphInputs::take_gradient(input));
     return out;
   }
 

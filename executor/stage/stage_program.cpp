@@ -186,11 +186,10 @@ void StageProgram::forward(Flight& flight, bool keep_graph, LayerObserver* obser
 void StageProgram::begin(Flight& flight, Values& values) const {
   values.assign(to_index(slots_), at::Tensor());
   for (std::size_t i = 0; i < received_slots_.size(); ++i) {
-    // A leaf of this stage's graph over the sender's data.
-    at::Tensor leaf = flight.received[i].detach();
-    if (received_[i].gradient) leaf.requires_grad_(true);
-    flight.received[i] = leaf;
-    values[to_index(received_slots_[i])] = std::move(leaf);
+    // Over the sender's data.
+    at::Tensor& value = flight.received[i];
+    value = received_[i].gradient ? inputs_.make(value) : value.detach();
+    values[to_index(received_slots_[i])] = value;
   }
   for (std::size_t i = 0; i < data_slots_.size(); ++i) {
     if (flight.data[i].device() != placement_.device)
@@ -292,8 +291,7 @@ void StageProgram::backward(Flight& flight, const std::vector<at::Tensor>& sent_
     for (std::size_t i = 0; i < flight.sent.size(); ++i) {
       if (!flight.sent[i].requires_grad() || !sent_gradients[i].defined()) continue;
       roots_.push_back(flight.sent[i]);
-      // Gradients arrive contiguous; unsplit, they would have the value's layout.
-      root_gradients_.push_back(laid_out_like(sent_gradients[i], flight.sent[i]));
+      root_gradients_.push_back(sent_gradients[i]);
     }
     if (flight.loss.defined() && flight.loss.requires_grad()) {
       roots_.push_back(flight.loss);
@@ -306,7 +304,7 @@ void StageProgram::backward(Flight& flight, const std::vector<at::Tensor>& sent_
       try {
         torch::autograd::backward(roots_, root_gradients_);
       } catch (const c10::Error& e) { device::rethrow_at(backward_text(), e); }
-      for (const at::Tensor& leaf : flight.received) found.push_back(leaf.grad());
+      for (const at::Tensor& input : flight.received) found.push_back(GraphInputs::take_gradient(input));
     }
     roots_.clear();
     root_gradients_.clear();
@@ -319,7 +317,7 @@ void StageProgram::backward(Flight& flight, const std::vector<at::Tensor>& sent_
     } else {
       // A zero tensor has no memory to send.
       const bool values = found[i].defined() && !found[i]._is_zerotensor();
-      found[i] = values ? found[i].contiguous() : at::zeros_like(flight.received[i]);
+      if (!values) found[i] = at::zeros_like(flight.received[i]);
     }
   }
   flight.clear();

@@ -10,6 +10,7 @@
 
 #include "executor/device/ranges.h"
 #include "executor/model/model.h"
+#include "executor/stage/graph_inputs.h"
 #include "executor/stage/split_backward.h"
 
 namespace stagecraft::stage {
@@ -39,7 +40,7 @@ class LayerObserver {
 
 /// One microbatch between its forward and its backward.
 struct Flight {
-  std::vector<at::Tensor> received;  ///< leaves, in the order of StageProgram's `received`
+  std::vector<at::Tensor> received;  ///< where the graph begins, in the order of StageProgram's `received`
   std::vector<at::Tensor> data;
   std::vector<at::Tensor> sent;          ///< in the order of `sent`, with their graph
   at::Tensor loss;                       ///< of the stage that holds the last layer
@@ -71,12 +72,12 @@ class StageProgram {
 
   /// Model inputs that the layers read, ascending; forward takes them in this order.
   [[nodiscard]] const std::vector<int>& data_inputs() const { return data_inputs_; }
-  [[nodiscard]] std::vector<Parameter>& parameters() { return parameters_; }
   /// Each parameter once, under the first layer that holds it.
-  /// Buffers such as running statistics, in layer order, without constants; they share memory with the program.
+  [[nodiscard]] std::vector<Parameter>& parameters() { return parameters_; }
   /// By layer: a parameter that several layers hold has a leaf for each, over the memory of the first, which is the one
   /// in parameters(). A backward gives each leaf the gradient of its layer.
   [[nodiscard]] std::vector<Parameter>& leaves() { return leaves_; }
+  /// Buffers such as running statistics, in layer order, without constants; they share memory with the program.
   [[nodiscard]] std::vector<Parameter> buffers() const;
 
   /// Uses `values` from now on, one leaf per entry of parameters() in order; flights in progress keep the values with
@@ -103,8 +104,8 @@ class StageProgram {
   void recompute_every(int layers);
 
   /// Adds to the parameters' gradients and returns the gradient of each received value: undefined if not needed, zeros
-  /// if the layers did not use it, contiguous and owning its memory. `sent_gradients` has one tensor per sent value,
-  /// undefined if it has no gradient. The loss's own gradient is `loss_gradient`.
+  /// if the layers did not use it, in the layout that the backward gave it; do not write to it. `sent_gradients` has
+  /// one tensor per sent value, undefined if it has no gradient. The loss's own gradient is `loss_gradient`.
   [[nodiscard]] std::vector<at::Tensor> backward(Flight flight, const std::vector<at::Tensor>& sent_gradients,
                                                  double loss_gradient = 1);
 
@@ -138,7 +139,7 @@ class StageProgram {
     std::vector<int> outputs;  ///< slots that it fills and that are kept, sent or the loss
   };
   using Values = std::vector<at::Tensor>;  ///< by slot
-  /// The received values and the data in their slots, the former as leaves of a graph.
+  /// The received values and the data in their slots; a graph begins at the former.
   void begin(Flight& flight, Values& values) const;
   enum class Manner {
     Once,         ///< keeps the graph
@@ -155,8 +156,8 @@ class StageProgram {
 
   std::vector<LocalLayer> layers_;
   std::vector<Parameter> parameters_;
-  std::vector<ReceivedValue> received_;
   std::vector<Parameter> leaves_;
+  std::vector<ReceivedValue> received_;
   std::vector<int> data_inputs_;
   std::vector<int> received_slots_;
   std::vector<int> data_slots_;
@@ -169,6 +170,7 @@ class StageProgram {
   // Empty between calls; kept for their memory.
   Values values_;
   std::vector<at::Tensor> arguments_;
+  GraphInputs inputs_;
   std::vector<at::Tensor> roots_;
   std::vector<at::Tensor> root_gradients_;
   std::uint64_t seed_;

@@ -1,5 +1,4 @@
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/alias.h>
 #include <ATen/ops/full_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -10,7 +9,6 @@
 #include "costmodel/index.h"
 #include "executor/device/machine/program.h"
 #include "executor/stage/stage_program.h"
-#include "executor/stage/tensor_layout.h"
 
 // Recomputation in segments. The gradient of a value that several segments read is summed as in one backward over all
 // of them: autograd runs the nodes of later layers first and adds their gradients one by one, so each segment's
@@ -53,18 +51,15 @@ void StageProgram::backward_by_segments(Flight& flight, const std::vector<at::Te
   begin(flight, given);
   for (std::size_t i = 0; i < kept_slots_.size(); ++i) given[to_index(kept_slots_[i])] = std::move(flight.kept[i]);
   Values gradients(to_index(slots_));
-  for (std::size_t i = 0; i < sent_slots_.size(); ++i) {
-    if (sent_gradients[i].defined())
-      gradients[to_index(sent_slots_[i])] = laid_out_like(sent_gradients[i], flight.sent[i]);
-  }
+  for (std::size_t i = 0; i < sent_slots_.size(); ++i) { gradients[to_index(sent_slots_[i])] = sent_gradients[i]; }
   if (loss_slot_ >= 0 && flight.loss.defined())
     gradients[to_index(loss_slot_)] = at::full_like(flight.loss, loss_gradient);
 
   for (auto segment = segments_.rbegin(); segment != segments_.rend(); ++segment) {
     torch::autograd::variable_list roots;
     torch::autograd::variable_list root_gradients;
-    torch::autograd::variable_list leaves;
-    std::vector<int> leaf_slots;
+    torch::autograd::variable_list inputs;
+    std::vector<int> input_slots;
     Values values(to_index(slots_));
     for (const int slot : segment->inputs) {
       const at::Tensor& value = given[to_index(slot)];
@@ -72,14 +67,12 @@ void StageProgram::backward_by_segments(Flight& flight, const std::vector<at::Te
         values[to_index(slot)] = value;
         continue;
       }
-      leaves.push_back(value.detach());
-      leaves.back().requires_grad_(true);
-      leaf_slots.push_back(slot);
-      values[to_index(slot)] = leaves.back();
+      inputs.push_back(inputs_.make(value));
+      input_slots.push_back(slot);
+      values[to_index(slot)] = inputs.back();
       if (!gradients[to_index(slot)].defined()) continue;
-      // The sum over later segments comes first, and this one continues it: a node before the leaf holds it.
-      values[to_index(slot)] = at::alias(leaves.back());
-      roots.push_back(values[to_index(slot)]);
+      // The sum over later segments comes first, and this one continues it.
+      roots.push_back(inputs.back());
       root_gradients.push_back(std::exchange(gradients[to_index(slot)], at::Tensor()));
     }
     run(flight, segment->first, segment->last, values, Manner::Recomputing, nullptr);
@@ -93,14 +86,15 @@ void StageProgram::backward_by_segments(Flight& flight, const std::vector<at::Te
     values.clear();
     if (roots.empty()) continue;
     if (rest) {
-      auto [of_leaves, deferred] = SplitBackward::of_inputs(roots, root_gradients, leaves);
+      auto [found_here, deferred] = SplitBackward::of_inputs(roots, root_gradients, inputs);
       rest->before(std::move(deferred));
-      for (std::size_t i = 0; i < leaves.size(); ++i) gradients[to_index(leaf_slots[i])] = of_leaves[i];
+      for (std::size_t i = 0; i < inputs.size(); ++i) gradients[to_index(input_slots[i])] = found_here[i];
     } else {
       try {
         torch::autograd::backward(roots, root_gradients);
       } catch (const c10::Error& e) { device::rethrow_at(backward_text(), e); }
-      for (std::size_t i = 0; i < leaves.size(); ++i) gradients[to_index(leaf_slots[i])] = leaves[i].grad();
+      for (std::size_t i = 0; i < inputs.size(); ++i)
+        gradients[to_index(input_slots[i])] = GraphInputs::take_gradient(inputs[i]);
     }
   }
   for (const int slot : received_slots_) found.push_back(gradients[to_index(slot)]);

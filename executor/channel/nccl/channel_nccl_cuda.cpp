@@ -60,6 +60,8 @@ class NcclChannel : public Channel {
 
   int rank() const override { return line_->rank; }
   int ranks() const override { return control_->ranks(); }
+  /// NCCL moves values, not layouts.
+  bool keeps_strides() const override { return false; }
 
   std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) override {
     std::vector<std::unique_ptr<Sending>> out;
@@ -73,7 +75,7 @@ class NcclChannel : public Channel {
     if (!lane) return control_->send_message(tensors, to, tags, out);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       check_edge(*this, to, tags[i]);
-      check_sendable(tensors[i]);
+      check_contiguous(tensors[i]);
       check_device(tensors[i]);
     }
     const auto operation = enqueue(

@@ -22,6 +22,7 @@
 #include "executor/channel/one_round_barrier.h"
 #include "executor/channel/peer_proof.h"
 #include "executor/channel/tensor_header.h"
+#include "executor/channel/tensor_memory.h"
 #include "executor/channel/ucx/ucx_all_reduce.h"
 #include "executor/channel/ucx/ucx_library.h"
 #include "executor/channel/ucx/ucx_line.h"
@@ -85,6 +86,7 @@ class UcxSending : public Sending {
 /// An expected message. Its payload is only posted to UCX after the header, if any, has been checked.
 struct UcxIncoming {
   TensorSpec spec;
+  std::vector<std::int64_t> strides;
   at::Tensor header;
   UcxTransfer header_transfer;
   at::Tensor tensor;
@@ -104,9 +106,9 @@ class UcxReceiving : public Receiving {
       UcxIncoming& next = *inlet_.unposted.front();
       if (next.header.defined()) {
         wait_for(next.header_transfer);
-        check_header(next.header, line_->rank(), next.spec, from_, tag_);
+        inlet_.announced.strides = check_header(next.header, line_->rank(), next.spec, from_, tag_);
       }
-      post(*line_, next, from_, tag_);
+      post(*line_, inlet_, next, from_, tag_);
       inlet_.unposted.pop_front();
     }
     wait_for(incoming_->transfer);
@@ -114,10 +116,11 @@ class UcxReceiving : public Receiving {
       throw PeerError(fmt::format("rank {} expected {} bytes from rank {} under tag {}, got {}", line_->rank(),
                                   incoming_->tensor.nbytes(), from_, tag_, incoming_->transfer.bytes()));
     }
-    return std::move(incoming_->tensor);
+    return from_memory(incoming_->tensor, incoming_->strides);
   }
 
-  static void post(UcxLine& line, UcxIncoming& incoming, int from, int tag) {
+  static void post(UcxLine& line, const Inlet<UcxIncoming>& inlet, UcxIncoming& incoming, int from, int tag) {
+    incoming.strides = inlet.announced.strides;
     incoming.transfer =
         line.receive(incoming.tensor, from, tag, UcxKind::Payload, static_cast<std::uint64_t>(incoming.count));
     incoming.posted = true;
@@ -157,8 +160,12 @@ class UcxChannel : public Channel {
     line_->throw_if_aborted();
     auto sending = std::make_unique<UcxSending>(line_, to, tag);
     Announced& announced = out_[edge_key(to, tag)];
-    if (announced.changes_to(spec)) sending->add(line_->send(make_header(spec), to, tag, UcxKind::Header, 0));
-    sending->add(line_->send(tensor.detach(), to, tag, UcxKind::Payload, static_cast<std::uint64_t>(announced.count)));
+    if (announced.changes_to(spec)) {
+      announced.strides = tensor.strides().vec();
+      sending->add(line_->send(make_header({spec, announced.strides}), to, tag, UcxKind::Header, 0));
+    }
+    const at::Tensor values = memory_of(tensor.detach(), announced.strides);
+    sending->add(line_->send(values, to, tag, UcxKind::Payload, static_cast<std::uint64_t>(announced.count)));
     line_->progress();
     return sending;
   }
@@ -172,14 +179,14 @@ class UcxChannel : public Channel {
     incoming->spec = spec;
     incoming->tensor = at::empty(spec.shape, spec.dtype);
     if (inlet.announced.changes_to(spec)) {
-      incoming->header = make_header({});
+      incoming->header = empty_header();
       incoming->header_transfer = line_->receive(incoming->header, from, tag, UcxKind::Header, 0);
     }
     incoming->count = inlet.announced.count;
     if (incoming->header.defined() || !inlet.unposted.empty()) {
       inlet.unposted.push_back(incoming);
     } else {
-      UcxReceiving::post(*line_, *incoming, from, tag);
+      UcxReceiving::post(*line_, inlet, *incoming, from, tag);
     }
     line_->progress();
     return std::make_unique<UcxReceiving>(line_, inlet, std::move(incoming), from, tag);
@@ -197,6 +204,7 @@ class UcxChannel : public Channel {
       if (member == rank()) continue;
       Announced& out = out_[edge_key(member, tag)];
       Announced& in = in_[edge_key(member, tag)].announced;
+      out.strides = in.strides = {1};
       UcxAllReduce::ReducePeer edge{.rank = member};
       edge.announces_out = out.changes_to(spec);
       edge.announces_in = in.changes_to(spec);

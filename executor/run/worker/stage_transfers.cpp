@@ -7,6 +7,7 @@
 
 #include "costmodel/index.h"
 #include "executor/channel/channel_checks.h"
+#include "executor/channel/tensor_memory.h"
 #include "executor/device/dtype.h"
 
 namespace stagecraft::run {
@@ -62,7 +63,8 @@ void StageTransfers::collect(const Action& action, int boundary, bool gradient, 
   for (std::size_t i = 0; i < message.tensors.size(); ++i) {
     const std::size_t t = message.tensors[i];
     // The other side gets bytes: a conjugate or negative view is computed first.
-    out.push_back(tensors[to_index(slots[t])].detach().resolve_conj().resolve_neg().contiguous());
+    const at::Tensor values = tensors[to_index(slots[t])].detach().resolve_conj().resolve_neg();
+    out.push_back(channel_.keeps_strides() ? channel::packed(values) : values.contiguous());
     if (channel::same_spec(message.specs[i], out.back())) continue;
     throw std::invalid_argument(describe(rank_, action) + ": layer \"" +
                                 plan_.plan().boundaries[to_index(boundary)].tensors[t].layer + "\" gives " +

@@ -15,6 +15,7 @@
 #include "costmodel/timeline_order.h"
 #include "executor/device/dtype.h"
 #include "executor/device/machine/program.h"
+#include "executor/stage/tensor_layout.h"
 
 namespace stagecraft::run {
 namespace {
@@ -241,8 +242,12 @@ void StageWorker::backward(const Action& action, std::int64_t step) {
     std::size_t next = 0;
     for (std::size_t t = 0; t < boundary.tensors.size(); ++t) {
       if (!boundary.tensors[t].gradient) continue;
-      at::Tensor& sum = sent_gradients_[to_index(stage.slots[to_index(*b)][t])];
-      sum = sum.defined() ? sum.add(arrived_[next]) : arrived_[next];
+      const std::size_t slot = to_index(stage.slots[to_index(*b)][t]);
+      at::Tensor& sum = sent_gradients_[slot];
+      // Without the strides, those of the value are the likeliest.
+      const at::Tensor gradient =
+          setup_.channel.keeps_strides() ? arrived_[next] : stage::laid_out_like(arrived_[next], flight.sent[slot]);
+      sum = sum.defined() ? sum.add(gradient) : gradient;
       ++next;
     }
     arrived_.clear();

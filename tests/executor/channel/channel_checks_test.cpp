@@ -54,11 +54,18 @@ TEST_F(ChannelChecks, EdgeIsToAnotherRankUnderAnExistingTag) {
               HasSubstr("tag " + std::to_string(Channel::kMostTags)));
 }
 
-TEST_F(ChannelChecks, TensorToSendIsContiguous) {
+TEST_F(ChannelChecks, TensorToSendHasNoGapsInItsMemory) {
   EXPECT_NO_THROW(check_sendable(at::empty({2, 3}, at::kLong)));
+  EXPECT_NO_THROW(check_sendable(at::empty({2, 3}).t()));
   EXPECT_NO_THROW(check_sendable(at::empty({0, 3})));
-  EXPECT_THAT(refused([] { check_sendable(at::empty({2, 3}).t()); }), HasSubstr("float32 [3, 2]"));
+  EXPECT_THAT(refused([] { check_sendable(at::empty({2, 3}).narrow(1, 0, 2)); }), HasSubstr("float32 [2, 2]"));
   EXPECT_THAT(refused([] { check_sendable({}); }), HasSubstr("undefined"));
+}
+
+TEST_F(ChannelChecks, TensorToSumIsContiguous) {
+  EXPECT_NO_THROW(check_contiguous(at::empty({2, 3})));
+  EXPECT_THAT(refused([] { check_contiguous(at::empty({2, 3}).t()); }), HasSubstr("float32 [3, 2]"));
+  EXPECT_THAT(refused([] { check_contiguous({}); }), HasSubstr("undefined"));
 }
 
 TEST_F(ChannelChecks, MembersAscendAndHoldTheRank) {

@@ -159,6 +159,23 @@ TEST_P(ChannelSuite, FollowsAShapeThatChangesUnderOneTag) {
   });
 }
 
+TEST_P(ChannelSuite, KeepsTheStridesOfTheFirstTensorUnderATag) {
+  if (is_of_gpus()) GTEST_SKIP() << "messages carry no strides";
+  on_ranks([](Channel& channel) {
+    const TensorSpec spec{{3, 4, 5}, at::kFloat};
+    const auto message = [&](int number) { return numbered(spec, 0, 4, number); };
+    const auto transposed = [&](int number) { return message(number).transpose(0, 2).contiguous().transpose(0, 2); };
+    for (int number = 0; number < 3; ++number) {
+      if (channel.rank() == 0) channel.send(number == 2 ? message(number) : transposed(number), 1, 4)->wait();
+      if (channel.rank() != 1) continue;
+      const at::Tensor got = channel.receive(spec, 0, 4)->wait();
+      EXPECT_TRUE(same(got, message(number))) << number;
+      // The third arrives in the strides that were announced.
+      EXPECT_TRUE(number == 2 || got.strides() == transposed(number).strides()) << number;
+    }
+  });
+}
+
 TEST_P(ChannelSuite, NamesBothSpecsWhenTheShapeIsNotTheExpectedOne) {
   if (is_of_gpus()) GTEST_SKIP() << "messages carry no shapes";
   on_ranks([](Channel& channel) {
@@ -241,7 +258,8 @@ TEST_P(ChannelSuite, RefusesWhatCannotBeSent) {
     EXPECT_THROW((void)channel.send(values, (channel.rank() + 1) % channel.ranks(), -1), std::invalid_argument);
     EXPECT_THROW((void)channel.send(values, (channel.rank() + 1) % channel.ranks(), Channel::kMostTags),
                  std::invalid_argument);
-    EXPECT_THROW((void)channel.send(values.t(), (channel.rank() + 1) % channel.ranks(), 0), std::invalid_argument);
+    EXPECT_THROW((void)channel.send(values.narrow(1, 0, 2), (channel.rank() + 1) % channel.ranks(), 0),
+                 std::invalid_argument);
     EXPECT_THROW((void)channel.receive({{4}, at::kFloat}, -1, 0), std::invalid_argument);
   });
 }

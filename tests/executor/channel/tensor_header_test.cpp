@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 /// The error for a header whose first numbers are replaced by these.
 std::string error_of_header(const std::vector<std::int64_t>& numbers) {
-  at::Tensor header = make_header({});
+  at::Tensor header = empty_header();
   std::copy(numbers.begin(), numbers.end(), header.mutable_data_ptr<std::int64_t>());
   return error_of([&] { (void)read_header(header, "rank 1 under tag 7"); });
 }
@@ -23,9 +23,11 @@ std::string error_of_header(const std::vector<std::int64_t>& numbers) {
 TEST(TensorHeader, SaysWhatItWasMadeFrom) {
   for (const TensorSpec& spec : {TensorSpec{{}, at::kBool}, TensorSpec{{0, 3}, at::kLong},
                                  TensorSpec{std::vector<std::int64_t>(kMostDimensions, 2), at::kBFloat16}}) {
-    const TensorSpec read = read_header(make_header(spec), "rank 1");
-    EXPECT_EQ(read.shape, spec.shape);
-    EXPECT_EQ(read.dtype, spec.dtype);
+    const std::vector<std::int64_t> strides = at::empty(spec.shape, spec.dtype).strides().vec();
+    const AnnouncedTensor read = read_header(make_header({spec, strides}), "rank 1");
+    EXPECT_EQ(read.spec.shape, spec.shape);
+    EXPECT_EQ(read.spec.dtype, spec.dtype);
+    EXPECT_EQ(read.strides, strides);
   }
 }
 
@@ -40,16 +42,24 @@ TEST(TensorHeader, RefusesWhatNoTensorHas) {
   EXPECT_EQ(error_of_header({6, std::numeric_limits<std::int64_t>::min(), 4}),
             begin + "-9223372036854775808 dimensions, must be 0 to 14");
   EXPECT_EQ(error_of_header({6, 2, 4, -8}), begin + "a size of -8, must be 0 to 281474976710656");
+  EXPECT_EQ(error_of_header({6, 1, 4, -1}), begin + "a stride of -1, must be 0 to 281474976710656");
 }
 
 TEST(TensorHeader, AnnouncesWhatIsExpectedOrIsRefusedWithBothSpecs) {
-  const at::Tensor header = make_header({{4, 8}, at::kFloat});
-  EXPECT_NO_THROW(check_header(header, 2, {{4, 8}, at::kFloat}, 1, 7));
+  const at::Tensor header = make_header({{{4, 8}, at::kFloat}, {1, 4}});
+  EXPECT_EQ(check_header(header, 2, {{4, 8}, at::kFloat}, 1, 7), (std::vector<std::int64_t>{1, 4}));
   const auto error_for = [&](const TensorSpec& expected) {
-    return error_of([&] { check_header(header, 2, expected, 1, 7); });
+    return error_of([&] { (void)check_header(header, 2, expected, 1, 7); });
   };
   EXPECT_EQ(error_for({{4, 9}, at::kFloat}),
             "rank 2 expected float32 [4, 9] from rank 1 under tag 7, got float32 [4, 8]");
+  const auto strides_error = [](const std::vector<std::int64_t>& strides) {
+    const at::Tensor gaps = make_header({{{4, 8}, at::kFloat}, strides});
+    return error_of([&] { (void)check_header(gaps, 2, {{4, 8}, at::kFloat}, 1, 7); });
+  };
+  EXPECT_EQ(strides_error({9, 1}),
+            "rank 1 under tag 7 announces float32 [4, 8] with strides [9, 1], which leave gaps or overlap");
+  EXPECT_EQ(strides_error({0, 1}), "no error") << "repeated rows";
   EXPECT_EQ(error_for({{4, 8}, at::kHalf}),
             "rank 2 expected float16 [4, 8] from rank 1 under tag 7, got float32 [4, 8]");
 }
@@ -62,8 +72,9 @@ TEST(TensorHeader, TakesAtMostFourteenDimensions) {
 }
 
 TEST(TensorHeader, HasOneLengthForEverySpec) {
-  EXPECT_EQ(make_header({}).numel(), 16);  // dtype, number of dimensions, 14 sizes
-  EXPECT_EQ(make_header({std::vector<std::int64_t>(kMostDimensions, 2), at::kHalf}).numel(), 16);
+  EXPECT_EQ(empty_header().numel(), 30);  // dtype, number of dimensions, 14 sizes, 14 strides
+  const std::vector<std::int64_t> most(kMostDimensions, 1);
+  EXPECT_EQ(make_header({{most, at::kHalf}, most}).numel(), 30);
 }
 
 TEST(TensorHeader, OfRandomNumbersIsReadOrRefused) {
@@ -74,13 +85,13 @@ TEST(TensorHeader, OfRandomNumbersIsReadOrRefused) {
   int read = 0;
   int refused = 0;
   for (int i = 0; i < 2000; ++i) {
-    at::Tensor header = make_header({});
+    at::Tensor header = empty_header();
     auto* const numbers = header.mutable_data_ptr<std::int64_t>();
     numbers[0] = static_cast<std::int64_t>(random() % 12);
     numbers[1] = static_cast<std::int64_t>(random() % 20) - 2;
     for (int k = 2; k < 16; ++k) numbers[k] = static_cast<std::int64_t>(random() >> (random() % 20 == 0 ? 0 : 20));
     try {
-      const TensorSpec spec = read_header(header, "rank 1");
+      const TensorSpec spec = read_header(header, "rank 1").spec;
       ++read;
       EXPECT_EQ(static_cast<std::int64_t>(spec.shape.size()), numbers[1]);
       for (const std::int64_t size : spec.shape) EXPECT_TRUE(size >= 0 && size <= std::int64_t{1} << 48) << size;

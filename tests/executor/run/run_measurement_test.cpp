@@ -71,11 +71,13 @@ std::vector<Measurement> run(int steps, int first_step = 0, const std::map<int, 
     }
     Check check;
     check.values = 10 + number;
+    check.cancelled = 1 + number;
     check.largest_error = 0.25 * number;
     check.worst = "worst of rank " + std::to_string(number);
     const Measurement end = measurement.finish(steps, {number, Bytes(5), {}}, check);
     if (number != 0) return;
     EXPECT_EQ(check.values, 21);
+    EXPECT_EQ(check.cancelled, 3);
     EXPECT_EQ(check.worst, "worst of rank 1");
     out.push_back(end);
   };

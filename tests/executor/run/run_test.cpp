@@ -14,6 +14,7 @@
 #include "executor/channel/channel_local.h"
 #include "executor/channel/control_tags.h"
 #include "executor/device/machine/processor_use.h"
+#include "executor/model/blocks.h"
 #include "tests/support/channels/forwarding_channel.h"
 #include "tests/support/models/laid_out_model.h"
 #include "tests/support/models/planned_models.h"
@@ -187,7 +188,6 @@ TEST(Run, TiedParametersInOneStageEqualASingleProcess) {
   expect_bit_equal(gpt, cut_plan(gpt, {}, {2}, "1f1b", 3), checked(2), "gpt replicated in one stage");
 }
 
-TEST(Run, TrainsParametersOfAnyLayoutAsItTrainsContiguousOnes) {
 /// Counts the values in a rank's sums of gradients.
 class CountingSums : public testing::ForwardingChannel {
  public:
@@ -237,6 +237,7 @@ TEST(Run, SumsATiedParameterOfAStageOnceAsPredicted) {
   }
 }
 
+TEST(Run, TrainsParametersOfAnyLayoutAsItTrainsContiguousOnes) {
   for (const auto& [name, set] : std::vector<std::pair<std::string, std::map<std::string, std::string>>>{
            {"convnet", {{"channels", "4"}}},
            {"gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}}}) {
@@ -267,6 +268,44 @@ Plan recomputing(Plan plan, int every) {
     stage.recompute_every = every;
   }
   return plan;
+}
+
+/// conv, batch norm, two axes swapped, then per position layer norm or a sum over positions. The backward of a swap
+/// gives gradients another layout than the values have, that of a sum repeats them, and batch norm's kernels differ by
+/// layout.
+model::Model swapped_axes(bool sums) {
+  using model::LayerCall;
+  model::Model model;
+  const model::ValueRef x = model::append(model, model::ModelInput{"x", "float32", {3, 9, 7}});
+  const model::ValueRef images = model::batch_norm2d(
+      model, "norm", model::conv2d(model, "conv", x, {.in = 3, .out = 8, .kernel = 3, .padding = 1}), 8);
+  const auto layer = [&](const std::string& name, model::ValueRef in, auto forward) {
+    return model::append(model, {.name = name,
+                                 .kind = "Test",
+                                 .inputs = {in},
+                                 .parameters = {},
+                                 .forward = [forward](const LayerCall& call) -> std::vector<at::Tensor> {
+                                   return {forward(call.inputs[0])};
+                                 }});
+  };
+  model::ValueRef y = layer("swap", images, [](const at::Tensor& v) { return v.flatten(2).transpose(1, 2); });
+  y = sums ? layer("sum", y, [](const at::Tensor& v) { return v.sum(1); }) : model::layer_norm(model, "each", y, 8);
+  y = model::linear(model, "last", y, {.in = 8, .out = 8});
+  layer("loss", y, [](const at::Tensor& v) { return v.pow(3).mean(); });
+  return model;
+}
+
+TEST(Run, HandsOverTheLayoutsOfAnUnsplitBackward) {
+  for (const bool sums : {false, true}) {
+    const PlannedModel planned = planned_model(swapped_axes(sums), 4);
+    for (int cut = 1; cut < to_int(planned.model.layers.size()); ++cut) {
+      for (const bool recomputes : {false, true}) {
+        Plan plan = cut_plan(planned, {cut}, {1, 1}, "1f1b", 3);
+        if (recomputes) plan = recomputing(std::move(plan), 1);
+        expect_bit_equal(planned, plan, checked(3), (sums ? "sum cut at " : "norm cut at ") + std::to_string(cut));
+      }
+    }
+  }
 }
 
 TEST(Run, RecomputationChangesNothingForAnySegmentsAndReplicas) {

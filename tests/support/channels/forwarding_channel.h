@@ -10,6 +10,7 @@ class ForwardingChannel : public channel::Channel {
   explicit ForwardingChannel(channel::Channel& channel) : channel_(channel) {}
   int rank() const override { return channel_.rank(); }
   int ranks() const override { return channel_.ranks(); }
+  bool keeps_strides() const override { return channel_.keeps_strides(); }
   std::unique_ptr<channel::Sending> send(const at::Tensor& tensor, int to, int tag) override {
     return channel_.send(tensor, to, tag);
   }

@@ -53,6 +53,27 @@ TEST(CompareTensors, TakesNoiseForZeroBesideTheLayersOtherTensors) {
   EXPECT_FALSE(is_close(alone));
 }
 
+TEST(CompareTensors, TakesWhatManyRoundingErrorsLeaveOfASumForZero) {
+  // 2^-12 of the layer's largest value, 4, is 0.00098.
+  const auto compare = [](float found, float expected) {
+    Check check;
+    compare_tensors({{"weight", 3, values({4, 1}), values({4, 1})}, {"bias", 3, values({found}), values({expected})}},
+                    check);
+    return check;
+  };
+  for (const auto& [found, expected] : {std::pair(9e-4F, -3e-4F), {1e-5F, 5e-4F}}) {
+    const Check check = compare(found, expected);
+    EXPECT_TRUE(is_close(check));
+    EXPECT_EQ(check.different, 1);
+    EXPECT_EQ(check.cancelled, 1);
+    EXPECT_THAT(check_text(check), HasSubstr("1 values and 0 losses differ (within rounding); 1 of these values are "
+                                             "what rounding leaves of sums that are 0"));
+  }
+  EXPECT_FALSE(is_close(compare(1.1e-3F, 9e-4F)));
+  EXPECT_FALSE(is_close(compare(0, 9e-4F))) << "a gradient that was lost";
+  EXPECT_FALSE(is_close(compare(9e-4F, 0)));
+}
+
 TEST(CompareTensors, TakesTheLargestValueOfAllForScaleBesideOtherKernels) {
   Check check;
   check.other_kernels = true;

@@ -100,7 +100,7 @@ TEST(StageTransfers, ReachTheReplicaThatRunsTheMicrobatch) {
   }
 }
 
-TEST(StageTransfers, SendContiguousTensorsWithoutAGraph) {
+TEST(StageTransfers, SendTensorsWithoutGapsOrAGraph) {
   const BoundPlan plan = two_stages({1, 1});
   const auto both = channels(2);
   StageTransfers from(plan, 0, *both[0], 4), to(plan, 1, *both[1], 4);
