@@ -50,6 +50,9 @@ void check_layer(const Layer& layer, Bytes& sum) {
   if (layer.loading) check_timing(*layer.loading, where + "loading time");
   add_bytes(sum, layer.parameter_bytes, where + "parameter bytes");
   add_bytes(sum, layer.frozen_bytes, where + "frozen bytes");
+  if (layer.written_bytes < Bytes(0)) refuse(where + "written bytes are negative");
+  if (layer.written_bytes > layer.frozen_bytes)
+    refuse(where + "a forward writes more bytes than are frozen or buffers");
   for (const Output& output : layer.outputs) add_bytes(sum, output.bytes, where + "output bytes");
   if (layer.saved_bytes) add_bytes(sum, *layer.saved_bytes, where + "saved bytes");
   if (layer.workspace_bytes) add_bytes(sum, *layer.workspace_bytes, where + "workspace bytes");

@@ -95,8 +95,10 @@ struct Layer {
   std::optional<Timing> loading = {};  ///< of an input on a GPU: the host's time to load a microbatch, while the device
                                        ///< computes; the forward is the upload
   std::vector<Output> outputs;
-  Bytes parameter_bytes;    ///< trainable parameters, tied ones included
-  Bytes frozen_bytes = {};  ///< frozen parameters and buffers, which have no gradients and no optimizer state
+  Bytes parameter_bytes;     ///< trainable parameters, tied ones included
+  Bytes frozen_bytes = {};   ///< frozen parameters and buffers, which have no gradients and no optimizer state
+  Bytes written_bytes = {};  ///< of these, what a forward writes; a stage that recomputes keeps it for each microbatch
+  bool replicable = true;    ///< false: a forward writes a buffer in a way that replicas cannot replay
   std::vector<TiedParameter> tied;
   std::optional<Bytes> saved_bytes;      ///< memory that stays allocated from forward to backward, including outputs
                                          ///< that stay
@@ -215,6 +217,7 @@ struct Graph {
   std::string optimizer;                           ///< of the update times; empty if none were measured
   std::int64_t optimizer_state_values =
       0;                            ///< values the optimizer keeps for each parameter (SGD 0, momentum 1, Adam 2)
+  bool whole_batch_loss = false;    ///< the loss of a batch does not follow from those of its microbatches
   Bytes library_bytes = {};         ///< device memory that libraries keep in each process, such as cuBLAS's workspaces
   std::int64_t threads = 0;         ///< intra-op threads while measuring; 0: unknown
   std::optional<Timing> iteration;  ///< the whole forward, backward and update, measured without the profiler

@@ -24,6 +24,31 @@ constexpr const char* kListed = "listed";
 
 std::string stage_text(int stage) { return "stage " + std::to_string(stage); }
 
+/// Replicas of an asynchronous schedule keep separate buffers.
+void check_replicas(const Plan& plan, const Graph& graph) {
+  if (std::ranges::all_of(graph.layers, &Layer::replicable)) return;
+  const ScheduleEntry schedule = schedule_of(plan);
+  if (!schedule.trains || schedule.weights != Weights::Flushed) return;
+  const LayersById layers(graph);
+  for (const Stage& stage : plan.stages) {
+    if (stage.devices.size() < 2) continue;
+    for (const std::string& id : stage.layers) {
+      if (graph.layers[to_index(layers.index(id))].replicable) continue;
+      refuse("layer \"" + id +
+             "\" writes a buffer in its forward in a way that replicas cannot replay; plan its stage without replicas");
+    }
+  }
+}
+
+/// A loss that compares samples is only exact in an update from one microbatch.
+void check_loss(const Plan& plan, const Graph& graph) {
+  if (graph.whole_batch_loss && updates_by_several(plan))
+    refuse(
+        "the loss of a batch does not follow from those of its microbatches (it compares samples, or adds means over "
+        "different things), so an update from several is not that of the whole batch; plan one microbatch for each, "
+        "or export the model with --loss-of-microbatches and profile it again");
+}
+
 /// Boundaries that the graph's edges make, given each layer's stage (-1: an input).
 std::vector<Boundary> boundaries_of(const Graph& graph, const std::vector<int>& stage_of_layer) {
   std::vector<int> position(graph.layers.size());
@@ -200,6 +225,8 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
   plan.listed = settings.listed;
   plan.gradient_bucket_bytes = settings.gradient_bucket_bytes;
   validate(plan);
+  check_replicas(plan, graph);
+  check_loss(plan, graph);
   return plan;
 }
 
@@ -275,6 +302,13 @@ ScheduleEntry schedule_of(const Plan& plan) {
     }
   }
   return out;
+}
+
+bool updates_by_several(const Plan& plan) {
+  const ScheduleEntry schedule = schedule_of(plan);
+  if (!schedule.trains) return false;
+  const bool replicated = std::ranges::any_of(plan.stages, [](const Stage& stage) { return stage.devices.size() > 1; });
+  return schedule.weights == Weights::Newest ? replicated : plan.microbatches > 1;
 }
 
 void validate(const Plan& plan) {
@@ -402,6 +436,8 @@ void check_fits(const Plan& plan, const Graph& graph, const Topology& topology) 
     refuse_match("the boundaries do not match the graph's edges; plan this graph again");
   }
   check_tied(plan, graph);
+  check_replicas(plan, graph);
+  check_loss(plan, graph);
   // Plans of format version 2 and older have no dtype.
   if (!plan.dtype.empty() && !graph.dtype.empty() && plan.dtype != graph.dtype)
     refuse_match("the plan computes in " + plan.dtype + ", the graph was measured in " + graph.dtype);

@@ -119,14 +119,16 @@ struct PlanSettings {
 /// edges that cross stages (a tensor that several layers of one stage read crosses once, one that several stages read
 /// goes from each to the next), tied parameters from Layer::tied, warm-ups by warmup_counts.
 /// Throws std::invalid_argument naming the layer whose edge goes to an earlier stage, the empty stage, the device count
-/// if there are more replicas than devices; and as check_chunks.
+/// if there are more replicas than devices, a layer that is not Layer::replicable in a stage of several replicas, an
+/// update from several microbatches with Graph::whole_batch_loss; and as check_chunks.
 [[nodiscard]] Plan make_plan(const Graph& graph, const Topology& topology, const Partition& partition,
                              const PlanSettings& settings);
 
 /// Throws std::invalid_argument naming what does not fit: a layer of the graph missing or twice, an unknown layer, an
 /// edge to an earlier stage, boundaries that do not match the edges, tied parameters that do not match the layers, a
 /// device that does not exist or is used twice by different stages (chunks = 1), a schedule that cannot run it, missing
-/// warm-ups, a dtype or TF32 other than the graph's.
+/// warm-ups, a dtype or TF32 other than the graph's, replicas or microbatches with which the graph does not train as a
+/// whole (see make_plan).
 void validate(const Plan& plan, const Graph& graph, const Topology& topology);
 
 /// Throws std::invalid_argument unless `stages` stages can be divided into `chunks` chunks per device: "5 stages cannot
@@ -139,6 +141,9 @@ void check_chunks(int stages, int chunks);
 
 /// The schedule of the plan; for "listed", with the properties of its lists.
 [[nodiscard]] ScheduleEntry schedule_of(const Plan& plan);
+
+/// Whether an update of the parameters adds the gradients of several microbatches.
+[[nodiscard]] bool updates_by_several(const Plan& plan);
 
 /// The part of validate that needs no graph or topology: counts, ids, boundaries between existing stages, tied
 /// parameters of existing layers, schedule.

@@ -8,7 +8,7 @@ namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.graph";
-constexpr int kVersion = 10;
+constexpr int kVersion = 11;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 
 Timing read_timing(const Cursor& at) {
@@ -201,6 +201,8 @@ Layer read_layer(const Cursor& at) {
   out.outputs = fields.required("outputs").list(read_output);
   out.parameter_bytes = fields.required("parameter_bytes").bytes();
   if (const auto v = fields.optional("frozen_bytes")) out.frozen_bytes = v->bytes();
+  if (const auto v = fields.optional("written_bytes")) out.written_bytes = v->bytes();
+  if (const auto v = fields.optional("replicable")) out.replicable = v->boolean();
   if (const auto v = fields.optional("parameters")) out.parameters = v->integer(0, kMany);
   if (const auto v = fields.optional("tied")) {
     out.tied = v->list([](const Cursor& c) {
@@ -239,6 +241,8 @@ Json layer_json(const Layer& layer) {
   for (const Output& output : layer.outputs) out["outputs"].push_back(output_json(output));
   out["parameter_bytes"] = layer.parameter_bytes.value;
   if (layer.frozen_bytes > Bytes(0)) out["frozen_bytes"] = layer.frozen_bytes.value;
+  if (layer.written_bytes > Bytes(0)) out["written_bytes"] = layer.written_bytes.value;
+  if (!layer.replicable) out["replicable"] = false;
   if (layer.parameters) out["parameters"] = *layer.parameters;
   for (const TiedParameter& tied : layer.tied) {
     out["tied"].push_back(Json{{"name", tied.name}, {"parameter_bytes", tied.bytes.value}});
@@ -271,6 +275,7 @@ Graph parse_graph(const std::string& text, const std::string& file) {
   if (const auto v = fields.optional("allow_tf32")) out.allow_tf32 = v->boolean();
   if (const auto v = fields.optional("optimizer")) out.optimizer = v->text();
   if (const auto v = fields.optional("optimizer_state_values")) out.optimizer_state_values = v->integer(0, 16);
+  if (const auto v = fields.optional("whole_batch_loss")) out.whole_batch_loss = v->boolean();
   if (const auto v = fields.optional("library_bytes")) out.library_bytes = v->bytes();
   if (const auto v = fields.optional("threads")) out.threads = v->integer(0, 1 << 20);
   if (const auto v = fields.optional("iteration")) out.iteration = read_timing(*v);
@@ -328,6 +333,7 @@ std::string graph_json(const Graph& graph) {
   if (graph.allow_tf32) out["allow_tf32"] = *graph.allow_tf32;
   if (!graph.optimizer.empty()) out["optimizer"] = graph.optimizer;
   if (graph.optimizer_state_values > 0) out["optimizer_state_values"] = graph.optimizer_state_values;
+  if (graph.whole_batch_loss) out["whole_batch_loss"] = true;
   if (graph.library_bytes > Bytes(0)) out["library_bytes"] = graph.library_bytes.value;
   if (graph.threads > 0) out["threads"] = graph.threads;
   if (graph.iteration) out["iteration"] = timing_json(*graph.iteration);

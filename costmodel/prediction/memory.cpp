@@ -123,6 +123,7 @@ RankMemory StageMemories::operator()(int stage, int in_flight) const {
   const ScheduleEntry& schedule = plan_.schedule();
   std::vector<const Layer*> layers;
   Bytes frozen;
+  Bytes written;
   Bytes saved;
   Bytes largest;
   Bytes workspace;
@@ -130,13 +131,14 @@ RankMemory StageMemories::operator()(int stage, int in_flight) const {
     const Layer& layer = graph_.layers[to_index(i)];
     layers.push_back(&layer);
     frozen += layer.frozen_bytes;
+    written += layer.written_bytes;
     saved += bytes_saved(layer);
     largest = std::max(largest, activation_bytes(layer));
     workspace = std::max(workspace, layer.workspace_bytes.value_or(activation_bytes(layer)));
   }
+  const Bytes parameters = held_parameter_bytes(layers);
   Bytes received;
   Bytes unsaved;  // received tensors that a layer released where the model was whole, as nothing saves them
-  const Bytes parameters = held_parameter_bytes(layers);
   Bytes receiving;
   Bytes sending;
   const auto tensors = [&](int boundary) -> const std::vector<BoundaryTensor>& {
@@ -168,7 +170,7 @@ RankMemory StageMemories::operator()(int stage, int in_flight) const {
     if (planned_stage.recompute) {
       const Recomputed again = recomputed(stage);
       const Bytes run_again = schedule.splits_backward ? in_flight * (saved + unsaved) : again.largest + unsaved;
-      out.parts["activations"] = in_flight * (received + again.kept) + run_again;
+      out.parts["activations"] = in_flight * (received + again.kept + written) + run_again;
     }
     out.parts["sending"] = sending;
   } else {

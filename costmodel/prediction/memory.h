@@ -34,8 +34,9 @@ class StageMemories {
   ///   activations (in_flight * (saved bytes of its layers + what it receives, twice if no layer saves it: a layer's
   ///     saved bytes are less by what it released while the model was whole, and a stage keeps what it receives);
   ///     layers without saved_bytes count their outputs; with recomputation in_flight * (what it receives + what
-  ///     crosses between its segments), and the saved bytes of the largest segment once; if the schedule splits the
-  ///     backward, of all segments in_flight times, since recomputed values stay until the weight gradient),
+  ///     crosses between its segments + the buffers that its forwards write), and the saved bytes of the largest
+  ///     segment once; if the schedule splits the backward, of all segments in_flight times, since recomputed values
+  ///     stay until the weight gradient),
   ///   inputs (in_flight * the loaded data it reads), receiving (one message ahead on each incoming edge,
   ///     and the gradients in use), sending (the gradients on their way back),
   ///   workspace (the largest of any layer; layers without workspace_bytes count their largest output once),

@@ -5,6 +5,7 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <set>
 
 #include "costmodel/fnv.h"
@@ -65,13 +66,34 @@ std::int64_t parameter_count(const LayerSpec& layer) {
   return count;
 }
 
-Bytes frozen_bytes(const LayerSpec& layer) {
+namespace {
+
+template <class Counts>
+Bytes bytes_of(const LayerSpec& layer, Counts counts) {
   Bytes out;
   for (const ParameterSpec& parameter : layer.parameters) {
-    if (parameter.trainable) continue;
+    if (parameter.trainable || !counts(parameter)) continue;
     out += Bytes(product(parameter.shape) * static_cast<std::int64_t>(c10::elementSize(parameter.dtype)));
   }
   return out;
+}
+
+}  // namespace
+
+Bytes frozen_bytes(const LayerSpec& layer) {
+  return bytes_of(layer, [](const ParameterSpec&) { return true; });
+}
+
+Bytes written_bytes(const LayerSpec& layer) {
+  return bytes_of(layer, [](const ParameterSpec& buffer) { return is_written(buffer); });
+}
+
+bool is_written(const ParameterSpec& buffer) { return buffer.decay || buffer.written; }
+
+const ParameterSpec* written_buffer(const LayerSpec& layer) {
+  const auto found = std::ranges::find_if(
+      layer.parameters, [](const ParameterSpec& parameter) { return !parameter.trainable && parameter.written; });
+  return found == layer.parameters.end() ? nullptr : &*found;
 }
 
 std::int64_t parameter_count(const Model& model) {

@@ -139,5 +139,10 @@ struct Model {
 [[nodiscard]] std::int64_t parameter_count(const Model& model);
 /// Bytes of a layer's other tensors: frozen parameters and buffers.
 [[nodiscard]] Bytes frozen_bytes(const LayerSpec& layer);
+/// Whether a forward in training writes the buffer; and the bytes of those that it writes.
+[[nodiscard]] bool is_written(const ParameterSpec& buffer);
+[[nodiscard]] Bytes written_bytes(const LayerSpec& layer);
+/// The first buffer that a forward writes in a way that replicas cannot replay; null if there is none.
+[[nodiscard]] const ParameterSpec* written_buffer(const LayerSpec& layer);
 
 }  // namespace stagecraft::model

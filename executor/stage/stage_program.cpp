@@ -87,7 +87,7 @@ StageProgram::StageProgram(const model::Model& model, std::vector<int> layers, s
         layer.parameters.push_back(std::move(value));
       } else {
         layer.buffers.push_back(initial());
-        layer.written.push_back(parameter.decay || parameter.written ? written_buffers_++ : -1);
+        layer.written.push_back(model::is_written(parameter) ? written_buffers_++ : -1);
       }
     }
     layers_.push_back(std::move(layer));

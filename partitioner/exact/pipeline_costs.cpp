@@ -75,6 +75,7 @@ NodeCosts costs_of(const Layer& layer, Bytes held, const ScheduleEntry& schedule
   if (!schedule.splits_backward && !listed) out.least_return = out.backward;
   out.bytes.state += held * optimizer_values;
   out.bytes.gradients = held;
+  if (settings.recompute) out.bytes.per_microbatch = layer.written_bytes;
   const Bytes saved = bytes_saved(layer);
   const bool is_kept = !settings.recompute || schedule.splits_backward;
   (is_kept ? out.bytes.per_microbatch : settings.recompute_every > 0 ? out.bytes.segment : out.bytes.once) = saved;
@@ -119,6 +120,8 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
     layer_of_node_.push_back(layer);
     nodes_.push_back(costs_of(graph.layers[to_index(layer)], held[nodes_.size()], schedule_, settings, closure_,
                               graph.optimizer_state_values, waiting_factor));
+    if (!graph.layers[to_index(layer)].replicable && schedule_.trains && schedule_.weights == Weights::Flushed)
+      single_.push_back(to_int(nodes_.size()) - 1);
   }
   for (int v = 0; v < to_int(nodes_.size()); ++v) {
     for (const TiedParameter& tied : graph.layers[to_index(layer_of_node_[to_index(v)])].tied) {
@@ -238,8 +241,6 @@ std::vector<StageSums> PipelineCosts::sums_of(const Split& split) const {
       if (loaded[to_index(s)].insert(input).second) stage.forward += time;
     }
   }
-  return out;
-}
   // The first holder of a tied parameter counts it, and so does every other stage that holds it.
   for (const auto& [name, holders] : tied_) {
     std::set<int> counted{split.stage_of_node[to_index(holders.nodes.front())]};
@@ -256,6 +257,8 @@ std::vector<StageSums> PipelineCosts::sums_of(const Split& split) const {
       if (layer.update) stage.update += layer.update->median * (closure_ * (holders.bytes / layer.parameter_bytes));
     }
   }
+  return out;
+}
 
 /// As split_backward_times: what gradients of received values pass through is split.
 void PipelineCosts::split_backward(const Split& split, std::vector<StageSums>& sums) const {
@@ -430,6 +433,12 @@ bool PipelineCosts::can_run(const Split& split) const {
       check_shape(schedule_, shape_of(split));
     } catch (const std::invalid_argument&) { return false; }
   }
+  // Layers whose stage cannot be replicated; where stages are open, one of them must have a single replica.
+  for (const int v : single_) {
+    const int replicas = split.stage_of_node.empty() ? *std::ranges::min_element(split.replicas)
+                                                     : split.replicas[to_index(split.stage_of_node[to_index(v)])];
+    if (replicas > 1) return false;
+  }
   return std::accumulate(split.replicas.begin(), split.replicas.begin() + positions_of(split), 0) <= devices_;
 }
 
@@ -484,6 +493,7 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
       for (int r = 0; r < split.replicas[to_index(s)]; ++r)
         ranks.insert(device_of_rank[to_index(first_rank[to_index(s)] + r)]);
     }
+    if (at.size() < 2 && ranks.size() < 2) continue;
     const Seconds time =
         holders.bytes > Bytes(0) ? all_reduce_time(holders.bytes, {ranks.begin(), ranks.end()}, topology_) : Seconds(0);
     for (const int s : at) {
@@ -492,7 +502,6 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
     }
     join_reduce_groups(group, at);
   }
-    if (at.size() < 2 && ranks.size() < 2) continue;
   const auto position = [&](int s) { return to_index(position_of(s, positions)); };
   std::vector<Seconds> after = ends;
   for (int g = 0; g < stages; ++g) {

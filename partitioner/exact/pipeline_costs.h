@@ -181,6 +181,7 @@ class PipelineCosts {
   Dag dag_;
   std::vector<int> layer_of_node_;
   std::vector<NodeCosts> nodes_;
+  std::vector<int> single_;  ///< nodes whose stage has one replica, see Layer::replicable
   std::vector<CrossingValue> values_;
   std::vector<std::vector<int>> read_, made_;
   std::vector<std::vector<std::pair<int, Seconds>>> loads_;  ///< by node: inputs that it reads, with their time

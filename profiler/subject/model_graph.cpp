@@ -107,6 +107,7 @@ Graph model_graph(const model::Model& model, const std::vector<at::Tensor>& batc
   graph.name = model.name;
   graph.options = model.options;
   graph.microbatch_samples = samples;
+  graph.whole_batch_loss = model.loss_kind == model::LossKind::Across;
   std::map<std::string, int> holders;
   for (const model::LayerSpec& spec : model.layers) {
     std::set<std::string> names;
@@ -138,6 +139,8 @@ Graph model_graph(const model::Model& model, const std::vector<at::Tensor>& batc
     layer.parameters = model::parameter_count(spec);
     layer.parameter_bytes = Bytes(*layer.parameters * static_cast<std::int64_t>(sizeof(float)));
     layer.frozen_bytes = model::frozen_bytes(spec);
+    layer.written_bytes = model::written_bytes(spec);
+    layer.replicable = model::written_buffer(spec) == nullptr;
     for (const model::ParameterSpec& parameter : spec.parameters) {
       if (!parameter.trainable || holders[parameter.name] < 2) continue;
       std::int64_t values = 1;

@@ -45,6 +45,8 @@ inline Layer full_layer(const std::string& id) {
   layer.outputs = {{16_B, {2, 2}, "float32", true, true}, {8_B, {2}, "int32", false, false}};
   layer.parameter_bytes = 64_B;
   layer.frozen_bytes = 12_B;
+  layer.written_bytes = 4_B;
+  layer.replicable = false;
   layer.parameters = 16;
   layer.tied = {{"embedding.weight", 32_B}};
   layer.saved_bytes = 24_B;
@@ -70,6 +72,7 @@ inline Graph full_graph() {
   graph.allow_tf32 = false;
   graph.optimizer = "adam";
   graph.optimizer_state_values = 2;
+  graph.whole_batch_loss = true;
   graph.library_bytes = 40_B;
   graph.threads = 4;
   graph.iteration = Timing{9_s, 0.5_s, 8, 0.5};

@@ -280,6 +280,41 @@ TEST(ValidatePlan, NamesWhatDoesNotFitGraphAndTopology) {
               ::testing::HasSubstr("layer \"l1\" in stage 0 reads layer \"l0\" in the later stage 1"));
 }
 
+TEST(ValidatePlan, RefusesReplicasOfABufferThatNobodyCanReplay) {
+  Graph graph = chain();
+  Plan replicated = planned(graph, {0, 1, 1}, {1, 2});
+  Plan asynchronous = replicated;
+  asynchronous.schedule = "pipedream";
+  graph.layers[2].replicable = false;
+  const std::string refusal =
+      "layer \"l2\" writes a buffer in its forward in a way that replicas cannot replay; plan its stage without "
+      "replicas";
+  EXPECT_EQ(message([&] { (void)planned(graph, {0, 1, 1}, {1, 2}); }), refusal);
+  EXPECT_EQ(message([&] { validate(replicated, graph, flat_topology(4)); }), refusal);
+  EXPECT_NO_THROW((void)planned(graph, {0, 1, 1}, {2, 1}));
+  EXPECT_NO_THROW(validate(asynchronous, graph, flat_topology(4))) << "each replica keeps its own";
+}
+
+TEST(ValidatePlan, RefusesUpdatesFromSeveralMicrobatchesOfALossOverTheWholeBatch) {
+  Graph graph = chain();
+  const auto refusal = [&](const std::string& schedule, int microbatches, int replicas) {
+    PlanSettings settings;
+    settings.schedule = schedule;
+    settings.microbatches = microbatches;
+    return message([&] { (void)make_plan(graph, flat_topology(4), {{0, 1, 1}, {replicas, 1}}, settings); });
+  };
+  EXPECT_EQ(refusal("1f1b", 4, 1), "");
+  graph.whole_batch_loss = true;
+  const auto says =
+      ::testing::HasSubstr("plan one microbatch for each, or export the model with --loss-of-microbatches");
+  EXPECT_THAT(refusal("1f1b", 4, 1), says);
+  EXPECT_THAT(refusal("pipedream-2bw", 4, 1), says);
+  EXPECT_THAT(refusal("pipedream", 4, 2), says);
+  EXPECT_EQ(refusal("1f1b", 1, 1), "");
+  EXPECT_EQ(refusal("pipedream", 4, 1), "") << "each microbatch makes an update";
+  EXPECT_EQ(refusal("forward", 4, 2), "");
+}
+
 TEST(ValidatePlan, NamesATiedParameterThatPlanOrGraphLacks) {
   const Graph graph = tied_chain();
   const Topology topology = flat_topology(2);

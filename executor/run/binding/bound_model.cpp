@@ -61,9 +61,8 @@ void check_buffers(const BoundModel& bound) {
     if (bound.plan.replicas(stage) < 2) continue;
     for (const int index : bound.layers[to_index(stage)]) {
       const model::LayerSpec& layer = bound.model.layers[to_index(index)];
-      const auto buffer =
-          std::ranges::find_if(layer.parameters, [](const auto& spec) { return !spec.trainable && spec.written; });
-      if (buffer == layer.parameters.end()) continue;
+      const model::ParameterSpec* buffer = model::written_buffer(layer);
+      if (buffer == nullptr) continue;
       throw std::invalid_argument(
           fmt::format("layer \"{}\" writes \"{}\" in its forward in a way that replicas cannot replay; plan stage {} "
                       "without replicas",
@@ -72,15 +71,8 @@ void check_buffers(const BoundModel& bound) {
   }
 }
 
-/// Whether an update adds the gradients of several microbatches.
-bool updates_by_several(const BoundPlan& plan) {
-  const bool replicated =
-      std::ranges::any_of(plan.plan().stages, [](const auto& stage) { return stage.devices.size() > 1; });
-  return plan.schedule().weights == Weights::Newest ? replicated : plan.plan().microbatches > 1;
-}
-
 void check_loss(const BoundPlan& plan, const model::Model& model) {
-  if (!plan.schedule().trains || !updates_by_several(plan)) return;
+  if (!updates_by_several(plan.plan())) return;
   const bool across = model.loss_kind == model::LossKind::Across;
   if (!across && !(plan.asynchronous() && has_loss_shares(model))) return;
   throw InputError(

@@ -65,13 +65,15 @@ TEST(GraphJson, RefusesToWriteWhatIsNotUtf8) {
   EXPECT_THAT([&] { (void)graph_json(graph); }, ThrowsMessage<std::invalid_argument>(HasSubstr("is not UTF-8")));
 }
 
-/// Takes away what versions 7 and 8 added.
+/// Takes away what versions 7, 8 and 11 added.
 void forget_estimate(Graph& graph) {
   graph.estimate.reset();
+  graph.whole_batch_loss = false;
   if (graph.iteration) graph.iteration->log_spread.reset();
   if (graph.quality) graph.quality->watched.log_spread.reset();
   for (Layer& layer : graph.layers) {
-    layer.frozen_bytes = 0_B;
+    layer.frozen_bytes = layer.written_bytes = 0_B;
+    layer.replicable = true;
     for (Timing* timing : {&layer.forward, &layer.backward, &*layer.update, &layer.backward_parts->inputs,
                            &layer.backward_parts->weights, &*layer.forward_share->isolated})
       timing->log_spread.reset();
@@ -93,7 +95,7 @@ TEST(ReadGraph, ReadsVersion1) {
     layer.forward_work = layer.backward_work = {};
   }
   std::string text = graph_json(graph);
-  text.replace(text.find("\"version\": 10"), 13, "\"version\": 1");
+  text.replace(text.find("\"version\": 11"), 13, "\"version\": 1");
   EXPECT_EQ(parse_graph(text, "graph.json"), graph);
 }
 
@@ -106,7 +108,7 @@ TEST(ReadGraph, ReadsVersion4) {
     layer.forward_work = layer.backward_work = {};
   }
   std::string text = graph_json(graph);
-  text.replace(text.find("\"version\": 10"), 13, "\"version\": 4");
+  text.replace(text.find("\"version\": 11"), 13, "\"version\": 4");
   EXPECT_EQ(parse_graph(text, "graph.json"), graph);
 }
 
@@ -146,9 +148,9 @@ TEST(ReadGraph, NamesAnotherFormatAndVersion) {
   expect_refused("{}", "/: key \"format\" is missing");
   expect_refused("stagecraft.graph", "stagecraft.plan",
                  "/format: found \"stagecraft.plan\", expected \"stagecraft.graph\"");
-  expect_refused("\"version\": 10", "\"version\": 11",
-                 "/version: found version 11, this program reads version 1 to 10");
-  expect_refused("\"version\": 10", "\"version\": \"1\"", "/version: found \"1\", expected an integer");
+  expect_refused("\"version\": 11", "\"version\": 12",
+                 "/version: found version 12, this program reads version 1 to 11");
+  expect_refused("\"version\": 11", "\"version\": \"1\"", "/version: found \"1\", expected an integer");
 }
 
 TEST(ReadGraph, ListsTheKnownKeysForAnUnknownOne) {

@@ -176,6 +176,18 @@ TEST(StageMemory, KeepsOnlyWhatItReceivesWhenItRecomputes) {
   EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 5).parts.at("activations"), 44_B);  // 5 * 8 received + 4 once
 }
 
+TEST(StageMemory, KeepsTheBuffersThatForwardsWriteWhenItRecomputes) {
+  Graph graph = two_layers();
+  graph.layers[1].frozen_bytes = 9_B;
+  graph.layers[1].written_bytes = 6_B;
+  Plan plan = two_stages(graph);
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 5).parts.at("activations"),
+            stage_memory(two_layers(), BoundPlan(plan), 1, 5).parts.at("activations"));
+  plan.stages[1].recompute = true;
+  // 5 * (8 received + 6 written) + 4 once
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 5).parts.at("activations"), 74_B);
+}
+
 TEST(StageMemory, KeepsWhatCrossesBetweenSegmentsThatItRecomputes) {
   // l0 -> l1 -> l2 -> l3 -> l4, and l1 -> l4; stage 0 is l0, stage 1 the rest: segments {l1, l2} and {l3, l4}.
   Graph graph = chain_graph({1, 1, 1, 1, 1}, {1, 1, 1, 1, 1});
@@ -271,18 +283,6 @@ TEST(StageMemory, IsTheSumOfItsParts) {
   }
 }
 
-TEST(BytesOfTied, CountsEachParameterThatSeveralLayersHoldOnce) {
-  Graph graph = chain_graph({1, 1, 1, 1}, {1, 1, 1, 1});
-  graph.layers[0].tied = {{"embedding", 32_B}};
-  graph.layers[3].tied = {{"embedding", 32_B}, {"output", 5_B}};
-  graph.layers[1].tied = graph.layers[2].tied = {{"inner", 7_B}};  // both in stage 1
-  const Plan plan = make_plan(graph, flat_topology(3), {{0, 1, 1, 2}, {1, 1, 1}}, {});
-  const BoundPlan bound(plan);
-  EXPECT_THAT(bytes_of_tied(graph, bound), ElementsAre(32_B, 7_B));
-  // Of these, other stages hold the embedding only.
-  EXPECT_THAT(bound.shared(0), ElementsAre(0));
-  EXPECT_THAT(bound.shared(1), IsEmpty());
-  EXPECT_THAT(bound.shared(2), ElementsAre(0));
 TEST(HeldParameterBytes, CountATiedParameterInTheFirstLayerThatHoldsIt) {
   Graph graph = chain_graph({1, 1, 1}, {1, 1, 1}, 0_B, 100_B);
   graph.layers[0].tied = graph.layers[2].tied = {{"embedding", 60_B}};
@@ -312,6 +312,18 @@ TEST(StageMemories, HoldATiedParameterOfOneStageOnce) {
   EXPECT_EQ(parts({0, 0, 1}, 2, 1)["parameters"], 100_B) << "in two stages, each holds it";
 }
 
+TEST(BytesOfTied, CountsEachParameterThatSeveralLayersHoldOnce) {
+  Graph graph = chain_graph({1, 1, 1, 1}, {1, 1, 1, 1});
+  graph.layers[0].tied = {{"embedding", 32_B}};
+  graph.layers[3].tied = {{"embedding", 32_B}, {"output", 5_B}};
+  graph.layers[1].tied = graph.layers[2].tied = {{"inner", 7_B}};  // both in stage 1
+  const Plan plan = make_plan(graph, flat_topology(3), {{0, 1, 1, 2}, {1, 1, 1}}, {});
+  const BoundPlan bound(plan);
+  EXPECT_THAT(bytes_of_tied(graph, bound), ElementsAre(32_B, 7_B));
+  // Of these, other stages hold the embedding only.
+  EXPECT_THAT(bound.shared(0), ElementsAre(0));
+  EXPECT_THAT(bound.shared(1), IsEmpty());
+  EXPECT_THAT(bound.shared(2), ElementsAre(0));
 }
 
 }  // namespace

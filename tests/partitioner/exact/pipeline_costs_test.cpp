@@ -176,6 +176,18 @@ TEST(PipelineCosts, HaveNoBoundForWhatTheScheduleCannotRun) {
   EXPECT_EQ(costs.lower_bound({{0, 1}, {1, 1}, 2}), std::nullopt);
 }
 
+TEST(PipelineCosts, HaveNoBoundForReplicasOfABufferThatNobodyCanReplay) {
+  Graph graph = testing::chain_graph({1, 1}, {2, 2});
+  graph.layers[1].replicable = false;
+  const Topology topology = testing::flat_topology(4);
+  const PipelineCosts costs(graph, topology, settings_of("1f1b", 4));
+  EXPECT_EQ(costs.lower_bound({{0, 1}, {1, 2}}), std::nullopt);
+  EXPECT_NE(costs.lower_bound({{0, 1}, {2, 1}}), std::nullopt);
+  EXPECT_TRUE(costs.can_run({{}, {2, 1}}));
+  EXPECT_FALSE(costs.can_run({{}, {2, 2}}));
+  EXPECT_NE(PipelineCosts(graph, topology, settings_of("forward", 4)).lower_bound({{0, 1}, {1, 2}}), std::nullopt);
+}
+
 Topology random_topology(std::mt19937& random) {
   const double bandwidth = 1e5 * static_cast<double>(1 + random() % 500);
   Topology out =

@@ -61,6 +61,34 @@ TEST(ModelGraph, CountsFrozenParametersApart) {
   const Graph graph = model_graph(model, batch, layer_outputs(model, batch, 1, {}), 4);
   EXPECT_EQ(graph.layers.back().parameter_bytes, Bytes(2 * 4));
   EXPECT_EQ(graph.layers.back().frozen_bytes, Bytes(5 * 4));
+  EXPECT_EQ(graph.layers.back().written_bytes, Bytes(0));
+}
+
+TEST(ModelGraph, SaysWhatForwardsWriteAndWhatReplicasCannotReplay) {
+  model::Model model = masked();
+  const auto graph_with = [&](std::optional<double> decay, bool written) {
+    model.layers[0].parameters = {
+        {.name = "mean", .shape = {3}, .trainable = false, .decay = decay, .written = written},
+        {.name = "frozen", .shape = {5}, .trainable = false}};
+    const auto batch = data::make_data_source("synthetic", model, 1)->batch(0, 0, 1, 4, inputs_read(model));
+    return model_graph(model, batch, layer_outputs(model, batch, 1, {}), 4).layers.back();
+  };
+  EXPECT_EQ(graph_with(0.9, false).written_bytes, Bytes(3 * 4));
+  EXPECT_TRUE(graph_with(0.9, false).replicable);
+  EXPECT_EQ(graph_with({}, true).written_bytes, Bytes(3 * 4));
+  EXPECT_FALSE(graph_with({}, true).replicable);
+}
+
+TEST(ModelGraph, SaysWhatTheLossOfABatchFollowsFrom) {
+  model::Model model = masked();
+  const auto whole = [&](model::LossKind kind) {
+    model.loss_kind = kind;
+    const auto batch = data::make_data_source("synthetic", model, 1)->batch(0, 0, 1, 4, inputs_read(model));
+    return model_graph(model, batch, layer_outputs(model, batch, 1, {}), 4).whole_batch_loss;
+  };
+  EXPECT_FALSE(whole(model::LossKind::Mean));
+  EXPECT_FALSE(whole(model::LossKind::Sum));
+  EXPECT_TRUE(whole(model::LossKind::Across));
 }
 
 TEST(ModelGraph, AnnouncesLayersInTheOrderInWhichTheyRun) {
