@@ -278,7 +278,14 @@ void fit(RunCommand& o, const run::RunJob& job) {
   }
   usage("--validate-every", [&] { check_validation_steps(job, o.run.validation.every, o.run.steps); });
   o.run.optimizer.rate.steps = o.run.steps;
-  usage("--lr-schedule", [&] { stage::validate(o.run.optimizer.rate); });
+  usage("--lr-schedule", [&] {
+    stage::validate(o.run.optimizer.rate);
+    if (o.run.optimizer.rate.name == "plateau" && !job.validation)
+      throw std::invalid_argument("plateau follows the validation loss; give --validate-data and --validate-every");
+    if (o.run.optimizer.rate.name == "plateau" && job.plan.asynchronous())
+      throw std::invalid_argument(
+          "plateau needs a synchronous schedule: an asynchronous one validates only at the end");
+  });
   usage("--optimizer", [&] { stage::validate(o.run.optimizer); });
   const Plan& plan = job.plan.plan();
   if (!run::loss_scaler_of(job.plan, o.run.loss_scale) && o.scales_loss) {

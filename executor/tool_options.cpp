@@ -239,14 +239,15 @@ void add_training_options(CLI::App& app, stage::OptimizerOptions& options) {
   const OptionGroup group(app, "Learning-rate schedule");
   app.add_option("--lr-schedule,--rate-schedule", options.rate.name,
                  "learning-rate schedule: constant; linear, polynomial or cosine down to --last-rate at the last step; "
-                 "step, exponential or one-cycle")
+                 "step, exponential or one-cycle; plateau follows the validation loss")
       ->capture_default_str()
       ->check(one_of("rate schedule", stage::rate_schedule_names()));
   app.add_option("--warmup-steps", options.rate.warmup, "linear warm-up steps from a learning rate of 0")
       ->capture_default_str()
       ->transform(integer<decltype(options.rate.warmup)>(0));
-  app.add_option("--last-rate", options.rate.last,
-                 "final rate of linear, polynomial and cosine, as a fraction of --learning-rate")
+  app.add_option(
+         "--last-rate", options.rate.last,
+         "final rate of linear, polynomial and cosine, or least rate of plateau, as a fraction of --learning-rate")
       ->capture_default_str()
       ->transform(number_from(0, 1));
   app.add_option("--lr-power", options.rate.power, "power of polynomial")
@@ -255,9 +256,18 @@ void add_training_options(CLI::App& app, stage::OptimizerOptions& options) {
   app.add_option("--lr-step-size", options.rate.every, "step: number of steps between decays")
       ->type_name("STEPS")
       ->transform(integer<decltype(options.rate.every)>(1));
-  app.add_option("--lr-gamma", options.rate.gamma, "step: factor of each decay; exponential: factor of each step")
+  app.add_option("--lr-gamma", options.rate.gamma,
+                 "step and plateau: factor of each decay; exponential: factor of each step")
       ->capture_default_str()
       ->transform(number_from(0, 1e3));
+  app.add_option("--lr-patience", options.rate.patience,
+                 "plateau: validations without a better loss before the rate falls")
+      ->capture_default_str()
+      ->transform(integer<decltype(options.rate.patience)>(0));
+  app.add_option("--lr-threshold", options.rate.threshold,
+                 "plateau: share of the best loss by which a better one is below it")
+      ->capture_default_str()
+      ->transform(number_from(0, 1));
   app.add_option("--pct-start", options.rate.rise, "fraction of one-cycle in which the rate rises to --learning-rate")
       ->capture_default_str()
       ->transform(number_from(0, 1));

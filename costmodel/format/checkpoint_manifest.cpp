@@ -11,7 +11,7 @@ namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.checkpoint";
-constexpr int kVersion = 4;
+constexpr int kVersion = 5;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 
 /// An unsigned number as text in `base`; `wanted` for messages. Only the writer's form is accepted.
@@ -85,6 +85,14 @@ CheckpointManifest parse_checkpoint(const std::string& text, const std::string& 
     out.loss_scale_steps = scale.required("steps").integer(0, kMany);
     scale.done();
   }
+  if (const auto v = fields.optional("plateau")) {
+    Fields plateau(*v);
+    out.plateau.emplace();
+    out.plateau->factor = plateau.required("factor").not_negative();
+    if (const auto best = plateau.optional("best")) out.plateau->best = best->number();
+    out.plateau->waited = plateau.required("waited").integer(0, kMany);
+    plateau.done();
+  }
   if (const auto v = fields.optional("finite")) out.finite = v->boolean();
   out.plan_hash = fields.required("plan_hash").text();
   const Cursor files = fields.required("files");
@@ -117,6 +125,11 @@ std::string checkpoint_json(const CheckpointManifest& manifest) {
   out["microbatch_samples"] = manifest.microbatch_samples;
   if (manifest.loss_scale)
     out["loss_scale"] = Json{{"scale", *manifest.loss_scale}, {"steps", manifest.loss_scale_steps}};
+  if (manifest.plateau) {
+    Json& plateau = out["plateau"] = Json{{"factor", manifest.plateau->factor}};
+    if (manifest.plateau->best) plateau["best"] = *manifest.plateau->best;
+    plateau["waited"] = manifest.plateau->waited;
+  }
   out["finite"] = manifest.finite;
   out["plan_hash"] = manifest.plan_hash;
   out["files"] = Json::array();

@@ -19,6 +19,14 @@ struct CheckpointFile {
   friend bool operator==(const CheckpointFile&, const CheckpointFile&) = default;
 };
 
+/// The state of a learning-rate schedule that follows the validation loss.
+struct SavedPlateau {
+  double factor = 1;           ///< on the learning rate
+  std::optional<double> best;  ///< loss; absent before the first validation
+  std::int64_t waited = 0;     ///< validations since then or since the last drop
+  friend bool operator==(const SavedPlateau&, const SavedPlateau&) = default;
+};
+
 /// The content of a checkpoint besides its tensors. Only `plan_hash` depends on the plan.
 struct CheckpointManifest {
   std::int64_t step = 0;  ///< steps done; the number of the next step
@@ -37,10 +45,11 @@ struct CheckpointManifest {
   std::int64_t samples = 0;                               ///< seen so far: the data's position
   int microbatches = 1;
   std::int64_t microbatch_samples = 1;
-  std::optional<double> loss_scale;   ///< for a run in float16
-  std::int64_t loss_scale_steps = 0;  ///< without an overflow since the scale last changed
-  std::string plan_hash;              ///< for information
-  bool finite = true;                 ///< no parameter, buffer or optimizer state is infinite or not a number
+  std::optional<double> loss_scale;     ///< for a run in float16
+  std::int64_t loss_scale_steps = 0;    ///< without an overflow since the scale last changed
+  std::optional<SavedPlateau> plateau;  ///< with the schedule "plateau"
+  std::string plan_hash;                ///< for information
+  bool finite = true;                   ///< no parameter, buffer or optimizer state is infinite or not a number
   std::vector<CheckpointFile> files;
   std::uint32_t manifest_crc32 = 0;  ///< of the document with 0 here; the reader does not compare it, the caller does
   Provenance provenance;

@@ -71,9 +71,10 @@ void add_training(Command& command, bool all) {
   }
   if (!all) return;
   command.each_word("training", "group", "--group");
-  for (const char* option : {"--rate-schedule", "--warmup-steps", "--last-rate", "--lr-power", "--lr-step-size",
-                             "--lr-gamma", "--pct-start", "--div-factor", "--final-div-factor", "--anneal-strategy",
-                             "--clip-norm", "--loss-scale", "--loss-scale-growth-interval"}) {
+  for (const char* option :
+       {"--rate-schedule", "--warmup-steps", "--last-rate", "--lr-power", "--lr-step-size", "--lr-gamma",
+        "--lr-patience", "--lr-threshold", "--pct-start", "--div-factor", "--final-div-factor", "--anneal-strategy",
+        "--clip-norm", "--loss-scale", "--loss-scale-growth-interval"}) {
     command.key("training", option);
   }
 }

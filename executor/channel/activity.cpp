@@ -16,6 +16,8 @@ std::string purpose(int tag) {
     case kResultTag:
     case kNextResultTag:
       return " about results";
+    case kPlateauTag:
+      return " about a validation's loss";
     case kNormTag:
       return " about gradient norms";
     case kStopTag:

@@ -23,6 +23,7 @@ inline constexpr int kFirstStepTag = Channel::kControlTag + 10;   ///< which che
 inline constexpr int kProofTag = Channel::kControlTag + 11;       ///< proof that a peer knows the run's secret
 inline constexpr int kTimesTag = Channel::kControlTag + 12;       ///< processor times, to rank 0
 inline constexpr int kNextResultTag = Channel::kControlTag + 13;  ///< steps until the next results, from rank 0
+inline constexpr int kPlateauTag = Channel::kControlTag + 14;     ///< a validation's loss, from rank 0
 inline constexpr int kTiesTag = Channel::kControlTag + 16;        ///< and up: tied parameters
 inline constexpr int kBucketsTag = kTiesTag + (1 << 14);  ///< and up: all-reduces among a stage's replicas, by bucket
 inline constexpr int kMostBuckets = 1 << 14;

@@ -1,11 +1,14 @@
 #include "executor/run/rank_run.h"
 
+#include <ATen/ops/full.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 #include "costmodel/index.h"
+#include "executor/channel/control_tags.h"
 #include "executor/device/ranges.h"
 
 namespace stagecraft::run {
@@ -54,6 +57,15 @@ RankRun::RankRun(const BoundModel& bound, const data::DataSource& data, const Ru
   if (pass) steps_ = std::min(steps_, pass->steps);
   reports_.emplace(StepReports::Reported{bound, options_, clock_, worker(), *measurement_}, LossReport(!trains, pass),
                    rank, channel, first_step_, steps_, progress);
+  if (options.optimizer.rate.name != "plateau" || !trains) return;
+  if (bound.plan.asynchronous() || !validation_) {
+    throw std::invalid_argument(
+        "schedule \"plateau\" of the learning rate follows the loss on validation data during the run; use "
+        "--validate-data and --validate-every, and a synchronous schedule");
+  }
+  if (checkpoints_.plateau()) plateau_ = *checkpoints_.plateau();
+  checkpoints_.save(&plateau_);
+  scale_rate(first_step_);
 }
 
 RankRun::Worker RankRun::make_worker(const data::DataSource& data) const {
@@ -183,13 +195,35 @@ void RankRun::replay(AsynchronousWorker& worker) {
   (void)checkpoints_.after_step(worker, done_, steps_);
 }
 
+void RankRun::observe(double loss, std::int64_t done) {
+  if (rank_ == 0) {
+    const at::Tensor message = at::full({1}, loss, at::kDouble);
+    std::vector<std::unique_ptr<channel::Sending>> sends;
+    for (int other = 1; other < channel_.ranks(); ++other)
+      sends.push_back(channel_.send(message, other, channel::kPlateauTag));
+    for (const auto& send : sends) send->wait();
+  } else {
+    loss = channel_.receive({{1}, at::kDouble}, 0, channel::kPlateauTag)->wait().item<double>();
+  }
+  stage::observe(options_.optimizer.rate, plateau_, loss);
+  scale_rate(done);
+}
+
+void RankRun::scale_rate(std::int64_t done) {
+  std::get<std::unique_ptr<SynchronousWorker>>(worker_)->scale_rate(plateau_.factor);
+  if (comparison_->reference()) comparison_->reference()->scale_rate(plateau_.factor);
+  reports_->scale_rate(done, plateau_.factor);
+}
+
 void RankRun::validate(std::int64_t step) {
   if (!validation_ || !validation_->is_due(step + 1, steps_)) return;
   measurement_->add(worker().take_all_spans());
   channel_.barrier();
   const double begin = seconds_now_();
   try {
-    if (const auto found = validation_->run(worker())) reports_->add_validation(step + 1, *found);
+    const auto found = validation_->run(worker());
+    if (found) reports_->add_validation(step + 1, *found);
+    if (options_.optimizer.rate.name == "plateau") observe(found ? found->loss : 0, step + 1);
   } catch (const meeting::PeerError& e) {
     throw e.within(fmt::format("rank {}, validating after step {}: ", rank_, step + 1));
   }

@@ -42,6 +42,9 @@ class RankRun {
   [[nodiscard]] std::int64_t lag() const { return options_.device.is_cpu() || comparison_->active() ? 0 : 1; }
   void train(SynchronousWorker& worker);
   void replay(AsynchronousWorker& worker);
+  /// Gives the plateau schedule of every rank the loss that rank 0 found after `done` steps.
+  void observe(double loss, std::int64_t done);
+  void scale_rate(std::int64_t done);
   /// After `step`, if it is due. Not part of the steps' times.
   void validate(std::int64_t step);
   [[nodiscard]] RunResult result();
@@ -64,6 +67,7 @@ class RankRun {
   std::optional<RunMeasurement> measurement_;
   StepClock clock_;
   std::optional<StepReports> reports_;
+  stage::Plateau plateau_;
   std::int64_t done_;  // number of steps run
 };
 

@@ -162,7 +162,7 @@ void Reference::update() {
   if (options_.clip_norm > 0)
     divisor *= stage::clip_divisor(stage::squared_norms(program_->parameters()), divisor, options_.clip_norm);
   if (scaler_) scaler_->update(skipped);
-  if (!skipped) optimizer_->step(divisor, stage::rate_factor(options_.rate, step_));
+  if (!skipped) optimizer_->step(divisor, stage::rate_factor(options_.rate, step_) * rate_scale_);
 }
 
 at::Tensor Reference::gradient(int layer, const std::string& name) const {

@@ -33,6 +33,8 @@ class Reference {
   void update();
   /// As for SynchronousWorker::scale_loss.
   void scale_loss(const stage::LossScaler& scaler) { scaler_ = scaler; }
+  /// As for SynchronousWorker::scale_rate.
+  void scale_rate(double factor) { rate_scale_ = factor; }
   /// Whether the step's gradients overflow under a scale.
   [[nodiscard]] bool overflow() const { return scaler_ && stage::overflows(program_->parameters()); }
 
@@ -59,6 +61,7 @@ class Reference {
   std::uint64_t seed_;
   c10::Device device_;
   std::int64_t step_ = 0;
+  double rate_scale_ = 1;
   std::unique_ptr<stage::StageProgram> program_;
   std::unique_ptr<stage::Optimizer> optimizer_;
   std::unique_ptr<stage::MovingStatistics> statistics_;  ///< of replicated stages

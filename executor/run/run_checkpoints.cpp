@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <memory>
 
@@ -189,6 +190,10 @@ void RunCheckpoints::open(std::int64_t step, std::int64_t digest) {
                                   name, rank_, step, path, rank_));
   }
   if (found.loss_scale) loss_scale_ = {*found.loss_scale, found.loss_scale_steps};
+  if (found.plateau) {
+    plateau_ = {.factor = found.plateau->factor, .waited = found.plateau->waited};
+    if (found.plateau->best) plateau_->best = *found.plateau->best;
+  }
   files_.emplace(checkpoint::file_paths({path, found}));
   checkpoint::check_names(*files_, bound_.model, checkpoint::saved_optimizer(found));
   if (!trains_) (void)checkpoint::use_averages(*files_);
@@ -227,6 +232,10 @@ void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
   if (const stage::LossScaler* const scaler = worker.loss_scaler()) {
     written.loss_scale = scaler->state().scale;
     written.loss_scale_steps = scaler->state().steps;
+  }
+  if (saved_plateau_) {
+    written.plateau = {.factor = saved_plateau_->factor, .best = {}, .waited = saved_plateau_->waited};
+    if (std::isfinite(saved_plateau_->best)) written.plateau->best = saved_plateau_->best;
   }
   const auto part = [](std::ptrdiff_t number) { return fmt::format("part-{}.safetensors", number); };
   std::unique_ptr<channel::Sending> report;

@@ -50,6 +50,10 @@ class RunCheckpoints {
   [[nodiscard]] std::int64_t first_step() const { return first_step_; }
   /// The loss scale of the checkpoint, if it has one.
   [[nodiscard]] const std::optional<stage::LossScale>& loss_scale() const { return loss_scale_; }
+  /// The state of the plateau schedule in the checkpoint, if it has one.
+  [[nodiscard]] const std::optional<stage::Plateau>& plateau() const { return plateau_; }
+  /// From now on, checkpoints have the state of this plateau schedule, which must outlive it.
+  void save(const stage::Plateau* plateau) { saved_plateau_ = plateau; }
   /// Loads the program's state from the checkpoint or the file of weights, if there is one.
   void load(stage::StageProgram& program, stage::Optimizer& optimizer) const;
   /// Call after each step, when `done` of `steps` are done: writes a checkpoint if one is due. True if the run ends
@@ -80,6 +84,8 @@ class RunCheckpoints {
   std::vector<std::int64_t> finite_;  // steps of the complete and finite checkpoints, ascending
   std::optional<files::TensorFiles> files_;
   std::optional<stage::LossScale> loss_scale_;
+  std::optional<stage::Plateau> plateau_;
+  const stage::Plateau* saved_plateau_ = nullptr;
   bool weights_alone_ = false;
 };
 

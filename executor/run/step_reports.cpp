@@ -70,7 +70,8 @@ void StepReports::report(std::int64_t step) {
   if (const stage::LossScaler* const scaler = of_.worker.loss_scaler()) progress.loss_scale = scaler->scale();
   if (of_.bound.plan.schedule().trains) {
     const stage::OptimizerOptions& optimizer = of_.options.optimizer;
-    progress.learning_rate = optimizer.learning_rate * stage::rate_factor(optimizer.rate, step);
+    const double scale = std::prev(rate_scales_.upper_bound(step))->second;
+    progress.learning_rate = optimizer.learning_rate * stage::rate_factor(optimizer.rate, step) * scale;
   }
   progress.gradient_norm = of_.worker.take_gradient_norm(step);
   progress_(progress);

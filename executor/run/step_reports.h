@@ -60,6 +60,8 @@ class StepReports {
   void report_until(std::int64_t end);
   /// On rank 0: the result of a validation after `done` steps in all, to be reported with the last of them.
   void add_validation(std::int64_t done, const format::ModelEvaluation& found) { validations_[done] = found; }
+  /// After `done` steps in all, a plateau schedule multiplies the learning rate by `factor`.
+  void scale_rate(std::int64_t done, double factor) { rate_scales_[done] = factor; }
   /// Waits for this rank's sends.
   void finish() { losses_.finish(); }
 
@@ -77,6 +79,7 @@ class StepReports {
   std::int64_t first_step_, last_step_;
   std::int64_t sent_, expected_, reported_;  // numbers of steps with losses sent, expected, and reported
   const std::function<void(const Progress&)>& progress_;
+  std::map<std::int64_t, double> rate_scales_ = {{0, 1.0}};      // by the steps done before
   std::map<std::int64_t, format::ModelEvaluation> validations_;  // on rank 0, by the steps done before
 };
 

@@ -41,7 +41,7 @@ void check(const char* what, double value, double low, double high) {
 
 const std::vector<std::string>& rate_schedule_names() {
   static const std::vector<std::string> names{"constant", "linear",      "polynomial", "cosine",
-                                              "step",     "exponential", "one-cycle"};
+                                              "step",     "exponential", "one-cycle",  "plateau"};
   return names;
 }
 
@@ -62,6 +62,11 @@ void validate(const RateSchedule& schedule) {
     throw InputError(ErrorKind::UnknownName, unknown_name("annealing", schedule.anneal, {"cos", "linear"}));
   if (schedule.name == "step" && schedule.every < 1)
     throw std::invalid_argument("schedule \"step\" needs the number of steps between two drops; use --lr-step-size");
+  if (schedule.patience < 0)
+    throw std::invalid_argument(fmt::format("the patience is {}, must be at least 0", schedule.patience));
+  check("the threshold", schedule.threshold, 0, 1);
+  if (schedule.name == "plateau" && schedule.gamma >= 1)
+    throw std::invalid_argument(fmt::format("gamma of schedule \"plateau\" is {:g}, must be below 1", schedule.gamma));
   if (schedule.name == "one-cycle" && schedule.warmup > 0)
     throw std::invalid_argument("schedule \"one-cycle\" begins with its own warm-up; use no other");
   if (has_end(schedule.name) && schedule.steps <= schedule.warmup) {
@@ -74,7 +79,7 @@ void validate(const RateSchedule& schedule) {
 double rate_factor(const RateSchedule& schedule, std::int64_t step) {
   if (step + 1 < schedule.warmup) return static_cast<double>(step + 1) / static_cast<double>(schedule.warmup);
   const std::string& name = schedule.name;
-  if (name == "constant") return 1;
+  if (name == "constant" || name == "plateau") return 1;
   if (name == "one-cycle") return one_cycle(schedule, step);
   // The last step of a warm-up has the full rate already.
   const std::int64_t n = std::max<std::int64_t>(step - schedule.warmup, 0);
@@ -85,6 +90,16 @@ double rate_factor(const RateSchedule& schedule, std::int64_t step) {
   if (name == "linear") return 1 - above * x;
   if (name == "polynomial") return schedule.last + above * std::pow(1 - x, schedule.power);
   return schedule.last + above * (1 + std::cos(std::numbers::pi * x)) / 2;
+}
+
+void observe(const RateSchedule& schedule, Plateau& plateau, double loss) {
+  if (loss < plateau.best * (1 - schedule.threshold)) {
+    plateau.best = loss;
+    plateau.waited = 0;
+  } else if (++plateau.waited > schedule.patience) {
+    plateau.factor = std::max(plateau.factor * schedule.gamma, schedule.last);
+    plateau.waited = 0;
+  }
 }
 
 }  // namespace stagecraft::stage

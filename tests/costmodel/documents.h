@@ -303,6 +303,7 @@ inline format::CheckpointManifest full_checkpoint() {
   manifest.microbatch_samples = 2;
   manifest.loss_scale = 32768;
   manifest.loss_scale_steps = 7;
+  manifest.plateau = format::SavedPlateau{0.25, 2.5, 3};
   manifest.finite = false;
   manifest.plan_hash = "0123456789abcdef";
   manifest.files = {{"part-0.safetensors", 104_B, 0x00c0ffee}, {"part-1.safetensors", 0_B, 1}};

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 
 #include "costmodel/format/json.h"
@@ -498,6 +499,34 @@ TEST_F(RunTool, ValidatesDuringATraining) {
     }
     EXPECT_EQ(steps, "23") << "every 100 steps, and those with a validation";
   }
+}
+
+TEST_F(RunTool, DropsTheRateOnAPlateauAlsoAfterResuming) {
+  // A better loss would be below a thousandth of the first: every validation but the first halves the rate of the steps
+  // after it, down to a fifth.
+  const std::string common =
+      "stagecraft-run plan.json --timeout 5 --lr 1e-3 --lr-schedule plateau --lr-patience 0 --lr-threshold 0.999 "
+      "--lr-gamma 0.5 --last-rate 0.2 --validate-data synthetic --validate-samples 12 --validate-every 1 "
+      "--metrics m.jsonl";
+  const auto rates = [&] {
+    std::istringstream text(folder_.read("m.jsonl"));
+    std::string out;
+    for (std::string line; std::getline(text, line);) {
+      const std::string key = "\"learning_rate\":";
+      const std::size_t at = line.find(key) + key.size();
+      out += std::to_string(std::lround(std::stod(line.substr(at)) * 1e5)) + " ";
+    }
+    return out;
+  };
+  const Outcome whole = folder_.run(common + " --spawn --check --steps 6");
+  EXPECT_EQ(whole.status, 0) << whole.err;
+  EXPECT_EQ(rates(), "100 100 50 25 20 20 ");
+  EXPECT_EQ(folder_.run(common + " --checkpoint saved --steps 3").status, 0);
+  EXPECT_EQ(folder_.run(common + " --checkpoint saved --steps 6 --resume --spawn").status, 0);
+  EXPECT_EQ(rates(), "100 100 50 25 20 20 ");
+  const Outcome none = folder_.run("stagecraft-run plan.json --lr-schedule plateau");
+  EXPECT_EQ(none.status, 2);
+  EXPECT_THAT(none.err, HasSubstr("--lr-schedule: plateau follows the validation loss; give --validate-data"));
 }
 
 TEST_F(RunTool, KeepsTheMetricsOfARunThatIsKilled) {

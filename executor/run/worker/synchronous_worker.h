@@ -36,6 +36,8 @@ class SynchronousWorker : public StageWorker {
   /// Update begins where compute ended its list and includes all that the whole rank does for its update: sums of tied
   /// parameters within the stage, checks of the gradients, clipping, moving statistics.
   void update_step(std::int64_t step);
+  /// From now on, updates multiply the learning rate by `factor` too.
+  void scale_rate(double factor) { rate_scale_ = factor; }
   [[nodiscard]] std::optional<double> take_gradient_norm(std::int64_t step) override;
   /// Call after work between compute and update_step that does not belong to the step: the Update begins now.
   void begin_update();
@@ -74,6 +76,7 @@ class SynchronousWorker : public StageWorker {
   std::size_t reduces_ = 0;  // in the list
   std::size_t reduced_ = 0;  // of them in this step
   bool prepared_ = false;
+  double rate_scale_ = 1;
   device::DeviceClock::Moment update_start_;
   std::optional<stage::LossScaler> scaler_;                      // in float16
   std::map<std::int64_t, double> norms_;                         // on rank 0, if gradients are clipped: by step

@@ -30,7 +30,7 @@ TEST(CheckpointManifest, ReadsVersionOneWhichHasNoLossScale) {
   manifest.loss_scale_steps = 0;
   std::string text = checkpoint_json(manifest);
   EXPECT_EQ(text.find("loss_scale"), std::string::npos);
-  text.replace(text.find("\"version\": 4"), 12, "\"version\": 1");
+  text.replace(text.find("\"version\": 5"), 12, "\"version\": 1");
   EXPECT_EQ(parse_checkpoint(text, "manifest.json"), manifest);
 }
 
@@ -43,7 +43,7 @@ TEST(CheckpointManifest, NamesWhatIsWrong) {
            {"00c0ffee", "00C0FFEE", "/files/0/crc32: found \"00C0FFEE\", expected 8 hexadecimal digits"},
            {"18446744073709551615", "18446744073709551616",
             "/seed: found \"18446744073709551616\", expected a 64-bit integer as text"},
-           {"\"version\": 4", "\"version\": 5", "/version: found version 5, this program reads version 1 to 4"}}) {
+           {"\"version\": 5", "\"version\": 6", "/version: found version 6, this program reads version 1 to 5"}}) {
     EXPECT_THAT([&] { (void)parse_checkpoint(changed(from, to), "manifest.json"); },
                 ThrowsMessage<FormatError>(HasSubstr("manifest.json: " + message)));
   }

@@ -96,7 +96,10 @@ TEST(AgainstTorch, OptimizersAndSchedulesGiveTheSame) {
   for (const char* groups : {"", "|groups"})
     for (const OptimizerCase& tried : kOptimizers) cases += "optimizer|" + tried.python + groups + "\n";
   for (const ScheduleCase& tried : kSchedules) cases += "schedule|" + tried.python + "\n";
-  folder.write("cases", cases);
+  const std::vector<double> losses{3, 2, 2, 1.9999, 2.5, 1, 1, 1, 1, 1, 1, 1, 1, 0.5, 1};
+  cases += "plateau|factor=0.3, patience=1, threshold=1e-3, min_lr=0.02, eps=0|";
+  for (const double& loss : losses) cases += (&loss == losses.data() ? "" : ",") + std::to_string(loss);
+  folder.write("cases", cases + "\n");
   const std::string installed = source_folder() + "/.venv/bin/python";
   const std::string python = std::filesystem::exists(installed) ? installed : "python3";
   const testing::Outcome ran =
@@ -148,6 +151,14 @@ TEST(AgainstTorch, OptimizersAndSchedulesGiveTheSame) {
           << tried.python << ", step " << step;
     }
   }
+  const RateSchedule schedule{.name = "plateau", .last = 0.04, .gamma = 0.3, .patience = 1, .threshold = 1e-3};
+  const at::Tensor rates = file.read(std::to_string(number) + "/rates");
+  Plateau plateau;
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    observe(schedule, plateau, losses[i]);
+    EXPECT_NEAR(0.5 * plateau.factor, rates[static_cast<std::int64_t>(i)].item<double>(), 1e-14) << "loss " << i;
+  }
+  EXPECT_EQ(plateau.factor, 0.04);
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ TEST(RateSchedule, IsRefusedWithWhatWouldBeRight) {
   };
   EXPECT_EQ(refusal({.name = "sine"}),
             "unknown rate schedule \"sine\", known are constant, linear, "
-            "polynomial, cosine, step, exponential, one-cycle");
+            "polynomial, cosine, step, exponential, one-cycle, plateau");
   EXPECT_EQ(refusal({.warmup = -1}), "the warm-up is -1 steps, must be at least 0");
   EXPECT_EQ(refusal({.last = 1.5}), "the last rate is 1.500000 of the full one, must be 0 to 1");
   EXPECT_EQ(refusal({.name = "cosine", .warmup = 5, .steps = 5}),

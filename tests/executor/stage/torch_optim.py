@@ -2,7 +2,7 @@
 
 python torch_optim.py OUT.safetensors < cases
 
-A line of the input is "optimizer|CLASS|ARGUMENTS", with "|groups" for one group per parameter, or "schedule|CLASS|ARGUMENTS|STEPS", ARGUMENTS as Python keywords.
+A line of the input is "optimizer|CLASS|ARGUMENTS", with "|groups" for one group per parameter, "schedule|CLASS|ARGUMENTS|STEPS", or "plateau|ARGUMENTS|LOSSES", ARGUMENTS as Python keywords.
 Line I gives, of an optimizer, the parameters before ("I/before.P") and after ("I/after.P") five steps with the
 gradients "I/gradient.STEP.P", and moving averages ("I/average.P"); parameter 1 has no gradient in step 0. Of a schedule, "I/rates" for a rate of 0.5.
 """
@@ -62,6 +62,16 @@ def scheduled(number, kind, arguments, steps, out):
     out[f"{number}/rates"] = torch.tensor(rates, dtype=torch.float64)
 
 
+def plateaued(number, arguments, losses, out):
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.5)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, **keywords(arguments))
+    rates = []
+    for loss in losses.split(","):
+        schedule.step(float(loss))
+        rates.append(optimizer.param_groups[0]["lr"])
+    out[f"{number}/rates"] = torch.tensor(rates, dtype=torch.float64)
+
+
 def main():
     warnings.simplefilter("ignore")
     out = {}
@@ -69,6 +79,8 @@ def main():
         what, kind, arguments, *steps = line.rstrip("\n").split("|")
         if what == "optimizer":
             optimized(number, kind, arguments, steps == ["groups"], out)
+        elif what == "plateau":
+            plateaued(number, kind, arguments, out)
         else:
             scheduled(number, kind, arguments, int(steps[0]), out)
     save_file(out, sys.argv[1])
