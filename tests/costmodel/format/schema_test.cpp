@@ -200,6 +200,7 @@ class Schema : public ::testing::TestWithParam<std::string> {
   }
 
   void expect_accepted() const {
+    EXPECT_EQ(schema_.at("$id"), "urn:stagecraft:" + GetParam() + ":" + document_.at("version").dump());
     walk([](const Json& value, const Json& schema, const Pointer& at) {
       const std::string where = at.to_string();
       if (schema.contains("const")) {
@@ -333,7 +334,7 @@ INSTANTIATE_TEST_SUITE_P(Documents, WrittenDocument,
 
 INSTANTIATE_TEST_SUITE_P(Documents, Schema,
                          ::testing::Values("checkpoint", "graph", "topology", "plan", "prediction", "timeline",
-                                           "comparison", "plans", "steps"),
+                                           "comparison", "plans", "steps", "calibration", "validation"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace
