@@ -41,8 +41,8 @@ void check_replicas(const Plan& plan, const Graph& graph) {
 }
 
 /// A loss that compares samples is only exact in an update from one microbatch.
-void check_loss(const Plan& plan, const Graph& graph) {
-  if (graph.whole_batch_loss && updates_by_several(plan))
+void check_loss(const Graph& graph, bool by_several) {
+  if (graph.whole_batch_loss && by_several)
     refuse(
         "the loss of a batch does not follow from those of its microbatches (it compares samples, or adds means over "
         "different things), so an update from several is not that of the whole batch; plan one microbatch for each, "
@@ -226,7 +226,7 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
   plan.gradient_bucket_bytes = settings.gradient_bucket_bytes;
   validate(plan);
   check_replicas(plan, graph);
-  check_loss(plan, graph);
+  check_loss(graph, updates_by_several(plan));
   return plan;
 }
 
@@ -302,6 +302,11 @@ ScheduleEntry schedule_of(const Plan& plan) {
     }
   }
   return out;
+}
+
+void check_loss(const Graph& graph, const PlanSettings& settings) {
+  const ScheduleEntry schedule = schedule_by_name(settings.schedule);
+  check_loss(graph, schedule.trains && schedule.weights != Weights::Newest && settings.microbatches > 1);
 }
 
 bool updates_by_several(const Plan& plan) {
@@ -437,7 +442,7 @@ void check_fits(const Plan& plan, const Graph& graph, const Topology& topology) 
   }
   check_tied(plan, graph);
   check_replicas(plan, graph);
-  check_loss(plan, graph);
+  check_loss(graph, updates_by_several(plan));
   // Plans of format version 2 and older have no dtype.
   if (!plan.dtype.empty() && !graph.dtype.empty() && plan.dtype != graph.dtype)
     refuse_match("the plan computes in " + plan.dtype + ", the graph was measured in " + graph.dtype);

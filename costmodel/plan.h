@@ -142,6 +142,9 @@ void check_chunks(int stages, int chunks);
 /// The schedule of the plan; for "listed", with the properties of its lists.
 [[nodiscard]] ScheduleEntry schedule_of(const Plan& plan);
 
+/// Throws std::invalid_argument if every plan with the settings updates the parameters from several microbatches, and
+/// the graph has a Graph::whole_batch_loss.
+void check_loss(const Graph& graph, const PlanSettings& settings);
 /// Whether an update of the parameters adds the gradients of several microbatches.
 [[nodiscard]] bool updates_by_several(const Plan& plan);
 

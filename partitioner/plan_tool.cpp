@@ -207,7 +207,7 @@ int plan(PlanRequest& request) {
   if (!parts.empty()) ranked.plan.provenance.notes["backward parts"] = parts;
   print_summary(request, [&](const auto& screen) { return stages_text(graph, ranked, request.other_device, screen); });
   std::fflush(stdout);
-  if (!idle.empty()) note(idle + idle_reason_text(ranked));
+  if (!idle.empty()) note(idle + idle_reason_text(graph, ranked));
   for (const std::string& text : notes) note(text);
   if (!parts.empty()) note(parts);
   if (const std::string& text = ranked.prediction.message_processing; !text.empty()) note(text);

@@ -212,6 +212,7 @@ void add_draft(Drafts& drafts, const Graph& graph, const Topology& topology, con
 }  // namespace
 
 Drafts uneven_drafts(const Graph& graph, const Topology& topology, const Constraints& constraints) {
+  check_loss(graph, constraints.plan);
   Drafts out;
   Skips skips;
   const std::optional<int> microbatches = microbatches_of_a_step(constraints.plan);

@@ -40,7 +40,7 @@ struct Drafts {
   std::vector<Skipped> skipped;
 };
 
-/// The candidates of rank_plans besides equal shares, as plans, without predictions.
+/// The candidates of rank_plans besides equal shares, as plans, without predictions. Throws as check_loss.
 [[nodiscard]] Drafts uneven_drafts(const Graph& graph, const Topology& topology, const Constraints& constraints);
 
 /// The candidates of rank_plans as plans, without predictions. Of `costs`, asks for memory only.

@@ -108,13 +108,14 @@ std::string batch_text(const Graph& graph, const Plan& plan) {
 
 }  // namespace
 
-std::string idle_reason_text(const RankedPlan& ranked) {
+std::string idle_reason_text(const Graph& graph, const RankedPlan& ranked) {
   const Plan& plan = ranked.plan;
   const auto most = std::ranges::max(replicas_of(plan));
   if (ranked.prediction.unused_devices.empty() || most < plan.microbatches) return "";
-  return fmt::format("; with {}, at most {} of a stage {} work: try more --microbatches",
+  return fmt::format("; with {}, at most {} of a stage {} work{}",
                      count_text(plan.microbatches, "microbatch", "microbatches"),
-                     count_text(plan.microbatches, "replica"), plan.microbatches == 1 ? "has" : "have");
+                     count_text(plan.microbatches, "replica"), plan.microbatches == 1 ? "has" : "have",
+                     graph.whole_batch_loss ? ", and the loss allows no more" : ": try more --microbatches");
 }
 
 std::string stages_text(const Graph& graph, const RankedPlan& ranked, const std::string& other_device,

@@ -9,8 +9,8 @@
 namespace stagecraft::partitioner {
 
 /// Where devices are in no stage because there are too few microbatches for more replicas: "; with 4 microbatches, at
-/// most 4 replicas of a stage have work: try more --microbatches". Else nothing.
-[[nodiscard]] std::string idle_reason_text(const RankedPlan& ranked);
+/// most 4 replicas of a stage have work: try more --microbatches", or that the loss allows no more. Else nothing.
+[[nodiscard]] std::string idle_reason_text(const Graph& graph, const RankedPlan& ranked);
 
 /// The stages of a plan as a table no wider than the screen, then its microbatches, its times and, of a plan with a
 /// lower bound, how far it can be from the best. Ends with a line end. `other_device`: how the profiled device differs

@@ -45,6 +45,22 @@ std::size_t longest_line(const std::string& text) {
   return longest;
 }
 
+TEST_F(PlanTool, PlansOneMicrobatchOfALossOverTheWholeBatch) {
+  Graph graph = format::parse_graph(read("graph.json"), "graph.json");
+  graph.whole_batch_loss = true;
+  write("whole.json", format::graph_json(graph));
+  const std::string reason = "stagecraft-plan: the loss of a batch does not follow from those of its microbatches";
+  for (const char* strategy : {"", "--strategy auto", "--strategy profile", "--strategy pipedream"}) {
+    const Outcome refused = run(std::string("whole.json topology.json --microbatches 4 ") + strategy);
+    EXPECT_NE(refused.status, 0) << strategy;
+    EXPECT_THAT(refused.err, HasSubstr(reason)) << strategy;
+    EXPECT_THAT(refused.err, Not(HasSubstr("skipped"))) << strategy;
+  }
+  const Outcome one = run("whole.json topology.json --microbatches 1");
+  EXPECT_EQ(one.status, 0) << one.err;
+  EXPECT_THAT(one.err, Not(HasSubstr("try more --microbatches")));
+}
+
 TEST_F(PlanTool, RefusesAProfileThatIsNotTrusted) {
   Graph graph = format::parse_graph(read("graph.json"), "graph.json");
   graph.quality = ProfileQuality{};

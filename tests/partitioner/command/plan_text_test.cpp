@@ -55,12 +55,16 @@ TEST(StagesText, CountsTheSamplesOfAStep) {
 TEST(IdleReasonText, NamesTooFewMicrobatches) {
   RankedPlan ranked = two_stages();
   ranked.plan.microbatches = 2;  // stage 0 has two replicas
-  EXPECT_EQ(idle_reason_text(ranked), "") << "no device is left over";
+  EXPECT_EQ(idle_reason_text({}, ranked), "") << "no device is left over";
   ranked.prediction.unused_devices = {3};
-  EXPECT_EQ(idle_reason_text(ranked),
+  EXPECT_EQ(idle_reason_text({}, ranked),
             "; with 2 microbatches, at most 2 replicas of a stage have work: try more --microbatches");
+  Graph whole;
+  whole.whole_batch_loss = true;
+  EXPECT_EQ(idle_reason_text(whole, ranked),
+            "; with 2 microbatches, at most 2 replicas of a stage have work, and the loss allows no more");
   ranked.plan.microbatches = 3;
-  EXPECT_EQ(idle_reason_text(ranked), "") << "a third replica would have work";
+  EXPECT_EQ(idle_reason_text({}, ranked), "") << "a third replica would have work";
 }
 
 TEST(StagesText, SaysHowFarFromTheBestThePlanCanBe) {
