@@ -65,6 +65,16 @@ Bytes held_parameter_bytes(const std::vector<const Layer*>& layers) {
   return out;
 }
 
+Bytes held_parameter_bytes(const Graph& graph) {
+  std::vector<const Layer*> layers;
+  for (const Layer& layer : graph.layers) layers.push_back(&layer);
+  return held_parameter_bytes(layers);
+}
+
+double share_updated(const Layer& layer, Bytes held) {
+  return held < layer.parameter_bytes ? held / layer.parameter_bytes : 1;
+}
+
 StageMemories::StageMemories(const Graph& graph, const BoundPlan& plan)
     : graph_(graph), plan_(plan), layers_(graph), members_(to_index(plan.stages())) {
   std::vector<int> stage_of(graph.layers.size(), -1);

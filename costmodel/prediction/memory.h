@@ -20,8 +20,11 @@ namespace stagecraft {
 /// By layer: the bytes of its parameters that no earlier one of `layers` holds. With the layers of a stage: what the
 /// stage holds and updates, since a tied parameter is one tensor there.
 [[nodiscard]] std::vector<Bytes> first_held_bytes(const std::vector<const Layer*>& layers);
-/// Their sum.
+/// Their sum, over these layers or over all of a graph.
 [[nodiscard]] Bytes held_parameter_bytes(const std::vector<const Layer*>& layers);
+[[nodiscard]] Bytes held_parameter_bytes(const Graph& graph);
+/// The share of the layer's update that is left where its stage holds only `held` of its parameters for it.
+[[nodiscard]] double share_updated(const Layer& layer, Bytes held);
 
 /// What ranks hold. Searches the graph once.
 class StageMemories {

@@ -103,8 +103,7 @@ StageCost compute_cost(const std::vector<const Layer*>& layers, bool recompute, 
     out.forward += layer.forward.median;
     out.backward += layer.backward.median;
     accumulation += accumulation_time(layer);
-    if (!layer.update) continue;
-    out.update += layer.update->median * (held[i] < layer.parameter_bytes ? held[i] / layer.parameter_bytes : 1);
+    if (layer.update) out.update += layer.update->median * share_updated(layer, held[i]);
   }
   const Seconds spared = accumulation * (creating * closure);
   const auto without = [&](Seconds time) { return std::max(time - spared, Seconds(0)); };

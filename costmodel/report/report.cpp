@@ -20,6 +20,7 @@
 #include "costmodel/report/next_steps.h"
 #include "costmodel/report/pictures.h"
 #include "costmodel/report/stage_groups.h"
+#include "costmodel/split.h"
 #include "costmodel/text/replicas_text.h"
 #include "costmodel/text/units_text.h"
 
@@ -155,12 +156,8 @@ Section summary(const ReportDocuments& d) {
   Section out{"summary", "Summary", "", {}};
   if (d.graph) {
     const Graph& g = d.graph->value;
-    std::vector<const Layer*> layers;
-    for (const Layer& layer : g.layers) {
-      if (!is_input(layer)) layers.push_back(&layer);
-    }
-    std::string words = fmt::format("Model {}: {} layers, {} of parameters", g.name, layers.size(),
-                                    format_bytes(held_parameter_bytes(layers)));
+    std::string words = fmt::format("Model {}: {} layers, {} of parameters", g.name, layer_list(g).size(),
+                                    format_bytes(held_parameter_bytes(g)));
     if (has_times(g)) words += ", " + format_seconds(compute_time(g)) + " of forward and backward per microbatch";
     if (g.microbatch_samples) words += fmt::format(" of {} samples", *g.microbatch_samples);
     if (!g.device.name.empty()) words += ", measured on " + g.device.name;

@@ -20,6 +20,17 @@ std::int64_t product(const std::vector<std::int64_t>& shape) {
   return out;
 }
 
+/// Of those tensors of the layer besides its trained parameters that `counts`.
+template <class Counts>
+Bytes bytes_of(const LayerSpec& layer, Counts counts) {
+  Bytes out;
+  for (const ParameterSpec& parameter : layer.parameters) {
+    if (parameter.trainable || !counts(parameter)) continue;
+    out += Bytes(product(parameter.shape) * static_cast<std::int64_t>(c10::elementSize(parameter.dtype)));
+  }
+  return out;
+}
+
 /// The finalizer of splitmix64 (Steele, Lea, Flood, OOPSLA 2014).
 std::uint64_t scramble(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15;
@@ -65,20 +76,6 @@ std::int64_t parameter_count(const LayerSpec& layer) {
     if (parameter.trainable) count += product(parameter.shape);
   return count;
 }
-
-namespace {
-
-template <class Counts>
-Bytes bytes_of(const LayerSpec& layer, Counts counts) {
-  Bytes out;
-  for (const ParameterSpec& parameter : layer.parameters) {
-    if (parameter.trainable || !counts(parameter)) continue;
-    out += Bytes(product(parameter.shape) * static_cast<std::int64_t>(c10::elementSize(parameter.dtype)));
-  }
-  return out;
-}
-
-}  // namespace
 
 Bytes frozen_bytes(const LayerSpec& layer) {
   return bytes_of(layer, [](const ParameterSpec&) { return true; });

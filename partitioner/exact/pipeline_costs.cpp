@@ -68,8 +68,7 @@ NodeCosts costs_of(const Layer& layer, Bytes held, const ScheduleEntry& schedule
   out.inputs = parts.weights.median > Seconds(0) ? parts.inputs.median * closure : without(parts.inputs.median);
   out.weights = without(parts.weights.median);
   out.separable = parts.separable;
-  if (layer.update)
-    out.update = layer.update->median * (closure * (held < layer.parameter_bytes ? held / layer.parameter_bytes : 1));
+  if (layer.update) out.update = layer.update->median * (closure * share_updated(layer, held));
   const Seconds split = std::min(whole, out.inputs + out.weights);
   if (!listed) out.least += again + (schedule.splits_backward ? split : whole);
   if (!schedule.splits_backward && !listed) out.least_return = out.backward;
@@ -108,20 +107,20 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
   });
   if (!is_any_measured)
     activation_factor_ = 1 + memory_margins(false, DeviceKind::Unknown).activations / (1 + margins_.total);
-  std::vector<const Layer*> computed;
-  for (const int layer : topological_order(graph)) {
-    if (!is_input(graph.layers[to_index(layer)])) computed.push_back(&graph.layers[to_index(layer)]);
-  }
-  const std::vector<Bytes> held = first_held_bytes(computed);
   std::vector<int> node_of(graph.layers.size(), -1);
+  std::vector<const Layer*> layers;  // by node
   for (const int layer : topological_order(graph)) {
     if (is_input(graph.layers[to_index(layer)])) continue;
     node_of[to_index(layer)] = to_int(layer_of_node_.size());
     layer_of_node_.push_back(layer);
-    nodes_.push_back(costs_of(graph.layers[to_index(layer)], held[nodes_.size()], schedule_, settings, closure_,
-                              graph.optimizer_state_values, waiting_factor));
-    if (!graph.layers[to_index(layer)].replicable && schedule_.trains && schedule_.weights == Weights::Flushed)
-      single_.push_back(to_int(nodes_.size()) - 1);
+    layers.push_back(&graph.layers[to_index(layer)]);
+  }
+  const std::vector<Bytes> held = first_held_bytes(layers);
+  for (std::size_t v = 0; v < layers.size(); ++v) {
+    nodes_.push_back(
+        costs_of(*layers[v], held[v], schedule_, settings, closure_, graph.optimizer_state_values, waiting_factor));
+    if (!layers[v]->replicable && schedule_.trains && schedule_.weights == Weights::Flushed)
+      single_.push_back(to_int(v));
   }
   for (int v = 0; v < to_int(nodes_.size()); ++v) {
     for (const TiedParameter& tied : graph.layers[to_index(layer_of_node_[to_index(v)])].tied) {
@@ -254,7 +253,8 @@ std::vector<StageSums> PipelineCosts::sums_of(const Split& split) const {
       stage.bytes.state += holders.bytes * graph_.optimizer_state_values;
       stage.bytes.gradients += holders.bytes;
       const Layer& layer = graph_.layers[to_index(layer_of_node_[to_index(v)])];
-      if (layer.update) stage.update += layer.update->median * (closure_ * (holders.bytes / layer.parameter_bytes));
+      if (layer.update && holders.bytes > Bytes(0))
+        stage.update += layer.update->median * (closure_ * share_updated(layer, holders.bytes));
     }
   }
   return out;

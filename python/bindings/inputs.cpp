@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -50,17 +49,11 @@ std::map<int, std::vector<std::pair<std::int64_t, double>>> points(const std::ma
   return out;
 }
 
-Bytes parameter_bytes(const Graph& graph) {
-  std::vector<const Layer*> layers;
-  for (const Layer& layer : graph.layers) layers.push_back(&layer);
-  return held_parameter_bytes(layers);
-}
-
 std::size_t ranks(const Plan& plan) { return BoundPlan(plan).ranks().size(); }
 
 std::string repr(const Graph& graph) {
   std::string out = fmt::format("Graph({}: {}, {} of parameters", graph.name, count_text(graph.layers.size(), "layer"),
-                                format_bytes(parameter_bytes(graph)));
+                                format_bytes(held_parameter_bytes(graph)));
   if (graph.microbatch_samples) out += ", microbatches of " + count_text(*graph.microbatch_samples, "sample");
   if (has_times(graph)) out += fmt::format(", {} per microbatch", format_seconds(compute_time(graph)));
   return out + (distrust_text(graph).empty() ? ")" : ", not trusted)");
@@ -181,7 +174,7 @@ void bind_graph(nb::module_& module) {
           "compute_s", [](const Graph& self) { return compute_time(self); },
           "Seconds of all forwards and backwards for one microbatch.")
       .def_prop_ro(
-          "parameter_bytes", [](const Graph& self) { return parameter_bytes(self); },
+          "parameter_bytes", [](const Graph& self) { return held_parameter_bytes(self); },
           "Bytes of trainable parameters, each tied one once.")
       .def_prop_ro(
           "distrust", [](const Graph& self) { return distrust_text(self); },

@@ -56,14 +56,12 @@ struct NodeColumn {
 class GraphPicture {
  public:
   GraphPicture(const Graph& graph, const Plan* plan) : graph_(graph), plan_(plan) {
-    std::vector<const Layer*> layers;
     for (const Layer& layer : graph.layers) {
       if (is_input(layer)) continue;
-      layers.push_back(&layer);
       total_ += both_ways(layer);
       largest_ = std::max(largest_, activation_bytes(layer));
     }
-    parameters_ = held_parameter_bytes(layers);
+    parameters_ = held_parameter_bytes(graph);
     stage_of_.assign(graph.layers.size(), -1);
     if (plan != nullptr) {
       const Graph staged = staged_graph(graph, *plan);

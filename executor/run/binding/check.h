@@ -53,8 +53,8 @@ struct ComparedTensor {
 /// value that is 0 in exact arithmetic (the gradient of the bias of attention's keys) consists of rounding errors of
 /// larger numbers and has no scale. A tensor that differs although neither side exceeds kCancelled times the largest of
 /// its layer, and neither is all zeros, is such a value with many terms: it is counted in `cancelled` and has no error.
-/// With Check::other_kernels the scale is the largest value of all `tensors`. The
-/// error is NaN, the worst of all, if only one of the two is defined.
+/// With Check::other_kernels the scale is the largest value of all `tensors`. The error is NaN, the worst of all, if
+/// only one of the two is defined.
 void compare_tensors(const std::vector<ComparedTensor>& tensors, Check& check);
 
 /// Adds the comparison of a microbatch's loss.
