@@ -17,7 +17,6 @@ namespace stagecraft {
 
 /// The options.
 struct RunCommand {
-  std::string command;  ///< as typed
   std::string plan;
   std::string model;
   std::vector<std::string> set;

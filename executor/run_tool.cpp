@@ -13,7 +13,6 @@
 #include "costmodel/index.h"
 #include "costmodel/interchange/traces/chrome_trace.h"
 #include "costmodel/prediction/cards.h"
-#include "costmodel/text/shell_line.h"
 #include "executor/device/device.h"
 #include "executor/device/machine/provenance.h"
 #include "executor/launch/exit_status.h"
@@ -48,7 +47,7 @@ constexpr int kPatience = 10;
 void write_measurement(const RunCommand& o, Measurement measurement) {
   if (measurement.timeline.ranks > 1) measurement.channel = o.channel;
   measurement.provenance = stagecraft::device::provenance_here("stagecraft-run", o.run.device);
-  measurement.provenance.notes["command"] = o.command;
+  stagecraft::sign(measurement.provenance);
   stagecraft::format::write_text(o.output, stagecraft::format::measurement_json(measurement));
 }
 
@@ -302,7 +301,6 @@ int main(int argc, char** argv) {
   RunCommand command;
   std::optional<stagecraft::launch::RankLog> log;  // must outlive the last message
   const std::vector<std::string> arguments = stagecraft::own_command(argc, argv);
-  command.command = stagecraft::command_line("run", argc, argv);
   return stagecraft::run_computing_tool(
       {"run", "Trains a model according to a plan and measures the run.",
        "stagecraft run plan.json --data fashion-mnist --steps 50 --spawn -o measured.json\n"

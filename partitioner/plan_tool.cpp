@@ -17,7 +17,6 @@
 #include "costmodel/prediction/stage_costs.h"
 #include "costmodel/prediction/unmeasured.h"
 #include "costmodel/text/terminal.h"
-#include "costmodel/version.h"
 #include "partitioner/candidate.h"
 #include "partitioner/choices/choices_command.h"
 #include "partitioner/choices/schedule_search.h"
@@ -199,7 +198,7 @@ int plan(PlanRequest& request) {
   check_proved(ranked, graph, topology, request.graph);
   // Bounds are those of the graph's own times.
   if (!topology.others.empty()) ranked.plan.lower_bound.reset();
-  ranked.plan.provenance.tool = std::string("stagecraft-plan ") + stagecraft::version();
+  stagecraft::sign(ranked.plan.provenance);
   const std::string idle = idle_text(ranked.prediction);
   if (!idle.empty()) ranked.plan.provenance.notes["idle devices"] = idle;
   if (!request.other_device.empty()) ranked.plan.provenance.notes["other device"] = request.other_device;

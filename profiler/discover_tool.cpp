@@ -45,8 +45,9 @@ int main(int argc, char** argv) {
       [&] {
         stagecraft::format::check_outputs({}, {{output, "stagecraft.topology"}}, force);
         const stagecraft::profiler::Discovery found = stagecraft::profiler::discover(stagecraft::profiler::load_nvml());
-        const stagecraft::Topology topology = stagecraft::profiler::declared_topology(found);
+        stagecraft::Topology topology = stagecraft::profiler::declared_topology(found);
         print(found, topology);
+        stagecraft::sign(topology.provenance);
         if (!output.empty()) stagecraft::format::write_text(output, stagecraft::format::topology_json(topology));
         return 0;
       });

@@ -12,7 +12,6 @@
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "costmodel/text/progress.h"
-#include "costmodel/text/shell_line.h"
 #include "costmodel/text/units_text.h"
 #include "executor/channel/table/channels.h"
 #include "executor/device/device.h"
@@ -36,7 +35,6 @@ using stagecraft::profiler::LinkMeasurement;
 using std::chrono::milliseconds;
 
 struct Options {
-  std::string command;       ///< as typed
   std::optional<int> ranks;  ///< absent: two, or all GPUs
   std::string channel;       ///< empty: that of threads, or between processes as in a run
   bool spawn = false;
@@ -89,7 +87,7 @@ std::vector<std::string> show(const LinkMeasurement& measured, const Options& o)
 
 /// Prints the levels, writes the topology and returns the exit status.
 int finish(stagecraft::Topology topology, const std::vector<std::string>& reasons, const Options& o) {
-  topology.provenance.notes["command"] = o.command;
+  stagecraft::sign(topology.provenance);
   for (const stagecraft::Level& level : topology.levels) {
     std::cerr << fmt::format(
         "{}{}: latency {}, bandwidth {}/s\n", topology.name, topology.levels.size() > 1 ? ", " + level.name : "",
@@ -269,8 +267,5 @@ int main(int argc, char** argv) {
         stagecraft::add_force_option(app, o.force);
         o.agreed.per_rank(app.get_option("--force"));
       },
-      [&] {
-        o.command = stagecraft::command_line("links", argc, argv);
-        return run(o, stagecraft::own_command(argc, argv));
-      });
+      [&] { return run(o, stagecraft::own_command(argc, argv)); });
 }

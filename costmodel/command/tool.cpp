@@ -11,6 +11,8 @@
 #include "costmodel/accuracy/steadiness.h"
 #include "costmodel/command/help.h"
 #include "costmodel/errors/catalogue.h"
+#include "costmodel/graph.h"
+#include "costmodel/text/shell_line.h"
 #include "costmodel/text/terminal.h"
 #include "costmodel/text/units_text.h"
 #include "costmodel/version.h"
@@ -69,7 +71,23 @@ void refuse_values_of_flags(const CLI::App& app, const std::vector<std::string>&
   }
 }
 
+/// What sign writes: set by run_tool.
+struct RunningTool {
+  std::string program;
+  std::string command;
+};
+
+RunningTool& running_tool() {
+  static RunningTool out;
+  return out;
+}
+
 }  // namespace
+
+void sign(Provenance& provenance) {
+  provenance.tool = running_tool().program + " " + version();
+  provenance.notes["command"] = running_tool().command;
+}
 
 void warn(const std::string& program, const std::string& text) {
   std::cerr << program << ": " << emphasized("warning:", Emphasis::Warning, error_screen().colour) << " " << text
@@ -89,6 +107,7 @@ int run_tool(const ToolText& text, int argc, char** argv, const std::function<vo
     std::cerr << place << with_code(message, usage_kind(error)) << "\nsee stagecraft " << text.verb << " --help\n";
     return 2;
   };
+  running_tool() = {program, command_line(text.verb, argc, argv)};
   try {
     CLI::App app(text.purpose, "stagecraft " + text.verb);
     app.footer("Example:\n  " + text.example + "\n\nExit status: 0 done, 1 bad input or no answer, 2 wrong usage.");

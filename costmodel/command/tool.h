@@ -18,6 +18,7 @@
 namespace stagecraft {
 
 struct Conditions;
+struct Provenance;
 
 /// The text of --help, apart from the options.
 struct ToolText {
@@ -41,6 +42,10 @@ void warn_if_unsteady(const std::string& program, const Conditions& conditions);
 /// code of their kind at the end of the first line.
 [[nodiscard]] int run_tool(const ToolText& text, int argc, char** argv, const std::function<void(CLI::App&)>& configure,
                            const std::function<int()>& run);
+
+/// Names what makes a document: sets the tool to the program that run_tool runs, "stagecraft-plan 0.1.0", and the note
+/// "command" to its command line as typed.
+void sign(Provenance& provenance);
 
 /// The result of `call()`. Its std::invalid_argument becomes an InputError of the same kind, with `place` before its
 /// text.

@@ -6,7 +6,9 @@
 #include <algorithm>
 
 #include "costmodel/errors.h"
+#include "costmodel/format/cursor.h"
 #include "costmodel/format/files/files.h"
+#include "costmodel/format/files/outputs.h"
 #include "costmodel/text/shell_line.h"
 #include "costmodel/version.h"
 
@@ -37,11 +39,22 @@ std::string difference(const format::StepRecord& then, const format::StepRecord&
   return then.inputs.size() == now.inputs.size() ? "" : "its inputs have changed";
 }
 
+/// A plan or prediction without its provenance, so that another command with the same result changes nothing; any other
+/// text as it is.
+std::string hashed_part(const std::string& text) {
+  const std::string kind = format::text_kind(text);
+  if (kind != "stagecraft.plan" && kind != "stagecraft.prediction") return text;
+  format::Json document = format::Json::parse(text, nullptr, false);
+  if (!document.is_object()) return text;
+  document.erase("provenance");
+  return document.dump();
+}
+
 }  // namespace
 
 std::string file_hash(const std::string& path) {
   try {
-    return format::text_hash(format::read_text(path));
+    return format::text_hash(hashed_part(format::read_text(path)));
   } catch (const FormatError&) { return ""; }
 }
 

@@ -15,7 +15,7 @@ struct Decision {
   bool new_training = false;  ///< it trains from the beginning; an existing training is kept under another name
 };
 
-/// The hash of a file's content; empty if it cannot be read.
+/// The hash of a file's content, of plans and predictions without their provenance; empty if it cannot be read.
 [[nodiscard]] std::string file_hash(const std::string& path);
 
 /// The record of a step that begins now. A file that does not exist has the hash "". `run`: the program's path.

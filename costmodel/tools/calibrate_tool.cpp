@@ -12,7 +12,6 @@
 #include "costmodel/format/json.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/text/progress.h"
-#include "costmodel/version.h"
 
 namespace {
 
@@ -84,7 +83,7 @@ int main(int argc, char** argv) {
           });
           return stagecraft::calibrate(graph, topology, read_runs(run_paths), options);
         }();
-        calibration.provenance.tool = std::string("stagecraft-calibrate ") + stagecraft::version();
+        stagecraft::sign(calibration.provenance);
         calibration.provenance.notes["graph"] = graph_path;
         calibration.provenance.notes["topology"] = topology_path;
         stagecraft::format::write_text(output, stagecraft::format::calibration_json(calibration));

@@ -232,7 +232,7 @@ int resize(const EstimateOptions& o) {
     if (const std::string text = distrust_text(profiles.back()); !text.empty())
       notes += fmt::format("note: {}: {}\n", path, text);
   }
-  const stagecraft::ResizedGraph out = [&] {
+  stagecraft::ResizedGraph out = [&] {
     try {
       return graph_of_samples(std::move(profiles), *o.microbatch);
     } catch (const std::invalid_argument& e) {
@@ -242,6 +242,7 @@ int resize(const EstimateOptions& o) {
   std::cerr << fmt::format("microbatches of {} samples, {}\nforward and backward of a microbatch: {}{}\n{}",
                            *o.microbatch, out.origin, out.extrapolated ? "~" : "",
                            format_seconds(compute_time(out.graph)), notes);
+  stagecraft::sign(out.graph.provenance);
   if (!o.output.empty()) stagecraft::format::write_text(o.output, stagecraft::format::graph_json(out.graph));
   return 0;
 }
@@ -267,7 +268,7 @@ int run(const EstimateOptions& o) {
   Machine target = stagecraft::usage("--device", [&] { return machine_of(o.target, "--", graph.dtype, tf32); });
   target.device.host_processors = o.host_processors;
   if (o.operator_s) target.time_per_operator = stagecraft::Seconds(*o.operator_s);
-  const Graph out = [&] {
+  Graph out = [&] {
     try {
       return stagecraft::roofline::estimated(graph, target, reference);
     } catch (const std::invalid_argument& e) {
@@ -276,6 +277,7 @@ int run(const EstimateOptions& o) {
   }();
   note_missing_work(o, graph, reference, notes);
   print(out, target, reference, notes);
+  stagecraft::sign(out.provenance);
   if (!o.output.empty()) stagecraft::format::write_text(o.output, stagecraft::format::graph_json(out));
   return 0;
 }

@@ -6,7 +6,6 @@
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "costmodel/interchange/foreign.h"
-#include "costmodel/version.h"
 
 namespace {
 
@@ -84,7 +83,7 @@ int main(int argc, char** argv) {
         }
         const std::string text = std::visit(
             [](auto& value) {
-              value.provenance.tool = std::string("stagecraft-import ") + stagecraft::version();
+              stagecraft::sign(value.provenance);
               return document(value);
             },
             result);

@@ -26,7 +26,6 @@
 #include "costmodel/text/table.h"
 #include "costmodel/text/terminal.h"
 #include "costmodel/text/units_text.h"
-#include "costmodel/version.h"
 
 namespace {
 
@@ -206,7 +205,7 @@ int main(int argc, char** argv) {
         auto prediction = stagecraft::answer_of(std::move(result), plan_path + ": ");
         prediction.other_device = graph.estimate == estimate ? scenario.other_device : estimate_text(graph);
         prediction.changes = changes;
-        prediction.provenance.tool = std::string("stagecraft-predict ") + stagecraft::version();
+        stagecraft::sign(prediction.provenance);
         std::vector<std::string> notes{stagecraft::data_wait_text(graph, topology, plan),
                                        stagecraft::launches_text(graph),
                                        stagecraft::slowdown_assumption(graph, topology)};

@@ -17,7 +17,6 @@
 #include "costmodel/report/pictures.h"
 #include "costmodel/text/terminal.h"
 #include "costmodel/text/units_text.h"
-#include "costmodel/version.h"
 #include "partitioner/candidate.h"
 #include "partitioner/choices/improve.h"
 #include "partitioner/choices/listing.h"
@@ -50,7 +49,7 @@ void write_plans(const std::string& folder, const std::vector<RankedPlan>& plans
   std::map<std::string, std::string> files;
   for (std::size_t i = 0; i < plans.size(); ++i) {
     Plan plan = plans[i].plan;
-    plan.provenance.tool = std::string("stagecraft-plan ") + version();
+    sign(plan.provenance);
     const std::string name = file_name(i, plans.size());
     files[name] = format::plan_json(plan);
     list.plans[i].file = folder + (folder.ends_with('/') ? "" : "/") + name;

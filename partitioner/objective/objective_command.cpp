@@ -26,7 +26,6 @@
 #include "costmodel/text/progress.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
-#include "costmodel/version.h"
 #include "partitioner/candidate.h"
 #include "partitioner/command/shared_options.h"
 #include "partitioner/objective/profiles.h"
@@ -190,7 +189,7 @@ Plan plan_of(const Request& request, const Graph& graph, const Topology& topolog
   settings.strategy = answer.profile;
   settings.schedule = objective_profile(answer.profile).schedule;
   Plan plan = plan_of_candidate(graph, topology, candidate, settings);
-  plan.provenance.tool = std::string("stagecraft-plan ") + version();
+  sign(plan.provenance);
   return plan;
 }
 

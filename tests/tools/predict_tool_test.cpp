@@ -30,6 +30,12 @@ class PredictTool : public ::testing::Test {
     folder_.write("topology.json", format::topology_json(topology));
     folder_.write("plan.json", format::plan_json(plan_));
   }
+  /// A document without its provenance, which names the command.
+  nlohmann::json content(const std::string& name) const {
+    auto out = nlohmann::json::parse(folder_.read(name));
+    out.erase("provenance");
+    return out;
+  }
   Outcome predict(const std::string& arguments) const { return folder_.run("stagecraft-predict " + arguments); }
 
   Plan plan_;
@@ -41,7 +47,10 @@ TEST_F(PredictTool, PrintsTheStepAndWritesPredictionAndTrace) {
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_EQ(o.out, "");
   EXPECT_THAT(o.err, HasSubstr("step 15.0 s, 1.3 samples per second (0.7 per device), idle 20.0 %"));
-  EXPECT_DOUBLE_EQ(format::parse_prediction(folder_.read("p.json"), "p.json").iteration.value, 15);
+  const Prediction prediction = format::parse_prediction(folder_.read("p.json"), "p.json");
+  EXPECT_DOUBLE_EQ(prediction.iteration.value, 15);
+  EXPECT_EQ(prediction.provenance.notes.at("command"),
+            "stagecraft predict graph.json topology.json plan.json --free-transfers -o p.json --trace t.json");
   const auto trace = nlohmann::json::parse(folder_.read("t.json"));
   EXPECT_EQ(trace["otherData"]["title"], "chain, predicted");
 }
@@ -58,7 +67,7 @@ TEST_F(PredictTool, TakesAClusterFromTheCommandLine) {
     const Outcome o = predict("graph.json plan.json " + std::string(levels) + " -o levels.json --force");
     EXPECT_EQ(o.status, 0) << o.err;
     EXPECT_EQ(o.err, file.err);
-    EXPECT_EQ(folder_.read("levels.json"), folder_.read("file.json"));
+    EXPECT_EQ(content("levels.json"), content("file.json"));
   }
   EXPECT_THAT(predict("graph.json plan.json -n 2,2 -b 1000 -o x.json").err,
               HasSubstr("warning: level 2 has no --bandwidths, assuming 1 GB/s\n"));
