@@ -56,6 +56,12 @@ constexpr double kRanksShare = 0.65;
 /// Share of the time that then remains for several microbatches in flight.
 constexpr double kInFlightShare = 0.7;
 
+/// Iterations that are enough for every phase that runs the model once: 5 of warm-up and memory, 20 samples, 16 in
+/// flight.
+constexpr double kEnoughIterations = 50;
+/// More for each concurrent rank: they take turns of 1, 2, ... ranks, each of which may wait for the others.
+constexpr double kEnoughIterationsPerRank = 25;
+
 using ReportProgress = std::function<void(const ProfileProgress&)>;
 
 void check(const model::Model& model, const ProfileOptions& options) {
@@ -97,8 +103,9 @@ struct WarmUp {
   double iteration = 0;  ///< seconds of the last one
 };
 
-/// At least one iteration; fewer than the options say if `limit` would not leave time for the profile itself.
-WarmUp warm_up(FedSubject& fed, const ProfileOptions& options, const TimeLimit& limit, const ReportProgress& progress) {
+/// At least one iteration; fewer than the options say if `limit`, which it sets, would not leave time for the profile
+/// itself.
+WarmUp warm_up(FedSubject& fed, const ProfileOptions& options, TimeLimit& limit, const ReportProgress& progress) {
   WarmUp out;
   // Memory is counted together with gradients and optimizer state, which the first iteration creates.
   for (; out.iterations < std::max(options.warmup, 1); ++out.iterations) {
@@ -108,6 +115,7 @@ WarmUp warm_up(FedSubject& fed, const ProfileOptions& options, const TimeLimit& 
     fed.subject.iterate(fed.batch, out.iterations, fed.timer);
     device::synchronize(fed.device);
     out.iteration = steady_seconds() - begin;
+    limit.allow(seconds_allowed(options, out.iteration));
   }
   return out;
 }
@@ -185,9 +193,13 @@ StoppingRule shortened(StoppingRule rule, double wanted, double most_seconds) {
   return rule;
 }
 
-StoppingRule sampling_rule(const ProfileOptions& options, const TimeLimit& limit) {
+/// For samples of iterations of `iteration` seconds.
+StoppingRule sampling_rule(const ProfileOptions& options, double iteration, const TimeLimit& limit) {
   const double share = runs_ranks_at_once(options) ? kSampleShareOfSeveral : kSampleShare;
-  return shortened(options.rule, options.rule.most_seconds, std::max(limit.left(), 0.0) * share);
+  const double wanted =
+      std::max(options.rule.most_seconds,
+               std::min(static_cast<double>(options.rule.fewest) * iteration, options.most_seconds_if_slow));
+  return shortened(options.rule, wanted, std::max(limit.left(), 0.0) * share);
 }
 
 /// For the measurement of one of `layers` layers that wants `seconds`, if all together get `share` of the time left.
@@ -240,12 +252,18 @@ void run_layers_alone(Graph& graph, const model::Model& model, const std::vector
 
 }  // namespace
 
+double seconds_allowed(const ProfileOptions& options, double iteration) {
+  const int ranks = runs_ranks_at_once(options) ? options.concurrent : 0;
+  const double enough = (kEnoughIterations + kEnoughIterationsPerRank * ranks) * iteration;
+  return std::max(options.most_seconds, std::min(enough, options.most_seconds_if_slow));
+}
+
 std::vector<double> times_without_tracer(const model::Model& model, const data::DataSource& data,
                                          const ProfileOptions& options) {
   if (options.placement.device.is_cpu()) return {};
   check(model, options);
   at::set_num_threads(options.threads);
-  const TimeLimit limit(options.most_seconds);
+  TimeLimit limit(options.most_seconds);
   FedSubject fed(model, data, options, /*update_by_layer=*/false);
   const WarmUp warm = warm_up(fed, options, limit, [](const ProfileProgress&) {});
   return untraced_steps(fed, warm.iteration, limit);
@@ -262,7 +280,7 @@ Profile profile_model(const model::Model& model, const data::DataSource& data, c
   device::YardstickMeter yardstick = device::device_yardstick(device, options.threads);
   yardstick.read();
 
-  const TimeLimit limit(options.most_seconds);
+  TimeLimit limit(options.most_seconds);
   device::MemoryTracker memory(device.type());
   std::optional<device::MemoryTracker::Scope> counting(std::in_place, memory);
   FedSubject fed(model, data, options, /*update_by_layer=*/clock == WatchClock::Host);
@@ -288,9 +306,9 @@ Profile profile_model(const model::Model& model, const data::DataSource& data, c
   }
   const bool time_to_warm_up = limit.left() > (kLeastSampled + 1) * warm.iteration;
   const std::unique_ptr<Watch> watch = start_watch(model, fed, clock, tracer, time_to_warm_up);
-  SampledSteps sampled =
-      sample_steps(fed, *watch, without_inputs(graph), {clock, graph.quality->clock, sampling_rule(options, limit)},
-                   yardstick, [&](std::size_t steps, double error) { tell({"measuring", steps, error}); });
+  SampledSteps sampled = sample_steps(
+      fed, *watch, without_inputs(graph), {clock, graph.quality->clock, sampling_rule(options, warm.iteration, limit)},
+      yardstick, [&](std::size_t steps, double error) { tell({"measuring", steps, error}); });
   watch->pause();
   const StepSums sums = summarize_steps(graph, sampled, untraced);
   out.sum = sums.sum;

@@ -31,6 +31,8 @@ struct ProfileOptions {
   /// Limit for the whole profile. Once it is reached, each remaining phase takes one sample or is skipped: see
   /// Profile::cut.
   double most_seconds = std::numeric_limits<double>::infinity();
+  /// A model whose iterations are long gets more than most_seconds, up to this: enough iterations for every phase.
+  double most_seconds_if_slow = 0;
   int concurrent = 1;  ///< largest number of ranks on this host for which the slowdown is measured; CPUs only
   /// Starts a process that is one of several concurrent ranks, see ranks_as_processes; empty: they are threads.
   std::vector<std::string> rank_command = {};
@@ -40,6 +42,10 @@ struct ProfileOptions {
   /// Of times_without_tracer, if they were measured before; they cannot be once the process has had a tracer.
   std::optional<std::vector<double>> without_tracer = {};
 };
+
+/// The time limit of a profile whose iterations take `iteration` seconds: most_seconds, or as long as 50 iterations
+/// take and, on a CPU, 25 more for each of several concurrent ranks, but at most most_seconds_if_slow.
+[[nodiscard]] double seconds_allowed(const ProfileOptions& options, double iteration);
 
 /// How far a profile has come, for a progress line.
 struct ProfileProgress {

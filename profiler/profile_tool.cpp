@@ -13,7 +13,6 @@
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "costmodel/text/progress.h"
-#include "costmodel/text/shell_line.h"
 #include "costmodel/text/units_text.h"
 #include "executor/device/device.h"
 #include "executor/device/dtype.h"
@@ -39,7 +38,6 @@ const std::vector<std::string> kClocks{"host", "cupti", "events"};
 const std::vector<std::string> kTypes{"float32", "bfloat16", "float16"};
 
 struct Options {
-  std::string command;  ///< as typed
   std::string model;
   std::vector<std::string> set;
   std::string data = "synthetic";
@@ -227,7 +225,7 @@ int write_structure(const Options& o, const stagecraft::model::Model& model,
       std::cerr << fmt::format("note: {} ran on this processor, because {}\n", o.model, structure.ran);
     std::cerr << o.model + ": " + size_text(model, structure.graph, samples) + "\n";
     structure.graph.provenance = stagecraft::device::provenance_here("stagecraft-profile", placement.device);
-    structure.graph.provenance.notes["command"] = o.command;
+    stagecraft::sign(structure.graph.provenance);
     stagecraft::format::write_text(path_of(o, o.output.empty() ? "-" : o.output, samples),
                                    stagecraft::format::graph_json(structure.graph));
   }
@@ -250,7 +248,7 @@ stagecraft::profiler::Profile profile_microbatch(const Options& o, const stagecr
   };
   stagecraft::profiler::Profile out = stagecraft::profiler::profile_model(model, source, options, show, tracer);
   out.graph.provenance = stagecraft::device::provenance_here("stagecraft-profile", options.placement.device);
-  out.graph.provenance.notes["command"] = o.command;
+  stagecraft::sign(out.graph.provenance);
   out.graph.device = stagecraft::profiler::measured_device_here(options.placement.device);
   return out;
 }
@@ -380,10 +378,12 @@ void add_measurement_options(CLI::App& app, Options& o) {
       ->capture_default_str()
       ->transform(stagecraft::number_above(0));
   app.add_option("--max-seconds", o.profile.most_seconds,
-                 "time limit of each microbatch's profile; a slower model is sampled once, and what was cut short or "
-                 "skipped is listed")
-      ->capture_default_str()
-      ->transform(stagecraft::number_above(0));
+                 "time limit of each microbatch's profile; what it cuts short or skips is listed")
+      ->default_str(
+          "30; for a model with long iterations, as long as 50 of them take and 25 for each rank of "
+          "--concurrent, but at most 300")
+      ->transform(stagecraft::number_above(0))
+      ->each([&o](const std::string&) { o.profile.most_seconds_if_slow = 0; });
   stagecraft::add_optimizer_options(app, o.profile.optimizer);
 }
 
@@ -403,8 +403,8 @@ void add_output_options(CLI::App& app, Options& o) {
 int main(int argc, char** argv) {
   Options o;
   o.words.assign(argv, argv + argc);
-  o.command = stagecraft::command_line("profile", argc, argv);
   o.profile.most_seconds = 30;
+  o.profile.most_seconds_if_slow = 300;
   // Ranks on one host slow each other down; measuring two lets a plan of two be predicted correctly.
   o.profile.concurrent = std::thread::hardware_concurrency() >= 2 ? 2 : 1;
   return stagecraft::run_computing_tool(

@@ -19,6 +19,8 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 
 /// The smallest number of samples that has a spread.
@@ -338,6 +340,30 @@ TEST(ProfileModel, SaysWhatItIsAt) {
   for (int round = 0; round < 5; ++round) expected.insert(expected.end(), {"1 at once", "2 at once"});
   expected.insert(expected.end(), {"several microbatches in flight", "backward in two parts: fc2"});
   EXPECT_EQ(phases, expected);
+}
+
+TEST(ProfileModel, AllowsSlowModelsMoreTime) {
+  ProfileOptions options;
+  options.most_seconds = 30;
+  EXPECT_EQ(seconds_allowed(options, 2), 30);
+  options.most_seconds_if_slow = 300;
+  EXPECT_EQ(seconds_allowed(options, 0.5), 30);
+  EXPECT_EQ(seconds_allowed(options, 2), 100);
+  options.concurrent = 3;
+  EXPECT_EQ(seconds_allowed(options, 2), 250);
+  EXPECT_EQ(seconds_allowed(options, 3), 300);
+  options.placement.device = c10::Device(c10::kCUDA, 0);
+  EXPECT_EQ(seconds_allowed(options, 3), 150) << "GPUs measure no concurrent ranks";
+}
+
+TEST(ProfileModel, ExtendsItsLimitForASlowModel) {
+  ProfileOptions options = hasty();
+  options.warmup = 3;
+  options.most_seconds = 1e-9;
+  options.most_seconds_if_slow = 20;
+  const Profile profiled = profile("mlp", kTiny, options);
+  EXPECT_THAT(profiled.cut, Not(Contains(StartsWith("warm-up"))));
+  EXPECT_THAT(profiled.cut, Not(Contains("bytes saved for backward")));
 }
 
 // Long enough for the counters of processor time; nothing else is assumed of the machine.
