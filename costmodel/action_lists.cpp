@@ -36,22 +36,14 @@ std::vector<std::vector<Action>> BoundPlan::action_lists(int steps, int prefetch
     // before the consumer that is `prefetch` - 1 receives earlier on its edge.
     std::map<std::tuple<ActionKind, int, int, int>, std::vector<std::size_t>> consumers;
     std::vector<std::vector<Action>> posted(computing.size());
-    const auto receive = [&](ActionKind kind, const Action& consumer, int peer_stage, std::size_t at) {
-      const int peer = runner(peer_stage, consumer.microbatch);
-      if (peer == rank) return;
-      auto& edge = consumers[{kind, peer, consumer.stage, peer_stage}];
-      edge.push_back(at);
-      const std::size_t back = std::min(edge.size(), to_index(std::max(prefetch, 1)));
-      posted[edge[edge.size() - back]].push_back({kind, consumer.stage, consumer.microbatch, peer_stage});
-    };
     for (std::size_t i = 0; i < computing.size() && !placed; ++i) {
-      const Action& action = computing[i];
-      if (action.kind == ActionKind::Forward) {
-        for (const int b : incoming(action.stage)) receive(ActionKind::ReceiveActivation, action, ends(b).source, i);
-      } else if (action.kind == ActionKind::Backward) {
-        for (const int b : outgoing(action.stage)) {
-          if (has_gradient(b)) receive(ActionKind::ReceiveGradient, action, ends(b).destination, i);
-        }
+      for (const Passage& input : inputs(computing[i])) {
+        if (!is_message(computing[i], input)) continue;
+        const Action receive = receive_of(computing[i], input);
+        auto& edge = consumers[{receive.kind, runner(receive.peer, receive.microbatch), receive.stage, receive.peer}];
+        edge.push_back(i);
+        const std::size_t back = std::min(edge.size(), to_index(std::max(prefetch, 1)));
+        posted[edge[edge.size() - back]].push_back(receive);
       }
     }
 
@@ -64,16 +56,8 @@ std::vector<std::vector<Action>> BoundPlan::action_lists(int steps, int prefetch
       if (action.kind == ActionKind::Reduce && !reduces(action.stage)) continue;
       list.push_back(action);
       if (placed) continue;
-      if (action.kind == ActionKind::Forward) {
-        for (const int b : outgoing(action.stage)) {
-          if (runner(ends(b).destination, action.microbatch) == rank) continue;
-          list.push_back({ActionKind::SendActivation, action.stage, action.microbatch, ends(b).destination});
-        }
-      } else if (action.kind == ActionKind::Backward) {
-        for (const int b : incoming(action.stage)) {
-          if (!has_gradient(b) || runner(ends(b).source, action.microbatch) == rank) continue;
-          list.push_back({ActionKind::SendGradient, action.stage, action.microbatch, ends(b).source});
-        }
+      for (const Passage& output : outputs(action)) {
+        if (is_message(action, output)) list.push_back(send_of(action, output));
       }
     }
     if (schedule_.trains && !asynchronous()) {

@@ -73,11 +73,19 @@ void BoundPlan::bind_ranks() {
 void BoundPlan::bind_boundaries() {
   incoming_.resize(plan_.stages.size());
   outgoing_.resize(plan_.stages.size());
+  inputs_.resize(plan_.stages.size());
+  outputs_.resize(plan_.stages.size());
   for (const Boundary& boundary : plan_.boundaries) {
     const int number = to_int(ends_.size());
     incoming_[to_index(boundary.destination)].push_back(number);
     outgoing_[to_index(boundary.source)].push_back(number);
     ends_.push_back({boundary.source, boundary.destination, stagecraft::has_gradient(boundary)});
+    const auto pass = [&](int from, int to, bool gradient) {
+      outputs_[to_index(from)][gradient ? 1 : 0].push_back({number, to, gradient});
+      inputs_[to_index(to)][gradient ? 1 : 0].push_back({number, from, gradient});
+    };
+    pass(boundary.source, boundary.destination, false);
+    if (ends_.back().gradient) pass(boundary.destination, boundary.source, true);
     first_tag_.push_back(tags_);
     tags_ += 2 * to_int(boundary.tensors.size());
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <optional>
 #include <set>
@@ -35,6 +36,27 @@ struct BoundaryEnds {
   int destination = 0;
   bool gradient = false;
 };
+
+/// What a Forward or Backward gets or gives over a boundary of the plan.
+struct Passage {
+  int boundary = 0;
+  int peer = 0;  ///< the stage at the other end
+  bool gradient = false;
+};
+
+/// The transfers with which a Forward or Backward on another rank than the peer's gets or gives it.
+[[nodiscard]] constexpr Action receive_of(const Action& consumer, const Passage& passage) {
+  return {passage.gradient ? ActionKind::ReceiveGradient : ActionKind::ReceiveActivation, consumer.stage,
+          consumer.microbatch, passage.peer};
+}
+[[nodiscard]] constexpr Action send_of(const Action& producer, const Passage& passage) {
+  return {passage.gradient ? ActionKind::SendGradient : ActionKind::SendActivation, producer.stage, producer.microbatch,
+          passage.peer};
+}
+/// The Forward or Backward whose result a send carries.
+[[nodiscard]] constexpr Action producer_of(const Action& send) {
+  return {carries_gradient(send.kind) ? ActionKind::Backward : ActionKind::Forward, send.stage, send.microbatch, -1};
+}
 
 /// A tied parameter of a plan, and its stages and ranks.
 struct TiedHolders {
@@ -127,6 +149,15 @@ class BoundPlan {
   [[nodiscard]] const std::vector<int>& incoming(int stage) const { return incoming_[to_index(stage)]; }
   /// Indices of the boundaries out of the stage, in the plan's order.
   [[nodiscard]] const std::vector<int>& outgoing(int stage) const { return outgoing_[to_index(stage)]; }
+  /// What a Forward or Backward needs before it begins, in the plan's order: activations over the boundaries into its
+  /// stage, or gradients over those out of it over which any come back. Nothing for other actions.
+  [[nodiscard]] const std::vector<Passage>& inputs(const Action& action) const { return passages(inputs_, action); }
+  /// What a Forward or Backward makes for other stages, in the plan's order. Nothing for other actions.
+  [[nodiscard]] const std::vector<Passage>& outputs(const Action& action) const { return passages(outputs_, action); }
+  /// Whether a passage of the action is a message: the other stage's microbatch runs on another rank.
+  [[nodiscard]] bool is_message(const Action& compute, const Passage& passage) const {
+    return runner(passage.peer, compute.microbatch) != runner(compute.stage, compute.microbatch);
+  }
   /// Whether any gradient comes back over the boundary.
   [[nodiscard]] bool has_gradient(int boundary) const { return ends(boundary).gradient; }
   /// Number of message tags.
@@ -161,6 +192,13 @@ class BoundPlan {
   [[nodiscard]] StepWindow step_window() const;
 
  private:
+  /// By stage: of its Forward and of its Backward.
+  using StagePassages = std::vector<std::array<std::vector<Passage>, 2>>;
+  [[nodiscard]] static const std::vector<Passage>& passages(const StagePassages& all, const Action& action) {
+    static const std::vector<Passage> none;
+    if (action.kind != ActionKind::Forward && action.kind != ActionKind::Backward) return none;
+    return all[to_index(action.stage)][action.kind == ActionKind::Backward ? 1 : 0];
+  }
   void bind_ranks();
   void bind_boundaries();
   void bind_tied();
@@ -171,8 +209,9 @@ class BoundPlan {
   std::vector<int> replicas_, first_rank_;             // by stage
   std::unordered_map<std::string, int> stage_of_;      // by layer
   std::vector<std::vector<int>> incoming_, outgoing_;  // by stage
-  std::vector<BoundaryEnds> ends_;                     // by boundary
-  std::vector<int> first_tag_;                         // by boundary
+  StagePassages inputs_, outputs_;
+  std::vector<BoundaryEnds> ends_;  // by boundary
+  std::vector<int> first_tag_;      // by boundary
   int tags_ = 0;
   std::vector<TiedHolders> tied_;
   std::vector<std::vector<int>> shared_;  // by stage

@@ -52,16 +52,21 @@ ActionKind action_kind(const std::string& word) {
   throw InputError(ErrorKind::UnknownName, unknown_name("action", word, known));
 }
 
+Action other_end(const Action& transfer) {
+  const bool gradient = carries_gradient(transfer.kind);
+  const ActionKind send = gradient ? ActionKind::SendGradient : ActionKind::SendActivation;
+  const ActionKind receive = gradient ? ActionKind::ReceiveGradient : ActionKind::ReceiveActivation;
+  return {is_send(transfer.kind) ? receive : send, transfer.peer, transfer.microbatch, transfer.stage};
+}
+
 std::string action_text(const Action& action) {
   std::string out = std::to_string(action.stage);
   for (const ActionWord& entry : kWords) {
     if (entry.kind == action.kind) out += entry.cell;
   }
-  const bool transfer = action.kind >= ActionKind::SendActivation && action.kind <= ActionKind::ReceiveGradient;
   if (action.microbatch >= 0) out += std::to_string(action.microbatch);
-  if (!transfer || std::abs(action.peer - action.stage) == 1) return out;
-  const bool send = action.kind == ActionKind::SendActivation || action.kind == ActionKind::SendGradient;
-  return out + (send ? " to stage " : " from stage ") + std::to_string(action.peer);
+  if (!is_transfer(action.kind) || std::abs(action.peer - action.stage) == 1) return out;
+  return out + (is_send(action.kind) ? " to stage " : " from stage ") + std::to_string(action.peer);
 }
 
 std::vector<int> own_microbatches(int microbatches, int replicas, int replica) {

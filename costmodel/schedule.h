@@ -21,6 +21,20 @@ enum class ActionKind {
   Update,
 };
 
+/// Whether it is a Forward, Backward or WeightGradient.
+[[nodiscard]] constexpr bool is_compute(ActionKind kind) { return kind <= ActionKind::WeightGradient; }
+[[nodiscard]] constexpr bool is_send(ActionKind kind) {
+  return kind == ActionKind::SendActivation || kind == ActionKind::SendGradient;
+}
+[[nodiscard]] constexpr bool is_receive(ActionKind kind) {
+  return kind == ActionKind::ReceiveActivation || kind == ActionKind::ReceiveGradient;
+}
+[[nodiscard]] constexpr bool is_transfer(ActionKind kind) { return is_send(kind) || is_receive(kind); }
+/// Whether a transfer is of gradients.
+[[nodiscard]] constexpr bool carries_gradient(ActionKind kind) {
+  return kind == ActionKind::SendGradient || kind == ActionKind::ReceiveGradient;
+}
+
 /// "forward", "backward", "weight-gradient", "send-activation", ...; the name in files and messages.
 [[nodiscard]] const char* to_string(ActionKind kind);
 /// The inverse. Throws std::invalid_argument listing the names.
@@ -36,6 +50,9 @@ struct Action {
   int peer = -1;
   friend bool operator==(const Action&, const Action&) = default;
 };
+
+/// The action at the other end of a transfer: the receive of a send, and the send of a receive.
+[[nodiscard]] Action other_end(const Action& transfer);
 
 /// The action in the notation of torch.distributed.pipelining, stage first: "1F0", "1B0", "1W0", "1SEND_F0",
 /// "1RECV_F0", "1SEND_B0", "1RECV_B0", "1REDUCE_GRAD"; and "1UPDATE". A peer that is not adjacent follows: "0SEND_F3 to

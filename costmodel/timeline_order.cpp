@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <ranges>
+#include <algorithm>
 
 #include "costmodel/index.h"
 
@@ -14,19 +14,13 @@ std::string quoted(const Action& action) { return '"' + action_text(action) + '"
 }  // namespace
 
 std::vector<Action> measured_actions(const BoundPlan& plan, const std::vector<Action>& list) {
-  const auto boundary = [&](int b) -> const Boundary& { return plan.plan().boundaries[to_index(b)]; };
   std::vector<Action> out;
   for (const Action& action : list) {
-    if (action.kind == ActionKind::ReceiveActivation || action.kind == ActionKind::ReceiveGradient) continue;
-    if (action.kind == ActionKind::Forward) {
-      for (const int b : plan.incoming(action.stage))
-        out.push_back({ActionKind::ReceiveActivation, action.stage, action.microbatch, boundary(b).source});
-    } else if (action.kind == ActionKind::Backward) {
-      for (const int b : plan.outgoing(action.stage) | std::views::reverse) {
-        if (plan.has_gradient(b))
-          out.push_back({ActionKind::ReceiveGradient, action.stage, action.microbatch, boundary(b).destination});
-      }
-    }
+    if (is_receive(action.kind)) continue;
+    for (const Passage& input : plan.inputs(action)) out.push_back(receive_of(action, input));
+    // A backward takes later stages' gradients first.
+    if (action.kind == ActionKind::Backward)
+      std::reverse(out.end() - static_cast<std::ptrdiff_t>(plan.inputs(action).size()), out.end());
     out.push_back(action);
   }
   return out;

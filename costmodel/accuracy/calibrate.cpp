@@ -43,10 +43,6 @@ Calibration of_factors(const std::vector<double>& factors, const Topology& topol
   return out;
 }
 
-bool is_compute(ActionKind kind) {
-  return kind == ActionKind::Forward || kind == ActionKind::Backward || kind == ActionKind::WeightGradient;
-}
-
 /// What one run says.
 struct Evidence {
   BoundPlan plan;

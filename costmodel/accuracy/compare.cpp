@@ -68,15 +68,7 @@ std::vector<double> idle_shares(const Timeline& timeline, std::size_t first) {
   const std::vector<StepTime>& steps = timeline.steps;
   std::vector<std::vector<Seconds>> busy(to_index(timeline.ranks), std::vector<Seconds>(steps.size()));
   for (const Span& span : timeline.spans) {
-    switch (span.action.kind) {
-      case ActionKind::SendActivation:
-      case ActionKind::ReceiveActivation:
-      case ActionKind::SendGradient:
-      case ActionKind::ReceiveGradient:
-        continue;
-      default:
-        break;
-    }
+    if (is_transfer(span.action.kind)) continue;
     // By time and not by number: where steps overlap, a rank works on two of them at once.
     auto step = std::ranges::upper_bound(steps, span.start, {}, &StepTime::end);
     for (; step != steps.end() && step->start < span.end; ++step) {
@@ -183,7 +175,7 @@ Comparison compare(const Prediction& prediction, const Measurement& measurement,
   for (const auto& [key, time] : predicted_actions) actions[key].predicted = time;
   for (const auto& [key, time] : measured_actions) actions[key].measured = time;
   for (const auto& [key, time] : actions) {
-    if (key.second == ActionKind::SendActivation || key.second == ActionKind::SendGradient) continue;
+    if (is_send(key.second)) continue;
     out.actions.push_back({key.first, key.second, time});
   }
   const std::vector<double> predicted_idle = idle_shares_in_run(prediction);
@@ -233,8 +225,7 @@ std::string comparison_text(const Comparison& comparison) {
         fmt::format("{:+.1f} pt", (share.predicted - share.measured) * 100));
   }
   for (const ActionComparison& action : comparison.actions) {
-    const bool wait = action.kind == ActionKind::ReceiveActivation || action.kind == ActionKind::ReceiveGradient;
-    row(fmt::format("stage {} {}{}", action.stage, to_string(action.kind), wait ? " (wait)" : ""),
+    row(fmt::format("stage {} {}{}", action.stage, to_string(action.kind), is_receive(action.kind) ? " (wait)" : ""),
         milliseconds(action.time.predicted), milliseconds(action.time.measured), percent(action.time));
   }
   for (const BubbleComparison& bubble : comparison.bubbles) {

@@ -69,7 +69,7 @@ void add_stages(StepChange& out, const StepFigures& first, const StepFigures& se
   for (const auto& [key, time] : first.actions) actions[key].first = time;
   for (const auto& [key, time] : second.actions) actions[key].second = time;
   for (const auto& [key, time] : actions) {
-    if (key.second == ActionKind::SendActivation || key.second == ActionKind::SendGradient) continue;
+    if (is_send(key.second)) continue;
     out.actions.push_back({key.first, key.second, time});
   }
   std::map<int, RanksChange> ranks;
@@ -202,9 +202,9 @@ std::string step_change_text(const StepChange& change, const std::string& first,
   rows.push_back(share_row(idle, change.bubble));
   rows.push_back(row("largest peak memory", change.memory, bytes));
   for (const ActionChange& action : change.actions) {
-    const bool wait = action.kind == ActionKind::ReceiveActivation || action.kind == ActionKind::ReceiveGradient;
-    rows.push_back(row(fmt::format("stage {} {}{}", action.stage, to_string(action.kind), wait ? " (wait)" : ""),
-                       action.time, time));
+    rows.push_back(row(
+        fmt::format("stage {} {}{}", action.stage, to_string(action.kind), is_receive(action.kind) ? " (wait)" : ""),
+        action.time, time));
   }
   for (const RanksChange& ranks : change.ranks) {
     if (ranks.bubble.first || ranks.bubble.second)

@@ -58,13 +58,8 @@ class AloneTimes {
   }
 
   Seconds operator()(const Action& action) const {
-    const StageCost& cost = input_.stages[to_index(action.stage)];
-    const bool whole = cost.whole_backward && !split_.contains({action.stage, action.microbatch});
-    const Seconds time = action.kind == ActionKind::Forward          ? cost.forward
-                         : action.kind == ActionKind::WeightGradient ? cost.weight_gradient
-                         : action.kind == ActionKind::Update         ? cost.update
-                         : whole                                     ? *cost.whole_backward
-                                                                     : cost.backward;
+    const Seconds time =
+        time_of(input_.stages[to_index(action.stage)], action.kind, split_.contains({action.stage, action.microbatch}));
     return std::max(Seconds(0), time - host_);
   }
 
@@ -84,19 +79,12 @@ std::vector<HostShares> host_shares(const SimulationInput& input, const Timeline
   std::vector<HostShares> out(input.stages.size());
   for (const Span& span : timeline.spans) {
     HostShares& stage = out[to_index(span.action.stage)];
-    switch (span.action.kind) {
-      case ActionKind::Forward:
-      case ActionKind::Backward:
-      case ActionKind::WeightGradient:
-        stage.compute += span.end - span.start;
-        stage.compute_alone += alone(span.action);
-        break;
-      case ActionKind::Update:
-        stage.update += span.end - span.start;
-        stage.update_alone += alone(span.action);
-        break;
-      default:
-        break;
+    if (is_compute(span.action.kind)) {
+      stage.compute += span.end - span.start;
+      stage.compute_alone += alone(span.action);
+    } else if (span.action.kind == ActionKind::Update) {
+      stage.update += span.end - span.start;
+      stage.update_alone += alone(span.action);
     }
   }
   return out;
@@ -241,16 +229,7 @@ Seconds least_step(const SimulationInput& input) {
   for (const auto& list : input.lists) {
     Seconds work;
     for (const Action& action : list) {
-      switch (action.kind) {
-        case ActionKind::Forward:
-        case ActionKind::Backward:
-        case ActionKind::WeightGradient:
-        case ActionKind::Update:
-          work += alone(action);
-          break;
-        default:
-          break;
-      }
+      if (is_compute(action.kind) || action.kind == ActionKind::Update) work += alone(action);
     }
     out = std::max(out, work);
   }

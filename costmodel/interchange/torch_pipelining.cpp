@@ -182,9 +182,7 @@ std::string plan_actions_csv(const BoundPlan& plan, bool transfers) {
   auto lists = plan.action_lists(1, 1);
   for (auto& list : lists) {
     std::erase_if(list, [&](const Action& action) {
-      const bool computes = action.kind == ActionKind::Forward || action.kind == ActionKind::Backward ||
-                            action.kind == ActionKind::WeightGradient;
-      return action.kind == ActionKind::Update || (!transfers && !computes);
+      return action.kind == ActionKind::Update || (!transfers && !is_compute(action.kind));
     });
   }
   return actions_csv(lists);

@@ -251,7 +251,7 @@ class RankReplay {
     const bool asynchronous = plan_.asynchronous();
     switch (action.kind) {
       case ActionKind::Forward:
-        for (const int b : plan_.incoming(action.stage)) take(state, b, false, action.microbatch);
+        take_inputs(state, action);
         if (asynchronous) versions_[place].begin(action.microbatch);
         ++state.in_flight;
         state.workspace = plan_.schedule().trains ? needs.beside_saved : needs.workspace;
@@ -272,7 +272,7 @@ class RankReplay {
         break;
       case ActionKind::ReceiveActivation:
       case ActionKind::ReceiveGradient: {
-        const bool gradient = action.kind == ActionKind::ReceiveGradient;
+        const bool gradient = carries_gradient(action.kind);
         const int boundary = *plan_.boundary(action.stage, action.peer);
         posted_.push_back({boundary, gradient, action.microbatch});
         state.receiving += bytes_[gradient][to_index(boundary)];
@@ -280,7 +280,7 @@ class RankReplay {
       }
       case ActionKind::SendActivation:
       case ActionKind::SendGradient: {
-        const bool gradient = action.kind == ActionKind::SendGradient;
+        const bool gradient = carries_gradient(action.kind);
         const Bytes bytes = bytes_[gradient][to_index(*plan_.boundary(action.stage, action.peer))];
         sent_bytes_ += bytes;
         // What a stage sends forth it keeps itself, until its backward if it trains.
@@ -314,7 +314,7 @@ class RankReplay {
         if (!plan_.schedule().trains) --state.in_flight;
         break;
       case ActionKind::Backward:
-        for (const int b : plan_.outgoing(action.stage)) take(state, b, true, action.microbatch);
+        take_inputs(state, action);
         state.unsent += state.needs->sent_back;
         if (is_split(action)) break;
         release(place, action);
@@ -356,12 +356,14 @@ class RankReplay {
     if (plan_.asynchronous()) versions_[place].end(action.microbatch);
   }
 
-  /// A message that was received is used, and counts elsewhere from here on.
-  void take(StageUsage& state, int boundary, bool gradient, int microbatch) {
-    const auto message = std::ranges::find(posted_, Posted{boundary, gradient, microbatch});
-    if (message == posted_.end()) return;
-    posted_.erase(message);
-    state.receiving -= bytes_[gradient][to_index(boundary)];
+  /// Messages that the action received are used, and count elsewhere from here on.
+  void take_inputs(StageUsage& state, const Action& action) {
+    for (const auto& [boundary, peer, gradient] : plan_.inputs(action)) {
+      const auto message = std::ranges::find(posted_, Posted{boundary, gradient, action.microbatch});
+      if (message == posted_.end()) continue;
+      posted_.erase(message);
+      state.receiving -= bytes_[gradient][to_index(boundary)];
+    }
   }
 
   /// A message that was sent and whose tensors may still exist.

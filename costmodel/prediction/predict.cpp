@@ -51,16 +51,11 @@ std::vector<StagePrediction> predicted_stages(const Graph& graph, const BoundPla
   return out;
 }
 
-bool is_work(ActionKind kind) {
-  return kind == ActionKind::Forward || kind == ActionKind::Backward || kind == ActionKind::WeightGradient ||
-         kind == ActionKind::Reduce || kind == ActionKind::Update;
-}
-
 /// The computations of each rank.
 std::vector<std::vector<const Span*>> work_of_ranks(const Timeline& timeline) {
   std::vector<std::vector<const Span*>> out(to_index(timeline.ranks));
   for (const Span& span : timeline.spans) {
-    if (is_work(span.action.kind)) out[to_index(span.rank)].push_back(&span);
+    if (!is_transfer(span.action.kind)) out[to_index(span.rank)].push_back(&span);
   }
   return out;
 }
@@ -73,7 +68,7 @@ std::tuple<int, int, ActionKind> key_of(const Action& action) { return {action.m
 std::vector<const Span*> spans_of(const std::vector<Action>& list, std::vector<const Span*> work) {
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < list.size(); ++i) {
-    if (is_work(list[i].kind)) places.push_back(i);
+    if (!is_transfer(list[i].kind)) places.push_back(i);
   }
   const auto key_at = [&](std::size_t place) { return key_of(list[place]); };
   const auto key_of_span = [](const Span* span) { return key_of(span->action); };

@@ -16,17 +16,15 @@ Seconds steady_step(const Timeline& timeline) {
   };
   std::vector<Working> ranks(to_index(timeline.ranks));
   for (const Span& span : timeline.spans) {
-    const bool waits =
-        span.action.kind == ActionKind::ReceiveActivation || span.action.kind == ActionKind::ReceiveGradient;
     Working& rank = ranks[to_index(span.rank)];
-    if (!waits) rank.begin = std::min(rank.begin, span.start);
+    if (!is_receive(span.action.kind)) rank.begin = std::min(rank.begin, span.start);
     rank.end = std::max(rank.end, span.end);
   }
   // A message moves once its receive is posted, which happens after the rank's last action of the step before.
   std::map<Seconds, Seconds> first_arrivals;  // and when the last message before it began to move
   for (const Working& rank : ranks) first_arrivals.emplace(rank.begin, rank.begin);
   for (const Span& span : timeline.spans) {
-    if (span.action.kind != ActionKind::SendActivation && span.action.kind != ActionKind::SendGradient) continue;
+    if (!is_send(span.action.kind)) continue;
     const auto arrival = first_arrivals.find(span.end);
     if (arrival != first_arrivals.end()) arrival->second = std::min(arrival->second, span.start);
   }

@@ -54,9 +54,8 @@ class MessageStarts {
   MessageStarts(const BoundPlan& plan, const Timeline& timeline)
       : plan_(plan), starts_(2 * plan.plan().boundaries.size()) {
     for (const Span& span : timeline.spans) {
-      const ActionKind kind = span.action.kind;
-      if (kind != ActionKind::SendActivation && kind != ActionKind::SendGradient) continue;
-      std::vector<std::optional<Seconds>>& starts = starts_[place(span.action, kind == ActionKind::SendGradient)];
+      if (!is_send(span.action.kind)) continue;
+      std::vector<std::optional<Seconds>>& starts = starts_[place(span.action)];
       const std::size_t microbatch = to_index(span.action.microbatch);
       if (starts.size() <= microbatch) starts.resize(microbatch + 1);
       starts[microbatch] = span.start;
@@ -64,14 +63,14 @@ class MessageStarts {
   }
   /// Of the message that an action receives; absent if it was not sent.
   [[nodiscard]] std::optional<Seconds> of(const Action& receive) const {
-    const auto& starts = starts_[place(receive, receive.kind == ActionKind::ReceiveGradient)];
+    const auto& starts = starts_[place(receive)];
     const std::size_t microbatch = to_index(receive.microbatch);
     return microbatch < starts.size() ? starts[microbatch] : std::nullopt;
   }
 
  private:
-  [[nodiscard]] std::size_t place(const Action& action, bool gradient) const {
-    return 2 * to_index(*plan_.boundary(action.stage, action.peer)) + (gradient ? 1 : 0);
+  [[nodiscard]] std::size_t place(const Action& transfer) const {
+    return 2 * to_index(*plan_.boundary(transfer.stage, transfer.peer)) + (carries_gradient(transfer.kind) ? 1 : 0);
   }
 
   const BoundPlan& plan_;

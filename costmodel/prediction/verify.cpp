@@ -15,8 +15,6 @@ namespace stagecraft {
 namespace {
 
 std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
-bool is_transfer(ActionKind kind) { return kind >= ActionKind::SendActivation && kind <= ActionKind::ReceiveGradient; }
-bool is_compute(ActionKind kind) { return kind <= ActionKind::WeightGradient; }
 
 /// The proofs in order; each returns a refusal or nothing and may rely on those before it.
 class Verifier {
@@ -194,17 +192,9 @@ class Verifier {
     std::vector<Action> out;
     if (a.kind == ActionKind::Backward) out.push_back(of(ActionKind::Forward, a.stage));
     if (a.kind == ActionKind::WeightGradient) out.push_back(of(ActionKind::Backward, a.stage));
-    if (a.kind == ActionKind::SendActivation) out.push_back(of(ActionKind::Forward, a.stage));
-    if (a.kind == ActionKind::SendGradient) out.push_back(of(ActionKind::Backward, a.stage));
-    for (const int message : table_.inputs(a)) out.push_back(table_.receive(message));
-    if (a.kind != ActionKind::Forward && a.kind != ActionKind::Backward) return out;
-    const int rank = bound_.runner(a.stage, a.microbatch);
-    const bool forward = a.kind == ActionKind::Forward;
-    for (const int b : forward ? bound_.incoming(a.stage) : bound_.outgoing(a.stage)) {
-      if (!forward && !bound_.has_gradient(b)) continue;
-      const int peer = forward ? bound_.ends(b).source : bound_.ends(b).destination;
-      if (bound_.runner(peer, a.microbatch) == rank) out.push_back(of(a.kind, peer));
-    }
+    if (is_send(a.kind)) out.push_back(producer_of(a));
+    for (const Passage& input : bound_.inputs(a))
+      out.push_back(bound_.is_message(a, input) ? receive_of(a, input) : of(a.kind, input.peer));
     return out;
   }
 

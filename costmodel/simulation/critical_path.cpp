@@ -15,14 +15,6 @@ namespace {
 
 constexpr Seconds kNoLimit(std::numeric_limits<double>::infinity());
 
-bool is_send(ActionKind kind) { return kind == ActionKind::SendActivation || kind == ActionKind::SendGradient; }
-bool is_receive(ActionKind kind) {
-  return kind == ActionKind::ReceiveActivation || kind == ActionKind::ReceiveGradient;
-}
-bool carries_gradient(ActionKind kind) {
-  return kind == ActionKind::SendGradient || kind == ActionKind::ReceiveGradient;
-}
-
 /// A computation, a reduction, an update or a message, and what must end before it begins.
 struct PathNode {
   Span span;
@@ -108,22 +100,13 @@ class PathSearch {
       const int node = to_int(nodes_.size());
       nodes_.emplace_back();
       need(node);
-      if (action.kind == ActionKind::Forward || action.kind == ActionKind::Backward) add_inputs(rank, node, action);
+      for (const Passage& input : plan_.inputs(action)) {
+        if (!plan_.is_message(action, input)) continue;  // earlier in this list
+        const int from = message(receive_of(action, input));
+        nodes_[to_index(node)].before.push_back(from);
+      }
       if (action.kind == ActionKind::Reduce) reduce_nodes_.emplace_back(rank, node, action.stage);
       nodes.push_back(node);
-    }
-  }
-
-  void add_inputs(int rank, int node, const Action& action) {
-    const bool gradient = action.kind == ActionKind::Backward;
-    for (const int b : gradient ? plan_.outgoing(action.stage) : plan_.incoming(action.stage)) {
-      const BoundaryEnds& ends = plan_.ends(b);
-      if (gradient && !ends.gradient) continue;
-      const int peer = gradient ? ends.destination : ends.source;
-      if (plan_.runner(peer, action.microbatch) == rank) continue;  // earlier in this list
-      const int from = message({gradient ? ActionKind::ReceiveGradient : ActionKind::ReceiveActivation, action.stage,
-                                action.microbatch, peer});
-      nodes_[to_index(node)].before.push_back(from);
     }
   }
 

@@ -53,9 +53,8 @@ int Lanes::of(const Action& message) const {
   if (!boundary)
     throw std::invalid_argument("there is no boundary between stage " + std::to_string(message.stage) + " and stage " +
                                 std::to_string(message.peer));
-  const bool gradient = message.kind == ActionKind::SendGradient || message.kind == ActionKind::ReceiveGradient;
   const Cycle& cycle = cycles_[to_index(*boundary)];
-  return cycle.first + 2 * (message.microbatch % cycle.length) + (gradient ? 1 : 0);
+  return cycle.first + 2 * (message.microbatch % cycle.length) + (carries_gradient(message.kind) ? 1 : 0);
 }
 
 }  // namespace stagecraft::simulation

@@ -24,9 +24,6 @@ constexpr std::array<std::pair<Queues, const char*>, 4> kWords{{
 /// Most ranks in a message.
 constexpr std::size_t kManyRanks = 16;
 
-bool is_gradient(ActionKind kind) { return kind == ActionKind::SendGradient || kind == ActionKind::ReceiveGradient; }
-bool is_send(ActionKind kind) { return kind == ActionKind::SendActivation || kind == ActionKind::SendGradient; }
-
 class Replay {
  public:
   Replay(const MessageTable& table, const std::vector<std::vector<Action>>& lists, Queues queues,
@@ -90,8 +87,8 @@ class Replay {
     const int to = receiver(message);
     const int boundary = *table_.boundary(action.stage, action.peer);
     std::tuple<int, int, int, int> key{rank, 0, 0, 0};
-    if (kind_ == Queues::Edge) key = {rank, 2 * boundary + (is_gradient(action.kind) ? 1 : 0), from, to};
-    if (kind_ == Queues::Boundary) key = {rank, 2 * boundary + (is_gradient(action.kind) ? 1 : 0), 0, 0};
+    if (kind_ == Queues::Edge) key = {rank, 2 * boundary + (carries_gradient(action.kind) ? 1 : 0), from, to};
+    if (kind_ == Queues::Boundary) key = {rank, 2 * boundary + (carries_gradient(action.kind) ? 1 : 0), 0, 0};
     if (kind_ == Queues::Pair) key = {rank, 0, std::min(from, to), std::max(from, to)};
     const auto [it, fresh] = queue_numbers_.emplace(key, to_int(queues_.size()));
     if (fresh) queues_.push_back({rank, {}, 0});
@@ -130,20 +127,14 @@ class Replay {
     const auto& list = lists_[to_index(rank)];
     while (next_[to_index(rank)] < list.size()) {
       const Action& action = list[next_[to_index(rank)]];
-      switch (action.kind) {
-        case ActionKind::SendActivation:
-        case ActionKind::ReceiveActivation:
-        case ActionKind::SendGradient:
-        case ActionKind::ReceiveGradient:
-          ++next_[to_index(rank)];
-          begin(rank, action);
-          break;
-        case ActionKind::Reduce:
-          if (!reduced(rank, action)) return;
-          break;
-        default:
-          if (missing(action) >= 0) return;
-          ++next_[to_index(rank)];
+      if (is_transfer(action.kind)) {
+        ++next_[to_index(rank)];
+        begin(rank, action);
+      } else if (action.kind == ActionKind::Reduce) {
+        if (!reduced(rank, action)) return;
+      } else {
+        if (missing(action) >= 0) return;
+        ++next_[to_index(rank)];
       }
     }
   }
@@ -298,49 +289,36 @@ Queues queues_by_name(const std::string& word) {
 
 std::size_t MessageTable::count() const { return 2 * plan_.plan().boundaries.size() * to_index(microbatches_); }
 
-const Boundary& MessageTable::boundary_of(int message) const {
-  return plan_.plan().boundaries[to_index(message / 2 / microbatches_)];
-}
-
 int MessageTable::message(int boundary, bool gradient, int microbatch) const {
   return 2 * (boundary * microbatches_ + microbatch) + (gradient ? 1 : 0);
 }
 
 int MessageTable::message(const Action& transfer) const {
-  return message(*boundary(transfer.stage, transfer.peer), is_gradient(transfer.kind), transfer.microbatch);
+  return message(*boundary(transfer.stage, transfer.peer), carries_gradient(transfer.kind), transfer.microbatch);
 }
 
 Action MessageTable::send(int message) const {
-  const Boundary& b = boundary_of(message);
+  const BoundaryEnds& ends = plan_.ends(message / 2 / microbatches_);
   const int microbatch = message / 2 % microbatches_;
-  if (message % 2 == 1) return {ActionKind::SendGradient, b.destination, microbatch, b.source};
-  return {ActionKind::SendActivation, b.source, microbatch, b.destination};
+  if (message % 2 == 1) return {ActionKind::SendGradient, ends.destination, microbatch, ends.source};
+  return {ActionKind::SendActivation, ends.source, microbatch, ends.destination};
 }
 
-Action MessageTable::receive(int message) const {
-  const Boundary& b = boundary_of(message);
-  const int microbatch = message / 2 % microbatches_;
-  if (message % 2 == 1) return {ActionKind::ReceiveGradient, b.source, microbatch, b.destination};
-  return {ActionKind::ReceiveActivation, b.destination, microbatch, b.source};
-}
+Action MessageTable::receive(int message) const { return other_end(send(message)); }
 
-std::vector<int> MessageTable::messages(const Action& compute, bool incoming) const {
+std::vector<int> MessageTable::messages(const Action& compute, const std::vector<Passage>& passages) const {
   std::vector<int> out;
-  if (compute.kind != ActionKind::Forward && compute.kind != ActionKind::Backward) return out;
-  const bool gradient = compute.kind == ActionKind::Backward;
-  const bool earlier = incoming != gradient;
-  for (const int b : earlier ? plan_.incoming(compute.stage) : plan_.outgoing(compute.stage)) {
-    const Boundary& boundary = plan_.plan().boundaries[to_index(b)];
-    const int peer = earlier ? boundary.source : boundary.destination;
-    if (gradient && !plan_.has_gradient(b)) continue;
-    if (runner(peer, compute.microbatch) == runner(compute.stage, compute.microbatch)) continue;
-    out.push_back(message(b, gradient, compute.microbatch));
+  for (const Passage& passage : passages) {
+    if (plan_.is_message(compute, passage))
+      out.push_back(message(passage.boundary, passage.gradient, compute.microbatch));
   }
   return out;
 }
 
-std::vector<int> MessageTable::inputs(const Action& compute) const { return messages(compute, true); }
-std::vector<int> MessageTable::outputs(const Action& compute) const { return messages(compute, false); }
+std::vector<int> MessageTable::inputs(const Action& compute) const { return messages(compute, plan_.inputs(compute)); }
+std::vector<int> MessageTable::outputs(const Action& compute) const {
+  return messages(compute, plan_.outputs(compute));
+}
 
 std::optional<std::string> find_deadlock(const MessageTable& table, const std::vector<std::vector<Action>>& lists,
                                          Queues queues, const std::vector<int>& reduce_groups) {

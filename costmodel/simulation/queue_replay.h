@@ -45,8 +45,7 @@ class MessageTable {
   [[nodiscard]] std::vector<int> outputs(const Action& compute) const;
 
  private:
-  std::vector<int> messages(const Action& compute, bool incoming) const;
-  const Boundary& boundary_of(int message) const;
+  std::vector<int> messages(const Action& compute, const std::vector<Passage>& passages) const;
 
   BoundPlan plan_;
   int microbatches_ = 1;

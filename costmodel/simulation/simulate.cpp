@@ -193,7 +193,7 @@ class Simulation {
           join_reduce(rank, action);
           return;
         default:
-          if (one_thread_ && !waiting_.is_empty(rank) && receives(rank, action)) return;
+          if (one_thread_ && !waiting_.is_empty(rank) && receives(action)) return;
           if (!inputs_ready(rank, action)) return;
           start_compute(rank, cost(action));
           return;
@@ -223,31 +223,14 @@ class Simulation {
     advance(rank);
   }
   Seconds cost(const Action& action) const {
-    const StageCost& stage = in_.stages[to_index(action.stage)];
-    if (action.kind == ActionKind::Forward) return stage.forward;
-    if (action.kind == ActionKind::Backward)
-      return stage.whole_backward && !split_[slot(action.stage, action.microbatch)] ? *stage.whole_backward
-                                                                                    : stage.backward;
-    if (action.kind == ActionKind::WeightGradient) return stage.weight_gradient;
-    return stage.update;
+    const bool splits = split_.empty() || action.microbatch < 0 || split_[slot(action.stage, action.microbatch)];
+    return time_of(in_.stages[to_index(action.stage)], action.kind, splits);
   }
 
-  /// Calls `visit(boundary, peer)` for each boundary over which a Forward or Backward gets its inputs, in order; false
-  /// as soon as a visit returns false.
-  template <class Visit>
-  bool visit_inputs(const Action& action, const Visit& visit) const {
-    const bool gradient = action.kind == ActionKind::Backward;
-    for (const int b : gradient ? plan_.outgoing(action.stage) : plan_.incoming(action.stage)) {
-      const BoundaryEnds& ends = plan_.ends(b);
-      if (gradient && !ends.gradient) continue;
-      if (!visit(b, gradient ? ends.destination : ends.source)) return false;
-    }
-    return true;
-  }
   /// Whether the action waits for messages of other ranks.
-  bool receives(int rank, const Action& action) const {
-    if (action.kind != ActionKind::Forward && action.kind != ActionKind::Backward) return false;
-    return !visit_inputs(action, [&](int, int peer) { return plan_.runner(peer, action.microbatch) == rank; });
+  bool receives(const Action& action) const {
+    return std::ranges::any_of(plan_.inputs(action),
+                               [&](const Passage& input) { return plan_.is_message(action, input); });
   }
   /// Whether the inputs of a compute action have arrived; the waits become spans, in the order of the boundaries.
   bool inputs_ready(int rank, const Action& action) {
@@ -255,21 +238,20 @@ class Simulation {
     if (action.kind == ActionKind::WeightGradient) return done_[true][slot(action.stage, action.microbatch)];
     const bool gradient = action.kind == ActionKind::Backward;
     if (gradient && !done_[false][slot(action.stage, action.microbatch)]) return false;
-    const bool ready = visit_inputs(action, [&](int boundary, int peer) {
-      return plan_.runner(peer, action.microbatch) == rank
-                 ? done_[gradient][slot(peer, action.microbatch)]
-                 : arrival(gradient, boundary, action.microbatch) <= flows_.now();
-    });
-    if (!ready) return false;
+    for (const Passage& input : plan_.inputs(action)) {
+      const bool ready = plan_.is_message(action, input)
+                             ? arrival(gradient, input.boundary, action.microbatch) <= flows_.now()
+                             : done_[gradient][slot(input.peer, action.microbatch)];
+      if (!ready) return false;
+    }
     Seconds since = at(rank).since;
-    const ActionKind kind = gradient ? ActionKind::ReceiveGradient : ActionKind::ReceiveActivation;
-    return visit_inputs(action, [&](int boundary, int peer) {
-      if (plan_.runner(peer, action.microbatch) == rank) return true;
-      const Seconds end = std::max(since, arrival(gradient, boundary, action.microbatch));
-      record(rank, {kind, action.stage, action.microbatch, peer}, since, end);
+    for (const Passage& input : plan_.inputs(action)) {
+      if (!plan_.is_message(action, input)) continue;
+      const Seconds end = std::max(since, arrival(gradient, input.boundary, action.microbatch));
+      record(rank, receive_of(action, input), since, end);
       since = end;
-      return true;
-    });
+    }
+    return true;
   }
 
   void join_reduce(int rank, const Action& action) {
@@ -286,7 +268,7 @@ class Simulation {
 
   // --- messages ---
   void post(const Action& action) {
-    const bool send = action.kind == ActionKind::SendActivation || action.kind == ActionKind::SendGradient;
+    const bool send = is_send(action.kind);
     const int id = lanes_.of(action);
     if (in_.mode == TransferMode::Rendezvous) {
       (send ? lanes_[id].sent : lanes_[id].posted).push_back(action.microbatch);
@@ -466,10 +448,8 @@ class Simulation {
     if (has_ended(id)) return;
     // Arrival times of the messages that have come, of those that it waits for.
     const Action& action = rank.list[rank.next];
-    const bool gradient = action.kind == ActionKind::Backward;
-    if (action.kind != ActionKind::Forward && !gradient) return;
-    for (const int b : gradient ? plan_.outgoing(action.stage) : plan_.incoming(action.stage)) {
-      const Seconds time = arrival(gradient, b, action.microbatch);
+    for (const Passage& input : plan_.inputs(action)) {
+      const Seconds time = arrival(input.gradient, input.boundary, action.microbatch);
       out.counts.push_back(time < kNever);
       if (time < kNever) out.times.push_back(time - out.now);
     }

@@ -32,6 +32,13 @@ struct StageCost {
   std::vector<ReduceBucket> buckets = {};  ///< that come before `reduce`, one at a time, in this order
 };
 
+/// Of a Forward, Backward, WeightGradient or Update; `splits`: a WeightGradient follows the Backward.
+[[nodiscard]] inline Seconds time_of(const StageCost& stage, ActionKind kind, bool splits) {
+  if (kind == ActionKind::Forward) return stage.forward;
+  if (kind == ActionKind::Backward) return splits ? stage.backward : stage.whole_backward.value_or(stage.backward);
+  return kind == ActionKind::WeightGradient ? stage.weight_gradient : stage.update;
+}
+
 /// How a message moves.
 enum class TransferMode {
   Rendezvous,  ///< starts once sent and its receive is posted, one at a time per directed edge, links shared

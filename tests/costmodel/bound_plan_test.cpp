@@ -60,6 +60,30 @@ TEST(BoundPlan, SaysWhatJoinsTwoStages) {
   EXPECT_FALSE(bound.has_gradient(1));
 }
 
+TEST(BoundPlan, SaysWhatAnActionNeedsAndMakes) {
+  const BoundPlan bound(skipping_plan());
+  const Action forward{ActionKind::Forward, 2, 4, -1};
+  ASSERT_EQ(bound.inputs(forward).size(), 2u);
+  EXPECT_EQ(receive_of(forward, bound.inputs(forward)[0]), (Action{ActionKind::ReceiveActivation, 2, 4, 0}));
+  EXPECT_EQ(receive_of(forward, bound.inputs(forward)[1]), (Action{ActionKind::ReceiveActivation, 2, 4, 1}));
+  EXPECT_THAT(bound.outputs(forward), ElementsAre());
+  // No gradient comes back over boundary 1, from stage 2 to stage 0.
+  const Action backward{ActionKind::Backward, 2, 4, -1};
+  EXPECT_THAT(bound.inputs(backward), ElementsAre());
+  ASSERT_EQ(bound.outputs(backward).size(), 1u);
+  const Action send = send_of(backward, bound.outputs(backward)[0]);
+  EXPECT_EQ(send, (Action{ActionKind::SendGradient, 2, 4, 1}));
+  EXPECT_EQ(producer_of(send), backward);
+  EXPECT_EQ(other_end(send), (Action{ActionKind::ReceiveGradient, 1, 4, 2}));
+  EXPECT_EQ(other_end(other_end(send)), send);
+  EXPECT_TRUE(bound.is_message(backward, bound.outputs(backward)[0]));
+  EXPECT_THAT(bound.inputs({ActionKind::WeightGradient, 2, 4, -1}), ElementsAre());
+  EXPECT_THAT(bound.outputs({ActionKind::Update, 0, -1, -1}), ElementsAre());
+  const BoundPlan interleaved(row_plan("interleaved-1f1b", {1, 1}, 4, 2));
+  const Action first{ActionKind::Forward, 0, 0, -1};
+  EXPECT_FALSE(interleaved.is_message(first, interleaved.outputs(first)[0])) << "both stages are on one rank";
+}
+
 TEST(BoundPlan, GivesEveryTensorATagForEachDirection) {
   // One tensor, two tensors, one tensor: 2 + 4 + 2 tags.
   const BoundPlan bound(skipping_plan());

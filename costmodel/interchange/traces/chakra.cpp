@@ -37,11 +37,6 @@ using TraceKey = std::tuple<int, int, int, int>;  // kind, stage, microbatch, pe
 
 TraceKey key(const Action& a) { return {static_cast<int>(a.kind), a.stage, a.microbatch, a.peer}; }
 
-bool is_send(ActionKind kind) { return kind == ActionKind::SendActivation || kind == ActionKind::SendGradient; }
-bool is_receive(ActionKind kind) {
-  return kind == ActionKind::ReceiveActivation || kind == ActionKind::ReceiveGradient;
-}
-
 std::string place(int rank, int step, const Action& a) {
   std::string out =
       "rank " + std::to_string(rank) + ", step " + std::to_string(step) + ", stage " + std::to_string(a.stage);
@@ -109,7 +104,7 @@ class TraceBuilder {
       spans.erase(it);
       if (action.kind == ActionKind::Reduce) {
         add_reduction(rank, span);
-      } else if (is_send(action.kind) || is_receive(action.kind)) {
+      } else if (is_transfer(action.kind)) {
         add_message(rank, span);
       } else {
         add_computation(rank, span);
@@ -149,19 +144,11 @@ class TraceBuilder {
     switch (kind) {
       case ActionKind::Forward:
         if (const auto it = updated_.find(stage); it != updated_.end()) node.data_dependencies.push_back(it->second);
-        for (const int b : bound_.incoming(stage)) {
-          const int source = plan_.boundaries[to_index(b)].source;
-          read(node, {ActionKind::ReceiveActivation, stage, microbatch, source});
-          read(node, {ActionKind::Forward, source, microbatch, -1});
-        }
+        read_inputs(node, span.action);
         break;
       case ActionKind::Backward:
         read(node, {ActionKind::Forward, stage, microbatch, -1});
-        for (const int b : bound_.outgoing(stage)) {
-          const int destination = plan_.boundaries[to_index(b)].destination;
-          read(node, {ActionKind::ReceiveGradient, stage, microbatch, destination});
-          if (bound_.has_gradient(b)) read(node, {ActionKind::Backward, destination, microbatch, -1});
-        }
+        read_inputs(node, span.action);
         break;
       case ActionKind::WeightGradient:
         read(node, {ActionKind::Backward, stage, microbatch, -1});
@@ -172,6 +159,13 @@ class TraceBuilder {
         updated_[stage] = node.id;
     }
     computed_ = node.id;
+  }
+
+  void read_inputs(ChakraNode& node, const Action& action) const {
+    for (const Passage& input : bound_.inputs(action)) {
+      read(node, receive_of(action, input));
+      read(node, {action.kind, input.peer, action.microbatch, -1});
+    }
   }
 
   /// `node` reads the gradients of the stage's parameters.
@@ -186,7 +180,7 @@ class TraceBuilder {
   void add_message(int rank, const Span& span) {
     const auto [kind, stage, microbatch, peer] = span.action;
     const bool sends = is_send(kind);
-    const bool gradient = kind == ActionKind::SendGradient || kind == ActionKind::ReceiveGradient;
+    const bool gradient = carries_gradient(kind);
     ChakraNode& node = add(rank, span, sends ? ChakraKind::Send : ChakraKind::Receive);
     const int other = bound_.runner(peer, microbatch);
     node.from = sends ? rank : other;
@@ -197,7 +191,7 @@ class TraceBuilder {
     }
     node.tag = ((span.step * plan_.microbatches + microbatch) * to_int(plan_.boundaries.size()) + boundary) * 2 +
                (gradient ? 1 : 0);
-    if (sends) read(node, {gradient ? ActionKind::Backward : ActionKind::Forward, stage, microbatch, -1});
+    if (sends) read(node, producer_of(span.action));
   }
 
   /// One all-reduce of a Reduce.

@@ -11,16 +11,8 @@ namespace {
 enum Track { kComputing = 0, kWaiting = 1, kSending = 2 };
 
 Track track_of(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::ReceiveActivation:
-    case ActionKind::ReceiveGradient:
-      return kWaiting;
-    case ActionKind::SendActivation:
-    case ActionKind::SendGradient:
-      return kSending;
-    default:
-      return kComputing;
-  }
+  if (is_receive(kind)) return kWaiting;
+  return is_send(kind) ? kSending : kComputing;
 }
 
 /// Names from the trace viewer's fixed palette, so that each kind keeps one colour.

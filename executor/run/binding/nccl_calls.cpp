@@ -105,8 +105,8 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
         case ActionKind::SendGradient:
         case ActionKind::ReceiveActivation:
         case ActionKind::ReceiveGradient: {
-          const bool gradient = action.kind == ActionKind::SendGradient || action.kind == ActionKind::ReceiveGradient;
-          const bool out_going = action.kind == ActionKind::SendActivation || action.kind == ActionKind::SendGradient;
+          const bool gradient = carries_gradient(action.kind);
+          const bool out_going = is_send(action.kind);
           const int b = *plan.boundary(action.stage, action.peer);
           const int peer = plan.runner(action.peer, action.microbatch);
           const int self = to_int(rank);

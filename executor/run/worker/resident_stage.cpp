@@ -32,14 +32,14 @@ CrossingValues find_crossing_values(const model::Model& model, const BoundPlan& 
   };
   CrossingValues out;
   resident.slots.resize(plan.boundaries.size());
-  for (const int b : resident.incoming) {
+  for (const int b : bound.incoming(resident.stage)) {
     for (const BoundaryTensor& tensor : plan.boundaries[to_index(b)].tensors) {
       resident.slots[to_index(b)].push_back(to_int(out.received.size()));
       out.received.push_back({value_of(tensor), tensor.gradient});
     }
   }
   std::map<std::pair<int, int>, int> sent_slot;
-  for (const int b : resident.outgoing) {
+  for (const int b : bound.outgoing(resident.stage)) {
     for (const BoundaryTensor& tensor : plan.boundaries[to_index(b)].tensors) {
       const model::ValueRef value = value_of(tensor);
       const auto [it, fresh] = sent_slot.emplace(std::pair(value.layer, value.output), to_int(out.sent.size()));
@@ -51,10 +51,10 @@ CrossingValues find_crossing_values(const model::Model& model, const BoundPlan& 
 }
 
 /// Zeros in the shapes of what the stage receives, in the order of its program.
-std::vector<at::Tensor> zeros_received(const ResidentStage& resident, const Plan& plan, c10::Device device) {
+std::vector<at::Tensor> zeros_received(const ResidentStage& resident, const BoundPlan& plan, c10::Device device) {
   std::vector<at::Tensor> out;
-  for (const int b : resident.incoming) {
-    const auto& tensors = plan.boundaries[to_index(b)].tensors;
+  for (const int b : plan.incoming(resident.stage)) {
+    const auto& tensors = plan.plan().boundaries[to_index(b)].tensors;
     const std::vector<int>& slots = resident.slots[to_index(b)];
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       const auto slot = to_index(slots[t]);
@@ -84,8 +84,8 @@ void warm_up(ResidentStage& resident, const BoundModel& bound, const stage::Opti
   std::vector<at::Tensor> gradients;
   for (stage::Parameter& parameter : resident.program->leaves())
     gradients.push_back(std::exchange(parameter.value.mutable_grad(), at::Tensor()));
-  stage::Flight flight = resident.program->forward(zeros_received(resident, bound.plan.plan(), placement.device),
-                                                   std::move(data), 0, 0, trains);
+  stage::Flight flight =
+      resident.program->forward(zeros_received(resident, bound.plan, placement.device), std::move(data), 0, 0, trains);
   if (trains) {
     std::vector<at::Tensor> sent_gradients;
     for (const at::Tensor& sent : flight.sent)
@@ -104,8 +104,6 @@ ResidentStage make_resident_stage(const BoundModel& bound, int stage, int microb
                                   stage::Placement placement) {
   ResidentStage out;
   out.stage = stage;
-  out.incoming = bound.plan.incoming(stage);
-  out.outgoing = bound.plan.outgoing(stage);
   out.replica_ranks = bound.plan.ranks_of(stage);
   CrossingValues values = find_crossing_values(bound.model, bound.plan, out);
   const auto number = to_index(stage);

@@ -19,8 +19,6 @@ struct ResidentStage {
   int stage = 0;
   std::unique_ptr<stage::StageProgram> program;
   std::unique_ptr<stage::Optimizer> optimizer;
-  std::vector<int> incoming;            ///< boundaries into this stage
-  std::vector<int> outgoing;            ///< boundaries out of it
   std::vector<std::vector<int>> slots;  ///< by boundary: the slot of each of its tensors
   std::vector<int> replica_ranks;
   std::vector<stage::Flight> flights;                    ///< by microbatch

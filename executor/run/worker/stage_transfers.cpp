@@ -48,7 +48,7 @@ StageTransfers::StageTransfers(const BoundPlan& plan, int rank, channel::Channel
 }
 
 void StageTransfers::post(const Action& action) {
-  const bool gradient = action.kind == ActionKind::ReceiveGradient;
+  const bool gradient = carries_gradient(action.kind);
   const int b = *plan_.boundary(action.stage, action.peer);
   const int from = plan_.runner(action.peer, action.microbatch);
   const BoundaryMessage& message = messages_[gradient][to_index(b)];
@@ -74,7 +74,7 @@ void StageTransfers::collect(const Action& action, int boundary, bool gradient, 
 }
 
 void StageTransfers::send(const Action& action, const std::vector<int>& slots, const std::vector<at::Tensor>& tensors) {
-  const bool gradient = action.kind == ActionKind::SendGradient;
+  const bool gradient = carries_gradient(action.kind);
   const int b = *plan_.boundary(action.stage, action.peer);
   collect(action, b, gradient, slots, tensors, outgoing_);
   channel_.send_message(outgoing_, plan_.runner(action.peer, action.microbatch), messages_[gradient][to_index(b)].tags,
@@ -87,15 +87,15 @@ void StageTransfers::send(const Action& action, const std::vector<int>& slots, c
   outgoing_.clear();
 }
 
-void StageTransfers::hand_over(const Action& action, int boundary, bool gradient, const std::vector<int>& slots,
+void StageTransfers::hand_over(const Action& action, const Passage& output, const std::vector<int>& slots,
                                const std::vector<at::Tensor>& tensors) {
-  const BoundaryEnds& joined = plan_.ends(boundary);
-  if (plan_.runner(gradient ? joined.source : joined.destination, action.microbatch) != rank_) return;
-  collect(action, boundary, gradient, slots, tensors,
-          handed_[gradient][to_index(boundary)][to_index(action.microbatch)]);
+  if (plan_.is_message(action, output)) return;
+  collect(action, output.boundary, output.gradient, slots, tensors,
+          handed_[output.gradient][to_index(output.boundary)][to_index(action.microbatch)]);
 }
 
-void StageTransfers::take(int boundary, bool gradient, int microbatch, std::vector<at::Tensor>& out) {
+void StageTransfers::take(const Passage& input, int microbatch, std::vector<at::Tensor>& out) {
+  const auto [boundary, peer, gradient] = input;
   auto& handed = handed_[gradient][to_index(boundary)][to_index(microbatch)];
   std::ranges::move(handed, std::back_inserter(out));
   handed.clear();

@@ -22,12 +22,11 @@ class StageTransfers {
   void post(const Action& action);
   /// Sends what `tensors[slots[t]]` holds for tensor t of the action's boundary, having checked it against the plan.
   void send(const Action& action, const std::vector<int>& slots, const std::vector<at::Tensor>& tensors);
-  /// Passes the same to a stage of this rank (there is no action for that) if one runs `microbatch` at the other end of
-  /// `boundary`; else does nothing.
-  void hand_over(const Action& action, int boundary, bool gradient, const std::vector<int>& slots,
+  /// Passes an output of a Forward or Backward to a stage of this rank, which needs no message; else does nothing.
+  void hand_over(const Action& action, const Passage& output, const std::vector<int>& slots,
                  const std::vector<at::Tensor>& tensors);
-  /// Waits for all that crosses `boundary` for `microbatch`, and adds it to `out` in the order of the plan.
-  void take(int boundary, bool gradient, int microbatch, std::vector<at::Tensor>& out);
+  /// Waits for an input of `microbatch`, and adds its tensors to `out` in the order of the plan.
+  void take(const Passage& input, int microbatch, std::vector<at::Tensor>& out);
   /// Releases finished sends, once there are many or they hold much memory.
   void reap_sends();
   /// Waits for all sends.

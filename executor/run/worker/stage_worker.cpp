@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -192,22 +193,18 @@ void StageWorker::run(const Action& action, std::int64_t step) {
   spans_.record(action, step, start);
 }
 
-void StageWorker::await(const Action& consumer, int boundary, bool gradient, std::int64_t step,
-                        std::vector<at::Tensor>& out) {
-  const BoundaryEnds& joined = setup_.bound.plan.ends(boundary);
+void StageWorker::await(const Action& consumer, const Passage& input, std::int64_t step, std::vector<at::Tensor>& out) {
   const device::ScopedRange range(wait_range_, consumer.microbatch);
   const device::DeviceClock::Moment start = spans_.mark();
-  transfers_.take(boundary, gradient, consumer.microbatch, out);
-  spans_.record({gradient ? ActionKind::ReceiveGradient : ActionKind::ReceiveActivation, consumer.stage,
-                 consumer.microbatch, gradient ? joined.destination : joined.source},
-                step, start);
+  transfers_.take(input, consumer.microbatch, out);
+  spans_.record(receive_of(consumer, input), step, start);
 }
 
 void StageWorker::forward(const Action& action, std::int64_t step) {
   ResidentStage& stage = resident(action.stage);
   stage::Flight& flight = stage.flights[to_index(action.microbatch)];
   flight.clear();
-  for (const int b : stage.incoming) await(action, b, false, step, flight.received);
+  for (const Passage& input : setup_.bound.plan.inputs(action)) await(action, input, step, flight.received);
   const device::DeviceClock::Moment start = spans_.mark();
   if (stage.data) flight.data = stage.data->take();
   before_forward(stage, action);
@@ -226,7 +223,8 @@ void StageWorker::forward(const Action& action, std::int64_t step) {
     if (setup_.on_cpu() && !std::isfinite(loss.item<double>()))
       guard_.found(step, "the loss of microbatch " + std::to_string(action.microbatch % setup_.plan().microbatches));
   }
-  for (const int b : stage.outgoing) transfers_.hand_over(action, b, false, stage.slots[to_index(b)], flight.sent);
+  for (const Passage& output : setup_.bound.plan.outputs(action))
+    transfers_.hand_over(action, output, stage.slots[to_index(output.boundary)], flight.sent);
   spans_.record(action, step, start);
 }
 
@@ -235,14 +233,13 @@ void StageWorker::backward(const Action& action, std::int64_t step) {
   stage::Flight& flight = stage.flights[to_index(action.microbatch)];
   // Later stages' gradients first, as in an unsplit backward.
   sent_gradients_.assign(flight.sent.size(), at::Tensor());
-  for (auto b = stage.outgoing.rbegin(); b != stage.outgoing.rend(); ++b) {
-    const Boundary& boundary = setup_.plan().boundaries[to_index(*b)];
-    if (!setup_.bound.plan.has_gradient(*b)) continue;
-    await(action, *b, true, step, arrived_);
+  for (const Passage& input : setup_.bound.plan.inputs(action) | std::views::reverse) {
+    const Boundary& boundary = setup_.plan().boundaries[to_index(input.boundary)];
+    await(action, input, step, arrived_);
     std::size_t next = 0;
     for (std::size_t t = 0; t < boundary.tensors.size(); ++t) {
       if (!boundary.tensors[t].gradient) continue;
-      const std::size_t slot = to_index(stage.slots[to_index(*b)][t]);
+      const std::size_t slot = to_index(stage.slots[to_index(input.boundary)][t]);
       at::Tensor& sum = sent_gradients_[slot];
       // Without the strides, those of the value are the likeliest.
       const at::Tensor gradient =
@@ -259,7 +256,8 @@ void StageWorker::backward(const Action& action, std::int64_t step) {
   stage.program->backward(flight, sent_gradients_, loss_gradient, gradients,
                           split ? &stage.rests[to_index(action.microbatch)] : nullptr);
   sent_gradients_.clear();
-  for (const int b : stage.incoming) transfers_.hand_over(action, b, true, stage.slots[to_index(b)], gradients);
+  for (const Passage& output : setup_.bound.plan.outputs(action))
+    transfers_.hand_over(action, output, stage.slots[to_index(output.boundary)], gradients);
   after_backward(stage, action, !split);
   spans_.record(action, step, start);
 }

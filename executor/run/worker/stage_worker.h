@@ -126,7 +126,7 @@ class StageWorker {
   void backward(const Action& action, std::int64_t step);
   void weight_gradient(const Action& action);
   /// Adds the tensors on `boundary` for the consumer's microbatch to `out`.
-  void await(const Action& consumer, int boundary, bool gradient, std::int64_t step, std::vector<at::Tensor>& out);
+  void await(const Action& consumer, const Passage& input, std::int64_t step, std::vector<at::Tensor>& out);
   [[nodiscard]] const std::vector<int>& slots(const Action& transfer);
 
   WorkerSetup setup_;

@@ -62,18 +62,14 @@ struct Bound {
   BoundModel bound = bind_model(plan, model);
 };
 
-TEST(ResidentStage, KnowsItsBoundariesAndReplicas) {
+TEST(ResidentStage, KnowsItsReplicas) {
   Plan replicated = three_stages();
   replicated.stages[2].devices = {2, 3};
   const Bound bound(replicated);
   const ResidentStage middle = bound.stage(1);
   EXPECT_EQ(middle.stage, 1);
-  EXPECT_THAT(middle.incoming, ElementsAre(0));
-  EXPECT_THAT(middle.outgoing, ElementsAre(1));
   EXPECT_THAT(middle.replica_ranks, ElementsAre(1));
   EXPECT_THAT(bound.stage(2).replica_ranks, ElementsAre(2, 3));
-  EXPECT_THAT(bound.stage(0).incoming, IsEmpty());
-  EXPECT_THAT(bound.stage(2).outgoing, IsEmpty());
 }
 
 TEST(ResidentStage, NumbersReceivedAndSentValuesApart) {

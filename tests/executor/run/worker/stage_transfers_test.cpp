@@ -42,6 +42,10 @@ BoundPlan two_stages(const std::vector<int>& replicas) {
 std::vector<at::Tensor> made(double value) {
   return {at::full({3}, value, at::kLong), at::full({4}, value, at::kFloat), at::full({2}, value, at::kFloat)};
 }
+
+/// What crosses boundary 0 to stage 1 and back to stage 0.
+constexpr Passage kForth{0, 1, false};
+constexpr Passage kBack{0, 0, true};
 const std::vector<int> kSlots{2, 0, 1};
 
 std::vector<std::unique_ptr<channel::Channel>> channels(int ranks) {
@@ -62,7 +66,7 @@ TEST(StageTransfers, BringActivationsInTheOrderOfThePlan) {
   for (const int m : {0, 1}) to.post({ActionKind::ReceiveActivation, 1, m, 0});
   for (const int m : {0, 1}) {
     std::vector<at::Tensor> got{at::ones({1})};
-    to.take(0, false, m, got);
+    to.take(kForth, m, got);
     ASSERT_EQ(got.size(), 4U) << "what was there stays";
     EXPECT_EQ(got[1].sizes(), at::IntArrayRef({2}));
     EXPECT_EQ(got[2].sizes(), at::IntArrayRef({3}));
@@ -79,7 +83,7 @@ TEST(StageTransfers, BringBackOnlyGradientsThatThePlanWants) {
   back.send({ActionKind::SendGradient, 1, 0, 0}, kSlots, made(5));
   to.post({ActionKind::ReceiveGradient, 0, 0, 1});
   std::vector<at::Tensor> got;
-  to.take(0, true, 0, got);
+  to.take(kBack, 0, got);
   ASSERT_EQ(got.size(), 2U);
   EXPECT_EQ(got[0].sizes(), at::IntArrayRef({2}));
   EXPECT_EQ(got[1].sizes(), at::IntArrayRef({4}));
@@ -95,7 +99,7 @@ TEST(StageTransfers, ReachTheReplicaThatRunsTheMicrobatch) {
     StageTransfers to(plan, rank, *all[to_index(rank)], 4);
     to.post({ActionKind::ReceiveActivation, 1, m, 0});
     std::vector<at::Tensor> got;
-    to.take(0, false, m, got);
+    to.take(kForth, m, got);
     EXPECT_THAT(firsts(got), ElementsAre(m, m, m)) << "microbatch " << m;
   }
 }
@@ -110,7 +114,7 @@ TEST(StageTransfers, SendTensorsWithoutGapsOrAGraph) {
   from.send({ActionKind::SendActivation, 0, 0, 1}, kSlots, tensors);
   to.post({ActionKind::ReceiveActivation, 1, 0, 0});
   std::vector<at::Tensor> got;
-  to.take(0, false, 0, got);
+  to.take(kForth, 0, got);
   EXPECT_TRUE(got[2].is_contiguous());
   EXPECT_FALSE(got[2].requires_grad());
   EXPECT_THAT(firsts(got), ElementsAre(5, 5, 6));
@@ -124,16 +128,16 @@ TEST(StageTransfers, HandOverToAStageOfTheSameRank) {
   const BoundPlan bound(plan);
   const auto one = channels(1);
   StageTransfers transfers(bound, 0, *one[0], 4);
-  transfers.hand_over({ActionKind::Forward, 0, 3, -1}, 0, false, kSlots, made(5));
-  transfers.hand_over({ActionKind::Backward, 1, 3, -1}, 0, true, kSlots, made(7));
+  transfers.hand_over({ActionKind::Forward, 0, 3, -1}, kForth, kSlots, made(5));
+  transfers.hand_over({ActionKind::Backward, 1, 3, -1}, kBack, kSlots, made(7));
   std::vector<at::Tensor> got;
-  transfers.take(0, false, 3, got);
+  transfers.take(kForth, 3, got);
   EXPECT_THAT(firsts(got), ElementsAre(5, 5, 5));
   got.clear();
-  transfers.take(0, true, 3, got);
+  transfers.take(kBack, 3, got);
   EXPECT_THAT(firsts(got), ElementsAre(7, 7));
   got.clear();
-  transfers.take(0, true, 3, got);
+  transfers.take(kBack, 3, got);
   EXPECT_TRUE(got.empty()) << "taken once";
 }
 
@@ -141,9 +145,9 @@ TEST(StageTransfers, HandNothingOverToAStageOfAnotherRank) {
   const BoundPlan plan = two_stages({1, 1});
   const auto both = channels(2);
   StageTransfers from(plan, 0, *both[0], 4);
-  from.hand_over({ActionKind::Forward, 0, 0, -1}, 0, false, kSlots, made(5));
+  from.hand_over({ActionKind::Forward, 0, 0, -1}, kForth, kSlots, made(5));
   std::vector<at::Tensor> got;
-  from.take(0, false, 0, got);
+  from.take(kForth, 0, got);
   EXPECT_TRUE(got.empty());
 }
 
