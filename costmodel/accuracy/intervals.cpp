@@ -14,6 +14,7 @@
 #include "costmodel/index.h"
 #include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/device_types.h"
+#include "costmodel/prediction/gradient_sums.h"
 #include "costmodel/prediction/launches.h"
 #include "costmodel/prediction/layer_times.h"
 #include "costmodel/prediction/memory.h"
@@ -250,15 +251,14 @@ Doubt link_doubt(const Graph& graph, const Topology& topology, const BoundPlan& 
     const CollectiveTime time = collective_time(Collective::AllReduce, bytes, devices, topology);
     out = worse(out, {std::hypot(doubt->log_spread, log_ratio(time.most, time.time) / kNinety), doubt->source});
   };
-  const std::vector<Bytes> tied = bytes_of_tied(graph, plan);
-  const auto layers = layers_of_stages(graph, plan.plan());
-  for (int s = 0; s < plan.stages(); ++s) {
-    Bytes bytes = held_parameter_bytes(layers[to_index(s)]);
-    for (const int parameter : plan.shared(s)) bytes -= tied[to_index(parameter)];
-    if (const auto most = plan.plan().gradient_bucket_bytes) bytes = std::min(bytes, *most);
-    add_reduce(bytes, plan.devices_of(plan.ranks_of(s)));
+  for (const std::vector<GradientSum>& sums : gradient_sums(graph, plan)) {
+    for (const GradientSum& sum : sums) {
+      Bytes bytes = sum.bytes;
+      const bool own = sum.group < plan.stages();
+      if (const auto most = plan.plan().gradient_bucket_bytes; own && most) bytes = std::min(bytes, *most);
+      add_reduce(bytes, plan.devices_of(sum.ranks));
+    }
   }
-  for (std::size_t i = 0; i < plan.tied().size(); ++i) add_reduce(tied[i], plan.devices_of(plan.tied()[i].ranks));
   return out;
 }
 

@@ -36,17 +36,6 @@ int in_flight(const std::vector<Action>& list, int stage, bool splits) {
   return most;
 }
 
-std::vector<Bytes> bytes_of_tied(const Graph& graph, const BoundPlan& plan) {
-  std::vector<Bytes> out;
-  if (plan.tied().empty()) return out;
-  std::unordered_map<std::string, Bytes> bytes;
-  for (const Layer& layer : graph.layers) {
-    for (const TiedParameter& tied : layer.tied) bytes[tied.name] = tied.bytes;
-  }
-  for (const TiedHolders& tied : plan.tied()) out.push_back(bytes.at(tied.parameter));
-  return out;
-}
-
 std::vector<Bytes> first_held_bytes(const std::vector<const Layer*>& layers) {
   std::vector<Bytes> out;
   std::set<std::string> seen;

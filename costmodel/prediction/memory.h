@@ -14,9 +14,6 @@ namespace stagecraft {
 /// a backward is done at its end. `splits`: of splits_backward.
 [[nodiscard]] int in_flight(const std::vector<Action>& list, int stage, bool splits = true);
 
-/// The bytes of each tied parameter, in the order of BoundPlan::tied. Precondition: the plan is valid for the graph.
-[[nodiscard]] std::vector<Bytes> bytes_of_tied(const Graph& graph, const BoundPlan& plan);
-
 /// By layer: the bytes of its parameters that no earlier one of `layers` holds. With the layers of a stage: what the
 /// stage holds and updates, since a tied parameter is one tensor there.
 [[nodiscard]] std::vector<Bytes> first_held_bytes(const std::vector<const Layer*>& layers);

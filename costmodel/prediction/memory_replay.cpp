@@ -10,6 +10,7 @@
 #include "costmodel/links/channel_traits.h"
 #include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/device_types.h"
+#include "costmodel/prediction/gradient_sums.h"
 #include "costmodel/prediction/memory.h"
 
 namespace stagecraft {
@@ -414,21 +415,20 @@ std::vector<std::vector<Bytes>> message_bytes(const Plan& plan) {
   return out;
 }
 
-/// Of the all-reduces of a stage: over its replicas, and for the parameters that it shares. `tied`: bytes_of_tied.
-Bytes communication_of(const BoundPlan& plan, int stage, Bytes gradients, const std::vector<Bytes>& tied,
+/// Of a stage's `sums` of gradients.
+Bytes communication_of(const BoundPlan& plan, int stage, const std::vector<GradientSum>& sums,
                        const std::string& channel) {
-  Bytes reduced_bytes = gradients;
-  for (const int parameter : plan.shared(stage)) reduced_bytes -= tied[to_index(parameter)];
-  if (plan.plan().gradient_bucket_bytes && !plan.asynchronous())
-    reduced_bytes = std::min(reduced_bytes, *plan.plan().gradient_bucket_bytes);
-  Bytes out = reduce_buffer_bytes(reduced_bytes, plan.replicas(stage), channel);
-  // Parameters are summed one after the other: each takes the buffer of an earlier one if that is large enough.
+  Bytes out;
+  // Shared parameters are summed one after the other: each takes the buffer of an earlier one if that is large enough.
   Bytes largest;
-  for (const int parameter : plan.shared(stage)) {
-    const int holders = to_int(plan.tied()[to_index(parameter)].ranks.size());
-    const Bytes buffer = reduce_buffer_bytes(tied[to_index(parameter)], holders, channel);
-    if (buffer <= largest) continue;
-    largest = buffer;
+  for (const GradientSum& sum : sums) {
+    Bytes bytes = sum.bytes;
+    const bool own = sum.group == stage;
+    if (own && plan.plan().gradient_bucket_bytes && !plan.asynchronous())
+      bytes = std::min(bytes, *plan.plan().gradient_bucket_bytes);
+    const Bytes buffer = reduce_buffer_bytes(bytes, to_int(sum.ranks.size()), channel);
+    if (!own && buffer <= largest) continue;
+    if (!own) largest = buffer;
     out += buffer;
   }
   return out;
@@ -476,7 +476,7 @@ Bytes reduce_buffer_bytes(Bytes values, int ranks, const std::string& channel) {
 std::vector<MemoryReplay> replay_memory(const Graph& graph, const BoundPlan& plan,
                                         const std::vector<std::vector<Action>>& lists, const MemoryPlace& place) {
   const std::vector<bool> splits = splits_backward(graph, plan);
-  const std::vector<Bytes> tied = bytes_of_tied(graph, plan);
+  const auto sums = gradient_sums(graph, plan);
   const auto layers = layers_of_stages(graph, plan.plan());
   const StageMemories memories(graph, plan);
   std::vector<StageNeeds> needs;
@@ -484,7 +484,7 @@ std::vector<MemoryReplay> replay_memory(const Graph& graph, const BoundPlan& pla
     needs.push_back(needs_of(graph, plan, memories, s, layers[to_index(s)]));
     needs.back().splits = splits[to_index(s)];
     if (plan.schedule().trains)
-      needs.back().communication = communication_of(plan, s, needs.back().gradients, tied, place.channel);
+      needs.back().communication = communication_of(plan, s, sums[to_index(s)], place.channel);
   }
   const std::vector<std::vector<Bytes>> bytes = message_bytes(plan.plan());
   for (std::size_t b = 0; b < bytes[0].size(); ++b) {

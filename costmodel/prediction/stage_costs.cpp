@@ -10,6 +10,7 @@
 #include "costmodel/links/collectives.h"
 #include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/device_types.h"
+#include "costmodel/prediction/gradient_sums.h"
 #include "costmodel/prediction/memory.h"
 #include "costmodel/prediction/transfer_costs.h"
 #include "costmodel/text/units_text.h"
@@ -69,24 +70,23 @@ std::vector<DataWait> data_waits(const std::vector<StageCost>& costs, const std:
   return out;
 }
 
-/// The buckets of a replicated stage's gradients, which a backward completes from the last layer to the first: a bucket
-/// takes layers until it is full; the parameters of one layer stay together. A `split` backward leaves the gradients to
-/// later parts, so all buckets wait for its end.
+/// The buckets of a replicated stage's gradients. A `split` backward leaves the gradients to later parts, so all
+/// buckets wait for its end.
 std::vector<ReduceBucket> reduce_buckets(const std::vector<const Layer*>& layers, const Topology& topology,
                                          const std::vector<int>& devices, Bytes bucket_bytes, bool split,
                                          double closure) {
   std::vector<ReduceBucket> out;
   if (devices.size() < 2) return out;
   Seconds left;
-  for (const Layer* layer : layers) left += split ? Seconds(0) : layer->backward.median * closure;
-  Bytes bytes;
-  for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
-    left -= (*layer)->backward.median * closure;
-    bytes += (*layer)->parameter_bytes;
-    for (const TiedParameter& tied : (*layer)->tied) bytes -= tied.bytes;
-    if (bytes == Bytes(0) || (bytes < bucket_bytes && std::next(layer) != layers.rend())) continue;
-    out.push_back({all_reduce_time(bytes, devices, topology), std::max(left, Seconds(0))});
-    bytes = Bytes(0);
+  std::vector<Bytes> bytes;
+  for (const Layer* layer : layers) {
+    left += split ? Seconds(0) : layer->backward.median * closure;
+    bytes.push_back(untied_bytes(*layer));
+  }
+  std::size_t layer = layers.size();
+  for (const LayersBucket& bucket : fill_buckets(bytes, bucket_bytes)) {
+    while (layer > bucket.first) left -= layers[--layer]->backward.median * closure;
+    out.push_back({all_reduce_time(bucket.bytes, devices, topology), std::max(left, Seconds(0))});
   }
   return out;
 }
@@ -159,23 +159,17 @@ Seconds copy_time(const Graph& graph, const BoundPlan& plan, int stage, Seconds 
   return update * (2.0 / (3.0 + 2.0 * static_cast<double>(graph.optimizer_state_values)));
 }
 
-/// Sets the costs of summing a stage's gradients: over its replicas, and those of each parameter that it shares over
-/// its holders, one parameter after the other. `tied`: bytes_of_tied.
+/// Sets the costs of a stage's `sums` of gradients, which come one after the other.
 void add_reduce(StageCost& cost, const std::vector<const Layer*>& layers, const Topology& topology,
-                const BoundPlan& plan, int stage, const std::vector<Bytes>& tied, double closure) {
-  const std::vector<int>& devices = plan.plan().stages[to_index(stage)].devices;
-  if (plan.plan().gradient_bucket_bytes && !plan.asynchronous()) {
-    cost.buckets = reduce_buckets(layers, topology, devices, *plan.plan().gradient_bucket_bytes,
-                                  plan.schedule().splits_backward, closure);
-  } else {
-    Bytes untied_bytes = held_parameter_bytes(layers);
-    for (const int parameter : plan.shared(stage)) untied_bytes -= tied[to_index(parameter)];
-    cost.reduce = all_reduce_time(untied_bytes, devices, topology);
+                const BoundPlan& plan, int stage, const std::vector<GradientSum>& sums, double closure) {
+  const bool buckets = plan.plan().gradient_bucket_bytes && !plan.asynchronous();
+  if (buckets) {
+    cost.buckets = reduce_buckets(layers, topology, plan.plan().stages[to_index(stage)].devices,
+                                  *plan.plan().gradient_bucket_bytes, plan.schedule().splits_backward, closure);
   }
-  for (const int parameter : plan.shared(stage)) {
-    const Bytes bytes = tied[to_index(parameter)];
-    if (bytes <= Bytes(0)) continue;
-    cost.tied += all_reduce_time(bytes, plan.devices_of(plan.tied()[to_index(parameter)].ranks), topology);
+  for (const GradientSum& sum : sums) {
+    if (sum.group == stage && buckets) continue;
+    (sum.group == stage ? cost.reduce : cost.tied) += all_reduce_time(sum.bytes, plan.devices_of(sum.ranks), topology);
   }
 }
 
@@ -184,7 +178,7 @@ std::vector<StageCost> costs_without_waits(const Graph& graph, const Topology& t
                                            const std::vector<InputTimes>& inputs) {
   const double closure = closure_factor(graph);
   const auto layers = layers_of_stages(graph, plan.plan());
-  const std::vector<Bytes> tied = bytes_of_tied(graph, plan);
+  const auto sums = gradient_sums(graph, plan);
   std::vector<SplitBackwardTimes> parts;
   if (plan.schedule().splits_backward) parts = split_backward_times(graph, plan);
   const bool slows = graph.in_flight_slowdown && plan.schedule().trains;
@@ -204,7 +198,7 @@ std::vector<StageCost> costs_without_waits(const Graph& graph, const Topology& t
         std::ranges::none_of(layers[to_index(s)], [](const Layer* layer) { return layer->accumulation.has_value(); });
     if (!divides) cost.update = cost.update * undivided_part(graph);
     cost.update += copy;
-    add_reduce(cost, layers[to_index(s)], topology, plan, s, tied, closure);
+    add_reduce(cost, layers[to_index(s)], topology, plan, s, sums[to_index(s)], closure);
     out.push_back(std::move(cost));
   }
   return out;

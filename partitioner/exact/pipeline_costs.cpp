@@ -10,6 +10,7 @@
 #include "costmodel/index.h"
 #include "costmodel/links/collectives.h"
 #include "costmodel/prediction/backward_parts.h"
+#include "costmodel/prediction/gradient_sums.h"
 #include "costmodel/prediction/memory.h"
 #include "costmodel/prediction/stage_costs.h"
 #include "partitioner/exact/action_replay.h"
@@ -52,8 +53,7 @@ NodeCosts costs_of(const Layer& layer, Bytes held, const ScheduleEntry& schedule
   out.forward = layer.forward.median * closure;
   out.least = out.forward;
   out.parameters = held;
-  out.untied = layer.parameter_bytes;
-  for (const TiedParameter& tied : layer.tied) out.untied -= tied.bytes;
+  out.untied = untied_bytes(layer);
   out.bytes.state = held + layer.frozen_bytes;
   if (!schedule.trains) return out;
   const bool listed = !settings.listed.empty();  // its lists may leave a backward out
@@ -393,22 +393,22 @@ Seconds PipelineCosts::reduce_of(const Split& split, const StageSums& stage, int
   if (replicas < 2) return Seconds(0);
   if (!settings_.gradient_bucket_bytes) return all_reduce_time(stage.parameters - stage.tied, devices, topology_);
   // Buckets fill from the last layer to the first while the backward goes on.
+  const auto backward = [&](std::size_t i) {
+    return graph_.layers[to_index(layer_of_node_[to_index(stage.nodes[i])])].backward.median * closure_;
+  };
   Seconds left;
-  for (const int v : stage.nodes) {
-    if (!schedule_.splits_backward)
-      left += graph_.layers[to_index(layer_of_node_[to_index(v)])].backward.median * closure_;
+  std::vector<Bytes> bytes;
+  for (std::size_t i = 0; i < stage.nodes.size(); ++i) {
+    if (!schedule_.splits_backward) left += backward(i);
+    bytes.push_back(nodes_[to_index(stage.nodes[i])].untied);
   }
   Seconds end;
   Seconds at = Seconds(0) - left;  // relative to the end of the backward
-  Bytes bytes;
-  for (std::size_t i = stage.nodes.size(); i-- > 0;) {
-    const int v = stage.nodes[i];
-    left -= graph_.layers[to_index(layer_of_node_[to_index(v)])].backward.median * closure_;
-    bytes += nodes_[to_index(v)].untied;
-    if (bytes == Bytes(0) || (bytes < *settings_.gradient_bucket_bytes && i > 0)) continue;
-    at = larger(at, Seconds(0) - larger(left, Seconds(0))) + all_reduce_time(bytes, devices, topology_);
+  std::size_t node = stage.nodes.size();
+  for (const LayersBucket& bucket : fill_buckets(bytes, *settings_.gradient_bucket_bytes)) {
+    while (node > bucket.first) left -= backward(--node);
+    at = larger(at, Seconds(0) - larger(left, Seconds(0))) + all_reduce_time(bucket.bytes, devices, topology_);
     end = larger(end, at);
-    bytes = Bytes(0);
   }
   return end;
 }

@@ -14,6 +14,7 @@
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/index.h"
+#include "costmodel/prediction/gradient_sums.h"
 #include "costmodel/prediction/memory.h"
 
 namespace stagecraft::interchange {
@@ -58,7 +59,7 @@ std::int64_t microseconds(Seconds time, const Span& span) {
 class TraceBuilder {
  public:
   TraceBuilder(const Timeline& timeline, const BoundPlan& plan, const Graph& graph)
-      : bound_(plan), plan_(plan.plan()), tied_(bytes_of_tied(graph, plan)), lists_(plan.action_lists()) {
+      : bound_(plan), plan_(plan.plan()), sums_(gradient_sums(graph, plan)), lists_(plan.action_lists()) {
     for (const auto& layers : layers_of_stages(graph, plan_)) {
       Bytes outputs;
       for (const Layer* layer : layers) outputs += activation_bytes(*layer);
@@ -194,41 +195,19 @@ class TraceBuilder {
     if (sends) read(node, producer_of(span.action));
   }
 
-  /// One all-reduce of a Reduce.
-  struct Sum {
-    Bytes bytes;
-    int group = 0;
-    std::vector<int> ranks;
-  };
-
-  /// Those of a stage: over its replicas, then of each parameter that it shares over all its holders.
-  std::vector<Sum> sums_of(int stage) const {
-    std::vector<Sum> out;
-    Bytes untied_bytes = parameters_[to_index(stage)];
-    for (const int parameter : bound_.shared(stage)) untied_bytes -= tied_[to_index(parameter)];
-    // ASTRA-sim reads group 0 as all ranks, so ours begin at 1.
-    if (bound_.replicas(stage) > 1) out.push_back({untied_bytes, 1 + stage, bound_.ranks_of(stage)});
-    for (const int parameter : bound_.shared(stage)) {
-      const Bytes bytes = tied_[to_index(parameter)];
-      if (bytes > Bytes(0))
-        out.push_back({bytes, 1 + bound_.stages() + parameter, bound_.tied()[to_index(parameter)].ranks});
-    }
-    return out;
-  }
-
   /// The all-reduces follow each other; the span is divided by their bytes.
   void add_reduction(int rank, const Span& span) {
-    const std::vector<Sum> sums = sums_of(span.action.stage);
+    const std::vector<GradientSum>& sums = sums_[to_index(span.action.stage)];
     Bytes all;
-    for (const Sum& sum : sums) all += sum.bytes;
+    for (const GradientSum& sum : sums) all += sum.bytes;
     Bytes done;
     Span part = span;
-    for (const Sum& sum : sums) {
+    for (const GradientSum& sum : sums) {
       done += sum.bytes;
       part.end = &sum == &sums.back() ? span.end : span.start + (span.end - span.start) * (done / all);
       ChakraNode& node = add(rank, part, ChakraKind::AllReduce);
       node.bytes = sum.bytes;
-      node.group = sum.group;
+      node.group = 1 + sum.group;  // ASTRA-sim reads group 0 as all ranks
       trace_.groups.emplace(node.group, sum.ranks);
       read_gradients(node, span.action.stage);
       computed_ = node.id;
@@ -238,7 +217,7 @@ class TraceBuilder {
 
   const BoundPlan& bound_;
   const Plan& plan_;
-  const std::vector<Bytes> tied_;  ///< bytes_of_tied
+  const std::vector<std::vector<GradientSum>> sums_;  ///< by stage
   const std::vector<std::vector<Action>> lists_;
   std::vector<Bytes> outputs_, parameters_;
   std::vector<std::map<int, std::map<TraceKey, const Span*>>> spans_;

@@ -312,19 +312,5 @@ TEST(StageMemories, HoldATiedParameterOfOneStageOnce) {
   EXPECT_EQ(parts({0, 0, 1}, 2, 1)["parameters"], 100_B) << "in two stages, each holds it";
 }
 
-TEST(BytesOfTied, CountsEachParameterThatSeveralLayersHoldOnce) {
-  Graph graph = chain_graph({1, 1, 1, 1}, {1, 1, 1, 1});
-  graph.layers[0].tied = {{"embedding", 32_B}};
-  graph.layers[3].tied = {{"embedding", 32_B}, {"output", 5_B}};
-  graph.layers[1].tied = graph.layers[2].tied = {{"inner", 7_B}};  // both in stage 1
-  const Plan plan = make_plan(graph, flat_topology(3), {{0, 1, 1, 2}, {1, 1, 1}}, {});
-  const BoundPlan bound(plan);
-  EXPECT_THAT(bytes_of_tied(graph, bound), ElementsAre(32_B, 7_B));
-  // Of these, other stages hold the embedding only.
-  EXPECT_THAT(bound.shared(0), ElementsAre(0));
-  EXPECT_THAT(bound.shared(1), IsEmpty());
-  EXPECT_THAT(bound.shared(2), ElementsAre(0));
-}
-
 }  // namespace
 }  // namespace stagecraft
