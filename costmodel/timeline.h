@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "costmodel/graph.h"
+#include "costmodel/memory_part.h"
 #include "costmodel/schedule.h"
 #include "costmodel/units.h"
 
@@ -27,7 +28,12 @@ struct Span {
 struct RankMemory {
   int rank = 0;
   Bytes total;
-  std::map<std::string, Bytes> parts;
+  std::map<MemoryPart, Bytes> parts;
+  /// 0 if the part is not known.
+  [[nodiscard]] Bytes part(MemoryPart one) const {
+    const auto found = parts.find(one);
+    return found == parts.end() ? Bytes(0) : found->second;
+  }
   friend bool operator==(const RankMemory&, const RankMemory&) = default;
 };
 

@@ -46,7 +46,7 @@ Json memory_json(const RankMemory& memory) {
   out["rank"] = memory.rank;
   out["total_bytes"] = memory.total.value;
   out["parts_bytes"] = Json::object();
-  for (const auto& [part, bytes] : memory.parts) out["parts_bytes"][part] = bytes.value;
+  for (const auto& [part, bytes] : memory.parts) out["parts_bytes"][to_string(part)] = bytes.value;
   return out;
 }
 
@@ -57,7 +57,12 @@ RankMemory read_memory(const Cursor& at) {
   out.total = fields.required("total_bytes").bytes();
   const Cursor parts = fields.required("parts_bytes");
   Fields bytes(parts);
-  for (const auto& [key, value] : parts.value().items()) out.parts[key] = bytes.required(key).bytes();
+  for (const auto& [key, value] : parts.value().items()) {
+    const Cursor one = bytes.required(key);
+    try {
+      out.parts[memory_part(key)] = one.bytes();
+    } catch (const std::invalid_argument& e) { one.fail(e.what()); }
+  }
   fields.done();
   return out;
 }

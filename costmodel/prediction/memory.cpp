@@ -160,30 +160,30 @@ RankMemory StageMemories::operator()(int stage, int in_flight) const {
   }
 
   RankMemory out;
-  out.parts["parameters"] = parameters;
-  if (frozen > Bytes(0)) out.parts["frozen"] = frozen;
+  out.parts[MemoryPart::Parameters] = parameters;
+  if (frozen > Bytes(0)) out.parts[MemoryPart::Frozen] = frozen;
   if (schedule.trains) {
-    out.parts["gradients"] = parameters;
-    out.parts["optimizer"] = parameters * graph_.optimizer_state_values;
-    out.parts["activations"] = in_flight * (saved + received + unsaved);
+    out.parts[MemoryPart::Gradients] = parameters;
+    out.parts[MemoryPart::Optimizer] = parameters * graph_.optimizer_state_values;
+    out.parts[MemoryPart::Activations] = in_flight * (saved + received + unsaved);
     if (planned_stage.recompute) {
       const Recomputed again = recomputed(stage);
       const Bytes run_again = schedule.splits_backward ? in_flight * (saved + unsaved) : again.largest + unsaved;
-      out.parts["activations"] = in_flight * (received + again.kept + written) + run_again;
+      out.parts[MemoryPart::Activations] = in_flight * (received + again.kept + written) + run_again;
     }
-    out.parts["sending"] = sending;
+    out.parts[MemoryPart::Sending] = sending;
   } else {
-    out.parts["activations"] = in_flight * received + largest;
+    out.parts[MemoryPart::Activations] = in_flight * received + largest;
   }
   const int versions = weight_versions_bound(schedule, plan_.shape(), plan_.position_of(stage));
-  if (versions > 1) out.parts["older versions"] = parameters * (versions - 1);
-  out.parts["inputs"] = in_flight * loaded(stage);
-  out.parts["receiving"] = receiving;
-  out.parts["workspace"] = workspace;
-  if (graph_.library_bytes > Bytes(0)) out.parts["libraries"] = graph_.library_bytes;
+  if (versions > 1) out.parts[MemoryPart::OlderVersions] = parameters * (versions - 1);
+  out.parts[MemoryPart::Inputs] = in_flight * loaded(stage);
+  out.parts[MemoryPart::Receiving] = receiving;
+  out.parts[MemoryPart::Workspace] = workspace;
+  if (graph_.library_bytes > Bytes(0)) out.parts[MemoryPart::Libraries] = graph_.library_bytes;
   if (schedule.trains) {
     const bool copies = plan_.replicas(stage) > 1 && schedule.weights != Weights::Flushed;
-    out.parts["reduction"] = copies ? parameters : Bytes(0);
+    out.parts[MemoryPart::Reduction] = copies ? parameters : Bytes(0);
   }
   for (const auto& [name, bytes] : out.parts) out.total += bytes;
   return out;

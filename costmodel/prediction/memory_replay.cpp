@@ -1,6 +1,7 @@
 #include "costmodel/prediction/memory_replay.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -48,19 +49,15 @@ StageNeeds needs_of(const Graph& graph, const BoundPlan& plan, const StageMemori
   out.none = memories(stage, 0);
   const RankMemory one = memories(stage, 1);
   out.measured = !graph.estimate;
-  const auto part = [](const RankMemory& memory, const char* name) {
-    const auto it = memory.parts.find(name);
-    return it == memory.parts.end() ? Bytes(0) : it->second;
-  };
-  out.parameters = part(one, "parameters");
-  out.frozen = part(one, "frozen");
-  out.gradients = part(one, "gradients");
-  out.optimizer = part(one, "optimizer");
-  out.once = part(out.none, "activations");
-  out.per_microbatch = part(one, "activations") - out.once;
-  out.inputs = part(one, "inputs");
-  out.workspace = part(one, "workspace");
-  out.sent_back = part(one, "sending");
+  out.parameters = one.part(MemoryPart::Parameters);
+  out.frozen = one.part(MemoryPart::Frozen);
+  out.gradients = one.part(MemoryPart::Gradients);
+  out.optimizer = one.part(MemoryPart::Optimizer);
+  out.once = out.none.part(MemoryPart::Activations);
+  out.per_microbatch = one.part(MemoryPart::Activations) - out.once;
+  out.inputs = one.part(MemoryPart::Inputs);
+  out.workspace = one.part(MemoryPart::Workspace);
+  out.sent_back = one.part(MemoryPart::Sending);
   out.has_flat_gradients = trains && !plan.asynchronous() && plan.replicas(stage) > 1;
   out.beside_saved = out.workspace;
   Bytes saved;
@@ -109,38 +106,42 @@ struct StageUsage {
   Bytes reduction;
   Bytes libraries;  ///< of the rank; its first stage counts them
 
-  [[nodiscard]] Bytes total() const {
-    return needs->parameters * versions + needs->frozen + all_gradients() + needs->optimizer + activations() +
-           needs->inputs * in_flight + needs->kept * waiting + receiving + unsent + sending + workspace + reduction +
-           libraries + needs->communication;
+  /// By MemoryPart.
+  [[nodiscard]] std::array<Bytes, kMemoryParts> parts() const {
+    std::array<Bytes, kMemoryParts> out;
+    const auto at = [&](MemoryPart part) -> Bytes& { return out[static_cast<std::size_t>(part)]; };
+    at(MemoryPart::Activations) = needs->per_microbatch * in_flight + (in_flight > 0 ? needs->once : Bytes(0));
+    at(MemoryPart::Communication) = needs->communication;
+    at(MemoryPart::Frozen) = needs->frozen;
+    at(MemoryPart::Gradients) = (gradients ? needs->gradients : Bytes(0)) + growing;
+    at(MemoryPart::Inputs) = needs->inputs * in_flight;
+    at(MemoryPart::KeptGradients) = needs->kept * waiting;
+    at(MemoryPart::Libraries) = libraries;
+    at(MemoryPart::OlderVersions) = needs->parameters * (versions - 1);
+    at(MemoryPart::Optimizer) = needs->optimizer;
+    at(MemoryPart::Parameters) = needs->parameters;
+    at(MemoryPart::Receiving) = receiving;
+    at(MemoryPart::Reduction) = reduction;
+    at(MemoryPart::Sending) = unsent + sending;
+    at(MemoryPart::Workspace) = workspace;
+    return out;
   }
-  [[nodiscard]] Bytes all_gradients() const { return (gradients ? needs->gradients : Bytes(0)) + growing; }
-  [[nodiscard]] Bytes activations() const {
-    return needs->per_microbatch * in_flight + (in_flight > 0 ? needs->once : Bytes(0));
+  [[nodiscard]] Bytes total() const {
+    Bytes out;
+    for (const Bytes part : parts()) out += part;
+    return out;
   }
 };
 
 Bytes share(Bytes bytes, double of) { return Bytes(std::llround(static_cast<double>(bytes.value) * of)); }
 
 RankMemory memory_of(const StageUsage& state, int rank) {
-  RankMemory out = state.needs->none;  // has the names of the parts
-  out.rank = rank;
-  out.total = state.total();
-  const auto set = [&](const char* name, Bytes bytes) {
-    if (bytes > Bytes(0) || out.parts.contains(name)) out.parts[name] = bytes;
-  };
-  set("parameters", state.needs->parameters);
-  set("gradients", state.all_gradients());
-  set("activations", state.activations());
-  set("inputs", state.needs->inputs * state.in_flight);
-  set("kept gradients", state.needs->kept * state.waiting);
-  set("receiving", state.receiving);
-  set("sending", state.unsent + state.sending);
-  set("workspace", state.workspace);
-  set("libraries", state.libraries);
-  set("reduction", state.reduction);
-  set("older versions", state.needs->parameters * (state.versions - 1));
-  set("communication", state.needs->communication);
+  RankMemory out{rank, state.total(), {}};
+  const std::array<Bytes, kMemoryParts> parts = state.parts();
+  for (std::size_t i = 0; i < kMemoryParts; ++i) {
+    const auto part = static_cast<MemoryPart>(i);
+    if (parts[i] > Bytes(0) || state.needs->none.parts.contains(part)) out.parts[part] = parts[i];
+  }
   return out;
 }
 
@@ -442,13 +443,9 @@ MemoryPlace memory_place(const Topology& topology) {
 
 Bytes memory_bound(const RankMemory& memory, Bytes messages, bool measured, DeviceKind device) {
   const MemoryMargins margins = memory_margins(measured, device);
-  const auto part = [&](const char* name) {
-    const auto it = memory.parts.find(name);
-    return it == memory.parts.end() ? Bytes(0) : it->second;
-  };
   Bytes out = memory.total + messages * 2 + share(memory.total, margins.total) +
-              share(part("kept gradients"), margins.kept_gradients);
-  out += share(part("activations") + part("workspace"), margins.activations);
+              share(memory.part(MemoryPart::KeptGradients), margins.kept_gradients);
+  out += share(memory.part(MemoryPart::Activations) + memory.part(MemoryPart::Workspace), margins.activations);
   return out;
 }
 

@@ -125,11 +125,22 @@ Picture memory_picture(const std::string& name, const std::vector<NamedPredictio
                        std::optional<Bytes> limit) {
   Drawing out(name, "Peak memory");
   // Parts by what a reader can do about them.
-  const auto kind_of = [](const std::string& part) {
-    if (part == "activations" || part == "inputs") return 2;
-    if (part == "parameters" || part == "frozen" || part == "older versions") return 0;
-    if (part == "gradients" || part == "optimizer" || part == "reduction") return 1;
-    return 3;
+  const auto kind_of = [](MemoryPart part) {
+    switch (part) {
+      case MemoryPart::Parameters:
+      case MemoryPart::Frozen:
+      case MemoryPart::OlderVersions:
+        return 0;
+      case MemoryPart::Gradients:
+      case MemoryPart::Optimizer:
+      case MemoryPart::Reduction:
+        return 1;
+      case MemoryPart::Activations:
+      case MemoryPart::Inputs:
+        return 2;
+      default:
+        return 3;
+    }
   };
   const std::vector<std::pair<std::string, Fill>> kinds{{"parameters", Fill::First},
                                                         {"gradients, optimizer", Fill::Second},

@@ -138,8 +138,8 @@ RunResult RankRun::result() {
     out.skipped_steps = scaler->skipped();
   }
   Conditions during = conditions_->finish();
-  out.measurement = measurement_->finish(done_ - first_step_, {rank_, memory_.peak(), {{"parameters", parameters_}}},
-                                         comparison_->check());
+  out.measurement = measurement_->finish(
+      done_ - first_step_, {rank_, memory_.peak(), {{MemoryPart::Parameters, parameters_}}}, comparison_->check());
   if (comparison_->active()) out.check = std::move(comparison_->check());
   out.measurement.conditions = std::move(during);
   return out;

@@ -308,7 +308,14 @@ void bind_measurement(nb::module_& module) {
   nb::class_<RankMemory>(module, "RankMemory", "Peak memory of one rank.")
       .def_ro("rank", &RankMemory::rank)
       .def_ro("total_bytes", &RankMemory::total)
-      .def_ro("parts_bytes", &RankMemory::parts, "By part; of a prediction they add up to the total.")
+      .def_prop_ro(
+          "parts_bytes",
+          [](const RankMemory& self) {
+            std::map<std::string, Bytes> out;
+            for (const auto& [part, bytes] : self.parts) out[to_string(part)] = bytes;
+            return out;
+          },
+          "By part; of a prediction they add up to the total.")
       .def("__repr__", [](const RankMemory& self) {
         return fmt::format("RankMemory(rank {}: {})", self.rank, format_bytes(self.total));
       });

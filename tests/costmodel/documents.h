@@ -180,7 +180,7 @@ inline Timeline full_timeline() {
   timeline.steps = {{0, 0_s, 4_s}, {1, 4_s, 7.5_s}};
   timeline.spans = {{0, 0, {ActionKind::Forward, 0, 3, -1}, 0_s, 1_s},
                     {1, 1, {ActionKind::ReceiveActivation, 1, 3, 0}, 4.5_s, 5_s}};
-  timeline.memory = {{0, 30_B, {{"parameters", 10_B}, {"inputs", 20_B}}}, {1, 5_B, {}}};
+  timeline.memory = {{0, 30_B, {{MemoryPart::Parameters, 10_B}, {MemoryPart::Inputs, 20_B}}}, {1, 5_B, {}}};
   return timeline;
 }
 
@@ -204,7 +204,7 @@ inline Prediction full_prediction() {
   stage.exposed_transfer = 2_s;
   stage.bubble = 0.125_s;
   stage.in_flight = 3;
-  stage.memory = {1, 7_B, {{"parameters", 7_B}}};
+  stage.memory = {1, 7_B, {{MemoryPart::Parameters, 7_B}}};
   stage.fits = false;
   StageRanges& ranges = stage.ranges.emplace();
   ranges.forward = {0.25_s, 0.75_s, FigureSource::Measured};

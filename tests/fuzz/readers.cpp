@@ -214,7 +214,7 @@ Timeline timeline() {
   out.stage_of_rank = {0};
   out.steps = {{0, 0_s, 2_s}};
   out.spans = {{0, 0, {ActionKind::Forward, 0, 0, -1}, 0_s, 1_s}, {0, 0, {ActionKind::Update, 0, -1, -1}, 1_s, 2_s}};
-  out.memory = {{0, 12_B, {{"weights", 12_B}}}};
+  out.memory = {{0, 12_B, {{MemoryPart::Parameters, 12_B}}}};
   return out;
 }
 

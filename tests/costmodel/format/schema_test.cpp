@@ -278,7 +278,14 @@ TEST_P(Schema, RefusesUnknownKeysWhereTheReaderDoes) {
     const std::string where = at.empty() ? "/" : at.to_string();
     if (schema["additionalProperties"].is_object()) {
       const bool number = resolved(&schema["additionalProperties"])["type"] == "integer";
-      EXPECT_EQ(verdict(at / "yyyy", number ? Json(1) : Json("text")), "") << where;
+      const Json some = number ? Json(1) : Json("text");
+      if (!schema.contains("propertyNames")) {
+        EXPECT_EQ(verdict(at / "yyyy", some), "") << where;
+        return;
+      }
+      EXPECT_THAT(verdict(at / "yyyy", some), HasSubstr("\"yyyy\", known are ")) << where;
+      for (const Json& name : schema["propertyNames"]["enum"])
+        EXPECT_EQ(verdict(at / name.get<std::string>(), some), "") << where << " " << name;
     } else {
       EXPECT_EQ(schema["additionalProperties"], false) << where;
       EXPECT_THAT(verdict(at / "yyyy", "text"), HasSubstr(where + ": unknown key \"yyyy\", known are "));

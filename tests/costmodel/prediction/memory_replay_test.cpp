@@ -18,10 +18,7 @@ using testing::chain_graph;
 using testing::flat_topology;
 using testing::one_layer_a_stage;
 
-Bytes part(const RankMemory& memory, const char* name) {
-  const auto it = memory.parts.find(name);
-  return it == memory.parts.end() ? Bytes(0) : it->second;
-}
+Bytes part(const RankMemory& memory, MemoryPart one) { return memory.part(one); }
 
 std::vector<MemoryReplay> replayed(const Graph& graph, const Plan& plan, const MemoryPlace& place = {}) {
   const BoundPlan bound(plan);
@@ -47,9 +44,9 @@ TEST(ReplayMemory, HasNoGradientsWhileGpipeHoldsAllActivations) {
   // backward, 100 less the 8 that it releases: 100 + 24 + 92. B1: 100 + 100 + 16 + 3, B2: 8 less. Update: 200.
   EXPECT_THAT(replay.during, ::testing::ElementsAre(111_B, 119_B, 127_B, 216_B, 219_B, 211_B, 200_B));
   EXPECT_EQ(replay.peak.total, 219_B);
-  EXPECT_EQ(part(replay.peak, "gradients"), 100_B);
-  EXPECT_EQ(part(replay.peak, "activations"), 16_B);
-  EXPECT_EQ(part(replay.peak, "workspace"), 3_B);
+  EXPECT_EQ(part(replay.peak, MemoryPart::Gradients), 100_B);
+  EXPECT_EQ(part(replay.peak, MemoryPart::Activations), 16_B);
+  EXPECT_EQ(part(replay.peak, MemoryPart::Workspace), 3_B);
 }
 
 TEST(ReplayMemory, CountsTheMemoryOfLibrariesOncePerRank) {
@@ -64,11 +61,11 @@ TEST(ReplayMemory, CountsTheMemoryOfLibrariesOncePerRank) {
   const std::vector<MemoryReplay> after = replayed(graph, plan);
   for (std::size_t rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(after[rank].peak.total, before[rank].peak.total + 1000_B);
-    EXPECT_EQ(part(after[rank].peak, "libraries"), 1000_B);
-    EXPECT_EQ(part(after[rank].stages[0], "libraries"), 1000_B);
-    EXPECT_EQ(part(after[rank].stages[1], "libraries"), 0_B);
+    EXPECT_EQ(part(after[rank].peak, MemoryPart::Libraries), 1000_B);
+    EXPECT_EQ(part(after[rank].stages[0], MemoryPart::Libraries), 1000_B);
+    EXPECT_EQ(part(after[rank].stages[1], MemoryPart::Libraries), 0_B);
   }
-  EXPECT_FALSE(before[0].peak.parts.contains("libraries"));
+  EXPECT_FALSE(before[0].peak.parts.contains(MemoryPart::Libraries));
 }
 
 TEST(ReplayMemory, CountsTheWorkspaceOnTopOfWhatEarlierLayersSaved) {
@@ -101,8 +98,8 @@ TEST(ReplayMemory, KeepsGradientsBetweenTheTwoPartsOfABackward) {
   const Plan plan = one_layer_a_stage(graph, flat_topology(3), {1, 1, 1}, "zb-h1", 6);
   // zb-h1's last stage runs its weight gradients late: two microbatches wait while a third is in its backward.
   const std::vector<MemoryReplay> ranks = replayed(graph, plan);
-  EXPECT_EQ(part(ranks[2].peak, "kept gradients"), 24_B);
-  EXPECT_EQ(part(ranks[0].peak, "kept gradients"), 0_B);  // sends no gradient back, so it does not split
+  EXPECT_EQ(part(ranks[2].peak, MemoryPart::KeptGradients), 24_B);
+  EXPECT_EQ(part(ranks[0].peak, MemoryPart::KeptGradients), 0_B);  // sends no gradient back, so it does not split
 }
 
 TEST(ReplayMemory, HoldsFrozenParametersAtEveryMoment) {
@@ -113,7 +110,7 @@ TEST(ReplayMemory, HoldsFrozenParametersAtEveryMoment) {
   const MemoryReplay after = replayed(graph, plan)[0];
   ASSERT_EQ(after.during.size(), before.during.size());
   for (std::size_t i = 0; i < before.during.size(); ++i) EXPECT_EQ(after.during[i], before.during[i] + 1000_B);
-  EXPECT_EQ(part(after.peak, "frozen"), 1000_B);
+  EXPECT_EQ(part(after.peak, MemoryPart::Frozen), 1000_B);
   EXPECT_EQ(after.peak.total, before.peak.total + 1000_B);
 }
 
@@ -127,7 +124,7 @@ TEST(ReplayMemory, CountsTheVersionsThatAreInUse) {
   const std::vector<MemoryReplay> ranks = replayed(graph, plan);
   EXPECT_EQ(ranks[1].peak.total, 200_B);
   EXPECT_EQ(ranks[0].peak.total, 400_B);
-  EXPECT_EQ(part(ranks[0].peak, "older versions"), 200_B);
+  EXPECT_EQ(part(ranks[0].peak, MemoryPart::OlderVersions), 200_B);
 }
 
 TEST(ReduceBuffers, AreAWindowOfSegmentsFromEachOtherRank) {
@@ -141,8 +138,9 @@ TEST(ReduceBuffers, AreAWindowOfSegmentsFromEachOtherRank) {
 TEST(ReplayMemory, AddsTheBuffersOfReductions) {
   const Graph graph = layers(1, 100_B);
   const Plan plan = one_layer_a_stage(graph, flat_topology(2), {2}, "1f1b", 4);
-  EXPECT_EQ(part(replayed(graph, plan, {"ucx", DeviceKind::Processor})[1].peak, "communication"), Bytes(1 << 20));
-  EXPECT_FALSE(replayed(graph, plan)[1].peak.parts.contains("communication"));
+  EXPECT_EQ(part(replayed(graph, plan, {"ucx", DeviceKind::Processor})[1].peak, MemoryPart::Communication),
+            Bytes(1 << 20));
+  EXPECT_FALSE(replayed(graph, plan)[1].peak.parts.contains(MemoryPart::Communication));
 }
 
 TEST(ReplayMemory, SumsSharedParametersInOneBufferAfterTheOther) {
@@ -157,15 +155,18 @@ TEST(ReplayMemory, SumsSharedParametersInOneBufferAfterTheOther) {
     graph.layers[2].tied = {{"b", b}};
     const Plan plan = one_layer_a_stage(graph, flat_topology(3), {1, 1, 1}, "1f1b", 4);
     const auto ranks = replayed(graph, plan, {"ucx", DeviceKind::Processor});
-    EXPECT_EQ(part(ranks[0].peak, "communication"), Bytes((large_first ? 8 : 2) << 20));
-    EXPECT_EQ(part(ranks[1].peak, "communication"), Bytes((large_first ? 8 : 2 + 8) << 20));
-    EXPECT_EQ(part(ranks[2].peak, "communication"), Bytes((large_first ? 2 : 8) << 20));
+    EXPECT_EQ(part(ranks[0].peak, MemoryPart::Communication), Bytes((large_first ? 8 : 2) << 20));
+    EXPECT_EQ(part(ranks[1].peak, MemoryPart::Communication), Bytes((large_first ? 8 : 2 + 8) << 20));
+    EXPECT_EQ(part(ranks[2].peak, MemoryPart::Communication), Bytes((large_first ? 2 : 8) << 20));
   }
 }
 
 TEST(MemoryBound, AddsTheErrorOfEachPart) {
   RankMemory memory;
-  memory.parts = {{"activations", 600_B}, {"kept gradients", 100_B}, {"parameters", 200_B}, {"workspace", 100_B}};
+  memory.parts = {{MemoryPart::Activations, 600_B},
+                  {MemoryPart::KeptGradients, 100_B},
+                  {MemoryPart::Parameters, 200_B},
+                  {MemoryPart::Workspace, 100_B}};
   memory.total = 1000_B;
   EXPECT_EQ(memory_bound(memory, 0_B, true, DeviceKind::Processor), 1070_B);   // 2 %, half of 100
   EXPECT_EQ(memory_bound(memory, 30_B, true, DeviceKind::Unknown), 1130_B);    // and twice the messages

@@ -16,7 +16,7 @@ using testing::chain_graph;
 using ::testing::ElementsAre;
 using testing::flat_topology;
 using ::testing::IsEmpty;
-using Parts = std::map<std::string, Bytes>;
+using Parts = std::map<MemoryPart, Bytes>;
 
 RankMemory stage_memory(const Graph& graph, const BoundPlan& plan, int stage, int microbatches) {
   return StageMemories(graph, plan)(stage, microbatches);
@@ -84,33 +84,34 @@ TEST(StageMemory, AddsItsPartsByHand) {
   const Graph graph = two_layers();
   const Plan plan = two_stages(graph);
   const RankMemory first = stage_memory(graph, BoundPlan(plan), 0, 3);
-  EXPECT_EQ(first.parts, (Parts{{"parameters", 40_B},
-                                {"gradients", 40_B},
-                                {"optimizer", 80_B},
-                                {"activations", 36_B},  // 3 * 12 saved, nothing received
-                                {"inputs", 300_B},
-                                {"receiving", 16_B},  // gradients of its output: in use, and one ahead
-                                {"sending", 0_B},
-                                {"workspace", 6_B},
-                                {"reduction", 0_B}}));
+  EXPECT_EQ(first.parts, (Parts{{MemoryPart::Parameters, 40_B},
+                                {MemoryPart::Gradients, 40_B},
+                                {MemoryPart::Optimizer, 80_B},
+                                {MemoryPart::Activations, 36_B},  // 3 * 12 saved, nothing received
+                                {MemoryPart::Inputs, 300_B},
+                                {MemoryPart::Receiving, 16_B},  // gradients of its output: in use, and one ahead
+                                {MemoryPart::Sending, 0_B},
+                                {MemoryPart::Workspace, 6_B},
+                                {MemoryPart::Reduction, 0_B}}));
   EXPECT_EQ(first.total, 518_B);
   const RankMemory second = stage_memory(graph, BoundPlan(plan), 1, 2);
-  EXPECT_EQ(second.parts, (Parts{{"parameters", 80_B},
-                                 {"gradients", 80_B},
-                                 {"optimizer", 160_B},
-                                 {"activations", 24_B},  // 2 * (output 4, as saved bytes are unknown, + 8 received)
-                                 {"inputs", 200_B},
-                                 {"receiving", 8_B},
-                                 {"sending", 8_B},  // gradient of what it received
-                                 {"workspace", 4_B},
-                                 {"reduction", 0_B}}));
+  EXPECT_EQ(second.parts,
+            (Parts{{MemoryPart::Parameters, 80_B},
+                   {MemoryPart::Gradients, 80_B},
+                   {MemoryPart::Optimizer, 160_B},
+                   {MemoryPart::Activations, 24_B},  // 2 * (output 4, as saved bytes are unknown, + 8 received)
+                   {MemoryPart::Inputs, 200_B},
+                   {MemoryPart::Receiving, 8_B},
+                   {MemoryPart::Sending, 8_B},  // gradient of what it received
+                   {MemoryPart::Workspace, 4_B},
+                   {MemoryPart::Reduction, 0_B}}));
   EXPECT_EQ(second.total, 564_B);
 }
 
 TEST(StageMemory, CopiesGradientsToSumThemOnlyUnderAnAsynchronousSchedule) {
   const Graph graph = two_layers();
   const auto reduction = [&](const Plan& plan) {
-    return stage_memory(graph, BoundPlan(plan), 1, 0).parts.at("reduction");
+    return stage_memory(graph, BoundPlan(plan), 1, 0).parts.at(MemoryPart::Reduction);
   };
   Plan plan = two_stages(graph);
   EXPECT_EQ(reduction(plan), 0_B);  // the gradients are summed in place
@@ -129,9 +130,9 @@ TEST(RankMemories, CountTheMicrobatchesOfEachReplica) {
   const BoundPlan plan(make_plan(graph, flat_topology(3), {{0, 1, -1}, {1, 2}}, settings));
   const auto memory = rank_memories(graph, plan, plan.action_lists(1, 2));
   ASSERT_EQ(memory.size(), 3U);
-  EXPECT_EQ(memory[0].parts.at("inputs"), 300_B);
-  EXPECT_EQ(memory[1].parts.at("inputs"), 200_B);  // microbatches 0 and 2
-  EXPECT_EQ(memory[2].parts.at("inputs"), 100_B);
+  EXPECT_EQ(memory[0].parts.at(MemoryPart::Inputs), 300_B);
+  EXPECT_EQ(memory[1].parts.at(MemoryPart::Inputs), 200_B);  // microbatches 0 and 2
+  EXPECT_EQ(memory[2].parts.at(MemoryPart::Inputs), 100_B);
   EXPECT_EQ(memory[2].rank, 2);
 }
 
@@ -144,7 +145,7 @@ TEST(RankMemories, ReleaseAtTheBackwardWhereNothingIsLeftForTheWeightGradient) {
   const auto activations = [&](const std::string& schedule, int rank) {
     settings.schedule = schedule;
     const BoundPlan plan(make_plan(graph, flat_topology(4), {{0, 1, 2, 3}, {1, 1, 1, 1}}, settings));
-    return rank_memories(graph, plan, plan.action_lists(1, 2))[to_index(rank)].parts.at("activations");
+    return rank_memories(graph, plan, plan.action_lists(1, 2))[to_index(rank)].parts.at(MemoryPart::Activations);
   };
   for (const int rank : {0, 1, 2, 3}) EXPECT_GE(activations("zb-h1", rank), activations("1f1b", rank));
   EXPECT_EQ(activations("zb-h1", 0), activations("1f1b", 0));
@@ -160,7 +161,7 @@ TEST(StageMemory, AddsAReceivedTensorThatNoLayerSaves) {
   Plan plan = two_stages(graph);
   const auto activations = [&](std::optional<bool> saved) {
     graph.layers[0].outputs[0].saved = saved;
-    return stage_memory(graph, BoundPlan(plan), 1, 3).parts.at("activations");
+    return stage_memory(graph, BoundPlan(plan), 1, 3).parts.at(MemoryPart::Activations);
   };
   EXPECT_EQ(activations(false), 63_B);  // 3 * (5 + 8 that it does not release, + 8 received)
   EXPECT_EQ(activations(true), 39_B);
@@ -173,7 +174,8 @@ TEST(StageMemory, KeepsOnlyWhatItReceivesWhenItRecomputes) {
   const Graph graph = two_layers();
   Plan plan = two_stages(graph);
   plan.stages[1].recompute = true;
-  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 5).parts.at("activations"), 44_B);  // 5 * 8 received + 4 once
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 5).parts.at(MemoryPart::Activations),
+            44_B);  // 5 * 8 received + 4 once
 }
 
 TEST(StageMemory, KeepsTheBuffersThatForwardsWriteWhenItRecomputes) {
@@ -181,11 +183,11 @@ TEST(StageMemory, KeepsTheBuffersThatForwardsWriteWhenItRecomputes) {
   graph.layers[1].frozen_bytes = 9_B;
   graph.layers[1].written_bytes = 6_B;
   Plan plan = two_stages(graph);
-  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 5).parts.at("activations"),
-            stage_memory(two_layers(), BoundPlan(plan), 1, 5).parts.at("activations"));
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 5).parts.at(MemoryPart::Activations),
+            stage_memory(two_layers(), BoundPlan(plan), 1, 5).parts.at(MemoryPart::Activations));
   plan.stages[1].recompute = true;
   // 5 * (8 received + 6 written) + 4 once
-  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 5).parts.at("activations"), 74_B);
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 5).parts.at(MemoryPart::Activations), 74_B);
 }
 
 TEST(StageMemory, KeepsWhatCrossesBetweenSegmentsThatItRecomputes) {
@@ -201,37 +203,37 @@ TEST(StageMemory, KeepsWhatCrossesBetweenSegmentsThatItRecomputes) {
   plan.stages[1].recompute = true;
   plan.stages[1].recompute_every = 2;
   // Per microbatch 1 is received, and l1's 2 and l2's 3 cross; plus l3's 40 and l4's 50 once, more than 20 + 30.
-  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 3).parts.at("activations"), 108_B);
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 3).parts.at(MemoryPart::Activations), 108_B);
   // Segments {l1, l2, l3} and {l4}: 1 + l1's 2 + l3's 4 per microbatch, and 20 + 30 + 40 once.
   plan.stages[1].recompute_every = 3;
-  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 3).parts.at("activations"), 111_B);
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 3).parts.at(MemoryPart::Activations), 111_B);
   // All four are one segment, like the default: nothing crosses, 20 + 30 + 40 + 50 once.
   for (const int every : {0, 4, 9}) {
     plan.stages[1].recompute_every = every;
-    EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 3).parts.at("activations"), 143_B) << every;
+    EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 3).parts.at(MemoryPart::Activations), 143_B) << every;
   }
   // Split backward: 1 + 2 + 3 and all 140 for each microbatch.
   plan.stages[1].recompute_every = 2;
   plan.schedule = "zb-h1";
-  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 3).parts.at("activations"), 438_B);
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 3).parts.at(MemoryPart::Activations), 438_B);
 }
 
 TEST(StageMemory, ExpectsNoGradientWhereNoneIsReturned) {
   Graph graph = two_layers();
   graph.layers[0].outputs[0].requires_grad = false;
   const Plan plan = two_stages(graph);
-  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 0, 1).parts.at("receiving"), 0_B);
-  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 1).parts.at("receiving"), 8_B);
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 0, 1).parts.at(MemoryPart::Receiving), 0_B);
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 1).parts.at(MemoryPart::Receiving), 8_B);
 }
 
 TEST(StageMemory, HoldsFrozenParametersWithoutGradientsAndOptimizerState) {
   Graph graph = two_layers();
   const RankMemory before = stage_memory(graph, BoundPlan(two_stages(graph)), 0, 3);
-  EXPECT_FALSE(before.parts.contains("frozen"));
+  EXPECT_FALSE(before.parts.contains(MemoryPart::Frozen));
   graph.layers[0].frozen_bytes = 1000_B;
   const RankMemory after = stage_memory(graph, BoundPlan(two_stages(graph)), 0, 3);
-  EXPECT_EQ(after.parts.at("frozen"), 1000_B);
-  EXPECT_EQ(after.parts.at("optimizer"), before.parts.at("optimizer"));
+  EXPECT_EQ(after.parts.at(MemoryPart::Frozen), 1000_B);
+  EXPECT_EQ(after.parts.at(MemoryPart::Optimizer), before.parts.at(MemoryPart::Optimizer));
   EXPECT_EQ(after.total, before.total + 1000_B);
 }
 
@@ -240,11 +242,12 @@ TEST(StageMemory, KeepsOlderVersionsForAnAsynchronousSchedule) {
   Plan plan = two_stages(graph);  // warm-ups: ceil(2 / 1) = 2 for the second stage's two replicas, and 0
   plan.schedule = "pipedream";
   plan.microbatches = 8;
-  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 0, 3).parts.at("older versions"), 80_B);  // 2 besides the newest
-  EXPECT_FALSE(stage_memory(graph, BoundPlan(plan), 1, 1).parts.contains("older versions"));
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 0, 3).parts.at(MemoryPart::OlderVersions),
+            80_B);  // 2 besides the newest
+  EXPECT_FALSE(stage_memory(graph, BoundPlan(plan), 1, 1).parts.contains(MemoryPart::OlderVersions));
   plan.schedule = "pipedream-2bw";
-  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 0, 3).parts.at("older versions"), 40_B);
-  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 1).parts.at("older versions"), 80_B);
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 0, 3).parts.at(MemoryPart::OlderVersions), 40_B);
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 1).parts.at(MemoryPart::OlderVersions), 80_B);
 }
 
 TEST(StageMemory, HoldsNoGradientsForAnEvaluation) {
@@ -252,12 +255,12 @@ TEST(StageMemory, HoldsNoGradientsForAnEvaluation) {
   Plan plan = two_stages(graph);
   plan.schedule = "forward";
   EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 1, 1).parts,
-            (Parts{{"parameters", 80_B},
-                   {"activations", 12_B},  // 8 received + 4 of its own output
-                   {"inputs", 100_B},
-                   {"receiving", 8_B},
-                   {"workspace", 4_B}}));
-  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 0, 1).parts.at("receiving"), 0_B);
+            (Parts{{MemoryPart::Parameters, 80_B},
+                   {MemoryPart::Activations, 12_B},  // 8 received + 4 of its own output
+                   {MemoryPart::Inputs, 100_B},
+                   {MemoryPart::Receiving, 8_B},
+                   {MemoryPart::Workspace, 4_B}}));
+  EXPECT_EQ(stage_memory(graph, BoundPlan(plan), 0, 1).parts.at(MemoryPart::Receiving), 0_B);
 }
 
 TEST(StageMemory, IsTheSumOfItsParts) {
@@ -305,11 +308,11 @@ TEST(StageMemories, HoldATiedParameterOfOneStageOnce) {
     return stage_memory(graph, BoundPlan(plan), stage, 1).parts;
   };
   Parts whole = parts({0, 0, 0}, 1, 0);
-  EXPECT_EQ(whole["parameters"], 240_B);
-  EXPECT_EQ(whole["gradients"], 240_B);
-  EXPECT_EQ(whole["optimizer"], 480_B);
-  EXPECT_EQ(parts({0, 0, 1}, 2, 0)["parameters"], 200_B);
-  EXPECT_EQ(parts({0, 0, 1}, 2, 1)["parameters"], 100_B) << "in two stages, each holds it";
+  EXPECT_EQ(whole[MemoryPart::Parameters], 240_B);
+  EXPECT_EQ(whole[MemoryPart::Gradients], 240_B);
+  EXPECT_EQ(whole[MemoryPart::Optimizer], 480_B);
+  EXPECT_EQ(parts({0, 0, 1}, 2, 0)[MemoryPart::Parameters], 200_B);
+  EXPECT_EQ(parts({0, 0, 1}, 2, 1)[MemoryPart::Parameters], 100_B) << "in two stages, each holds it";
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ Prediction four_stages(std::vector<int> first_stage_of_rank) {
     stage.compute = Seconds(s + 1);
     stage.update = 1_s;
     stage.memory.total = Bytes(std::int64_t{10} * (s + 1));
-    stage.memory.parts = {{"parameters", stage.memory.total}};
+    stage.memory.parts = {{MemoryPart::Parameters, stage.memory.total}};
     stage.fits = s != 3;
     out.stages.push_back(stage);
   }
@@ -39,7 +39,7 @@ TEST(StageGroups, AddUpTheStagesOfADevice) {
   EXPECT_TRUE(groups[0].sum.fits);
   EXPECT_EQ(groups[1].label, "stages 1, 3");
   EXPECT_EQ(groups[1].sum.update, 2_s);
-  EXPECT_EQ(groups[1].sum.memory.parts.at("parameters"), 60_B);
+  EXPECT_EQ(groups[1].sum.memory.parts.at(MemoryPart::Parameters), 60_B);
   EXPECT_FALSE(groups[1].sum.fits);
 }
 
