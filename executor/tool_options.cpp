@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
-#include <system_error>
 #include <utility>
 
 #include "costmodel/command/help.h"
 #include "costmodel/errors/catalogue.h"
+#include "costmodel/text/number.h"
 #include "executor/channel/table/channels.h"
 #include "executor/data/data_source.h"
 #include "executor/data/sources.h"
@@ -65,9 +65,9 @@ CLI::Validator device_name() {
     if (name == "cpu" || name == "cuda") return "";
     const std::string prefix = "cuda:";
     if (!name.starts_with(prefix)) return unknown_name("device", name, device::device_names());
-    int index = 0;
-    const bool numbered = parse_number(name.substr(prefix.size()), index) == std::errc() && index >= 0;
-    return numbered ? "" : "\"" + name + "\" is not cuda or cuda:N with N from 0";
+    return number_in<int>(name.substr(prefix.size())).value_or(-1) >= 0
+               ? ""
+               : "\"" + name + "\" is not cuda or cuda:N with N from 0";
   };
   return {check, ""};
 }

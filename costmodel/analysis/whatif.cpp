@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <functional>
 #include <optional>
@@ -24,6 +23,7 @@
 #include "costmodel/prediction/progress_parts.h"
 #include "costmodel/prediction/stage_costs.h"
 #include "costmodel/roofline/estimate.h"
+#include "costmodel/text/number.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 
@@ -39,17 +39,10 @@ std::invalid_argument wrong(const std::string& value, const std::string& expecte
   return std::invalid_argument("found \"" + value + "\", expected " + expected);
 }
 
-std::optional<double> number(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
-  return value;
-}
-
 /// "2x" is 2; absent without the x.
 std::optional<double> factor(const std::string& value) {
   if (value.empty() || value.back() != 'x') return std::nullopt;
-  const auto out = number(std::string_view(value).substr(0, value.size() - 1));
+  const auto out = number_in<double>(std::string_view(value).substr(0, value.size() - 1));
   if (!out || *out <= 0) throw wrong(value, "a factor above 0 such as 2x");
   return out;
 }
@@ -66,7 +59,7 @@ Seconds seconds(const std::string& value) {
     if (!value.ends_with(unit)) continue;
     std::string_view digits = std::string_view(value).substr(0, value.size() - unit.size());
     while (digits.ends_with(' ')) digits.remove_suffix(1);
-    if (const auto out = number(digits); out && *out >= 0) return Seconds(*out * scale);
+    if (const auto out = number_in<double>(digits); out && *out >= 0) return Seconds(*out * scale);
     break;
   }
   throw wrong(value, "a factor such as 0.5x or a time such as 5us");
@@ -75,7 +68,7 @@ Seconds seconds(const std::string& value) {
 /// parse_bytes of `bytes`, all or a part of `value`. They need a unit: "2" may have been meant as a factor.
 Bytes bytes_with_unit(const std::string& bytes, const std::string& value, const std::string& expected) {
   try {
-    const bool has_unit = !number(bytes);
+    const bool has_unit = !number_in<double>(bytes);
     if (const Bytes out = parse_bytes(bytes); has_unit && out > Bytes(0)) return out;
   } catch (const std::invalid_argument&) {}
   throw wrong(value, expected);
@@ -112,7 +105,7 @@ std::vector<std::vector<Layer>*> times_of_types(Graph& graph) {
 }
 
 Stage& stage_of(Scenario& scenario, const std::string& name) {
-  const auto index = number(name);
+  const auto index = number_in<double>(name);
   const auto stages = to_int(scenario.plan.stages.size());
   if (!index || *index < 0 || *index >= stages || *index != std::floor(*index))
     throw std::invalid_argument(fmt::format("there is no stage {}, the plan has 0..{}", name, stages - 1));
@@ -281,11 +274,9 @@ void set_schedule(Scenario& scenario, const Names&, const std::string& value) {
 }
 
 void set_microbatches(Scenario& scenario, const Names&, const std::string& value) {
-  int count = 0;
-  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), count);
-  if (error != std::errc() || end != value.data() + value.size() || count < 1)
-    throw wrong(value, "an integer of 1 or more");
-  scenario.plan.microbatches = count;
+  const std::optional<int> count = number_in<int>(value);
+  if (!count || *count < 1) throw wrong(value, "an integer of 1 or more");
+  scenario.plan.microbatches = *count;
 }
 
 void set_bucket(Scenario& scenario, const Names&, const std::string& value) {
@@ -296,7 +287,8 @@ void set_bucket(Scenario& scenario, const Names&, const std::string& value) {
 void set_count(Scenario& scenario, const Names& names, const std::string& value) {
   const int level = level_of(scenario, names[0]);
   const auto by = factor(value);
-  const double count = by ? *by * scenario.topology.levels[to_index(level)].count : number(value).value_or(0);
+  const double count =
+      by ? *by * scenario.topology.levels[to_index(level)].count : number_in<double>(value).value_or(0);
   if (count < 1 || count > kMostGroups || count != std::floor(count))
     throw wrong(value, "an integer of 1 or more, or a factor such as 2x that makes one");
   scenario = with_groups(scenario, level, static_cast<int>(count));

@@ -1,10 +1,10 @@
 #include "costmodel/command/tool_numbers.h"
 
 #include <array>
-#include <cmath>
 #include <cstdio>
 #include <string>
-#include <system_error>
+
+#include "costmodel/text/number.h"
 
 namespace stagecraft {
 
@@ -22,8 +22,8 @@ std::string shown_number(const std::string& text) {
 CLI::Validator number_from(double least, double most) {
   const std::string range = "from " + number_text(least) + " to " + number_text(most);
   const auto check = [=](std::string& text) {
-    double value = 0;
-    if (parse_number(text, value) == std::errc() && value >= least && value <= most) return std::string();
+    const std::optional<double> value = number_in<double>(text);
+    if (value && *value >= least && *value <= most) return std::string();
     return shown_number(text) + " is not a number " + range;
   };
   return {check, range};
@@ -32,8 +32,8 @@ CLI::Validator number_from(double least, double most) {
 CLI::Validator number_above(double bound) {
   const std::string range = "above " + number_text(bound);
   const auto check = [=](std::string& text) {
-    double value = 0;
-    if (parse_number(text, value) == std::errc() && value > bound && std::isfinite(value)) return std::string();
+    const std::optional<double> value = number_in<double>(text);
+    if (value && *value > bound) return std::string();
     return shown_number(text) + " is not a number " + range;
   };
   return {check, range};

@@ -1,24 +1,16 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <charconv>
 #include <limits>
 #include <string>
-#include <system_error>
+
+#include "costmodel/text/number.h"
 
 // For the tools' main functions only: ranges of numeric options. Each is for CLI::Option::transform, so that the
 // checked value is the stored one ("010" is ten); wrong ones are wrong usage: "--steps: 0 is not an integer of 1 or
 // more".
 
 namespace stagecraft {
-
-/// All of `text` as a decimal number of type T, or why it is not one: invalid or out of range.
-template <class T>
-[[nodiscard]] std::errc parse_number(const std::string& text, T& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (end != text.data() + text.size()) return std::errc::invalid_argument;
-  return error;
-}
 
 /// `text` as quoted in a message: unchanged if it looks like a number.
 [[nodiscard]] std::string shown_number(const std::string& text);
@@ -34,13 +26,12 @@ template <class T>
   const std::string lowest = std::to_string(least);
   const std::string range = "from " + lowest + " to " + std::to_string(most);
   const auto check = [=](std::string& text) {
-    T value{};
-    const std::errc error = parse_number(text, value);
-    if (error == std::errc() && value >= least && value <= most) {
-      text = std::to_string(value);
+    const std::optional<T> value = number_in<T>(text);
+    if (value && *value >= least && *value <= most) {
+      text = std::to_string(*value);
       return std::string();
     }
-    const bool too_large = error == std::errc::result_out_of_range && text.front() != '-';
+    const bool too_large = !value && !text.empty() && text.find_first_not_of("0123456789") == text.npos;
     return shown_number(text) + " is not an integer " + (open && !too_large ? "of " + lowest + " or more" : range) +
            (why.empty() ? "" : ", " + why);
   };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "costmodel/index.h"
+#include "costmodel/text/number.h"
 
 namespace stagecraft::format {
 namespace {
@@ -63,15 +63,11 @@ std::string shown(std::string_view text) {
   return out + (text.size() > 40 ? "...\"" : "\"");
 }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 /// The number at the front of `text`, which is removed; -1 if there is none, or it is `most` or more.
-int take_number(std::string_view& text, int most) {
-  int value = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || !is_digit(text.front()) || error != std::errc() || value >= most) return -1;
-  text.remove_prefix(to_index(end - text.data()));
-  return value;
+int take_number_below(std::string_view& text, int most) {
+  if (text.starts_with('-')) return -1;
+  const std::optional<int> value = take_number<int>(text);
+  return value && *value < most ? *value : -1;
 }
 
 struct Cell {
@@ -83,7 +79,7 @@ struct Cell {
 Cell parse_cell(std::string_view text, std::size_t at) {
   std::string_view rest = text;
   Cell out{};
-  out.action.stage = take_number(rest, kMostStages);
+  out.action.stage = take_number_below(rest, kMostStages);
   const std::string_view word = rest.substr(0, std::min(rest.find_first_of("0123456789"), rest.size()));
   const auto it = std::find_if(kWords.begin(), kWords.end(), [&](const RowWord& w) { return w.text == word; });
   rest.remove_prefix(word.size());
@@ -95,7 +91,7 @@ Cell parse_cell(std::string_view text, std::size_t at) {
   out.word = &*it;
   out.action.kind = it->kind;
   if (it->microbatch) {
-    out.action.microbatch = take_number(rest, kMostMicrobatches);
+    out.action.microbatch = take_number_below(rest, kMostMicrobatches);
     if (out.action.microbatch < 0) {
       refuse(at, "found " + shown(text) + ", expected a microbatch from 0 to " + std::to_string(kMostMicrobatches - 1) +
                      " after " + std::string(word));

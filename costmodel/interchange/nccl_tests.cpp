@@ -1,7 +1,6 @@
 #include "costmodel/interchange/nccl_tests.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -17,6 +16,7 @@
 #include "costmodel/links/collectives.h"
 #include "costmodel/links/declared_links.h"
 #include "costmodel/links/monotone_fit.h"
+#include "costmodel/text/number.h"
 #include "costmodel/text/units_text.h"
 
 namespace stagecraft::interchange {
@@ -63,12 +63,6 @@ std::string operation_of(const std::string& program) {
 /// NCCL's version code from 2.9 on: 22807 is 2.28.7.
 std::string version_text(std::int64_t code) {
   return std::to_string(code / 10000) + "." + std::to_string(code / 100 % 100) + "." + std::to_string(code % 100);
-}
-
-template <class T>
-bool read_number(std::string_view token, T& out) {
-  const auto [end, error] = std::from_chars(token.data(), token.data() + token.size(), out);
-  return error == std::errc() && end == token.data() + token.size();
 }
 
 std::vector<std::string> words(const std::string& line) {
@@ -128,8 +122,7 @@ class TextReader {
 
   /// Whether it has a size and a count.
   static bool is_row(const std::vector<std::string>& found) {
-    double number = 0;
-    return found.size() > 1 && read_number(found[0], number) && read_number(found[1], number);
+    return found.size() > 1 && number_in<double>(found[0]) && number_in<double>(found[1]);
   }
 
   /// Ends the run whose table was read, if any.
@@ -166,9 +159,9 @@ class TextReader {
       if (found[1] != "nccl-tests") return;
       test_.versions["nccl-tests"] = found[3];
       const std::string key = "nccl-library=";
-      std::int64_t code = 0;
-      if (found.back().starts_with(key) && read_number(found.back().substr(key.size()), code)) {
-        test_.versions["nccl"] = version_text(code);
+      if (found.back().starts_with(key)) {
+        if (const auto code = number_in<std::int64_t>(found.back().substr(key.size())))
+          test_.versions["nccl"] = version_text(*code);
       }
     } else if (begins({"#", "Rank"})) {
       take_rank(found, line);
@@ -181,8 +174,8 @@ class TextReader {
 
   /// "# Rank 0 [Group 0] Pid 7 on HOST device 0 [0000:07:00] NAME".
   void take_rank(const std::vector<std::string>& found, const std::string& line) {
-    std::int64_t rank = -1;
-    if (!read_number(found[2], rank) || rank < 0 || rank >= kMostRanks) fail("found rank " + found[2]);
+    const std::int64_t rank = number_in<std::int64_t>(found[2]).value_or(-1);
+    if (rank < 0 || rank >= kMostRanks) fail("found rank " + found[2]);
     const auto after = [&](const char* word) -> std::string {
       const auto at = std::find(found.begin(), found.end(), word);
       return at == found.end() || at + 1 == found.end() ? "" : *(at + 1);
@@ -226,20 +219,18 @@ class TextReader {
       fail("found " + std::to_string(found.size()) + " columns, expected " + std::to_string(columns_.size()));
     }
     CurvePoint point;
-    if (!read_number(found[0], point.bytes.value) || point.bytes < Bytes(0) ||
-        point.bytes.value > format::Cursor::kMostBytes) {
+    point.bytes.value = number_in<std::int64_t>(found[0]).value_or(-1);
+    if (point.bytes < Bytes(0) || point.bytes.value > format::Cursor::kMostBytes) {
       fail("found size " + found[0] + ", expected bytes");
     }
-    double microseconds = 0;
-    if (!read_number(found[time_], microseconds) || !(microseconds > 0) || !std::isfinite(microseconds)) {
-      fail("found time " + found[time_] + ", expected microseconds above 0");
-    }
+    const double microseconds = number_in<double>(found[time_]).value_or(0);
+    if (microseconds <= 0) fail("found time " + found[time_] + ", expected microseconds above 0");
     point.time = Seconds(microseconds * 1e-6);
     for (const std::size_t column : {wrong_, in_place_wrong_}) {
       if (column >= columns_.size() || found[column] == "N/A") continue;
-      std::int64_t wrong = 0;
-      if (!read_number(found[column], wrong)) fail("found #wrong " + found[column] + ", expected a number or N/A");
-      if (wrong != 0) fail("found #wrong " + found[column] + ", expected 0 or N/A: the test computed wrong values");
+      const std::optional<std::int64_t> wrong = number_in<std::int64_t>(found[column]);
+      if (!wrong) fail("found #wrong " + found[column] + ", expected a number or N/A");
+      if (*wrong != 0) fail("found #wrong " + found[column] + ", expected 0 or N/A: the test computed wrong values");
     }
     if (point.bytes == Bytes(0)) {
       ++test_.left_out;

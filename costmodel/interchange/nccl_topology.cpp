@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <map>
 #include <pugixml.hpp>
 #include <sstream>
@@ -14,6 +13,7 @@
 #include "costmodel/format/files/utf8.h"
 #include "costmodel/index.h"
 #include "costmodel/links/declared_links.h"
+#include "costmodel/text/number.h"
 
 namespace stagecraft::interchange {
 namespace {
@@ -80,13 +80,12 @@ class DumpReader {
 
   std::int64_t number(const pugi::xml_node& node, const char* name, std::int64_t low, std::int64_t high) const {
     const std::string text = attribute(node, name);
-    std::int64_t out = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-    if (error != std::errc() || end != text.data() + text.size() || out < low || out > high) {
+    const std::optional<std::int64_t> out = number_in<std::int64_t>(text);
+    if (!out || *out < low || *out > high) {
       fail(node, std::string("attribute \"") + name + "\": found \"" + text + "\", expected an integer from " +
                      std::to_string(low) + " to " + std::to_string(high));
     }
-    return out;
+    return *out;
   }
 
   void visit(const pugi::xml_node& node, const std::string& host, std::vector<PciHop> path, int depth) {
@@ -99,13 +98,12 @@ class DumpReader {
   }
 
   PciHop hop(const pugi::xml_node& pci) {
-    const std::string speed = pci.attribute("link_speed").value();
+    std::string_view speed = pci.attribute("link_speed").value();
     const std::string width = pci.attribute("link_width").value();
     const std::int64_t lanes = width.empty() ? 0 : number(pci, "link_width", 0, 32);
     if (lanes == 0 || speed.empty()) ++without_speed;
     // "16.0 GT/s PCIe"; anything but a number counts as unknown.
-    double gigatransfers = 0;
-    std::from_chars(speed.data(), speed.data() + speed.size(), gigatransfers);
+    const double gigatransfers = take_number<double>(speed).value_or(0);
     return {pci.offset_debug(), pci_bandwidth(gigatransfers, lanes == 0 ? 16 : to_int(lanes))};
   }
 
@@ -259,9 +257,10 @@ Topology parse_matrix(const std::string& text, const std::string& file) {
     gpu.bus = std::to_string(row);
     gpu.path = {{static_cast<std::int64_t>(row), pci_bandwidth(16, 16)}};
     for (std::size_t i = 0; i < columns; ++i) {
-      int links = 0;
-      const std::string& entry = found[i + 1];
-      if (entry.starts_with("NV")) std::from_chars(entry.data() + 2, entry.data() + entry.size(), links);
+      std::string_view entry = found[i + 1];
+      if (!entry.starts_with("NV")) continue;
+      entry.remove_prefix(2);
+      const int links = take_number<int>(entry).value_or(0);
       if (i != row && links > 0 && links <= 1024) gpu.links[std::to_string(i)] = links;
     }
     if (gpus.size() == columns || gpus.size() == kMostDevices) fail("found more rows than columns");

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -17,6 +16,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files/utf8.h"
 #include "costmodel/index.h"
+#include "costmodel/text/number.h"
 #include "costmodel/text/units_text.h"
 
 namespace stagecraft::interchange {
@@ -52,27 +52,21 @@ std::string in_quotes(std::string_view text) {
 
 /// Milliseconds as seconds; absent if the text is not such a number.
 std::optional<Seconds> milliseconds(std::string_view text) {
-  double v = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
-  if (error != std::errc() || end != text.data() + text.size() || !(v >= 0 && v <= kMostMilliseconds)) return {};
+  const std::optional<double> v = number_in<double>(text);
+  if (!v || *v < 0 || *v > kMostMilliseconds) return {};
   // Shifts the decimal point rather than dividing, so that 6.949 ms becomes exactly 0.006949 s and not an adjacent
   // double.
-  const std::string shifted = std::string(text) + "e-3";
-  double seconds = std::abs(v) / 1000;
-  if (text.find_first_of("eE") == text.npos && v > 0) {
-    (void)std::from_chars(shifted.data(), shifted.data() + shifted.size(), seconds);
-  }
-  return Seconds(seconds);
+  const double seconds = std::abs(*v) / 1000;
+  const bool plain = text.find_first_of("eE") == text.npos && *v > 0;
+  return Seconds(plain ? number_in<double>(std::string(text) + "e-3").value_or(seconds) : seconds);
 }
 
 std::string milliseconds_text(Seconds time) { return fmt::format("{:.3f}", time.value * 1000); }
 
 std::optional<Bytes> whole_bytes(std::string_view text) {
-  long double v = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
-  if (error != std::errc() || end != text.data() + text.size() || !(v >= 0 && v <= 0x1p60L)) return {};
-  if (v != std::floor(v)) return {};
-  return Bytes(static_cast<std::int64_t>(v));
+  const std::optional<long double> v = number_in<long double>(text);
+  if (!v || *v < 0 || *v > 0x1p60L || *v != std::floor(*v)) return {};
+  return Bytes(static_cast<std::int64_t>(*v));
 }
 
 std::string bytes_text(Bytes bytes, int decimals) {
@@ -233,12 +227,11 @@ class Reader {
   int stage_of(std::string_view text) const {
     constexpr int kMostStage = 1 << 20;
     const std::string number = field(text, "stage_id");
-    int value = -1;
-    (void)std::from_chars(number.data(), number.data() + number.size(), value);
-    if (value < 0 || value > kMostStage || std::to_string(value) != number) {
+    const std::optional<int> value = number_in<int>(number);
+    if (!value || *value < 0 || *value > kMostStage || std::to_string(*value) != number) {
       fail(fmt::format("stage_id: found {}, expected an integer from 0 to {}", in_quotes(number), kMostStage));
     }
-    return value;
+    return *value;
   }
 
   void read_edge(std::string_view line) {
@@ -321,8 +314,7 @@ class Reader {
 int noted_number(const Graph& graph, const char* key, int most, int usual) {
   const auto it = graph.provenance.notes.find(key);
   if (it == graph.provenance.notes.end()) return usual;
-  int value = -1;
-  (void)std::from_chars(it->second.data(), it->second.data() + it->second.size(), value);
+  const int value = number_in<int>(it->second).value_or(-1);
   return value < 0 || value > most ? usual : value;
 }
 

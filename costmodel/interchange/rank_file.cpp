@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -13,6 +12,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
+#include "costmodel/text/number.h"
 
 namespace stagecraft::interchange {
 namespace {
@@ -30,12 +30,10 @@ bool is_host_name(const std::string& word) {
 constexpr const char* kExpected = "expected NAME [slots=N]";
 
 int read_slots(const std::string& text, const std::string& place) {
-  int value = 0;
-  const char* const last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, value);
-  if (error != std::errc() || end != last || value < 1 || value > kMostSlots)
+  const std::optional<int> value = number_in<int>(text);
+  if (!value || *value < 1 || *value > kMostSlots)
     throw FormatError(fmt::format("{}: slots is \"{}\", must be an integer from 1 to {}", place, text, kMostSlots));
-  return value;
+  return *value;
 }
 
 /// The host of a line's words.

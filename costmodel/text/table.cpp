@@ -4,12 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <numeric>
 #include <string_view>
 
 #include "costmodel/index.h"
+#include "costmodel/text/number.h"
 
 namespace stagecraft {
 namespace {
@@ -144,10 +144,8 @@ int line_width() {
   constexpr int kUsual = 80;
   constexpr int kLeast = 20;
   if (const char* text = std::getenv("COLUMNS")) {
-    const std::string_view view(text);
-    int columns = 0;
-    const auto [end, error] = std::from_chars(view.begin(), view.end(), columns);
-    if (error == std::errc() && end == view.end() && columns >= kLeast) return columns;
+    const std::optional<int> columns = number_in<int>(text);
+    if (columns && *columns >= kLeast) return *columns;
   }
   winsize size{};
   if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= kLeast) return size.ws_col;

@@ -6,12 +6,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <set>
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
+#include "costmodel/text/number.h"
 
 namespace stagecraft::checkpoint {
 namespace {
@@ -34,11 +34,8 @@ constexpr const char* kTracked = ".num_batches_tracked";
 std::optional<std::int64_t> step_of(const std::string& name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   const std::string digits = name.substr(std::string(kPrefix).size());
-  std::int64_t step = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  if (error != std::errc() || end != digits.data() + digits.size() || step < 0 || std::to_string(step) != digits)
-    return std::nullopt;
-  return step;
+  const std::optional<std::int64_t> step = number_in<std::int64_t>(digits);
+  return step && *step >= 0 && std::to_string(*step) == digits ? step : std::nullopt;
 }
 
 [[noreturn]] void fail(const std::string& path, const std::string& what, const std::error_code& reason) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <stdexcept>
@@ -12,6 +11,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/index.h"
+#include "costmodel/text/number.h"
 #include "executor/data/image_crop.h"
 #include "executor/data/sources.h"
 #include "executor/files/image_file.h"
@@ -171,15 +171,6 @@ class Images : public DataSource {
 
 constexpr std::array kOptionNames{"resize", "augment", "mean", "std"};
 
-/// The number that is all of `text`.
-template <typename Number>
-std::optional<Number> number(std::string_view text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 [[noreturn]] void refuse(const std::string& option, const std::string& value, const std::string& wanted) {
   throw std::invalid_argument(fmt::format("data source images: option {}: \"{}\", must be {}", option, value, wanted));
 }
@@ -189,8 +180,8 @@ std::vector<float> per_channel(const std::string& option, const std::string& val
   std::vector<float> out;
   for (std::size_t at = 0; at <= value.size();) {
     const std::size_t slash = std::min(value.find('/', at), value.size());
-    const std::optional<float> one = number<float>(std::string_view(value).substr(at, slash - at));
-    if (!one || !std::isfinite(*one) || (option == "std" && *one <= 0))
+    const std::optional<float> one = number_in<float>(std::string_view(value).substr(at, slash - at));
+    if (!one || (option == "std" && *one <= 0))
       refuse(option, value,
              fmt::format("{} {}numbers separated by slashes", channels, option == "std" ? "positive " : ""));
     out.push_back(*one);
@@ -234,7 +225,7 @@ Options parse_options(const std::string& argument, std::int64_t channels, std::i
     const std::string option = argument.substr(comma + 1, equals - comma - 1);
     const std::string value = argument.substr(equals + 1, next == std::string::npos ? next : next - equals - 1);
     if (option == "resize") {
-      out.resize = number<int>(value);
+      out.resize = number_in<int>(value);
       if (!out.resize || *out.resize < side || *out.resize > 16384)
         refuse(option, value, fmt::format("{}, the image's longer side in the model, to 16384 pixels", side));
     } else if (option == "augment") {

@@ -6,11 +6,11 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 
-#include <charconv>
 #include <cstdlib>
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/text/number.h"
 
 namespace stagecraft::device {
 void ask_for_queues() { ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0); }
@@ -44,13 +44,8 @@ c10::Device open_device(const std::string& name, bool allow) {
   const std::size_t colon = name.find(':');
   if (name.substr(0, colon) != "cuda")
     throw InputError(ErrorKind::UnknownName, unknown_name("device", name, device_names()));
-  int index = 0;
-  if (colon != std::string::npos) {
-    const char* end = name.data() + name.size();
-    const auto [stop, error] = std::from_chars(name.data() + colon + 1, end, index);
-    if (error != std::errc() || stop != end || index < 0)
-      throw std::invalid_argument("device \"" + name + "\": expected cuda or cuda:N with N from 0");
-  }
+  const int index = colon == std::string::npos ? 0 : number_in<int>(name.substr(colon + 1)).value_or(-1);
+  if (index < 0) throw std::invalid_argument("device \"" + name + "\": expected cuda or cuda:N with N from 0");
   ask_for_queues();
   if (const auto reason = no_gpu_reason()) throw DeviceError(ErrorKind::NoGpu, *reason);
   if (const auto reason = load_cuda_libraries()) throw DeviceError(ErrorKind::NoGpu, *reason);

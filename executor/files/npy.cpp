@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <set>
 #include <utility>
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
+#include "costmodel/text/number.h"
 
 namespace stagecraft::files {
 namespace {
@@ -68,12 +68,12 @@ class Literal {
     std::vector<std::int64_t> out;
     while (!take(')')) {
       skip();
-      std::int64_t value = 0;
-      const auto [end, error] = std::from_chars(text_.data() + at_, text_.data() + end_, value);
-      if (error != std::errc() || value < 0) fail("a non-negative integer or \")\"");
+      std::string_view rest = std::string_view(text_).substr(at_, end_ - at_);
+      const std::optional<std::int64_t> value = take_number<std::int64_t>(rest);
+      if (!value || *value < 0) fail("a non-negative integer or \")\"");
       if (out.size() == kMostAxes) fail(fmt::format("at most {} axes", kMostAxes));
-      at_ = to_index(end - text_.data());
-      out.push_back(value);
+      at_ = end_ - rest.size();
+      out.push_back(*value);
       if (take(',')) continue;
       expect(')');
       break;

@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 
 #include "costmodel/errors.h"
+#include "costmodel/text/number.h"
 
 namespace stagecraft::files {
 namespace {
@@ -70,8 +70,8 @@ TorchFile::TorchFile(const std::string& path)
   if (version == nullptr)
     throw FormatError(ErrorKind::DamagedFile, path + ": is not a complete torch.save archive: no record \"version\"");
   const std::string text = version->bytes > kMostVersionBytes ? std::string() : bytes_of(*version);
-  int number = 0;
-  (void)std::from_chars(text.data(), text.data() + text.size(), number);
+  std::string_view rest = text;
+  const int number = take_number<int>(rest).value_or(0);
   if (number < kLeastVersion || number > kMostVersion)
     throw FormatError(
         ErrorKind::DamagedFile,

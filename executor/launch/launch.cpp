@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <stdexcept>
 
 #include "costmodel/index.h"
+#include "costmodel/text/number.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/secret.h"
 
@@ -31,15 +31,14 @@ std::string need(const Environment& environment, const std::string& name, const 
 }
 
 std::int64_t to_number(const std::string& name, const std::string& text, std::int64_t least, std::int64_t most) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) {
+  const std::optional<std::int64_t> value = number_in<std::int64_t>(text);
+  if (!value) {
     throw std::invalid_argument(fmt::format("environment: {} is \"{}\", which is not an integer", name, text));
   }
-  if (value < least || value > most) {
-    throw std::invalid_argument(fmt::format("environment: {} is {}, must be {} to {}", name, value, least, most));
+  if (*value < least || *value > most) {
+    throw std::invalid_argument(fmt::format("environment: {} is {}, must be {} to {}", name, *value, least, most));
   }
-  return value;
+  return *value;
 }
 
 constexpr std::int64_t kMostRanks = 1 << 20;

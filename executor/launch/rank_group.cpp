@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +14,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
+#include "costmodel/text/number.h"
 #include "executor/channel/table/channels.h"
 #include "executor/device/machine/program.h"
 #include "executor/meeting/wire.h"
@@ -149,11 +149,10 @@ std::function<double()> common_clock(Rendezvous& rendezvous) {
   const bool one_machine =
       std::all_of(boots.begin(), boots.end(), [&](const std::string& b) { return b == boots.front(); });
   const std::vector<std::string> starts = rendezvous.exchange("clock", fmt::format("{}", raw()));
-  double first = 0;
   const std::string& text = starts.front();
-  if (std::from_chars(text.data(), text.data() + text.size(), first).ec != std::errc())
-    throw meeting::PeerError("rank 0 says that its clock shows \"" + meeting::printable(text, 40) + "\"");
-  const double origin = one_machine ? first : raw();
+  const std::optional<double> first = number_in<double>(text);
+  if (!first) throw meeting::PeerError("rank 0 says that its clock shows \"" + meeting::printable(text, 40) + "\"");
+  const double origin = one_machine ? *first : raw();
   return [raw, origin] { return raw() - origin; };
 }
 

@@ -6,13 +6,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <list>
 #include <map>
 #include <optional>
 #include <thread>
 
 #include "costmodel/index.h"
+#include "costmodel/text/number.h"
 #include "executor/meeting/meeting_protocol.h"
 #include "executor/meeting/meeting_store.h"
 
@@ -51,13 +51,6 @@ struct Connection {
   std::optional<Waiting> waiting;
   std::optional<Will> will;
 };
-
-std::optional<std::int64_t> number(const std::string& text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 }  // namespace
 
@@ -170,7 +163,7 @@ class StoreServer::Loop {
     if (message.size() != 4) return false;
     const std::string& rank = message[0];
     const std::string& nonce = message[2];
-    if (!number(rank)) return false;
+    if (!number_in<std::int64_t>(rank)) return false;
     const bool right = same_authenticator(message[3], client_proof(key_, rank, client.nonce, nonce));
     if (right) {
       client.trusted = true;
@@ -215,7 +208,7 @@ class StoreServer::Loop {
     }
     if (verb == kWait && message.size() > 1) {
       constexpr std::int64_t kMostMilliseconds = std::int64_t{1} << 40;
-      const auto time = number(message[1]);
+      const auto time = number_in<std::int64_t>(message[1]);
       if (!time || *time < 0 || *time > kMostMilliseconds) return false;
       client.waiting = {{message.begin() + 2, message.end()}, Clock::now() + std::chrono::milliseconds(*time)};
       if (all_there(*client.waiting)) finish_wait(client, kDone);

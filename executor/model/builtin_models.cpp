@@ -1,21 +1,20 @@
 #include "executor/model/builtin_models.h"
 
 #include <algorithm>
-#include <charconv>
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/text/number.h"
 
 namespace stagecraft::model {
 namespace {
 
 std::int64_t parse_option(const std::string& model, const ModelOption& option, const std::string& text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < option.least || value > option.most)
+  const std::optional<std::int64_t> value = number_in<std::int64_t>(text);
+  if (!value || *value < option.least || *value > option.most)
     throw std::invalid_argument(model + ": option " + option.name + " is \"" + text + "\", must be an integer from " +
                                 std::to_string(option.least) + " to " + std::to_string(option.most));
-  return value;
+  return *value;
 }
 
 }  // namespace

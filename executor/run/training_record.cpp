@@ -4,11 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/text/number.h"
 #include "executor/device/machine/processor.h"
 
 namespace stagecraft::run {
@@ -19,14 +19,13 @@ T read_number(const files::SafetensorsFile& file, const std::string& key) {
   const auto& metadata = file.header().metadata;
   const auto it = metadata.find(key);
   const std::string text = it == metadata.end() ? "" : it->second;
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) {
+  const std::optional<T> value = number_in<T>(text);
+  if (!value) {
     throw FormatError(
         fmt::format("{}: /__metadata__/{}: found \"{}\", expected a number, as stagecraft export-model --record writes",
                     file.path(), key, text));
   }
-  return value;
+  return *value;
 }
 
 }  // namespace

@@ -4,13 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <regex>
 #include <set>
 #include <sstream>
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/text/number.h"
 
 namespace stagecraft::stage {
 namespace {
@@ -24,12 +24,11 @@ std::regex compiled(const std::string& pattern) {
 }
 
 double setting_value(const std::string& group, const std::string& key, const std::string& text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !(value >= 0 && value <= 1e6))
+  const std::optional<double> value = number_in<double>(text);
+  if (!value || *value < 0 || *value > 1e6)
     throw std::invalid_argument(
         fmt::format("group \"{}\": {} is \"{}\", must be a number from 0 to 1e6", group, key, text));
-  return value;
+  return *value;
 }
 
 }  // namespace

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <stdexcept>
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/split.h"
+#include "costmodel/text/number.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -56,10 +56,8 @@ std::vector<int> positions_of(const std::vector<std::string>& ids, const std::st
 }
 
 int stage_number(const std::string& text, const std::string& pin) {
-  int stage = -1;
-  const char* const last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, stage);
-  if (text.empty() || error != std::errc() || end != last || stage < 0 || stage >= kMostStages)
+  const int stage = number_in<int>(text).value_or(-1);
+  if (stage < 0 || stage >= kMostStages)
     throw std::invalid_argument("--pin: found \"" + pin + "\", expected LAYER=STAGE with stages from 0");
   return stage;
 }

@@ -73,7 +73,7 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"executor/intake/export", {"executor/intake/pt2", "executor/intake/torchscript", "costmodel/interchange/convert"}},
     {"executor/intake", {"executor/intake/pt2", "executor/intake/torchscript"}},
     {"executor/data", {"executor/model", "executor/files"}},
-    {"executor/meeting", {"costmodel"}},
+    {"executor/meeting", {"costmodel/text"}},
     {"executor/channel", {"executor/device/machine", "executor/meeting"}},
     {"executor/channel/ucx", {"executor/channel"}},
     {"executor/channel/nccl", {"executor/channel"}},

@@ -3,13 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
 
-#include "costmodel/index.h"
+#include "costmodel/text/number.h"
 
 namespace stagecraft::interchange {
 namespace {
@@ -188,21 +186,15 @@ class Parser {
   }
 
   std::string number() {
-    const char* const begin = text_.data() + at_;
-    const char* const end = text_.data() + text_.size();
-    const char* stop = begin;
-    while (stop < end && (is_digit(*stop) || is_letter(*stop) || *stop == '.' || *stop == '-' || *stop == '+')) ++stop;
-    std::int64_t whole = 0;
-    if (const auto [at, error] = std::from_chars(begin, stop, whole); error == std::errc() && at == stop) {
-      at_ += to_index(stop - begin);
-      return std::to_string(whole);
-    }
-    double real = 0;
-    const auto [at, error] = std::from_chars(begin, stop, real);
-    if (error != std::errc() || at != stop || !std::isfinite(real))
-      fail("a finite number, at most 2^63 if it is an integer");
-    at_ += to_index(stop - begin);
-    return fmt::format("{}", real == 0 ? 0.0 : real);  // no "-0"
+    std::size_t end = at_;
+    const auto belongs = [](char c) { return is_digit(c) || is_letter(c) || c == '.' || c == '-' || c == '+'; };
+    while (end < text_.size() && belongs(text_[end])) ++end;
+    const std::string_view token = std::string_view(text_).substr(at_, end - at_);
+    const std::optional<std::int64_t> whole = number_in<std::int64_t>(token);
+    const std::optional<double> real = number_in<double>(token);
+    if (!real) fail("a finite number, at most 2^63 if it is an integer");
+    at_ = end;
+    return whole ? std::to_string(*whole) : fmt::format("{}", *real == 0 ? 0.0 : *real);  // no "-0"
   }
 
   std::string_view text_;
@@ -231,12 +223,6 @@ std::string description_text(const Description& description) {
   return out + "(" + inner + ")";
 }
 
-std::optional<std::int64_t> whole_number(const Argument& argument) {
-  const char* const end = argument.literal.data() + argument.literal.size();
-  std::int64_t value = 0;
-  const auto [at, error] = std::from_chars(argument.literal.data(), end, value);
-  if (error != std::errc() || at != end) return std::nullopt;
-  return value;
-}
+std::optional<std::int64_t> whole_number(const Argument& argument) { return number_in<std::int64_t>(argument.literal); }
 
 }  // namespace stagecraft::interchange

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
 #include <stdexcept>
 
 #include "costmodel/index.h"
 #include "costmodel/interchange/convert/python_text.h"
+#include "costmodel/text/number.h"
 
 namespace stagecraft::interchange {
 namespace {
@@ -119,11 +119,9 @@ class FlowBuilder {
 
   /// The number in "Input1"; 0 if there is none.
   int input_number(int layer) const {
-    const std::string& text = graph_.layers[to_index(layer)].name;
-    const std::size_t digits = text.find_first_of("0123456789");
-    int number = 0;
-    if (digits != text.npos) (void)std::from_chars(text.data() + digits, text.data() + text.size(), number);
-    return number;
+    std::string_view text = graph_.layers[to_index(layer)].name;
+    text.remove_prefix(std::min(text.find_first_of("0123456789"), text.size()));
+    return take_number<int>(text).value_or(0);
   }
 
   void take_form(int layer) {

@@ -1,7 +1,6 @@
 #include "costmodel/interchange/problems/piper.h"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "costmodel/format/cursor.h"
 #include "costmodel/index.h"
 #include "costmodel/interchange/problems/problem_numbers.h"
+#include "costmodel/text/number.h"
 
 namespace stagecraft::interchange {
 namespace {
@@ -28,10 +28,7 @@ using Numbers = std::map<std::int64_t, int>;
 
 /// The whole number that a key is, or nothing.
 std::optional<std::int64_t> number_of_key(const std::string& key) {
-  if (key.empty() || key.size() > 16) return std::nullopt;
-  const std::size_t digits = key.front() == '-' ? 1 : 0;
-  if (digits == key.size() || key.find_first_not_of("0123456789", digits) != key.npos) return std::nullopt;
-  return std::stoll(key);
+  return key.size() <= 16 ? number_in<std::int64_t>(key) : std::nullopt;
 }
 
 /// Bytes by the neighbours `wanted`, which must be the keys.

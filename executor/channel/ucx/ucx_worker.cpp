@@ -10,12 +10,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
+#include "costmodel/text/number.h"
 #include "executor/meeting/peer_error.h"
 
 namespace stagecraft::channel {
@@ -38,13 +38,13 @@ std::vector<int> listening_sockets() {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
     const std::string name = entry.path().filename().string();
-    int fd = -1;
-    if (std::from_chars(name.data(), name.data() + name.size(), fd).ec != std::errc()) continue;
+    const std::optional<int> fd = number_in<int>(name);
+    if (!fd) continue;
     int value = 0;
     socklen_t size = sizeof(value);
-    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &value, &size) != 0 || (value != AF_INET && value != AF_INET6)) continue;
+    if (getsockopt(*fd, SOL_SOCKET, SO_DOMAIN, &value, &size) != 0 || (value != AF_INET && value != AF_INET6)) continue;
     size = sizeof(value);
-    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &value, &size) == 0 && value == 1) out.push_back(fd);
+    if (getsockopt(*fd, SOL_SOCKET, SO_ACCEPTCONN, &value, &size) == 0 && value == 1) out.push_back(*fd);
   }
   std::ranges::sort(out);
   return out;

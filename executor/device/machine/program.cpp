@@ -6,7 +6,6 @@
 #include <torch/headeronly/version.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -16,6 +15,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/text/number.h"
 #include "costmodel/text/units_text.h"
 #include "executor/device/machine/allocator.h"
 #include "executor/device/machine/device_versions.h"
@@ -30,10 +30,7 @@ constexpr int kErrorsOnly = 2;  // of caffe2_log_level, glog's scale
 std::optional<std::string> refused_memory(const std::string& text) {
   std::smatch found;
   if (std::regex_search(text, found, std::regex("tried to allocate (\\d+) bytes"))) {
-    const std::string digits = found[1];
-    std::int64_t bytes = 0;
-    std::from_chars(digits.data(), digits.data() + digits.size(), bytes);
-    return format_bytes(Bytes(bytes));
+    return format_bytes(Bytes(number_in<std::int64_t>(found[1].str()).value_or(0)));
   }
   if (std::regex_search(text, found, std::regex("[Oo]ut of memory. Tried to allocate ([0-9.]+ [KMGT]?i?B)")))
     return found[1];

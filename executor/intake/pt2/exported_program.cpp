@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "costmodel/text/number.h"
 #include "executor/intake/pt2/flattened_blocks.h"
 #include "executor/intake/pt2/program_arguments.h"
 #include "executor/intake/pt2/program_guards.h"
@@ -34,10 +35,10 @@ std::vector<ModuleFrame> read_module_stack(const format::Cursor& at) {
     const std::string key = frame.substr(0, first);
     const std::size_t call = key.rfind('@');
     if (call != std::string::npos) {
-      const std::string digits = key.substr(call + 1);
-      if (digits.empty() || digits.size() > 6 || digits.find_first_not_of("0123456789") != std::string::npos)
+      constexpr int kMostCalls = 1'000'000;
+      module.call = number_in<int>(key.substr(call + 1)).value_or(-1);
+      if (module.call < 0 || module.call >= kMostCalls)
         at.fail("found a frame \"" + frame + "\", expected a call number after \"@\"");
-      module.call = std::stoi(digits);
     }
     out.push_back(std::move(module));
   }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <optional>
 #include <set>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "costmodel/index.h"
+#include "costmodel/text/number.h"
 #include "executor/intake/pt2/program_metadata.h"
 
 namespace stagecraft::intake {
@@ -23,14 +23,6 @@ using Limits = std::numeric_limits<std::int64_t>;
 constexpr int kDeepest = 64;
 /// Limit of the work of trying all values of a symbol.
 constexpr std::int64_t kMostEvaluations = 4'000'000;
-
-template <class T>
-bool take_number(std::string_view& text, T& out) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  if (error != std::errc()) return false;
-  text.remove_prefix(to_index(end - text.data()));
-  return true;
-}
 
 bool take(std::string_view& text, std::string_view prefix) {
   if (!text.starts_with(prefix)) return false;
@@ -123,8 +115,7 @@ class GuardParser {
     return minus ? negative(std::move(out)) : out;
   }
   Result atom(int depth) {
-    std::int64_t number = 0;
-    if (take_number(text_, number)) return SizeExpression(number);
+    if (const auto number = take_number<std::int64_t>(text_)) return SizeExpression(*number);
     if (take(text_, "(")) {
       Result out = sum(depth + 1);
       return take(text_, ")") ? out : std::nullopt;
@@ -142,9 +133,9 @@ class GuardParser {
       if (part.size() > 2 && part.front() == '\'' && part.back() == '\'') part = part.substr(1, part.size() - 2);
       input += (input.empty() ? "" : "_") + std::string(part);
     } while (take(text_, "["));
-    std::size_t axis = 0;
-    if (!take(text_, ".size()[") || !take_number(text_, axis) || !take(text_, "]")) return std::nullopt;
-    return sizes_->find(input, axis);
+    if (!take(text_, ".size()[")) return std::nullopt;
+    const std::optional<std::size_t> axis = take_number<std::size_t>(text_);
+    return axis && take(text_, "]") ? sizes_->find(input, *axis) : std::nullopt;
   }
 
   std::string_view text_;
@@ -230,8 +221,9 @@ std::map<std::string, NumberRange> read_ranges(const format::Cursor& at) {
     NumberRange range{least ? read_int(*least) : Limits::min(), most ? read_int(*most) : Limits::max()};
 
     std::string_view symbol = key;
-    std::int64_t factor = 1;
-    if (take_number(symbol, factor) && (factor < 1 || !take(symbol, "*"))) symbol = "";
+    const std::optional<std::int64_t> found = take_number<std::int64_t>(symbol);
+    const std::int64_t factor = found.value_or(1);
+    if (found && (factor < 1 || !take(symbol, "*"))) symbol = "";
     const auto is_plain = [](char c) {
       return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
     };

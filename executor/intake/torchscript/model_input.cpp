@@ -1,11 +1,11 @@
 #include "executor/intake/torchscript/model_input.h"
 
-#include <charconv>
 #include <optional>
 #include <stdexcept>
 #include <string_view>
 
 #include "costmodel/index.h"
+#include "costmodel/text/number.h"
 #include "executor/device/dtype.h"
 
 namespace stagecraft::intake {
@@ -15,10 +15,8 @@ constexpr std::size_t kMostAxes = 16;
 constexpr std::int64_t kLongestAxis = std::int64_t{1} << 31;
 
 std::optional<std::int64_t> whole(std::string_view text) {
-  std::int64_t out = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  if (error != std::errc() || end != text.data() + text.size() || out < 0 || out > kLongestAxis) return std::nullopt;
-  return out;
+  const std::optional<std::int64_t> out = number_in<std::int64_t>(text);
+  return out && *out >= 0 && *out <= kLongestAxis ? out : std::nullopt;
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 #include "executor/intake/torchscript/torchscript_source.h"
 
-#include <charconv>
 #include <stdexcept>
 
+#include "costmodel/text/number.h"
 #include "executor/files/zip_archive.h"
 #include "executor/intake/graph/layers/graph_model.h"
 #include "executor/intake/torchscript/loading/script_state.h"
@@ -20,11 +20,10 @@ OperatorGraph read_graph(const std::string& path, const ModelSettings& settings,
   }
   if (const auto it = settings.find("samples"); it != settings.end()) {
     const std::string& text = it->second;
-    std::int64_t samples = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), samples);
-    if (error != std::errc() || end != text.data() + text.size() || samples < 1 || samples > 1 << 20)
+    const std::optional<std::int64_t> samples = number_in<std::int64_t>(text);
+    if (!samples || *samples < 1 || *samples > 1 << 20)
       throw std::invalid_argument("setting samples is \"" + text + "\", expected an integer of at least 1");
-    told.samples = samples;
+    told.samples = *samples;
   }
   return torchscript_graph(files::ZipArchive(path, files::ZipArchive::Deflated::Read), told, mode);
 }

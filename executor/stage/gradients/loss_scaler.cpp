@@ -2,11 +2,10 @@
 
 #include <ATen/ops/empty.h>
 
-#include <charconv>
-#include <cmath>
 #include <limits>
 #include <stdexcept>
 
+#include "costmodel/text/number.h"
 #include "executor/channel/control_tags.h"
 #include "executor/stage/gradients/finite.h"
 
@@ -20,9 +19,8 @@ constexpr double kBackoff = 0.5;
 
 std::optional<double> parse_loss_scale(const std::string& text) {
   if (text == "dynamic") return std::nullopt;
-  double scale = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), scale);
-  if (error != std::errc() || end != text.data() + text.size() || !(scale > 0) || !std::isfinite(scale))
+  const std::optional<double> scale = number_in<double>(text);
+  if (!scale || *scale <= 0)
     throw std::invalid_argument("found \"" + text + "\", expected dynamic or a number above 0");
   return scale;
 }

@@ -25,21 +25,6 @@ Verdict verdict(const CLI::Validator& validator, const std::string& text) {
   return out;
 }
 
-TEST(ParseNumber, TakesDecimalDigitsAndNothingElse) {
-  int value = 0;
-  EXPECT_EQ(parse_number("-12", value), std::errc());
-  EXPECT_EQ(value, -12);
-  EXPECT_EQ(parse_number("010", value), std::errc());
-  EXPECT_EQ(value, 10);
-  for (const char* text : {"", " 1", "1 ", "+1", "0x10", "1e3", "1.0", "one", "1,000"})
-    EXPECT_EQ(parse_number(text, value), std::errc::invalid_argument) << text;
-  EXPECT_EQ(parse_number("2147483648", value), std::errc::result_out_of_range);
-  double real = 0;
-  EXPECT_EQ(parse_number("1e-3", real), std::errc());
-  EXPECT_EQ(real, 0.001);
-  EXPECT_EQ(parse_number("1e999", real), std::errc::result_out_of_range);
-}
-
 TEST(ShownNumber, QuotesWhatDoesNotLookLikeANumber) {
   EXPECT_EQ(shown_number("-1.5e9"), "-1.5e9");
   EXPECT_EQ(shown_number(""), "\"\"");

@@ -1,10 +1,10 @@
 #include "executor/intake/graph/layers/granularity.h"
 
 #include <algorithm>
-#include <charconv>
 #include <stdexcept>
 
 #include "costmodel/index.h"
+#include "costmodel/text/number.h"
 
 namespace stagecraft::intake {
 namespace {
@@ -31,11 +31,9 @@ Granularity parse_granularity(const std::string& text) {
   if (text == "leaf") return {Granularity::Kind::Leaf, 0};
   if (text == "op") return {Granularity::Kind::Operator, 0};
   const std::string prefix = "depth=";
-  int depth = 0;
   if (text.starts_with(prefix)) {
-    const char* const end = text.data() + text.size();
-    const auto [rest, error] = std::from_chars(text.data() + prefix.size(), end, depth);
-    if (error == std::errc() && rest == end && depth >= 1 && depth <= 100) return {Granularity::Kind::Depth, depth};
+    const std::optional<int> depth = number_in<int>(text.substr(prefix.size()));
+    if (depth && *depth >= 1 && *depth <= 100) return {Granularity::Kind::Depth, *depth};
   }
   throw std::invalid_argument("layers \"" + text + "\": expected auto, leaf, op, or depth=N with N in 1..100");
 }

@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <memory>
 #include <set>
 #include <stdexcept>
@@ -14,6 +13,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
+#include "costmodel/text/number.h"
 #include "executor/intake/graph/calls/evaluation.h"
 #include "executor/intake/graph/calls/node_program.h"
 #include "executor/model/losses.h"
@@ -308,11 +308,9 @@ int output_index(const OperatorGraph& graph, const ModelSettings& settings) {
         graph.file, keys));
   }
   const std::string text = setting(settings, "loss_output", std::to_string(std::max(graph.loss, 0)));
-  int output = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), output);
+  const int output = number_in<int>(text).value_or(-1);
   const int count = to_int(graph.outputs.size());
-  if (error != std::errc() || end != text.data() + text.size() || output < 0 || output >= count ||
-      graph.outputs[to_index(output)] < 0)
+  if (output < 0 || output >= count || graph.outputs[to_index(output)] < 0)
     throw std::invalid_argument(graph.file + ": setting loss_output is \"" + text +
                                 "\", expected the index of a tensor among the model's " + std::to_string(count) +
                                 " outputs, from 0");

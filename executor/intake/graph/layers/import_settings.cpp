@@ -1,25 +1,20 @@
 #include "executor/intake/graph/layers/import_settings.h"
 
 #include <algorithm>
-#include <charconv>
 #include <stdexcept>
 
 #include "costmodel/errors.h"
+#include "costmodel/text/number.h"
 
 namespace stagecraft::intake {
 namespace {
 
 /// FROM..TO.
 std::pair<std::int64_t, std::int64_t> parse_range(const std::string& key, const std::string& text) {
-  std::int64_t from = 0;
-  std::int64_t to = 0;
-  const std::size_t dots = text.find("..");
-  const char* const end = text.data() + text.size();
-  if (dots != std::string::npos) {
-    const auto a = std::from_chars(text.data(), text.data() + dots, from);
-    const auto b = std::from_chars(text.data() + dots + 2, end, to);
-    if (a.ec == std::errc() && a.ptr == text.data() + dots && b.ec == std::errc() && b.ptr == end && from < to)
-      return {from, to};
+  if (const std::size_t dots = text.find(".."); dots != std::string::npos) {
+    const std::optional<std::int64_t> from = number_in<std::int64_t>(text.substr(0, dots));
+    const std::optional<std::int64_t> to = number_in<std::int64_t>(text.substr(dots + 2));
+    if (from && to && *from < *to) return {*from, *to};
   }
   throw std::invalid_argument("setting " + key + " is \"" + text +
                               "\", expected FROM..TO, such as 0..50257 for 0 to 50256");
