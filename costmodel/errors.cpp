@@ -62,4 +62,11 @@ std::string unknown_name(std::string_view what, std::string_view name, const std
   return out;
 }
 
+std::string joined_words(const std::vector<std::string>& words, const std::string& conjunction) {
+  std::string out;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    out += (i == 0 ? "" : i + 1 < words.size() ? ", " : " " + conjunction + " ") + words[i];
+  return out;
+}
+
 }  // namespace stagecraft

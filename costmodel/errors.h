@@ -137,4 +137,7 @@ class NoAnswerError : public std::runtime_error, public HasErrorKind {
 [[nodiscard]] std::string unknown_name(std::string_view what, std::string_view name,
                                        const std::vector<std::string>& known);
 
+/// The words in a sentence: "a", "a or b", "a, b or c", with `conjunction` before the last; "" if there are none.
+[[nodiscard]] std::string joined_words(const std::vector<std::string>& words, const std::string& conjunction);
+
 }  // namespace stagecraft

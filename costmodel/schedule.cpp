@@ -116,9 +116,7 @@ std::string schedules_with_replicas() {
   for (const ScheduleEntry& entry : schedules()) {
     if (entry.replicated && entry.trains && !entry.needs_lists) names.push_back(entry.name);
   }
-  std::string out = names.front();
-  for (std::size_t i = 1; i < names.size(); ++i) out += (i + 1 < names.size() ? ", " : " and ") + names[i];
-  return out;
+  return joined_words(names, "and");
 }
 
 void check_shape(const ScheduleEntry& schedule, const PipelineShape& shape) {

@@ -1,3 +1,4 @@
+#include "costmodel/errors.h"
 #include "costmodel/links/channel_traits.h"
 #include "costmodel/project/project.h"
 #include "costmodel/schedule.h"
@@ -21,14 +22,6 @@ std::vector<std::string> training_schedules() {
 std::vector<std::string> channel_names() {
   std::vector<std::string> out;
   for (const ChannelTraits& channel : channel_traits()) out.push_back(channel.name);
-  return out;
-}
-
-/// "a, b or c".
-std::string alternatives(const std::vector<std::string>& names) {
-  std::string out;
-  for (const std::string& name : names)
-    out += (&name == &names.front() ? "" : &name == &names.back() ? " or " : ", ") + name;
   return out;
 }
 
@@ -73,7 +66,7 @@ const std::vector<ProjectSection>& sections() {
         {"estimate", KeyKind::Text,
          "estimate the times of a GPU that you do not have from those measured here (stagecraft estimate --list)",
          "\"H100-SXM\""},
-        {"channel", KeyKind::Text, "channel between ranks: " + alternatives(channels), "\"ucx\"", {}, channels},
+        {"channel", KeyKind::Text, "channel between ranks: " + joined_words(channels, "or"), "\"ucx\"", {}, channels},
         {"hosts", KeyKind::Text, "file with one host per line: run starts its ranks there over ssh", "\"hosts.txt\""},
         {"remote_shell", KeyKind::Text, "with hosts: command that starts a rank, like ssh", "\"ssh -o BatchMode=yes\""},
         {"threads", KeyKind::Integer, "threads per rank", "1", 1},

@@ -37,10 +37,7 @@ std::string strategies_with(bool Strategy::* property) {
   for (const Strategy& strategy : strategies()) {
     if (strategy.*property) names.push_back(strategy.name);
   }
-  std::string out;
-  for (std::size_t i = 0; i < names.size(); ++i)
-    out += (i == 0 ? "" : i + 1 < names.size() ? ", " : " and ") + names[i];
-  return out;
+  return joined_words(names, "and");
 }
 
 const Strategy& strategy_by_name(const std::string& name) {

@@ -25,5 +25,13 @@ TEST(UnknownName, SuggestsTheNearest) {
   EXPECT_EQ(unknown_name("layer", "one", {}), "unknown layer \"one\", known are none");
 }
 
+TEST(JoinedWords, PutTheConjunctionBeforeTheLast) {
+  EXPECT_EQ(joined_words({}, "or"), "");
+  EXPECT_EQ(joined_words({"a"}, "or"), "a");
+  EXPECT_EQ(joined_words({"a", "b"}, "and"), "a and b");
+  EXPECT_EQ(joined_words({"a", "b", "c", "d"}, "or"), "a, b, c or d");
+  EXPECT_EQ(joined_words({"a", "a", "a"}, "or"), "a, a or a");
+}
+
 }  // namespace
 }  // namespace stagecraft

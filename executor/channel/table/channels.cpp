@@ -65,12 +65,9 @@ std::string channel_versions() {
 }
 
 std::string channels_text() {
-  std::string out;
-  for (const ChannelKind& kind : channels()) {
-    if (&kind != &channels().front()) out += &kind == &channels().back() ? " or " : ", ";
-    out += fmt::format("{} ({})", kind.name, kind.help);
-  }
-  return out;
+  std::vector<std::string> out;
+  for (const ChannelKind& kind : channels()) out.push_back(fmt::format("{} ({})", kind.name, kind.help));
+  return joined_words(out, "or");
 }
 
 }  // namespace stagecraft::channel
