@@ -254,8 +254,7 @@ Doubt link_doubt(const Graph& graph, const Topology& topology, const BoundPlan& 
   for (const std::vector<GradientSum>& sums : gradient_sums(graph, plan)) {
     for (const GradientSum& sum : sums) {
       Bytes bytes = sum.bytes;
-      const bool own = sum.group < plan.stages();
-      if (const auto most = plan.plan().gradient_bucket_bytes; own && most) bytes = std::min(bytes, *most);
+      if (const auto most = plan.plan().gradient_bucket_bytes; most && !sum.tied) bytes = std::min(bytes, *most);
       add_reduce(bytes, plan.devices_of(sum.ranks));
     }
   }

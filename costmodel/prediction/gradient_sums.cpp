@@ -30,11 +30,10 @@ std::vector<std::vector<GradientSum>> gradient_sums(const Graph& graph, const Bo
   for (int s = 0; s < plan.stages(); ++s) {
     Bytes own = held_parameter_bytes(layers[to_index(s)]);
     for (const int parameter : plan.shared(s)) own -= tied[to_index(parameter)];
-    if (plan.replicas(s) > 1) out[to_index(s)].push_back({plan.ranks_of(s), own, s});
+    if (plan.replicas(s) > 1) out[to_index(s)].push_back({plan.ranks_of(s), own, {}});
     for (const int parameter : plan.shared(s)) {
       const Bytes bytes = tied[to_index(parameter)];
-      if (bytes > Bytes(0))
-        out[to_index(s)].push_back({plan.tied()[to_index(parameter)].ranks, bytes, plan.stages() + parameter});
+      if (bytes > Bytes(0)) out[to_index(s)].push_back({plan.tied()[to_index(parameter)].ranks, bytes, parameter});
     }
   }
   return out;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,9 +13,9 @@ namespace stagecraft {
 
 /// A sum of gradients over ranks.
 struct GradientSum {
-  std::vector<int> ranks;  ///< ascending
-  Bytes bytes;             ///< of the gradients, at each rank
-  int group = 0;           ///< its number in the plan: the stage's, or after all stages' that of the tied parameter
+  std::vector<int> ranks;   ///< ascending
+  Bytes bytes;              ///< of the gradients, at each rank
+  std::optional<int> tied;  ///< index in BoundPlan::tied of the parameter; absent: all that the stage does not share
 };
 
 /// By stage, the sums of its Reduce in order: over its replicas, if it has several, that of all parameters that it does

@@ -417,19 +417,17 @@ std::vector<std::vector<Bytes>> message_bytes(const Plan& plan) {
 }
 
 /// Of a stage's `sums` of gradients.
-Bytes communication_of(const BoundPlan& plan, int stage, const std::vector<GradientSum>& sums,
-                       const std::string& channel) {
+Bytes communication_of(const BoundPlan& plan, const std::vector<GradientSum>& sums, const std::string& channel) {
   Bytes out;
   // Shared parameters are summed one after the other: each takes the buffer of an earlier one if that is large enough.
   Bytes largest;
   for (const GradientSum& sum : sums) {
     Bytes bytes = sum.bytes;
-    const bool own = sum.group == stage;
-    if (own && plan.plan().gradient_bucket_bytes && !plan.asynchronous())
+    if (!sum.tied && plan.plan().gradient_bucket_bytes && !plan.asynchronous())
       bytes = std::min(bytes, *plan.plan().gradient_bucket_bytes);
     const Bytes buffer = reduce_buffer_bytes(bytes, to_int(sum.ranks.size()), channel);
-    if (!own && buffer <= largest) continue;
-    if (!own) largest = buffer;
+    if (sum.tied && buffer <= largest) continue;
+    if (sum.tied) largest = buffer;
     out += buffer;
   }
   return out;
@@ -480,8 +478,7 @@ std::vector<MemoryReplay> replay_memory(const Graph& graph, const BoundPlan& pla
   for (int s = 0; s < plan.stages(); ++s) {
     needs.push_back(needs_of(graph, plan, memories, s, layers[to_index(s)]));
     needs.back().splits = splits[to_index(s)];
-    if (plan.schedule().trains)
-      needs.back().communication = communication_of(plan, s, sums[to_index(s)], place.channel);
+    if (plan.schedule().trains) needs.back().communication = communication_of(plan, sums[to_index(s)], place.channel);
   }
   const std::vector<std::vector<Bytes>> bytes = message_bytes(plan.plan());
   for (std::size_t b = 0; b < bytes[0].size(); ++b) {

@@ -168,8 +168,8 @@ void add_reduce(StageCost& cost, const std::vector<const Layer*>& layers, const 
                                   *plan.plan().gradient_bucket_bytes, plan.schedule().splits_backward, closure);
   }
   for (const GradientSum& sum : sums) {
-    if (sum.group == stage && buckets) continue;
-    (sum.group == stage ? cost.reduce : cost.tied) += all_reduce_time(sum.bytes, plan.devices_of(sum.ranks), topology);
+    if (!sum.tied && buckets) continue;
+    (sum.tied ? cost.tied : cost.reduce) += all_reduce_time(sum.bytes, plan.devices_of(sum.ranks), topology);
   }
 }
 

@@ -207,7 +207,8 @@ class TraceBuilder {
       part.end = &sum == &sums.back() ? span.end : span.start + (span.end - span.start) * (done / all);
       ChakraNode& node = add(rank, part, ChakraKind::AllReduce);
       node.bytes = sum.bytes;
-      node.group = 1 + sum.group;  // ASTRA-sim reads group 0 as all ranks
+      // ASTRA-sim reads group 0 as all ranks.
+      node.group = 1 + (sum.tied ? bound_.stages() + *sum.tied : span.action.stage);
       trace_.groups.emplace(node.group, sum.ranks);
       read_gradients(node, span.action.stage);
       computed_ = node.id;

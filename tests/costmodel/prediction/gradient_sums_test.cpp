@@ -24,15 +24,15 @@ TEST(GradientSums, AreOverReplicasThenOverTheHoldersOfEachSharedParameter) {
   ASSERT_EQ(sums[0].size(), 2u);
   EXPECT_THAT(sums[0][0].ranks, ElementsAre(0, 1));
   EXPECT_EQ(sums[0][0].bytes, 68_B);
-  EXPECT_EQ(sums[0][0].group, 0);
+  EXPECT_EQ(sums[0][0].tied, std::nullopt);
   EXPECT_THAT(sums[0][1].ranks, ElementsAre(0, 1, 3));
   EXPECT_EQ(sums[0][1].bytes, 32_B);
-  EXPECT_EQ(sums[0][1].group, 3);
+  EXPECT_EQ(sums[0][1].tied, 0);
   EXPECT_THAT(sums[1], IsEmpty()) << "one rank holds all of it";
   ASSERT_EQ(sums[2].size(), 1u);
   EXPECT_EQ(sums[2][0].ranks, sums[0][1].ranks);
   EXPECT_EQ(sums[2][0].bytes, 32_B);
-  EXPECT_EQ(sums[2][0].group, 3);
+  EXPECT_EQ(sums[2][0].tied, 0);
 }
 
 TEST(GradientSums, HoldAParameterOfOneReplicatedStageOnce) {
