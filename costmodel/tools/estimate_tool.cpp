@@ -242,6 +242,7 @@ int resize(const EstimateOptions& o) {
   std::cerr << fmt::format("microbatches of {} samples, {}\nforward and backward of a microbatch: {}{}\n{}",
                            *o.microbatch, out.origin, out.extrapolated ? "~" : "",
                            format_seconds(compute_time(out.graph)), notes);
+  out.graph.device = stagecraft::measured_device(out.graph);  // older profiles name it in their provenance only
   stagecraft::sign(out.graph.provenance);
   if (!o.output.empty()) stagecraft::format::write_text(o.output, stagecraft::format::graph_json(out.graph));
   return 0;

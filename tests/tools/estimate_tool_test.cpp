@@ -111,6 +111,7 @@ TEST_F(EstimateTool, MakesTimesOfAnotherMicrobatchSize) {
   const auto with = [](std::int64_t samples, double forward) {
     Graph graph = testing::chain_graph({forward}, {2});
     graph.microbatch_samples = samples;
+    graph.provenance = {"stagecraft-profile 0.1.0", "AMD EPYC, 2 processors", {}, "", {}};  // an older profile
     return format::graph_json(graph);
   };
   folder_.write("graph-2.json", with(2, 1));
@@ -119,7 +120,11 @@ TEST_F(EstimateTool, MakesTimesOfAnotherMicrobatchSize) {
   ASSERT_EQ(o.status, 0) << o.err;
   EXPECT_THAT(o.err, AllOf(HasSubstr("interpolated between profiles with microbatches of 2 and 4 samples"),
                            HasSubstr("forward and backward of a microbatch: 4.00 s")));
-  EXPECT_EQ(format::parse_graph(folder_.read("graph-3.json"), "graph-3.json").microbatch_samples, 3);
+  const Graph out = format::parse_graph(folder_.read("graph-3.json"), "graph-3.json");
+  EXPECT_EQ(out.microbatch_samples, 3);
+  EXPECT_EQ(out.device, (MeasuredDevice{"AMD EPYC", DeviceKind::Processor, 2}));
+  EXPECT_EQ(out.provenance.notes.at("command"),
+            "stagecraft estimate graph-2.json --more-graphs graph-4.json --microbatch 3 -o graph-3.json");
   const Outcome beyond = estimate("graph-2.json --more-graphs graph-4.json --microbatch 8");
   EXPECT_THAT(beyond.err, AllOf(HasSubstr("extrapolated from"), HasSubstr("microbatch: ~9.00 s")));
   const Outcome alone = estimate("graph-2.json --microbatch 3");
