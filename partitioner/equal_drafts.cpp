@@ -29,6 +29,8 @@ constexpr std::int64_t kMemorySteps = 500;
 constexpr std::int64_t kMostRatio = 16;
 /// How often splits are sought again for less memory, as their plans need more than the bound says.
 constexpr int kTries = 6;
+/// How often the difference between what was too little and what fits is halved.
+constexpr int kHalvings = 3;
 
 std::string origin_of(const EqualShape& shape) {
   std::string out = std::string(kEqualShares) + ", " + count_text(shape.stages, "stage");
@@ -233,24 +235,40 @@ class EqualDrafts {
   }
 
   /// The same by the bound of memory. As plans may need more than that says, it is tried again with more and more of
-  /// what the stages lacked; so is the sum of the bound and all messages; and at last with what the largest stage
-  /// lacked.
+  /// what the stages lacked; so is the sum of the bound and all messages; and with what the largest stage lacked. What
+  /// then fits may be more than was needed, so less of it is tried too.
   [[nodiscard]] BoundedSplits splits_of(const EqualShape& shape) const {
     BoundedSplits best;
     std::vector<Bytes> least;
     for (const Correction correction : {Correction::Stages, Correction::Messages, Correction::Largest}) {
-      if (correction == Correction::Largest && !best.empty()) break;
       EqualShares::MemoryRule memory{shapes_.countable(), correction == Correction::Messages};
+      std::vector<Bytes> failed;
+      const auto take = [&](const BoundedSplits& out) {
+        for (const auto& entry : out) {
+          if (std::ranges::find(best, entry.second, &std::pair<Seconds, Split>::second) == best.end())
+            best.push_back(entry);
+        }
+        std::ranges::stable_sort(best, {}, [](const auto& entry) { return entry.first; });
+        if (best.size() > kMostSplits) best.resize(kMostSplits);
+      };
       for (int tries = 0; tries < kTries; ++tries) {
         BoundedSplits out = splits_of(shape, memory, least);
         if (!out.empty()) {
-          const bool is_at_once = correction == Correction::Stages && tries == 0;
-          if (best.empty() || out.front().first < best.front().first) best = std::move(out);
-          if (is_at_once) return best;
+          take(out);
+          if (correction == Correction::Stages && tries == 0) return best;
+          for (int halving = 0; halving < kHalvings && !failed.empty(); ++halving) {
+            EqualShares::MemoryRule middle = memory;
+            for (std::size_t s = 0; s < failed.size(); ++s)
+              middle.besides[s] = Bytes((failed[s].value + memory.besides[s].value) / 2);
+            out = splits_of(shape, middle, least);
+            (out.empty() ? failed : memory.besides) = middle.besides;
+            take(out);
+          }
           break;
         }
         if (least.empty()) break;
         memory.besides.resize(least.size());
+        failed = memory.besides;
         const Bytes largest = *std::ranges::max_element(least);
         for (std::size_t s = 0; s < least.size(); ++s) {
           const Bytes more = correction == Correction::Largest ? largest : std::max(least[s], Bytes(0)) * (1 << tries);
