@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <queue>
 #include <set>
 #include <stdexcept>
 #include <tuple>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "costmodel/errors.h"
@@ -61,6 +63,37 @@ void check_layer(const Layer& layer, Bytes& sum) {
   if (tied > layer.parameter_bytes) refuse(where + "tied parameters have more bytes than all parameters");
 }
 
+/// Checks what the layer names against its bytes. `known`: the tensors that earlier layers name.
+void check_tensors(const Layer& layer, std::unordered_map<std::string, const StateTensor*>& known) {
+  const std::string where = "layer \"" + layer.id + "\": ";
+  std::set<std::string> here;
+  Bytes sum;
+  for (const auto* tensors : {&layer.parameter_tensors, &layer.exchanged_buffers}) {
+    for (const StateTensor& tensor : *tensors) {
+      const std::string text =
+          where + (tensors == &layer.parameter_tensors ? "parameter" : "buffer") + " \"" + tensor.name + "\"";
+      check_tensor(tensor, text);
+      if (!here.insert(tensor.name).second) refuse(text + " appears twice");
+      if (tensors != &layer.parameter_tensors) continue;
+      add_bytes(sum, tensor_bytes(tensor), text + ": its bytes");
+      const auto [other, fresh] = known.emplace(tensor.name, &tensor);
+      if (!fresh && *other->second != tensor) refuse(text + " has another shape or dtype than in an earlier layer");
+      const auto tied = std::ranges::find(layer.tied, tensor.name, &TiedParameter::name);
+      if (!fresh && tied == layer.tied.end()) refuse(text + " is in an earlier layer too, but not among those tied");
+      if (tied != layer.tied.end() && tied->bytes != tensor_bytes(tensor))
+        refuse(text + " has " + std::to_string(tensor_bytes(tensor).value) + " bytes, but " +
+               std::to_string(tied->bytes.value) + " among those tied");
+    }
+  }
+  if (layer.parameter_tensors.empty()) return;
+  if (sum != layer.parameter_bytes)
+    refuse(where + "its named parameters have " + std::to_string(sum.value) + " bytes, all its parameters have " +
+           std::to_string(layer.parameter_bytes.value));
+  for (const TiedParameter& tied : layer.tied) {
+    if (!here.contains(tied.name)) refuse(where + "tied parameter \"" + tied.name + "\" is not among its parameters");
+  }
+}
+
 /// Layer indices in order, shorter than the graph if there is a cycle.
 std::vector<int> kahn(const Graph& graph) {
   const std::size_t n = graph.layers.size();
@@ -93,10 +126,12 @@ void validate(const Graph& graph) {
   if (graph.layers.empty()) refuse("the graph has no layers");
   std::unordered_set<std::string> ids;
   Bytes bytes;
+  std::unordered_map<std::string, const StateTensor*> tensors;
   for (const Layer& layer : graph.layers) {
     if (layer.id.empty()) refuse("a layer has an empty id");
     if (!ids.insert(layer.id).second) refuse("layer id \"" + layer.id + "\" appears twice");
     check_layer(layer, bytes);
+    check_tensors(layer, tensors);
   }
   if (const auto& slowdown = graph.in_flight_slowdown) {
     if (slowdown->microbatches < 2) refuse("an in-flight slowdown was measured with fewer than 2 microbatches");
@@ -146,6 +181,41 @@ std::vector<int> topological_order(const Graph& graph) {
     refuse("layer \"" + graph.layers[to_index(at)].id + "\" is on a cycle; a graph must be acyclic");
   }
   return order;
+}
+
+Bytes value_bytes(const std::string& dtype) {
+  static const std::map<std::string, Bytes> known{
+      {"float64", Bytes(8)}, {"float32", Bytes(4)}, {"float16", Bytes(2)},   {"bfloat16", Bytes(2)},
+      {"int64", Bytes(8)},   {"int32", Bytes(4)},   {"int16", Bytes(2)},     {"int8", Bytes(1)},
+      {"uint8", Bytes(1)},   {"bool", Bytes(1)},    {"complex64", Bytes(8)}, {"complex128", Bytes(16)},
+  };
+  const auto it = known.find(dtype);
+  return it == known.end() ? Bytes(0) : it->second;
+}
+
+std::int64_t value_count(const std::vector<std::int64_t>& shape) {
+  std::int64_t out = 1;
+  for (const std::int64_t size : shape) out *= size;
+  return out;
+}
+
+Bytes tensor_bytes(const StateTensor& tensor) { return value_bytes(tensor.dtype) * value_count(tensor.shape); }
+
+void check_tensor(const StateTensor& tensor, const std::string& where) {
+  if (tensor.name.empty()) refuse(where + " has an empty name");
+  if (value_bytes(tensor.dtype) == Bytes(0)) refuse(where + " has the unknown dtype \"" + tensor.dtype + "\"");
+  Bytes bytes = value_bytes(tensor.dtype);
+  for (const std::int64_t size : tensor.shape) {
+    if (size < 0 || (size > 0 && bytes.value > kMostBytes.value / size))
+      refuse(where + " has a size that is negative, or more than 2^60 bytes");
+    bytes = bytes * size;
+  }
+}
+
+bool names_parameters(const Graph& graph) {
+  return std::ranges::none_of(graph.layers, [](const Layer& layer) {
+    return layer.parameter_tensors.empty() && layer.parameter_bytes > Bytes(0);
+  });
 }
 
 Bytes activation_bytes(const Layer& layer) {

@@ -44,6 +44,14 @@ struct TiedParameter {
   friend bool operator==(const TiedParameter&, const TiedParameter&) = default;
 };
 
+/// A tensor that a layer keeps from step to step. Layers that share it give it one name.
+struct StateTensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::string dtype;
+  friend bool operator==(const StateTensor&, const StateTensor&) = default;
+};
+
 /// A layer's share of the profiled steps in one direction, summed over all steps. In integer nanoseconds: with the
 /// residuals in ProfileQuality, the shares of all layers add up to the steps exactly. On a device `busy` is the union
 /// of its kernels and `share` the time for which the step waited on it, idle gaps before its kernels included; on a
@@ -115,6 +123,10 @@ struct Layer {
   std::optional<std::int64_t> parameters;  ///< trainable parameter count; absent: parameter_bytes / 4
   std::optional<int> stage;                ///< only in an imported, already partitioned graph; otherwise the plan
                                            ///< decides
+  std::vector<StateTensor> parameter_tensors = {};  ///< its trainable parameters, tied ones included; none if the
+                                                    ///< source of the graph does not name them
+  std::vector<StateTensor> exchanged_buffers = {};  ///< buffers that a forward in training writes, and that replicas
+                                                    ///< exchange
 
   friend bool operator==(const Layer&, const Layer&) = default;
 };
@@ -245,6 +257,18 @@ void validate(const Graph& graph);
 /// Layer indices such that every edge goes forward; among ready layers, the earliest in Graph::layers first.
 /// Throws std::invalid_argument naming a layer on a cycle.
 [[nodiscard]] std::vector<int> topological_order(const Graph& graph);
+
+/// Bytes of one value of `dtype`; 0 for an unknown one.
+[[nodiscard]] Bytes value_bytes(const std::string& dtype);
+/// Number of values in a tensor of this shape.
+[[nodiscard]] std::int64_t value_count(const std::vector<std::int64_t>& shape);
+/// Bytes of the tensor; 0 if its dtype is unknown.
+[[nodiscard]] Bytes tensor_bytes(const StateTensor& tensor);
+/// Throws std::invalid_argument, beginning with `where`, for an empty name, an unknown dtype, a negative size or more
+/// than 2^60 bytes.
+void check_tensor(const StateTensor& tensor, const std::string& where);
+/// Whether the graph names all parameters of its layers.
+[[nodiscard]] bool names_parameters(const Graph& graph);
 
 /// Bytes of all outputs of `layer`.
 [[nodiscard]] Bytes activation_bytes(const Layer& layer);

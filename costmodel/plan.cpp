@@ -115,6 +115,42 @@ std::vector<TiedLayers> tied_of(const Graph& graph, const std::vector<Stage>& st
   return out;
 }
 
+/// Sets what the stages list of the graph's parameters and buffers.
+void list_tensors(const Graph& graph, std::vector<Stage>& stages) {
+  if (!names_parameters(graph)) return;
+  const LayersById layers(graph);
+  for (Stage& stage : stages) {
+    for (const std::string& id : stage.layers) {
+      const Layer& layer = graph.layers[to_index(layers.index(id))];
+      for (const StateTensor& tensor : layer.parameter_tensors) stage.parameters.push_back({id, tensor});
+      for (const StateTensor& tensor : layer.exchanged_buffers) stage.exchanged_buffers.push_back({id, tensor});
+    }
+  }
+}
+
+/// Checks that the stages list the graph's parameters and buffers, if both name any.
+void check_tensors(const Plan& plan, const Graph& graph) {
+  if (!lists_parameters(plan) || !names_parameters(graph)) return;
+  std::vector<Stage> wanted;
+  for (const Stage& stage : plan.stages) wanted.push_back({stage.layers, {}});
+  list_tensors(graph, wanted);
+  for (std::size_t s = 0; s < wanted.size(); ++s) {
+    for (std::vector<PlanTensor> Stage::* const list : {&Stage::parameters, &Stage::exchanged_buffers}) {
+      const std::vector<PlanTensor>& found = plan.stages[s].*list;
+      const std::vector<PlanTensor>& right = wanted[s].*list;
+      const auto [at, expected] = std::ranges::mismatch(found, right);
+      if (at == found.end() && expected == right.end()) continue;
+      const auto text = [](const PlanTensor& t) { return "\"" + t.tensor.name + "\" of layer \"" + t.layer + "\""; };
+      refuse_match(stage_text(to_int(s)) + ": the plan lists " + (at == found.end() ? "nothing" : text(*at)) +
+                   " where the graph has " + (expected == right.end() ? "nothing" : text(*expected)) +
+                   (at != found.end() && expected != right.end() && text(*at) == text(*expected)
+                        ? " of another shape or dtype"
+                        : "") +
+                   "; plan this graph again");
+    }
+  }
+}
+
 /// "tied parameter "weight" of a, b".
 std::string tied_text(const TiedLayers& tied) {
   std::string out = "tied parameter \"" + tied.parameter + "\" of layers ";
@@ -220,6 +256,7 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
     plan.stages[to_index(stage)].layers.push_back(id);
   }
   plan.boundaries = boundaries_of(graph, partition.stage_of_layer);
+  list_tensors(graph, plan.stages);
   plan.tied = tied_of(graph, plan.stages);
   plan.warmups = warmup_counts(partition.replicas);
   plan.listed = settings.listed;
@@ -289,7 +326,49 @@ void validate_tied(const Plan& plan) {
   }
 }
 
+/// Checks what a plan lists of its parameters, once its layers and tied parameters are known to be valid.
+void validate_tensors(const Plan& plan) {
+  std::map<std::string, std::vector<std::string>> holders;  // layers of each parameter
+  std::map<std::string, const StateTensor*> known;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const Stage& stage = plan.stages[s];
+    const std::set<std::string> layers(stage.layers.begin(), stage.layers.end());
+    for (const auto* list : {&stage.parameters, &stage.exchanged_buffers}) {
+      std::set<std::pair<std::string, std::string>> seen;
+      for (const auto& [layer, tensor] : *list) {
+        const std::string where = stage_text(to_int(s)) +
+                                  (list == &stage.parameters ? ": parameter \"" : ": buffer \"") + tensor.name +
+                                  "\" of layer \"" + layer + "\"";
+        if (!layers.contains(layer)) refuse(where + ": the stage does not have the layer");
+        if (!seen.emplace(layer, tensor.name).second) refuse(where + " is listed twice");
+        check_tensor(tensor, where);
+        if (list != &stage.parameters) continue;
+        holders[tensor.name].push_back(layer);
+        const auto [other, fresh] = known.emplace(tensor.name, &tensor);
+        if (!fresh && *other->second != tensor) refuse(where + " has another shape or dtype than in another layer");
+      }
+    }
+  }
+  if (!lists_parameters(plan)) return;
+  for (const TiedLayers& tied : plan.tied) {
+    const auto found = holders.find(tied.parameter);
+    if (found == holders.end() || !std::ranges::is_permutation(found->second, tied.layers))
+      refuse(tied_text(tied) + ": the stages list it for " +
+             (found == holders.end() ? "none" : joined_words(found->second, "and")));
+    holders.erase(found);
+  }
+  for (const auto& [parameter, layers] : holders) {
+    if (layers.size() > 1)
+      refuse("layers " + joined_words(layers, "and") + " share parameter \"" + parameter +
+             "\", which the plan does not list as tied");
+  }
+}
+
 }  // namespace
+
+bool lists_parameters(const Plan& plan) {
+  return std::ranges::any_of(plan.stages, [](const Stage& stage) { return !stage.parameters.empty(); });
+}
 
 ScheduleEntry schedule_of(const Plan& plan) {
   ScheduleEntry out = schedule_by_name(plan.schedule);
@@ -401,6 +480,7 @@ void validate(const Plan& plan) {
     }
   }
   validate_tied(plan);
+  validate_tensors(plan);
 }
 
 namespace {
@@ -441,6 +521,7 @@ void check_fits(const Plan& plan, const Graph& graph, const Topology& topology) 
     refuse_match("the boundaries do not match the graph's edges; plan this graph again");
   }
   check_tied(plan, graph);
+  check_tensors(plan, graph);
   check_replicas(plan, graph);
   check_loss(graph, updates_by_several(plan));
   // Plans of format version 2 and older have no dtype.

@@ -11,6 +11,13 @@
 
 namespace stagecraft {
 
+/// A parameter or buffer of a layer of a stage.
+struct PlanTensor {
+  std::string layer;
+  StateTensor tensor;
+  friend bool operator==(const PlanTensor&, const PlanTensor&) = default;
+};
+
 /// A stage: its layers and its devices. Replica j of the stage runs on devices[j].
 struct Stage {
   std::vector<std::string> layers;  ///< layer ids in execution order
@@ -19,6 +26,11 @@ struct Stage {
   /// With `recompute`: number of layers that run again together; only tensors that cross from one such segment to
   /// others are kept between forward and backward. 0: the whole stage is one segment.
   int recompute_every = 0;
+  /// What it trains, by its layers in order; a parameter that several of them share is listed for each. Empty in all
+  /// stages if the graph does not name its parameters.
+  std::vector<PlanTensor> parameters = {};
+  /// Layer::exchanged_buffers of its layers in order.
+  std::vector<PlanTensor> exchanged_buffers = {};
   friend bool operator==(const Stage&, const Stage&) = default;
 };
 
@@ -117,7 +129,8 @@ struct PlanSettings {
 /// The plan of `partition`: layers in topological order, devices in order from 0, stage by stage, with chunks one for
 /// each pipeline position (see PipelineShape), boundaries from the
 /// edges that cross stages (a tensor that several layers of one stage read crosses once, one that several stages read
-/// goes from each to the next), tied parameters from Layer::tied, warm-ups by warmup_counts.
+/// goes from each to the next), parameters and buffers as the graph names them, tied parameters from Layer::tied,
+/// warm-ups by warmup_counts.
 /// Throws std::invalid_argument naming the layer whose edge goes to an earlier stage, the empty stage, the device count
 /// if there are more replicas than devices, a layer that is not Layer::replicable in a stage of several replicas, an
 /// update from several microbatches with Graph::whole_batch_loss; and as check_chunks.
@@ -125,7 +138,8 @@ struct PlanSettings {
                              const PlanSettings& settings);
 
 /// Throws std::invalid_argument naming what does not fit: a layer of the graph missing or twice, an unknown layer, an
-/// edge to an earlier stage, boundaries that do not match the edges, tied parameters that do not match the layers, a
+/// edge to an earlier stage, boundaries that do not match the edges, parameters, buffers or tied parameters that do not
+/// match the layers (a plan need not list those that the graph names, for older plans do not), a
 /// device that does not exist or is used twice by different stages (chunks = 1), a schedule that cannot run it, missing
 /// warm-ups, a dtype or TF32 other than the graph's, replicas or microbatches with which the graph does not train as a
 /// whole (see make_plan).
@@ -148,9 +162,12 @@ void check_loss(const Graph& graph, const PlanSettings& settings);
 /// Whether an update of the parameters adds the gradients of several microbatches.
 [[nodiscard]] bool updates_by_several(const Plan& plan);
 
-/// The part of validate that needs no graph or topology: counts, ids, boundaries between existing stages, tied
-/// parameters of existing layers, schedule.
+/// The part of validate that needs no graph or topology: counts, ids, boundaries between existing stages, parameters
+/// and tied parameters of existing layers, schedule.
 void validate(const Plan& plan);
+
+/// Whether the plan lists the parameters of its stages.
+[[nodiscard]] bool lists_parameters(const Plan& plan);
 
 /// Shape of the plan's pipeline for the schedule functions; it refers to the plan's `listed`, which must outlive it.
 [[nodiscard]] PipelineShape pipeline_shape(const Plan& plan);

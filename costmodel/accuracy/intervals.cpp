@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "costmodel/accuracy/steadiness.h"
+#include "costmodel/gradient_sums.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/device_types.h"
-#include "costmodel/prediction/gradient_sums.h"
 #include "costmodel/prediction/launches.h"
 #include "costmodel/prediction/layer_times.h"
 #include "costmodel/prediction/memory.h"
@@ -252,11 +252,7 @@ Doubt link_doubt(const Graph& graph, const Topology& topology, const BoundPlan& 
     out = worse(out, {std::hypot(doubt->log_spread, log_ratio(time.most, time.time) / kNinety), doubt->source});
   };
   for (const std::vector<GradientSum>& sums : gradient_sums(graph, plan)) {
-    for (const GradientSum& sum : sums) {
-      Bytes bytes = sum.bytes;
-      if (const auto most = plan.plan().gradient_bucket_bytes; most && !sum.tied) bytes = std::min(bytes, *most);
-      add_reduce(bytes, plan.devices_of(sum.ranks));
-    }
+    for (const GradientSum& sum : sums) add_reduce(sum.bytes, plan.devices_of(sum.ranks));
   }
   return out;
 }

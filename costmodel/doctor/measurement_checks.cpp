@@ -151,24 +151,14 @@ void find_open_sums(const ExaminedDocuments& documents, const DoctorOptions&, co
   }
 }
 
-/// Bytes of one value; 0 for an unknown dtype.
-std::int64_t value_bytes(const std::string& dtype) {
-  static const std::map<std::string, std::int64_t> known{
-      {"float64", 8}, {"float32", 4}, {"float16", 2}, {"bfloat16", 2}, {"int64", 8},     {"int32", 4},
-      {"int16", 2},   {"int8", 1},    {"uint8", 1},   {"bool", 1},     {"complex64", 8}, {"complex128", 16},
-  };
-  const auto it = known.find(dtype);
-  return it == known.end() ? 0 : it->second;
-}
-
 void find_wrong_bytes(const ExaminedDocuments& documents, const DoctorOptions&, const Report& report) {
   for (const auto& [file, graph] : documents.graphs) {
     for (std::size_t i = 0; i < graph.layers.size(); ++i) {
       for (std::size_t o = 0; o < graph.layers[i].outputs.size(); ++o) {
         const Output& output = graph.layers[i].outputs[o];
-        double wanted = static_cast<double>(value_bytes(output.dtype));
+        double wanted = static_cast<double>(value_bytes(output.dtype).value);
         for (const std::int64_t size : output.shape) wanted *= static_cast<double>(size);
-        if (value_bytes(output.dtype) == 0 || output.shape.empty()) continue;
+        if (value_bytes(output.dtype) == Bytes(0) || output.shape.empty()) continue;
         if (wanted == static_cast<double>(output.bytes.value)) continue;
         report(file, fmt::format("/layers/{}/outputs/{}/activation_bytes", i, o),
                fmt::format("is {}, but {} of shape [{}] has {:.0f}", output.bytes.value, output.dtype,

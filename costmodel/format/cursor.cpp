@@ -341,6 +341,18 @@ std::string dump(const Json& value) {
   return out + "\n";
 }
 
+StateTensor state_tensor_in(Fields& fields) {
+  StateTensor out;
+  out.name = fields.required("name").text();
+  out.shape = fields.required("shape").list([](const Cursor& c) { return c.integer(0, Cursor::kMostBytes); });
+  out.dtype = fields.required("dtype").text();
+  return out;
+}
+
+Json state_tensor_json(const StateTensor& tensor) {
+  return {{"name", tensor.name}, {"shape", tensor.shape}, {"dtype", tensor.dtype}};
+}
+
 std::map<std::string, std::string> read_text_map(const Cursor& at) {
   if (!at.value().is_object()) at.fail_type("an object");
   std::map<std::string, std::string> out;

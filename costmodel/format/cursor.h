@@ -120,6 +120,9 @@ void check_header(Fields& fields, const std::string& format, int newest);
 [[nodiscard]] Json yardstick_json(const Yardstick& yardstick);
 [[nodiscard]] Provenance read_provenance(const Cursor& at);
 [[nodiscard]] Json provenance_json(const Provenance& provenance);
+/// Of the fields "name", "shape" and "dtype"; the object may have others.
+[[nodiscard]] StateTensor state_tensor_in(Fields& fields);
+[[nodiscard]] Json state_tensor_json(const StateTensor& tensor);
 [[nodiscard]] std::map<std::string, std::string> read_text_map(const Cursor& at);
 
 }  // namespace stagecraft::format

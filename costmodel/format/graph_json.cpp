@@ -8,7 +8,7 @@ namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.graph";
-constexpr int kVersion = 11;
+constexpr int kVersion = 12;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 
 Timing read_timing(const Cursor& at) {
@@ -186,6 +186,13 @@ double read_factor(const Cursor& at) {
   return at.number();
 }
 
+StateTensor read_state_tensor(const Cursor& at) {
+  Fields fields(at);
+  StateTensor out = state_tensor_in(fields);
+  fields.done();
+  return out;
+}
+
 Layer read_layer(const Cursor& at) {
   Fields fields(at);
   Layer out;
@@ -222,6 +229,8 @@ Layer read_layer(const Cursor& at) {
   if (const auto v = fields.optional("backward_share")) out.backward_share = read_share(*v);
   if (const auto v = fields.optional("update_share")) out.update_share = read_share(*v);
   if (const auto v = fields.optional("stage")) out.stage = to_int(v->integer(0, 1 << 20));
+  if (const auto v = fields.optional("parameter_tensors")) out.parameter_tensors = v->list(read_state_tensor);
+  if (const auto v = fields.optional("exchanged_buffers")) out.exchanged_buffers = v->list(read_state_tensor);
   fields.done();
   return out;
 }
@@ -257,6 +266,10 @@ Json layer_json(const Layer& layer) {
   if (layer.backward_share) out["backward_share"] = share_json(*layer.backward_share);
   if (layer.update_share) out["update_share"] = share_json(*layer.update_share);
   if (layer.stage) out["stage"] = *layer.stage;
+  for (const StateTensor& tensor : layer.parameter_tensors)
+    out["parameter_tensors"].push_back(state_tensor_json(tensor));
+  for (const StateTensor& tensor : layer.exchanged_buffers)
+    out["exchanged_buffers"].push_back(state_tensor_json(tensor));
   return out;
 }
 

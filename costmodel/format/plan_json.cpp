@@ -9,11 +9,29 @@ namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.plan";
-constexpr int kVersion = 8;
+constexpr int kVersion = 9;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 constexpr int kMostDevices = 1 << 24;
 
 int whole(const Cursor& at) { return to_int(at.integer(0, kMostDevices)); }
+
+PlanTensor read_plan_tensor(const Cursor& at) {
+  Fields fields(at);
+  PlanTensor out;
+  out.layer = fields.required("layer").text();
+  out.tensor = state_tensor_in(fields);
+  fields.done();
+  return out;
+}
+
+Json plan_tensors_json(const std::vector<PlanTensor>& tensors) {
+  Json out = Json::array();
+  for (const PlanTensor& tensor : tensors) {
+    Json& json = out.emplace_back(state_tensor_json(tensor.tensor));
+    json["layer"] = tensor.layer;
+  }
+  return out;
+}
 
 Stage read_stage(const Cursor& at) {
   Fields fields(at);
@@ -25,6 +43,8 @@ Stage read_stage(const Cursor& at) {
     out.recompute_every = to_int(v->integer(1, kMostDevices));
     if (!out.recompute) v->fail("has no effect without \"recompute\": true");
   }
+  if (const auto v = fields.optional("parameters")) out.parameters = v->list(read_plan_tensor);
+  if (const auto v = fields.optional("exchanged_buffers")) out.exchanged_buffers = v->list(read_plan_tensor);
   fields.done();
   return out;
 }
@@ -148,6 +168,8 @@ std::string plan_json(const Plan& plan) {
     s["devices"] = stage.devices;
     if (stage.recompute) s["recompute"] = true;
     if (stage.recompute_every > 0) s["recompute_every"] = stage.recompute_every;
+    if (!stage.parameters.empty()) s["parameters"] = plan_tensors_json(stage.parameters);
+    if (!stage.exchanged_buffers.empty()) s["exchanged_buffers"] = plan_tensors_json(stage.exchanged_buffers);
     out["stages"].push_back(s);
   }
   out["boundaries"] = Json::array();

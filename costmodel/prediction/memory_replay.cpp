@@ -7,11 +7,11 @@
 #include <set>
 #include <utility>
 
+#include "costmodel/gradient_sums.h"
 #include "costmodel/index.h"
 #include "costmodel/links/channel_traits.h"
 #include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/device_types.h"
-#include "costmodel/prediction/gradient_sums.h"
 #include "costmodel/prediction/memory.h"
 
 namespace stagecraft {
@@ -418,6 +418,7 @@ std::vector<std::vector<Bytes>> message_bytes(const Plan& plan) {
 
 /// Of a stage's `sums` of gradients.
 Bytes communication_of(const BoundPlan& plan, const std::vector<GradientSum>& sums, const std::string& channel) {
+  Bytes own;
   Bytes out;
   // Shared parameters are summed one after the other: each takes the buffer of an earlier one if that is large enough.
   Bytes largest;
@@ -426,11 +427,14 @@ Bytes communication_of(const BoundPlan& plan, const std::vector<GradientSum>& su
     if (!sum.tied && plan.plan().gradient_bucket_bytes && !plan.asynchronous())
       bytes = std::min(bytes, *plan.plan().gradient_bucket_bytes);
     const Bytes buffer = reduce_buffer_bytes(bytes, to_int(sum.ranks.size()), channel);
-    if (sum.tied && buffer <= largest) continue;
-    if (sum.tied) largest = buffer;
-    out += buffer;
+    if (!sum.tied) {
+      own = std::max(own, buffer);
+    } else if (buffer > largest) {
+      largest = buffer;
+      out += buffer;
+    }
   }
-  return out;
+  return own + out;
 }
 
 }  // namespace

@@ -6,11 +6,11 @@
 #include <set>
 #include <utility>
 
+#include "costmodel/gradient_sums.h"
 #include "costmodel/index.h"
 #include "costmodel/links/collectives.h"
 #include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/device_types.h"
-#include "costmodel/prediction/gradient_sums.h"
 #include "costmodel/prediction/memory.h"
 #include "costmodel/prediction/transfer_costs.h"
 #include "costmodel/text/units_text.h"
@@ -73,19 +73,15 @@ std::vector<DataWait> data_waits(const std::vector<StageCost>& costs, const std:
 /// The buckets of a replicated stage's gradients. A `split` backward leaves the gradients to later parts, so all
 /// buckets wait for its end.
 std::vector<ReduceBucket> reduce_buckets(const std::vector<const Layer*>& layers, const Topology& topology,
-                                         const std::vector<int>& devices, Bytes bucket_bytes, bool split,
-                                         double closure) {
+                                         const std::vector<int>& devices, const std::vector<GradientSum>& sums,
+                                         bool split, double closure) {
   std::vector<ReduceBucket> out;
-  if (devices.size() < 2) return out;
   Seconds left;
-  std::vector<Bytes> bytes;
-  for (const Layer* layer : layers) {
-    left += split ? Seconds(0) : layer->backward.median * closure;
-    bytes.push_back(untied_bytes(*layer));
-  }
+  for (const Layer* layer : layers) left += split ? Seconds(0) : layer->backward.median * closure;
   std::size_t layer = layers.size();
-  for (const LayersBucket& bucket : fill_buckets(bytes, bucket_bytes)) {
-    while (layer > bucket.first) left -= layers[--layer]->backward.median * closure;
+  for (const GradientSum& bucket : sums) {
+    if (bucket.tied) continue;
+    while (layer > bucket.layer) left -= layers[--layer]->backward.median * closure;
     out.push_back({all_reduce_time(bucket.bytes, devices, topology), std::max(left, Seconds(0))});
   }
   return out;
@@ -164,8 +160,8 @@ void add_reduce(StageCost& cost, const std::vector<const Layer*>& layers, const 
                 const BoundPlan& plan, int stage, const std::vector<GradientSum>& sums, double closure) {
   const bool buckets = plan.plan().gradient_bucket_bytes && !plan.asynchronous();
   if (buckets) {
-    cost.buckets = reduce_buckets(layers, topology, plan.plan().stages[to_index(stage)].devices,
-                                  *plan.plan().gradient_bucket_bytes, plan.schedule().splits_backward, closure);
+    cost.buckets = reduce_buckets(layers, topology, plan.plan().stages[to_index(stage)].devices, sums,
+                                  plan.schedule().splits_backward, closure);
   }
   for (const GradientSum& sum : sums) {
     if (!sum.tied && buckets) continue;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "costmodel/errors.h"
+#include "costmodel/gradient_sums.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/memory_replay.h"
 #include "costmodel/text/units_text.h"
@@ -336,14 +337,30 @@ class Verifier {
 
 }  // namespace
 
+namespace {
+
+/// With the parameters of the graph, or without one those that the plan lists.
+std::variant<Verified, Infeasible> verify_lists(const BoundPlan& plan, const std::vector<std::vector<Action>>& lists,
+                                                const std::optional<HeldParameters>& held,
+                                                const VerifyOptions& options) {
+  auto result = Verifier(plan, lists, options).run();
+  if (!std::holds_alternative<Verified>(result) || !held || !plan.schedule().trains) return result;
+  if (options.progress) options.progress("every gradient is summed by its holders");
+  if (auto wrong = wrong_sum(plan, *held, gradient_sums(plan, *held), lists))
+    return Infeasible{std::move(*wrong), ErrorKind::Unprovable};
+  return result;
+}
+
+}  // namespace
+
 std::variant<Verified, Infeasible> verify(const BoundPlan& plan, const std::vector<std::vector<Action>>& lists,
                                           const VerifyOptions& options) {
-  return Verifier(plan, lists, options).run();
+  return verify_lists(plan, lists, held_parameters(plan.plan()), options);
 }
 
 std::variant<Verified, Infeasible> verify(const BoundPlan& plan, const std::vector<std::vector<Action>>& lists,
                                           const Graph& graph, const Topology& topology, const VerifyOptions& options) {
-  auto result = verify(plan, lists, options);
+  auto result = verify_lists(plan, lists, held_parameters(graph, plan.plan()), options);
   auto* const proof = std::get_if<Verified>(&result);
   if (!proof) return result;
   if (options.progress) options.progress("memory of every rank");

@@ -45,13 +45,15 @@ struct Verified {
 ///     one, and every microbatch uses the parameters of the schedule's Weights;
 ///   both ends of each directed edge see the same order;
 ///   the lists terminate, with the queues of `options`, see find_deadlock;
-///   no rank holds more microbatches, or versions of its parameters, than the schedule allows.
+///   no rank holds more microbatches, or versions of its parameters, than the schedule allows;
+///   if the plan lists its parameters, each gradient is summed over exactly the ranks that hold its parameter, once,
+///     and in one order on all of them.
 /// Infeasible names rank, entry (counted from 1) and action of the first violation, or the cycle.
 [[nodiscard]] std::variant<Verified, Infeasible> verify(const BoundPlan& plan,
                                                         const std::vector<std::vector<Action>>& lists,
                                                         const VerifyOptions& options = {});
-/// The same, and that the memory of every rank (MemoryReplay::bound) is within the device's, if the topology gives it.
-/// Precondition: the plan is valid for graph and topology.
+/// The same for the graph's parameters, and that the memory of every rank (MemoryReplay::bound) is within the device's,
+/// if the topology gives it. Precondition: the plan is valid for graph and topology.
 [[nodiscard]] std::variant<Verified, Infeasible> verify(const BoundPlan& plan,
                                                         const std::vector<std::vector<Action>>& lists,
                                                         const Graph& graph, const Topology& topology,

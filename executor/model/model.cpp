@@ -9,6 +9,7 @@
 #include <set>
 
 #include "costmodel/fnv.h"
+#include "executor/device/dtype.h"
 #include "executor/device/machine/program.h"
 
 namespace stagecraft::model {
@@ -83,6 +84,24 @@ Bytes frozen_bytes(const LayerSpec& layer) {
 
 Bytes written_bytes(const LayerSpec& layer) {
   return bytes_of(layer, [](const ParameterSpec& buffer) { return is_written(buffer); });
+}
+
+std::vector<StateTensor> parameter_tensors(const LayerSpec& layer) {
+  std::vector<StateTensor> out;
+  for (const ParameterSpec& parameter : layer.parameters) {
+    if (parameter.trainable) out.push_back({parameter.name, parameter.shape, device::dtype_text(at::kFloat)});
+  }
+  return out;
+}
+
+std::vector<StateTensor> exchanged_buffers(const LayerSpec& layer) {
+  std::vector<StateTensor> out;
+  for (const ParameterSpec& buffer : layer.parameters) {
+    const std::string dtype = device::dtype_text(buffer.dtype);
+    if (!buffer.trainable && buffer.decay && value_bytes(dtype) > Bytes(0))
+      out.push_back({buffer.name, buffer.shape, dtype});
+  }
+  return out;
 }
 
 bool is_written(const ParameterSpec& buffer) { return buffer.decay || buffer.written; }

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/graph.h"
 #include "costmodel/units.h"
 
 namespace stagecraft::model {
@@ -139,6 +140,10 @@ struct Model {
 [[nodiscard]] std::int64_t parameter_count(const Model& model);
 /// Bytes of a layer's other tensors: frozen parameters and buffers.
 [[nodiscard]] Bytes frozen_bytes(const LayerSpec& layer);
+/// Its trainable tensors, in its order.
+[[nodiscard]] std::vector<StateTensor> parameter_tensors(const LayerSpec& layer);
+/// Its buffers that a forward in training writes and that replicas exchange: those with a decay.
+[[nodiscard]] std::vector<StateTensor> exchanged_buffers(const LayerSpec& layer);
 /// Whether a forward in training writes the buffer; and the bytes of those that it writes.
 [[nodiscard]] bool is_written(const ParameterSpec& buffer);
 [[nodiscard]] Bytes written_bytes(const LayerSpec& layer);

@@ -7,10 +7,10 @@
 #include <stdexcept>
 
 #include "costmodel/bound_plan.h"
+#include "costmodel/gradient_sums.h"
 #include "costmodel/index.h"
 #include "costmodel/links/collectives.h"
 #include "costmodel/prediction/backward_parts.h"
-#include "costmodel/prediction/gradient_sums.h"
 #include "costmodel/prediction/memory.h"
 #include "costmodel/prediction/stage_costs.h"
 #include "partitioner/exact/action_replay.h"
@@ -54,6 +54,7 @@ NodeCosts costs_of(const Layer& layer, Bytes held, const ScheduleEntry& schedule
   out.least = out.forward;
   out.parameters = held;
   out.untied = untied_bytes(layer);
+  if (settings.gradient_bucket_bytes) out.untied_parameters = untied_parameters(layer);
   out.bytes.state = held + layer.frozen_bytes;
   if (!schedule.trains) return out;
   const bool listed = !settings.listed.empty();  // its lists may leave a backward out
@@ -398,15 +399,19 @@ Seconds PipelineCosts::reduce_of(const Split& split, const StageSums& stage, int
   };
   Seconds left;
   std::vector<Bytes> bytes;
+  std::vector<std::size_t> node_of;  // by gradient
   for (std::size_t i = 0; i < stage.nodes.size(); ++i) {
     if (!schedule_.splits_backward) left += backward(i);
-    bytes.push_back(nodes_[to_index(stage.nodes[i])].untied);
+    for (const Bytes gradient : nodes_[to_index(stage.nodes[i])].untied_parameters) {
+      bytes.push_back(gradient);
+      node_of.push_back(i);
+    }
   }
   Seconds end;
   Seconds at = Seconds(0) - left;  // relative to the end of the backward
   std::size_t node = stage.nodes.size();
-  for (const LayersBucket& bucket : fill_buckets(bytes, *settings_.gradient_bucket_bytes)) {
-    while (node > bucket.first) left -= backward(--node);
+  for (const FilledBucket& bucket : fill_buckets(bytes, settings_.gradient_bucket_bytes)) {
+    while (node > node_of[bucket.first]) left -= backward(--node);
     at = larger(at, Seconds(0) - larger(left, Seconds(0))) + all_reduce_time(bucket.bytes, devices, topology_);
     end = larger(end, at);
   }

@@ -48,11 +48,12 @@ struct NodeCosts {
   Seconds least_return;     ///< the part of the backward that every gradient must pass through
   Seconds update;
   Bytes parameters;
-  Bytes untied;      ///< parameters that no other layer shares
-  StageBytes bytes;  ///< what it adds to its stage
-  Bytes received;    ///< per microbatch besides, of what it reads, where that comes from other stages
-  Bytes waiting;     ///< per microbatch between the parts of its backward, with its margin; 0 where that is whole
-  Bytes workspace;   ///< beside the microbatch whose forward ends with this layer
+  Bytes untied;                               ///< parameters that no other layer shares
+  std::vector<Bytes> untied_parameters = {};  ///< each of them, if gradients are summed in buckets
+  StageBytes bytes;                           ///< what it adds to its stage
+  Bytes received;   ///< per microbatch besides, of what it reads, where that comes from other stages
+  Bytes waiting;    ///< per microbatch between the parts of its backward, with its margin; 0 where that is whole
+  Bytes workspace;  ///< beside the microbatch whose forward ends with this layer
 };
 
 /// A value that crosses from a stage to others, and how long it takes on idle links.

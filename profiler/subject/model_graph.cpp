@@ -141,11 +141,10 @@ Graph model_graph(const model::Model& model, const std::vector<at::Tensor>& batc
     layer.frozen_bytes = model::frozen_bytes(spec);
     layer.written_bytes = model::written_bytes(spec);
     layer.replicable = model::written_buffer(spec) == nullptr;
-    for (const model::ParameterSpec& parameter : spec.parameters) {
-      if (!parameter.trainable || holders[parameter.name] < 2) continue;
-      std::int64_t values = 1;
-      for (const std::int64_t axis : parameter.shape) values *= axis;
-      layer.tied.push_back({parameter.name, Bytes(values * static_cast<std::int64_t>(sizeof(float)))});
+    layer.parameter_tensors = model::parameter_tensors(spec);
+    layer.exchanged_buffers = model::exchanged_buffers(spec);
+    for (const StateTensor& parameter : layer.parameter_tensors) {
+      if (holders[parameter.name] > 1) layer.tied.push_back({parameter.name, tensor_bytes(parameter)});
     }
     graph.layers.push_back(std::move(layer));
     for (const model::ValueRef& argument : spec.inputs) {

@@ -8,6 +8,7 @@
 #include "costmodel/format/results/plan_list_json.h"
 #include "costmodel/format/results/steps_json.h"
 #include "costmodel/graph.h"
+#include "costmodel/index.h"
 #include "costmodel/plan.h"
 #include "costmodel/prediction/predict.h"
 #include "costmodel/timeline.h"
@@ -49,6 +50,8 @@ inline Layer full_layer(const std::string& id) {
   layer.replicable = false;
   layer.parameters = 16;
   layer.tied = {{"embedding.weight", 32_B}};
+  layer.parameter_tensors = {{"embedding.weight", {2, 4}, "float32"}, {id + ".bias", {8}, "float32"}};
+  layer.exchanged_buffers = {{id + ".mean", {1}, "float32"}};
   layer.saved_bytes = 24_B;
   layer.workspace_bytes = 4_B;
   layer.gradient_bytes = 64_B;
@@ -155,6 +158,11 @@ inline Plan full_plan() {
         {s, s + 1, {{layer, 0, 16_B, {2, 2}, "float32", true}, {layer, 1, 8_B, {2}, "int32", false}}});
   }
   plan.tied = {{"embedding.weight", {"a", "b"}}};
+  for (const int s : {0, 1}) {
+    plan.stages[to_index(s)].parameters = {
+        {plan.stages[to_index(s)].layers.front(), {"embedding.weight", {2, 4}, "float32"}}};
+  }
+  plan.stages[1].exchanged_buffers = {{"b", {"mean", {}, "float64"}}};
   plan.warmups = {3, 2, 1, 0};
   for (const int rank : {0, 1}) {  // all forwards, then all backwards, one of them in two halves
     plan.listed.emplace_back();

@@ -13,8 +13,8 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/files/files.h"
+#include "costmodel/gradient_sums.h"
 #include "costmodel/index.h"
-#include "costmodel/prediction/gradient_sums.h"
 #include "costmodel/prediction/memory.h"
 
 namespace stagecraft::interchange {

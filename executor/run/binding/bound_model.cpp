@@ -54,6 +54,44 @@ void check_tied(const BoundPlan& plan, const model::Model& model) {
   }
 }
 
+std::string text_of(const StateTensor& tensor) {
+  return fmt::format("\"{}\" ({} [{}])", tensor.name, tensor.dtype, fmt::join(tensor.shape, ", "));
+}
+
+/// Checks that a stage's layers have the parameters and buffers that the plan lists.
+void check_tensors(const BoundModel& bound) {
+  if (!lists_parameters(bound.plan.plan())) return;
+  for (int s = 0; s < bound.plan.stages(); ++s) {
+    const Stage& stage = bound.plan.plan().stages[to_index(s)];
+    std::map<std::string, std::vector<StateTensor>> listed;  // by layer
+    for (const auto* list : {&stage.parameters, &stage.exchanged_buffers}) {
+      for (const PlanTensor& tensor : *list) listed[tensor.layer].push_back(tensor.tensor);
+    }
+    for (const int index : bound.layers[to_index(s)]) {
+      const model::LayerSpec& layer = bound.model.layers[to_index(index)];
+      std::vector<StateTensor> tensors = model::parameter_tensors(layer);
+      for (StateTensor& buffer : model::exchanged_buffers(layer)) tensors.push_back(std::move(buffer));
+      const auto [found, expected] = std::ranges::mismatch(tensors, listed[layer.name]);
+      if (found == tensors.end() && expected == listed[layer.name].end()) continue;
+      throw InputError(
+          ErrorKind::OtherModel,
+          fmt::format("layer \"{}\" of model \"{}\" has {}, the plan lists {}; profile and plan the model again",
+                      layer.name, bound.model.name, found == tensors.end() ? "nothing more" : text_of(*found),
+                      expected == listed[layer.name].end() ? "nothing more" : text_of(*expected)));
+    }
+  }
+}
+
+/// The parameters of a stage's layers.
+std::vector<HeldParameter> held_by(const model::Model& model, const std::vector<int>& layers) {
+  std::vector<HeldParameter> out;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    for (const StateTensor& tensor : model::parameter_tensors(model.layers[to_index(layers[i])]))
+      out.push_back({tensor.name, i, tensor_bytes(tensor)});
+  }
+  return out;
+}
+
 void check_buffers(const BoundModel& bound) {
   // Replicas of an asynchronous schedule keep separate buffers, an evaluation does not write any.
   if (bound.plan.asynchronous() || !bound.plan.schedule().trains) return;
@@ -90,7 +128,7 @@ void check_loss(const BoundPlan& plan, const model::Model& model) {
 }  // namespace
 
 BoundModel bind_model(const BoundPlan& plan, const model::Model& model) {
-  BoundModel out{plan, model, model::layers_of_stages(plan.plan(), model)};
+  BoundModel out{plan, model, model::layers_of_stages(plan.plan(), model), {}, {}};
   if (plan.tags() > channel::Channel::kControlTag) {
     throw std::invalid_argument("the plan has " + std::to_string(plan.tags()) +
                                 " tensor edges, but a channel has fewer tags");
@@ -99,6 +137,9 @@ BoundModel bind_model(const BoundPlan& plan, const model::Model& model) {
   check_loss(plan, model);
   check_buffers(out);
   check_tied(plan, model);
+  check_tensors(out);
+  for (const std::vector<int>& layers : out.layers) out.parameters.push_back(held_by(model, layers));
+  out.sums = gradient_sums(plan, out.parameters);
   return out;
 }
 
@@ -109,14 +150,10 @@ int loss_stage(const BoundModel& bound) {
 }
 
 std::vector<stage::TiedGradient> tied_of_rank(const BoundModel& bound, int rank) {
-  std::map<std::string, std::vector<std::int64_t>> shapes;
-  for (const model::LayerSpec& layer : bound.model.layers) {
-    for (const model::ParameterSpec& parameter : layer.parameters) shapes.emplace(parameter.name, parameter.shape);
-  }
   std::vector<stage::TiedGradient> out;
   for (const TiedHolders& tied : bound.plan.tied()) {
     if (std::ranges::binary_search(tied.ranks, rank))
-      out.push_back({tied.parameter, shapes.at(tied.parameter), tied.ranks, channel::kTiesTag + tied.tag});
+      out.push_back({tied.parameter, tied.ranks, channel::kTiesTag + tied.tag});
   }
   return out;
 }

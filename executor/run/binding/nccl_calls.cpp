@@ -1,6 +1,5 @@
 #include "executor/run/binding/nccl_calls.h"
 
-#include <c10/util/accumulate.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -14,24 +13,10 @@
 #include "executor/channel/channel_checks.h"
 #include "executor/channel/control_tags.h"
 #include "executor/device/dtype.h"
-#include "executor/stage/gradients/gradient_buckets.h"
 #include "executor/stage/moving_statistics.h"
 
 namespace stagecraft::run {
 namespace {
-
-/// Values of each trainable parameter of `layers` that is not among `tied`, in the order of a StageProgram.
-std::vector<std::int64_t> parameter_values(const model::Model& model, const std::vector<int>& layers,
-                                           const std::vector<stage::TiedGradient>& tied) {
-  std::vector<std::int64_t> out;
-  for (const int layer : layers) {
-    for (const model::ParameterSpec& parameter : model.layers[to_index(layer)].parameters) {
-      if (!parameter.trainable || std::ranges::count(tied, parameter.name, &stage::TiedGradient::name) > 0) continue;
-      out.push_back(c10::multiply_integers(parameter.shape));
-    }
-  }
-  return out;
-}
 
 /// Communicators found so far, and their places.
 class Communicators {
@@ -89,17 +74,9 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
   };
   for (std::size_t rank = 0; rank < lists.size(); ++rank) {
     std::vector<channel::NcclCall>& calls = out.calls.emplace_back();
-    const auto ties = tied_of_rank(bound, to_int(rank));
-    const auto reduce_ties = [&] {
-      for (const stage::TiedGradient& tie : ties) {
-        if (tie.ranks.size() < 2) continue;
-        add(calls, channel::NcclCall::Kind::AllReduce, communicators.reduction(tie.ranks, true), tie.tag,
-            {{c10::multiply_integers(tie.shape) + 1}, at::kFloat});
-      }
-    };
-    const auto reduces = std::ranges::count(lists[rank], ActionKind::Reduce, &Action::kind);
-    std::ptrdiff_t reduced = 0;
-    for (const Action& action : lists[rank]) {
+    const auto sums = sums_by_entry(plan, bound.sums, to_int(rank), lists[rank]);
+    for (std::size_t i = 0; i < lists[rank].size(); ++i) {
+      const Action& action = lists[rank][i];
       switch (action.kind) {
         case ActionKind::SendActivation:
         case ActionKind::SendGradient:
@@ -122,27 +99,21 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
           break;
         }
         case ActionKind::Reduce: {
-          const std::vector<int> members = plan.ranks_of(action.stage);
-          if (members.size() > 1) {
-            const int group = communicators.reduction(members, false);
-            const auto buckets =
-                asynchronous
-                    ? stage::gradient_buckets(parameter_values(model, bound.layers[to_index(action.stage)], {}), {})
-                    : stage::gradient_buckets(parameter_values(model, bound.layers[to_index(action.stage)], ties),
-                                              plan.plan().gradient_bucket_bytes);
-            for (std::size_t i = 0; i < buckets.size(); ++i) {
-              add(calls, channel::NcclCall::Kind::AllReduce, group, channel::kBucketsTag + to_int(i),
-                  {{buckets[i].message()}, at::kFloat});
-            }
+          int bucket = 0;
+          for (const GradientSum* sum : sums[i]) {
+            if (sum->parameters.empty()) continue;
+            // A message counts for each parameter how many ranks have its gradient.
+            const std::int64_t values =
+                sum->bytes.value / static_cast<std::int64_t>(sizeof(float)) + to_int(sum->parameters.size());
+            add(calls, channel::NcclCall::Kind::AllReduce, communicators.reduction(sum->ranks, sum->tied.has_value()),
+                sum->tied ? channel::kTiesTag + *sum->tied : channel::kBucketsTag + bucket++, {{values}, at::kFloat});
           }
-          if (++reduced == reduces && !asynchronous) reduce_ties();
           break;
         }
         default:
           break;
       }
     }
-    if (reduces == 0 && plan.schedule().trains) reduce_ties();
     if (asynchronous) continue;
     for (const int stage : plan.ranks()[rank].stages) {
       const std::int64_t values = stage::moving_values(model, bound.layers[to_index(stage)]);

@@ -54,7 +54,7 @@ void SynchronousWorker::prepare_gradients(ResidentStage& stage) {
       if (!ties_.is_tied(parameter.name)) untied.push_back(parameter.value);
     }
     state.reduction = std::make_unique<stage::GradientReduction>(
-        setup().channel, stage.replica_ranks, std::move(untied), setup().plan().gradient_bucket_bytes);
+        setup().channel, stage.replica_ranks, std::move(untied), setup().bound.sums[to_index(stage.stage)]);
   }
   state.reduction->begin_step();
 }

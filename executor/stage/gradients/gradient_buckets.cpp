@@ -7,6 +7,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -18,18 +20,16 @@
 namespace stagecraft::stage {
 
 std::vector<GradientBucket> gradient_buckets(const std::vector<std::int64_t>& values,
-                                             std::optional<Bytes> bucket_bytes) {
-  std::int64_t end = 0;
-  for (const std::int64_t count : values) end += count;
+                                             const std::vector<GradientSum>& sums) {
   std::vector<GradientBucket> out;
   int last = to_int(values.size());
-  std::int64_t begin = end;
-  for (int i = last - 1; i >= 0; --i) {
-    begin -= values[to_index(i)];
-    const auto bytes = (end - begin) * static_cast<std::int64_t>(sizeof(float));
-    if (i > 0 && (!bucket_bytes || bytes < bucket_bytes->value)) continue;
-    out.push_back({i, last, begin, end});
-    last = i;
+  std::int64_t end = std::accumulate(values.begin(), values.end(), std::int64_t{0});
+  for (const GradientSum& sum : sums) {
+    if (sum.tied || sum.parameters.empty()) continue;
+    const int first = last - to_int(sum.parameters.size());
+    const std::int64_t begin = std::accumulate(values.begin() + first, values.begin() + last, end, std::minus<>());
+    out.push_back({first, last, begin, end});
+    last = first;
     end = begin;
   }
   return out;
@@ -112,12 +112,12 @@ struct GradientReduction::State {
 };
 
 GradientReduction::GradientReduction(channel::Channel& channel, std::vector<int> replicas,
-                                     std::vector<at::Tensor> parameters, std::optional<Bytes> bucket_bytes)
+                                     std::vector<at::Tensor> parameters, const std::vector<GradientSum>& sums)
     : state_(std::make_shared<State>(channel, std::move(replicas), std::move(parameters))) {
   State& s = *state_;
   std::vector<std::int64_t> values;
   for (const at::Tensor& leaf : s.leaves) values.push_back(leaf.numel());
-  s.buckets = gradient_buckets(values, bucket_bytes);
+  s.buckets = gradient_buckets(values, sums);
   if (s.buckets.size() > channel::kMostBuckets) {
     throw std::invalid_argument("the gradients of a stage are in " + std::to_string(s.buckets.size()) +
                                 " buckets, at most " + std::to_string(channel::kMostBuckets) +

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "costmodel/units.h"
+#include "costmodel/gradient_sums.h"
 #include "executor/channel/channel.h"
 
 namespace stagecraft::stage {
@@ -24,12 +24,10 @@ struct GradientBucket {
   friend bool operator==(const GradientBucket&, const GradientBucket&) = default;
 };
 
-/// The buckets of parameters with these numbers of `values`, in the order in which they are reduced: the last
-/// parameters, whose gradients a backward computes first, come first. Each takes parameters until it holds at least
-/// `bucket_bytes` of float32; absent: one bucket for all. Every replica of a stage, and so every rank of a reduction,
-/// computes the same.
+/// The buckets of parameters with these numbers of `values`, in the order in which they are reduced: that of `sums`,
+/// the sums of the stage's gradients, of which those over its replicas count. They take the last parameters first.
 [[nodiscard]] std::vector<GradientBucket> gradient_buckets(const std::vector<std::int64_t>& values,
-                                                           std::optional<Bytes> bucket_bytes);
+                                                           const std::vector<GradientSum>& sums);
 
 /// The gradients of a stage's replica, in one buffer, summed over all replicas bucket by bucket. A bucket is started as
 /// soon as its gradients of the step's last microbatch are complete and the previous bucket has been started: all
@@ -37,9 +35,10 @@ struct GradientBucket {
 class GradientReduction {
  public:
   /// `parameters`: leaves, whose gradients are views of the buffer from the end of a backward that makes them on.
-  /// `channel` must outlive it. Throws std::invalid_argument for more buckets than there are tags.
+  /// `sums`: as for gradient_buckets. `channel` must outlive it. Throws std::invalid_argument for more buckets than
+  /// there are tags.
   GradientReduction(channel::Channel& channel, std::vector<int> replicas, std::vector<at::Tensor> parameters,
-                    std::optional<Bytes> bucket_bytes);
+                    const std::vector<GradientSum>& sums);
   ~GradientReduction();
   GradientReduction(const GradientReduction&) = delete;
   GradientReduction& operator=(const GradientReduction&) = delete;

@@ -15,7 +15,6 @@ namespace stagecraft::stage {
 /// The gradient of a parameter that several layers hold: summed over all its holders.
 struct TiedGradient {
   std::string name;
-  std::vector<std::int64_t> shape;
   std::vector<int> ranks;  ///< holders, ascending, each once
   int tag = 0;             ///< of the sum; the same on every holder
 };

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 
 #include "costmodel/errors.h"
@@ -65,7 +66,7 @@ TEST(GraphJson, RefusesToWriteWhatIsNotUtf8) {
   EXPECT_THAT([&] { (void)graph_json(graph); }, ThrowsMessage<std::invalid_argument>(HasSubstr("is not UTF-8")));
 }
 
-/// Takes away what versions 7, 8 and 11 added.
+/// Takes away what versions 7, 8, 11 and 12 added.
 void forget_estimate(Graph& graph) {
   graph.estimate.reset();
   graph.whole_batch_loss = false;
@@ -74,6 +75,7 @@ void forget_estimate(Graph& graph) {
   for (Layer& layer : graph.layers) {
     layer.frozen_bytes = layer.written_bytes = 0_B;
     layer.replicable = true;
+    layer.parameter_tensors = layer.exchanged_buffers = {};
     for (Timing* timing : {&layer.forward, &layer.backward, &*layer.update, &layer.backward_parts->inputs,
                            &layer.backward_parts->weights, &*layer.forward_share->isolated})
       timing->log_spread.reset();
@@ -95,7 +97,7 @@ TEST(ReadGraph, ReadsVersion1) {
     layer.forward_work = layer.backward_work = {};
   }
   std::string text = graph_json(graph);
-  text.replace(text.find("\"version\": 11"), 13, "\"version\": 1");
+  text.replace(text.find("\"version\": 12"), 13, "\"version\": 1");
   EXPECT_EQ(parse_graph(text, "graph.json"), graph);
 }
 
@@ -108,8 +110,28 @@ TEST(ReadGraph, ReadsVersion4) {
     layer.forward_work = layer.backward_work = {};
   }
   std::string text = graph_json(graph);
-  text.replace(text.find("\"version\": 11"), 13, "\"version\": 4");
+  text.replace(text.find("\"version\": 12"), 13, "\"version\": 4");
   EXPECT_EQ(parse_graph(text, "graph.json"), graph);
+}
+
+TEST(ReadGraph, ChecksNamedParametersAgainstTheirBytes) {
+  const auto refused = [](const std::string& message, const std::function<void(Layer&)>& change) {
+    Graph graph = full_graph();
+    change(graph.layers[0]);
+    EXPECT_THAT([&] { (void)parse_graph(graph_json(graph), "graph.json"); }, refuses("/: layer \"a\": " + message));
+  };
+  refused("its named parameters have 32 bytes, all its parameters have 64",
+          [](Layer& layer) { layer.parameter_tensors.pop_back(); });
+  refused("tied parameter \"embedding.weight\" is not among its parameters",
+          [](Layer& layer) { layer.parameter_tensors.front().name = "renamed"; });
+  refused("parameter \"embedding.weight\" has 24 bytes, but 32 among those tied",
+          [](Layer& layer) { layer.parameter_tensors.front().shape = {6}; });
+  refused("parameter \"a.bias\" has the unknown dtype \"half\"",
+          [](Layer& layer) { layer.parameter_tensors.back().dtype = "half"; });
+  refused("parameter \"a.bias\" appears twice",
+          [](Layer& layer) { layer.parameter_tensors.push_back(layer.parameter_tensors.back()); });
+  refused("parameter \"a.bias\" has a size that is negative, or more than 2^60 bytes",
+          [](Layer& layer) { layer.parameter_tensors.back().shape = {1 << 30, 1 << 30}; });
 }
 
 TEST(ReadGraph, NeedsBothPartsOfABackward) {
@@ -148,9 +170,9 @@ TEST(ReadGraph, NamesAnotherFormatAndVersion) {
   expect_refused("{}", "/: key \"format\" is missing");
   expect_refused("stagecraft.graph", "stagecraft.plan",
                  "/format: found \"stagecraft.plan\", expected \"stagecraft.graph\"");
-  expect_refused("\"version\": 11", "\"version\": 12",
-                 "/version: found version 12, this program reads version 1 to 11");
-  expect_refused("\"version\": 11", "\"version\": \"1\"", "/version: found \"1\", expected an integer");
+  expect_refused("\"version\": 12", "\"version\": 13",
+                 "/version: found version 13, this program reads version 1 to 12");
+  expect_refused("\"version\": 12", "\"version\": \"1\"", "/version: found \"1\", expected an integer");
 }
 
 TEST(ReadGraph, ListsTheKnownKeysForAnUnknownOne) {

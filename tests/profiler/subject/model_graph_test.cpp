@@ -64,6 +64,22 @@ TEST(ModelGraph, CountsFrozenParametersApart) {
   EXPECT_EQ(graph.layers.back().written_bytes, Bytes(0));
 }
 
+TEST(ModelGraph, NamesParametersAndTheBuffersThatReplicasExchange) {
+  model::Model model = masked();
+  model.layers[0].parameters = {model::zeros("weight", {2, 3}),
+                                {.name = "mean", .shape = {3}, .trainable = false, .decay = 0.9},
+                                {.name = "steps", .shape = {}, .trainable = false, .dtype = at::kLong, .decay = 1.0},
+                                {.name = "table", .shape = {7}, .trainable = false},
+                                {.name = "state", .shape = {4}, .trainable = false, .written = true},
+                                model::zeros("bias", {2})};
+  const auto batch = data::make_data_source("synthetic", model, 1)->batch(0, 0, 1, 4, inputs_read(model));
+  const Layer layer = model_graph(model, batch, layer_outputs(model, batch, 1, {}), 4).layers.back();
+  EXPECT_THAT(layer.parameter_tensors,
+              ElementsAre(StateTensor{"weight", {2, 3}, "float32"}, StateTensor{"bias", {2}, "float32"}));
+  EXPECT_THAT(layer.exchanged_buffers,
+              ElementsAre(StateTensor{"mean", {3}, "float32"}, StateTensor{"steps", {}, "int64"}));
+}
+
 TEST(ModelGraph, SaysWhatForwardsWriteAndWhatReplicasCannotReplay) {
   model::Model model = masked();
   const auto graph_with = [&](std::optional<double> decay, bool written) {

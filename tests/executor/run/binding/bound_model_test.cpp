@@ -49,6 +49,27 @@ TEST(BindModel, AllowsThemElsewhereAndWhereEachReplicaKeepsItsOwn) {
   EXPECT_NO_THROW(bind(cut_plan(planned, {2}, {1, 2}, "pipedream", 2), planned.model));
 }
 
+TEST(BindModel, RefusesAModelWithOtherParametersThanThePlanLists) {
+  const PlannedModel planned = planned_model("mlp", kTiny, 2);
+  Plan plan = cut_plan(planned, {2}, {1, 1}, "1f1b", 2);
+  EXPECT_THAT(plan.stages[1].parameters.front(), (PlanTensor{"fc2", {"fc2.weight", {3, 8}, "float32"}}));
+  EXPECT_NO_THROW(bind(plan, planned.model));
+  const auto refuses = [&](const std::string& message) {
+    EXPECT_THAT([&] { bind(plan, planned.model); },
+                ThrowsMessage<std::invalid_argument>("layer \"fc2\" of model \"mlp\" has " + message +
+                                                     "; profile and plan the model again"));
+  };
+  plan.stages[1].parameters.front().tensor.shape = {3, 9};
+  refuses("\"fc2.weight\" (float32 [3, 8]), the plan lists \"fc2.weight\" (float32 [3, 9])");
+  plan.stages[1].parameters.erase(plan.stages[1].parameters.begin());
+  refuses("\"fc2.weight\" (float32 [3, 8]), the plan lists \"fc2.bias\" (float32 [3])");
+  plan = cut_plan(planned, {2}, {1, 1}, "1f1b", 2);
+  plan.stages[1].exchanged_buffers = {{"fc2", {"mean", {}, "float32"}}};
+  refuses("nothing more, the plan lists \"mean\" (float32 [])");
+  for (Stage& stage : plan.stages) stage.parameters = stage.exchanged_buffers = {};
+  EXPECT_NO_THROW(bind(plan, planned.model)) << "plans of older versions list nothing";
+}
+
 TEST(BindModel, RefusesMicrobatchesThatTheModelDoesNotRunWith) {
   PlannedModel planned = planned_model("mlp", kTiny, 4);
   planned.model.name = "model.pt2";

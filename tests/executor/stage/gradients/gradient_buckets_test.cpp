@@ -16,15 +16,30 @@ namespace {
 
 using ::testing::ElementsAre;
 
+/// The sums over two replicas of a stage of one layer with parameters of these numbers of values.
+std::vector<GradientSum> sums_of(const std::vector<std::int64_t>& values, std::optional<Bytes> bucket_bytes) {
+  Plan plan;
+  plan.stages = {{{"layer"}, {0, 1}}};
+  plan.warmups = {1};
+  plan.gradient_bucket_bytes = bucket_bytes;
+  std::vector<HeldParameter> held;
+  for (const std::int64_t count : values) held.push_back({std::to_string(held.size()), 0, Bytes(4 * count)});
+  return gradient_sums(BoundPlan(plan), {held}).front();
+}
+
+std::vector<GradientBucket> buckets_of(const std::vector<std::int64_t>& values, std::optional<Bytes> bucket_bytes) {
+  return gradient_buckets(values, sums_of(values, bucket_bytes));
+}
+
 TEST(GradientBuckets, TakeTheLastParametersFirstUntilTheyHoldEnough) {
   // Bytes of the parameters: 40, 8, 16, 24.
-  EXPECT_THAT(gradient_buckets({10, 2, 4, 6}, Bytes(24)),
+  EXPECT_THAT(buckets_of({10, 2, 4, 6}, Bytes(24)),
               ElementsAre(GradientBucket{3, 4, 16, 22}, GradientBucket{1, 3, 10, 16}, GradientBucket{0, 1, 0, 10}));
-  EXPECT_THAT(gradient_buckets({10, 2, 4, 6}, Bytes(25)),
+  EXPECT_THAT(buckets_of({10, 2, 4, 6}, Bytes(25)),
               ElementsAre(GradientBucket{2, 4, 12, 22}, GradientBucket{0, 2, 0, 12}));
-  EXPECT_THAT(gradient_buckets({10, 2, 4, 6}, std::nullopt), ElementsAre(GradientBucket{0, 4, 0, 22}));
-  EXPECT_THAT(gradient_buckets({1, 1}, Bytes(1)), ElementsAre(GradientBucket{1, 2, 1, 2}, GradientBucket{0, 1, 0, 1}));
-  EXPECT_TRUE(gradient_buckets({}, Bytes(1)).empty());
+  EXPECT_THAT(buckets_of({10, 2, 4, 6}, std::nullopt), ElementsAre(GradientBucket{0, 4, 0, 22}));
+  EXPECT_THAT(buckets_of({1, 1}, Bytes(1)), ElementsAre(GradientBucket{1, 2, 1, 2}, GradientBucket{0, 1, 0, 1}));
+  EXPECT_TRUE(buckets_of({}, Bytes(1)).empty());
   EXPECT_EQ((GradientBucket{1, 3, 10, 16}).message(), 6 + 2);
 }
 
@@ -74,7 +89,7 @@ struct Chain {
 TEST(GradientReduction, StartsBucketsDuringTheLastBackwardOnly) {
   const Chain chain;
   CountingChannel channel;
-  GradientReduction reduction(channel, {0, 1}, chain.weights, Bytes(16));
+  GradientReduction reduction(channel, {0, 1}, chain.weights, sums_of({4, 4, 4}, Bytes(16)));
   for (int step = 0; step < 2; ++step) {
     channel.started.clear();
     channel.sums.clear();
@@ -96,7 +111,8 @@ TEST(GradientReduction, StartsBucketsDuringTheLastBackwardOnly) {
 TEST(GradientReduction, KeepsTheOrderOfTheBucketsWhenOneIsNeverReady) {
   const Chain chain;
   CountingChannel channel;
-  GradientReduction reduction(channel, {0, 1}, {chain.weights[1], chain.weights[2], chain.weights[0]}, Bytes(16));
+  GradientReduction reduction(channel, {0, 1}, {chain.weights[1], chain.weights[2], chain.weights[0]},
+                              sums_of({4, 4, 4}, Bytes(16)));
   reduction.begin_step();
   reduction.last_backward();
   chain.backward(1);  // the weight of the first bucket has no gradient
@@ -110,7 +126,7 @@ TEST(GradientReduction, KeepsTheOrderOfTheBucketsWhenOneIsNeverReady) {
 TEST(GradientReduction, ForgetsTheGradientsOfTheStepBefore) {
   const Chain chain;
   CountingChannel channel;
-  GradientReduction reduction(channel, {0, 1}, chain.weights, {});
+  GradientReduction reduction(channel, {0, 1}, chain.weights, sums_of({4, 4, 4}, {}));
   // All three weights, then two, whose backward gives ones times 2; and their number.
   for (const double sum : {3 * 16.0 + 3, 2 * 8.0 + 2}) {
     reduction.begin_step();
@@ -127,7 +143,7 @@ TEST(GradientReduction, KeepsTheLayoutOfEachParameter) {
   const std::vector<at::Tensor> weights{leaf(at::ones({2, 3})), leaf(at::ones({3, 2}).t()),
                                         leaf(at::ones({2, 4, 4, 3}).permute({0, 3, 1, 2}))};
   CountingChannel channel;
-  GradientReduction reduction(channel, {0, 1}, weights, {});
+  GradientReduction reduction(channel, {0, 1}, weights, sums_of({6, 6, 96}, {}));
   reduction.begin_step();
   for (const at::Tensor& weight : weights) torch::autograd::backward({weight.sum()}, {});  // ones
   reduction.finish();
@@ -146,7 +162,7 @@ TEST(GradientReduction, SumsOverTheReplicasOfAChannel) {
     std::vector<std::jthread> ranks;
     for (std::size_t rank = 0; rank < 2; ++rank) {
       ranks.emplace_back([&, rank] {
-        GradientReduction reduction(*channels[rank], {0, 1}, chains[rank].weights, Bytes(20));
+        GradientReduction reduction(*channels[rank], {0, 1}, chains[rank].weights, sums_of({4, 4, 4}, Bytes(20)));
         reduction.begin_step();
         // Rank 1 has two microbatches, rank 0 one.
         if (rank == 1) chains[rank].backward();
@@ -167,7 +183,7 @@ TEST(GradientReduction, HasAGradientOnAllReplicasIfOneHasIt) {
     for (std::size_t rank = 0; rank < 2; ++rank) {
       ranks.emplace_back([&, rank] {
         const std::vector<at::Tensor>& weights = chains[rank].weights;
-        GradientReduction reduction(*channels[rank], {0, 1}, weights, bucket_bytes);
+        GradientReduction reduction(*channels[rank], {0, 1}, weights, sums_of({4, 4, 4}, bucket_bytes));
         for (int step = 0; step < 3; ++step) {
           reduction.begin_step();
           reduction.last_backward();

@@ -1,0 +1,248 @@
+#include "costmodel/gradient_sums.h"
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "costmodel/index.h"
+
+namespace stagecraft {
+namespace {
+
+std::string name_of(const HeldParameter& parameter, const std::string& layer) {
+  return parameter.name.empty() ? "the parameters of layer \"" + layer + "\"" : "parameter \"" + parameter.name + "\"";
+}
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::vector<std::string> words;
+  for (const int rank : ranks) words.push_back(std::to_string(rank));
+  return (ranks.size() == 1 ? "rank " : "ranks ") + joined_words(words, "and");
+}
+
+/// Where a gradient of `stage` is not summed over exactly its holders once.
+std::optional<std::string> wrong_holders(const BoundPlan& plan, int stage, const HeldParameters& held,
+                                         const std::vector<GradientSum>& sums,
+                                         const std::map<std::string, std::vector<int>>& holders) {
+  const std::vector<HeldParameter>& parameters = held[to_index(stage)];
+  std::map<std::string, int> counts;  // of sums, by parameter; a shared one has one place of several
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const std::string& layer = plan.plan().stages[to_index(stage)].layers[parameters[i].layer];
+    const std::string name = name_of(parameters[i], layer);
+    const std::vector<int> wanted = parameters[i].name.empty() ? plan.ranks_of(stage) : holders.at(parameters[i].name);
+    int& count = counts[name];
+    for (const GradientSum& sum : sums) {
+      if (!std::ranges::binary_search(sum.parameters, i)) continue;
+      ++count;
+      if (sum.ranks != wanted) {
+        return "stage " + std::to_string(stage) + ": the gradient of " + name + " is summed over " +
+               ranks_text(sum.ranks) + ", but " + ranks_text(wanted) + (wanted.size() == 1 ? " holds" : " hold") +
+               " it";
+      }
+    }
+    if (count > 1) return "stage " + std::to_string(stage) + ": the gradient of " + name + " is summed twice";
+    const bool later = std::ranges::any_of(parameters.begin() + to_int(i) + 1, parameters.end(), [&](const auto& p) {
+      return !p.name.empty() && p.name == parameters[i].name;
+    });
+    if (count == 0 && !later && wanted.size() > 1 && parameters[i].bytes > Bytes(0)) {
+      return "stage " + std::to_string(stage) + ": the gradient of " + name + " is not summed, but " +
+             ranks_text(wanted) + " hold it";
+    }
+  }
+  return std::nullopt;
+}
+
+/// Sums are begun together by their ranks: one that is not the next on all of them is in another order on some.
+std::optional<std::string> wrong_order(const BoundPlan& plan, const GradientSums& sums,
+                                       const std::vector<std::vector<Action>>& lists) {
+  std::vector<std::vector<const GradientSum*>> queues;  // by rank
+  for (std::size_t rank = 0; rank < lists.size(); ++rank) {
+    std::vector<const GradientSum*>& queue = queues.emplace_back();
+    for (const auto& at : sums_by_entry(plan, sums, to_int(rank), lists[rank]))
+      queue.insert(queue.end(), at.begin(), at.end());
+  }
+  // The stages of a shared parameter have equal sums for it.
+  const auto same = [](const GradientSum& a, const GradientSum& b) {
+    return &a == &b || (a.tied && a.tied == b.tied && a.ranks == b.ranks);
+  };
+  std::vector<std::size_t> next(queues.size());
+  std::vector<int> waiting;
+  for (std::size_t rank = 0; rank < queues.size(); ++rank) waiting.push_back(to_int(rank));
+  while (!waiting.empty()) {
+    const std::size_t rank = to_index(waiting.back());
+    waiting.pop_back();
+    while (next[rank] < queues[rank].size()) {
+      const GradientSum& sum = *queues[rank][next[rank]];
+      const bool all = std::ranges::all_of(sum.ranks, [&](int r) {
+        return next[to_index(r)] < queues[to_index(r)].size() && same(*queues[to_index(r)][next[to_index(r)]], sum);
+      });
+      if (!all) break;
+      for (const int member : sum.ranks) {
+        ++next[to_index(member)];
+        if (to_index(member) != rank) waiting.push_back(member);
+      }
+    }
+  }
+  for (std::size_t rank = 0; rank < queues.size(); ++rank) {
+    if (next[rank] == queues[rank].size()) continue;
+    const GradientSum& sum = *queues[rank][next[rank]];
+    return ranks_text(sum.ranks) + " do not sum gradients in one order: rank " + std::to_string(rank) +
+           " begins its sum " + std::to_string(next[rank] + 1) + " over them while others begin another";
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+HeldParameters held_parameters(const Graph& graph, const Plan& plan) {
+  HeldParameters out;
+  for (const std::vector<const Layer*>& layers : layers_of_stages(graph, plan)) {
+    std::vector<HeldParameter>& held = out.emplace_back();
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      const Layer& layer = *layers[i];
+      for (const StateTensor& tensor : layer.parameter_tensors) held.push_back({tensor.name, i, tensor_bytes(tensor)});
+      if (!layer.parameter_tensors.empty()) continue;
+      if (const Bytes rest = untied_bytes(layer); rest > Bytes(0)) held.push_back({"", i, rest});
+      for (const TiedParameter& tied : layer.tied) held.push_back({tied.name, i, tied.bytes});
+    }
+  }
+  return out;
+}
+
+std::optional<HeldParameters> held_parameters(const Plan& plan) {
+  if (!lists_parameters(plan)) return std::nullopt;
+  HeldParameters out;
+  for (const Stage& stage : plan.stages) {
+    std::unordered_map<std::string, std::size_t> place;
+    for (const std::string& layer : stage.layers) place.emplace(layer, place.size());
+    std::vector<HeldParameter>& held = out.emplace_back();
+    for (const PlanTensor& parameter : stage.parameters)
+      held.push_back({parameter.tensor.name, place.at(parameter.layer), tensor_bytes(parameter.tensor)});
+  }
+  return out;
+}
+
+std::map<std::string, std::vector<int>> parameter_holders(const BoundPlan& plan, const HeldParameters& held) {
+  std::map<std::string, std::set<int>> holders;
+  for (int s = 0; s < plan.stages(); ++s) {
+    const std::vector<int> ranks = plan.ranks_of(s);
+    for (const HeldParameter& parameter : held[to_index(s)]) {
+      if (!parameter.name.empty()) holders[parameter.name].insert(ranks.begin(), ranks.end());
+    }
+  }
+  std::map<std::string, std::vector<int>> out;
+  for (const auto& [name, ranks] : holders) out[name] = {ranks.begin(), ranks.end()};
+  return out;
+}
+
+GradientSums gradient_sums(const BoundPlan& plan, const HeldParameters& held) {
+  std::optional<Bytes> full;
+  if (!plan.asynchronous()) full = plan.plan().gradient_bucket_bytes;
+  GradientSums out(to_index(plan.stages()));
+  for (int s = 0; s < plan.stages(); ++s) {
+    const std::vector<HeldParameter>& parameters = held[to_index(s)];
+    std::vector<GradientSum>& sums = out[to_index(s)];
+    std::map<std::string, GradientSum> shared;
+    for (const int tied : plan.shared(s)) {
+      const TiedHolders& holders = plan.tied()[to_index(tied)];
+      shared[holders.parameter] = {holders.ranks, Bytes(0), tied, {}, 0};
+    }
+    std::vector<std::size_t> own;
+    std::vector<Bytes> bytes;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const auto tied = shared.find(parameters[i].name);
+      if (tied == shared.end()) {
+        own.push_back(i);
+        bytes.push_back(parameters[i].bytes);
+      } else if (tied->second.parameters.empty()) {
+        tied->second.bytes = parameters[i].bytes;
+        tied->second.layer = parameters[i].layer;
+        tied->second.parameters = {i};
+      }
+    }
+    if (plan.replicas(s) > 1) {
+      std::vector<FilledBucket> buckets = fill_buckets(bytes, full);
+      if (buckets.empty() && (!full || !own.empty())) buckets.push_back({});
+      std::size_t end = own.size();
+      for (const FilledBucket& bucket : buckets) {
+        // Parameters without values that are left over travel with the last bucket.
+        const std::size_t begin = &bucket == &buckets.back() ? 0 : bucket.first;
+        GradientSum sum{
+            plan.ranks_of(s), bucket.bytes, {}, {own.begin() + to_int(begin), own.begin() + to_int(end)}, 0};
+        if (bucket.first < own.size()) sum.layer = parameters[own[bucket.first]].layer;
+        sums.push_back(std::move(sum));
+        end = begin;
+      }
+    }
+    for (const int tied : plan.shared(s)) {
+      GradientSum& sum = shared.at(plan.tied()[to_index(tied)].parameter);
+      if (sum.bytes > Bytes(0)) sums.push_back(std::move(sum));
+    }
+  }
+  return out;
+}
+
+GradientSums gradient_sums(const Graph& graph, const BoundPlan& plan) {
+  return gradient_sums(plan, held_parameters(graph, plan.plan()));
+}
+
+std::vector<std::vector<const GradientSum*>> sums_by_entry(const BoundPlan& plan, const GradientSums& sums, int rank,
+                                                           const std::vector<Action>& list) {
+  std::vector<std::vector<const GradientSum*>> out(list.size());
+  std::map<int, const GradientSum*> shared;
+  for (const int stage : plan.ranks()[to_index(rank)].stages) {
+    for (const GradientSum& sum : sums[to_index(stage)]) {
+      if (sum.tied) shared.emplace(*sum.tied, &sum);
+    }
+  }
+  std::size_t last = list.size();
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (list[i].kind != ActionKind::Reduce) continue;
+    last = i;
+    for (const GradientSum& sum : sums[to_index(list[i].stage)]) {
+      if (!sum.tied || plan.asynchronous()) out[i].push_back(&sum);
+    }
+  }
+  if (last == list.size() || plan.asynchronous()) return out;
+  for (const auto& [tied, sum] : shared) out[last].push_back(sum);
+  return out;
+}
+
+std::optional<std::string> wrong_sum(const BoundPlan& plan, const HeldParameters& held, const GradientSums& sums,
+                                     const std::vector<std::vector<Action>>& lists) {
+  const std::map<std::string, std::vector<int>> holders = parameter_holders(plan, held);
+  for (int s = 0; s < plan.stages(); ++s) {
+    if (auto wrong = wrong_holders(plan, s, held, sums[to_index(s)], holders)) return wrong;
+  }
+  return wrong_order(plan, sums, lists);
+}
+
+std::vector<Bytes> untied_parameters(const Layer& layer) {
+  if (layer.parameter_tensors.empty()) return {untied_bytes(layer)};
+  std::vector<Bytes> out;
+  for (const StateTensor& tensor : layer.parameter_tensors) {
+    if (std::ranges::find(layer.tied, tensor.name, &TiedParameter::name) == layer.tied.end())
+      out.push_back(tensor_bytes(tensor));
+  }
+  return out;
+}
+
+Bytes untied_bytes(const Layer& layer) {
+  Bytes out = layer.parameter_bytes;
+  for (const TiedParameter& tied : layer.tied) out -= tied.bytes;
+  return out;
+}
+
+std::vector<FilledBucket> fill_buckets(std::span<const Bytes> gradients, std::optional<Bytes> full) {
+  std::vector<FilledBucket> out;
+  Bytes bytes;
+  for (std::size_t i = gradients.size(); i-- > 0;) {
+    bytes += gradients[i];
+    if (bytes == Bytes(0) || ((!full || bytes < *full) && i > 0)) continue;
+    out.push_back({bytes, i});
+    bytes = Bytes(0);
+  }
+  return out;
+}
+
+}  // namespace stagecraft

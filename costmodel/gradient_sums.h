@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "costmodel/bound_plan.h"
+#include "costmodel/errors.h"
+#include "costmodel/graph.h"
+#include "costmodel/units.h"
+
+// Which parameters a plan has, where they live, and who sums their gradients: cost, memory, proofs, workers and
+// exporters read it here.
+
+namespace stagecraft {
+
+/// A parameter that a stage holds.
+struct HeldParameter {
+  std::string name;       ///< empty: all parameters of the layer that it shares with no other and that nobody names
+  std::size_t layer = 0;  ///< place among the stage's layers
+  Bytes bytes;
+  friend bool operator==(const HeldParameter&, const HeldParameter&) = default;
+};
+
+/// By stage, by its layers in order; a parameter that several layers of a stage share is there for each.
+using HeldParameters = std::vector<std::vector<HeldParameter>>;
+
+/// As the graph has them. Precondition: the plan is valid for it.
+[[nodiscard]] HeldParameters held_parameters(const Graph& graph, const Plan& plan);
+/// As the plan lists them; absent if it does not, see lists_parameters.
+[[nodiscard]] std::optional<HeldParameters> held_parameters(const Plan& plan);
+
+/// The ranks that hold each named parameter, ascending: all replicas of the stages that hold it.
+[[nodiscard]] std::map<std::string, std::vector<int>> parameter_holders(const BoundPlan& plan,
+                                                                        const HeldParameters& held);
+
+/// A sum of gradients over ranks: one all-reduce.
+struct GradientSum {
+  std::vector<int> ranks;               ///< ascending
+  Bytes bytes;                          ///< of the gradients, at each rank
+  std::optional<int> tied;              ///< index in BoundPlan::tied of the parameter; absent: the stage shares none
+  std::vector<std::size_t> parameters;  ///< places among the stage's held parameters, ascending
+  std::size_t layer = 0;                ///< place among the stage's layers: its backward completes the gradients
+  friend bool operator==(const GradientSum&, const GradientSum&) = default;
+};
+
+/// By stage, the sums of its Reduce in order: over its replicas, if it has several, those of all parameters that it
+/// does not share (all in one, or bucket by bucket, see Plan::gradient_bucket_bytes), then that of each parameter in
+/// BoundPlan::shared, over all holders.
+using GradientSums = std::vector<std::vector<GradientSum>>;
+[[nodiscard]] GradientSums gradient_sums(const BoundPlan& plan, const HeldParameters& held);
+/// Those of the graph's parameters. Precondition: the plan is valid for the graph.
+[[nodiscard]] GradientSums gradient_sums(const Graph& graph, const BoundPlan& plan);
+
+/// By entry of a rank's list, the sums that it takes part in there: at a Reduce, those of the stage over its replicas;
+/// at the last Reduce of a synchronous schedule, also those of all parameters that the rank shares, in the order of
+/// BoundPlan::tied. They refer to `sums`.
+[[nodiscard]] std::vector<std::vector<const GradientSum*>> sums_by_entry(const BoundPlan& plan,
+                                                                         const GradientSums& sums, int rank,
+                                                                         const std::vector<Action>& list);
+
+/// What is wrong with `sums` if each gradient is to be summed over exactly the ranks that hold its parameter, once, and
+/// if all of them are to begin their sums in one order while they replay `lists`. Absent if nothing is.
+[[nodiscard]] std::optional<std::string> wrong_sum(const BoundPlan& plan, const HeldParameters& held,
+                                                   const GradientSums& sums,
+                                                   const std::vector<std::vector<Action>>& lists);
+
+/// Bytes of each parameter of the layer that no other layer shares, as held_parameters divides them; and of all.
+[[nodiscard]] std::vector<Bytes> untied_parameters(const Layer& layer);
+[[nodiscard]] Bytes untied_bytes(const Layer& layer);
+
+/// Gradients that replicas sum while a backward goes on.
+struct FilledBucket {
+  Bytes bytes;
+  std::size_t first = 0;  ///< of the gradients in it; the backward that completes this one completes the bucket
+};
+
+/// The buckets of gradients with these bytes. A backward completes them from the last to the first: a bucket takes
+/// gradients until it has `full` bytes; absent: all. Gradients without bytes complete nothing.
+[[nodiscard]] std::vector<FilledBucket> fill_buckets(std::span<const Bytes> gradients, std::optional<Bytes> full);
+
+}  // namespace stagecraft
