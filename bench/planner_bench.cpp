@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "partitioner/list_strategies.h"
-#include "partitioner/pipedream.h"
-#include "partitioner/search/optimal.h"
+#include "partitioner/strategies/list_strategies.h"
+#include "partitioner/strategies/optimal.h"
+#include "partitioner/strategies/pipedream.h"
 #include "tests/support/pipedream_cases.h"
 
 // Planning only, with graphs read beforehand. The command lines and profiles are those of tests/golden/pipedream.

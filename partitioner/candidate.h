@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/errors.h"
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
 #include "costmodel/topology.h"
@@ -80,5 +81,29 @@ using CandidateOf = std::function<std::optional<Candidate>(const Graph&, const T
 [[nodiscard]] StrategyResult rank_one(const std::string& origin, const Graph& graph, const Topology& topology,
                                       const Candidate& candidate, const CostModel& costs,
                                       const Constraints& constraints, const CandidateOf& again);
+
+/// A given split as a candidate: stages that begin at the layers `names`, see bounds_at, with `replicas` for each
+/// (empty: 1 each). The steady state is the slowest stage's forward + backward time over its replicas, of which only as
+/// many count as there are `microbatches` (absent: all). Throws std::invalid_argument as bounds_at does, and for
+/// replicas that are not one number per stage. With `chunks` stages per device (see check_chunks, which throws) it is
+/// that of the slowest device.
+[[nodiscard]] Candidate split_candidate(const Graph& graph, const std::vector<std::string>& names,
+                                        const std::vector<int>& replicas, std::optional<int> microbatches = {},
+                                        int chunks = 1);
+
+/// The same for a partition, with `devices` for each stage (empty: in order) and `warmups` (empty: by warmup_counts).
+/// `replicas`, if not empty, replace the partition's own. Throws std::invalid_argument for both replicas and devices.
+[[nodiscard]] Candidate given_candidate(const Graph& graph, Partition partition, std::vector<std::vector<int>> devices,
+                                        std::vector<int> warmups, const std::vector<int>& replicas,
+                                        std::optional<int> microbatches = {}, int chunks = 1);
+
+/// What the verifier finds wrong with a plan; absent if it proves that the plan's action lists follow the plan and end,
+/// and that no device needs more memory than it has. Memory is not checked of a plan with RankedPlan::fits false, which
+/// a strategy with its own memory rule may choose. Precondition: the plan is valid for graph and topology.
+[[nodiscard]] std::optional<Infeasible> refutation(const RankedPlan& ranked, const Graph& graph,
+                                                   const Topology& topology);
+
+/// Throws NoAnswerError "PLACE: the plan is not proved: REASON" for a plan with a refutation.
+void check_proved(const RankedPlan& ranked, const Graph& graph, const Topology& topology, const std::string& place);
 
 }  // namespace stagecraft::partitioner

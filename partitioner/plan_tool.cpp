@@ -18,16 +18,14 @@
 #include "costmodel/prediction/unmeasured.h"
 #include "costmodel/text/terminal.h"
 #include "partitioner/candidate.h"
-#include "partitioner/choices/choices_command.h"
+#include "partitioner/choices/advice.h"
 #include "partitioner/choices/schedule_search.h"
-#include "partitioner/command/advice.h"
+#include "partitioner/command/choices_command.h"
 #include "partitioner/command/given_inputs.h"
 #include "partitioner/command/plan_command.h"
 #include "partitioner/command/plan_text.h"
 #include "partitioner/command/settings_command.h"
-#include "partitioner/command/shown_search.h"
 #include "partitioner/objective/objective_command.h"
-#include "partitioner/proof.h"
 #include "partitioner/strategies/strategies.h"
 
 namespace {

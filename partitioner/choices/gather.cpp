@@ -10,7 +10,7 @@
 #include "costmodel/index.h"
 #include "partitioner/candidate.h"
 #include "partitioner/choices/choice.h"
-#include "partitioner/ranking.h"
+#include "partitioner/strategies/auto.h"
 #include "partitioner/strategies/strategies.h"
 
 namespace stagecraft::partitioner {

@@ -13,8 +13,8 @@
 
 #include "costmodel/index.h"
 #include "costmodel/layers_by_id.h"
-#include "partitioner/exact/placement.h"
-#include "partitioner/given_split.h"
+#include "partitioner/candidate.h"
+#include "partitioner/search/placement.h"
 
 namespace stagecraft::partitioner {
 namespace {

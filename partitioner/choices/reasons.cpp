@@ -15,7 +15,8 @@
 #include "costmodel/text/units_text.h"
 #include "partitioner/candidate.h"
 #include "partitioner/choices/listing.h"
-#include "partitioner/ranking.h"
+#include "partitioner/costs/pipeline_costs.h"
+#include "partitioner/strategies/auto.h"
 #include "partitioner/strategies/strategies.h"
 
 namespace stagecraft::partitioner {

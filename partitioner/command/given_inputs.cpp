@@ -13,8 +13,7 @@
 #include "costmodel/interchange/plan_formats.h"
 #include "costmodel/text/units_text.h"
 #include "partitioner/candidate.h"
-#include "partitioner/given_split.h"
-#include "partitioner/list_strategies.h"
+#include "partitioner/strategies/list_strategies.h"
 #include "partitioner/strategies/strategies.h"
 
 namespace stagecraft::partitioner {

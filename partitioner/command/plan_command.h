@@ -6,7 +6,7 @@
 
 #include "costmodel/command/tool_inputs.h"
 #include "costmodel/command/tool_topology.h"
-#include "partitioner/choices/choices_command.h"
+#include "partitioner/command/choices_command.h"
 #include "partitioner/command/shared_options.h"
 #include "partitioner/strategy.h"
 

@@ -15,8 +15,8 @@
 #include "costmodel/format/json.h"
 #include "costmodel/index.h"
 #include "costmodel/text/terminal.h"
-#include "partitioner/settings/settings_listing.h"
-#include "partitioner/settings/settings_search.h"
+#include "partitioner/choices/listing.h"
+#include "partitioner/choices/settings_search.h"
 #include "partitioner/strategies/strategies.h"
 
 namespace stagecraft::partitioner {

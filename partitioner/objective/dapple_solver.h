@@ -7,7 +7,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/graph.h"
 #include "costmodel/units.h"
-#include "partitioner/exact/byte_units.h"
+#include "partitioner/costs/byte_units.h"
 #include "partitioner/objective/load_solver.h"
 
 namespace stagecraft::partitioner {

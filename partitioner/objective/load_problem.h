@@ -8,8 +8,8 @@
 #include "costmodel/graph.h"
 #include "costmodel/interchange/problems/dnn_partitioning.h"
 #include "costmodel/units.h"
-#include "partitioner/exact/byte_units.h"
-#include "partitioner/exact/lattice.h"
+#include "partitioner/costs/byte_units.h"
+#include "partitioner/costs/lattice.h"
 
 namespace stagecraft::partitioner {
 
@@ -67,5 +67,17 @@ struct LoadObjective {
 /// left out.
 [[nodiscard]] LoadProblem load_problem(const Graph& graph, int devices, std::optional<BytesPerSecond> bandwidth,
                                        int crossings, std::optional<Bytes> memory_limit);
+
+/// The nodes of an acyclic graph in a topological order that follows one branch as far as it goes.
+[[nodiscard]] std::vector<int> depth_first(const Dag& dag);
+
+/// The graph of a list: each node before the next.
+[[nodiscard]] Dag list_of(const std::vector<int>& order);
+
+/// Two orders of all nodes: depth first from the first nodes, and from the last ones.
+[[nodiscard]] std::vector<std::vector<int>> depth_first_orders(const Dag& dag);
+
+/// The lists in these orders.
+[[nodiscard]] std::vector<Dag> depth_first_lists(const Dag& dag);
 
 }  // namespace stagecraft::partitioner

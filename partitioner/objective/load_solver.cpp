@@ -9,15 +9,13 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "partitioner/objective/clock.h"
-#include "partitioner/objective/depth_first.h"
+#include "partitioner/objective/load_bounds.h"
+#include "partitioner/objective/load_problem.h"
 
 namespace stagecraft::partitioner {
 namespace {
 
 constexpr Seconds kInfinite(std::numeric_limits<double>::infinity());
-/// Relative slack on thresholds, above the rounding of sums in different orders.
-constexpr double kRounding = 1e-11;
 /// The first threshold above a lower bound; each further one is twice as far.
 constexpr double kFirstStep = 0.01;
 
@@ -51,7 +49,7 @@ class GrowingStage {
   [[nodiscard]] bool too_much_for_cpu(Seconds limit) const { return now_.cpu > limit; }
   /// The same of an accelerator.
   [[nodiscard]] bool too_much_for_accelerators(Seconds limit) const {
-    return now_.accelerator > limit || now_.only_cpu > 0 || now_.bytes > problem_->memory_limit * (1 + kRounding);
+    return now_.accelerator > limit || now_.only_cpu > 0 || now_.bytes > problem_->memory_limit * (1 + kLoadRounding);
   }
   [[nodiscard]] Seconds on_cpu() const { return now_.cpu; }
   [[nodiscard]] Seconds on_accelerator() const { return now_.accelerator + cut_.crossing(); }
@@ -68,72 +66,6 @@ class GrowingStage {
   Sums now_;
   std::vector<Sums> before_;
 };
-
-/// What of a problem bounds stages from below, whatever their borders.
-struct Bounds {
-  /// Of each node: work that is counted, such that a CPU that takes time t holds at most cpu_share * t of it.
-  std::vector<Seconds> work;
-  double cpu_share = 0;
-  Seconds all;
-};
-
-Bounds bounds_of(const LoadProblem& problem) {
-  Bounds out;
-  for (const LoadProblem::Node& node : problem.nodes) {
-    const bool counts = problem.cpus == 0 || (node.on_accelerator && node.cpu > Seconds(0));
-    const Seconds work = counts ? node.accelerator : Seconds(0);
-    if (problem.cpus > 0 && work > Seconds(0)) out.cpu_share = std::max(out.cpu_share, node.accelerator / node.cpu);
-    out.work.push_back(work);
-    out.all += work;
-  }
-  return out;
-}
-
-/// A time that the slowest stage takes in every plan: all work divided at will among all devices, each node where it is
-/// relatively fastest; and the largest node, unless accelerators divide it.
-Seconds least_slowest(const LoadProblem& problem, bool replicated) {
-  std::vector<const LoadProblem::Node*> nodes;
-  Seconds largest;
-  for (const LoadProblem::Node& node : problem.nodes) {
-    nodes.push_back(&node);
-    const bool on_accelerator = node.on_accelerator && problem.accelerators > 0;
-    const Seconds here = on_accelerator ? node.accelerator : kInfinite;
-    const Seconds there = problem.cpus > 0 ? node.cpu : kInfinite;
-    largest = std::max(largest, std::min(here, there));
-  }
-  if (problem.cpus == 0) {
-    Seconds all;
-    for (const LoadProblem::Node* node : nodes) all += node->accelerator;
-    return std::max(all / problem.accelerators, replicated ? Seconds(0) : largest);
-  }
-  // The most accelerator time for each second of a CPU first; what only a CPU can run before all.
-  const auto gain = [](const LoadProblem::Node* node) {
-    if (!node->on_accelerator || node->cpu == Seconds(0)) return std::numeric_limits<double>::infinity();
-    return node->accelerator / node->cpu;
-  };
-  std::ranges::stable_sort(nodes, std::ranges::greater{}, gain);
-  const auto fits = [&](Seconds time) {
-    Seconds cpu = time * problem.cpus;
-    Seconds accelerator = time * problem.accelerators;
-    for (const LoadProblem::Node* node : nodes) {
-      const double share = node->cpu <= cpu ? 1 : cpu / node->cpu;
-      cpu -= share * node->cpu;
-      if (share == 1) continue;
-      if (!node->on_accelerator) return false;
-      accelerator -= (1 - share) * node->accelerator;
-      if (accelerator < Seconds(0)) return false;
-    }
-    return true;
-  };
-  Seconds high;
-  for (const LoadProblem::Node& node : problem.nodes) high += std::max(node.cpu, node.accelerator);
-  Seconds low;
-  for (int step = 0; step < 60 && low < high; ++step) {
-    const Seconds middle = low + (high - low) / 2;
-    (fits(middle) ? high : low) = middle;
-  }
-  return std::max(low * (1 - kRounding), replicated ? Seconds(0) : largest);
-}
 
 /// A stage as the difference of two down-sets.
 struct Slice {
@@ -174,7 +106,7 @@ class Table {
   /// none.
   std::optional<Cut> best(Seconds limit, bool sum, int accelerators) {
     accelerators_ = accelerators;
-    limit_ = limit * (1 + kRounding);
+    limit_ = limit * (1 + kLoadRounding);
     if (!lay_out()) return std::nullopt;
     value_.assign(offset_.back(), kInfinite);
     from_.assign(offset_.back(), {});
@@ -273,7 +205,7 @@ class Table {
           if (on_accelerators) {
             const Seconds time = stage_.on_accelerator();
             const int needed =
-                limit_ > Seconds(0) ? static_cast<int>(std::min(std::ceil(time / limit_ - kRounding), 2e9)) : 1;
+                limit_ > Seconds(0) ? static_cast<int>(std::min(std::ceil(time / limit_ - kLoadRounding), 2e9)) : 1;
             for (int devices = std::max(1, needed); devices <= most; ++devices)
               take(set, below, false, devices, time / devices, sum);
           }
@@ -313,7 +245,7 @@ class Table {
   const Lattice& lattice_;
   bool replicated_;
   const SearchClock& clock_;
-  Bounds bounds_;
+  LoadBounds bounds_;
   DownWalk walk_;
   GrowingStage stage_;
   int accelerators_ = 0;
@@ -402,8 +334,8 @@ class Optimiser {
       // All plans that are left have at least this sum and no stage longer than `longest`.
       const Seconds bound = found->value + rest * least;
       if (bound >= best_.value) break;
-      best_.lower_bound = std::max(best_.lower_bound, std::min(best_.value, bound * (1 - kRounding)));
-      threshold = std::min(longest, threshold) * (1 - 4 * kRounding);
+      best_.lower_bound = std::max(best_.lower_bound, std::min(best_.value, bound * (1 - kLoadRounding)));
+      threshold = std::min(longest, threshold) * (1 - 4 * kLoadRounding);
       threshold = std::min(threshold, best_.value / objective_.microbatches);
     }
     best_.lower_bound = best_.value;
@@ -449,32 +381,6 @@ class Optimiser {
   Seconds everything_;
   Outcome best_;
 };
-
-/// A value that every plan has at least.
-Seconds first_bound(const LoadProblem& problem, const LoadObjective& objective) {
-  const Seconds slowest = least_slowest(problem, objective.replicated);
-  Seconds all;
-  for (const LoadProblem::Node& node : problem.nodes) all += node.accelerator;
-  switch (objective.combination) {
-    case Combination::Slowest:
-      return slowest;
-    case Combination::FlushSum: {
-      const Seconds sum = objective.replicated ? all / problem.accelerators : all;
-      return (problem.cpus > 0 ? Seconds(0) : sum * (1 - kRounding)) + (objective.microbatches - 1) * slowest;
-    }
-    case Combination::FlushEven: {
-      Seconds least = kInfinite;
-      LoadProblem fewer;
-      fewer.nodes = problem.nodes;
-      for (int stages = 1; stages <= problem.accelerators; ++stages) {
-        fewer.accelerators = stages;
-        least = std::min(least, (objective.microbatches + stages - 1) * least_slowest(fewer, false));
-      }
-      return least;
-    }
-  }
-  return Seconds(0);
-}
 
 }  // namespace
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -56,5 +58,22 @@ struct LoadAnswer {
 /// mix: throws std::invalid_argument.
 [[nodiscard]] std::variant<LoadAnswer, Infeasible> solve(const LoadProblem& problem, const LoadObjective& objective,
                                                          const SearchLimits& limits = {});
+
+/// The time limit of a search.
+class SearchClock {
+ public:
+  explicit SearchClock(const SearchLimits& limits) {
+    if (limits.time)
+      end_ = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                                    std::chrono::duration<double>(std::min(limits.time->value, 1e9)));
+  }
+  [[nodiscard]] bool is_over() const { return end_ && std::chrono::steady_clock::now() >= *end_; }
+
+ private:
+  std::optional<std::chrono::steady_clock::time_point> end_;
+};
+
+/// Thrown out of a search when its time is up.
+struct TimeIsUp {};
 
 }  // namespace stagecraft::partitioner

@@ -29,7 +29,7 @@
 #include "partitioner/candidate.h"
 #include "partitioner/command/shared_options.h"
 #include "partitioner/objective/profiles.h"
-#include "partitioner/pipedream.h"
+#include "partitioner/strategies/pipedream.h"
 
 namespace stagecraft::partitioner {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "partitioner/objective/clock.h"
-#include "partitioner/objective/depth_first.h"
+#include "partitioner/objective/load_problem.h"
+#include "partitioner/objective/load_solver.h"
 
 namespace stagecraft::partitioner {
 namespace {

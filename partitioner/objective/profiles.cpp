@@ -9,7 +9,7 @@
 #include "partitioner/objective/dapple_solver.h"
 #include "partitioner/objective/load_problem.h"
 #include "partitioner/objective/piper_solver.h"
-#include "partitioner/pipedream.h"
+#include "partitioner/strategies/pipedream.h"
 
 namespace stagecraft::partitioner {
 namespace {

@@ -13,7 +13,7 @@
 #include "costmodel/plan.h"
 #include "costmodel/topology.h"
 #include "partitioner/objective/load_solver.h"
-#include "partitioner/pipedream_search.h"
+#include "partitioner/search/pipedream_search.h"
 
 namespace stagecraft::partitioner {
 

@@ -1,10 +1,12 @@
 #include "partitioner/search/enumeration.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <utility>
 #include <vector>
 
-#include "partitioner/search/least_time.h"
+#include "costmodel/index.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -13,9 +15,19 @@ namespace {
 constexpr double kMostBeyond = 16;
 /// Splits that wait to be predicted.
 constexpr std::size_t kMostWaiting = 20'000;
+/// More down-sets than this are not followed along a path.
+constexpr std::size_t kMostTripSets = 20'000;
+/// More down-sets than this are not enumerated.
+constexpr std::size_t kMostSets = 1'500'000;
+/// Entries of all tables of a search.
+constexpr std::size_t kMostEntries = 60'000'000;
+constexpr int kMostChunks = 8;
 
-}  // namespace
+/// Calls `visit` with every split within a time; `visit` returns the time from then on. False if it was stopped.
+using EachSplit = std::function<bool(const std::function<Seconds(const Split&)>& visit)>;
 
+/// Predicts the splits that `visit_splits` finds whose own bounds are within `time` and below the last wanted step, the
+/// smallest bounds first. False if time is up.
 bool predict_up_to(const SearchContext& context, Seconds time, const EachSplit& visit_splits) {
   std::vector<std::pair<Seconds, Split>> waiting;
   const auto empty = [&] {
@@ -40,6 +52,9 @@ bool predict_up_to(const SearchContext& context, Seconds time, const EachSplit& 
   return empty() && finished;
 }
 
+/// Calls `all_up_to`, which predicts all splits up to a bound, with times that rise from `low` until they reach the
+/// last wanted step; it says false if time was up. Returns the bound up to which nothing was left out: `done` is known
+/// beforehand, and becomes more if `is_complete`, that is, if `all_up_to` leaves nothing out.
 Seconds enumerate(const SearchContext& context, Seconds low, Seconds done, bool is_complete,
                   const std::function<bool(Seconds time)>& all_up_to) {
   const auto last = [&] { return context.plans.last_wanted().value_or(kForever); };
@@ -52,6 +67,138 @@ Seconds enumerate(const SearchContext& context, Seconds low, Seconds done, bool 
     if (time >= last()) return done;
     beyond *= 2;
   }
+}
+
+}  // namespace
+
+Seconds least_time(Seconds low, Seconds high, double precision, double part,
+                   const std::function<std::optional<bool>(Seconds time)>& refutes) {
+  while (low > Seconds(0) && low * (1 + precision) < high) {
+    const Seconds middle(high >= kForever             ? 2 * low.value
+                         : high.value / low.value > 4 ? std::sqrt(low.value * high.value)
+                                                      : low.value + part * (high.value - low.value));
+    const std::optional<bool> refuted = refutes(middle);
+    if (!refuted || middle > kForever / 4) break;
+    (*refuted ? low : high) = middle;
+  }
+  return low;
+}
+
+std::unique_ptr<TripSearch> TripSearch::of(const SearchContext& context) {
+  if (context.constraints.chunks.value_or(1) != 1) return nullptr;
+  std::unique_ptr<TripBound> bound = TripBound::of(context.costs, context.countable(), kMostTripSets);
+  if (!bound) return nullptr;
+  return std::unique_ptr<TripSearch>(new TripSearch(context, std::move(bound)));
+}
+
+TripSearch::TripSearch(const SearchContext& context, std::unique_ptr<TripBound> bound)
+    : context_(context), bound_(std::move(bound)) {}
+
+Seconds TripSearch::least(Seconds low, int devices, double precision) {
+  const auto stop = context_.time.stop();
+  return least_time(low, kForever, precision, 0.5, [&](Seconds time) { return bound_->refutes(time, devices, stop); });
+}
+
+std::vector<Split> TripSearch::suggested(Seconds least, int devices) {
+  const auto stop = context_.time.stop();
+  std::vector<Split> out;
+  for (const double beyond : {kBoundPrecision, 0.02, 0.05, 0.1, 0.2, 0.4}) {
+    const std::optional<bool> refuted = bound_->refutes(least * (1 + beyond), devices, stop);
+    if (!refuted) break;
+    if (*refuted) continue;
+    for (Split& split : bound_->splits()) {
+      if (context_.is_wanted(split) && std::ranges::find(out, split) == out.end()) out.push_back(std::move(split));
+    }
+  }
+  return out;
+}
+
+Seconds TripSearch::enumerate_all(Seconds low, int devices) {
+  const auto stop = context_.time.stop();
+  return enumerate(context_, low, low, is_whole(), [&](Seconds time) {
+    const std::optional<bool> refuted = bound_->refutes(time, devices, stop);
+    if (!refuted || *refuted) return refuted.has_value();
+    return predict_up_to(context_, time, [&](const auto& visit) { return bound_->visit_splits(time, visit, stop); });
+  });
+}
+
+ChainSpaces::ChainSpaces(const SearchContext& context) : context_(context) {
+  make_lattice();
+  const Constraints& constraints = context.constraints;
+  SearchSpace space;
+  space.limit = context.countable();
+  space.stages = constraints.stages;
+  space.replicas = constraints.replicas;
+  const int chunks = constraints.chunks.value_or(1);
+  if (chunks == 1) add(space);
+  const bool chunked = constraints.plan.listed.empty() && context.costs.schedule().chunked;
+  if (chunked || chunks != 1) add_chunks(std::move(space));
+}
+
+void ChainSpaces::make_lattice() {
+  const Dag& dag = context_.costs.dag();
+  lattice_ = Lattice::of(reversed(dag), kMostSets);
+  if (lattice_) return;
+  is_whole_ = false;
+  Dag line{dag.nodes, {}};
+  for (int node = 1; node < line.nodes; ++node) line.edges.emplace_back(node, node - 1);
+  lattice_ = Lattice::of(line, kMostSets);
+}
+
+void ChainSpaces::add(const SearchSpace& space) {
+  const std::size_t rows = space.stages ? to_index(*space.stages) + 1 : 1;
+  if (rows * lattice_->count() > kMostEntries) {
+    is_whole_ = false;
+    return;
+  }
+  spaces_.push_back(std::make_unique<ChainSearch>(context_.costs, *lattice_, space, context_.time.stop()));
+}
+
+void ChainSpaces::add_chunks(SearchSpace space) {
+  const Constraints& constraints = context_.constraints;
+  if (std::ranges::any_of(space.replicas, [](int r) { return r != 1; })) {
+    is_whole_ = false;
+    return;
+  }
+  if (!space.replicas.empty()) space.stages = to_int(space.replicas.size());
+  space.replicas.clear();
+  for (int chunks = 2; chunks <= std::max(kMostChunks, constraints.chunks.value_or(1)); ++chunks) {
+    if (constraints.chunks ? chunks != *constraints.chunks : !std::has_single_bit(static_cast<unsigned>(chunks)))
+      continue;
+    space.chunks = chunks;
+    const std::optional<int> wanted = constraints.stages;
+    for (int positions = 1; positions <= context_.costs.devices(); ++positions) {
+      const int stages = positions * chunks;
+      if (stages > context_.costs.dag().nodes || (wanted && stages != *wanted)) continue;
+      if (constraints.plan.microbatches % positions != 0) continue;
+      space.stages = stages;
+      add(space);
+    }
+  }
+}
+
+Seconds ChainSpaces::least(Seconds low, Seconds high) {
+  if (!is_whole_) return low;
+  return least_time(low, high, kBoundPrecision, 0.5, [&](Seconds time) -> std::optional<bool> {
+    for (const auto& space : spaces_) {
+      const std::optional<bool> refuted = space->refutes(time);
+      if (!refuted || !*refuted) return refuted;
+    }
+    return true;
+  });
+}
+
+Seconds ChainSpaces::enumerate_all(Seconds low, Seconds done) {
+  return enumerate(context_, low, done, is_whole_, [&](Seconds time) {
+    for (const auto& space : spaces_) {
+      const std::optional<bool> refuted = space->refutes(time);
+      if (!refuted) return false;
+      if (*refuted) continue;
+      if (!predict_up_to(context_, time, [&](const auto& visit) { return space->visit_splits(time, visit); }))
+        return false;
+    }
+    return true;
+  });
 }
 
 }  // namespace stagecraft::partitioner

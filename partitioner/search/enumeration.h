@@ -1,26 +1,88 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
 
 #include "costmodel/units.h"
+#include "partitioner/bounds/trip_bound.h"
+#include "partitioner/costs/lattice.h"
+#include "partitioner/costs/pipeline_costs.h"
+#include "partitioner/search/chain_search.h"
 #include "partitioner/search/search_context.h"
 
 namespace stagecraft::partitioner {
 
+/// Bisects for the largest time from `low` to `high` that `refutes` rejects as too short. Stops at `precision`,
+/// relative to the result, or when `refutes` runs out of time and returns nothing. `part`: where in the remaining
+/// interval to probe; near 0 for a `refutes` that is faster where it rejects. While `high` is kForever, each probe
+/// doubles the time; while the ends differ by more than a factor of 4, it is their geometric mean. Returns `low` if
+/// that is 0.
+[[nodiscard]] Seconds least_time(Seconds low, Seconds high, double precision, double part,
+                                 const std::function<std::optional<bool>(Seconds time)>& refutes);
+
 /// How closely a bound without splits is found, and how far beyond it the first enumeration goes, relatively.
 inline constexpr double kBoundPrecision = 2e-3;
 
-/// Calls `visit` with every split within a time; `visit` returns the time from then on. False if it was stopped.
-using EachSplit = std::function<bool(const std::function<Seconds(const Split&)>& visit)>;
+/// Searches with TripBound: a bound of all plans, splits that it suggests, and all splits up to a bound. Each goes on
+/// for the time that the context allows.
+class TripSearch {
+ public:
+  /// Null where there is no TripBound: for too many down-sets, if nothing waits, and for several stages per device. The
+  /// context must outlive it.
+  [[nodiscard]] static std::unique_ptr<TripSearch> of(const SearchContext& context);
 
-/// Predicts the splits that `visit_splits` finds whose own bounds are within `time` and below the last wanted step, the
-/// smallest bounds first. False if time is up.
-bool predict_up_to(const SearchContext& context, Seconds time, const EachSplit& visit_splits);
+  /// The largest time found from `low` on that no split over so many devices can keep within.
+  [[nodiscard]] Seconds least(Seconds low, int devices, double precision);
 
-/// Calls `all_up_to`, which predicts all splits up to a bound, with times that rise from `low` until they reach the
-/// last wanted step; it says false if time was up. Returns the bound up to which nothing was left out: `done` is known
-/// beforehand, and becomes more if `is_complete`, that is, if `all_up_to` leaves nothing out.
-Seconds enumerate(const SearchContext& context, Seconds low, Seconds done, bool is_complete,
-                  const std::function<bool(Seconds time)>& all_up_to);
+  /// Splits that the constraints allow and that keep, by the bound, within a little more time than `least`.
+  [[nodiscard]] std::vector<Split> suggested(Seconds least, int devices);
+
+  /// Predicts all splits over at most so many devices, by bounds that rise from `low`. Returns the bound up to which
+  /// nothing was left out.
+  Seconds enumerate_all(Seconds low, int devices);
+
+  /// TripBound::is_whole.
+  [[nodiscard]] bool is_whole() const { return bound_->is_whole(); }
+
+ private:
+  TripSearch(const SearchContext& context, std::unique_ptr<TripBound> bound);
+
+  const SearchContext& context_;
+  std::unique_ptr<TripBound> bound_;
+};
+
+/// The searches over all splits that the constraints allow, one for each number of chunks and, with several chunks, of
+/// devices. Each goes on for the time that the context allows. Where the down-sets are too many, stages are cut from
+/// one order of the layers.
+class ChainSpaces {
+ public:
+  /// The context must outlive it.
+  explicit ChainSpaces(const SearchContext& context);
+  ChainSpaces(const ChainSpaces&) = delete;
+  ChainSpaces& operator=(const ChainSpaces&) = delete;
+
+  [[nodiscard]] bool is_empty() const { return spaces_.empty(); }
+  /// Whether they hold every split.
+  [[nodiscard]] bool is_whole() const { return is_whole_; }
+
+  /// The largest time found, from `low` to `high`, that all of them refute; `low` if they are not whole.
+  [[nodiscard]] Seconds least(Seconds low, Seconds high);
+
+  /// Predicts all splits by bounds that rise from `low`. Returns the bound up to which nothing was left out: `done` is
+  /// known beforehand.
+  Seconds enumerate_all(Seconds low, Seconds done);
+
+ private:
+  void make_lattice();
+  void add(const SearchSpace& space);
+  void add_chunks(SearchSpace space);
+
+  const SearchContext& context_;
+  std::optional<Lattice> lattice_;
+  std::vector<std::unique_ptr<ChainSearch>> spaces_;
+  bool is_whole_ = true;
+};
 
 }  // namespace stagecraft::partitioner

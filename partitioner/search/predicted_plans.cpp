@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "costmodel/index.h"
-#include "partitioner/given_split.h"
+#include "partitioner/candidate.h"
 
 namespace stagecraft::partitioner {
 namespace {

@@ -13,9 +13,7 @@
 #include "costmodel/topology.h"
 #include "costmodel/units.h"
 #include "partitioner/candidate.h"
-#include "partitioner/exact/pipeline_costs.h"
-#include "partitioner/ranking.h"
-#include "partitioner/search/least_time.h"
+#include "partitioner/costs/pipeline_costs.h"
 #include "partitioner/strategy.h"
 
 namespace stagecraft::partitioner {

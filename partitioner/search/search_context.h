@@ -3,8 +3,8 @@
 #include <optional>
 
 #include "costmodel/units.h"
-#include "partitioner/exact/local_search.h"
-#include "partitioner/exact/pipeline_costs.h"
+#include "partitioner/costs/pipeline_costs.h"
+#include "partitioner/search/local_search.h"
 #include "partitioner/search/predicted_plans.h"
 #include "partitioner/search/search_time.h"
 #include "partitioner/strategy.h"

@@ -5,7 +5,7 @@
 #include <random>
 #include <set>
 
-#include "partitioner/exact/local_search.h"
+#include "partitioner/search/local_search.h"
 
 namespace stagecraft::partitioner {
 namespace {

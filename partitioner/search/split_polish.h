@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "costmodel/units.h"
+#include "partitioner/search/enumeration.h"
 #include "partitioner/search/search_context.h"
-#include "partitioner/search/trip_search.h"
 
 namespace stagecraft::partitioner {
 

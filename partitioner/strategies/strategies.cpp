@@ -5,13 +5,12 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "partitioner/list_strategies.h"
-#include "partitioner/pipedream.h"
-#include "partitioner/ranking.h"
-#include "partitioner/search/optimal.h"
+#include "partitioner/strategies/auto.h"
+#include "partitioner/strategies/list_strategies.h"
+#include "partitioner/strategies/optimal.h"
+#include "partitioner/strategies/pipedream.h"
 
 namespace stagecraft::partitioner {
-
 namespace {
 
 /// "type:" of "type:REGEX"; empty for a name without an argument.

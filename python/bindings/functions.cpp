@@ -23,7 +23,6 @@
 #include "costmodel/text/units_text.h"
 #include "costmodel/version.h"
 #include "partitioner/candidate.h"
-#include "partitioner/given_split.h"
 #include "partitioner/strategies/strategies.h"
 #include "python/bindings/bind.h"
 

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <stdexcept>
 
+#include "partitioner/cost_model.h"
 #include "tests/support/chains.h"
 #include "tests/support/refused.h"
 
@@ -14,6 +16,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 
 // Two layers, three devices.
@@ -153,6 +156,110 @@ TEST(RankOne, SuggestsOtherCandidatesThatFit) {
   const auto none = [](const Graph&, const Topology&) { return std::optional<Candidate>(); };
   const StrategyResult nothing = rank_one("by hand", kGraph, kThree, two_stages(), told_memory(), constraints, none);
   EXPECT_THAT(std::get<Infeasible>(nothing).reason, ::testing::Not(HasSubstr("would")));
+}
+
+// Layers of 3, 6, 9 and 12 s, forward plus backward.
+const Graph kFourLayers = testing::chain_graph({1, 2, 3, 4}, {2, 4, 6, 8});
+
+Partition halves() { return {{0, 0, 1, 1}, {1, 1}}; }
+
+TEST(SplitCandidate, TakesTheSlowestStageForItsSteadyState) {
+  const Candidate found = split_candidate(kFourLayers, {"l2"}, {});
+  EXPECT_THAT(found.partition.stage_of_layer, ElementsAre(0, 0, 1, 1));
+  EXPECT_THAT(found.partition.replicas, ElementsAre(1, 1));
+  EXPECT_EQ(found.steady_state, 21_s);  // 9 + 12, after 3 + 6
+  EXPECT_THAT(found.devices, IsEmpty());
+  EXPECT_THAT(found.warmups, IsEmpty());
+  EXPECT_EQ(split_candidate(kFourLayers, {}, {}).steady_state, 30_s);
+}
+
+TEST(SplitCandidate, DividesAStageByItsReplicas) {
+  EXPECT_EQ(split_candidate(kFourLayers, {"l2"}, {1, 2}).steady_state, 10.5_s);
+  EXPECT_EQ(split_candidate(kFourLayers, {"l2"}, {1, 3}).steady_state, 9_s);  // now the first stage is the slower
+}
+
+TEST(SplitCandidate, CountsNoReplicasWithoutAMicrobatch) {
+  EXPECT_EQ(split_candidate(kFourLayers, {"l2"}, {1, 7}, 2).steady_state, 10.5_s);
+  EXPECT_EQ(split_candidate(kFourLayers, {"l2"}, {1, 7}, 2).partition.replicas[1], 7);
+  EXPECT_EQ(split_candidate(kFourLayers, {"l2"}, {1, 7}, 1).steady_state, 21_s);
+}
+
+TEST(SplitCandidate, ListsTheLayersForAnUnknownOne) {
+  EXPECT_THAT(testing::refused([] { return split_candidate(kFourLayers, {"l9"}, {}); }),
+              AllOf(HasSubstr("\"l9\""), HasSubstr("l0, l1, l2, l3")));
+}
+
+TEST(SplitCandidate, WantsReplicasForEveryStage) {
+  EXPECT_THAT(testing::refused([] { return split_candidate(kFourLayers, {"l2"}, {2}); }),
+              AllOf(HasSubstr("replicas"), HasSubstr("1"), HasSubstr("2 stages")));
+}
+
+TEST(GivenCandidate, KeepsDevicesAndWarmUps) {
+  const Candidate found = given_candidate(kFourLayers, {{0, 0, 1, 1}, {2, 1}}, {{4, 1}, {0}}, {3, 0}, {});
+  EXPECT_THAT(found.devices, ElementsAre(ElementsAre(4, 1), ElementsAre(0)));
+  EXPECT_THAT(found.warmups, ElementsAre(3, 0));
+  EXPECT_EQ(found.steady_state, 21_s);
+}
+
+TEST(GivenCandidate, TakesReplicasForThoseOfThePartitionButNotBesideDevices) {
+  EXPECT_THAT(given_candidate(kFourLayers, halves(), {}, {}, {3, 1}).partition.replicas, ElementsAre(3, 1));
+  EXPECT_THAT(testing::refused([] { return given_candidate(kFourLayers, halves(), {{0}, {1}}, {}, {3, 1}); }),
+              HasSubstr("replicas"));
+}
+
+TEST(GivenCandidate, LeavesOutInputs) {
+  Graph graph = kFourLayers;
+  graph.layers[0].kind = kInputKind;
+  EXPECT_EQ(given_candidate(graph, {{-1, 0, 0, 0}, {1}}, {}, {}, {}).steady_state, 27_s);  // 30 - 3 for the input
+}
+
+/// Two stages of one layer with parameters of 1 GiB, one device each.
+class Proof : public ::testing::Test {
+ protected:
+  Proof() {
+    constraints_.plan.microbatches = 2;
+    Candidate candidate;
+    candidate.partition = {{0, 1}, {1, 1}};
+    ranked_ = predicted_plan("by hand", graph_, topology_, candidate, simulated_costs(), constraints_);
+  }
+  /// The plan with its own lists, without the action.
+  void list_without(const Action& action) {
+    auto lists = BoundPlan(ranked_.plan).action_lists();
+    for (auto& list : lists) {
+      std::erase_if(list, [&](const Action& a) { return a.kind == ActionKind::Update || a == action; });
+    }
+    ranked_.plan.schedule = "listed";
+    ranked_.plan.listed = std::move(lists);
+  }
+
+  Graph graph_ = testing::chain_graph({1, 1}, {2, 2}, 1000_B, 1_GiB);
+  Topology topology_ = testing::flat_topology(2);
+  Constraints constraints_;
+  RankedPlan ranked_;
+};
+
+TEST_F(Proof, FindsNothingWrongWithAPlanThatWasPredicted) {
+  EXPECT_EQ(refutation(ranked_, graph_, topology_), std::nullopt);
+  EXPECT_NO_THROW(check_proved(ranked_, graph_, topology_, "graph.json"));
+  list_without({});
+  EXPECT_EQ(refutation(ranked_, graph_, topology_), std::nullopt);
+}
+
+TEST_F(Proof, NamesTheActionThatIsMissing) {
+  list_without({ActionKind::Backward, 1, 1, -1});
+  EXPECT_THAT([&] { check_proved(ranked_, graph_, topology_, "graph.json"); },
+              ThrowsMessage<NoAnswerError>("graph.json: the plan is not proved: rank 1 lacks 1B1"));
+  EXPECT_EQ(refutation(ranked_, graph_, topology_)->kind, ErrorKind::Unprovable);
+}
+
+/// Parameters and gradients alone are 2 GiB.
+TEST_F(Proof, ChecksTheMemoryOfDevicesUnlessTheStrategyHasItsOwnRule) {
+  topology_.device.memory = 1_GiB;
+  EXPECT_THAT([&] { check_proved(ranked_, graph_, topology_, "graph.json"); },
+              ThrowsMessage<NoAnswerError>(HasSubstr("graph.json: the plan is not proved: rank 0 needs up to 2")));
+  EXPECT_EQ(refutation(ranked_, graph_, topology_)->kind, ErrorKind::DoesNotFit);
+  ranked_.fits = false;
+  EXPECT_EQ(refutation(ranked_, graph_, topology_), std::nullopt);
 }
 
 }  // namespace

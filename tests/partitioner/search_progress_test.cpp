@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "partitioner/choices/gather.h"
-#include "partitioner/settings/settings_search.h"
+#include "partitioner/choices/settings_search.h"
 #include "partitioner/strategies/strategies.h"
 #include "tests/support/chains.h"
 

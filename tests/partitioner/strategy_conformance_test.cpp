@@ -12,7 +12,7 @@
 #include "costmodel/prediction/memory.h"
 #include "costmodel/prediction/verify.h"
 #include "partitioner/candidate.h"
-#include "partitioner/exact/pipeline_costs.h"
+#include "partitioner/costs/pipeline_costs.h"
 #include "partitioner/strategies/strategies.h"
 #include "tests/support/chains.h"
 #include "tests/support/every_partition.h"

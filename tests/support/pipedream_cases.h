@@ -10,7 +10,7 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/interchange/pipedream.h"
 #include "costmodel/topology.h"
-#include "partitioner/pipedream_search.h"
+#include "partitioner/search/pipedream_search.h"
 
 namespace stagecraft {
 

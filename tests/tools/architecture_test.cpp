@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/schedule.h"
 #include "tests/support/places.h"
 #include "tests/support/run_command.h"
 
@@ -49,15 +50,14 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"costmodel/project", {"costmodel/format/results"}},
     {"costmodel/command", {"costmodel/errors", "costmodel/interchange/convert"}},
     {"costmodel/tools", {"costmodel/command"}},
-    {"partitioner/exact", {"costmodel/prediction"}},
-    {"partitioner/exact/paths", {"partitioner/exact"}},
-    {"partitioner", {"partitioner/exact"}},
-    {"partitioner/search", {"partitioner", "partitioner/exact/paths"}},
+    {"partitioner/costs", {"costmodel/prediction"}},
+    {"partitioner/bounds", {"partitioner/costs"}},
+    {"partitioner", {"costmodel/prediction"}},
+    {"partitioner/search", {"partitioner", "partitioner/bounds"}},
     {"partitioner/strategies", {"partitioner/search"}},
     {"partitioner/choices", {"partitioner/strategies", "costmodel/report"}},
-    {"partitioner/settings", {"partitioner/choices"}},
-    {"partitioner/command", {"partitioner/settings"}},
-    {"partitioner/objective", {"partitioner", "costmodel/interchange", "costmodel/format/results"}},
+    {"partitioner/command", {"partitioner/choices"}},
+    {"partitioner/objective", {"partitioner/strategies", "costmodel/interchange", "costmodel/format/results"}},
     {"executor/device", {"costmodel/format"}},
     {"executor/device/machine", {"executor/device"}},
     {"executor/files", {"executor/device"}},
@@ -128,9 +128,11 @@ std::set<std::string> may_include(const std::string& file) {
   out.merge(reach("costmodel/project"));
   // The profiler's tools start ranks like the executor's.
   if (folder == "profiler") out.insert("executor");
-  // plan hands command lines with --objective-profile on, and lets the user choose among plans.
-  if (folder == "partitioner")
-    out.insert({"partitioner/objective", "partitioner/strategies", "partitioner/choices", "partitioner/command"});
+  // plan hands command lines with --objective-profile on.
+  if (folder == "partitioner") {
+    out.merge(reach("partitioner/command"));
+    out.insert("partitioner/objective");
+  }
   if (folder == "partitioner/objective") out.insert("partitioner/command");
   return out;
 }
@@ -235,6 +237,26 @@ TEST(Architecture, NamesFileAndLineOfABreach) {
   EXPECT_THAT(found("executor/run_tool.cpp",
                     "#include <CLI/CLI.hpp>\n#include \"costmodel/plan.h\"\n// #include \"profiler/x.h\""),
               ::testing::IsEmpty());
+}
+
+/// A bound holds by the properties of a schedule's entry in the table, so that a new schedule has it too.
+TEST(Architecture, ChoosesNoBoundOrSearchByTheNameOfASchedule) {
+  const fs::path root = source_folder();
+  std::vector<std::string> found;
+  for (const char* folder : {"costs", "bounds", "search", "strategies", "choices"}) {
+    for (const auto& entry : fs::directory_iterator(root / "partitioner" / folder)) {
+      const std::string name = entry.path().filename();
+      if (name.ends_with(".md") || name == "pipedream.h") continue;  // that one names the strategy
+      std::ifstream in(entry.path());
+      for (std::string line; std::getline(in, line);) {
+        const std::string code = line.substr(0, line.find("//"));
+        for (const ScheduleEntry& schedule : schedules()) {
+          if (code.find('"' + schedule.name + '"') != std::string::npos) found.push_back(name + ": " + line);
+        }
+      }
+    }
+  }
+  EXPECT_THAT(found, ::testing::IsEmpty());
 }
 
 /// A type or alias in a source file.

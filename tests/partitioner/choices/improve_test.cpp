@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "partitioner/given_split.h"
+#include "partitioner/candidate.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft::partitioner {

@@ -11,7 +11,7 @@
 
 #include "partitioner/candidate.h"
 #include "partitioner/cost_model.h"
-#include "tests/partitioner/exact/bounds.h"
+#include "tests/partitioner/bounds/bounds.h"
 #include "tests/support/chains.h"
 #include "tests/support/every_partition.h"
 

@@ -1,0 +1,401 @@
+#include "partitioner/bounds/trip_bound.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <ranges>
+
+#include "costmodel/index.h"
+#include "partitioner/costs/heaviest_path.h"
+#include "partitioner/costs/round_trips.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+/// Rounding of sums that are taken in different orders.
+constexpr double kRounding = 1e-11;
+
+}  // namespace
+
+/// Visits what can be left after a first stage of `set`. False if it was stopped.
+template <class Visit>
+bool TripBound::each_pair(std::uint32_t set, const std::function<bool()>& stop, Visit&& visit) {
+  constexpr std::uint64_t kOften = 1 << 12;
+  const double least_share = costs_.share(most_replicas_);
+  now_ = {};
+  saved_.clear();
+  walk_.each_subset(
+      set,
+      [&](int node) {
+        saved_.push_back(now_);
+        const NodeCosts& costs = costs_.node(kept_[to_index(node)]);
+        now_.forward += costs.forward;
+        now_.back += costs.least_return;
+        now_.least += costs.least;
+        now_.update += costs.update;
+        now_.untied += costs.untied;
+        now_.bytes += costs.bytes;
+        now_.waiting += costs.waiting;
+      },
+      [&](int) {
+        now_ = saved_.back();
+        saved_.pop_back();
+      },
+      [&](std::uint32_t below) {
+        asked_ += replicas_.size();
+        if (asked_ >= kOften) {
+          asked_ = 0;
+          stopped_ = stopped_ || stop();
+        }
+        if (stopped_) { return Descend::No; }
+        if (begin_[set].forward + now_.least * least_share > time_ ||
+            (limit_ && costs_.least_peak(now_.bytes, 1, 1) > *limit_))
+          return Descend::No;
+        visit(below);
+        return Descend::Yes;
+      });
+  return !stopped_;
+}
+
+TripBound::Load TripBound::load_of(const Sums& sums, const ReplicaRange& replicas) const {
+  const bool is_known = replicas.first == replicas.last || costs_.reduce_grows();
+  const Seconds reduced = is_known ? costs_.least_reduce(sums.untied, replicas.first, sums.back) : Seconds(0);
+  return {replicas, sums.least * costs_.share(replicas.first), reduced + sums.update};
+}
+
+bool TripBound::go_forward(const std::function<bool()>& stop) {
+  before_.assign(lattice_.count() * places(), kNever);
+  around_ = before_;
+  for (int d = 0; d <= devices_; d += step_)
+    before_[slot(lattice_.full(), d)] = around_[slot(lattice_.full(), d)] = Seconds(0);
+  for (std::uint32_t set = lattice_.full(); set > 0; --set) {
+    for (int d = step_; d <= devices_; d += step_) {
+      before_[slot(set, d)] = std::min(before_[slot(set, d)], before_[slot(set, d - step_)]);
+      around_[slot(set, d)] = std::min(around_[slot(set, d)], around_[slot(set, d - step_)]);
+    }
+    if (before_[slot(set, devices_)] >= kNever) continue;
+    const bool finished = each_pair(set, stop, [&](std::uint32_t below) {
+      const bool on_path = path_at_[below] > path_at_[set];
+      for (const ReplicaRange& r : replicas_) {
+        const Load load = load_of(now_, r);
+        if (begin_[set].forward + load.computed > time_) continue;
+        for (int others = 0; others + r.first <= devices_; others += step_) {
+          const std::size_t from = slot(set, others);
+          if (before_[from] >= kNever) continue;
+          const Seconds before = on_path ? std::max(before_[from], begin_[set].forward) : begin_[set].forward;
+          const Seconds both = on_path ? std::max(around_[from], begin_[set].both) : begin_[set].both;
+          if (std::max(before + load.reduced, both) + load.computed > time_) continue;
+          const Prefix next = after(now_, set, below, load, {before_[from], around_[from]});
+          const std::size_t to = slot(below, others + r.first);
+          before_[to] = std::min(before_[to], next.before);
+          around_[to] = std::min(around_[to], next.around);
+        }
+      }
+    });
+    if (!finished) return false;
+  }
+  return true;
+}
+
+/// Remembers a way to divide a set. Of too many, those with the most similar microbatches in flight become one.
+void TripBound::add_way(std::uint32_t set, const Way& way) {
+  const std::size_t at = slot(set, way.devices);
+  const std::span<Way> all = std::span(ways_).subspan(at * most_ways_, most_ways_);
+  std::uint8_t& count = ways_at_[at];
+  const auto covers = [](const Way& a, const Way& b) {
+    return a.devices <= b.devices && a.least_flight <= b.least_flight && a.most_flight >= b.most_flight &&
+           a.trip <= b.trip;
+  };
+  Way* nearest = nullptr;
+  std::int64_t distance = 0;
+  for (Way& other : all.first(count)) {
+    if (covers(other, way)) return;
+    const std::int64_t apart =
+        std::max({std::int64_t{0}, way.least_flight - other.most_flight, other.least_flight - way.most_flight});
+    if (nearest != nullptr && apart >= distance) continue;
+    nearest = &other;
+    distance = apart;
+  }
+  const bool is_same =
+      nearest != nullptr && nearest->least_flight == way.least_flight && nearest->most_flight == way.most_flight;
+  if (!is_same && count < most_ways_) {
+    all[count++] = way;
+    return;
+  }
+  if (way.trip < nearest->trip) {
+    nearest->trip = way.trip;
+    nearest->choice = way.choice;
+  }
+  nearest->devices = std::min(nearest->devices, way.devices);
+  nearest->least_flight = std::min(nearest->least_flight, way.least_flight);
+  nearest->most_flight = std::max(nearest->most_flight, way.most_flight);
+}
+
+/// Stages of nodes that were left out, before the set's first: they take devices and let more be in flight.
+void TripBound::add_empty_stages(std::uint32_t set) {
+  if (is_whole()) return;
+  for (int d = 0; d <= devices_; d += step_) {
+    const std::size_t from = slot(set, d);
+    for (std::size_t i = 0; i < ways_at_[from]; ++i) {
+      const std::size_t at = from * most_ways_ + i;
+      for (const ReplicaRange& r : replicas_) {
+        const Way later = ways_[at];
+        if (later.devices + r.first > devices_) break;
+        add_way(set, {later.trip,
+                      least_flight(later.least_flight, r),
+                      most_flight(later.most_flight, r),
+                      later.devices + r.first,
+                      {set, -r.first, at}});
+      }
+    }
+  }
+}
+
+/// Whether a stage of what `set` has besides `below` has memory for `held` microbatches, of which as many wait for the
+/// second part of their backward.
+bool TripBound::fits(const Sums& sums, std::uint32_t set, std::uint32_t below, const ReplicaRange& replicas,
+                     std::int64_t held, std::int64_t waiting) const {
+  if (!limit_) return true;
+  StageBytes bytes = sums.bytes;
+  bytes.per_microbatch += received_[set];
+  return costs_.least_peak(bytes, held, replicas.first, workspace_[below]) + sums.waiting * waiting <= *limit_;
+}
+
+/// The least number of microbatches that a replica of a stage before those holds at once.
+std::int64_t TripBound::least_held(std::uint32_t set, const ReplicaRange& replicas, const Way& later) const {
+  // The first stage does not split its backward, as it sends no gradients.
+  if (!held_.empty() && set != lattice_.full()) {
+    const int position = to_int(held_.size()) - 1 - later.devices;
+    if (position >= 0) return held_[to_index(position)];
+  }
+  return costs_.least_in_flight(flight(later.least_flight, replicas.last), replicas.last);
+}
+
+/// What comes before `below`, after a stage of what `set` has besides.
+TripBound::Prefix TripBound::after(const Sums& sums, std::uint32_t set, std::uint32_t below, const Load& load,
+                                   const Prefix& prefix) const {
+  const bool on_path = path_at_[below] > path_at_[set];
+  if (!on_path || path_at_[below] == to_int(path_.size())) return prefix;
+  const KeptEdge& hop = hops_[to_index(path_at_[below] - 1)];
+  const Seconds begin = std::max(prefix.before, begin_[set].forward);
+  Prefix out;
+  out.before = begin + sums.forward + hop.forward;
+  // Without a gradient that comes back, nothing of what came before waits for what comes later.
+  out.around = out.before;
+  if (!hop.returns) return out;
+  out.around = std::max(std::max(prefix.around, begin_[set].both), begin + load.reduced) + sums.forward + hop.forward +
+               sums.back + hop.back;
+  return out;
+}
+
+/// Whether a stage of what `set` has besides `below` keeps within the time and fits in memory, with the stages `later`
+/// for what is below. `trip` is its round trip.
+bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, const Load& load, const Way& later,
+                      const Prefix& prefix, Seconds& trip) const {
+  const ReplicaRange& replicas = load.replicas;
+  const std::int64_t share = replicas.share;
+  std::int64_t in_flight = share;
+  if (alternates_)
+    in_flight = std::min<std::int64_t>(share, flight(later.most_flight, replicas.first) / replicas.first);
+  if (!held_.empty() && (later.devices + 1 > to_int(held_.size()))) return false;
+  const std::int64_t held = least_held(set, replicas, later);
+  // Under 1f1b a stage holds one microbatch for each stage from it on; what it holds beyond that waits.
+  const bool is_split = !held_.empty() && set != lattice_.full();
+  const std::int64_t waiting = is_split ? std::max<std::int64_t>(0, held - later.devices - 1) : 0;
+  if (!fits(sums, set, below, replicas, held, waiting)) return false;
+  const bool on_path = path_at_[below] > path_at_[set];
+  const bool is_last = path_at_[below] == to_int(path_.size());
+  const Seconds before = on_path ? std::max(prefix.before, begin_[set].forward) : begin_[set].forward;
+  const Seconds both = on_path ? std::max(prefix.around, begin_[set].both) : begin_[set].both;
+  Seconds all = load.computed;
+  trip = later.trip;
+  if (on_path) {
+    trip = sums.forward + sums.back;
+    Seconds port = path_at_[set] > 0 ? hops_[to_index(path_at_[set] - 1)].port : Seconds(0);
+    if (!is_last) {
+      const KeptEdge& hop = hops_[to_index(path_at_[below] - 1)];
+      trip += hop.forward + hop.back + later.trip;
+      port = std::max(port, hop.port);
+    }
+    all = std::max(all, trip + port * static_cast<double>(share - 1));
+    all = std::max(all, trips_of(trip, sums.forward, sums.back, share, in_flight));
+  }
+  return std::max(before + load.reduced, both) + all <= time_;
+}
+
+bool TripBound::go_back(const std::function<bool()>& stop) {
+  const std::size_t slots = lattice_.count() * places();
+  ways_.resize(slots * most_ways_);
+  ways_at_.assign(slots, 0);
+  add_way(0, {});
+  add_empty_stages(0);
+  for (std::uint32_t set = 1; set < lattice_.count(); ++set) {
+    if (before_[slot(set, devices_)] >= kNever) continue;
+    const bool finished = each_pair(set, stop, [&](std::uint32_t below) {
+      for (const ReplicaRange& r : replicas_) {
+        const Load load = load_of(now_, r);
+        if (std::max(begin_[set].forward + load.reduced, begin_[set].both) + load.computed > time_) continue;
+        if (!fits(now_, set, below, r, 1, 0)) continue;
+        for (int others = 0; others + r.first <= devices_; others += step_) {
+          const std::size_t from = slot(below, others);
+          for (std::size_t i = 0; i < ways_at_[from]; ++i) {
+            const std::size_t at = from * most_ways_ + i;
+            const Way& later = ways_[at];
+            const int devices = later.devices + r.first;
+            if (devices > devices_) continue;
+            const std::size_t earlier = slot(set, devices_ - devices);
+            if (before_[earlier] >= kNever) continue;
+            Seconds trip;
+            if (!keeps(now_, set, below, load, later, {before_[earlier], around_[earlier]}, trip)) continue;
+            add_way(set, {trip,
+                          least_flight(later.least_flight, r),
+                          most_flight(later.most_flight, r),
+                          devices,
+                          {below, r.first, at}});
+          }
+        }
+      }
+    });
+    if (!finished) return false;
+    add_empty_stages(set);
+  }
+  return true;
+}
+
+std::optional<bool> TripBound::refutes(Seconds time, int devices, const std::function<bool()>& stop) {
+  time_ = time * (1 + kRounding);
+  devices_ = std::min(devices, useful_devices_);
+  step_ = devices_ / kEveryDevice + 1;
+  stopped_ = false;
+  if (!go_forward(stop)) return std::nullopt;
+  if (before_[slot(0, devices_)] >= kNever) return true;
+  held_.clear();
+  if (limit_ && splits_all_) {
+    const std::optional<bool> refuted = refutes_each_number(stop);
+    held_.clear();
+    if (!refuted || *refuted) return refuted;
+  }
+  if (!go_back(stop)) return std::nullopt;
+  return !is_any_way();
+}
+
+bool TripBound::is_any_way() const {
+  for (int d = 0; d <= devices_; d += step_) {
+    if (ways_at_[slot(lattice_.full(), d)] > 0) return true;
+  }
+  return false;
+}
+
+/// The same for each number of stages by itself: one device each.
+std::optional<bool> TripBound::refutes_each_number(const std::function<bool()>& stop) {
+  Split split;
+  for (int stages = 1; stages <= devices_; ++stages) {
+    split.replicas.assign(to_index(stages), 1);
+    held_ = costs_.held(split);
+    if (!go_back(stop)) return std::nullopt;
+    for (const Way& way : ways(slot(lattice_.full(), stages))) {
+      if (way.devices == stages) return false;
+    }
+  }
+  return true;
+}
+
+bool TripBound::visit_splits(Seconds time, const std::function<Seconds(const Split&)>& visit,
+                             const std::function<bool()>& stop) {
+  time_ = time * (1 + kRounding);
+  visit_ = &visit;
+  chain_.clear();
+  stopped_ = false;
+  return go_on(lattice_.full(), devices_, {}, stop);
+}
+
+/// All stages that can come next, on at most `devices`.
+bool TripBound::go_on(std::uint32_t set, int devices, const Prefix& prefix, const std::function<bool()>& stop) {
+  if (stop()) return false;
+  if (set == 0) {
+    time_ = std::min(time_, (*visit_)(split_of(chain_)) * (1 + kRounding));
+    return true;
+  }
+  std::vector<Next> all;
+  const bool finished = each_pair(set, stop, [&](std::uint32_t below) { all.push_back({below, now_}); });
+  if (!finished) return false;
+  for (const Next& next : all) {
+    for (int r = 1; r <= std::min(devices, most_replicas_); ++r) {
+      const Load load = load_of(next.sums, {r, r, (costs_.microbatches() + r - 1) / r});
+      if (begin_[set].forward + load.computed > time_) continue;
+      bool possible = false;
+      for (int d = 0; d <= devices - r && !possible; d += step_) {
+        possible = std::ranges::any_of(ways(slot(next.below, d)), [&](const Way& later) {
+          Seconds trip;
+          return later.devices <= devices - r && keeps(next.sums, set, next.below, load, later, prefix, trip);
+        });
+      }
+      if (!possible) continue;
+      chain_.push_back({next.below, r, 0});
+      const bool went = go_on(next.below, devices - r, after(next.sums, set, next.below, load, prefix), stop);
+      chain_.pop_back();
+      if (!went) return false;
+    }
+  }
+  return true;
+}
+
+Split TripBound::split_from(const Way& way) const {
+  std::vector<StageChoice> chain;
+  for (const Way* at = &way;; at = &ways_[at->choice.next]) {
+    if (at->choice.replicas == 0) break;  // nothing is left
+    if (at->choice.replicas > 0) chain.push_back(at->choice);
+  }
+  return split_of(chain);
+}
+
+Split TripBound::split_of(const std::vector<StageChoice>& chain) const {
+  Split out;
+  std::vector<int>& stage_of = out.stage_of_node;
+  stage_of.assign(to_index(costs_.dag().nodes), -1);
+  std::uint32_t set = lattice_.full();
+  for (const StageChoice& choice : chain) {
+    for (const int node : lattice_.members(set, choice.below))
+      stage_of[to_index(kept_[to_index(node)])] = to_int(out.replicas.size());
+    out.replicas.push_back(choice.replicas);
+    set = choice.below;
+  }
+  // Others where the last of what they read is; without any, where the first of their readers is.
+  const int nodes = costs_.dag().nodes;
+  std::vector<std::vector<int>> producers(to_index(nodes));
+  std::vector<std::vector<int>> consumers(to_index(nodes));
+  for (const auto& [from, to] : costs_.dag().edges) {
+    producers[to_index(to)].push_back(from);
+    consumers[to_index(from)].push_back(to);
+  }
+  const std::vector<int> known = stage_of;
+  for (int v = 0; v < nodes; ++v) {
+    if (stage_of[to_index(v)] >= 0) continue;
+    for (const int from : producers[to_index(v)])
+      stage_of[to_index(v)] = std::max(stage_of[to_index(v)], stage_of[to_index(from)]);
+  }
+  for (int v = nodes; v-- > 0;) {
+    if (known[to_index(v)] >= 0 || stage_of[to_index(v)] >= 0) continue;
+    int first = to_int(out.replicas.size()) - 1;
+    for (const int to : consumers[to_index(v)]) first = std::min(first, stage_of[to_index(to)]);
+    stage_of[to_index(v)] = std::max(0, first);
+  }
+  return out;
+}
+
+std::vector<Split> TripBound::splits() const {
+  std::vector<Split> out;
+  std::optional<Seconds> best;
+  for (int d = 0; d <= devices_; d += step_) {  // more devices only for a shorter trip
+    for (const Way& way : ways(slot(lattice_.full(), d))) {
+      if (best && way.trip >= *best) continue;
+      best = way.trip;
+      Split split = split_from(way);
+      if (std::ranges::find(out, split) == out.end()) out.push_back(std::move(split));
+    }
+  }
+  return out;
+}
+
+}  // namespace stagecraft::partitioner

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/graph.h"
+#include "costmodel/plan.h"
+#include "costmodel/topology.h"
+#include "partitioner/strategy.h"
+
+namespace stagecraft::partitioner {
+
+/// A graph for one microbatch size, and the microbatches of a step.
+struct SizedGraph {
+  Graph graph;
+  int microbatches = 1;
+  std::string origin;       ///< ResizedGraph::origin; empty if nothing says how many samples a microbatch has
+  bool is_measured = true;  ///< else interpolated
+  std::string file = {};    ///< of the profile, where it is known
+};
+
+/// The graphs that a search may choose from.
+struct SizedGraphs {
+  std::vector<SizedGraph> graphs;  ///< ascending by size
+  std::vector<std::string> notes;  ///< which sizes are left out and why
+};
+
+/// A graph for every microbatch size that divides `global_batch`, from the smallest to the largest size of the
+/// profiles; times are never extrapolated. Sizes with which a step would have more than kMostMicrobatches, and those
+/// that the profiles cannot be interpolated for, are left out. Throws std::invalid_argument as graph_of_samples does
+/// for profiles that do not belong together, and if no size is left.
+[[nodiscard]] SizedGraphs sized_graphs(const std::vector<Graph>& profiles, std::int64_t global_batch);
+
+/// The settings of a step besides its stages, replicas and chunks.
+struct StepSettings {
+  std::size_t graph = 0;  ///< in SettingSpace::graphs: the microbatch size
+  PlanSettings plan;      ///< schedule, microbatches, recomputation, gradient buckets
+};
+
+/// What a search may choose from, all with the same samples per step.
+struct SettingSpace {
+  std::vector<SizedGraph> graphs;      ///< not empty, ascending by size
+  std::optional<std::size_t> asked;    ///< the request's own graph; absent: its microbatch size is not among them
+  std::vector<std::string> schedules;  ///< not empty
+  bool recomputation = true;           ///< also with recomputation; else as in the constraints
+  bool buckets = true;                 ///< also with gradient buckets; else as in the constraints
+  Constraints constraints;             ///< of every plan; its plan settings are those of the request
+};
+
+/// All settings of the space, by size, schedule, recomputation and buckets, the simplest first. Recomputation, of whole
+/// stages and of 1, 2, 4, ... layers, is tried where memory is limited and the schedule trains. Buckets of the largest
+/// powers of two up to a 4th, 16th and 64th of all parameters are tried where gradients are summed over devices.
+[[nodiscard]] std::vector<StepSettings> settings_of(const SettingSpace& space, const Topology& topology);
+
+/// Whether recomputation and buckets are those of the request.
+[[nodiscard]] bool is_plain(const StepSettings& settings, const SettingSpace& space);
+
+/// "none", "stages" or "every 2"; `every`: Stage::recompute_every.
+[[nodiscard]] std::string recomputation_text(bool recompute, int every);
+
+/// "8 microbatches of 4 samples, 1f1b, recompute every 2, buckets of 4.0 MiB".
+[[nodiscard]] std::string settings_text(const StepSettings& settings, const SettingSpace& space);
+
+}  // namespace stagecraft::partitioner

@@ -1,0 +1,109 @@
+#include "partitioner/costs/least_reduce.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "costmodel/index.h"
+#include "costmodel/links/collectives.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+/// The least time of `bytes` or more by a curve, see interpolate.
+Seconds least_beyond(const Curve& curve, Bytes bytes, Seconds latency) {
+  const std::vector<CurvePoint>& points = curve.points;
+  Seconds out = interpolate(curve, bytes, latency);
+  if (points.size() == 1) return out;
+  if (points.back().time < points[points.size() - 2].time) return Seconds(0);
+  for (const CurvePoint& point : points) {
+    if (point.bytes > bytes) out = std::min(out, point.time);
+  }
+  return out;
+}
+
+/// Whether level_all_reduce_time takes measured curves.
+bool is_measured(const Link& link, int devices) {
+  return link.all_reduce.contains(devices) ||
+         (link.reduce_scatter.contains(devices) && link.all_gather.contains(devices));
+}
+
+}  // namespace
+
+LeastReduce::LeastReduce(const Topology& topology) : levels_(topology.levels), nccl_(uses_nccl(topology)) {
+  grows_ = std::ranges::all_of(levels_, [](const Level& level) {
+    const Link& link = level.link;
+    return link.all_reduce.empty() && link.reduce_scatter.empty() && link.all_gather.empty() && link.spans.empty();
+  });
+  for (const Level& level : levels_) rounding_ += Bytes(2) / level.link.bandwidth;
+}
+
+/// The least of all ways to spread so many devices over the groups of this level and those above it, for a sum as
+/// all_reduce_time has it: with k groups at most in one, a level takes 2 (k - 1) (latency + part / k / bandwidth) and
+/// leaves 1 / k of its part to the levels above. NCCL sends no fewer bytes, but its levels work at the same time and
+/// hide their latencies. n devices in groups of k are in ceil(n / k) groups or more.
+ReduceLine LeastReduce::least_from(std::size_t level, int devices) const {
+  if (devices <= 1 || level == levels_.size()) return {};
+  const Level& inner = levels_[level];
+  int above = 1;  // groups at most
+  for (std::size_t l = level + 1; l < levels_.size() && above < devices; ++l)
+    above *= std::min(levels_[l].count, devices);
+  std::optional<ReduceLine> out;
+  for (int k = 1; k <= std::min(inner.count, devices); ++k) {
+    const int groups = (devices + k - 1) / k;
+    if (groups > above) continue;
+    const ReduceLine rest = least_from(level + 1, groups);
+    const SecondsPerByte here(2.0 * (k - 1) / k / inner.link.bandwidth.value);
+    const SecondsPerByte outside = rest.per_byte / k;
+    const ReduceLine line = nccl_ ? ReduceLine{Seconds(0), std::max(here, outside)}
+                                  : ReduceLine{2.0 * (k - 1) * inner.link.latency + rest.fixed, here + outside};
+    if (!out) out = line;
+    out->fixed = std::min(out->fixed, line.fixed);
+    out->per_byte = std::min(out->per_byte, line.per_byte);
+  }
+  return out.value_or(ReduceLine{});
+}
+
+Seconds LeastReduce::time(Bytes bytes, int devices, bool is_least) const {
+  if (levels_.size() == 1) {
+    const Link& link = levels_.front().link;
+    if (!is_least || !is_measured(link, devices)) return level_all_reduce_time(bytes, devices, link, nccl_);
+    const auto curve = link.all_reduce.find(devices);
+    return curve == link.all_reduce.end()
+               ? Seconds(0)
+               : least_beyond(curve->second, bytes, link.latency * ring_steps(Collective::AllReduce, devices));
+  }
+  if (!grows_) return Seconds(0);
+  const ReduceLine& least = line(devices);
+  return std::max(Seconds(0), least.fixed + least.per_byte * bytes);
+}
+
+const ReduceLine& LeastReduce::line(int devices) const {
+  if (to_index(devices) >= lines_.size()) lines_.resize(to_index(devices) + 1);
+  std::optional<ReduceLine>& known = lines_[to_index(devices)];
+  if (!known) {
+    known = least_from(0, devices);
+    known->fixed -= rounding_;
+  }
+  return *known;
+}
+
+Seconds LeastReduce::time_in_parts(Bytes bytes, int devices, Bytes part, int most, bool is_least) const {
+  // The parts of a measured sum may take less than it.
+  if (levels_.size() == 1 && is_measured(levels_.front().link, devices)) return Seconds(0);
+  const Seconds whole = time(bytes, devices, is_least);
+  if (levels_.size() == 1) return whole;
+  // Each part takes a fixed time, too, of which one is counted, and may be rounded down.
+  const auto parts = is_least ? most : std::min<std::int64_t>(most, bytes.value / part.value + 1);
+  return std::max(Seconds(0), whole - rounding_ * static_cast<double>(parts - 1));
+}
+
+ReduceLine LeastReduce::line_below(Bytes most_bytes, int devices, int parts) const {
+  if (!grows_ || most_bytes <= Bytes(0)) return {};
+  // One level's time is the least of some lines, so no less than its chord.
+  if (levels_.size() == 1) return {Seconds(0), time(most_bytes, devices, false) / fractional(most_bytes)};
+  ReduceLine out = line(devices);
+  out.fixed = std::min(Seconds(0), out.fixed - rounding_ * (parts - 1.0));
+  return out;
+}
+
+}  // namespace stagecraft::partitioner

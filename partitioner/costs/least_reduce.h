@@ -1,0 +1,48 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "costmodel/topology.h"
+#include "costmodel/units.h"
+#include "partitioner/costs/byte_units.h"
+
+namespace stagecraft::partitioner {
+
+/// A lower bound of the time to sum some bytes: fixed + per_byte * bytes. It may be below 0.
+struct ReduceLine {
+  Seconds fixed;
+  SecondsPerByte per_byte;
+};
+
+/// The least time to sum gradients over some devices of a topology, whichever they are: no more than all_reduce_time of
+/// any of them. What depends on the number of devices alone is remembered.
+class LeastReduce {
+ public:
+  explicit LeastReduce(const Topology& topology);
+
+  /// Whether more devices never take less; measured curves may fall.
+  [[nodiscard]] bool grows() const { return grows_; }
+
+  /// The least time to sum `bytes` over `devices` devices; 0 if none is known. `is_least`: there may be more bytes, for
+  /// which a measured curve may give a shorter time.
+  [[nodiscard]] Seconds time(Bytes bytes, int devices, bool is_least) const;
+  /// The least time to sum `bytes` in parts, one after the other; 0 if none is known. There are at most `most` parts,
+  /// and all but one have at least `part` bytes. `is_least`: there may be more bytes, and so more parts.
+  [[nodiscard]] Seconds time_in_parts(Bytes bytes, int devices, Bytes part, int most, bool is_least) const;
+  /// A line that is nowhere above `time` or `time_in_parts`, for up to `most_bytes` in up to `parts` parts. It is 0 if
+  /// measured curves may fall.
+  [[nodiscard]] ReduceLine line_below(Bytes most_bytes, int devices, int parts) const;
+
+ private:
+  [[nodiscard]] ReduceLine least_from(std::size_t level, int devices) const;
+  [[nodiscard]] const ReduceLine& line(int devices) const;
+
+  std::vector<Level> levels_;
+  bool nccl_ = false;
+  bool grows_ = true;
+  Seconds rounding_;  ///< what the levels, which round their parts down to whole bytes, may take off a sum
+  mutable std::vector<std::optional<ReduceLine>> lines_;  ///< by devices, with several levels
+};
+
+}  // namespace stagecraft::partitioner

@@ -1,0 +1,402 @@
+#include "partitioner/costs/pipeline_costs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+#include <stdexcept>
+
+#include "costmodel/bound_plan.h"
+#include "costmodel/gradient_sums.h"
+#include "costmodel/index.h"
+#include "costmodel/links/collectives.h"
+#include "costmodel/prediction/backward_parts.h"
+#include "costmodel/prediction/memory.h"
+#include "costmodel/prediction/stage_costs.h"
+#include "partitioner/costs/action_replay.h"
+#include "partitioner/costs/round_trips.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+/// A steady state is measured over a window of steps, at whose ends stages are not equally far ahead of each other.
+constexpr double kOfWindow = 0.99;
+/// Action lists are remembered, up to so many actions.
+constexpr std::size_t kMostActions = 4'000'000;
+
+/// Microbatches after which what a stage holds has reached its maximum, for each pipeline position.
+constexpr int kFillings = 4;
+
+/// What the action lists of a split depend on.
+std::vector<int> list_key(const Split& split) {
+  std::vector<int> out = split.replicas;
+  out.push_back(split.chunks);
+  return out;
+}
+
+ScheduleEntry entry_of(const PlanSettings& settings) {
+  ScheduleEntry out = schedule_by_name(settings.schedule);
+  if (settings.listed.empty()) return out;
+  out.trains = false;
+  for (const auto& list : settings.listed) {
+    for (const Action& action : list) out.trains = out.trains || action.kind == ActionKind::Backward;
+  }
+  return out;
+}
+
+/// `held`: the bytes of its parameters that no earlier node holds.
+NodeCosts costs_of(const Layer& layer, Bytes held, const ScheduleEntry& schedule, const PlanSettings& settings,
+                   double closure, std::int64_t optimizer_values, double waiting_factor) {
+  NodeCosts out;
+  out.forward = layer.forward.median * closure;
+  out.least = out.forward;
+  out.parameters = held;
+  out.untied = untied_bytes(layer);
+  if (settings.gradient_bucket_bytes) out.untied_parameters = untied_parameters(layer);
+  out.bytes.state = held + layer.frozen_bytes;
+  if (!schedule.trains) return out;
+  const bool listed = !settings.listed.empty();  // its lists may leave a backward out
+  const BackwardParts parts = backward_parts(layer);
+  const Seconds again = settings.recompute ? out.forward : Seconds(0);
+  // What replicas would spare at most.
+  const double creating = schedule.weights == Weights::Flushed ? creating_share(schedule, settings.microbatches, 1) : 1;
+  const Seconds spared = accumulation_time(layer) * creating;
+  const auto without = [&](Seconds time) { return std::max(Seconds(0), time - spared) * closure; };
+  const Seconds whole = without(layer.backward.median);
+  out.backward = whole + again;
+  out.inputs = parts.weights.median > Seconds(0) ? parts.inputs.median * closure : without(parts.inputs.median);
+  out.weights = without(parts.weights.median);
+  out.separable = parts.separable;
+  if (layer.update) out.update = layer.update->median * (closure * share_updated(layer, held));
+  const Seconds split = std::min(whole, out.inputs + out.weights);
+  if (!listed) out.least += again + (schedule.splits_backward ? split : whole);
+  if (!schedule.splits_backward && !listed) out.least_return = out.backward;
+  out.bytes.state += held * optimizer_values;
+  out.bytes.gradients = held;
+  if (settings.recompute) out.bytes.per_microbatch = layer.written_bytes;
+  const Bytes saved = bytes_saved(layer);
+  const bool is_kept = !settings.recompute || schedule.splits_backward;
+  (is_kept ? out.bytes.per_microbatch : settings.recompute_every > 0 ? out.bytes.segment : out.bytes.once) = saved;
+  if (schedule.splits_backward)
+    out.waiting =
+        Bytes(static_cast<std::int64_t>(waiting_factor * static_cast<double>(kept_gradient_bytes(layer).value)));
+  out.workspace = layer.workspace_bytes.value_or(activation_bytes(layer));
+  return out;
+}
+
+}  // namespace
+
+PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const PlanSettings& settings)
+    : graph_(graph), topology_(topology), settings_(settings), schedule_(entry_of(settings)), least_reduce_(topology) {
+  devices_ = device_count(topology);
+  waits_ = schedule_.weights == Weights::Flushed && settings.listed.empty();
+  margins_ = memory_margins(true, topology.others.empty() ? topology.device.kind : DeviceKind::Unknown);
+  if (waits_ && schedule_.trains) {
+    PipelineShape alone;
+    alone.microbatches = 2;
+    alone.replicas = {1};
+    alone.warmups = {0};
+    holds_all_ = schedule_.in_flight_bound(alone, 0) > 1;
+  }
+  closure_ = closure_factor(graph);
+  const double waiting_factor = 1 + margins_.kept_gradients / (1 + margins_.total);
+  // Stages without any layer that was not measured have a smaller margin.
+  const bool is_any_measured = !graph.estimate && std::ranges::any_of(graph.layers, [](const Layer& layer) {
+    return !is_input(layer) && layer.saved_bytes && layer.workspace_bytes;
+  });
+  if (!is_any_measured)
+    activation_factor_ = 1 + memory_margins(false, DeviceKind::Unknown).activations / (1 + margins_.total);
+  std::vector<int> node_of(graph.layers.size(), -1);
+  std::vector<const Layer*> layers;  // by node
+  for (const int layer : topological_order(graph)) {
+    if (is_input(graph.layers[to_index(layer)])) continue;
+    node_of[to_index(layer)] = to_int(layer_of_node_.size());
+    layer_of_node_.push_back(layer);
+    layers.push_back(&graph.layers[to_index(layer)]);
+  }
+  const std::vector<Bytes> held = first_held_bytes(layers);
+  for (std::size_t v = 0; v < layers.size(); ++v) {
+    nodes_.push_back(
+        costs_of(*layers[v], held[v], schedule_, settings, closure_, graph.optimizer_state_values, waiting_factor));
+    if (!layers[v]->replicable && schedule_.trains && schedule_.weights == Weights::Flushed)
+      single_.push_back(to_int(v));
+  }
+  for (int v = 0; v < to_int(nodes_.size()); ++v) {
+    for (const TiedParameter& tied : graph.layers[to_index(layer_of_node_[to_index(v)])].tied) {
+      tied_[tied.name].bytes = tied.bytes;
+      tied_[tied.name].nodes.push_back(v);
+    }
+  }
+  dag_.nodes = to_int(nodes_.size());
+  read_.resize(nodes_.size());
+  made_.resize(nodes_.size());
+  loads_.resize(nodes_.size());
+  std::map<std::pair<int, int>, std::set<int>> readers;  // of (producer, output; -1: all)
+  std::vector<std::set<int>> loaded(nodes_.size());
+  for (const Edge& edge : graph.edges) {
+    const int to = node_of[to_index(edge.destination)];
+    const Layer& source = graph.layers[to_index(edge.source)];
+    if (is_input(source)) {
+      if (source.forward.count == 0 || !loaded[to_index(to)].insert(edge.source).second) continue;
+      loads_[to_index(to)].emplace_back(edge.source, source.forward.median);
+      continue;
+    }
+    const int from = node_of[to_index(edge.source)];
+    dag_.edges.emplace_back(from, to);
+    readers[{from, edge.output.value_or(-1)}].insert(to);
+  }
+  for (const auto& [key, nodes] : readers) {
+    const Layer& layer = graph.layers[to_index(layer_of_node_[to_index(key.first)])];
+    CrossingValue value;
+    value.producer = key.first;
+    value.readers.assign(nodes.begin(), nodes.end());
+    Bytes bytes = activation_bytes(layer);
+    int copies = 1;  // a stage that receives it keeps two where no layer saves it
+    if (key.second >= 0) {
+      const Output& output = layer.outputs[to_index(key.second)];
+      bytes = output.bytes;
+      value.gradient = output.requires_grad;
+      if (!output.saved.value_or(true) && !settings.recompute) copies = 2;
+    }
+    value.gradient = value.gradient && schedule_.trains;
+    // Between segments of single layers, every value is kept like one that is received; each counts once, here.
+    const bool is_counted = settings.recompute && settings.recompute_every == 1;
+    const Bytes kept = bytes * copies;
+    if (schedule_.trains && !is_counted) value.bytes = kept;
+    for (const int reader : value.readers) {
+      NodeCosts& node = nodes_[to_index(reader)];
+      node.received += value.bytes;
+      if (schedule_.trains && is_counted) node.bytes.per_microbatch += Bytes(kept.value / to_int(value.readers.size()));
+    }
+    for (const Level& level : topology.levels) {
+      value.forward.push_back(transfer_time(level.link, bytes));
+      value.back.push_back(value.gradient ? value.forward.back() : Seconds(0));
+    }
+    if (topology.levels.size() == 1 && !topology.levels.front().link.processing) {
+      const Seconds all = value.forward.front();
+      value.port = all - std::min(all, topology.levels.front().link.latency);
+      if (value.gradient) value.port_back = value.port;
+    }
+    value.least_forward = *std::min_element(value.forward.begin(), value.forward.end());
+    value.least_back = *std::min_element(value.back.begin(), value.back.end());
+    const int number = to_int(values_.size());
+    made_[to_index(value.producer)].push_back(number);
+    for (const int node : value.readers) read_[to_index(node)].push_back(number);
+    values_.push_back(std::move(value));
+  }
+}
+
+double PipelineCosts::share(int replicas) const {
+  const int m = settings_.microbatches;
+  if (schedule_.weights != Weights::Flushed) return kOfWindow * m / replicas;
+  return (m + replicas - 1) / replicas;
+}
+
+Seconds PipelineCosts::least_reduce(Bytes bytes, int replicas, Seconds backward) const {
+  return reduce_time(bytes, replicas, backward, false);
+}
+
+Seconds PipelineCosts::least_reduce_of_more(Bytes bytes, int replicas, Seconds backward) const {
+  return reduce_time(bytes, replicas, backward, true);
+}
+
+/// `is_least`: there may be more bytes. So there may too where parameters are tied, which stages may share.
+Seconds PipelineCosts::reduce_time(Bytes bytes, int replicas, Seconds backward, bool is_least) const {
+  if (replicas < 2 || !waits_ || !schedule_.trains || bytes <= Bytes(0)) return Seconds(0);
+  const bool may_be_more = is_least || !tied_.empty();
+  if (!settings_.gradient_bucket_bytes) return least_reduce_.time(bytes, replicas, may_be_more);
+  // A stage's buckets are summed one after the other, none before its last backward begins. Where that is split,
+  // gradients come with its second part.
+  if (schedule_.splits_backward) return Seconds(0);
+  const Seconds sums =
+      least_reduce_.time_in_parts(bytes, replicas, *settings_.gradient_bucket_bytes, dag_.nodes, may_be_more);
+  return std::max(Seconds(0), sums - backward);
+}
+
+ReduceLine PipelineCosts::reduce_line(Bytes most, int replicas) const {
+  if (replicas < 2 || !waits_ || !schedule_.trains) return {};
+  if (settings_.gradient_bucket_bytes && schedule_.splits_backward) return {};
+  return least_reduce_.line_below(most, replicas, settings_.gradient_bucket_bytes ? dag_.nodes : 1);
+}
+
+const std::vector<std::vector<Action>>& PipelineCosts::lists_of(const Split& split) const {
+  std::vector<int> key = list_key(split);
+  const auto known = lists_.find(key);
+  if (known != lists_.end()) return known->second;
+  if (actions_ > kMostActions) {
+    lists_.clear();
+    actions_ = 0;
+  }
+  std::vector<std::vector<Action>> lists = compute_lists(schedule_, shape_of(split));
+  for (const std::vector<Action>& list : lists) actions_ += list.size();
+  return lists_.emplace(std::move(key), std::move(lists)).first->second;
+}
+
+const std::vector<std::vector<Action>>* PipelineCosts::lists(const std::vector<int>& replicas) const {
+  Split split;
+  split.replicas = replicas;
+  return can_run(split) ? &lists_of(split) : nullptr;
+}
+
+PipelineShape PipelineCosts::shape_of(const Split& split) const {
+  PipelineShape out;
+  out.stages = to_int(split.replicas.size());
+  out.microbatches = settings_.microbatches;
+  out.chunks = split.chunks;
+  out.replicas = split.replicas;
+  out.warmups = warmup_counts(split.replicas);
+  return out;
+}
+
+bool PipelineCosts::can_run(const Split& split) const {
+  const int stages = to_int(split.replicas.size());
+  if (stages % split.chunks != 0) return false;
+  const bool replicated = std::ranges::any_of(split.replicas, [](int r) { return r > 1; });
+  if ((replicated && !schedule_.replicated) || (split.chunks > 1 && !schedule_.chunked)) return false;
+  if (schedule_.check || schedule_.weights == Weights::StepBefore) {
+    try {
+      check_shape(schedule_, shape_of(split));
+    } catch (const std::invalid_argument&) { return false; }
+  }
+  // Layers whose stage cannot be replicated; where stages are open, one of them must have a single replica.
+  for (const int v : single_) {
+    const int replicas = split.stage_of_node.empty() ? *std::ranges::min_element(split.replicas)
+                                                     : split.replicas[to_index(split.stage_of_node[to_index(v)])];
+    if (replicas > 1) return false;
+  }
+  return std::accumulate(split.replicas.begin(), split.replicas.begin() + positions_of(split), 0) <= devices_;
+}
+
+Bytes PipelineCosts::countable(Bytes limit) const {
+  // Shares of the margins are rounded, of each of a device's stages.
+  constexpr Bytes kRounding{64};
+  const double most = static_cast<double>((limit - margins_.base + kRounding).value) / (1 + margins_.total);
+  return Bytes(static_cast<std::int64_t>(std::floor(most))) - graph_.library_bytes;
+}
+
+std::int64_t PipelineCosts::least_in_flight(std::int64_t flight, int replicas) const {
+  if (!waits_ || !schedule_.trains) return 1;
+  const std::int64_t share = (settings_.microbatches + replicas - 1) / replicas;
+  return holds_all_ ? share : std::min(share, flight / replicas);
+}
+
+Seconds PipelineCosts::reduce_of_devices(Bytes bytes, int devices, int distance) const {
+  if (devices < 2 || !waits_ || !schedule_.trains || (devices - 1) * distance >= devices_) return Seconds(0);
+  std::vector<int> all;
+  for (int i = 0; i < devices; ++i) all.push_back(i * distance);
+  return all_reduce_time(bytes, all, topology_);
+}
+
+std::size_t PipelineCosts::level_of(int a, int b) const { return to_index(joining_level(topology_, a, b)); }
+
+int PipelineCosts::microbatches_that_fill(const Split& split) const {
+  if (holds_all_ || !waits_) return settings_.microbatches;
+  // The order of work repeats itself after the warm-up.
+  const int filling = positions_of(split) * *std::ranges::max_element(split.replicas);
+  return std::min(settings_.microbatches, kFillings * filling);
+}
+
+std::vector<int> PipelineCosts::held(const Split& split) const {
+  const std::size_t stages = split.replicas.size();
+  std::vector<int> out(stages, 1);
+  if (!schedule_.trains || !settings_.listed.empty()) return out;
+  if (holds_all_ || schedule_.alternates || !waits_) {
+    std::int64_t all = 0;
+    for (std::size_t s = stages; s-- > 0;) {
+      all = flight(all, split.replicas[s]);
+      out[s] = static_cast<int>(waits_ ? least_in_flight(all, split.replicas[s]) : all / split.replicas[s]);
+    }
+    return out;
+  }
+  const auto [known, is_new] = held_.try_emplace(list_key(split));
+  if (!is_new) return known->second;
+  PipelineShape shape = shape_of(split);
+  shape.microbatches = microbatches_that_fill(split);
+  const std::vector<int> first = first_ranks(split.replicas, positions_of(split));
+  const std::vector<std::vector<Action>> lists = compute_lists(schedule_, shape);
+  for (std::size_t s = 0; s < stages; ++s) out[s] = in_flight(lists[to_index(first[s])], to_int(s));
+  return known->second = out;
+}
+
+std::vector<int> PipelineCosts::held_together(const Split& split) const {
+  if (split.chunks == 1) return held(split);
+  std::vector<int> out(split.replicas.size(), 1);
+  if (!schedule_.trains || !waits_) return out;
+  PipelineShape shape = shape_of(split);
+  shape.microbatches = microbatches_that_fill(split);
+  const std::vector<std::vector<Action>> lists = compute_lists(schedule_, shape);
+  for (std::size_t position = 0; position < lists.size(); ++position) {
+    std::vector<int> now(out.size());
+    std::vector<int> fullest = now;
+    int all = 0;
+    int most = 0;
+    for (const Action& action : lists[position]) {
+      const int change = action.kind == ActionKind::Forward ? 1 : action.kind == ActionKind::Backward ? -1 : 0;
+      now[to_index(action.stage)] += change;
+      all += change;
+      if (all <= most) continue;
+      most = all;
+      fullest = now;
+    }
+    for (std::size_t s = position; s < out.size(); s += lists.size()) out[s] = fullest[s];
+  }
+  return out;
+}
+
+Bytes PipelineCosts::least_peak(const StageBytes& stage, std::int64_t in_flight, int replicas, Bytes workspace) const {
+  // Replicas keep their gradients. Others hold as many microbatches again after the first backward if more follow.
+  const bool accumulates = (schedule_.alternates || in_flight == 1) && settings_.microbatches > in_flight;
+  const bool with_gradients = waits_ && schedule_.trains && (replicas > 1 || accumulates);
+  return peak_bytes(stage, in_flight, with_gradients, schedule_.trains ? workspace : Bytes(0), activation_factor_);
+}
+
+Bytes PipelineCosts::least_memory(const Split& split) const {
+  std::vector<StageSums> sums = sums_of(split);
+  for (const CrossingValue& value : values_) {
+    const int from = split.stage_of_node[to_index(value.producer)];
+    std::set<int> stages;
+    for (const int reader : value.readers) stages.insert(split.stage_of_node[to_index(reader)]);
+    for (const int stage : stages) {
+      if (stage != from) sums[to_index(stage)].bytes.per_microbatch += value.bytes;
+    }
+  }
+  const std::size_t positions = to_index(positions_of(split));
+  std::int64_t in_flight_all = 0;
+  Bytes most;
+  for (std::size_t p = positions; p-- > 0;) {
+    const int replicas = split.replicas[p];
+    in_flight_all = flight(in_flight_all, replicas);
+    Bytes states;
+    Bytes largest;  // of one stage, besides
+    for (std::size_t s = p; s < sums.size(); s += positions) {
+      // With chunks, one stage need not hold much of what is in flight.
+      const std::int64_t held = split.chunks == 1 ? least_in_flight(in_flight_all, replicas) : 1;
+      const StageBytes& stage = sums[s].bytes;
+      states += stage.state;
+      largest = std::max(largest, least_peak(stage, held, replicas, sums[s].workspace) - stage.state);
+    }
+    most = std::max(most, states + largest);
+  }
+  most += graph_.library_bytes;
+  const auto margin = static_cast<std::int64_t>(static_cast<double>(most.value) * margins_.total);
+  return most + Bytes(std::max<std::int64_t>(0, margin - 2)) + margins_.base;
+}
+
+Partition PipelineCosts::partition(const Split& split) const {
+  Partition out;
+  out.stage_of_layer.assign(graph_.layers.size(), -1);
+  for (int v = 0; v < dag_.nodes; ++v)
+    out.stage_of_layer[to_index(layer_of_node_[to_index(v)])] = split.stage_of_node[to_index(v)];
+  out.replicas = split.replicas;
+  return out;
+}
+
+Split PipelineCosts::split_of(const Partition& partition, int chunks) const {
+  Split out;
+  for (const int layer : layer_of_node_) out.stage_of_node.push_back(partition.stage_of_layer[to_index(layer)]);
+  out.replicas = partition.replicas;
+  out.chunks = chunks;
+  return out;
+}
+
+}  // namespace stagecraft::partitioner

@@ -1,0 +1,196 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "costmodel/graph.h"
+#include "costmodel/index.h"
+#include "costmodel/plan.h"
+#include "costmodel/prediction/memory_replay.h"
+#include "costmodel/schedule.h"
+#include "costmodel/topology.h"
+#include "costmodel/units.h"
+#include "partitioner/costs/lattice.h"
+#include "partitioner/costs/least_reduce.h"
+#include "partitioner/costs/stage_sums.h"
+
+namespace stagecraft::partitioner {
+
+/// Stages in the exact search, without layers that are inputs.
+struct Split {
+  std::vector<int> stage_of_node;  ///< node: see PipelineCosts
+  std::vector<int> replicas;       ///< one number per stage
+  int chunks = 1;                  ///< Plan::chunks
+  friend bool operator==(const Split&, const Split&) = default;
+};
+
+/// The devices of each stage, one for each replica.
+using StageDevices = std::vector<std::vector<int>>;
+
+/// Longer than any step.
+inline constexpr Seconds kForever{1e100};
+/// Steps that differ by less, relatively, are equal.
+inline constexpr double kEqual = 1e-9;
+
+/// Number of pipeline positions; see PipelineShape.
+[[nodiscard]] inline int positions_of(const Split& split) { return to_int(split.replicas.size()) / split.chunks; }
+
+/// Lower bounds of a layer's costs, whichever stage it is in.
+struct NodeCosts {
+  Seconds forward;
+  Seconds backward;         ///< with recomputation; 0 where nothing is trained
+  Seconds inputs, weights;  ///< parts of `backward` where the schedule splits it, without recomputation
+  bool separable = true;    ///< see BackwardParts::separable
+  Seconds least;            ///< a microbatch's computation, all of it
+  Seconds least_return;     ///< the part of the backward that every gradient must pass through
+  Seconds update;
+  Bytes parameters;
+  Bytes untied;                               ///< parameters that no other layer shares
+  std::vector<Bytes> untied_parameters = {};  ///< each of them, if gradients are summed in buckets
+  StageBytes bytes;                           ///< what it adds to its stage
+  Bytes received;   ///< per microbatch besides, of what it reads, where that comes from other stages
+  Bytes waiting;    ///< per microbatch between the parts of its backward, with its margin; 0 where that is whole
+  Bytes workspace;  ///< beside the microbatch whose forward ends with this layer
+};
+
+/// A value that crosses from a stage to others, and how long it takes on idle links.
+struct CrossingValue {
+  int producer = 0;
+  std::vector<int> readers;  ///< each once
+  bool gradient = true;
+  Bytes bytes;                   ///< per microbatch, for a stage that receives it
+  std::vector<Seconds> forward;  ///< by level of the topology
+  std::vector<Seconds> back;     ///< by level; 0 without gradient
+  Seconds least_forward;         ///< over all levels
+  Seconds least_back;
+  Seconds port, port_back;  ///< time for which it alone occupies a device's port; 0 if that depends on others
+};
+
+/// The arithmetic of the exact search: lower bounds of the predicted step. Nodes are the layers besides inputs, in
+/// topological order.
+class PipelineCosts {
+ public:
+  PipelineCosts(const Graph& graph, const Topology& topology, const PlanSettings& settings);
+
+  [[nodiscard]] const Dag& dag() const { return dag_; }
+  [[nodiscard]] int layer_of_node(int node) const { return layer_of_node_[to_index(node)]; }
+  [[nodiscard]] const NodeCosts& node(int node) const { return nodes_[to_index(node)]; }
+  [[nodiscard]] const std::vector<CrossingValue>& values() const { return values_; }
+  /// Values that the node reads, except those of inputs.
+  [[nodiscard]] const std::vector<int>& read_by(int node) const { return read_[to_index(node)]; }
+  [[nodiscard]] const std::vector<int>& made_by(int node) const { return made_[to_index(node)]; }
+  [[nodiscard]] const ScheduleEntry& schedule() const { return schedule_; }
+  [[nodiscard]] int microbatches() const { return settings_.microbatches; }
+  [[nodiscard]] int devices() const { return devices_; }
+
+  /// Whether a step ends before the next one begins and its order of work is known: then a stage waits for those
+  /// before it. Else bounds count computation alone.
+  [[nodiscard]] bool waits() const { return waits_; }
+  /// Most microbatches that one of `replicas` replicas computes in a step; if steps overlap a mean, less 1 % by which
+  /// the period of a prediction's window may be too short.
+  [[nodiscard]] double share(int replicas) const;
+  /// Whether a backward follows that the stages before wait for. Where it is split, what is left can be done meanwhile.
+  [[nodiscard]] bool returns() const { return schedule_.trains && !schedule_.splits_backward; }
+  /// Least time from the end of a stage's last backward until `replicas` devices, any of them, have summed its `bytes`
+  /// of gradients. `backward` is the backward of a microbatch, during which buckets can already be summed.
+  [[nodiscard]] Seconds least_reduce(Bytes bytes, int replicas, Seconds backward) const;
+  /// The same for a stage that may have more bytes and a longer backward. The longer that is, the more buckets are
+  /// summed during it, and the less follows; but what follows is shorter by no more than the backward is longer. So a
+  /// sum of this and of that backward, or more, is a bound.
+  [[nodiscard]] Seconds least_reduce_of_more(Bytes bytes, int replicas, Seconds backward) const;
+  /// A line below least_reduce of up to `most` bytes, before the backward is taken off where buckets_are_hidden.
+  [[nodiscard]] ReduceLine reduce_line(Bytes most, int replicas) const;
+  [[nodiscard]] bool buckets_are_hidden() const { return settings_.gradient_bucket_bytes.has_value(); }
+  /// Whether least_reduce of more replicas is never less; measured curves may fall.
+  [[nodiscard]] bool reduce_grows() const { return least_reduce_.grows(); }
+
+  /// A lower bound of the predicted step, on the devices of `placed` or, if that is empty, in order: the longest path
+  /// through the schedule's actions, each as long as it takes alone, with messages of one boundary between two ranks
+  /// one after the other; and, with one level, the messages of the busiest port of a device. Processors are not shared,
+  /// receives are posted in time. With an asynchronous schedule, and one by hand, the computation of the busiest
+  /// device. Absent if the schedule cannot run the split. A bound that is `enough` need not be the tightest.
+  [[nodiscard]] std::optional<Seconds> lower_bound(const Split& split, const StageDevices& placed = {},
+                                                   Seconds enough = kForever) const;
+  /// A lower bound of the memory that the split needs on a device, as memory_bound counts it.
+  [[nodiscard]] Bytes least_memory(const Split& split) const;
+
+  /// What all stages of a device may hold together, as peak_bytes counts it, for its memory to stay within `limit`.
+  [[nodiscard]] Bytes countable(Bytes limit) const;
+  /// The least number of microbatches that a stage of `replicas` replicas holds at once on one of them, where all its
+  /// replicas together may hold `flight`; see flight(). 1 where the order of work is not known.
+  [[nodiscard]] std::int64_t least_in_flight(std::int64_t flight, int replicas) const;
+  /// Time to sum `bytes` of gradients over as many devices, `distance` apart from the first one on.
+  [[nodiscard]] Seconds reduce_of_devices(Bytes bytes, int devices, int distance) const;
+  /// joining_level of two devices.
+  [[nodiscard]] std::size_t level_of(int a, int b) const;
+  [[nodiscard]] std::size_t levels() const { return topology_.levels.size(); }
+  /// The microbatches that a replica of each stage holds at once, by its replicas and chunks alone. About, where steps
+  /// overlap. Precondition: the schedule can run them.
+  [[nodiscard]] std::vector<int> held(const Split& split) const;
+  /// The microbatches that each stage holds at the moment when its device holds the most of all its stages together, on
+  /// one replica each.
+  [[nodiscard]] std::vector<int> held_together(const Split& split) const;
+  /// Whether the schedule can run stages of these replicas and chunks on the devices; `stage_of_node` may be empty.
+  [[nodiscard]] bool can_run(const Split& split) const;
+  /// A number of microbatches, no larger than that of a step, with which stages hold as much as in a step.
+  [[nodiscard]] int microbatches_that_fill(const Split& split) const;
+  /// A lower bound of the peak_bytes of a stage that holds so many, with `workspace` beside them.
+  [[nodiscard]] Bytes least_peak(const StageBytes& stage, std::int64_t in_flight, int replicas,
+                                 Bytes workspace = {}) const;
+
+  /// The computation of each rank in order, for one stage per device with so many replicas; null if the schedule cannot
+  /// run them. Valid until the next call, also of lower_bound.
+  [[nodiscard]] const std::vector<std::vector<Action>>* lists(const std::vector<int>& replicas) const;
+
+  [[nodiscard]] Partition partition(const Split& split) const;
+  [[nodiscard]] Split split_of(const Partition& partition, int chunks) const;
+
+ private:
+  [[nodiscard]] Seconds reduce_time(Bytes bytes, int replicas, Seconds backward, bool is_least) const;
+  [[nodiscard]] PipelineShape shape_of(const Split& split) const;
+  [[nodiscard]] std::vector<StageSums> sums_of(const Split& split) const;
+  void split_backward(const Split& split, std::vector<StageSums>& sums) const;
+  [[nodiscard]] std::vector<StageLink> links_of(const Split& split) const;
+  [[nodiscard]] const std::vector<std::vector<Action>>& lists_of(const Split& split) const;
+  [[nodiscard]] Seconds reduce_of(const Split& split, const StageSums& stage, int number,
+                                  const std::vector<int>& devices) const;
+  void add_reduces(const Split& split, std::vector<StageSums>& sums, const std::vector<int>& first_rank,
+                   const std::vector<int>& device_of_rank, std::vector<Seconds>& ends) const;
+  [[nodiscard]] Seconds busiest(const Split& split, const std::vector<StageSums>& sums) const;
+  [[nodiscard]] Seconds busiest_on_its_way(const Split& split, const std::vector<StageSums>& sums,
+                                           const std::vector<StageLink>& links) const;
+
+  struct Holders {
+    Bytes bytes;
+    std::vector<int> nodes;
+  };
+
+  Graph graph_;
+  Topology topology_;
+  PlanSettings settings_;
+  ScheduleEntry schedule_;
+  LeastReduce least_reduce_;
+  int devices_ = 0;
+  bool waits_ = false;
+  bool holds_all_ = false;  ///< a replica holds all its microbatches at once
+  double closure_ = 1;
+  MemoryMargins margins_;
+  double activation_factor_ = 1;  ///< of activations and workspace that were not measured, see peak_bytes
+  Dag dag_;
+  std::vector<int> layer_of_node_;
+  std::vector<NodeCosts> nodes_;
+  std::vector<int> single_;  ///< nodes whose stage has one replica, see Layer::replicable
+  std::vector<CrossingValue> values_;
+  std::vector<std::vector<int>> read_, made_;
+  std::vector<std::vector<std::pair<int, Seconds>>> loads_;  ///< by node: inputs that it reads, with their time
+  std::map<std::string, Holders> tied_;                      ///< by parameter
+  mutable std::map<std::vector<int>, std::vector<std::vector<Action>>> lists_;  ///< by replicas and chunks
+  mutable std::size_t actions_ = 0;                                             ///< in lists_
+  mutable std::map<std::vector<int>, std::vector<int>> held_;                   ///< by replicas and chunks
+};
+
+}  // namespace stagecraft::partitioner

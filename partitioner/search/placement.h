@@ -1,0 +1,46 @@
+#pragma once
+
+#include <functional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "costmodel/graph.h"
+#include "costmodel/topology.h"
+#include "partitioner/search/predicted_plans.h"
+#include "partitioner/strategy.h"
+
+namespace stagecraft::partitioner {
+
+/// Ways to assign devices to stages, one per replica, other than in order: stages of a size that fits into a group of
+/// the innermost level without dividing one, the largest first; and for equally replicated stages, replica j of all
+/// stages as close together as possible. With chunks, stages that differ by the number of positions share devices. Each
+/// way is listed once; none may remain.
+[[nodiscard]] std::vector<std::vector<std::vector<int>>> placements(const Topology& topology,
+                                                                    const std::vector<int>& replicas, int chunks);
+
+/// Predicts the best plans on other devices, where links differ.
+class PlacedPlans {
+ public:
+  /// All arguments must outlive it.
+  PlacedPlans(const Graph& graph, const Topology& topology, const Constraints& constraints, PredictedPlans& plans)
+      : graph_(graph), topology_(topology), constraints_(constraints), plans_(plans) {}
+
+  /// Whether other devices can make a difference and may be chosen.
+  [[nodiscard]] bool is_useful() const { return topology_.levels.size() > 1 && constraints_.plan.listed.empty(); }
+
+  /// Predicts the placements() of the best plans, each once, until `stop` says so. Does nothing if that is not useful.
+  void try_placements(const std::function<bool()>& stop);
+
+ private:
+  using Key = std::pair<std::vector<int>, std::vector<int>>;  ///< stages of layers, and replicas
+  [[nodiscard]] Candidate candidate_of(const RankedPlan& ranked) const;
+
+  const Graph& graph_;
+  const Topology& topology_;
+  const Constraints& constraints_;
+  PredictedPlans& plans_;
+  std::set<Key> placed_;
+};
+
+}  // namespace stagecraft::partitioner

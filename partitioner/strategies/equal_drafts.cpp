@@ -1,0 +1,337 @@
+#include "partitioner/strategies/equal_drafts.h"
+
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+#include "costmodel/index.h"
+#include "costmodel/text/units_text.h"
+#include "partitioner/candidate.h"
+#include "partitioner/search/equal_shares.h"
+#include "partitioner/search/placement.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+/// Most stages per device that are tried.
+constexpr int kMostChunks = 8;
+/// Stage counts beyond this are tried if they divide the devices, or by doubling.
+constexpr int kEveryCount = 64;
+/// Shapes whose splits are considered, the best by their estimates, and splits of each.
+constexpr std::size_t kMostShapes = 24;  // half as many for graphs of many nodes
+constexpr int kManyNodes = 300;
+constexpr std::size_t kMostSplits = 3;
+/// Numbers of replicas of one number of stages: that divide the microbatches, and powers of two.
+constexpr std::size_t kMostOfAKind = 3;
+/// The least memory is found to about this part of it; while its bounds differ by more, they come closer by the ratio.
+constexpr std::int64_t kMemorySteps = 500;
+constexpr std::int64_t kMostRatio = 16;
+/// How often splits are sought again for less memory, as their plans need more than the bound says.
+constexpr int kTries = 6;
+/// How often the difference between what was too little and what fits is halved.
+constexpr int kHalvings = 3;
+
+std::string origin_of(const EqualShape& shape) {
+  std::string out = std::string(kEqualShares) + ", " + count_text(shape.stages, "stage");
+  if (shape.replicas > 1) out += " of " + count_text(shape.replicas, "replica");
+  if (shape.chunks > 1) out += ", " + std::to_string(shape.chunks) + " per device";
+  return out;
+}
+
+/// The shapes that a request allows, with EqualShares of its graph.
+class EqualShapes {
+ public:
+  EqualShapes(const Graph& graph, const Topology& topology, const Constraints& constraints)
+      : constraints_(constraints), costs_(graph, topology, constraints.plan), shares_(costs_) {
+    if (const auto limit = memory_limit(topology, constraints)) countable_ = costs_.countable(*limit);
+  }
+
+  /// All that may fit, by their estimated steps.
+  [[nodiscard]] std::vector<std::pair<Seconds, EqualShape>> by_estimate() const {
+    std::vector<std::pair<Seconds, EqualShape>> out;
+    for (const EqualShape& shape : shapes()) {
+      if (const auto step = shares_.estimate(shape, {countable_})) out.emplace_back(*step, shape);
+    }
+    std::ranges::stable_sort(out, {}, [](const auto& entry) { return entry.first; });
+    return out;
+  }
+
+  /// A split whose largest stage holds the least.
+  [[nodiscard]] std::optional<std::pair<EqualShape, Split>> smallest() {
+    std::vector<EqualShape> all = shapes();
+    // Shapes of more stages mostly need less.
+    std::ranges::stable_sort(all, std::ranges::greater(), &EqualShape::stages);
+    const auto fitting = [&](Bytes limit) {
+      return std::ranges::find_if(all, [&](const EqualShape& shape) { return shares_.is_possible(shape, {limit}); });
+    };
+    Bytes low;
+    Bytes high(std::int64_t{1} << 62);
+    auto best = fitting(high);
+    if (best == all.end()) return std::nullopt;
+    while (high > low + Bytes(low.value / kMemorySteps + 1)) {
+      const bool is_far = high.value / kMostRatio > low.value;
+      const Bytes middle(is_far ? std::max<std::int64_t>(1, high.value / kMostRatio)
+                                : low.value + (high - low).value / 2);
+      const auto found = fitting(middle);
+      if (found == all.end()) {
+        low = middle;
+      } else {
+        best = found;
+        high = middle;
+      }
+      if (high <= Bytes(1)) break;
+    }
+    std::vector<Split> splits = shares_.splits(*best, {high});
+    if (splits.empty()) return std::nullopt;
+    return std::pair(*best, std::move(splits.front()));
+  }
+
+  [[nodiscard]] const PipelineCosts& costs() const { return costs_; }
+  [[nodiscard]] const EqualShares& shares() const { return shares_; }
+  [[nodiscard]] std::optional<Bytes> countable() const { return countable_; }
+
+ private:
+  [[nodiscard]] std::vector<EqualShape> shapes() const {
+    std::vector<EqualShape> out;
+    const std::vector<int>& given = constraints_.replicas;
+    if (std::ranges::any_of(given, [&](int replicas) { return replicas != given.front(); })) return out;
+    for (const int chunks : chunk_counts(constraints_)) {
+      for (const int positions : position_counts(chunks)) {
+        for (const int replicas : replica_counts(positions, chunks)) {
+          const int stages = positions * chunks;
+          if (costs_.can_run({{}, std::vector(to_index(stages), replicas), chunks}))
+            out.push_back({stages, replicas, chunks});
+        }
+      }
+    }
+    return out;
+  }
+
+  [[nodiscard]] std::vector<int> position_counts(int chunks) const {
+    const int devices = costs_.devices();
+    const int most = std::min(devices, costs_.dag().nodes / chunks);
+    std::set<int> out;
+    for (int count = 1; count <= most; ++count) {
+      if (count <= kEveryCount || devices % count == 0) out.insert(count);
+    }
+    for (int count = kEveryCount; count <= most; count *= 2) out.insert(count);
+    const int stages =
+        constraints_.replicas.empty() ? constraints_.stages.value_or(0) : to_int(constraints_.replicas.size());
+    std::erase_if(out, [&](int count) {
+      return (stages > 0 && count * chunks != stages) ||
+             // On one device nothing can overlap.
+             (chunks > 1 && !constraints_.chunks && count == 1);
+    });
+    return {out.begin(), out.end()};
+  }
+
+  [[nodiscard]] std::vector<int> replica_counts(int positions, int chunks) const {
+    if (!constraints_.replicas.empty()) return {constraints_.replicas.front()};
+    if (chunks > 1 || !costs_.schedule().replicated) return {1};
+    const int microbatches = costs_.microbatches();
+    const int most =
+        std::min(costs_.devices() / positions, microbatches_of_a_step(constraints_.plan).value_or(costs_.devices()));
+    std::set<int> out{most};
+    std::size_t even = 0;
+    std::size_t powers = 0;
+    for (int count = most; count >= 1; --count) {
+      if (microbatches % count == 0 && even++ < kMostOfAKind) out.insert(count);
+      if ((count & (count - 1)) == 0 && powers++ < kMostOfAKind) out.insert(count);
+    }
+    return {out.begin(), out.end()};
+  }
+
+  const Constraints& constraints_;
+  PipelineCosts costs_;
+  std::optional<Bytes> countable_;  ///< PipelineCosts::countable of the memory limit
+  EqualShares shares_;
+};
+
+/// What is added to the bound of memory of stages that do not fit.
+enum class Correction { Stages, Messages, Largest };
+
+using BoundedSplits = std::vector<std::pair<Seconds, Split>>;
+
+class EqualDrafts {
+ public:
+  EqualDrafts(const Graph& graph, const Topology& topology, const CostModel& model, const Constraints& constraints)
+      : graph_(graph),
+        topology_(topology),
+        model_(model),
+        constraints_(constraints),
+        limit_(memory_limit(topology, constraints)),
+        shapes_(graph, topology, constraints) {}
+
+  std::vector<EqualDraft> run() {
+    const PipelineCosts& costs = shapes_.costs();
+    auto shapes = shapes_.by_estimate();
+    const std::size_t most = costs.dag().nodes > kManyNodes ? kMostShapes / 2 : kMostShapes;
+    // Numbers of stages that divide the devices are what an engineer tries.
+    const auto uses_all_devices = [&](const auto& entry) {
+      const EqualShape& shape = entry.second;
+      return shape.stages / shape.chunks * shape.replicas == costs.devices();
+    };
+    const auto rest = shapes.begin() + static_cast<std::ptrdiff_t>(std::min(most, shapes.size()));
+    const auto others = std::stable_partition(rest, shapes.end(), uses_all_devices);
+    for (auto it = shapes.begin(); it != others; ++it) add(it->second);
+    for (auto it = others; it != shapes.end() && out_.empty(); ++it) add(it->second);
+    return std::move(out_);
+  }
+
+ private:
+  [[nodiscard]] Candidate candidate_of(const Split& split) const {
+    return given_candidate(graph_, shapes_.costs().partition(split), {}, {}, {},
+                           microbatches_of_a_step(constraints_.plan), split.chunks);
+  }
+
+  /// Its placements besides devices in order.
+  [[nodiscard]] std::vector<StageDevices> placements_of(const Split& split) const {
+    if (topology_.levels.size() < 2 || !constraints_.plan.listed.empty()) return {};
+    return placements(topology_, split.replicas, split.chunks);
+  }
+
+  /// By how much the devices of each stage need more than the limit; empty if the schedule cannot run the split,
+  /// whose stages may share parameters.
+  [[nodiscard]] std::vector<Bytes> excess(const Split& split) const {
+    try {
+      PlanSettings settings = constraints_.plan;
+      settings.microbatches = shapes_.costs().microbatches_that_fill(split);
+      const BoundPlan plan(plan_of_candidate(graph_, topology_, candidate_of(split), settings));
+      const PlanMemory memory = model_.memory(graph_, topology_, plan);
+      const std::size_t positions = to_index(positions_of(split));
+      std::vector<Bytes> of_position(positions, Bytes(0) - *limit_);
+      for (std::size_t s = 0; s < memory.stages.size(); ++s) of_position[s % positions] += memory.stages[s].bound;
+      std::vector<Bytes> out;
+      for (std::size_t s = 0; s < memory.stages.size(); ++s) out.push_back(of_position[s % positions]);
+      return out;
+    } catch (const std::invalid_argument&) { return {}; }
+  }
+
+  /// Splits of a shape that fit, the smallest bounds first. If none does, `least` is the excess of the one that needs
+  /// the least.
+  [[nodiscard]] BoundedSplits splits_of(const EqualShape& shape, const EqualShares::MemoryRule& memory,
+                                        std::vector<Bytes>& least) const {
+    BoundedSplits out;
+    least.clear();
+    for (Split& split : shapes_.shares().splits(shape, memory)) {
+      if (limit_) {
+        std::vector<Bytes> more = excess(split);
+        if (more.empty()) continue;
+        const bool fits = *std::ranges::max_element(more) <= Bytes(0);
+        if (least.empty() || *std::ranges::max_element(more) < *std::ranges::max_element(least))
+          least = std::move(more);
+        if (!fits) continue;
+      }
+      std::optional<Seconds> bound = shapes_.costs().lower_bound(split);
+      if (!bound) continue;
+      for (const auto& devices : placements_of(split))
+        bound = std::min(*bound, shapes_.costs().lower_bound(split, devices).value_or(*bound));
+      out.emplace_back(*bound, std::move(split));
+    }
+    std::ranges::stable_sort(out, {}, [](const auto& entry) { return entry.first; });
+    if (out.size() > kMostSplits) out.resize(kMostSplits);
+    return out;
+  }
+
+  /// The same by the bound of memory. As plans may need more than that says, it is tried again with more and more of
+  /// what the stages lacked; so is the sum of the bound and all messages; and with what the largest stage lacked. What
+  /// then fits may be more than was needed, so less of it is tried too.
+  [[nodiscard]] BoundedSplits splits_of(const EqualShape& shape) const {
+    BoundedSplits best;
+    std::vector<Bytes> least;
+    for (const Correction correction : {Correction::Stages, Correction::Messages, Correction::Largest}) {
+      EqualShares::MemoryRule memory{shapes_.countable(), correction == Correction::Messages};
+      std::vector<Bytes> failed;
+      const auto take = [&](const BoundedSplits& out) {
+        for (const auto& entry : out) {
+          if (std::ranges::find(best, entry.second, &std::pair<Seconds, Split>::second) == best.end())
+            best.push_back(entry);
+        }
+        std::ranges::stable_sort(best, {}, [](const auto& entry) { return entry.first; });
+        if (best.size() > kMostSplits) best.resize(kMostSplits);
+      };
+      for (int tries = 0; tries < kTries; ++tries) {
+        BoundedSplits out = splits_of(shape, memory, least);
+        if (!out.empty()) {
+          take(out);
+          if (correction == Correction::Stages && tries == 0) return best;
+          for (int halving = 0; halving < kHalvings && !failed.empty(); ++halving) {
+            EqualShares::MemoryRule middle = memory;
+            for (std::size_t s = 0; s < failed.size(); ++s)
+              middle.besides[s] = Bytes((failed[s].value + memory.besides[s].value) / 2);
+            out = splits_of(shape, middle, least);
+            (out.empty() ? failed : memory.besides) = middle.besides;
+            take(out);
+          }
+          break;
+        }
+        if (least.empty()) break;
+        memory.besides.resize(least.size());
+        failed = memory.besides;
+        const Bytes largest = *std::ranges::max_element(least);
+        for (std::size_t s = 0; s < least.size(); ++s) {
+          const Bytes more = correction == Correction::Largest ? largest : std::max(least[s], Bytes(0)) * (1 << tries);
+          memory.besides[s] += Bytes(more.value / shape.chunks);
+        }
+      }
+    }
+    return best;
+  }
+
+  void add(const EqualShape& shape) {
+    const std::string origin = origin_of(shape);
+    for (const auto& [bound, split] : splits_of(shape)) {
+      Candidate candidate = candidate_of(split);
+      out_.push_back({origin, candidate});
+      for (auto& devices : placements_of(split)) {
+        candidate.devices = std::move(devices);
+        out_.push_back({origin + ", placed", candidate});
+      }
+    }
+  }
+
+  const Graph& graph_;
+  const Topology& topology_;
+  const CostModel& model_;
+  const Constraints& constraints_;
+  std::optional<Bytes> limit_;
+  EqualShapes shapes_;
+  std::vector<EqualDraft> out_;
+};
+
+}  // namespace
+
+std::vector<EqualDraft> equal_drafts(const Graph& graph, const Topology& topology, const CostModel& costs,
+                                     const Constraints& constraints) {
+  if (!constraints.plan.listed.empty()) return {};
+  return EqualDrafts(graph, topology, costs, constraints).run();
+}
+
+std::optional<EqualDraft> smallest_equal_draft(const Graph& graph, const Topology& topology,
+                                               const Constraints& constraints) {
+  if (!constraints.plan.listed.empty()) return std::nullopt;
+  EqualShapes shapes(graph, topology, constraints);
+  const auto found = shapes.smallest();
+  if (!found) return std::nullopt;
+  return EqualDraft{origin_of(found->first),
+                    given_candidate(graph, shapes.costs().partition(found->second), {}, {}, {},
+                                    microbatches_of_a_step(constraints.plan), found->first.chunks)};
+}
+
+std::optional<Seconds> estimated_step(const Graph& graph, const Topology& topology, const Constraints& constraints) {
+  if (!constraints.plan.listed.empty()) return std::nullopt;
+  const auto shapes = EqualShapes(graph, topology, constraints).by_estimate();
+  return shapes.empty() ? std::nullopt : std::optional(shapes.front().first);
+}
+
+std::vector<int> chunk_counts(const Constraints& constraints) {
+  if (constraints.chunks) return {*constraints.chunks};
+  const PlanSettings& settings = constraints.plan;
+  std::vector<int> out = {1};
+  if (!settings.listed.empty() || !schedule_by_name(settings.schedule).chunked) return out;
+  for (int chunks = 2; chunks <= kMostChunks; chunks *= 2) out.push_back(chunks);
+  return out;
+}
+
+}  // namespace stagecraft::partitioner

@@ -1,0 +1,106 @@
+#include "partitioner/bounds/trip_bound.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "partitioner/candidate.h"
+#include "partitioner/cost_model.h"
+#include "tests/partitioner/bounds/bounds.h"
+#include "tests/support/chains.h"
+#include "tests/support/every_partition.h"
+
+namespace stagecraft::partitioner {
+namespace {
+
+/// Two layers of 1 + 2 s, messages of 1 s each way, 4 microbatches, no use in replicas (10 GB of parameters at 1 GB/s).
+/// One stage: 4 (3 + 3) = 24 s. Two stages hold 2 and 1 microbatches at once: the first needs two round trips of
+/// 3 + 2 + 3 s and 3 s for the microbatch between them, 19 s; the second 1 + 1 + 4 * 3 + 1 + 2 = 17 s.
+TEST(TripBound, CountsMessagesAndRoundTrips) {
+  const Graph graph = testing::chain_graph({1, 1}, {2, 2}, Bytes(1'000'000'000), Bytes(10'000'000'000));
+  const PipelineCosts costs(graph, testing::flat_topology(2), settings_of("1f1b", 4));
+  const auto bound = TripBound::of(costs, {}, 100);
+  EXPECT_EQ(bound->refutes(Seconds(18.99), 2, kNoStop), true);
+  EXPECT_EQ(bound->refutes(Seconds(19), 2, kNoStop), false);
+  ASSERT_EQ(bound->splits().size(), 1U);
+  EXPECT_EQ(bound->splits().front(), (Split{{0, 1}, {1, 1}}));
+  EXPECT_EQ(bound->refutes(Seconds(23.99), 1, kNoStop), true);
+  EXPECT_EQ(bound->refutes(Seconds(24), 1, kNoStop), false);
+}
+
+/// With messages of 5 s the round trips count: two of 3 + 10 + 3 s and 3 s are 35 s, above 24 s on one device.
+TEST(TripBound, LimitsWhatIsInFlight) {
+  const Graph graph = testing::chain_graph({1, 1}, {2, 2}, Bytes(5'000'000'000), Bytes(100'000'000'000));
+  const PipelineCosts costs(graph, testing::flat_topology(2), settings_of("1f1b", 4));
+  const auto bound = TripBound::of(costs, {}, 100);
+  EXPECT_EQ(bound->refutes(Seconds(23.99), 2, kNoStop), true);
+  EXPECT_EQ(bound->refutes(Seconds(24), 2, kNoStop), false);
+  EXPECT_EQ(bound->splits().front(), (Split{{0, 0}, {1}}));
+}
+
+TEST(TripBound, IsNotForStepsThatOverlap) {
+  const Graph graph = testing::chain_graph({1}, {2});
+  const PipelineCosts costs(graph, testing::flat_topology(2), settings_of("pipedream", 4));
+  EXPECT_EQ(TripBound::of(costs, {}, 100), nullptr);
+}
+
+/// Layers without work, which the bound leaves out.
+void idle_some(Graph& graph, std::mt19937& random) {
+  for (Layer& layer : graph.layers) {
+    if (is_input(layer) || random() % 3 != 0) continue;
+    layer.forward.median = layer.backward.median = Seconds(0);
+    layer.update.reset();
+    layer.parameter_bytes = Bytes(0);
+    layer.tied.clear();
+    layer.backward_parts.reset();
+  }
+}
+
+/// No split with any replicas that fits in memory has a predicted step that the bound refutes.
+TEST(TripBound, NeverExceedsTheBestOfAllPlans) {
+  const CostModel model = simulated_costs();
+  int compared = 0;
+  for (unsigned seed = 1; seed <= 1500; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    Graph graph = testing::branching_graph(random, 2 + static_cast<int>(random() % 4));
+    if (random() % 2 == 0) idle_some(graph, random);
+    Topology topology =
+        testing::flat_topology(2 + static_cast<int>(random() % 3), 1e5 * (1 + static_cast<double>(random() % 500)),
+                               0.0005 * static_cast<double>(random() % 3));
+    if (random() % 4 == 0) topology.levels.push_back({"rack", 2, {BytesPerSecond(1e6), Seconds(0.001), {}, {}}});
+    const char* const schedules[] = {"1f1b", "1f1b", "1f1b", "gpipe", "zb-h1", "forward"};
+    Constraints constraints;
+    constraints.plan = settings_of(schedules[random() % std::size(schedules)], 1 + static_cast<int>(random() % 8));
+    if (constraints.plan.schedule != "forward" && random() % 4 == 0) constraints.plan.recompute = true;
+    if (random() % 6 == 0) constraints.plan.gradient_bucket_bytes = Bytes(50'000);
+    if (random() % 3 == 0) constraints.memory_limit = Bytes(100'000 + static_cast<std::int64_t>(random() % 900'000));
+    SCOPED_TRACE(constraints.plan.schedule);
+    const PipelineCosts costs(graph, topology, constraints.plan);
+    const auto bound = TripBound::of(costs, constraints.memory_limit, 1000);
+    if (!bound) continue;  // no layer has work
+    const int devices = 1 + static_cast<int>(random() % 4);
+    std::optional<Seconds> shortest;
+    testing::each_partition(graph, std::min(devices, device_count(topology)), [&](const Partition& partition) {
+      Candidate candidate;
+      candidate.partition = partition;
+      for (const int replicas : partition.replicas) {
+        if (replicas > constraints.plan.microbatches) return;
+      }
+      try {
+        const RankedPlan ranked = predicted_plan("any", graph, topology, candidate, model, constraints);
+        if (ranked.fits)
+          shortest = std::min(shortest.value_or(ranked.prediction.iteration), ranked.prediction.iteration);
+      } catch (const std::invalid_argument&) {
+      } catch (const std::runtime_error&) {}
+    });
+    if (!shortest) continue;
+    ++compared;
+    ASSERT_EQ(bound->refutes(*shortest * (1 + 1e-9), devices, kNoStop), false) << shortest->value;
+    for (const Split& split : bound->splits()) EXPECT_TRUE(costs.lower_bound(split).has_value());
+  }
+  EXPECT_GT(compared, 1000);
+}
+
+}  // namespace
+}  // namespace stagecraft::partitioner
