@@ -1,6 +1,7 @@
 #include "partitioner/candidate.h"
 
 #include <algorithm>
+#include <set>
 #include <stdexcept>
 #include <utility>
 #include <variant>
@@ -27,6 +28,18 @@ std::vector<int> replicas_of(const Plan& plan) {
   std::vector<int> out;
   for (const Stage& stage : plan.stages) out.push_back(to_int(stage.devices.size()));
   return out;
+}
+
+int devices_of(const Plan& plan) {
+  std::set<int> devices;
+  for (const Stage& stage : plan.stages) devices.insert(stage.devices.begin(), stage.devices.end());
+  return to_int(devices.size());
+}
+
+Bytes peak_memory(const Prediction& prediction) {
+  Bytes most;
+  for (const RankMemory& memory : prediction.timeline.memory) most = std::max(most, memory.total);
+  return most;
 }
 
 Partition partition_of(const Graph& graph, const Plan& plan) {

@@ -43,6 +43,12 @@ struct Candidate {
 /// The number of replicas of each stage.
 [[nodiscard]] std::vector<int> replicas_of(const Plan& plan);
 
+/// The number of devices in the plan's stages, each counted once.
+[[nodiscard]] int devices_of(const Plan& plan);
+
+/// The predicted memory of the rank that needs the most.
+[[nodiscard]] Bytes peak_memory(const Prediction& prediction);
+
 /// The layers and replicas of the plan's stages. Throws as layer_index does.
 [[nodiscard]] Partition partition_of(const Graph& graph, const Plan& plan);
 

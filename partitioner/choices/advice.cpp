@@ -14,6 +14,7 @@
 #include "costmodel/text/units_text.h"
 #include "partitioner/bounds/least_step.h"
 #include "partitioner/candidate.h"
+#include "partitioner/choices/settings.h"
 #include "partitioner/remedies.h"
 #include "partitioner/search/search_time.h"
 #include "partitioner/strategies/equal_drafts.h"
@@ -32,6 +33,9 @@ struct Change {
   Constraints constraints;
   double samples = 1;
 };
+
+/// The samples of a step, in microbatches of the request.
+double microbatches_of_request(const Alternative& found) { return found.samples * found.plan.plan.microbatches; }
 
 /// The graph of microbatches with half the samples, each of which takes as long as before.
 Graph halved(const Graph& graph) {
@@ -65,15 +69,13 @@ std::vector<Change> changes_of(const Graph& graph, const Topology& topology, con
       change.constraints.plan.recompute = true;
       change.constraints.plan.recompute_every = every;
     };
-    recompute("--recompute", 0);
-    for (int every = 1; every < to_int(graph.layers.size()); every *= 2)
-      recompute("--recompute-every " + std::to_string(every), every);
+    for (const int every : recomputation_steps(to_int(graph.layers.size())))
+      recompute(every == 0 ? "--recompute" : "--recompute-every " + std::to_string(every), every);
   }
   if (schedule.trains && schedule.weights == Weights::Flushed) {
-    for (const ScheduleEntry& other : schedules()) {
-      const bool is_like = other.trains && other.weights == Weights::Flushed && !other.needs_lists;
-      if (!is_like || other.name == asked.schedule || (constraints.chunks.value_or(1) > 1 && !other.chunked)) continue;
-      add("--schedule " + other.name).constraints.plan.schedule = other.name;
+    for (const std::string& other : schedules_to_compare()) {
+      const bool runs_chunks = constraints.chunks.value_or(1) == 1 || schedule_by_name(other).chunked;
+      if (other != asked.schedule && runs_chunks) add("--schedule " + other).constraints.plan.schedule = other;
     }
   }
   if (graph.microbatch_samples.value_or(0) % 2 == 0 && graph.microbatch_samples.value_or(0) > 0 &&
@@ -89,6 +91,40 @@ std::vector<Change> changes_of(const Graph& graph, const Topology& topology, con
     add("--microbatches " + std::to_string(microbatches)).constraints.plan.microbatches = microbatches;
   }
   return out;
+}
+
+/// A plan is worth a word if it is that much faster; and idle devices, if there are as many.
+constexpr double kFaster = 0.9;
+constexpr double kIdle = 0.1;
+constexpr std::size_t kMostNamed = 3;
+
+bool has_many_idle(std::size_t unused, int devices) { return static_cast<double>(unused) > kIdle * devices; }
+
+/// The fastest of the ranking's plans that leave few devices idle.
+const RankedPlan* busiest_plan(const Ranking& ranking) {
+  const auto found = std::ranges::find_if(ranking.plans, [](const RankedPlan& ranked) {
+    return ranked.fits && !has_many_idle(ranked.prediction.unused_devices.size(), ranked.prediction.devices);
+  });
+  return found == ranking.plans.end() ? nullptr : &*found;
+}
+
+std::string alternative_text(const Alternative& found, const Graph& graph, int microbatches, const std::string& mark) {
+  const Seconds step = found.plan.prediction.iteration;
+  std::string out = fmt::format("{}: {}{}", found.change, mark, format_seconds(step));
+  const double samples = microbatches_of_request(found);
+  if (samples == microbatches) return found.samples == 1 ? out : out + " if a sample takes as long as in this profile";
+  if (!graph.microbatch_samples) return out + fmt::format(" for {} microbatches", found.plan.plan.microbatches);
+  const double all = samples * static_cast<double>(*graph.microbatch_samples);
+  return out + fmt::format(" for {:.0f} samples, {}{:.1f} samples per second", all, mark, all / step.value);
+}
+
+std::string texts(const std::vector<Alternative>& found, const Graph& graph, int microbatches,
+                  const std::string& mark) {
+  std::vector<std::string> out;
+  for (const Alternative& one : found) {
+    if (out.size() < kMostNamed) out.push_back(alternative_text(one, graph, microbatches, mark));
+  }
+  return fmt::format("{}", fmt::join(out, "; "));
 }
 
 }  // namespace
@@ -118,51 +154,13 @@ std::vector<Alternative> alternatives(const Graph& graph, const Topology& topolo
       const Seconds most = wanted.shorter_than * amount(change);
       ShorterPlan found = drafted_plan(change.graph, topology, costs, change.constraints, most);
       if (!found.plan) continue;
-      const Prediction& prediction = found.plan->prediction;
-      out.push_back({change.text, prediction.iteration, change.constraints.plan.microbatches, change.samples,
-                     prediction.unused_devices.size()});
+      out.push_back({change.text, change.samples, std::move(*found.plan)});
     } catch (const std::invalid_argument&) {}  // not with these stages and chunks
   }
-  std::ranges::stable_sort(out, {}, [](const Alternative& a) { return a.step * (1 / (a.samples * a.microbatches)); });
+  std::ranges::stable_sort(
+      out, {}, [](const Alternative& a) { return a.plan.prediction.iteration * (1 / microbatches_of_request(a)); });
   return out;
 }
-
-namespace {
-
-/// A plan is worth a word if it is that much faster; and idle devices, if there are as many.
-constexpr double kFaster = 0.9;
-constexpr double kIdle = 0.1;
-constexpr std::size_t kMostNamed = 3;
-
-bool has_many_idle(std::size_t unused, int devices) { return static_cast<double>(unused) > kIdle * devices; }
-
-/// The fastest of the ranking's plans that leave few devices idle.
-const RankedPlan* busiest_plan(const Ranking& ranking) {
-  const auto found = std::ranges::find_if(ranking.plans, [](const RankedPlan& ranked) {
-    return ranked.fits && !has_many_idle(ranked.prediction.unused_devices.size(), ranked.prediction.devices);
-  });
-  return found == ranking.plans.end() ? nullptr : &*found;
-}
-
-std::string alternative_text(const Alternative& found, const Graph& graph, int microbatches, const std::string& mark) {
-  std::string out = fmt::format("{}: {}{}", found.change, mark, format_seconds(found.step));
-  const double samples = found.samples * found.microbatches;
-  if (samples == microbatches) return found.samples == 1 ? out : out + " if a sample takes as long as in this profile";
-  if (!graph.microbatch_samples) return out + fmt::format(" for {} microbatches", found.microbatches);
-  const double all = samples * static_cast<double>(*graph.microbatch_samples);
-  return out + fmt::format(" for {:.0f} samples, {}{:.1f} samples per second", all, mark, all / found.step.value);
-}
-
-std::string texts(const std::vector<Alternative>& found, const Graph& graph, int microbatches,
-                  const std::string& mark) {
-  std::vector<std::string> out;
-  for (const Alternative& one : found) {
-    if (out.size() < kMostNamed) out.push_back(alternative_text(one, graph, microbatches, mark));
-  }
-  return fmt::format("{}", fmt::join(out, "; "));
-}
-
-}  // namespace
 
 std::vector<std::string> advice(const Graph& graph, const Topology& topology, const CostModel& costs,
                                 const Constraints& constraints, const Ranking& ranking, Seconds time,
@@ -177,9 +175,9 @@ std::vector<std::string> advice(const Graph& graph, const Topology& topology, co
   std::vector<Alternative> faster;
   std::vector<Alternative> busier;
   for (const Alternative& one : found) {
-    const bool is_same_batch = one.samples * one.microbatches == microbatches;
+    const bool is_same_batch = microbatches_of_request(one) == microbatches;
     if (is_same_batch) faster.push_back(one);
-    if (is_idle && !has_many_idle(one.unused_devices, prediction.devices)) busier.push_back(one);
+    if (is_idle && !has_many_idle(one.plan.prediction.unused_devices.size(), prediction.devices)) busier.push_back(one);
   }
   std::vector<std::string> out;
   if (is_idle) {

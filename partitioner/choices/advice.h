@@ -14,10 +14,8 @@ namespace stagecraft::partitioner {
 /// The best of the candidates of `auto` for a request with another setting.
 struct Alternative {
   std::string change;  ///< "--recompute-every 1"
-  Seconds step;
-  int microbatches = 1;  ///< of a step
-  double samples = 1;    ///< of one microbatch over those of the request
-  std::size_t unused_devices = 0;
+  double samples = 1;  ///< of one microbatch over those of the request
+  RankedPlan plan;
 };
 
 /// Which settings to try, for how long, and what is of interest.

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 #include <stdexcept>
 #include <utility>
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
+#include "partitioner/candidate.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -28,11 +28,9 @@ Merits merits(const RankedPlan& ranked) {
   Merits out;
   out.step = ranked.prediction.iteration;
   out.samples_per_s = ranked.prediction.samples_per_s;
-  std::set<int> devices;
-  for (const Stage& stage : ranked.plan.stages) devices.insert(stage.devices.begin(), stage.devices.end());
-  out.devices = to_int(devices.size());
+  out.devices = devices_of(ranked.plan);
   out.stages = to_int(ranked.plan.stages.size());
-  for (const RankMemory& memory : ranked.prediction.timeline.memory) out.memory = std::max(out.memory, memory.total);
+  out.memory = peak_memory(ranked.prediction);
   return out;
 }
 

@@ -4,20 +4,127 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
+#include <span>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "costmodel/analysis/explain.h"
 #include "costmodel/index.h"
+#include "costmodel/text/replicas_text.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 #include "partitioner/candidate.h"
 #include "partitioner/choices/choice.h"
+#include "partitioner/choices/settings_search.h"
 #include "partitioner/costs/pipeline_costs.h"
 #include "partitioner/strategies/auto.h"
 
 namespace stagecraft::partitioner {
 namespace {
+
+/// A row of a table of plans.
+struct PlanRow {
+  std::string name;
+  const RankedPlan* ranked = nullptr;  ///< null: there is no plan
+  std::string outcome;
+};
+
+/// A table of what plans achieve; `best`: the row that is marked.
+std::string plans_table(const TableColumn& name, const std::vector<PlanRow>& plans, std::optional<std::size_t> best,
+                        const std::string& mark, const Screen& screen) {
+  std::vector<std::vector<std::string>> rows;
+  for (const PlanRow& row : plans) {
+    std::vector<std::string>& cells = rows.emplace_back(6);
+    cells.front() = row.name;
+    cells.back() = row.outcome;
+    if (row.ranked == nullptr) continue;
+    const Prediction& prediction = row.ranked->prediction;
+    cells[1] = replicas_text(replicas_of(row.ranked->plan), kReplicasWidth);
+    cells[2] = mark + format_seconds(prediction.iteration);
+    cells[3] = fmt::format("{}{:.1f} %", mark, prediction.bubble * 100);
+    cells[4] = mark + format_bytes(peak_memory(prediction));
+  }
+  return table_text({name,
+                     {.title = "replicas"},
+                     {.title = "step"},
+                     {.title = "idle"},
+                     {.title = "peak memory"},
+                     {.title = "", .left = true}},
+                    rows, screen, best);
+}
+
+/// Rows of a ranking.
+constexpr std::size_t kShown = 12;
+
+/// Plans of the same shape: stages of as many replicas, in order or placed. Only cuts differ.
+struct PlansOfShape {
+  const RankedPlan* best = nullptr;
+  bool in_order = true;
+  int count = 0;
+};
+
+bool is_in_order(const Plan& plan) {
+  int next = 0;
+  for (std::size_t s = 0; s < plan.stages.size() / to_index(plan.chunks); ++s) {
+    for (const int device : plan.stages[s].devices) {
+      if (device != next++) return false;
+    }
+  }
+  return true;
+}
+
+/// A row of the ranking: a shape, and others that follow it and are as fast, within kTie.
+struct RankingRow {
+  PlansOfShape first;
+  std::vector<PlansOfShape> ties;
+};
+
+std::vector<RankingRow> with_ties(const std::vector<PlansOfShape>& shapes) {
+  std::vector<RankingRow> out;
+  for (const PlansOfShape& shape : shapes) {
+    const bool is_tie = !out.empty() && shape.best->fits && out.back().first.best->fits &&
+                        shape.best->prediction.iteration <= out.back().first.best->prediction.iteration * (1 + kTie);
+    if (is_tie) {
+      out.back().ties.push_back(shape);
+    } else {
+      out.push_back({shape, {}});
+    }
+  }
+  return out;
+}
+
+/// "2-1", "2-1 in 2 chunks": the shape without where it is placed.
+std::string shape_text(const Plan& plan) {
+  return replicas_text(replicas_of(plan), kReplicasWidth) +
+         (plan.chunks > 1 ? fmt::format(" in {} chunks", plan.chunks) : "");
+}
+
+/// "best of 3; 2-2 and 1-3 within 1 %".
+std::string others_text(const RankingRow& row) {
+  constexpr std::size_t kNamed = 3;
+  std::string out = row.first.count > 1 ? fmt::format("best of {}", row.first.count) : "";
+  if (row.ties.empty()) return out;
+  std::vector<std::string> names;
+  for (const PlansOfShape& tie : std::span(row.ties).first(std::min(row.ties.size(), kNamed)))
+    names.push_back(shape_text(tie.best->plan) + (tie.in_order ? "" : " placed"));
+  if (row.ties.size() > kNamed) names.push_back(fmt::format("{} more", row.ties.size() - kNamed));
+  return out + (out.empty() ? "" : "; ") + fmt::format("{} within {:g} %", fmt::join(names, ", "), kTie * 100);
+}
+
+/// In the order of the best of each.
+std::vector<PlansOfShape> by_shape(const std::vector<RankedPlan>& plans) {
+  std::vector<PlansOfShape> out;
+  std::map<std::tuple<std::vector<int>, int, bool, bool>, std::size_t> places;
+  for (const RankedPlan& r : plans) {
+    const bool in_order = is_in_order(r.plan);
+    const auto [place, is_new] = places.try_emplace({replicas_of(r.plan), r.plan.chunks, in_order, r.fits}, out.size());
+    if (is_new) out.push_back({&r, in_order, 0});
+    ++out[place->second].count;
+  }
+  return out;
+}
 
 constexpr double kSecondsPerHour = 3600;
 /// The table shows prices of this many steps, one step's is too small to read.
@@ -67,7 +174,95 @@ std::string name_of(const format::ListedPlan& plan) {
   return fmt::format("{}, {} of {} stages recomputed", plan.origin, plan.recomputed, stages);
 }
 
+constexpr const char* kOpen = "open";
+constexpr const char* kBest = "best";
+
+std::string outcome_of(const SettingTrial& trial, const SettingTrial& best) {
+  if (&trial == &best) return kBest;
+  if (!is_settled(trial, best.plan->prediction.iteration)) return kOpen;
+  if (trial.plan) return "not better";
+  if (trial.need) return "does not fit";
+  return trial.lower_bound >= kForever ? "no plan" : "not better";
+}
+
+format::ListedSetting listed(const SettingTrial& trial, const SettingSpace& space, bool has_bounds) {
+  const SizedGraph& sized = space.graphs[trial.settings.graph];
+  const PlanSettings& settings = trial.settings.plan;
+  format::ListedSetting out;
+  out.microbatch_samples = sized.graph.microbatch_samples;
+  out.times = sized.origin;
+  out.microbatches = settings.microbatches;
+  out.schedule = settings.schedule;
+  out.recompute = settings.recompute;
+  out.recompute_every = settings.recompute_every;
+  out.gradient_bucket_bytes = settings.gradient_bucket_bytes;
+  out.memory = trial.need;
+  if (has_bounds && trial.lower_bound < kForever) out.lower_bound = trial.lower_bound;
+  if (!trial.plan) return out;
+  out.replicas = replicas_of(trial.plan->plan);
+  out.chunks = trial.plan->plan.chunks;
+  out.step = trial.plan->prediction.iteration;
+  out.memory = merits(*trial.plan).memory;
+  return out;
+}
+
+std::string microbatches_text(const format::ListedSetting& setting) {
+  std::string out = std::to_string(setting.microbatches);
+  if (setting.microbatch_samples) out += fmt::format(" x {}", *setting.microbatch_samples);
+  return out;
+}
+
+std::int64_t open_ones(const format::PlanList& list) {
+  return std::ranges::count(list.settings, kOpen, &format::ListedSetting::outcome);
+}
+
 }  // namespace
+
+std::string gap_percent(Seconds iteration, Seconds lower_bound) {
+  if (lower_bound >= iteration) return "0";
+  const double percent = (iteration / lower_bound - 1) * 100;
+  if (percent < 0.1) return "0.1";
+  return percent < 10 ? fmt::format("{:.2g}", percent) : fmt::format("{:.0f}", percent);
+}
+
+std::string gap_text(Seconds iteration, Seconds lower_bound) {
+  if (lower_bound >= iteration) return "the best possible";
+  if (lower_bound <= Seconds(0)) return "without a lower bound";
+  return fmt::format("at most {} % above the best possible", gap_percent(iteration, lower_bound));
+}
+
+std::string ranking_text(const Ranking& ranking, const std::string& mark, const Screen& screen) {
+  const std::vector<RankedPlan>& plans = ranking.plans;
+  std::vector<PlanRow> rows;
+  const std::vector<RankingRow> shapes = with_ties(by_shape(plans));
+  for (const RankingRow& row : std::span(shapes).first(std::min(shapes.size(), kShown))) {
+    const PlansOfShape& shape = row.first;
+    const RankedPlan& r = *shape.best;
+    const bool says_placed = shape.in_order || r.origin.ends_with(", placed");
+    const std::string chunks = r.plan.chunks > 1 ? fmt::format(", {} chunks", r.plan.chunks) : "";
+    rows.push_back(
+        {r.origin + chunks + (says_placed ? "" : ", placed"), &r, r.fits ? others_text(row) : "does not fit"});
+  }
+  const auto best = plans.front().fits ? std::optional<std::size_t>(0) : std::nullopt;
+  std::string out = plans_table({.title = "plan", .left = true, .can_be_cut = true}, rows, best, mark, screen);
+  if (shapes.size() > kShown) out += fmt::format("and {} more\n", shapes.size() - kShown);
+  if (ranking.slower > 0) {
+    out += fmt::format("{} more skipped: {} compute time alone exceeds the best step\n", ranking.slower,
+                       ranking.slower == 1 ? "its" : "their");
+  }
+  const auto ties = std::ranges::count_if(plans, [&](const RankedPlan& r) {
+    return r.fits && r.prediction.iteration <= plans.front().prediction.iteration * (1 + kTie);
+  });
+  if (ties > 1 && !ranking.lower_bound) {
+    out += fmt::format("steps within {:g} % are ties: fewer devices, then fewer stages win\n", kTie * 100);
+  }
+  if (!ranking.cut_off.empty()) {
+    out += fmt::format("the time limit cut off: {}; a longer --time-limit may give a better plan or a smaller gap\n",
+                       fmt::join(ranking.cut_off, ", "));
+  }
+  if (const std::string text = skipped_text(ranking.skipped); !text.empty()) out += text + "\n";
+  return out;
+}
 
 std::vector<RankedPlan> chosen(std::vector<RankedPlan> plans, const ListRequest& request) {
   if (request.front) plans = front_of(std::move(plans));
@@ -143,52 +338,6 @@ std::string list_text(const format::PlanList& list, int lines, const std::string
   return out;
 }
 
-namespace {
-
-constexpr const char* kOpen = "open";
-constexpr const char* kBest = "best";
-
-std::string outcome_of(const SettingTrial& trial, const SettingTrial& best) {
-  if (&trial == &best) return kBest;
-  if (!is_settled(trial, best.plan->prediction.iteration)) return kOpen;
-  if (trial.plan) return "not better";
-  if (trial.need) return "does not fit";
-  return trial.lower_bound >= kForever ? "no plan" : "not better";
-}
-
-format::ListedSetting listed(const SettingTrial& trial, const SettingSpace& space, bool has_bounds) {
-  const SizedGraph& sized = space.graphs[trial.settings.graph];
-  const PlanSettings& settings = trial.settings.plan;
-  format::ListedSetting out;
-  out.microbatch_samples = sized.graph.microbatch_samples;
-  out.times = sized.origin;
-  out.microbatches = settings.microbatches;
-  out.schedule = settings.schedule;
-  out.recompute = settings.recompute;
-  out.recompute_every = settings.recompute_every;
-  out.gradient_bucket_bytes = settings.gradient_bucket_bytes;
-  out.memory = trial.need;
-  if (has_bounds && trial.lower_bound < kForever) out.lower_bound = trial.lower_bound;
-  if (!trial.plan) return out;
-  out.replicas = replicas_of(trial.plan->plan);
-  out.chunks = trial.plan->plan.chunks;
-  out.step = trial.plan->prediction.iteration;
-  out.memory = merits(*trial.plan).memory;
-  return out;
-}
-
-std::string microbatches_text(const format::ListedSetting& setting) {
-  std::string out = std::to_string(setting.microbatches);
-  if (setting.microbatch_samples) out += fmt::format(" x {}", *setting.microbatch_samples);
-  return out;
-}
-
-std::int64_t open_ones(const format::PlanList& list) {
-  return std::ranges::count(list.settings, kOpen, &format::ListedSetting::outcome);
-}
-
-}  // namespace
-
 format::PlanList settings_list(const SettingsSearch& search, const SettingSpace& space, const Topology& topology) {
   const SettingTrial& best = search.trials[search.best];
   const bool has_bounds = topology.others.empty();
@@ -250,6 +399,38 @@ std::string settings_note(const SettingsSearch& search, const SettingSpace& spac
       std::ranges::count_if(search.trials, [&](const SettingTrial& trial) { return outcome_of(trial, best) == kOpen; });
   return fmt::format("best of {} settings{}: {}", search.trials.size(),
                      open == 0 ? "" : fmt::format(", {} of them open", open), settings_text(best.settings, space));
+}
+
+std::string schedules_text(const SettingsSearch& search, const std::string& mark, const Screen& screen) {
+  std::vector<PlanRow> rows;
+  std::string reasons;
+  for (const SettingTrial& trial : search.trials) {
+    const std::string& schedule = trial.settings.plan.schedule;
+    if (!trial.plan) {
+      rows.push_back({schedule, nullptr, "no plan"});
+      reasons += fmt::format("no plan with {}: {}\n", schedule, trial.reason);
+      continue;
+    }
+    const bool is_best = &trial == &search.trials[search.best];
+    rows.push_back({schedule, &*trial.plan, !trial.plan->fits ? "does not fit" : is_best ? kBest : ""});
+  }
+  return plans_table({.title = "schedule", .left = true}, rows, search.best, mark, screen) + reasons;
+}
+
+std::string schedules_note(const SettingsSearch& search) {
+  std::vector<std::string> steps;
+  std::vector<std::string> without;
+  for (const SettingTrial& trial : search.trials) {
+    const std::string& schedule = trial.settings.plan.schedule;
+    if (trial.plan) {
+      steps.push_back(schedule + " " + format_seconds(trial.plan->prediction.iteration));
+    } else {
+      without.push_back(schedule);
+    }
+  }
+  std::string out = fmt::format("{}", fmt::join(steps, ", "));
+  if (!without.empty()) out += fmt::format("; no plan with {}", fmt::join(without, ", "));
+  return out;
 }
 
 }  // namespace stagecraft::partitioner

@@ -11,9 +11,22 @@
 #include "partitioner/choices/choice.h"
 #include "partitioner/choices/gather.h"
 #include "partitioner/choices/settings.h"
-#include "partitioner/choices/settings_search.h"
+#include "partitioner/strategy.h"
 
 namespace stagecraft::partitioner {
+
+/// "2.1": by how many percent at most a step of `iteration` exceeds the shortest, which is at least `lower_bound`, a
+/// time above 0. Rounded, but never down to 0.
+[[nodiscard]] std::string gap_percent(Seconds iteration, Seconds lower_bound);
+
+/// "the best possible", or "at most 2.1 % above the best possible": of a step of `iteration` and a lower bound.
+[[nodiscard]] std::string gap_text(Seconds iteration, Seconds lower_bound);
+
+/// The compared plans, best first, as a table no wider than the screen: a row for each shape, which is the replicas of
+/// all stages, in order or placed, with its best plan; of many shapes only the first ones. Then, where
+/// there are any, how many others there are, what was not simulated, how ties are decided, and what was skipped. `mark`
+/// comes before every figure.
+[[nodiscard]] std::string ranking_text(const Ranking& ranking, const std::string& mark, const Screen& screen);
 
 /// Which plans of the gathered ones a list has, and what it says about them.
 struct ListRequest {
@@ -50,5 +63,12 @@ struct ListRequest {
 /// The same in one line, for a plan's provenance: "best of 24 settings, 3 of them open: 4 microbatches of 8 samples,
 /// gpipe".
 [[nodiscard]] std::string settings_note(const SettingsSearch& search, const SettingSpace& space);
+
+/// The plans with several schedules, one for each, as a table no wider than the screen, and why some have none. `mark`
+/// goes before each figure.
+[[nodiscard]] std::string schedules_text(const SettingsSearch& search, const std::string& mark, const Screen& screen);
+
+/// The same in one line, for a plan's provenance: "gpipe 14.0 ms, 1f1b 12.0 ms; no plan with zb-h1".
+[[nodiscard]] std::string schedules_note(const SettingsSearch& search);
 
 }  // namespace stagecraft::partitioner

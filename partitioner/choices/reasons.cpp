@@ -15,6 +15,7 @@
 #include "costmodel/text/units_text.h"
 #include "partitioner/candidate.h"
 #include "partitioner/choices/listing.h"
+#include "partitioner/choices/settings.h"
 #include "partitioner/costs/pipeline_costs.h"
 #include "partitioner/strategies/auto.h"
 #include "partitioner/strategies/strategies.h"
@@ -80,8 +81,8 @@ std::optional<std::string> recomputation(const Question& question, Bytes limit) 
   if (!trains || (settings.recompute && settings.recompute_every > 0)) return std::nullopt;
   std::optional<std::string> out;
   std::optional<Seconds> shortest;
-  for (int every = settings.recompute ? 1 : 0; every < to_int(question.graph.layers.size());
-       every = every == 0 ? 1 : every * 2) {
+  for (const int every : recomputation_steps(to_int(question.graph.layers.size()))) {
+    if (every == 0 && settings.recompute) continue;
     Question tried = question;
     tried.constraints.plan.recompute = true;
     tried.constraints.plan.recompute_every = every;

@@ -75,13 +75,11 @@ constexpr std::int64_t kBucketShares[] = {4, 16, 64};
 std::vector<PlanSettings> with_recomputation(const PlanSettings& plain, const Graph& graph) {
   std::vector<PlanSettings> out{plain};
   const auto layers = std::ranges::count_if(graph.layers, [](const Layer& layer) { return !is_input(layer); });
-  const auto add = [&](int every) {
+  for (const int every : recomputation_steps(to_int(layers))) {
     out.push_back(plain);
     out.back().recompute = true;
     out.back().recompute_every = every;
-  };
-  add(0);
-  for (int every = 1; every < layers; every *= 2) add(every);
+  }
   return out;
 }
 
@@ -104,6 +102,20 @@ std::vector<Bytes> bucket_sizes(const Graph& graph) {
 }
 
 }  // namespace
+
+std::vector<std::string> schedules_to_compare() {
+  std::vector<std::string> out;
+  for (const ScheduleEntry& schedule : schedules()) {
+    if (schedule.trains && schedule.weights == Weights::Flushed && !schedule.needs_lists) out.push_back(schedule.name);
+  }
+  return out;
+}
+
+std::vector<int> recomputation_steps(int layers) {
+  std::vector<int> out{0};
+  for (int every = 1; every < layers; every *= 2) out.push_back(every);
+  return out;
+}
 
 std::vector<StepSettings> settings_of(const SettingSpace& space, const Topology& topology) {
   const bool is_limited = memory_limit(topology, space.constraints).has_value();

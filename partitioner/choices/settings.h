@@ -50,6 +50,33 @@ struct SettingSpace {
   Constraints constraints;             ///< of every plan; its plan settings are those of the request
 };
 
+/// What is known about plans with some settings.
+struct SettingTrial {
+  StepSettings settings;
+  std::optional<RankedPlan> plan = {};  ///< the best that was found
+  std::string reason = {};              ///< why there is no plan; empty: unknown
+  Seconds lower_bound = {};             ///< every plan with these settings takes at least this; kForever: there is none
+  std::optional<Bytes> need = {};       ///< memory of the candidate that needs the least, if none was found that fits
+  bool is_exhausted = false;            ///< a search with these settings was not cut off: see ShorterPlan::is_complete
+};
+
+/// The plans of one request with several settings.
+struct SettingsSearch {
+  std::vector<SettingTrial> trials;
+  std::size_t best = 0;  ///< the one whose plan has the shortest step, of those that fit if one does
+  /// No plan that was considered has a shorter step: the smallest of the trials' bounds; the best plan's step if none
+  /// is smaller. Absent if no bound is known for one of the plans.
+  std::optional<Seconds> lower_bound = {};
+};
+
+/// The schedules that `--schedule best` tries, in the table's order: all that train and give the gradients of one
+/// process. The asynchronous ones do not, and "listed" has no lists.
+[[nodiscard]] std::vector<std::string> schedules_to_compare();
+
+/// Ways to recompute a graph of so many layers, as Stage::recompute_every: 0 for whole stages, then 1, 2, 4, ...
+/// layers.
+[[nodiscard]] std::vector<int> recomputation_steps(int layers);
+
 /// All settings of the space, by size, schedule, recomputation and buckets, the simplest first. Recomputation, of whole
 /// stages and of 1, 2, 4, ... layers, is tried where memory is limited and the schedule trains. Buckets of the largest
 /// powers of two up to a 4th, 16th and 64th of all parameters are tried where gradients are summed over devices.

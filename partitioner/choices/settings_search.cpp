@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <utility>
+#include <variant>
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
@@ -32,6 +34,28 @@ constexpr double kRequestShare = 0.5;
 constexpr double kSliceShare = 0.125;
 constexpr Seconds kLeastSlice(0.01);
 
+SettingTrial try_schedule(const std::string& schedule, Constraints constraints,
+                          const std::function<StrategyResult(const Constraints&)>& plan) {
+  constraints.plan.schedule = schedule;
+  SettingTrial out;
+  out.settings.plan = constraints.plan;
+  try {
+    StrategyResult result = plan(constraints);
+    if (const auto* infeasible = std::get_if<Infeasible>(&result)) {
+      out.reason = infeasible->reason;
+    } else {
+      out.plan = std::move(std::get<Ranking>(result).plans.front());
+    }
+  } catch (const std::invalid_argument& e) { out.reason = e.what(); }
+  return out;
+}
+
+/// Whether `a` is better than `b`; of equal ones the first stays.
+bool is_better(const RankedPlan& a, const RankedPlan& b) {
+  if (a.fits != b.fits) return a.fits;
+  return a.prediction.iteration < b.prediction.iteration;
+}
+
 class SettingsRun {
  public:
   SettingsRun(const SettingSpace& space, const Topology& topology, const CostModel& costs)
@@ -45,7 +69,9 @@ class SettingsRun {
     told_.ends_after(all_);
     for (StepSettings& settings : settings_of(space, topology)) {
       const Seconds least = least_step(space.graphs[settings.graph].graph, topology, settings.plan);
-      out_.trials.push_back({std::move(settings), {}, least, {}, false});
+      SettingTrial& trial = out_.trials.emplace_back();
+      trial.settings = std::move(settings);
+      trial.lower_bound = least;
     }
   }
 
@@ -234,6 +260,31 @@ class SettingsRun {
 }  // namespace
 
 bool is_settled(const SettingTrial& trial, Seconds best) { return trial.lower_bound >= best * (1 - kEqual); }
+
+SettingsSearch search_schedules(const std::vector<std::string>& schedules, const Constraints& constraints,
+                                const std::function<StrategyResult(const Constraints&)>& plan) {
+  SettingsSearch out;
+  bool has_plan = false;
+  bool all_bounded = true;
+  for (const std::string& schedule : schedules) out.trials.push_back(try_schedule(schedule, constraints, plan));
+  for (std::size_t i = 0; i < out.trials.size(); ++i) {
+    SettingTrial& trial = out.trials[i];
+    if (!trial.plan) continue;
+    if (!has_plan || is_better(*trial.plan, *out.trials[out.best].plan)) out.best = i;
+    has_plan = true;
+    const std::optional<Seconds>& bound = trial.plan->plan.lower_bound;
+    all_bounded = all_bounded && bound;
+    if (!bound) continue;
+    trial.lower_bound = *bound;
+    out.lower_bound = std::min(out.lower_bound.value_or(*bound), *bound);
+  }
+  if (!all_bounded) out.lower_bound.reset();
+  if (has_plan) return out;
+  std::string reasons;
+  for (const SettingTrial& trial : out.trials)
+    reasons += fmt::format("\n  {}: {}", trial.settings.plan.schedule, trial.reason);
+  throw NoAnswerError("", {"no plan with any of these schedules:" + reasons});
+}
 
 SettingsSearch search_settings(const SettingSpace& space, const Topology& topology, const CostModel& costs) {
   return SettingsRun(space, topology, costs).run();

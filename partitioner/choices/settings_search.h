@@ -1,7 +1,6 @@
 #pragma once
 
-#include <cstddef>
-#include <optional>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,27 +11,14 @@
 
 namespace stagecraft::partitioner {
 
-/// What a search knows about plans with some settings.
-struct SettingTrial {
-  StepSettings settings;
-  std::optional<RankedPlan> plan;  ///< the best that was found, without spans; it fits in memory
-  Seconds lower_bound;             ///< every plan with these settings takes at least this; kForever: there is none
-  /// Memory of the candidate that needs the least, if none was found that fits.
-  std::optional<Bytes> need;
-  bool is_exhausted = false;  ///< a search with these settings was not cut off: see ShorterPlan::is_complete
-};
-
-/// The plans of one request with several settings.
-struct SettingsSearch {
-  std::vector<SettingTrial> trials;  ///< in the order of settings_of
-  std::size_t best = 0;              ///< the one whose plan has the shortest step
-  /// No plan of the space has a shorter step: the smallest of the trials' bounds; the best plan's step if none is
-  /// smaller.
-  Seconds lower_bound;
-};
-
 /// Whether no plan with the trial's settings is shorter than `best`.
 [[nodiscard]] bool is_settled(const SettingTrial& trial, Seconds best);
+
+/// Asks `plan` once for each schedule, with its name in the constraints. A std::invalid_argument that it throws is the
+/// reason why that schedule has no plan. Throws NoAnswerError with all reasons if none has one. The trials are in the
+/// order of the schedules.
+[[nodiscard]] SettingsSearch search_schedules(const std::vector<std::string>& schedules, const Constraints& constraints,
+                                              const std::function<StrategyResult(const Constraints&)>& plan);
 
 /// Searches all settings of the space with strategy `optimal`, within one time limit (kTimeLimit of the constraints):
 ///   - the candidates of `auto` with each of them, those first whose equal shares seem to be the fastest;
@@ -41,7 +27,8 @@ struct SettingsSearch {
 ///   - rounds in which each setting has an eighth of the time that is left: first those with the best candidates, later
 ///     those with the smallest bounds.
 /// A setting whose lower bound reaches the best step is done with. Ends when all are. Throws NoAnswerError if no plan
-/// fits in memory or is possible, and std::invalid_argument as `optimal` does.
+/// fits in memory or is possible, and std::invalid_argument as `optimal` does. The trials are in the order of
+/// settings_of, their plans without spans and within memory.
 [[nodiscard]] SettingsSearch search_settings(const SettingSpace& space, const Topology& topology,
                                              const CostModel& costs);
 

@@ -7,7 +7,7 @@
 #include "costmodel/command/tool.h"
 #include "costmodel/interchange/plan_formats.h"
 #include "costmodel/schedule.h"
-#include "partitioner/choices/schedule_search.h"
+#include "partitioner/choices/settings.h"
 #include "partitioner/command/settings_command.h"
 #include "partitioner/strategies/strategies.h"
 

@@ -16,82 +16,11 @@
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 #include "partitioner/candidate.h"
+#include "partitioner/choices/listing.h"
 #include "partitioner/strategies/auto.h"
-#include "partitioner/strategies/optimal.h"
 
 namespace stagecraft::partitioner {
 namespace {
-
-/// Rows of a ranking.
-constexpr std::size_t kShown = 12;
-
-/// Plans of the same shape: stages of as many replicas, in order or placed. Only cuts differ.
-struct PlansOfShape {
-  const RankedPlan* best = nullptr;
-  bool in_order = true;
-  int count = 0;
-};
-
-bool is_in_order(const Plan& plan) {
-  int next = 0;
-  for (std::size_t s = 0; s < plan.stages.size() / to_index(plan.chunks); ++s) {
-    for (const int device : plan.stages[s].devices) {
-      if (device != next++) return false;
-    }
-  }
-  return true;
-}
-
-/// A row of the ranking: a shape, and others that follow it and are as fast, within kTie.
-struct RankingRow {
-  PlansOfShape first;
-  std::vector<PlansOfShape> ties;
-};
-
-std::vector<RankingRow> with_ties(const std::vector<PlansOfShape>& shapes) {
-  std::vector<RankingRow> out;
-  for (const PlansOfShape& shape : shapes) {
-    const bool is_tie = !out.empty() && shape.best->fits && out.back().first.best->fits &&
-                        shape.best->prediction.iteration <= out.back().first.best->prediction.iteration * (1 + kTie);
-    if (is_tie) {
-      out.back().ties.push_back(shape);
-    } else {
-      out.push_back({shape, {}});
-    }
-  }
-  return out;
-}
-
-/// "2-1", "2-1 in 2 chunks": the shape without where it is placed.
-std::string shape_text(const Plan& plan) {
-  return replicas_text(replicas_of(plan), kReplicasWidth) +
-         (plan.chunks > 1 ? fmt::format(" in {} chunks", plan.chunks) : "");
-}
-
-/// "best of 3; 2-2 and 1-3 within 1 %".
-std::string others_text(const RankingRow& row) {
-  constexpr std::size_t kNamed = 3;
-  std::string out = row.first.count > 1 ? fmt::format("best of {}", row.first.count) : "";
-  if (row.ties.empty()) return out;
-  std::vector<std::string> names;
-  for (const PlansOfShape& tie : std::span(row.ties).first(std::min(row.ties.size(), kNamed)))
-    names.push_back(shape_text(tie.best->plan) + (tie.in_order ? "" : " placed"));
-  if (row.ties.size() > kNamed) names.push_back(fmt::format("{} more", row.ties.size() - kNamed));
-  return out + (out.empty() ? "" : "; ") + fmt::format("{} within {:g} %", fmt::join(names, ", "), kTie * 100);
-}
-
-/// In the order of the best of each.
-std::vector<PlansOfShape> by_shape(const std::vector<RankedPlan>& plans) {
-  std::vector<PlansOfShape> out;
-  std::map<std::tuple<std::vector<int>, int, bool, bool>, std::size_t> places;
-  for (const RankedPlan& r : plans) {
-    const bool in_order = is_in_order(r.plan);
-    const auto [place, is_new] = places.try_emplace({replicas_of(r.plan), r.plan.chunks, in_order, r.fits}, out.size());
-    if (is_new) out.push_back({&r, in_order, 0});
-    ++out[place->second].count;
-  }
-  return out;
-}
 
 /// "4 microbatches of 16 samples, 64 samples per step; 1f1b".
 std::string batch_text(const Graph& graph, const Plan& plan) {
@@ -156,48 +85,6 @@ std::string stages_text(const Graph& graph, const RankedPlan& ranked, const std:
   out += "\n";
   if (plan.iteration) out += bubble_text(prediction, mark) + "\n" + rates_lines(prediction, mark);
   if (!mark.empty()) out += "~ marks figures that were not measured on this topology's devices: " + other_device + "\n";
-  return out;
-}
-
-std::string ranking_text(const Ranking& ranking, const std::string& mark, const Screen& screen) {
-  const std::vector<RankedPlan>& plans = ranking.plans;
-  std::vector<std::vector<std::string>> rows;
-  const std::vector<RankingRow> shapes = with_ties(by_shape(plans));
-  for (const RankingRow& row : std::span(shapes).first(std::min(shapes.size(), kShown))) {
-    const PlansOfShape& shape = row.first;
-    const RankedPlan& r = *shape.best;
-    Bytes peak;
-    for (const auto& memory : r.prediction.timeline.memory) peak = std::max(peak, memory.total);
-    const bool says_placed = shape.in_order || r.origin.ends_with(", placed");
-    const std::string chunks = r.plan.chunks > 1 ? fmt::format(", {} chunks", r.plan.chunks) : "";
-    rows.push_back({r.origin + chunks + (says_placed ? "" : ", placed"),
-                    replicas_text(replicas_of(r.plan), kReplicasWidth), mark + format_seconds(r.prediction.iteration),
-                    fmt::format("{}{:.1f} %", mark, r.prediction.bubble * 100), mark + format_bytes(peak),
-                    r.fits ? others_text(row) : "does not fit"});
-  }
-  std::string out = table_text({{.title = "plan", .left = true, .can_be_cut = true},
-                                {.title = "replicas"},
-                                {.title = "step"},
-                                {.title = "idle"},
-                                {.title = "peak memory"},
-                                {.title = "", .left = true}},
-                               rows, screen, plans.front().fits ? std::optional<std::size_t>(0) : std::nullopt);
-  if (shapes.size() > kShown) out += fmt::format("and {} more\n", shapes.size() - kShown);
-  if (ranking.slower > 0) {
-    out += fmt::format("{} more skipped: {} compute time alone exceeds the best step\n", ranking.slower,
-                       ranking.slower == 1 ? "its" : "their");
-  }
-  const auto ties = std::ranges::count_if(plans, [&](const RankedPlan& r) {
-    return r.fits && r.prediction.iteration <= plans.front().prediction.iteration * (1 + kTie);
-  });
-  if (ties > 1 && !ranking.lower_bound) {
-    out += fmt::format("steps within {:g} % are ties: fewer devices, then fewer stages win\n", kTie * 100);
-  }
-  if (!ranking.cut_off.empty()) {
-    out += fmt::format("the time limit cut off: {}; a longer --time-limit may give a better plan or a smaller gap\n",
-                       fmt::join(ranking.cut_off, ", "));
-  }
-  if (const std::string text = skipped_text(ranking.skipped); !text.empty()) out += text + "\n";
   return out;
 }
 

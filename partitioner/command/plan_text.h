@@ -22,12 +22,6 @@ namespace stagecraft::partitioner {
 [[nodiscard]] std::string stages_text(const Graph& graph, const RankedPlan& ranked, const std::string& other_device,
                                       const Screen& screen);
 
-/// The compared plans, best first, as a table no wider than the screen: a row for each shape, which is the replicas of
-/// all stages, in order or placed, with its best plan; of many shapes only the first ones. Then, where
-/// there are any, how many others there are, what was not simulated, how ties are decided, and what was skipped. `mark`
-/// comes before every figure.
-[[nodiscard]] std::string ranking_text(const Ranking& ranking, const std::string& mark, const Screen& screen);
-
 /// How far a search is, in a line: "optimal: 1.2 of 3 s, best step 12.3 ms, gap at most 4.1 %, 812 plans predicted".
 /// With the number of things to try but no limit, the time left is that of the rest in proportion. Empty before a
 /// search.

@@ -1,7 +1,6 @@
 #include "partitioner/search/predicted_plans.h"
 
 #include <algorithm>
-#include <set>
 #include <stdexcept>
 
 #include "costmodel/index.h"
@@ -14,12 +13,6 @@ namespace {
 constexpr std::size_t kMostKept = 200;
 
 void forget_spans(RankedPlan& ranked) { std::vector<Span>().swap(ranked.prediction.timeline.spans); }
-
-int devices_of(const RankedPlan& ranked) {
-  std::set<int> out;
-  for (const Stage& stage : ranked.plan.stages) out.insert(stage.devices.begin(), stage.devices.end());
-  return to_int(out.size());
-}
 
 }  // namespace
 
@@ -99,7 +92,7 @@ const std::vector<RankedPlan>& PredictedPlans::sorted() {
     return ranked.fits != plans_.front().fits || ranked.prediction.iteration > best;
   });
   std::stable_sort(plans_.begin(), end, [](const RankedPlan& a, const RankedPlan& b) {
-    return std::pair(devices_of(a), a.plan.stages.size()) < std::pair(devices_of(b), b.plan.stages.size());
+    return std::pair(devices_of(a.plan), a.plan.stages.size()) < std::pair(devices_of(b.plan), b.plan.stages.size());
   });
   return plans_;
 }

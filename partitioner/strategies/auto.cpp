@@ -251,19 +251,6 @@ Drafts drafts(const Graph& graph, const Topology& topology, const CostModel& cos
 
 namespace {
 
-int devices_of(const Plan& plan) {
-  std::set<int> devices;
-  for (const Stage& stage : plan.stages) devices.insert(stage.devices.begin(), stage.devices.end());
-  return to_int(devices.size());
-}
-
-/// Bytes of the rank that needs the most.
-Bytes peak(const RankedPlan& ranked) {
-  Bytes most;
-  for (const RankMemory& memory : ranked.prediction.timeline.memory) most = std::max(most, memory.total);
-  return most;
-}
-
 void sort_by_merit(std::vector<RankedPlan>& plans) {
   std::optional<Seconds> best;
   for (const RankedPlan& ranked : plans) {
@@ -274,7 +261,7 @@ void sort_by_merit(std::vector<RankedPlan>& plans) {
   };
   std::stable_sort(plans.begin(), plans.end(), [&](const RankedPlan& a, const RankedPlan& b) {
     if (a.fits != b.fits) return a.fits;
-    if (!a.fits) return peak(a) < peak(b);
+    if (!a.fits) return peak_memory(a.prediction) < peak_memory(b.prediction);
     if (ties(a) != ties(b)) return ties(a);
     if (ties(a)) {
       const auto simple = [](const RankedPlan& r) { return std::pair(devices_of(r.plan), r.plan.stages.size()); };

@@ -439,19 +439,6 @@ std::optional<double> objective(const Graph& graph, const Topology& topology, co
 
 }  // namespace
 
-std::string gap_percent(Seconds iteration, Seconds lower_bound) {
-  if (lower_bound >= iteration) return "0";
-  const double percent = (iteration / lower_bound - 1) * 100;
-  if (percent < 0.1) return "0.1";
-  return percent < 10 ? fmt::format("{:.2g}", percent) : fmt::format("{:.0f}", percent);
-}
-
-std::string gap_text(Seconds iteration, Seconds lower_bound) {
-  if (lower_bound >= iteration) return "the best possible";
-  if (lower_bound <= Seconds(0)) return "without a lower bound";
-  return fmt::format("at most {} % above the best possible", gap_percent(iteration, lower_bound));
-}
-
 Seconds quick_bound(const Graph& graph, const Topology& topology, const CostModel& costs,
                     const Constraints& constraints, Seconds upper_bound) {
   return Search(graph, topology, costs, constraints, upper_bound).quick_bound(kQuickPrecision);

@@ -48,11 +48,4 @@ struct ShorterPlan {
 [[nodiscard]] ShorterPlan shorter_plan(const Graph& graph, const Topology& topology, const CostModel& costs,
                                        const Constraints& constraints, std::optional<Seconds> upper_bound);
 
-/// "2.1": by how many percent at most a step of `iteration` exceeds the shortest, which is at least `lower_bound`, a
-/// time above 0. Rounded, but never down to 0.
-[[nodiscard]] std::string gap_percent(Seconds iteration, Seconds lower_bound);
-
-/// "the best possible", or "at most 2.1 % above the best possible": of a step of `iteration` and a lower bound.
-[[nodiscard]] std::string gap_text(Seconds iteration, Seconds lower_bound);
-
 }  // namespace stagecraft::partitioner

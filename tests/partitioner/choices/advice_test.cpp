@@ -49,10 +49,10 @@ TEST(Alternatives, PredictOtherSettings) {
                                                     of_one_device(300_B), {Seconds(100), false, Seconds(60)});
   const Alternative* const other = named(all, "--schedule 1f1b");
   ASSERT_NE(other, nullptr);
-  EXPECT_NEAR(other->step.value, 16, 1e-6);
+  EXPECT_NEAR(other->plan.prediction.iteration.value, 16, 1e-6);
   const Alternative* const again = named(all, "--recompute");
   ASSERT_NE(again, nullptr);
-  EXPECT_NEAR(again->step.value, 24, 1e-6);
+  EXPECT_NEAR(again->plan.prediction.iteration.value, 24, 1e-6);
   EXPECT_EQ(all.front().change, "--schedule 1f1b") << "the shortest step first";
   EXPECT_EQ(named(all, "--schedule gpipe"), nullptr) << "it is the request's";
 }
@@ -61,7 +61,7 @@ TEST(Alternatives, AreShorterThanAsked) {
   const auto change_of = [](const Alternative& one) { return one.change; };
   for (const Alternative& one : alternatives(chain(), testing::flat_topology(1), simulated_costs(),
                                              of_one_device(300_B), {Seconds(20), false, Seconds(60)}))
-    EXPECT_LT(one.step, Seconds(20)) << change_of(one);
+    EXPECT_LT(one.plan.prediction.iteration, Seconds(20)) << change_of(one);
 }
 
 /// Twice the microbatches on two devices, as replicas: 4 for each take 16 s, for 8 instead of 4.
@@ -73,9 +73,9 @@ TEST(Alternatives, TryMoreMicrobatchesIfAsked) {
       alternatives(chain(), two, simulated_costs(), constraints, {Seconds(4), true, Seconds(60)});
   const Alternative* const more = named(all, "--microbatches 4");
   ASSERT_NE(more, nullptr);
-  EXPECT_EQ(more->microbatches, 4);
-  EXPECT_EQ(more->unused_devices, 0U);
-  EXPECT_NEAR(more->step.value, 8, 0.1);
+  EXPECT_EQ(more->plan.plan.microbatches, 4);
+  EXPECT_EQ(more->plan.prediction.unused_devices.size(), 0U);
+  EXPECT_NEAR(more->plan.prediction.iteration.value, 8, 0.1);
   EXPECT_EQ(named(alternatives(chain(), two, simulated_costs(), constraints, {Seconds(4), false, Seconds(60)}),
                   "--microbatches 4"),
             nullptr);

@@ -11,8 +11,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
 
 /// Layers 0 and 1, of 1 + 2 s and 1 KiB of parameters each, on two replicas; layer 2 on the third device.
 RankedPlan two_stages() {
@@ -96,97 +94,6 @@ TEST(StagesText, MarksTimesOfAnotherDevice) {
       AllOf(HasSubstr(" ~6.00 s "), HasSubstr(" ~2.00 KiB "), HasSubstr("; predicted step ~20.0 s\nidle ~12.5 %\n"),
             EndsWith("~ marks figures that were not measured on this topology's devices: measured on A, the "
                      "topology has B\n")));
-}
-
-TEST(RankingText, ShowsThePlansAndWhatFits) {
-  RankedPlan large = two_stages();
-  large.origin = "pipedream";
-  large.fits = false;
-  large.prediction.iteration = Seconds(10);
-  EXPECT_EQ(ranking_text({{two_stages(), large}, {}, 0}, "~", 80),
-            "plan              replicas    step    idle peak memory\n"
-            "profile, 2 stages      2-1 ~20.0 s ~12.5 %   ~3.00 KiB\n"
-            "pipedream              2-1 ~10.0 s ~12.5 %   ~3.00 KiB does not fit\n");
-}
-
-TEST(RankingText, SaysWhatItLeavesOut) {
-  Ranking ranking{std::vector<RankedPlan>(14, two_stages()), {{"schedule: odd", 2}}, 1};
-  for (std::size_t i = 1; i < ranking.plans.size(); ++i) {
-    ranking.plans[i].prediction.iteration = Seconds(30 + static_cast<double>(i));
-    for (std::size_t more = 0; more < i; ++more)
-      ranking.plans[i].plan.stages.front().devices.push_back(10 + static_cast<int>(more));
-  }
-  EXPECT_THAT(ranking_text(ranking, "", 80),
-              EndsWith("and 2 more\n"  // 14, of which 12 are shown
-                       "1 more skipped: its compute time alone exceeds the best step\n"
-                       "skipped 2 candidates: schedule: odd (2)\n"));
-  ranking.slower = 2;
-  EXPECT_THAT(ranking_text(ranking, "", 80),
-              HasSubstr("2 more skipped: their compute time alone exceeds the best step\n"));
-}
-
-RankedPlan two_replicas_then_one() {
-  RankedPlan out = two_stages();
-  out.origin = "optimal";
-  out.plan.stages[0].devices = {0, 1};
-  out.plan.stages[1].devices = {2};
-  return out;
-}
-
-/// Devices 0 and 1, 2 in order; the other way round they are placed. Plans of one shape differ in their cuts alone.
-TEST(RankingText, HasARowForEachShape) {
-  const RankedPlan in_order = two_replicas_then_one();
-  RankedPlan slower = in_order;
-  slower.prediction.iteration = Seconds(21);
-  RankedPlan placed = in_order;
-  placed.plan.stages[0].devices = {0, 2};
-  placed.plan.stages[1].devices = {1};
-  placed.prediction.iteration = Seconds(22);
-  EXPECT_EQ(ranking_text({{in_order, slower, placed, slower}, {}, 0}, "", 80),
-            "plan            replicas   step   idle peak memory\n"
-            "optimal              2-1 20.0 s 12.5 %    3.00 KiB best of 3\n"
-            "optimal, placed      2-1 22.0 s 12.5 %    3.00 KiB\n");
-}
-
-/// Steps of 20, 20.1 and 20.3 s: the second is within 1 % of the first, the third is not. The fourth is in two chunks.
-TEST(RankingText, JoinsShapesWhoseStepsAreWithinOnePercent) {
-  const RankedPlan first = two_replicas_then_one();
-  RankedPlan tie = first;
-  tie.plan.stages[0].devices = {0};
-  tie.plan.stages[1].devices = {1, 2};
-  tie.prediction.iteration = Seconds(20.1);
-  RankedPlan slower = first;
-  slower.plan.stages[1].devices = {2, 3};
-  slower.prediction.iteration = Seconds(20.3);
-  RankedPlan chunked = first;
-  chunked.plan.stages = {first.plan.stages[1], first.plan.stages[1]};
-  chunked.plan.stages[0].devices = chunked.plan.stages[1].devices = {0};
-  chunked.plan.chunks = 2;
-  chunked.prediction.iteration = Seconds(30);
-  EXPECT_EQ(ranking_text({{first, first, tie, slower, chunked}, {}, 0, Seconds(20)}, "", 80),
-            "plan              replicas   step   idle peak memory\n"
-            "optimal                2-1 20.0 s 12.5 %    3.00 KiB best of 2; 1-2 within 1 %\n"
-            "optimal                2-2 20.3 s 12.5 %    3.00 KiB\n"
-            "optimal, 2 chunks      1-1 30.0 s 12.5 %    3.00 KiB\n");
-}
-
-/// Steps of 20 and 20.1 s differ by 0.5 %.
-TEST(RankingText, SaysHowTiesAreDecidedUnlessABoundTellsThemApart) {
-  Ranking ranking{{two_stages(), two_stages()}, {}, 0};
-  ranking.plans[1].prediction.iteration = Seconds(20.1);
-  const std::string ties = "steps within 1 % are ties: fewer devices, then fewer stages win\n";
-  EXPECT_THAT(ranking_text(ranking, "", 80), EndsWith(ties));
-  ranking.lower_bound = Seconds(20);
-  EXPECT_THAT(ranking_text(ranking, "", 80), Not(HasSubstr(ties)));
-  ranking.lower_bound.reset();
-  ranking.plans[1].prediction.iteration = Seconds(20.3);
-  EXPECT_THAT(ranking_text(ranking, "", 80), Not(HasSubstr(ties)));
-}
-
-TEST(RankingText, CountsTheStagesOfALongPlan) {
-  RankedPlan ranked = two_stages();
-  while (ranked.plan.stages.size() < 10) ranked.plan.stages.push_back(ranked.plan.stages.back());
-  EXPECT_THAT(ranking_text({{ranked}, {}, 0}, "", 80), AllOf(StartsWith("plan "), HasSubstr(" 10 stages ")));
 }
 
 TEST(ProgressText, OfALimitedSearchSaysHowGoodThePlanIs) {

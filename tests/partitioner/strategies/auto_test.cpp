@@ -37,12 +37,6 @@ CostModel told(
   return out;
 }
 
-int devices_of(const Plan& plan) {
-  int out = 0;
-  for (const Stage& stage : plan.stages) out += static_cast<int>(stage.devices.size());
-  return out;
-}
-
 /// Two layers of 3 s per microbatch, 4 microbatches: no plan computes for less than 12 s on two devices.
 const Graph kGraph = testing::chain_graph({1, 1}, {2, 2});
 const Topology kTwo = testing::flat_topology(2);

@@ -389,13 +389,5 @@ TEST(Optimal, BoundsSeveralStagesPerDeviceByWhatTheyWaitFor) {
   EXPECT_LE(*ranking.lower_bound, ranking.plans.front().prediction.iteration);
 }
 
-TEST(GapText, SaysHowFarFromTheBest) {
-  EXPECT_EQ(gap_text(2_s, 2_s), "the best possible");
-  EXPECT_EQ(gap_text(102_s, 100_s), "at most 2 % above the best possible");
-  EXPECT_EQ(gap_text(100.01_s, 100_s), "at most 0.1 % above the best possible");
-  EXPECT_EQ(gap_text(3_s, 1_s), "at most 200 % above the best possible");
-  EXPECT_EQ(gap_text(1_s, 0_s), "without a lower bound");
-}
-
 }  // namespace
 }  // namespace stagecraft::partitioner
