@@ -5,22 +5,11 @@
 #include <numeric>
 
 #include "costmodel/schedule.h"
+#include "partitioner/bounds/bound_limits.h"
 #include "partitioner/costs/action_replay.h"
 
 namespace stagecraft::partitioner {
 namespace {
-
-/// Rounds of a question, and how near the bound and the best cuts end it.
-constexpr int kRounds = 200;
-constexpr double kNear = 1e-4;
-/// Rounds without a new chain, new cuts or a larger bound after which there are no more.
-constexpr int kIdle = 30;
-constexpr double kLarger = 1e-6;
-/// Plays of the matrix game for each new chain or cuts.
-constexpr int kPlays = 100;
-/// Actions and messages of one order, and of all that are remembered: beyond that, nothing is known of an order.
-constexpr std::size_t kMostEvents = 200'000;
-constexpr std::size_t kMostOfAll = 2'000'000;
 
 // On the number: through the references of std::max of Seconds g++ 12 does not vectorise the loops.
 Seconds no_less_than_0(Seconds time) { return Seconds(std::max(0.0, time.value)); }
@@ -51,12 +40,12 @@ std::optional<bool> OrderBound::refutes(Seconds time, const StageOrder& stages, 
   if (costs_.schedule().splits_backward) return false;
   auto known = orders_.find(stages);
   if (known == orders_.end()) {
-    if (events_ > kMostOfAll) return false;
+    if (events_ > BoundLimits::kMostAllEvents) return false;
     known = orders_.emplace(stages, begun(stages)).first;
     events_ += known->second.events.size();
   }
   Order& order = known->second;
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < BoundLimits::kRounds; ++round) {
     if (order.low > time) return true;
     if (order.done || order.high <= time) return false;
     if (stop()) return std::nullopt;
@@ -106,7 +95,7 @@ bool OrderBound::add_events(Order& order, const std::vector<std::vector<Action>>
   const std::vector<int>& replicas = order.replicas;
   std::size_t actions = 0;
   for (const auto& list : lists) actions += list.size();
-  if (2 * actions > kMostEvents) return false;
+  if (2 * actions > BoundLimits::kMostEvents) return false;
   // By boundary and microbatch, the message; by boundary and pair of ranks, the latest one.
   const auto slot = [&](int stage, int microbatch) {
     return to_index(stage) * to_index(microbatches) + to_index(microbatch);
@@ -171,12 +160,12 @@ void OrderBound::improve(Order& order) const {
   }
   Begins begins;
   const Seconds low = least(order, mean, begins);
-  bool has_more = low > order.low * (1 + kLarger);
+  bool has_more = low > order.low * (1 + BoundLimits::kLarger);
   order.low = std::max(order.low, low);
   has_more = follow(order, begins) || has_more;
   has_more = follow(order, mean_begins(order)) || has_more;
   order.idle = has_more ? 0 : order.idle + 1;
-  order.done = order.low * (1 + kNear) >= order.high || order.idle >= kIdle;
+  order.done = order.low * (1 + BoundLimits::kNear) >= order.high || order.idle >= BoundLimits::kIdleRounds;
 }
 
 /// Adds the cuts and the longest chain for them, if they are new.
@@ -387,7 +376,7 @@ void OrderBound::play(Order& order) {
   std::vector<double> mix(columns);
   std::vector<Seconds> value(std::max(chains, columns));
   normal(order.begins_regret, mix);
-  for (int round = 1; round <= kPlays; ++round) {
+  for (int round = 1; round <= BoundLimits::kPlays; ++round) {
     Seconds mean;
     normal(order.chain_regret, weights);
     for (std::size_t p = 0; p < chains; ++p) {

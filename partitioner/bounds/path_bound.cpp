@@ -3,14 +3,13 @@
 #include <algorithm>
 
 #include "costmodel/index.h"
+#include "partitioner/bounds/bound_limits.h"
 
 namespace stagecraft::partitioner {
 namespace {
 
 constexpr int kNone = PathStages::kNone;
 constexpr Seconds kNever = PathStages::kNever;
-/// Numbers of devices that prefixes, and suffixes, tell apart, where there are more than kMostWithWaves.
-constexpr int kPlaces = 32;
 
 }  // namespace
 
@@ -146,7 +145,7 @@ bool PathBound::go_back(const std::function<bool()>& stop) {
   for (std::size_t i = cuts - 1; i-- > 0;) {
     const int spare = devices - least_before_[i] - least_after_[i];
     if (spare < 0) continue;
-    width_[i] = spare <= PathStages::kMostWithWaves ? 1 : spare / kPlaces + 1;
+    width_[i] = spare <= BoundLimits::kMostWithWaves ? 1 : spare / BoundLimits::kPlaces + 1;
     suffixes_[i].assign(to_index(spare / width_[i]) + 1, Suffix::none());
     for (std::size_t j = i + 1; j < cuts; ++j) {
       if (should_stop(stop)) return false;
@@ -189,13 +188,13 @@ const PathBound::Suffix* PathBound::best_after(std::size_t cut, int devices) con
 
 std::optional<bool> PathBound::refutes(Seconds time, int devices, const std::function<bool()>& stop) {
   stages_.ask(time, devices);
-  step_ = devices <= PathStages::kMostWithWaves ? 1 : devices / kPlaces + 1;
+  step_ = devices <= BoundLimits::kMostWithWaves ? 1 : devices / BoundLimits::kPlaces + 1;
   if (!go_forward(stop)) return std::nullopt;
   if (least_before_.back() > devices) return true;
   if (!find_least_after(stop)) return std::nullopt;
   if (!go_back(stop)) return std::nullopt;
   if (std::ranges::none_of(suffixes_.front(), [&](const Suffix& all) { return all.devices <= devices; })) return true;
-  if (devices > ReplicaOrders::kMostDevices) return false;
+  if (devices > BoundLimits::kMostOrderDevices) return false;
   find_best_after();
   return orders_.refutes([this](std::size_t cut, int left) { return best_after(cut, left); }, stop);
 }

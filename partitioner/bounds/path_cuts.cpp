@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "partitioner/bounds/bound_limits.h"
+
 namespace stagecraft::partitioner {
 namespace {
-
-/// How many times as many cuts a level has as the next coarser one.
-constexpr int kFiner = 6;
 
 void add(PathSums& sums, const NodeCosts& node) {
   sums.forward += node.forward;
@@ -62,7 +61,7 @@ PathCuts::PathCuts(const PipelineCosts& costs, int most_cuts) {
   levels_.push_back(every_cut(costs, computation_path(costs)));
   const Seconds all = levels_.front().back().low.least;
   for (bool joins = true; joins && to_int(coarse().size()) - 2 > most_cuts;) {
-    const int most = std::max(most_cuts, to_int(coarse().size()) / kFiner);
+    const int most = std::max(most_cuts, to_int(coarse().size()) / BoundLimits::kFinerCuts);
     joins = most > most_cuts;
     levels_.insert(levels_.begin(), joined(coarse(), all / std::max(1, most)));
   }

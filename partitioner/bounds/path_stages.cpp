@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "partitioner/bounds/bound_limits.h"
 #include "partitioner/costs/round_trips.h"
 
 namespace stagecraft::partitioner {
@@ -62,7 +63,7 @@ void PathStages::ask(Seconds time, int devices) {
   time_ = time * (1 + kRounding);
   devices_ = devices;
   waves_ = 0;
-  while (devices <= kMostWithWaves && waves_ < kWaves.size() && kWaves[waves_] <= devices) ++waves_;
+  while (devices <= BoundLimits::kMostWithWaves && waves_ < kWaves.size() && kWaves[waves_] <= devices) ++waves_;
 }
 
 PathStages::StageBound PathStages::stage(const PathCut& a, const PathCut& b) const {

@@ -36,8 +36,6 @@ class PathStages {
   /// Longer than any step, and more devices than there are.
   static constexpr Seconds kNever{1e100};
   static constexpr int kNone = std::numeric_limits<int>::max() / 4;
-  /// The most devices for which waits of replicas for each other count.
-  static constexpr int kMostWithWaves = 64;
 
   using Waves = std::array<Seconds, 16>;
   /// What comes before a cut.

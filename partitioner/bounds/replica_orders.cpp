@@ -4,15 +4,9 @@
 #include <utility>
 
 #include "costmodel/index.h"
+#include "partitioner/bounds/bound_limits.h"
 
 namespace stagecraft::partitioner {
-namespace {
-
-/// Sequences, with those that others begin with, that are tried to refute a step.
-constexpr int kMostTried = 1500;
-
-}  // namespace
-
 ReplicaOrders::ReplicaOrders(const PipelineCosts& costs, const PathCuts& cuts, const PathStages& stages)
     : cuts_(cuts), stages_(stages), bound_(costs, cuts) {}
 
@@ -43,7 +37,7 @@ ReplicaOrders::Found ReplicaOrders::go_on(int used) {
     std::vector<const Suffix*> later(cuts.size());
     for (std::size_t j = 0; j < cuts.size(); ++j) later[j] = (*after_)(j, left);
     for (const bool on_path : {true, false}) {
-      if (++tried_ > kMostTried) return Found::Some;
+      if (++tried_ > BoundLimits::kMostSequences) return Found::Some;
       const Element element{&all[k], on_path};
       std::vector<Prefix> next = extended(cuts, fronts_.back(), element, later);
       if (stopped_) return Found::Stopped;

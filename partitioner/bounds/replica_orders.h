@@ -24,9 +24,6 @@ class ReplicaOrders {
   /// The best of what comes after a coarse cut on at most so many devices; null if nothing keeps within the step.
   using After = std::function<const Suffix*(std::size_t cut, int devices)>;
 
-  /// Limit on devices; with more, there are too many sequences. PathStages distinguishes all replica counts up to it.
-  static constexpr int kMostDevices = 16;
-
   /// All arguments must outlive it.
   ReplicaOrders(const PipelineCosts& costs, const PathCuts& cuts, const PathStages& stages);
 

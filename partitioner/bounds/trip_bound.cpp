@@ -7,6 +7,7 @@
 #include <ranges>
 
 #include "costmodel/index.h"
+#include "partitioner/bounds/bound_limits.h"
 #include "partitioner/costs/heaviest_path.h"
 #include "partitioner/costs/round_trips.h"
 
@@ -266,7 +267,7 @@ bool TripBound::go_back(const std::function<bool()>& stop) {
 std::optional<bool> TripBound::refutes(Seconds time, int devices, const std::function<bool()>& stop) {
   time_ = time * (1 + kRounding);
   devices_ = std::min(devices, useful_devices_);
-  step_ = devices_ / kEveryDevice + 1;
+  step_ = devices_ / BoundLimits::kEveryDevice + 1;
   stopped_ = false;
   if (!go_forward(stop)) return std::nullopt;
   if (before_[slot(0, devices_)] >= kNever) return true;

@@ -50,17 +50,7 @@ class TripBound {
   [[nodiscard]] std::vector<Split> splits() const;
 
  private:
-  static constexpr Seconds kNever{1e100};
-  /// Up to this many devices, every number of them is told apart; beyond, about this many numbers are.
-  static constexpr int kEveryDevice = 128;
-  /// What keeps a question within about a second and the tables within some 100 MB.
-  struct Limits {
-    /// Numbers of microbatches in flight that are told apart for a set and devices: more make the bound hardly tighter.
-    static constexpr std::size_t kMostWays = 8;
-    static constexpr std::size_t kMostWayEntries = 8'000'000;  ///< entries of ways_
-    static constexpr double kMostEntries = 4e6;                ///< entries of before_ and around_
-    static constexpr double kMostSteps = 4e8;                  ///< steps of one question
-  };
+  static constexpr Seconds kNever{1e100};  ///< longer than any step
 
   /// A dependence between kept nodes, perhaps through nodes that were left out.
   struct KeptEdge {

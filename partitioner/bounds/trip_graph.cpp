@@ -6,6 +6,7 @@
 #include <ranges>
 
 #include "costmodel/index.h"
+#include "partitioner/bounds/bound_limits.h"
 #include "partitioner/bounds/trip_bound.h"
 #include "partitioner/costs/heaviest_path.h"
 
@@ -70,9 +71,9 @@ std::unique_ptr<TripBound> TripBound::of(const PipelineCosts& costs, std::option
   if (!lattice) return nullptr;
   std::unique_ptr<TripBound> out(new TripBound(costs, limit, std::move(kept), std::move(edges), std::move(*lattice)));
   const double sets = static_cast<double>(out->lattice_.count());
-  const double places = 1.0 + std::min(out->useful_devices_, kEveryDevice);
-  if (sets * places > Limits::kMostEntries) return nullptr;
-  if (sets * sets / 4 * places * static_cast<double>(out->replicas_.size()) > Limits::kMostSteps) return nullptr;
+  const double places = 1.0 + std::min(out->useful_devices_, BoundLimits::kEveryDevice);
+  if (sets * places > BoundLimits::kMostEntries) return nullptr;
+  if (sets * sets / 4 * places * static_cast<double>(out->replicas_.size()) > BoundLimits::kMostSteps) return nullptr;
   return out;
 }
 
@@ -90,12 +91,12 @@ TripBound::TripBound(const PipelineCosts& costs, std::optional<Bytes> limit, std
   useful_devices_ = static_cast<int>(std::min<double>(costs.devices(), useful));
   alternates_ = costs.schedule().alternates;
   if (limit && alternates_) {
-    const std::size_t entries = lattice_.count() * to_index(std::min(useful_devices_, kEveryDevice) + 1);
-    most_ways_ = std::clamp<std::size_t>(Limits::kMostWayEntries / entries, 1, Limits::kMostWays);
+    const std::size_t entries = lattice_.count() * to_index(std::min(useful_devices_, BoundLimits::kEveryDevice) + 1);
+    most_ways_ = std::clamp<std::size_t>(BoundLimits::kMostWayEntries / entries, 1, BoundLimits::kMostWays);
   }
   // A stage that begins after the first one then has a node with a gradient to pass on.
   int sources = 0;
-  splits_all_ = costs.schedule().splits_backward && costs.devices() <= kEveryDevice;
+  splits_all_ = costs.schedule().splits_backward && costs.devices() <= BoundLimits::kEveryDevice;
   for (int v = 0; v < costs.dag().nodes; ++v) {
     sources += costs.read_by(v).empty() ? 1 : 0;
     splits_all_ = splits_all_ && costs.node(v).separable;

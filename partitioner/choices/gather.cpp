@@ -10,14 +10,12 @@
 #include "costmodel/index.h"
 #include "partitioner/candidate.h"
 #include "partitioner/choices/choice.h"
+#include "partitioner/search/search_tuning.h"
 #include "partitioner/strategies/auto.h"
 #include "partitioner/strategies/strategies.h"
 
 namespace stagecraft::partitioner {
 namespace {
-
-/// Each part of a topology is searched at least this long.
-constexpr Seconds kLeastTime(0.1);
 
 bool takes(const Strategy& strategy, const std::string& name) {
   return std::ranges::any_of(strategy.options, [&](const Option& o) { return o.names.front() == name; });
@@ -41,7 +39,8 @@ class Gathering {
     if (options_.fewer_devices) parts = parts_of(topology_);
     const std::vector<PlanSettings> variants = settings();
     const Seconds time = time_limit(constraints_.options);
-    const Seconds share = std::max(kLeastTime, time / static_cast<double>((parts.size() + 1) * variants.size()));
+    const Seconds share =
+        std::max(SearchTuning::kLeastPartTime, time / static_cast<double>((parts.size() + 1) * variants.size()));
     const std::size_t all = variants.size() * (parts.size() + 1);
     std::size_t number = 0;
     const auto told = [&](const Topology& topology) {

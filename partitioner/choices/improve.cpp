@@ -15,14 +15,10 @@
 #include "costmodel/layers_by_id.h"
 #include "partitioner/candidate.h"
 #include "partitioner/search/placement.h"
+#include "partitioner/search/search_tuning.h"
 
 namespace stagecraft::partitioner {
 namespace {
-
-/// A stage is cut in two at most at so many places.
-constexpr int kCuts = 16;
-/// Beyond this many stages, replicas move only between neighbours.
-constexpr int kEveryPair = 16;
 
 class Improvement {
  public:
@@ -183,7 +179,7 @@ class Improvement {
         out = try_one(std::move(next), {}) || out;
       }
       for (int other = 0; other < stages(); ++other) {
-        if (other == s || (stages() > kEveryPair && std::abs(other - s) > 1)) continue;
+        if (other == s || (stages() > SearchTuning::kEveryPair && std::abs(other - s) > 1)) continue;
         Partition next = candidate_.partition;
         if (--next.replicas[to_index(s)] < 1) continue;
         ++next.replicas[to_index(other)];
@@ -219,7 +215,7 @@ class Improvement {
       for (const int layer : order()) {
         if (candidate_.partition.stage_of_layer[to_index(layer)] == s) layers.push_back(layer);
       }
-      const int every = std::max(1, to_int(layers.size()) / kCuts);
+      const int every = std::max(1, to_int(layers.size()) / SearchTuning::kMostImprovedCuts);
       for (int cut = 1; cut < to_int(layers.size()); cut += every) {
         Partition next = candidate_.partition;
         for (int& stage : next.stage_of_layer) stage += stage > s ? 1 : 0;

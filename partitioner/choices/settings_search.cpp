@@ -18,6 +18,7 @@
 #include "partitioner/costs/pipeline_costs.h"
 #include "partitioner/search/predicted_plans.h"
 #include "partitioner/search/search_time.h"
+#include "partitioner/search/search_tuning.h"
 #include "partitioner/strategies/auto.h"
 #include "partitioner/strategies/equal_drafts.h"
 #include "partitioner/strategies/optimal.h"
@@ -25,14 +26,6 @@
 
 namespace stagecraft::partitioner {
 namespace {
-
-/// Share of the time limit after which no more candidates of `auto` are predicted.
-constexpr double kDraftedShare = 0.6;
-/// Share of it that the search with the request's settings may take.
-constexpr double kRequestShare = 0.5;
-/// Share of the time that is left, and time, that a search of one setting has.
-constexpr double kSliceShare = 0.125;
-constexpr Seconds kLeastSlice(0.01);
 
 SettingTrial try_schedule(const std::string& schedule, Constraints constraints,
                           const std::function<StrategyResult(const Constraints&)>& plan) {
@@ -150,7 +143,7 @@ class SettingsRun {
   /// Improves a trial's bound in little time.
   void bound(SettingTrial& trial) {
     if (best_ >= kForever || !is_open(trial)) return;
-    const Constraints constraints = constraints_of(trial, std::max(kLeastSlice, left()));
+    const Constraints constraints = constraints_of(trial, std::max(SearchTuning::kLeastSlice, left()));
     raise(trial, quick_bound(graph_of(trial), topology_, costs_, constraints, best_));
   }
 
@@ -169,7 +162,8 @@ class SettingsRun {
           !is_plain(settings, space_))
         continue;
       bound(trial);
-      if (is_open(trial)) search(trial, std::max(kLeastSlice, std::min(left(), all_ * kRequestShare)), {});
+      if (is_open(trial))
+        search(trial, std::max(SearchTuning::kLeastSlice, std::min(left(), all_ * SearchTuning::kRequestShare)), {});
     }
   }
 
@@ -181,15 +175,15 @@ class SettingsRun {
       const auto [it, fresh] = known.try_emplace(
           std::tuple(trial.settings.graph, plan.schedule, plan.recompute, plan.recompute_every), kForever);
       if (fresh) {
-        const auto step = estimated_step(graph_of(trial), topology_, constraints_of(trial, kLeastSlice));
+        const auto step = estimated_step(graph_of(trial), topology_, constraints_of(trial, SearchTuning::kLeastSlice));
         it->second = step.value_or(kForever);
       }
       return std::tuple(it->second, plan.schedule != space_.constraints.plan.schedule, trial.lower_bound);
     };
     for (SettingTrial* trial : open_trials(estimate)) {
-      if (time_.is_past(kDraftedShare)) return;
+      if (time_.is_past(SearchTuning::kDraftedShare)) return;
       if (!is_open(*trial)) continue;
-      const Constraints constraints = constraints_of(*trial, kLeastSlice);
+      const Constraints constraints = constraints_of(*trial, SearchTuning::kLeastSlice);
       take(*trial, drafted_plan(graph_of(*trial), topology_, costs_, constraints, upper_bound()));
       if (trial->plan || !limit_ || best_ < kForever) continue;
       const std::optional<Bytes> need = least_need(graph_of(*trial), topology_, costs_, constraints);
@@ -207,7 +201,8 @@ class SettingsRun {
       for (SettingTrial* trial : open) {
         if (left() <= Seconds(0)) return;
         if (is_open(*trial))
-          search(*trial, std::min(left(), std::max(left() * kSliceShare, kLeastSlice)), upper_bound());
+          search(*trial, std::min(left(), std::max(left() * SearchTuning::kSliceShare, SearchTuning::kLeastSlice)),
+                 upper_bound());
       }
       open = open_trials([](const SettingTrial& trial) { return trial.lower_bound; });
     }
@@ -238,7 +233,7 @@ class SettingsRun {
       finding = fmt::format("found {} in {}, nor a proof that there is none", finding, format_seconds(all_));
     const Graph& graph = graph_of(*smallest);
     Infeasible reason{"no candidate is possible"};
-    if (const auto small = smallest_plan(graph, topology_, costs_, constraints, kLeastSlice)) {
+    if (const auto small = smallest_plan(graph, topology_, costs_, constraints, SearchTuning::kLeastSlice)) {
       const RankedPlan ranked = predicted_plan(small->origin, graph, topology_, small->candidate, costs_, constraints);
       const char* const fits = is_proven ? kNoPlanFits : "none was found that fits in memory";
       reason = no_plan_fits(fits, ranked, graph, topology_, costs_, constraints, least_need);

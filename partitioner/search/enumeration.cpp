@@ -7,21 +7,10 @@
 #include <vector>
 
 #include "costmodel/index.h"
+#include "partitioner/search/search_tuning.h"
 
 namespace stagecraft::partitioner {
 namespace {
-
-/// After an enumeration this far beyond the bound, relatively, comes one without a bound.
-constexpr double kMostBeyond = 16;
-/// Splits that wait to be predicted.
-constexpr std::size_t kMostWaiting = 20'000;
-/// More down-sets than this are not followed along a path.
-constexpr std::size_t kMostTripSets = 20'000;
-/// More down-sets than this are not enumerated.
-constexpr std::size_t kMostSets = 1'500'000;
-/// Entries of all tables of a search.
-constexpr std::size_t kMostEntries = 60'000'000;
-constexpr int kMostChunks = 8;
 
 /// Calls `visit` with every split within a time; `visit` returns the time from then on. False if it was stopped.
 using EachSplit = std::function<bool(const std::function<Seconds(const Split&)>& visit)>;
@@ -46,7 +35,7 @@ bool predict_up_to(const SearchContext& context, Seconds time, const EachSplit& 
     if (!bound || *bound > time * (1 + kEqual) || context.plans.is_excluded(*bound)) return now();
     if (context.limit && context.costs.least_memory(split) > *context.limit) return now();
     waiting.emplace_back(*bound, split);
-    if (waiting.size() >= kMostWaiting) empty();
+    if (waiting.size() >= SearchTuning::kMostWaiting) empty();
     return now();
   });
   return empty() && finished;
@@ -58,9 +47,9 @@ bool predict_up_to(const SearchContext& context, Seconds time, const EachSplit& 
 Seconds enumerate(const SearchContext& context, Seconds low, Seconds done, bool is_complete,
                   const std::function<bool(Seconds time)>& all_up_to) {
   const auto last = [&] { return context.plans.last_wanted().value_or(kForever); };
-  double beyond = kBoundPrecision;
+  double beyond = SearchTuning::kBoundPrecision;
   while (true) {
-    const bool is_last = beyond > kMostBeyond || low <= Seconds(0);
+    const bool is_last = beyond > SearchTuning::kMostBeyond || low <= Seconds(0);
     const Seconds time = std::min(last(), is_last ? kForever : low * (1 + beyond));
     if (!all_up_to(time)) return done;
     if (is_complete) done = std::max(done, std::min(last(), time));
@@ -86,7 +75,7 @@ Seconds least_time(Seconds low, Seconds high, double precision, double part,
 
 std::unique_ptr<TripSearch> TripSearch::of(const SearchContext& context) {
   if (context.constraints.chunks.value_or(1) != 1) return nullptr;
-  std::unique_ptr<TripBound> bound = TripBound::of(context.costs, context.countable(), kMostTripSets);
+  std::unique_ptr<TripBound> bound = TripBound::of(context.costs, context.countable(), SearchTuning::kMostTripSets);
   if (!bound) return nullptr;
   return std::unique_ptr<TripSearch>(new TripSearch(context, std::move(bound)));
 }
@@ -102,7 +91,7 @@ Seconds TripSearch::least(Seconds low, int devices, double precision) {
 std::vector<Split> TripSearch::suggested(Seconds least, int devices) {
   const auto stop = context_.time.stop();
   std::vector<Split> out;
-  for (const double beyond : {kBoundPrecision, 0.02, 0.05, 0.1, 0.2, 0.4}) {
+  for (const double beyond : {SearchTuning::kBoundPrecision, 0.02, 0.05, 0.1, 0.2, 0.4}) {
     const std::optional<bool> refuted = bound_->refutes(least * (1 + beyond), devices, stop);
     if (!refuted) break;
     if (*refuted) continue;
@@ -137,17 +126,17 @@ ChainSpaces::ChainSpaces(const SearchContext& context) : context_(context) {
 
 void ChainSpaces::make_lattice() {
   const Dag& dag = context_.costs.dag();
-  lattice_ = Lattice::of(reversed(dag), kMostSets);
+  lattice_ = Lattice::of(reversed(dag), SearchTuning::kMostSets);
   if (lattice_) return;
   is_whole_ = false;
   Dag line{dag.nodes, {}};
   for (int node = 1; node < line.nodes; ++node) line.edges.emplace_back(node, node - 1);
-  lattice_ = Lattice::of(line, kMostSets);
+  lattice_ = Lattice::of(line, SearchTuning::kMostSets);
 }
 
 void ChainSpaces::add(const SearchSpace& space) {
   const std::size_t rows = space.stages ? to_index(*space.stages) + 1 : 1;
-  if (rows * lattice_->count() > kMostEntries) {
+  if (rows * lattice_->count() > SearchTuning::kMostTableEntries) {
     is_whole_ = false;
     return;
   }
@@ -162,7 +151,7 @@ void ChainSpaces::add_chunks(SearchSpace space) {
   }
   if (!space.replicas.empty()) space.stages = to_int(space.replicas.size());
   space.replicas.clear();
-  for (int chunks = 2; chunks <= std::max(kMostChunks, constraints.chunks.value_or(1)); ++chunks) {
+  for (int chunks = 2; chunks <= std::max(SearchTuning::kMostChunks, constraints.chunks.value_or(1)); ++chunks) {
     if (constraints.chunks ? chunks != *constraints.chunks : !std::has_single_bit(static_cast<unsigned>(chunks)))
       continue;
     space.chunks = chunks;
@@ -179,7 +168,7 @@ void ChainSpaces::add_chunks(SearchSpace space) {
 
 Seconds ChainSpaces::least(Seconds low, Seconds high) {
   if (!is_whole_) return low;
-  return least_time(low, high, kBoundPrecision, 0.5, [&](Seconds time) -> std::optional<bool> {
+  return least_time(low, high, SearchTuning::kBoundPrecision, 0.5, [&](Seconds time) -> std::optional<bool> {
     for (const auto& space : spaces_) {
       const std::optional<bool> refuted = space->refutes(time);
       if (!refuted || !*refuted) return refuted;

@@ -11,6 +11,7 @@
 #include "partitioner/costs/pipeline_costs.h"
 #include "partitioner/search/chain_search.h"
 #include "partitioner/search/search_context.h"
+#include "partitioner/search/search_tuning.h"
 
 namespace stagecraft::partitioner {
 
@@ -21,9 +22,6 @@ namespace stagecraft::partitioner {
 /// that is 0.
 [[nodiscard]] Seconds least_time(Seconds low, Seconds high, double precision, double part,
                                  const std::function<std::optional<bool>(Seconds time)>& refutes);
-
-/// How closely a bound without splits is found, and how far beyond it the first enumeration goes, relatively.
-inline constexpr double kBoundPrecision = 2e-3;
 
 /// Searches with TripBound: a bound of all plans, splits that it suggests, and all splits up to a bound. Each goes on
 /// for the time that the context allows.

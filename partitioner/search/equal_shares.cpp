@@ -6,20 +6,11 @@
 
 #include "costmodel/index.h"
 #include "partitioner/costs/round_trips.h"
+#include "partitioner/search/search_tuning.h"
 
 namespace stagecraft::partitioner {
 namespace {
 
-/// Sets of layers that are all considered; of a graph with more, some cuts of one order of its layers.
-constexpr std::size_t kMostSets = 300;
-constexpr std::size_t kMostCuts = 1000;
-/// Cuts, and the factor of the slowest stage's least time, for an estimate.
-constexpr std::size_t kFewCuts = 200;
-constexpr double kEstimate = 2;
-/// Limits of the slowest stage's time, as factors of the least; the larger ones for few sets only.
-constexpr double kLeast = 1 + 1e-9;
-constexpr double kSlower[] = {kLeast, 1.03, 1.1, 1.25, 1.5, 1e9};
-constexpr std::size_t kMostOfMany = 4;
 /// How often a message is in memory beside what its stage receives: while it is awaited, as a gradient, and as the
 /// copies that memory_bound counts.
 constexpr std::int64_t kCopiesReceived = 4;
@@ -27,8 +18,6 @@ constexpr std::int64_t kCopiesSent = 3;
 constexpr double kRounding = 1e-9;
 /// More than any devices hold.
 constexpr Bytes kTooMany{std::int64_t{1} << 60};
-/// With chunks, what a stage may hold, as factors of an equal share of its device's memory; the largest that fits.
-constexpr double kShares[] = {1e9, 1.5, 1.25, 1.1, 1, 0.9};
 
 /// The messages, of `time_of` each, that cross the cut before each of so many places; `place`: by node.
 template <class TimeOf>
@@ -53,11 +42,11 @@ EqualShares::EqualShares(const PipelineCosts& costs) : costs_(costs) {
     update_ += costs.node(v).update;
     untied_ += costs.node(v).untied;
   }
-  line_ = cuts_of_line(kMostCuts);
-  if (line_.groups.size() > kFewCuts) coarse_ = cuts_of_line(kFewCuts);
+  line_ = cuts_of_line(SearchTuning::kMostLineCuts);
+  if (line_.groups.size() > SearchTuning::kFewLineCuts) coarse_ = cuts_of_line(SearchTuning::kFewLineCuts);
   const Dag& dag = costs.dag();
   Cuts sets;
-  sets.lattice = Lattice::of(reversed(dag), kMostSets);
+  sets.lattice = Lattice::of(reversed(dag), SearchTuning::kMostEqualSets);
   if (!sets.lattice) return;
   is_chain_ = sets.lattice->count() <= to_index(dag.nodes) + 1;
   if (is_chain_) return;
@@ -333,10 +322,11 @@ std::optional<Split> EqualShares::shortest(const Cuts& cuts, const EqualShape& s
 /// Adds the shortest splits under several limits of the slowest stage, which is `slowest` at best.
 void EqualShares::add_splits(const Cuts& cuts, const EqualShape& shape, const std::vector<Load>& loads, Seconds slowest,
                              std::vector<Split>& out) const {
-  const bool is_small = cuts.lattice->count() <= kMostSets;
-  for (const double slower : std::span(kSlower).first(is_small ? std::size(kSlower) : kMostOfMany)) {
+  const bool is_small = cuts.lattice->count() <= SearchTuning::kMostEqualSets;
+  for (const double slower : std::span(SearchTuning::kSlower)
+                                 .first(is_small ? std::size(SearchTuning::kSlower) : SearchTuning::kMostOfMany)) {
     for (const Aim aim : {Aim::Short, Aim::Even, Aim::Early, Aim::Shared}) {
-      if (aim != Aim::Short && slower != kLeast) continue;
+      if (aim != Aim::Short && slower != SearchTuning::kLeastSlower) continue;
       std::optional<Split> split = shortest(cuts, shape, loads, slowest * slower, aim);
       if (split && std::ranges::find(out, *split) == out.end()) out.push_back(std::move(*split));
     }
@@ -347,7 +337,7 @@ std::vector<Split> EqualShares::splits(const EqualShape& shape, const MemoryRule
   std::vector<Split> out;
   if (shape.stages > to_int(line_.groups.size())) return out;
   const bool is_shared = memory.limit && shape.chunks > 1;
-  for (const double share : kShares) {
+  for (const double share : SearchTuning::kMemoryShares) {
     MemoryRule of_stage = memory;
     if (is_shared) {
       const double most = static_cast<double>(memory.limit->value) * std::min(1.0, share / shape.chunks);
@@ -373,8 +363,8 @@ std::optional<Seconds> EqualShares::estimate(const EqualShape& shape, const Memo
   std::optional<Split> split;
   // Of few cuts there may be no split within memory.
   if (coarse_ && to_index(shape.stages) * 2 <= coarse_->groups.size())
-    split = shortest(*coarse_, shape, all, *least * kEstimate, Aim::Short);
-  if (!split) split = shortest(line_, shape, all, *least * kEstimate, Aim::Short);
+    split = shortest(*coarse_, shape, all, *least * SearchTuning::kEstimateSlower, Aim::Short);
+  if (!split) split = shortest(line_, shape, all, *least * SearchTuning::kEstimateSlower, Aim::Short);
   if (!split) return std::nullopt;
   return estimate(*split);
 }

@@ -7,14 +7,10 @@
 #include <vector>
 
 #include "costmodel/index.h"
+#include "partitioner/search/search_tuning.h"
 
 namespace stagecraft::partitioner {
 namespace {
-
-/// Beyond this many stages, replicas move only between a stage and its neighbours.
-constexpr int kEveryPair = 16;
-/// Places at which a stage is cut in two.
-constexpr int kCuts = 256;
 
 int used(const Split& split) {
   return std::accumulate(split.replicas.begin(), split.replicas.begin() + positions_of(split), 0);
@@ -150,7 +146,8 @@ class Moves {
         try_split(less);
       }
       for (int t = 0; t < stages; ++t) {
-        if (t == s || best_.replicas[to_index(t)] < 2 || (stages > kEveryPair && std::abs(t - s) > 1)) continue;
+        if (t == s || best_.replicas[to_index(t)] < 2 || (stages > SearchTuning::kEveryPair && std::abs(t - s) > 1))
+          continue;
         Split other = best_;
         ++other.replicas[to_index(s)];
         --other.replicas[to_index(t)];
@@ -171,7 +168,7 @@ class Moves {
   void divide_stages() {
     for (int s = 0; s < to_int(best_.replicas.size()); ++s) {
       const std::vector<int> nodes = nodes_of(best_, s);
-      const int step = std::max(1, to_int(nodes.size()) / kCuts);
+      const int step = std::max(1, to_int(nodes.size()) / SearchTuning::kMostStageCuts);
       for (int cut = step; cut < to_int(nodes.size()); cut += step) {
         const int replicas = best_.replicas[to_index(s)];
         // A small stage of little work between others lets the ones before it run ahead.
@@ -239,9 +236,6 @@ Split shaken(const PipelineCosts& costs, Split split, const Movable& movable, st
 
 namespace {
 
-/// A part of the nodes that move together, at most.
-constexpr int kMovedShare = 40;
-
 class Rearrangement {
  public:
   Rearrangement(const PipelineCosts& costs, Split split, const Movable& movable, std::mt19937& random)
@@ -267,7 +261,7 @@ class Rearrangement {
     const int before = pick(random_, stages() - 1);
     const bool back = pick(random_, 2) == 0;
     const std::vector<int> nodes = nodes_of(split_, back ? before + 1 : before);
-    const int most = std::min(to_int(nodes.size()) - 1, std::max(1, costs_.dag().nodes / kMovedShare));
+    const int most = std::min(to_int(nodes.size()) - 1, std::max(1, costs_.dag().nodes / SearchTuning::kMovedShare));
     if (most < 1) return;
     const int count = 1 + pick(random_, most);
     for (int i = 0; i < count; ++i) {
@@ -313,9 +307,8 @@ class Rearrangement {
 }  // namespace
 
 Split random_split(const PipelineCosts& costs, const Movable& movable, std::mt19937& random) {
-  constexpr int kMostStages = 16;
   const int nodes = costs.dag().nodes;
-  const int stages = 1 + pick(random, std::min({movable.devices, kMostStages, nodes}));
+  const int stages = 1 + pick(random, std::min({movable.devices, SearchTuning::kMostRandomStages, nodes}));
   Split out;
   out.replicas.assign(to_index(stages), 1);
   if (movable.replicas && costs.schedule().replicated) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "costmodel/index.h"
+#include "partitioner/search/search_tuning.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -60,8 +61,6 @@ std::optional<Devices> side_by_side(const std::vector<int>& replicas) {
 }
 
 constexpr const char* kPlacedOrigin = ", placed";
-/// Plans whose placement is varied.
-constexpr std::size_t kPlaced = 5;
 
 }  // namespace
 
@@ -97,7 +96,7 @@ void PlacedPlans::try_placements(const std::function<bool()>& stop) {
   };
   std::vector<std::pair<Candidate, std::string>> tries;
   for (const RankedPlan& ranked : plans_.sorted()) {
-    if (!ranked.fits || tries.size() >= kPlaced) break;
+    if (!ranked.fits || tries.size() >= SearchTuning::kMostPlaced) break;
     if (ranked.origin.ends_with(kPlacedOrigin)) continue;
     Candidate candidate = candidate_of(ranked);
     if (!placed_.contains(key_of(candidate))) tries.emplace_back(std::move(candidate), ranked.origin);

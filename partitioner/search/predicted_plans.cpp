@@ -5,12 +5,10 @@
 
 #include "costmodel/index.h"
 #include "partitioner/candidate.h"
+#include "partitioner/search/search_tuning.h"
 
 namespace stagecraft::partitioner {
 namespace {
-
-/// Plans that are kept; they are thinned out when there are twice as many.
-constexpr std::size_t kMostKept = 200;
 
 void forget_spans(RankedPlan& ranked) { std::vector<Span>().swap(ranked.prediction.timeline.spans); }
 
@@ -55,10 +53,11 @@ void PredictedPlans::keep(RankedPlan ranked) {
     std::ranges::for_each(plans_, forget_spans);
   }
   plans_.push_back(std::move(ranked));
-  if (plans_.size() < 2 * kMostKept) return;
+  if (plans_.size() < 2 * SearchTuning::kMostKeptPlans) return;
   (void)sorted();
-  if (plans_[kMostKept].fits) least_dropped_ = std::min(least_dropped_, plans_[kMostKept].prediction.iteration);
-  plans_.resize(kMostKept);
+  if (plans_[SearchTuning::kMostKeptPlans].fits)
+    least_dropped_ = std::min(least_dropped_, plans_[SearchTuning::kMostKeptPlans].prediction.iteration);
+  plans_.resize(SearchTuning::kMostKeptPlans);
 }
 
 bool PredictedPlans::make_known(const Split& split) { return known_.emplace(key_of(split), std::nullopt).second; }
@@ -75,10 +74,10 @@ std::optional<Seconds> PredictedPlans::step_of(const Split& split) {
 
 void PredictedPlans::set_step(const Split& split, std::optional<Seconds> step) {
   known_[key_of(split)] = step;
-  if (!step || (steps_.size() >= kMostSplits && *step >= steps_.back().first)) return;
+  if (!step || (steps_.size() >= SearchTuning::kMostSplits && *step >= steps_.back().first)) return;
   steps_.emplace_back(*step, split);
   std::ranges::stable_sort(steps_, {}, [](const auto& entry) { return entry.first; });
-  if (steps_.size() > kMostSplits) steps_.pop_back();
+  if (steps_.size() > SearchTuning::kMostSplits) steps_.pop_back();
 }
 
 const std::vector<RankedPlan>& PredictedPlans::sorted() {

@@ -55,10 +55,8 @@ class PredictedPlans {
   /// Gives a known split the step that its plan has.
   void set_step(const Split& split, std::optional<Seconds> step);
 
-  /// The splits with the shortest steps, best first.
+  /// The splits with the shortest steps, best first; SearchTuning::kMostSplits at most.
   [[nodiscard]] const std::vector<std::pair<Seconds, Split>>& best_splits() const { return steps_; }
-  /// Those splits are as many at most.
-  static constexpr std::size_t kMostSplits = 4;
 
   /// The plans that are kept, best first: those that fit, by step; of those with the best step the one with the fewest
   /// devices, then stages.

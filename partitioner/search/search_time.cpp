@@ -4,13 +4,10 @@
 #include <ctime>
 #include <utility>
 
+#include "partitioner/search/search_tuning.h"
+
 namespace stagecraft::partitioner {
 namespace {
-
-constexpr Seconds kFirstRound{3};
-constexpr double kLonger = 6;
-/// Of a round that has less time than this share of the one before it, nothing can be expected.
-constexpr double kLeastRound = 0.01;
 
 Seconds processor_time() {
   timespec now{};
@@ -27,7 +24,7 @@ Seconds SearchTime::passed() const { return processor_time() - start_; }
 void SearchTime::begin_rounds() {
   before_ = passed();
   left_ = std::max(left_ / 2, left_ - before_);
-  limit_ = std::min(left_, kFirstRound);
+  limit_ = std::min(left_, SearchTuning::kFirstRound);
   start_ += before_;
 }
 
@@ -35,12 +32,12 @@ bool SearchTime::next_round() {
   if (!was_cut_off()) return false;
   const Seconds round = std::max(passed(), limit_);
   const Seconds left = left_ - round;
-  if (left <= limit_ * kLeastRound) return false;
+  if (left <= limit_ * SearchTuning::kLeastRound) return false;
   const Seconds now = passed();
   before_ += now;
   left_ -= now;
   start_ += now;
-  limit_ = std::min(left_, limit_ * kLonger);
+  limit_ = std::min(left_, limit_ * SearchTuning::kRoundFactor);
   ++round_;
   cut_.clear();
   return true;

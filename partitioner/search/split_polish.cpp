@@ -6,25 +6,16 @@
 #include <set>
 
 #include "partitioner/search/local_search.h"
+#include "partitioner/search/search_tuning.h"
 
 namespace stagecraft::partitioner {
 namespace {
 
-constexpr std::size_t kImproved = 12;     ///< drafts that it begins with
-constexpr std::size_t kCounts = 8;        ///< numbers of devices
-constexpr int kShakes = 100;              ///< random moves
-constexpr double kCoarse = 0.02;          ///< precision of bounds over some of the devices
-constexpr int kManyNodes = 200;           ///< of as many, cuts are rearranged rather than moved by single nodes,
-constexpr int kFewDevices = 64;           ///< unless there are more devices: then a prediction takes too long
-constexpr int kRandomStarts = 64;         ///< splits among those that are rearranged first
-constexpr std::size_t kFavoured = 3;      ///< numbers of stages whose splits are rearranged in half of all turns
-constexpr double kRearrangeShare = 0.75;  ///< of the time until the random moves begin
-constexpr int kIdle = 5000;               ///< rearrangements that improve nothing, after which there are no more
-
 /// 1, 2, 4, ... times less than all devices, ascending.
 std::vector<int> device_counts(int all) {
   std::vector<int> out;
-  for (int devices = all; devices >= 1 && out.size() < kCounts; devices /= 2) out.insert(out.begin(), devices);
+  for (int devices = all; devices >= 1 && out.size() < SearchTuning::kDeviceCounts; devices /= 2)
+    out.insert(out.begin(), devices);
   return out;
 }
 
@@ -39,7 +30,7 @@ std::vector<Split> best_drafts(std::vector<BoundedSplit> drafts) {
     (is_first ? out : others).push_back(std::move(split));
   }
   out.insert(out.end(), others.begin(), others.end());
-  if (out.size() > kImproved) out.resize(kImproved);
+  if (out.size() > SearchTuning::kImproved) out.resize(SearchTuning::kImproved);
   return out;
 }
 
@@ -47,7 +38,7 @@ std::vector<Split> best_drafts(std::vector<BoundedSplit> drafts) {
 
 void SplitPolish::run(Seconds low, const std::vector<Split>& suggested, std::vector<BoundedSplit> drafts) {
   if (rearranges()) {
-    rearrange(drafts, shares_.begin + kRearrangeShare * (shares_.shake - shares_.begin));
+    rearrange(drafts, shares_.begin + SearchTuning::kRearrangeShare * (shares_.shake - shares_.begin));
     shares_.begin = context_.time.allowed();
   }
   const std::vector<int> counts = device_counts(context_.costs.devices());
@@ -65,7 +56,7 @@ void SplitPolish::run(Seconds low, const std::vector<Split>& suggested, std::vec
     }
     time.allow_some(time.allowed() + count_share / 2);
     if (trips_ == nullptr) continue;
-    const Seconds least = trips_->least(low, devices, kCoarse);
+    const Seconds least = trips_->least(low, devices, SearchTuning::kCoarse);
     improve(trips_->suggested(least, devices), devices, count_share / 4);
     time.allow_some(time.allowed() + count_share / 2);
     if (context_.constraints.replicas.empty()) trips_->enumerate_all(least, devices);
@@ -96,7 +87,7 @@ void SplitPolish::improve(const std::vector<Split>& starts, int devices, double 
   std::ranges::stable_sort(found, {}, [](const auto& entry) { return entry.first; });
   const auto known = std::ranges::unique(found);
   found.erase(known.begin(), known.end());
-  if (found.size() > PredictedPlans::kMostSplits) found.resize(PredictedPlans::kMostSplits);
+  if (found.size() > SearchTuning::kMostSplits) found.resize(SearchTuning::kMostSplits);
   if (devices == context_.costs.devices()) {  // what was best on fewer, too
     const auto& best = context_.plans.best_splits();
     found.insert(found.end(), best.begin(), best.end());
@@ -116,7 +107,8 @@ void SplitPolish::polish(const Split& split, int devices, double share) {
 }
 
 bool SplitPolish::rearranges() const {
-  return trips_ == nullptr && context_.costs.dag().nodes >= kManyNodes && context_.costs.devices() <= kFewDevices;
+  return trips_ == nullptr && context_.costs.dag().nodes >= SearchTuning::kManyNodes &&
+         context_.costs.devices() <= SearchTuning::kFewDevices;
 }
 
 /// A beam search that keeps the best split of each number of stages: one of them is changed, and the result is kept if
@@ -124,7 +116,7 @@ bool SplitPolish::rearranges() const {
 /// must each help. Then polishes the best.
 void SplitPolish::rearrange(const std::vector<BoundedSplit>& drafts, double share) {
   context_.time.allow_some(share);
-  std::mt19937 random(1 + static_cast<unsigned>(context_.time.round()));
+  std::mt19937 random(SearchTuning::kFirstSeed + static_cast<unsigned>(context_.time.round()));
   const int devices = context_.costs.devices();
   const Movable movable = context_.movable(devices);
   const auto is_past = [&] { return context_.time.is_past(share); };
@@ -146,11 +138,11 @@ void SplitPolish::rearrange(const std::vector<BoundedSplit>& drafts, double shar
   for (const auto& [bound, split] : drafts) {
     if (!is_past()) keep(split);
   }
-  for (int i = 0; i < kRandomStarts && movable.stages && !is_past(); ++i)
+  for (int i = 0; i < SearchTuning::kRandomStarts && movable.stages && !is_past(); ++i)
     keep(random_split(context_.costs, movable, random));
   if (order.empty()) return;
-  for (int idle = 0; idle < kIdle && !is_past(); ++idle) {
-    const std::size_t among = random() % 2 == 0 ? std::min(order.size(), kFavoured) : order.size();
+  for (int idle = 0; idle < SearchTuning::kIdleRearrangements && !is_past(); ++idle) {
+    const std::size_t among = random() % 2 == 0 ? std::min(order.size(), SearchTuning::kFavoured) : order.size();
     const Seconds best = kept.at(order.front()).first;
     keep(rearranged(context_.costs, kept.at(order[random() % among]).second, movable, random));
     if (kept.at(order.front()).first < best) idle = 0;
@@ -160,10 +152,10 @@ void SplitPolish::rearrange(const std::vector<BoundedSplit>& drafts, double shar
 
 /// Polishes the best splits again after some random moves.
 void SplitPolish::shake() {
-  std::mt19937 random(1 + static_cast<unsigned>(context_.time.round()));
+  std::mt19937 random(SearchTuning::kFirstSeed + static_cast<unsigned>(context_.time.round()));
   const int devices = context_.costs.devices();
   const auto& best = context_.plans.best_splits();
-  for (int round = 0; round < kShakes && !best.empty() && !context_.time.is_past(shares_.end); ++round) {
+  for (int round = 0; round < SearchTuning::kShakes && !best.empty() && !context_.time.is_past(shares_.end); ++round) {
     const Split& from = best[random() % std::min<std::size_t>(best.size(), 2)].second;
     polish(shaken(context_.costs, from, context_.movable(devices), random), devices, shares_.end);
   }

@@ -16,6 +16,7 @@
 #include "costmodel/text/units_text.h"
 #include "partitioner/costs/pipeline_costs.h"
 #include "partitioner/remedies.h"
+#include "partitioner/search/search_tuning.h"
 #include "partitioner/strategies/equal_drafts.h"
 #include "partitioner/strategies/list_strategies.h"
 #include "partitioner/strategies/pipedream.h"
@@ -24,12 +25,6 @@ namespace stagecraft::partitioner {
 namespace {
 
 constexpr const char* kAuto = "auto";
-/// Stage counts beyond this are tried by doubling only.
-constexpr int kEveryCount = 16;
-/// pipedream's sets of layers take minutes for more layers than this.
-constexpr int kMostPipedreamLayers = 4000;
-/// And so many pairs of cuts, some hundredths of a second.
-constexpr std::int64_t kMostPairs = 4'000'000;
 
 /// One question to another strategy.
 struct Ask {
@@ -55,7 +50,7 @@ std::vector<int> replica_counts(int devices, int stages, std::optional<int> micr
 /// 1, 2, 3, ... up to `most`, the larger ones by doubling.
 std::vector<int> counts_up_to(int most) {
   std::vector<int> out;
-  for (int count = 1; count <= most; count += count < kEveryCount ? 1 : count) out.push_back(count);
+  for (int count = 1; count <= most; count += count < SearchTuning::kEveryAutoCount ? 1 : count) out.push_back(count);
   return out;
 }
 
@@ -65,7 +60,7 @@ class Asks {
   Asks(const Graph& graph, const Topology& topology, const Constraints& constraints)
       : graph_(graph), topology_(topology), constraints_(constraints) {
     const std::vector<int> chunks = chunk_counts(constraints);
-    if (chunks.front() == 1 && layers_in_stages(graph) <= kMostPipedreamLayers) {
+    if (chunks.front() == 1 && layers_in_stages(graph) <= SearchTuning::kMostPipedreamLayers) {
       pipedream(false);
       pipedream(true);
     }
@@ -83,7 +78,7 @@ class Asks {
     PipedreamOptions options;
     options.straight_pipeline = straight;
     options.activation_compression_ratio = 1;
-    options.most_pairs = kMostPairs;
+    options.most_pairs = SearchTuning::kMostPairs;
     all_.push_back(
         {std::string(kPipedreamStrategy) + (straight ? " without replicas" : ""), kPipedreamStrategy,
          [&graph = graph_, &topology = topology_, options] { return pipedream_candidate(graph, topology, options); }});

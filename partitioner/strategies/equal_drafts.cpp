@@ -10,27 +10,10 @@
 #include "partitioner/candidate.h"
 #include "partitioner/search/equal_shares.h"
 #include "partitioner/search/placement.h"
+#include "partitioner/search/search_tuning.h"
 
 namespace stagecraft::partitioner {
 namespace {
-
-/// Most stages per device that are tried.
-constexpr int kMostChunks = 8;
-/// Stage counts beyond this are tried if they divide the devices, or by doubling.
-constexpr int kEveryCount = 64;
-/// Shapes whose splits are considered, the best by their estimates, and splits of each.
-constexpr std::size_t kMostShapes = 24;  // half as many for graphs of many nodes
-constexpr int kManyNodes = 300;
-constexpr std::size_t kMostSplits = 3;
-/// Numbers of replicas of one number of stages: that divide the microbatches, and powers of two.
-constexpr std::size_t kMostOfAKind = 3;
-/// The least memory is found to about this part of it; while its bounds differ by more, they come closer by the ratio.
-constexpr std::int64_t kMemorySteps = 500;
-constexpr std::int64_t kMostRatio = 16;
-/// How often splits are sought again for less memory, as their plans need more than the bound says.
-constexpr int kTries = 6;
-/// How often the difference between what was too little and what fits is halved.
-constexpr int kHalvings = 3;
 
 std::string origin_of(const EqualShape& shape) {
   std::string out = std::string(kEqualShares) + ", " + count_text(shape.stages, "stage");
@@ -69,9 +52,9 @@ class EqualShapes {
     Bytes high(std::int64_t{1} << 62);
     auto best = fitting(high);
     if (best == all.end()) return std::nullopt;
-    while (high > low + Bytes(low.value / kMemorySteps + 1)) {
-      const bool is_far = high.value / kMostRatio > low.value;
-      const Bytes middle(is_far ? std::max<std::int64_t>(1, high.value / kMostRatio)
+    while (high > low + Bytes(low.value / SearchTuning::kMemorySteps + 1)) {
+      const bool is_far = high.value / SearchTuning::kMostRatio > low.value;
+      const Bytes middle(is_far ? std::max<std::int64_t>(1, high.value / SearchTuning::kMostRatio)
                                 : low.value + (high - low).value / 2);
       const auto found = fitting(middle);
       if (found == all.end()) {
@@ -113,9 +96,9 @@ class EqualShapes {
     const int most = std::min(devices, costs_.dag().nodes / chunks);
     std::set<int> out;
     for (int count = 1; count <= most; ++count) {
-      if (count <= kEveryCount || devices % count == 0) out.insert(count);
+      if (count <= SearchTuning::kEveryStageCount || devices % count == 0) out.insert(count);
     }
-    for (int count = kEveryCount; count <= most; count *= 2) out.insert(count);
+    for (int count = SearchTuning::kEveryStageCount; count <= most; count *= 2) out.insert(count);
     const int stages =
         constraints_.replicas.empty() ? constraints_.stages.value_or(0) : to_int(constraints_.replicas.size());
     std::erase_if(out, [&](int count) {
@@ -136,8 +119,8 @@ class EqualShapes {
     std::size_t even = 0;
     std::size_t powers = 0;
     for (int count = most; count >= 1; --count) {
-      if (microbatches % count == 0 && even++ < kMostOfAKind) out.insert(count);
-      if ((count & (count - 1)) == 0 && powers++ < kMostOfAKind) out.insert(count);
+      if (microbatches % count == 0 && even++ < SearchTuning::kMostOfAKind) out.insert(count);
+      if ((count & (count - 1)) == 0 && powers++ < SearchTuning::kMostOfAKind) out.insert(count);
     }
     return {out.begin(), out.end()};
   }
@@ -166,7 +149,8 @@ class EqualDrafts {
   std::vector<EqualDraft> run() {
     const PipelineCosts& costs = shapes_.costs();
     auto shapes = shapes_.by_estimate();
-    const std::size_t most = costs.dag().nodes > kManyNodes ? kMostShapes / 2 : kMostShapes;
+    const std::size_t most =
+        costs.dag().nodes > SearchTuning::kManyShapeNodes ? SearchTuning::kMostShapes / 2 : SearchTuning::kMostShapes;
     // Numbers of stages that divide the devices are what an engineer tries.
     const auto uses_all_devices = [&](const auto& entry) {
       const EqualShape& shape = entry.second;
@@ -230,7 +214,7 @@ class EqualDrafts {
       out.emplace_back(*bound, std::move(split));
     }
     std::ranges::stable_sort(out, {}, [](const auto& entry) { return entry.first; });
-    if (out.size() > kMostSplits) out.resize(kMostSplits);
+    if (out.size() > SearchTuning::kMostSplitsOfShape) out.resize(SearchTuning::kMostSplitsOfShape);
     return out;
   }
 
@@ -249,14 +233,14 @@ class EqualDrafts {
             best.push_back(entry);
         }
         std::ranges::stable_sort(best, {}, [](const auto& entry) { return entry.first; });
-        if (best.size() > kMostSplits) best.resize(kMostSplits);
+        if (best.size() > SearchTuning::kMostSplitsOfShape) best.resize(SearchTuning::kMostSplitsOfShape);
       };
-      for (int tries = 0; tries < kTries; ++tries) {
+      for (int tries = 0; tries < SearchTuning::kMemoryTries; ++tries) {
         BoundedSplits out = splits_of(shape, memory, least);
         if (!out.empty()) {
           take(out);
           if (correction == Correction::Stages && tries == 0) return best;
-          for (int halving = 0; halving < kHalvings && !failed.empty(); ++halving) {
+          for (int halving = 0; halving < SearchTuning::kMemoryHalvings && !failed.empty(); ++halving) {
             EqualShares::MemoryRule middle = memory;
             for (std::size_t s = 0; s < failed.size(); ++s)
               middle.besides[s] = Bytes((failed[s].value + memory.besides[s].value) / 2);
@@ -330,7 +314,7 @@ std::vector<int> chunk_counts(const Constraints& constraints) {
   const PlanSettings& settings = constraints.plan;
   std::vector<int> out = {1};
   if (!settings.listed.empty() || !schedule_by_name(settings.schedule).chunked) return out;
-  for (int chunks = 2; chunks <= kMostChunks; chunks *= 2) out.push_back(chunks);
+  for (int chunks = 2; chunks <= SearchTuning::kMostChunks; chunks *= 2) out.push_back(chunks);
   return out;
 }
 

@@ -23,6 +23,7 @@
 #include "partitioner/search/placement.h"
 #include "partitioner/search/predicted_plans.h"
 #include "partitioner/search/search_context.h"
+#include "partitioner/search/search_tuning.h"
 #include "partitioner/search/split_polish.h"
 #include "partitioner/strategies/auto.h"
 #include "partitioner/strategies/equal_drafts.h"
@@ -31,41 +32,6 @@
 namespace stagecraft::partitioner {
 namespace {
 
-/// Share of the time limit, and time, after which no more candidates of `auto` are predicted, once one fits.
-constexpr double kDraftShare = 0.5;
-constexpr Seconds kDraftTime(1);
-/// The share of what is left of it in which the best candidate is improved, before any bound.
-constexpr double kFirstPolishShare = 0.1;
-/// Shares of what is left of it after which PathBound, TripBound, the local search, its random moves and the
-/// bounds without splits give way.
-constexpr double kPathShare = 0.2;
-constexpr double kTripShare = 0.24;
-/// The share for PathBound where there are too many sets for TripBound, if it suggests splits.
-constexpr double kLongPathShare = 0.36;
-constexpr double kPolishShare = 0.4;
-constexpr double kShakeShare = 0.5;
-constexpr double kBoundShare = 0.65;
-/// By how much the local search and its moves go on longer without TripBound, which would use that time.
-constexpr double kLonger = 0.12;
-/// And the search for plans that TripBound's enumeration ends, where it leaves nodes out.
-constexpr double kTripsEnumerated = 0.8;
-/// The first placements end after this share of the time; the last ones begin after the other.
-constexpr double kPlaceShare = 0.24;
-constexpr double kSearchShare = 0.9;
-/// Cuts that PathBound tells apart, in large graphs first fewer.
-constexpr int kFewCuts = 200;
-constexpr int kMostCuts = 1000;
-constexpr double kQuickPrecision = 0.03;
-/// Of the splits that it suggests, as many are predicted, and these even if its time is up.
-constexpr std::size_t kMostFromPath = 16;
-constexpr std::size_t kLeastFromPath = 3;
-/// As far beyond what is known, relatively to the best plan, PathBound is asked: it refutes fast.
-constexpr double kCautious = 0.15;
-/// How closely the bound by SegmentBound is found, which takes no time.
-constexpr double kSegmentPrecision = 1e-4;
-/// For the search for the plan with the least memory, if none fits, and for that after each change that might help.
-constexpr Seconds kSmallestTime(0.5);
-constexpr Seconds kRemedyTime(0.1);
 /// A lower bound of the step that says that there is no plan; least_time ends its search near kForever.
 constexpr Seconds kNeverFits = kForever / 16;
 /// What a time limit can cut off.
@@ -87,7 +53,7 @@ bool is_in_order(const Candidate& candidate) {
 /// What smallest_plan needs, after a change that might help.
 std::optional<Bytes> least_need_of_moves(const Graph& graph, const Topology& topology, const CostModel& costs,
                                          const Constraints& constraints) {
-  const auto found = smallest_plan(graph, topology, costs, constraints, kRemedyTime);
+  const auto found = smallest_plan(graph, topology, costs, constraints, SearchTuning::kRemedyTime);
   return found ? std::optional(found->need) : std::nullopt;
 }
 
@@ -113,7 +79,7 @@ class Search {
 
   StrategyResult run() {
     if (costs_.dag().nodes == 0) return Infeasible{"the graph has no layers besides its inputs"};
-    draft_time_ = kDraftTime;
+    draft_time_ = SearchTuning::kDraftTime;
     return result(search());
   }
 
@@ -136,9 +102,9 @@ class Search {
     if (costs_.dag().nodes == 0 || plans_.is_excluded(least_computation(costs_))) return *upper_bound_;
     const Seconds low = least_computation(costs_);
     if (low <= Seconds(0)) return low;
-    time_.allow_some(kPathShare);
+    time_.allow_some(SearchTuning::kPathShare);
     if (!is_one_stage_per_device()) return follow_segments(low, *upper_bound_);
-    PathBound* const path = path_bound(kFewCuts);
+    PathBound* const path = path_bound(SearchTuning::kFewPathCuts);
     if (path == nullptr) return low;
     const auto refutes = [&](Seconds time) { return path->refutes(time, costs_.devices(), time_.stop()); };
     const std::optional<bool> all = refutes(*upper_bound_ * (1 - kEqual));
@@ -163,19 +129,20 @@ class Search {
 
   /// One round of all parts, from a lower bound of all plans. Returns a larger one, or the same.
   Seconds search_round(ChainSpaces& spaces, Seconds low) {
-    if (!trips_) SplitPolish(context_, nullptr, {}).improve_best(kFirstPolishShare);
-    low = proved(follow_path(low, kPathShare));
+    if (!trips_) SplitPolish(context_, nullptr, {}).improve_best(SearchTuning::kFirstPolishShare);
+    low = proved(follow_path(low, SearchTuning::kPathShare));
     low = proved(follow_trips(low));
-    if (!trips_ && suggests_splits()) low = proved(follow_path(low, kLongPathShare));
-    time_.allow_some(kPlaceShare);
+    if (!trips_ && suggests_splits()) low = proved(follow_path(low, SearchTuning::kLongPathShare));
+    time_.allow_some(SearchTuning::kPlaceShare);
     placed_.try_placements(time_.stop());
     if (!spaces.is_empty()) {
-      const double more = trips_ ? 0 : kLonger;
-      SplitPolish(context_, trips_.get(), {kTripShare, kPolishShare + more, kShakeShare + more})
+      const double more = trips_ ? 0 : SearchTuning::kLongerShare;
+      SplitPolish(context_, trips_.get(),
+                  {SearchTuning::kTripShare, SearchTuning::kPolishShare + more, SearchTuning::kShakeShare + more})
           .run(low, suggested_, drafts_);
       if (plans_.best() && !is_bound_by_trips()) {
-        low = proved(follow_path(low, kBoundShare));
-        time_.allow(kBoundShare, kBoundPart);
+        low = proved(follow_path(low, SearchTuning::kBoundShare));
+        time_.allow(SearchTuning::kBoundShare, kBoundPart);
         low = proved(spaces.least(low, *plans_.best()));
       }
       low = proved(std::max(low, enumerate_all(spaces, low)));
@@ -221,7 +188,7 @@ class Search {
       const Split split = costs_.split_of(draft->candidate.partition, draft->candidate.chunks);
       const bool in_order = is_in_order(draft->candidate);
       // Of a large cluster, one prediction takes seconds.
-      is_late = is_late || (plans_.best() && time_.is_past(kDraftShare) && time_.passed() > draft_time_);
+      is_late = is_late || (plans_.best() && time_.is_past(SearchTuning::kDraftShare) && time_.passed() > draft_time_);
       // The search is never worse than equal shares.
       if (is_late && !draft->origin.starts_with(kEqualShares)) {  // what is left may still be enumerated
         time_.cut_off(kCandidatePart);
@@ -244,8 +211,8 @@ class Search {
     if (low <= Seconds(0)) return low;
     if (!trips_) trips_ = TripSearch::of(context_);
     if (!trips_) return low;
-    time_.allow(kTripShare, kBoundPart);
-    const Seconds done = trips_->least(low, costs_.devices(), kBoundPrecision);
+    time_.allow(SearchTuning::kTripShare, kBoundPart);
+    const Seconds done = trips_->least(low, costs_.devices(), SearchTuning::kBoundPrecision);
     suggested_ = trips_->suggested(done, costs_.devices());
     return is_bound_by_trips() ? done : low;
   }
@@ -284,7 +251,9 @@ class Search {
     const std::optional<SegmentBound> segments = SegmentBound::of(costs_);
     if (!segments) return low;
     const auto refutes = [&](Seconds time) { return noted(segments->refutes(time, time_.stop())); };
-    return refutes(high * (1 - kEqual)).value_or(false) ? high : least_time(low, high, kSegmentPrecision, 0.5, refutes);
+    return refutes(high * (1 - kEqual)).value_or(false)
+               ? high
+               : least_time(low, high, SearchTuning::kSegmentPrecision, 0.5, refutes);
   }
 
   /// A bound for all plans from `low` on, by PathBound or, with several stages per device, by SegmentBound.
@@ -293,13 +262,13 @@ class Search {
     time_.allow_some(share);
     is_path_cut_off_ = false;
     if (!is_one_stage_per_device()) return follow_segments(low, plans_.best().value_or(kForever));
-    for (const int cuts : {kFewCuts, kMostCuts}) {
-      if (cuts == kFewCuts && costs_.dag().nodes <= kMostCuts) continue;
+    for (const int cuts : {SearchTuning::kFewPathCuts, SearchTuning::kMostPathCuts}) {
+      if (cuts == SearchTuning::kFewPathCuts && costs_.dag().nodes <= SearchTuning::kMostPathCuts) continue;
       PathBound* const path = path_bound(cuts);
       if (path == nullptr) break;
-      low = least_time(low, plans_.best().value_or(kForever), kBoundPrecision, kCautious,
+      low = least_time(low, plans_.best().value_or(kForever), SearchTuning::kBoundPrecision, SearchTuning::kPathProbe,
                        [&](Seconds time) { return noted(path->refutes(time, costs_.devices(), time_.stop())); });
-      try_splits(path->splits(kMostFromPath));
+      try_splits(path->splits(SearchTuning::kMostFromPath));
     }
     return low;
   }
@@ -317,7 +286,7 @@ class Search {
   /// Predicts those splits whose bounds are below the best plan.
   void try_splits(const std::vector<Split>& splits) {
     for (std::size_t i = 0; i < splits.size(); ++i) {
-      if (i < kLeastFromPath ? time_.is_past(1) : time_.is_up()) return;
+      if (i < SearchTuning::kLeastFromPath ? time_.is_past(1) : time_.is_up()) return;
       const Split& split = splits[i];
       if (!context_.is_wanted(split)) continue;
       const std::optional<Seconds> bound = costs_.lower_bound(split);
@@ -328,10 +297,10 @@ class Search {
   /// Predicts what a bound does not exclude, by rising bounds from `low`. Returns the bound up to which nothing was
   /// left out.
   Seconds enumerate_all(ChainSpaces& spaces, Seconds low) {
-    const double share = placed_.is_useful() ? kSearchShare : 1;  // the rest is for placements
+    const double share = placed_.is_useful() ? SearchTuning::kSearchShare : 1;  // the rest is for placements
     if (is_bound_by_trips() && constraints_.replicas.empty()) {
       const bool all = trips_->is_whole();
-      time_.allow(all ? share : kTripsEnumerated, kEnumerationPart);
+      time_.allow(all ? share : SearchTuning::kTripsEnumeratedShare, kEnumerationPart);
       const Seconds found = trips_->enumerate_all(low, costs_.devices());
       if (all) return found;
     }
@@ -370,7 +339,7 @@ class Search {
 
   /// Where the search found no plan that fits, the one that needs the least memory. Absent without candidates.
   [[nodiscard]] std::optional<RankedPlan> smallest() const {
-    const auto small = smallest_plan(graph_, topology_, model_, constraints_, kSmallestTime);
+    const auto small = smallest_plan(graph_, topology_, model_, constraints_, SearchTuning::kSmallestTime);
     if (!small) return std::nullopt;
     return predicted_plan(small->origin, graph_, topology_, small->candidate, model_, constraints_);
   }
@@ -441,7 +410,7 @@ std::optional<double> objective(const Graph& graph, const Topology& topology, co
 
 Seconds quick_bound(const Graph& graph, const Topology& topology, const CostModel& costs,
                     const Constraints& constraints, Seconds upper_bound) {
-  return Search(graph, topology, costs, constraints, upper_bound).quick_bound(kQuickPrecision);
+  return Search(graph, topology, costs, constraints, upper_bound).quick_bound(SearchTuning::kQuickPrecision);
 }
 
 ShorterPlan drafted_plan(const Graph& graph, const Topology& topology, const CostModel& costs,

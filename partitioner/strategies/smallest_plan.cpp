@@ -10,17 +10,13 @@
 #include "partitioner/costs/pipeline_costs.h"
 #include "partitioner/search/local_search.h"
 #include "partitioner/search/search_time.h"
+#include "partitioner/search/search_tuning.h"
 #include "partitioner/strategies/auto.h"
 #include "partitioner/strategies/equal_drafts.h"
 #include "partitioner/strategies/optimal.h"
 
 namespace stagecraft::partitioner {
 namespace {
-
-/// Candidates of `auto` from which moves start: those that need the least.
-constexpr std::size_t kStarts = 4;
-/// On more devices, each of them takes long.
-constexpr int kCheapDevices = 64;
 
 std::vector<SmallestPlan> starts_of(const Graph& graph, const Topology& topology, const CostModel& model,
                                     const Constraints& constraints) {
@@ -35,7 +31,7 @@ std::vector<SmallestPlan> starts_of(const Graph& graph, const Topology& topology
       add(std::move(equal->origin), std::move(equal->candidate), plan);
     } catch (const std::invalid_argument&) {}  // the schedule cannot run it
   }
-  if (out.empty() || device_count(topology) <= kCheapDevices) {
+  if (out.empty() || device_count(topology) <= SearchTuning::kCheapDevices) {
     for (Drafted& draft : uneven_drafts(graph, topology, constraints).plans)
       add(std::move(draft.origin), std::move(draft.candidate), draft.plan);
   }
@@ -70,7 +66,7 @@ std::optional<SmallestPlan> smallest_plan(const Graph& graph, const Topology& to
   movable.is_step = false;
   SearchTime clock(time);
   clock.allow_some(1);
-  for (std::size_t i = 0; i < std::min(kStarts, starts.size()) && !clock.is_up(); ++i) {
+  for (std::size_t i = 0; i < std::min(SearchTuning::kSmallestStarts, starts.size()) && !clock.is_up(); ++i) {
     const Candidate& start = starts[i].candidate;
     const Split split = improved(costs, costs.split_of(start.partition, start.chunks), movable, need, clock.stop());
     const std::optional<Seconds> found = need(split, Seconds(static_cast<double>(out.need.value)));
