@@ -56,7 +56,7 @@ std::optional<bool> OrderBound::refutes(Seconds time, const StageOrder& stages, 
 
 OrderBound::Order OrderBound::begun(const StageOrder& stages) const {
   Order out;
-  std::vector<int> number;  // of each stage among those with a node of the path; -1: none
+  std::vector<int> number;  // of each stage, among the stages with a node of the path; -1: without one
   for (std::size_t s = 0; s < stages.replicas.size(); ++s) {
     number.push_back(stages.on_path[s] ? to_int(out.replicas.size()) : -1);
     if (stages.on_path[s]) {
@@ -87,16 +87,16 @@ OrderBound::Order OrderBound::begun(const StageOrder& stages) const {
   return out;
 }
 
-/// Adds the actions of the lists, of stages with a `number`, and the messages between them, as ActionReplay goes
-/// through them; a rank has the forward of a microbatch before its backward. False if there are too many, or they
-/// deadlock.
+/// Adds events for the actions of the stages with a `number`, and for the messages between these stages, in the order
+/// of ActionReplay. Each rank's list has the forward of a microbatch before its backward. False if the events are too
+/// many or the lists deadlock.
 bool OrderBound::add_events(Order& order, const std::vector<std::vector<Action>>& lists, const std::vector<int>& number,
                             int microbatches) {
   const std::vector<int>& replicas = order.replicas;
   std::size_t actions = 0;
   for (const auto& list : lists) actions += list.size();
   if (2 * actions > BoundLimits::kMostEvents) return false;
-  // By boundary and microbatch, the message; by boundary and pair of ranks, the latest one.
+  // The message of each boundary and microbatch, and the latest message of each boundary and pair of ranks.
   const auto slot = [&](int stage, int microbatch) {
     return to_index(stage) * to_index(microbatches) + to_index(microbatch);
   };
@@ -112,7 +112,7 @@ bool OrderBound::add_events(Order& order, const std::vector<std::vector<Action>>
     return to_int(order.events.size()) - 1;
   };
   const int last_stage = to_int(replicas.size()) - 1;
-  // A message over the boundary after `stage`, once `sent` is done.
+  // Adds a message over the boundary after `stage` that waits for the event `sent`.
   const auto send = [&](Event::Kind kind, int stage, int microbatch, int sent, std::vector<int>& lanes) {
     const int cycle = std::min(microbatches, std::lcm(replicas[to_index(stage)], replicas[to_index(stage) + 1]));
     int& before = lanes[slot(stage, microbatch % cycle)];
@@ -125,7 +125,7 @@ bool OrderBound::add_events(Order& order, const std::vector<std::vector<Action>>
     order.stage_of_rank[rank] = s;
     const int m = action.microbatch;
     const bool is_back = action.kind == ActionKind::Backward;
-    const int from = is_back ? s + 1 : s - 1;  // the stage that it gets a message from
+    const int from = is_back ? s + 1 : s - 1;  // the stage that sends the message
     int arrived = -1;
     if (from >= 0 && from <= last_stage) {
       arrived = is_back ? hop_back[slot(s, m)] : hop[slot(from, m)];
@@ -139,8 +139,8 @@ bool OrderBound::add_events(Order& order, const std::vector<std::vector<Action>>
   });
 }
 
-/// Another round: the best weights of the known chains for the known cuts, the best cuts for them, and the longest
-/// chain for these.
+/// One round: finds the best weights of the known chains against the known cuts, then the best cuts against these
+/// weights, then the longest chain for these cuts.
 void OrderBound::improve(Order& order) const {
   play(order);
   const double all = std::accumulate(order.chain_sum.begin(), order.chain_sum.end(), 0.0);
@@ -168,7 +168,7 @@ void OrderBound::improve(Order& order) const {
   order.done = order.low * (1 + BoundLimits::kNear) >= order.high || order.idle >= BoundLimits::kIdleRounds;
 }
 
-/// Adds the cuts and the longest chain for them, if they are new.
+/// Adds the cuts and the longest chain for these cuts, if either is new.
 bool OrderBound::follow(Order& order, const Begins& begins) const {
   if (std::ranges::find(order.begins, begins) != order.begins.end()) return false;
   Seconds time;
@@ -182,7 +182,7 @@ bool OrderBound::follow(Order& order, const Begins& begins) const {
   return true;
 }
 
-/// The cuts nearest to the mean of the known ones, by the computation before them and their weights.
+/// The cuts nearest to the weighted mean of the known cuts, by the computation before each cut.
 OrderBound::Begins OrderBound::mean_begins(const Order& order) const {
   const double all = std::accumulate(order.begins_sum.begin(), order.begins_sum.end(), 0.0);
   const std::vector<Seconds>& computed = low_.times[Least];
@@ -203,7 +203,7 @@ OrderBound::Begins OrderBound::mean_begins(const Order& order) const {
   return out;
 }
 
-/// The sums of each stage, with as few nodes before the cuts as can be.
+/// The sums of each stage if as few nodes as possible precede the cuts.
 std::vector<OrderBound::StageCosts> OrderBound::sums(const Begins& begins) const {
   std::vector<StageCosts> out(begins.size() + 1);
   for (std::size_t s = 0; s < out.size(); ++s) {
@@ -215,7 +215,7 @@ std::vector<OrderBound::StageCosts> OrderBound::sums(const Begins& begins) const
   return out;
 }
 
-/// The longest chain of actions and what ends the step, with its time.
+/// The longest chain of actions up to the end of the step, and its time.
 OrderBound::Chain OrderBound::longest(const Order& order, const Begins& begins, Seconds& time) const {
   const auto stages = sums(begins);
   std::vector<Seconds> end(order.events.size());
@@ -301,11 +301,11 @@ Seconds OrderBound::time_of(const Chain& chain, const Begins& begins) const {
   return out;
 }
 
-/// The least time of the chain over all cuts, and where that is.
+/// The least time of the chain over all cuts; `begins` are the cuts with that time.
 Seconds OrderBound::least(const Order& order, const Chain& chain, Begins& begins) const {
   const std::vector<PathCut>& cuts = cuts_.fine();
   const std::size_t stages = chain.stages.size();
-  // So many times what is before a cut, at least.
+  // At least so many times the costs before a cut.
   const auto times = [&](std::size_t k, double count, std::size_t cut) {
     return count * (count > 0 ? low_ : high_).times[k][cut];
   };
@@ -322,10 +322,10 @@ Seconds OrderBound::least(const Order& order, const Chain& chain, Begins& begins
   if (order.loose_begin) out += reduce(-chain.stages.front().reduce, first_ - 1);
   begins.assign(stages - 1, 0);
   if (stages == 1) return out;
-  std::vector<Seconds> before(cuts.size());  // least of the terms of the cuts before
+  std::vector<Seconds> before(cuts.size());  // the least sum of the terms of the cuts before
   std::vector<std::vector<int>> via(stages - 1, std::vector<int>(cuts.size(), -1));
   std::vector<Seconds> now(cuts.size());
-  Seconds least_now;  // least of the terms up to this cut, which is `at`
+  Seconds least_now;  // the least sum of the terms up to this cut, `at`
   int at = -1;
   for (std::size_t s = 0; s + 1 < stages; ++s) {
     const StageShare& a = chain.stages[s];
@@ -356,8 +356,8 @@ Seconds OrderBound::least(const Order& order, const Chain& chain, Begins& begins
   return out + least_now;
 }
 
-/// Regret matching (Hart and Mas-Colell 2000) with regrets of no less than 0, both sides in turn (Tammelin 2014); the
-/// weights are means over plays, of which later ones count more.
+/// Regret matching (Hart and Mas-Colell 2000) with regrets of at least 0, where both sides play in turn (Tammelin
+/// 2014). The weights are means over all plays; later plays count more.
 void OrderBound::play(Order& order) {
   const std::size_t chains = order.chains.size();
   const std::size_t columns = order.begins.size();

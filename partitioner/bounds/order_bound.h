@@ -25,23 +25,27 @@ struct StageOrder {
 
 /// A lower bound of all splits whose stages are in a given order.
 ///
-/// With the replicas, the schedule's actions and their order are known, but not where the cuts are. A step takes at
-/// least as long as any chain of actions that wait for each other, such as the first forward of each stage, all
-/// backwards of the last one and its update. That is a sum over stages: some number of forwards, backwards, messages.
-/// Any weights w_p >= 0 of chains p with sum 1 give a bound: the least of sum_p w_p time_p(cuts) over all cuts, found
-/// exactly by dynamic programming along the path, as each term belongs to one cut. Of stages without a node of the
-/// path, only the microbatches count that others hold for them. The weights and cuts solve a two-player matrix game
-/// between chains and cuts (Dantzig 1951). It is solved by adding best responses: the longest chain for some cuts, then
-/// the best cuts for some weights, until the bound is near the step of the best cuts found.
+/// The replica counts determine the schedule's actions and their order; only the cuts C are open. A chain p is a
+/// sequence of actions of which each waits for the one before, such as the first forward of each stage, then all
+/// backwards of the last stage and the update of the last stage. Its time time_p(C) is a sum over stages of so many
+/// forwards, backwards and messages, and every step takes at least time_p(C). So for any weights w_p >= 0 with sum 1,
+///   step(C) >= max_p time_p(C) >= sum_p w_p time_p(C) >= min_C' sum_p w_p time_p(C'),
+/// and dynamic programming along the path finds the last minimum exactly, as each term belongs to one cut. Stages
+/// without a node of the path count only through the microbatches that other stages hold for them.
+///
+/// The best weights solve a two-player matrix game between chains and cuts (Dantzig 1951). The search adds best
+/// responses, the longest chain for some cuts and the best cuts for some weights in turn, until the bound is near the
+/// step of the best cuts.
 class OrderBound {
  public:
   /// All arguments must outlive it.
   OrderBound(const PipelineCosts& costs, const PathCuts& cuts);
 
-  /// Whether no such split takes at most `time`, as far as the bound can tell. Absent if it was stopped.
+  /// True if the bound proves that every split with these stages takes longer than `time`. Absent if `stop` ended the
+  /// proof.
   [[nodiscard]] std::optional<bool> refutes(Seconds time, const StageOrder& stages, const std::function<bool()>& stop);
 
-  /// The cuts with the shortest steps found, each for another order, the shortest first; `most` at most.
+  /// The splits with the shortest steps that were found, one for each order, the shortest first; `most` at most.
   [[nodiscard]] std::vector<Split> splits(std::size_t most) const;
 
  private:
@@ -52,13 +56,13 @@ class OrderBound {
     std::array<Seconds, Parts> times;
     FractionalBytes gradients;
   };
-  /// The same of all nodes before each fine cut.
+  /// The sums of the times and bytes of all nodes before each fine cut.
   struct CostsBefore {
     std::array<std::vector<Seconds>, Parts> times;
     std::vector<FractionalBytes> gradients;
   };
-  /// A chain of actions as a sum: for each stage so many times each part, a time for each byte of its gradients, and
-  /// messages to the next stage and back.
+  /// The time of a chain as a sum, the share of one stage: how often each part counts, a time for each byte of the
+  /// stage's gradients, and how often the messages to the next stage and back count.
   struct StageShare {
     std::array<double, Parts> parts = {};
     SecondsPerByte reduce;
@@ -72,9 +76,9 @@ class OrderBound {
   };
   using Begins = std::vector<std::size_t>;  ///< fine cuts where stages begin, besides the first one
 
-  /// One action or message: what it waits for, and of what it is one more.
+  /// An action or message of a stage.
   struct Event {
-    std::array<int, 2> after = {-1, -1};
+    std::array<int, 2> after = {-1, -1};  ///< the events that it waits for; -1: none
     int stage = 0;
     enum class Kind { Forward, Back, Hop, HopBack } kind = Kind::Forward;
   };
@@ -82,8 +86,8 @@ class OrderBound {
     std::vector<int> replicas;  ///< of stages with a node of the path, which alone have numbers here
     std::vector<bool> loose;    ///< between this stage and the next one there are others
     bool loose_begin = false, loose_end = false;
-    std::vector<Event> events;  ///< each after what it waits for
-    std::vector<int> last;      ///< by rank: its last action
+    std::vector<Event> events;  ///< each event after those in Event::after
+    std::vector<int> last;      ///< by rank: the rank's last action
     std::vector<int> stage_of_rank;
     std::vector<ReduceLine> reduces;  ///< by stage
     std::vector<Chain> chains;
@@ -114,11 +118,11 @@ class OrderBound {
 
   const PipelineCosts& costs_;
   const PathCuts& cuts_;
-  CostsBefore low_, high_;               ///< least and most
+  CostsBefore low_, high_;               ///< the least and the most before each cut
   std::vector<Seconds> hop_, hop_back_;  ///< by fine cut
   std::size_t first_ = 1, last_ = 0;     ///< fine cuts with nodes of the path before and after them
   std::map<StageOrder, Order> orders_;
-  std::size_t events_ = 0;  ///< in them
+  std::size_t events_ = 0;  ///< in orders_
 };
 
 }  // namespace stagecraft::partitioner

@@ -21,7 +21,7 @@ std::unique_ptr<PathBound> PathBound::of(const PipelineCosts& costs, std::option
 PathBound::PathBound(const PipelineCosts& costs, std::optional<Bytes> limit, int most_cuts)
     : cuts_(costs, most_cuts), stages_(costs, cuts_, limit), orders_(costs, cuts_, stages_) {}
 
-/// The least replicas of a stage, however many microbatches it may hold.
+/// The least replicas with which a stage keeps within the time, however many microbatches a replica may hold.
 const PathBound::Replicas* PathBound::least_replicas(const StageBound& stage, const Prefix& prefix,
                                                      Seconds trip) const {
   const std::vector<Replicas>& all = stages_.replicas();
@@ -57,7 +57,7 @@ bool PathBound::go_forward(const std::function<bool()>& stop) {
       const Seconds trip = next.trip + stages_.way_after(cuts_.coarse()[j]);
       const Replicas* least = least_replicas(next, before_cut[places - 1], trip);
       if (least == nullptr) {
-        // A longer stage takes no less.
+        // A longer stage takes at least as long.
         const Seconds before = next.on_path ? before_cut[places - 1].before : Seconds(0);
         if (stages_.first_replicas(next, before) == replicas.size()) break;
         continue;
@@ -67,11 +67,11 @@ bool PathBound::go_forward(const std::function<bool()>& stop) {
       const std::size_t first = place(least_before_[i]);
       for (std::size_t g = first; g < places; ++g) {
         if (!before_cut[g].exists()) continue;
-        // More devices that change nothing before the cut.
+        // More devices change nothing before the cut here.
         if (g > first && before_cut[g] == before_cut[g - 1]) continue;
         least = least_replicas(next, before_cut[g], trip);
         if (least == nullptr) continue;
-        // Of more replicas all is later, but what waits for them.
+        // With more replicas, everything is later except what waits for the replicas.
         const Replicas* const last = waves == 0 ? least : &replicas.back();
         for (const Replicas* more = least; more <= last; ++more) {
           const std::size_t to = g + place(more->first);
@@ -105,19 +105,19 @@ bool PathBound::find_least_after(const std::function<bool()>& stop) {
   return true;
 }
 
-/// Remembers a way from the cut on, if its devices leave enough for the stages before.
+/// Remembers a way from the cut on, if the way leaves enough devices for the stages before.
 void PathBound::insert(std::size_t cut, const Suffix& suffix) {
   std::vector<Suffix>& all = suffixes_[cut];
   const std::size_t at = to_index(std::max(0, suffix.devices - least_after_[cut]) / width_[cut]);
   if (at < all.size()) all[at].merge(suffix, stages_.waves());
 }
 
-/// Stages between two cuts that are the same here, of which nothing is known. Each lets twice its devices more be in
-/// flight at most: flight(next, r) < next + 2 r.
+/// Adds stages between two of the neighbouring cuts that are joined in `cut`; such stages have unknown costs. A stage
+/// of r replicas raises the microbatches in flight by at most 2 r, as flight(next, r) < next + 2 r.
 void PathBound::add_stages_without_work(std::size_t cut) {
   if (!cuts_.coarse()[cut].several) return;
   std::vector<Suffix>& all = suffixes_[cut];
-  Suffix best = Suffix::none();  // flight: less twice the devices
+  Suffix best = Suffix::none();  // best.flight is reduced by twice the devices
   for (std::size_t g = 0; g < all.size(); ++g) {
     Suffix& suffix = all[g];
     const int first = least_after_[cut] + to_int(g) * width_[cut];
@@ -169,7 +169,7 @@ bool PathBound::go_back(const std::function<bool()>& stop) {
   return true;
 }
 
-/// Lets suffixes_ of more devices be those of fewer, too.
+/// Makes each entry of suffixes_ the best of all ways with at most so many devices.
 void PathBound::find_best_after() {
   for (std::vector<Suffix>& all : suffixes_) {
     for (std::size_t g = 1; g < all.size(); ++g) {
@@ -178,7 +178,7 @@ void PathBound::find_best_after() {
   }
 }
 
-/// Null if no stages after the cut keep within the time.
+/// The best Suffix of the cut on at most so many devices; null if no stages after the cut keep within the time.
 const PathBound::Suffix* PathBound::best_after(std::size_t cut, int devices) const {
   const std::vector<Suffix>& all = suffixes_[cut];
   if (all.empty() || least_after_[cut] > devices) return nullptr;

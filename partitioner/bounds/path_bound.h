@@ -14,14 +14,14 @@
 
 namespace stagecraft::partitioner {
 
-/// A lower bound of all splits with one stage per device, for graphs and clusters that are too large for TripBound. It
-/// enumerates no sets: a cut is known by the number of nodes of the heaviest path before it, see PathCuts. What a stage
-/// between two cuts takes is in PathStages.
+/// A lower bound of all splits with one stage per device, for graphs and clusters that are too large for TripBound.
+/// Instead of sets, PathCuts distinguishes cuts by the number of nodes of the heaviest path before them. PathStages has
+/// the bounds of a stage between two cuts.
 ///
 /// Dynamic programming over cuts and devices decides whether a chain of stages with sum r_s <= devices keeps within a
-/// step. Every split is such a chain, with stages that have no less than what is counted; where ways to a cut are
-/// joined, each quantity is the best of all of them. So what is refuted here is refuted for all splits. What is not, is
-/// tried by ReplicaOrders.
+/// step T. Proof that a refuted T is refuted for all splits: every split is such a chain, and each of its stages takes
+/// at least the bound of PathStages. Where several ways to a cut are merged, each quantity is the best of all ways, so
+/// no way is lost. ReplicaOrders tries each T that is not refuted.
 class PathBound {
  public:
   /// `costs` must outlive it. Null if nothing waits (see PipelineCosts::waits) or no layer is left. About `most_cuts`
@@ -31,11 +31,11 @@ class PathBound {
   PathBound(const PathBound&) = delete;
   PathBound& operator=(const PathBound&) = delete;
 
-  /// Whether no split over at most `devices` can take at most `time`, as far as this bound can tell. Absent if it was
-  /// stopped.
+  /// True if the bound proves that every split over at most `devices` takes longer than `time`. Absent if `stop` ended
+  /// the proof.
   [[nodiscard]] std::optional<bool> refutes(Seconds time, int devices, const std::function<bool()>& stop);
 
-  /// Splits that it came upon with steps that seem short, the shortest first; `most` at most.
+  /// The splits with the shortest estimated steps that questions so far came upon, the shortest first; `most` at most.
   [[nodiscard]] std::vector<Split> splits(std::size_t most) const { return orders_.splits(most); }
 
  private:
@@ -70,7 +70,7 @@ class PathBound {
   int step_ = 1;                               ///< of devices, in prefixes_
   std::vector<Prefix> prefixes_;               ///< by cut and devices
   std::vector<int> least_before_;              ///< devices for the stages before a cut, by cut
-  std::vector<int> least_after_;               ///< likewise after it
+  std::vector<int> least_after_;               ///< devices for the stages after a cut, by cut
   std::vector<std::vector<Suffix>> suffixes_;  ///< by cut; by devices from least_after_, in steps of width_
   std::vector<int> width_;
   std::uint64_t asked_ = 0;

@@ -18,19 +18,19 @@ struct PathSums {
   std::int64_t nodes = 0;
 };
 
-/// A cut between stages, known by the number of nodes of the computation_path before it; or some neighbouring cuts,
-/// with `first` to `last` nodes of the path before them.
+/// A cut between stages, identified by the number of nodes of the computation_path before the cut; or several
+/// neighbouring cuts, with `first` to `last` nodes of the path before them.
 struct PathCut {
   int first = 0, last = 0;
-  PathSums low, high;                    ///< least and most that is before the cut, by number
-  bool several = true;                   ///< there may be stages between two of these cuts
+  PathSums low, high;                    ///< the least and the most that can precede the cut
+  bool several = true;                   ///< stages may lie between two of these cuts
   PathHop hop;                           ///< least message of the path over such a cut
-  std::size_t parts = 0, parts_end = 0;  ///< the cuts of the next finer level that it joins
+  std::size_t parts = 0, parts_end = 0;  ///< the cuts of the next finer level that are joined here
 };
 
-/// The cuts of a graph along its computation_path: each node of the path, with what precedes it, is surely before the
-/// cuts that follow it, and what follows the path's next node surely after. In levels, of which the coarsest joins
-/// neighbours until about some number of cuts is left.
+/// The cuts of a graph along its computation_path v_1, v_2, ...: a cut with i nodes of the path before it has v_i and
+/// all ancestors of v_i before it, and v_(i+1) and all descendants of v_(i+1) after it. All other nodes may be on
+/// either side. The cuts have levels; each coarser level joins neighbours, until the coarsest has about `most_cuts`.
 class PathCuts {
  public:
   /// `costs` must outlive it, and have a node.
@@ -45,7 +45,7 @@ class PathCuts {
   /// Sums over the first nodes of the path.
   [[nodiscard]] const PathSums& along(int nodes) const { return along_[to_index(nodes)]; }
 
-  /// What a stage from `a` to a later cut `b` has at least.
+  /// The least that a stage from cut `a` to a later cut `b` contains.
   [[nodiscard]] PathSums between(const PathCut& a, const PathCut& b) const;
 
   /// The stage of each node if stages begin at the given fine cuts, ascending, besides the first one: nodes are as
@@ -56,7 +56,7 @@ class PathCuts {
   [[nodiscard]] std::vector<PathCut> every_cut(const PipelineCosts& costs, const std::vector<int>& path);
 
   std::vector<PathSums> along_;
-  std::vector<int> place_;  ///< by node: the first place on the path that it precedes or has
+  std::vector<int> place_;  ///< by node v: the first place on the path whose node is v or a descendant of v
   std::vector<std::vector<PathCut>> levels_;
 };
 

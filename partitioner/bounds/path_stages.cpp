@@ -76,8 +76,9 @@ PathStages::StageBound PathStages::stage(const PathCut& a, const PathCut& b) con
   return out;
 }
 
-/// With measured curves, more replicas may be faster. The sums are the least of several stages: all that adds this up
-/// counts the backward that hides buckets, too, by itself or in the computation (see least_reduce_of_more).
+/// 0 for a range of replicas if a measured curve may fall. `sums` is the least of several stages, so
+/// least_reduce_of_more applies: whatever adds this time also adds the backward that hides buckets, by itself or within
+/// the computation.
 Seconds PathStages::reduce(const PathSums& sums, const Replicas& replicas) const {
   const bool known = replicas.first == replicas.last || costs_.reduce_grows();
   const Seconds summed =
@@ -91,9 +92,8 @@ bool PathStages::fits(const StageBound& stage, const Replicas& replicas, int lat
   return costs_.least_peak(stage.sums.bytes, in_flight, replicas.first) <= *limit_;
 }
 
-// A replica with the last microbatch of the first round begins when that arrives; or its first backward ends `queue`
-// later than its trip. What is last back from the first microbatch of the last round is `late`, and `queue` holds for
-// it in reverse.
+// The replica that runs x, the last microbatch of the first round, begins when x arrives; or the first backward of this
+// replica ends `queue` later than a trip. `late` is the same for y, the first microbatch of the last round, in reverse.
 bool PathStages::keeps(const StageBound& stage, const Replicas& replicas, std::int64_t in_flight, const Prefix& prefix,
                        Seconds trip, Seconds queue) const {
   const PathSums& sums = stage.sums;
@@ -117,15 +117,15 @@ bool PathStages::keeps(const StageBound& stage, const Replicas& replicas, const 
   return keeps(stage, replicas, held_microbatches(replicas, later), prefix, stage.trip + later.trip, queue);
 }
 
-/// Microbatches that a replica may hold at once before those later stages.
+/// The most microbatches that a replica may hold at once if the stages `later` follow.
 std::int64_t PathStages::held_microbatches(const Replicas& replicas, const Suffix& later) const {
   return alternates_ ? flight(later.flight, replicas.first) / replicas.first : replicas.share;
 }
 
-/// How much longer than the first one the last of `wave` consecutive microbatches from the first one on takes through
-/// this stage and back: it is number k = floor((wave - 1) / replicas) of its replica, from 0. After the replica's first
-/// backward, which ends a trip after its forward begins, come k backwards, and before each of them a forward, unless
-/// those have run out. Likewise for the first of the last ones, in reverse, with forwards for backwards.
+/// How much longer x, the last of the first `wave` microbatches, takes through this stage and back than microbatch 0.
+/// x has number k = floor((wave - 1) / replicas) on its replica, counted from 0. The first backward of that replica
+/// ends a trip after its forward begins. k backwards follow, and before each of them a forward, while forwards are
+/// left. In reverse, the same holds for y, the first of the last `wave` microbatches, with forwards for backwards.
 Seconds PathStages::queue_of(const StageBound& stage, const Replicas& replicas, std::int64_t in_flight,
                              std::int64_t wave) const {
   if (!returns_ || !stage.on_path) return Seconds(0);
@@ -169,14 +169,14 @@ PathStages::Prefix PathStages::after(const StageBound& stage, const Replicas& re
   const PathSums& sums = stage.sums;
   const Seconds there = sums.forward + stage.hop.forward;
   const Seconds back = sums.back + stage.hop.back;
-  // The fewest replicas have the shortest reduce, unless it was measured.
+  // The fewest replicas of the range have the shortest reduce, unless a measured curve may fall.
   const Seconds reduced = costs_.reduce_grows() ? reduce(sums, replicas) : sums.update;
   const Seconds around = std::max(prefix.around, prefix.before + reduced);
   Prefix out;
   out.before = prefix.before + there;
   out.around = returns_ ? around + there + back : out.before;
   for (std::size_t i = 0; i < waves_; ++i) {
-    // As many microbatches come before it, or after it, on its replica.
+    // The microbatches before x, or after y, on the same replica.
     const auto others = static_cast<double>((kWaves[i] - 1) / replicas.last);
     out.arrival[i] = std::max(prefix.arrival[i], prefix.before + sums.forward * others) + there;
     out.late[i] = out.arrival[i];

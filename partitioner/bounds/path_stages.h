@@ -14,23 +14,23 @@
 
 namespace stagecraft::partitioner {
 
-/// What a chain of stages along the computation_path takes at least, stage by stage.
+/// Lower bounds of the stages of a chain along the computation_path.
 ///
-/// Stage s of t_s = f_s + b_s seconds has r_s replicas, of which replica 0 runs n = ceil(m / r_s) microbatches. Its
-/// step is at least
-///   before_s + max(n t_s, queue_s + trips_of(trip_s, f_s, b_s, n, W_s)) + max(reduce_s, after_s)
-/// and late_s + max(n t_s, trips_of(trip_s, f_s, b_s, n, W_s)), where
-///   - before_s and after_s are the whole forwards and backwards of the stages before it with their messages, and the
-///     reduce of those stages after their backward;
-///   - trip_s is the way of a microbatch from the stage to the end and back, and W_s the number of microbatches that a
-///     replica may hold (1f1b; else n);
-///   - queue_s: of the first microbatches, one for each of w replicas, the last is number k = floor((w - 1) / r_u) on
-///     its replica of a later stage u, from 0. Its backward there comes after the first one, which ends a trip after
-///     its forward, and after k t_u more;
-///   - late_s: on its replica of an earlier stage v the last of them has k forwards before it, and the first of the
-///     last w microbatches has k backwards after it, so that before_s or after_s is k f_v or k b_v longer.
-/// The replicas with the last of the first w and the first of the last w microbatches run n of them too, if w is the
-/// remainder of m by r_s, or r_s if there is none.
+/// Let m be the microbatches of a step. Stage s takes t_s = f_s + b_s seconds for one of them, forward and backward,
+/// and has r_s replicas; replica 0 of s runs n = ceil(m / r_s) microbatches. The step is at least
+///   before_s + max(n t_s, queue_s + trips_of(trip_s, f_s, b_s, n, W_s)) + max(reduce_s, after_s) and at least
+///   late_s + max(n t_s, trips_of(trip_s, f_s, b_s, n, W_s)), where
+///   - before_s is the sum of the forwards of all stages v < s and of the messages between them; after_s is the sum of
+///     their backwards and messages, or the reduce of some v < s after the backward of v, if that is longer;
+///   - trip_s is the way of a microbatch from s to the end of the path and back;
+///   - W_s is the number of microbatches that a replica of s may hold: n, unless the schedule alternates;
+///   - queue_s is a wait at a stage u > s. Let x be the last of the first w microbatches. On its replica of u, x has
+///     number k = floor((w - 1) / r_u), counted from 0. The backward of x on u follows the backward of microbatch 0
+///     there, which ends a trip after its forward, and k t_u more;
+///   - late_s adds waits at a stage v < s: k forwards on v precede that of x, and k backwards on v follow that of y,
+///   the
+///     first of the last w microbatches. So before_s is k f_v longer for x, and after_s is k b_v longer for y.
+/// If w = m mod r_s, or w = r_s where r_s divides m, then the replicas of s that run x and y run n microbatches too.
 class PathStages {
  public:
   /// Longer than any step, and more devices than there are.
@@ -38,21 +38,22 @@ class PathStages {
   static constexpr int kNone = std::numeric_limits<int>::max() / 4;
 
   using Waves = std::array<Seconds, 16>;
-  /// What comes before a cut.
+  /// The stages before a cut: before_s, and before_s + after_s.
   struct Prefix {
     Seconds before, around;
-    /// By place in kWaves, of the last of the first so many microbatches: when it can arrive, and that plus what
-    /// follows its backward at least; or the same of the first of the last so many, which others follow back.
+    /// By place in kWaves, for each w: `arrival` is when x, the last of the first w microbatches, can arrive. `late` is
+    /// `arrival` plus what follows the backward of x at least, or the same for y, the first of the last w microbatches,
+    /// whichever is more.
     Waves arrival, late;
     friend bool operator==(const Prefix&, const Prefix&) = default;
 
     [[nodiscard]] static Prefix none();
     [[nodiscard]] bool exists() const { return before < kNever; }
-    /// The best of both, each quantity by itself.
+    /// The smaller of both, each quantity by itself.
     void merge(const Prefix& other, std::size_t waves);
   };
-  /// What comes after a cut: its devices, its trip and the microbatches in flight at its first stage. The best of each,
-  /// of several ways.
+  /// The stages after a cut: their devices, their trip, and the microbatches in flight at the first of them. If several
+  /// ways are merged, each quantity is the best of all ways.
   struct Suffix {
     int devices = 0;
     Seconds trip;
@@ -81,7 +82,7 @@ class PathStages {
   /// All arguments must outlive it.
   PathStages(const PipelineCosts& costs, const PathCuts& cuts, std::optional<Bytes> limit);
 
-  /// The step that is asked about, and the devices at most.
+  /// Sets the step `time` of the next questions, and the most devices.
   void ask(Seconds time, int devices);
   [[nodiscard]] Seconds time() const { return time_; }
   [[nodiscard]] int devices() const { return devices_; }
@@ -89,23 +90,23 @@ class PathStages {
   [[nodiscard]] const std::vector<Replicas>& replicas() const { return replicas_; }
 
   [[nodiscard]] StageBound stage(const PathCut& a, const PathCut& b) const;
-  /// Whether one microbatch of the stage fits in memory.
+  /// Whether the stage fits in memory with one microbatch.
   [[nodiscard]] bool fits(const StageBound& stage) const {
     return !limit_ || costs_.least_peak(stage.sums.bytes, 1, 1) <= *limit_;
   }
-  /// Whether the stage's replicas have memory for the microbatches that `later` devices behind them make them hold.
+  /// Whether the stage's replicas have memory for the microbatches that they hold with `later` devices after them.
   [[nodiscard]] bool fits(const StageBound& stage, const Replicas& replicas, int later) const;
-  /// Whether the stage keeps within the time if each of its replicas may hold `in_flight` microbatches.
+  /// Whether the stage keeps within time() if each replica may hold `in_flight` microbatches.
   [[nodiscard]] bool keeps(const StageBound& stage, const Replicas& replicas, std::int64_t in_flight,
                            const Prefix& prefix, Seconds trip, Seconds queue) const;
-  /// Whether it does before what comes later.
+  /// Whether the stage keeps within time() before the stages `later`.
   [[nodiscard]] bool keeps(const StageBound& stage, const Replicas& replicas, const Prefix& prefix,
                            const Suffix& later) const;
   /// The first of replicas() whose computation alone leaves the stage within the time.
   [[nodiscard]] std::size_t first_replicas(const StageBound& stage, Seconds before) const;
-  /// What comes before the cut where the stage ends.
+  /// The Prefix of the cut where the stage ends.
   [[nodiscard]] Prefix after(const StageBound& stage, const Replicas& replicas, const Prefix& prefix) const;
-  /// What comes after the cut where the stage begins.
+  /// The Suffix of the cut where the stage begins.
   [[nodiscard]] Suffix before(const StageBound& stage, const Replicas& replicas, const Suffix& later) const;
   /// The way along the path after a cut and back.
   [[nodiscard]] Seconds way_after(const PathCut& cut) const;

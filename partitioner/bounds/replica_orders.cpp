@@ -23,7 +23,7 @@ std::optional<bool> ReplicaOrders::refutes(const After& after, const std::functi
   return found == Found::None;
 }
 
-/// Whether a sequence that begins with order_ keeps within the step.
+/// Whether some sequence that begins with order_ keeps within the step.
 ReplicaOrders::Found ReplicaOrders::go_on(int used) {
   if (fronts_.back().back().exists()) {
     const Found found = keeps();
@@ -53,7 +53,7 @@ ReplicaOrders::Found ReplicaOrders::go_on(int used) {
   return Found::None;
 }
 
-/// Where a stage may end that begins at a cut: there is, or is not, a node of the path between two of the cuts.
+/// Visits the cuts where a stage that begins at the cut `begin` may end, with or without a node of the path in between.
 template <class Visit>
 void ReplicaOrders::each_end(const std::vector<PathCut>& cuts, std::size_t begin, const Element& element,
                              Visit&& visit) {
@@ -68,7 +68,7 @@ void ReplicaOrders::each_end(const std::vector<PathCut>& cuts, std::size_t begin
   }
 }
 
-/// What comes before each cut, with one stage more.
+/// The Prefix of each cut after one more stage, `element`.
 std::vector<ReplicaOrders::Prefix> ReplicaOrders::extended(const std::vector<PathCut>& cuts,
                                                            const std::vector<Prefix>& front, const Element& element,
                                                            const std::vector<const Suffix*>& later) {
@@ -80,7 +80,7 @@ std::vector<ReplicaOrders::Prefix> ReplicaOrders::extended(const std::vector<Pat
       if (later[j] == nullptr) return true;
       const PathStages::StageBound next = stages_.stage(cuts[i], cuts[j]);
       const Seconds before = next.on_path ? front[i].before : Seconds(0);
-      // Nor does a longer one.
+      // A longer stage does not fit either.
       if (!stages_.fits(next) || before + next.sums.least * static_cast<double>(replicas.share) > stages_.time())
         return false;
       if (stages_.keeps(next, replicas, front[i], *later[j]))
@@ -91,7 +91,8 @@ std::vector<ReplicaOrders::Prefix> ReplicaOrders::extended(const std::vector<Pat
   return out;
 }
 
-/// What comes after each cut before which there are stages of order_, `fronts`. False if nothing keeps within the step.
+/// Finds `backs`, the Suffix of each cut that the stages of order_ reach by `fronts`. False if no split keeps within
+/// the step.
 bool ReplicaOrders::go_back(const std::vector<PathCut>& cuts, const std::vector<std::vector<Prefix>>& fronts,
                             std::vector<std::vector<Suffix>>& backs) {
   backs.assign(order_.size() + 1, std::vector<Suffix>(cuts.size(), Suffix::none()));
@@ -125,7 +126,7 @@ ReplicaOrders::Found ReplicaOrders::keeps() {
     std::vector<std::vector<Prefix>> fronts;
     fronts.emplace_back(cuts.size(), Prefix::none()).front() = Prefix{};
     for (std::size_t s = 0; s < order_.size(); ++s) {
-      // What comes after a cut takes no less than what comes after those that it is joined with.
+      // The stages after a fine cut take at least as long as those after the coarse cut that contains the fine one.
       std::vector<const Suffix*> later(cuts.size(), nullptr);
       for (std::size_t c = 0; c < coarse.size(); ++c) {
         if (!backs[s + 1][c].exists()) continue;

@@ -12,29 +12,29 @@
 
 namespace stagecraft::partitioner {
 
-/// Tries all sequences of numbers of replicas, stage by stage, where dynamic programming over cuts and devices found a
-/// chain of stages that seems to keep within a step. That joins what comes before a cut, whatever replicas it has: the
-/// short wait of a stage with many replicas and the short reduce of stages with few. Here only stages with the same
-/// sequence are joined. What keeps within the step by coarse cuts is tried with ever finer ones, and at last by
+/// Tries all sequences of replica counts, stage by stage, where PathBound found a chain of stages that seems to keep
+/// within a step T. PathBound merges all stages before a cut whatever their replica counts, and so combines the short
+/// wait for a stage with many replicas with the short reduce of stages with few. This class merges only stages with the
+/// same sequence. A sequence that keeps within T by coarse cuts is tried with ever finer cuts, and at last by
 /// OrderBound.
 class ReplicaOrders {
  public:
   using Prefix = PathStages::Prefix;
   using Suffix = PathStages::Suffix;
-  /// The best of what comes after a coarse cut on at most so many devices; null if nothing keeps within the step.
+  /// The best Suffix of a coarse cut on at most so many devices; null if no stages after the cut keep within the step.
   using After = std::function<const Suffix*(std::size_t cut, int devices)>;
 
   /// All arguments must outlive it.
   ReplicaOrders(const PipelineCosts& costs, const PathCuts& cuts, const PathStages& stages);
 
-  /// Whether no split keeps within the step that `stages` was asked about. Absent if it was stopped.
+  /// True if every split is proved to take longer than stages.time(). Absent if `stop` ended the proof.
   [[nodiscard]] std::optional<bool> refutes(const After& after, const std::function<bool()>& stop);
 
   /// See PathBound.
   [[nodiscard]] std::vector<Split> splits(std::size_t most) const { return bound_.splits(most); }
 
  private:
-  /// One stage of a sequence. Not all have a node of the path.
+  /// One stage of a sequence, with or without a node of the path.
   struct Element {
     const PathStages::Replicas* replicas = nullptr;
     bool on_path = true;

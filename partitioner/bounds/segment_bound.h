@@ -13,26 +13,28 @@ namespace stagecraft::partitioner {
 /// A lower bound of all splits without replicas, with any number of stages per device and devices in any order, by the
 /// computation_path.
 ///
-/// A segment is a longest run of the path's nodes on one device, in one of its stages or in several. Let a microbatch
-/// take t_i seconds in segment i, and before_i and after_i in the segments before it and their messages, forward and
-/// back. A step of m microbatches is at least
-///   before_i + m t_i + after_i, because
-///   - nothing of the segment begins before the first microbatch has come to it, before_i after the step began;
-///   - one device computes all of it;
-///   - what it computes last is a backward of its first stage, as each microbatch's backward there follows all else
-///     that the segment computes for it; and its gradient then passes the segments before.
-/// Neighbouring segments are on different devices, also if both devices have stages between them. So all m messages
-/// from one to the next pass through a port of the latter, with p_i seconds of each, and the step is at least
-///   before_i + (m - 1) p_i + the rest of the path without messages + after_i.
-/// Dynamic programming over the path decides whether any segments keep within a step by both. The order of work on a
-/// device does not matter.
+/// Let a segment be a maximal run of the path's nodes on one device, in one or several of its stages. Let a microbatch
+/// take t_i seconds in segment i, before_i seconds in the forwards of segments j < i and their messages, and after_i
+/// seconds in the backwards of segments j < i and their messages. Then a step of m microbatches is at least
+///   (1) before_i + m t_i + after_i.
+/// Proof: let d be the device of segment i.
+///   - d computes nothing of segment i before the first microbatch arrives, before_i after the step begins;
+///   - d alone computes segment i, which takes m t_i for all microbatches;
+///   - for each microbatch, the backward of the first stage of segment i follows all other work of segment i. So the
+///     last work of segment i is such a backward, whose gradient then passes the segments j < i in after_i.
+/// Segments are maximal, so i and i + 1 are on different devices, even if stages off the path lie between them. All m
+/// messages from i to i + 1 pass through a port of the device of i + 1. If each takes p_i seconds there, the step is at
+/// least
+///   (2) before_i + (m - 1) p_i + the rest of the path without messages + after_i.
+/// Dynamic programming over the path decides whether any division into segments keeps within a step by (1) and (2).
+/// Neither depends on the order of work on a device.
 class SegmentBound {
  public:
   /// Absent if nothing waits (see PipelineCosts::waits), no layer is left, or stages may have replicas. `costs` need
   /// not outlive it.
   [[nodiscard]] static std::optional<SegmentBound> of(const PipelineCosts& costs);
 
-  /// Whether no split can take at most `time`, as far as this bound can tell. Absent if it was stopped.
+  /// True if the bound proves that every split takes longer than `time`. Absent if `stop` ended the proof.
   [[nodiscard]] std::optional<bool> refutes(Seconds time, const std::function<bool()>& stop) const;
 
  private:
@@ -40,8 +42,8 @@ class SegmentBound {
   struct Cut {
     Seconds computed;  ///< of all microbatches, on the path before it
     Seconds way;       ///< of one microbatch there and back, without messages
-    Seconds message;   ///< to the next node and back, if that is on another device
-    Seconds port;      ///< of all messages but one
+    Seconds message;   ///< to the next node and back, if the next node is on another device
+    Seconds port;      ///< of all messages to the next node but one
   };
   explicit SegmentBound(std::vector<Cut> cuts) : cuts_(std::move(cuts)) {}
 

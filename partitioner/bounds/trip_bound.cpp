@@ -19,7 +19,7 @@ constexpr double kRounding = 1e-11;
 
 }  // namespace
 
-/// Visits what can be left after a first stage of `set`. False if it was stopped.
+/// Visits each set that can be left after a first stage of `set`. False if `stop` ended the visits.
 template <class Visit>
 bool TripBound::each_pair(std::uint32_t set, const std::function<bool()>& stop, Visit&& visit) {
   constexpr std::uint64_t kOften = 1 << 12;
@@ -99,7 +99,8 @@ bool TripBound::go_forward(const std::function<bool()>& stop) {
   return true;
 }
 
-/// Remembers a way to divide a set. Of too many, those with the most similar microbatches in flight become one.
+/// Remembers a way to divide a set. If the table is full, the two ways with the most similar microbatches in flight are
+/// merged.
 void TripBound::add_way(std::uint32_t set, const Way& way) {
   const std::size_t at = slot(set, way.devices);
   const std::span<Way> all = std::span(ways_).subspan(at * most_ways_, most_ways_);
@@ -133,7 +134,8 @@ void TripBound::add_way(std::uint32_t set, const Way& way) {
   nearest->most_flight = std::max(nearest->most_flight, way.most_flight);
 }
 
-/// Stages of nodes that were left out, before the set's first: they take devices and let more be in flight.
+/// Adds stages of nodes that were left out before the first stage of the set: such stages take devices and raise the
+/// microbatches in flight.
 void TripBound::add_empty_stages(std::uint32_t set) {
   if (is_whole()) return;
   for (int d = 0; d <= devices_; d += step_) {
@@ -153,8 +155,8 @@ void TripBound::add_empty_stages(std::uint32_t set) {
   }
 }
 
-/// Whether a stage of what `set` has besides `below` has memory for `held` microbatches, of which as many wait for the
-/// second part of their backward.
+/// Whether a stage of the nodes of `set` outside `below` has memory for `held` microbatches, of which `waiting` wait
+/// for the second part of their backward.
 bool TripBound::fits(const Sums& sums, std::uint32_t set, std::uint32_t below, const ReplicaRange& replicas,
                      std::int64_t held, std::int64_t waiting) const {
   if (!limit_) return true;
@@ -163,7 +165,7 @@ bool TripBound::fits(const Sums& sums, std::uint32_t set, std::uint32_t below, c
   return costs_.least_peak(bytes, held, replicas.first, workspace_[below]) + sums.waiting * waiting <= *limit_;
 }
 
-/// The least number of microbatches that a replica of a stage before those holds at once.
+/// The least number of microbatches that a replica of a stage before the stages `later` holds at once.
 std::int64_t TripBound::least_held(std::uint32_t set, const ReplicaRange& replicas, const Way& later) const {
   // The first stage does not split its backward, as it sends no gradients.
   if (!held_.empty() && set != lattice_.full()) {
@@ -173,7 +175,7 @@ std::int64_t TripBound::least_held(std::uint32_t set, const ReplicaRange& replic
   return costs_.least_in_flight(flight(later.least_flight, replicas.last), replicas.last);
 }
 
-/// What comes before `below`, after a stage of what `set` has besides.
+/// The Prefix of `below` after a stage of the nodes of `set` outside `below`.
 TripBound::Prefix TripBound::after(const Sums& sums, std::uint32_t set, std::uint32_t below, const Load& load,
                                    const Prefix& prefix) const {
   const bool on_path = path_at_[below] > path_at_[set];
@@ -190,8 +192,8 @@ TripBound::Prefix TripBound::after(const Sums& sums, std::uint32_t set, std::uin
   return out;
 }
 
-/// Whether a stage of what `set` has besides `below` keeps within the time and fits in memory, with the stages `later`
-/// for what is below. `trip` is its round trip.
+/// Whether a stage of the nodes of `set` outside `below` keeps within the time and fits in memory, if the stages
+/// `later` divide `below`. Sets `trip` to the round trip of the stage.
 bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, const Load& load, const Way& later,
                       const Prefix& prefix, Seconds& trip) const {
   const ReplicaRange& replicas = load.replicas;
@@ -201,7 +203,7 @@ bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, 
     in_flight = std::min<std::int64_t>(share, flight(later.most_flight, replicas.first) / replicas.first);
   if (!held_.empty() && (later.devices + 1 > to_int(held_.size()))) return false;
   const std::int64_t held = least_held(set, replicas, later);
-  // Under 1f1b a stage holds one microbatch for each stage from it on; what it holds beyond that waits.
+  // An alternating schedule holds one microbatch for each stage from this one on; what is held beyond that waits.
   const bool is_split = !held_.empty() && set != lattice_.full();
   const std::int64_t waiting = is_split ? std::max<std::int64_t>(0, held - later.devices - 1) : 0;
   if (!fits(sums, set, below, replicas, held, waiting)) return false;
@@ -288,7 +290,7 @@ bool TripBound::is_any_way() const {
   return false;
 }
 
-/// The same for each number of stages by itself: one device each.
+/// Answers refutes() for each number of stages by itself, with one device per stage.
 std::optional<bool> TripBound::refutes_each_number(const std::function<bool()>& stop) {
   Split split;
   for (int stages = 1; stages <= devices_; ++stages) {
@@ -311,7 +313,7 @@ bool TripBound::visit_splits(Seconds time, const std::function<Seconds(const Spl
   return go_on(lattice_.full(), devices_, {}, stop);
 }
 
-/// All stages that can come next, on at most `devices`.
+/// Visits all splits that divide `set` over at most `devices`, after the stages of chain_.
 bool TripBound::go_on(std::uint32_t set, int devices, const Prefix& prefix, const std::function<bool()>& stop) {
   if (stop()) return false;
   if (set == 0) {

@@ -15,15 +15,18 @@
 
 namespace stagecraft::partitioner {
 
-/// A lower bound of all splits with one stage per device, by dynamic programming over down-sets and devices. Beyond
-/// ChainSearch it follows the heaviest path through the graph and counts
-///   - the messages and the whole forwards of all stages on the path before a stage, and their way back;
-///   - under 1f1b the round trips from a stage to the end of the path and back: a replica holds W microbatches at once,
-///     so n of them take two round trips or more, with the work of those between them, see trips_of;
-///   - with a memory limit, the microbatches that a stage holds under each number that the later ones let it hold; and
-///     where the backward is split, so that this depends on the stages before it too, for each number of stages;
-///   - all messages on the path that pass through the port of one device.
-/// Nodes without work are left out; they may form separate stages, for which the number in flight allows.
+/// A lower bound of all splits with one stage per device, by dynamic programming over down-sets and devices. Let P be
+/// the heaviest path through the graph. Beyond ChainSearch, the bound of a stage s counts
+///   - the messages and whole forwards of all stages on P before s, and the way back through these stages;
+///   - if the schedule alternates: the round trips from s to the end of P and back. A replica of s holds at most W_s
+///     microbatches at once, so n > W_s microbatches take at least two round trips, with the work of the microbatches
+///     between these trips, see trips_of;
+///   - with a memory limit: the microbatches that s holds, for each number that the stages after s allow. If the
+///     schedule splits the backward, this number depends on the stages before s too, so the bound asks about each
+///     number of stages by itself;
+///   - all messages of P that pass through the port of one device.
+/// Nodes without work are left out. Such nodes may form stages of their own, which raise W_s; the bound allows for
+/// that.
 class TripBound {
  public:
   /// `costs` must outlive it. Null if there are more than `most_sets` down-sets, or if nothing waits (see
@@ -33,20 +36,20 @@ class TripBound {
   TripBound(const TripBound&) = delete;
   TripBound& operator=(const TripBound&) = delete;
 
-  /// Whether no split over at most `devices` can take at most `time`, as far as this bound can tell. Absent if it was
-  /// stopped.
+  /// True if the bound proves that every split over at most `devices` takes longer than `time`. Absent if `stop` ended
+  /// the proof.
   [[nodiscard]] std::optional<bool> refutes(Seconds time, int devices, const std::function<bool()>& stop);
 
-  /// Whether no node was left out: then visit_splits() has every split whose bound is within the time.
+  /// Whether no node was left out: only then visit_splits() visits every split whose bound is within the time.
   [[nodiscard]] bool is_whole() const { return to_int(kept_.size()) == costs_.dag().nodes; }
 
-  /// Calls `visit` with splits whose stages keep within `time` by this bound, each once; nodes that were left out go to
-  /// the stage of one of their producers or readers. `visit` may return a smaller time from then on. False if it was
-  /// stopped. Precondition: refutes(time, ...) was the last call and gave false.
+  /// Calls `visit` once with each split whose stages keep within `time` by this bound; a node that was left out joins
+  /// the stage of one of its producers or readers. `visit` returns the time for all further splits, which may be
+  /// smaller. False if `stop` ended the visits. Precondition: refutes(time, ...) was the last call and gave false.
   bool visit_splits(Seconds time, const std::function<Seconds(const Split&)>& visit, const std::function<bool()>& stop);
 
-  /// After refutes() gave false: splits whose stages all keep within its time by this bound, for different numbers of
-  /// devices.
+  /// After refutes(time, ...) gave false: splits for different numbers of devices, whose stages keep within `time` by
+  /// this bound.
   [[nodiscard]] std::vector<Split> splits() const;
 
  private:
@@ -72,22 +75,23 @@ class TripBound {
     Seconds reduced;   ///< sum of gradients and update, after its last backward
   };
   struct Begin {
-    Seconds forward, both;  ///< longest way to a stage that begins in the set, and there and back
+    Seconds forward, both;  ///< the longest way to a stage that begins in the set, and the same there and back
   };
   struct StageChoice {
     std::uint32_t below = 0;
     std::int32_t replicas = 0;  ///< negative: of a stage of nodes that were left out
     std::size_t next = 0;       ///< place of the stages below in ways_
   };
-  /// Stages for a set, or several ways to divide it of which only bounds are known: the least round trip along the
-  /// path, and the fewest and most microbatches that are in flight at the first stage, on all its replicas.
+  /// One way to divide a set into stages, or the bounds of several ways: the least round trip along the path, and the
+  /// fewest and most microbatches that are in flight at the first stage, on all replicas of that stage.
   struct Way {
     Seconds trip;
     std::int64_t least_flight = 0, most_flight = 0;
     int devices = 0;     ///< at least
-    StageChoice choice;  ///< of the one with the least trip
+    StageChoice choice;  ///< of the way with the least trip
   };
-  /// What came before a set: its path's next message can arrive, and that plus what follows the backward there.
+  /// The stages before a set: `before` is when the path's next message can arrive, `around` the same plus what follows
+  /// the backward there.
   struct Prefix {
     Seconds before, around;
   };
@@ -151,9 +155,9 @@ class TripBound {
   Seconds time_;
   std::uint64_t asked_ = 0;
   bool stopped_ = false;
-  // By set and devices, in steps. Of what comes before the set, with at most that many devices: when its path's next
-  // message can arrive, and the same plus what follows the backward there. Of the set itself, with about that many: up
-  // to most_ways_ ways, as many as ways_at_ says, by the microbatches in flight.
+  // Tables by set and devices, in steps of step_. before_ and around_ are the Prefix of the stages before the set, on
+  // at most so many devices. ways_ has up to most_ways_ ways to divide the set on about so many devices, distinguished
+  // by the microbatches in flight; ways_at_ is their number.
   std::vector<Seconds> before_, around_;
   std::size_t most_ways_ = 1;
   std::vector<Way> ways_;

@@ -30,8 +30,8 @@ std::unique_ptr<TripBound> TripBound::of(const PipelineCosts& costs, std::option
     kept.push_back(v);
   }
   if (kept.empty()) return nullptr;
-  // What reaches each node from kept ones. Where nodes between were left out, some message on the way must be sent: at
-  // least the smallest.
+  // The edges that reach each node from kept nodes. If nodes between were left out, at least the smallest of the
+  // messages on the way must be sent.
   std::vector<std::map<int, KeptEdge>> reach(to_index(costs.dag().nodes));
   std::vector<KeptEdge> edges;
   for (int v = 0; v < costs.dag().nodes; ++v) {
@@ -94,7 +94,7 @@ TripBound::TripBound(const PipelineCosts& costs, std::optional<Bytes> limit, std
     const std::size_t entries = lattice_.count() * to_index(std::min(useful_devices_, BoundLimits::kEveryDevice) + 1);
     most_ways_ = std::clamp<std::size_t>(BoundLimits::kMostWayEntries / entries, 1, BoundLimits::kMostWays);
   }
-  // A stage that begins after the first one then has a node with a gradient to pass on.
+  // With a single source and gradients everywhere, every stage but the first has a gradient to pass on.
   int sources = 0;
   splits_all_ = costs.schedule().splits_backward && costs.devices() <= BoundLimits::kEveryDevice;
   for (int v = 0; v < costs.dag().nodes; ++v) {
@@ -107,7 +107,8 @@ TripBound::TripBound(const PipelineCosts& costs, std::optional<Bytes> limit, std
   find_begins();
 }
 
-/// The path with the most computation, by which every stage on it waits for those before and gets gradients back.
+/// Finds the path with the most computation: a stage of this path waits for the stages before and gets gradients back
+/// along the path.
 void TripBound::find_path() {
   std::vector<Seconds> weights;
   for (const int v : kept_) weights.push_back(costs_.node(v).forward + costs_.node(v).least_return);
@@ -124,7 +125,7 @@ void TripBound::find_path() {
   for (std::size_t i = 0; i < path_.size(); ++i) place_[to_index(path_[i])] = to_int(i);
 }
 
-/// The longest way through the nodes to each set: a stage that begins there holds one of the nodes that are ready.
+/// Finds the longest way through the nodes to each set: a stage that begins in the set holds one of its ready nodes.
 void TripBound::find_begins() {
   struct Arrival {
     Seconds forward, back;
@@ -143,7 +144,7 @@ void TripBound::find_begins() {
     message.back = std::max(message.back, there.back + from.least_return + edge.back);
   }
   begin_.assign(lattice_.count(), {});
-  // Nodes that were left out may begin or end a stage.
+  // If nodes were left out, such nodes may begin or end a stage, so nothing is known of what it receives.
   const Bytes unknown(is_whole() ? std::numeric_limits<std::int64_t>::max() : 0);
   received_.assign(lattice_.count(), unknown);
   workspace_.assign(lattice_.count(), unknown);

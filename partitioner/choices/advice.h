@@ -14,7 +14,7 @@ namespace stagecraft::partitioner {
 /// The best of the candidates of `auto` for a request with another setting.
 struct Alternative {
   std::string change;  ///< "--recompute-every 1"
-  double samples = 1;  ///< of one microbatch over those of the request
+  double samples = 1;  ///< the samples of a microbatch, as a multiple of those of the request
   RankedPlan plan;
 };
 
@@ -33,9 +33,9 @@ struct AlternativeSearch {
                                                     const CostModel& costs, const Constraints& constraints,
                                                     const AlternativeSearch& wanted);
 
-/// What the user of the ranking's first plan should know, one line each: settings with which a plan is at least a tenth
-/// faster, with its predicted step; and if more than a tenth of the devices are idle, why, and what would use them.
-/// Tries for up to `time`. `mark` comes before every figure.
+/// Notes on the ranking's first plan, one line each: settings with which a plan is at least a tenth faster, with the
+/// predicted step; and if more than a tenth of the devices are idle, the reason and what would use these devices.
+/// Searches for up to `time`. `mark` comes before every figure.
 [[nodiscard]] std::vector<std::string> advice(const Graph& graph, const Topology& topology, const CostModel& costs,
                                               const Constraints& constraints, const Ranking& ranking, Seconds time,
                                               const std::string& mark);

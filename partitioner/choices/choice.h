@@ -47,11 +47,11 @@ struct Goal {
 /// devices, then fewer stages, then less memory; ties in cost or memory go to the shorter step.
 [[nodiscard]] std::vector<double> rank_key(const Merits& merits, Objective objective);
 
-/// Best first: plans that meet the goal before the others, then by rank_key. Equal ones keep their order.
+/// Sorts plans that meet the goal before all others, then by rank_key. Equal plans keep their order.
 void sort_by_goal(std::vector<RankedPlan>& plans, const Goal& goal);
 
-/// Plans of which none is better in one of step, devices and memory without being worse in another, by step; all fit.
-/// Of plans equal in all three, the one with fewer stages, then the first.
+/// The Pareto front, by step: the plans that fit and that no other plan equals or beats in step, devices and memory at
+/// once. Of plans that are equal in all three, the front has the plan with fewer stages, then the first.
 [[nodiscard]] std::vector<RankedPlan> front_of(std::vector<RankedPlan> plans);
 
 /// Whether two plans of one request are the same choice: the same layers, replicas, chunks and recomputation of their

@@ -21,7 +21,7 @@ bool takes(const Strategy& strategy, const std::string& name) {
   return std::ranges::any_of(strategy.options, [&](const Option& o) { return o.names.front() == name; });
 }
 
-/// Whether the candidates of `auto` include the strategy's, or it needs an argument.
+/// Whether the candidates of `auto` include those of the strategy, or the strategy needs an argument.
 bool is_left_out(const Strategy& strategy) { return strategy.in_auto || strategy.name.find(':') != std::string::npos; }
 
 bool trains(const PlanSettings& settings) {
@@ -96,7 +96,7 @@ class Gathering {
     }
   }
 
-  /// Takes a strategy's plans; `must`: what it refuses is the user's error.
+  /// Takes a strategy's plans. `must`: a request that the strategy refuses is the user's error.
   void ask(const std::string& name, const Topology& topology, Constraints wanted, bool must) {
     const Strategy& strategy = strategy_by_name(name);
     std::erase_if(wanted.options, [&](const auto& value) { return !takes(strategy, value.first); });
@@ -127,7 +127,7 @@ class Gathering {
     }
   }
 
-  /// Adds a plan of a part of the topology, as it is on the whole.
+  /// Adds a plan of a part of the topology, predicted on the whole topology.
   void add_again(RankedPlan ranked, const Constraints& wanted) {
     auto predicted = costs_.predict(graph_, topology_, BoundPlan(ranked.plan));
     if (std::holds_alternative<Infeasible>(predicted)) return;

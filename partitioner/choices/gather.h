@@ -11,7 +11,7 @@
 namespace stagecraft::partitioner {
 
 struct GatherOptions {
-  std::string strategy = "";   ///< whose candidates to take; empty: those of all strategies
+  std::string strategy = "";   ///< the strategy whose candidates to take; empty: all strategies
   bool fewer_devices = false;  ///< also the best plans on parts_of the topology
   bool recomputation = false;  ///< also with recomputation of whole stages and of single layers, unless it is asked for
 };
@@ -21,7 +21,7 @@ struct Gathered {
   std::vector<RankedPlan> plans;  ///< by predicted step; with a strategy first in its order. Without spans
   std::vector<Skipped> skipped;   ///< as Ranking::skipped
   int not_simulated = 0;          ///< candidates for which there was no time
-  /// Of the predicted step, of the first question that has one; see Ranking::lower_bound.
+  /// Ranking::lower_bound of the first question whose ranking has a bound.
   std::optional<Seconds> lower_bound;
   /// See Ranking::others_lower_bound; absent if several questions were asked.
   std::optional<Seconds> others_lower_bound;

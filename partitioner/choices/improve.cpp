@@ -74,7 +74,7 @@ class Improvement {
     const Objective objective = ranked.fits ? options_.goal.objective : Objective::Memory;
     return {!ranked.fits, !meets(ranked, options_.goal), rank_key(merits(ranked), objective)};
   }
-  /// Tells of the best plan's step, if that is what becomes better.
+  /// Reports the step of the best plan as progress, if steps are what becomes better.
   void tell() const {
     if (costs_.progress != nullptr && best_.fits && options_.goal.objective == Objective::Time)
       costs_.progress->found(best_.prediction.iteration);
@@ -143,7 +143,7 @@ class Improvement {
     return out;
   }
 
-  /// Layers that move as one: those that the hand keeps together, and the others alone.
+  /// The groups of layers that move together: the groups that the user keeps together, and each other layer alone.
   [[nodiscard]] std::vector<std::vector<int>> units_of_layers() const {
     std::vector<std::vector<int>> out = options_.hand.together;
     for (const int layer : list_) {

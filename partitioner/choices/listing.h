@@ -49,9 +49,8 @@ struct ListRequest {
 [[nodiscard]] std::string list_text(const format::PlanList& list, int lines, const std::string& mark,
                                     const Screen& screen);
 
-/// The document of a search: its best plan and what is known about each setting, best first: settings with a plan by
-/// step, then the others by bound. On topologies with several types of devices, for which bounds do not hold, it has
-/// none.
+/// The document of a search: the best plan, and what is known about each setting, best first: settings with a plan by
+/// step, then the others by bound. Bounds do not hold for topologies with several types of devices and are left out.
 [[nodiscard]] format::PlanList settings_list(const SettingsSearch& search, const SettingSpace& space,
                                              const Topology& topology);
 

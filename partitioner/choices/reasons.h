@@ -27,9 +27,9 @@ struct Question {
   Goal goal;
 };
 
-/// What each constraint of a question costs: it is planned without the memory limit, --stages, --replicas, --chunks and
-/// the required throughput, one at a time, and with twice the groups of the outermost level. `best` is the best plan of
-/// the question itself.
+/// What each constraint of a question costs: answers the question without the memory limit, --stages, --replicas,
+/// --chunks and the required throughput, one at a time, and with twice the groups of the outermost level. `best` is the
+/// best plan of the question itself.
 [[nodiscard]] std::vector<format::Relaxation> relaxations(const Question& question, const RankedPlan& best);
 
 /// The smallest changes that would make a plan fit in memory, among the strategies' candidates. Each one was tried; the

@@ -29,9 +29,9 @@ struct SizedGraphs {
 };
 
 /// A graph for every microbatch size that divides `global_batch`, from the smallest to the largest size of the
-/// profiles; times are never extrapolated. Sizes with which a step would have more than kMostMicrobatches, and those
-/// that the profiles cannot be interpolated for, are left out. Throws std::invalid_argument as graph_of_samples does
-/// for profiles that do not belong together, and if no size is left.
+/// profiles; times are never extrapolated. Leaves out sizes with which a step would have more than kMostMicrobatches,
+/// and sizes for which the profiles cannot be interpolated. Throws std::invalid_argument as graph_of_samples does for
+/// profiles that do not belong together, and if no size is left.
 [[nodiscard]] SizedGraphs sized_graphs(const std::vector<Graph>& profiles, std::int64_t global_batch);
 
 /// The settings of a step besides its stages, replicas and chunks.
@@ -43,7 +43,7 @@ struct StepSettings {
 /// What a search may choose from, all with the same samples per step.
 struct SettingSpace {
   std::vector<SizedGraph> graphs;      ///< not empty, ascending by size
-  std::optional<std::size_t> asked;    ///< the request's own graph; absent: its microbatch size is not among them
+  std::optional<std::size_t> asked;    ///< the request's own graph in `graphs`; absent: none has its microbatch size
   std::vector<std::string> schedules;  ///< not empty
   bool recomputation = true;           ///< also with recomputation; else as in the constraints
   bool buckets = true;                 ///< also with gradient buckets; else as in the constraints

@@ -21,11 +21,12 @@ namespace stagecraft::partitioner {
                                               const std::function<StrategyResult(const Constraints&)>& plan);
 
 /// Searches all settings of the space with strategy `optimal`, within one time limit (kTimeLimit of the constraints):
-///   - the candidates of `auto` with each of them, those first whose equal shares seem to be the fastest;
+///   - the candidates of `auto` with each setting, first the settings whose equal shares seem to be the fastest;
 ///   - the request's own settings, for up to half of the limit, unless a bound refutes them;
 ///   - a quick bound of all others;
-///   - rounds in which each setting has an eighth of the time that is left: first those with the best candidates, later
-///     those with the smallest bounds.
+///   - rounds in which each setting has an eighth of the time that is left: first the settings with the best
+///   candidates,
+///     later the settings with the smallest bounds.
 /// A setting whose lower bound reaches the best step is done with. Ends when all are. Throws NoAnswerError if no plan
 /// fits in memory or is possible, and std::invalid_argument as `optimal` does. The trials are in the order of
 /// settings_of, their plans without spans and within memory.

@@ -23,11 +23,11 @@ namespace stagecraft::partitioner {
                                       const Screen& screen);
 
 /// How far a search is, in a line: "optimal: 1.2 of 3 s, best step 12.3 ms, gap at most 4.1 %, 812 plans predicted".
-/// With the number of things to try but no limit, the time left is that of the rest in proportion. Empty before a
+/// If the number of things to try is known and there is no limit, the time left follows in proportion. Empty before a
 /// search.
 [[nodiscard]] std::string progress_text(const SearchState& state);
 
-/// Shows on a terminal how far the searches are that use its costs, until it ends.
+/// Shows on a terminal how far the searches with costs() are, until end().
 class ShownSearch {
  public:
   ShownSearch() : line_([this](Seconds) { return progress_text(progress_.state()); }) {}

@@ -46,7 +46,7 @@ ActionReplay::ActionReplay(const Topology& topology, int microbatches, const std
   }
 }
 
-/// When the action can begin at the earliest, not before `at`; below 0: not known yet.
+/// The earliest time from `at` on at which the action can begin; below 0 if that is not known yet.
 Seconds ActionReplay::ready(const Action& action, Seconds at) const {
   if (action.kind == ActionKind::WeightGradient) return at;
   const bool back = action.kind == ActionKind::Backward;
@@ -61,7 +61,7 @@ Seconds ActionReplay::ready(const Action& action, Seconds at) const {
   return at;
 }
 
-/// A message that is sent at `at`.
+/// Records a message that is sent at `at`.
 void ActionReplay::send(int l, bool back, int microbatch, Seconds at) {
   const StageLink& link = links_[to_index(l)];
   const int earlier = runner(link.from, microbatch);

@@ -11,8 +11,9 @@
 
 namespace stagecraft::partitioner {
 
-/// Goes through the lists of all ranks, each in order: `perform(rank, action)` says whether the action could be done;
-/// one that waits for another rank is tried again after that. False if the lists deadlock.
+/// Goes through the lists of all ranks, each in order. `perform(rank, action)` returns whether the action could be
+/// done; an action that waits for another rank is tried again after the other ranks moved on. False if the lists
+/// deadlock.
 template <class Perform>
 bool replay_lists(const std::vector<std::vector<Action>>& lists, Perform&& perform) {
   std::vector<std::size_t> next(lists.size(), 0);
@@ -43,14 +44,14 @@ class ActionReplay {
 
   /// When each rank's last computation ends.
   [[nodiscard]] const std::vector<Seconds>& ends() const { return now_; }
-  /// What passes through each rank's ports.
+  /// The messages that pass through each rank's ports.
   [[nodiscard]] const std::vector<PortUses>& ports() const { return ports_; }
 
  private:
-  /// Of activations and of gradients.
+  /// The state of one direction: activations forward, or gradients back.
   struct Way {
     std::vector<Seconds> arrived;    ///< by link and microbatch; below 0: not yet
-    std::vector<Seconds> lane_free;  ///< when the lane of the message's two ranks is free again, likewise
+    std::vector<Seconds> lane_free;  ///< by link and microbatch: when the lane of the message's ranks is free again
     std::vector<Seconds> done;       ///< forwards, or backwards, by stage and microbatch; below 0: not yet
   };
   [[nodiscard]] std::size_t slot(int number, int microbatch) const {

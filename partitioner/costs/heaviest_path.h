@@ -9,9 +9,9 @@ namespace stagecraft::partitioner {
 
 /// A way into a node.
 struct Arc {
-  int from = 0;           ///< the node that it comes from
+  int from = 0;           ///< the node where the way begins
   int number = 0;         ///< the caller's
-  Seconds forward, back;  ///< its weight is their sum
+  Seconds forward, back;  ///< the weight of the way is forward + back
 };
 
 /// A path: its nodes, and the numbers of the arcs between them.
@@ -27,7 +27,8 @@ struct HeaviestPath {
 [[nodiscard]] HeaviestPath heaviest_path(const std::vector<Seconds>& weights,
                                          const std::vector<std::vector<Arc>>& incoming);
 
-// The path with the most computation, by which a stage waits for those before it and gets gradients back.
+// The path with the most computation: a stage of this path waits for the stages before, and gets gradients back along
+// it.
 
 /// The message from one node of the path to the next if they are on different devices.
 struct PathHop {
@@ -35,11 +36,11 @@ struct PathHop {
   Seconds port;           ///< see CrossingValue
 };
 
-/// The nodes of the path with the most computation and messages, forward and back; where gradients have to come back,
-/// all its values have one. Precondition: there is a node.
+/// The nodes of the path with the most computation and messages, forward and back. If PipelineCosts::returns, every
+/// value on the path has a gradient. Precondition: there is a node.
 [[nodiscard]] std::vector<int> computation_path(const PipelineCosts& costs);
 
-/// The longest message of a value that `to` reads from `from`, two neighbours on that path.
+/// The longest message of a value that `to` reads from `from`, two neighbours on the computation_path.
 [[nodiscard]] PathHop path_hop(const PipelineCosts& costs, int from, int to);
 
 }  // namespace stagecraft::partitioner

@@ -9,7 +9,7 @@
 namespace stagecraft::partitioner {
 namespace {
 
-/// The least time of `bytes` or more by a curve, see interpolate.
+/// The least time of at least `bytes` by a measured curve, see interpolate.
 Seconds least_beyond(const Curve& curve, Bytes bytes, Seconds latency) {
   const std::vector<CurvePoint>& points = curve.points;
   Seconds out = interpolate(curve, bytes, latency);
@@ -37,14 +37,15 @@ LeastReduce::LeastReduce(const Topology& topology) : levels_(topology.levels), n
   for (const Level& level : levels_) rounding_ += Bytes(2) / level.link.bandwidth;
 }
 
-/// The least of all ways to spread so many devices over the groups of this level and those above it, for a sum as
-/// all_reduce_time has it: with k groups at most in one, a level takes 2 (k - 1) (latency + part / k / bandwidth) and
-/// leaves 1 / k of its part to the levels above. NCCL sends no fewer bytes, but its levels work at the same time and
-/// hide their latencies. n devices in groups of k are in ceil(n / k) groups or more.
+/// The least time over all ways to spread n = `devices` devices over the groups of this level and the levels above, by
+/// the formula of all_reduce_time: if at most k groups of a level are in one group of the next, the level takes
+/// 2 (k - 1) (latency + part / k / bandwidth) and leaves part / k to the levels above. n devices in groups of k fill at
+/// least ceil(n / k) groups. NCCL sends at least as many bytes, but its levels work at the same time and hide their
+/// latencies.
 ReduceLine LeastReduce::least_from(std::size_t level, int devices) const {
   if (devices <= 1 || level == levels_.size()) return {};
   const Level& inner = levels_[level];
-  int above = 1;  // groups at most
+  int above = 1;  // the most groups above
   for (std::size_t l = level + 1; l < levels_.size() && above < devices; ++l)
     above *= std::min(levels_[l].count, devices);
   std::optional<ReduceLine> out;
@@ -88,18 +89,18 @@ const ReduceLine& LeastReduce::line(int devices) const {
 }
 
 Seconds LeastReduce::time_in_parts(Bytes bytes, int devices, Bytes part, int most, bool is_least) const {
-  // The parts of a measured sum may take less than it.
+  // By a measured curve, the parts of a sum may take less time than the whole.
   if (levels_.size() == 1 && is_measured(levels_.front().link, devices)) return Seconds(0);
   const Seconds whole = time(bytes, devices, is_least);
   if (levels_.size() == 1) return whole;
-  // Each part takes a fixed time, too, of which one is counted, and may be rounded down.
+  // Each part takes a fixed time, of which only one is counted, and may be rounded down.
   const auto parts = is_least ? most : std::min<std::int64_t>(most, bytes.value / part.value + 1);
   return std::max(Seconds(0), whole - rounding_ * static_cast<double>(parts - 1));
 }
 
 ReduceLine LeastReduce::line_below(Bytes most_bytes, int devices, int parts) const {
   if (!grows_ || most_bytes <= Bytes(0)) return {};
-  // One level's time is the least of some lines, so no less than its chord.
+  // The time of one level is the minimum of lines, hence concave and nowhere below its chord.
   if (levels_.size() == 1) return {Seconds(0), time(most_bytes, devices, false) / fractional(most_bytes)};
   ReduceLine out = line(devices);
   out.fixed = std::min(Seconds(0), out.fixed - rounding_ * (parts - 1.0));

@@ -15,8 +15,8 @@ struct ReduceLine {
   SecondsPerByte per_byte;
 };
 
-/// The least time to sum gradients over some devices of a topology, whichever they are: no more than all_reduce_time of
-/// any of them. What depends on the number of devices alone is remembered.
+/// The least time to sum gradients over a number n of devices of a topology: at most all_reduce_time of any n devices.
+/// Remembers what depends on n alone.
 class LeastReduce {
  public:
   explicit LeastReduce(const Topology& topology);
@@ -24,14 +24,15 @@ class LeastReduce {
   /// Whether more devices never take less; measured curves may fall.
   [[nodiscard]] bool grows() const { return grows_; }
 
-  /// The least time to sum `bytes` over `devices` devices; 0 if none is known. `is_least`: there may be more bytes, for
-  /// which a measured curve may give a shorter time.
+  /// The least time to sum `bytes` over `devices` devices; 0 if no bound is known. `is_least`: a lower bound for any
+  /// number of bytes from `bytes` on, for which a measured curve may give a shorter time.
   [[nodiscard]] Seconds time(Bytes bytes, int devices, bool is_least) const;
-  /// The least time to sum `bytes` in parts, one after the other; 0 if none is known. There are at most `most` parts,
-  /// and all but one have at least `part` bytes. `is_least`: there may be more bytes, and so more parts.
+  /// The least time to sum `bytes` in parts, one after the other; 0 if no bound is known. There are at most `most`
+  /// parts, and all but one have at least `part` bytes. `is_least`: a lower bound for any number of bytes from `bytes`
+  /// on.
   [[nodiscard]] Seconds time_in_parts(Bytes bytes, int devices, Bytes part, int most, bool is_least) const;
-  /// A line that is nowhere above `time` or `time_in_parts`, for up to `most_bytes` in up to `parts` parts. It is 0 if
-  /// measured curves may fall.
+  /// A line that is nowhere above `time` or `time_in_parts`, for up to `most_bytes` in up to `parts` parts; the zero
+  /// line if measured curves may fall.
   [[nodiscard]] ReduceLine line_below(Bytes most_bytes, int devices, int parts) const;
 
  private:
@@ -41,7 +42,7 @@ class LeastReduce {
   std::vector<Level> levels_;
   bool nccl_ = false;
   bool grows_ = true;
-  Seconds rounding_;  ///< what the levels, which round their parts down to whole bytes, may take off a sum
+  Seconds rounding_;  ///< the most by which rounding parts down to whole bytes shortens a sum
   mutable std::vector<std::optional<ReduceLine>> lines_;  ///< by devices, with several levels
 };
 

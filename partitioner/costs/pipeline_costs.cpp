@@ -19,15 +19,15 @@
 namespace stagecraft::partitioner {
 namespace {
 
-/// A steady state is measured over a window of steps, at whose ends stages are not equally far ahead of each other.
+/// Of a period that a prediction measures over a window of steps: stages are not equally far ahead at both ends.
 constexpr double kOfWindow = 0.99;
-/// Action lists are remembered, up to so many actions.
+/// The most actions in the lists that are remembered.
 constexpr std::size_t kMostActions = 4'000'000;
 
-/// Microbatches after which what a stage holds has reached its maximum, for each pipeline position.
+/// Microbatches for each pipeline position after which a stage holds its maximum.
 constexpr int kFillings = 4;
 
-/// What the action lists of a split depend on.
+/// The action lists of a split depend on its replicas and chunks alone.
 std::vector<int> list_key(const Split& split) {
   std::vector<int> out = split.replicas;
   out.push_back(split.chunks);
@@ -44,7 +44,7 @@ ScheduleEntry entry_of(const PlanSettings& settings) {
   return out;
 }
 
-/// `held`: the bytes of its parameters that no earlier node holds.
+/// The costs of a layer. `held`: the bytes of the layer's parameters that no earlier node holds.
 NodeCosts costs_of(const Layer& layer, Bytes held, const ScheduleEntry& schedule, const PlanSettings& settings,
                    double closure, std::int64_t optimizer_values, double waiting_factor) {
   NodeCosts out;
@@ -58,7 +58,7 @@ NodeCosts costs_of(const Layer& layer, Bytes held, const ScheduleEntry& schedule
   const bool listed = !settings.listed.empty();  // its lists may leave a backward out
   const BackwardParts parts = backward_parts(layer);
   const Seconds again = settings.recompute ? out.forward : Seconds(0);
-  // What replicas would spare at most.
+  // The most that replicas would spare.
   const double creating = schedule.weights == Weights::Flushed ? creating_share(schedule, settings.microbatches, 1) : 1;
   const Seconds spared = accumulation_time(layer) * creating;
   const auto without = [&](Seconds time) { return std::max(Seconds(0), time - spared) * closure; };
@@ -151,7 +151,7 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
     value.producer = key.first;
     value.readers.assign(nodes.begin(), nodes.end());
     Bytes bytes = activation_bytes(layer);
-    int copies = 1;  // a stage that receives it keeps two where no layer saves it
+    int copies = 1;  // a stage that receives the value keeps two copies if no layer saves the value
     if (key.second >= 0) {
       const Output& output = layer.outputs[to_index(key.second)];
       bytes = output.bytes;
@@ -159,7 +159,7 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
       if (!output.saved.value_or(true) && !settings.recompute) copies = 2;
     }
     value.gradient = value.gradient && schedule_.trains;
-    // Between segments of single layers, every value is kept like one that is received; each counts once, here.
+    // Between segments of single layers, every value is kept like a received one, so each value counts here, once.
     const bool is_counted = settings.recompute && settings.recompute_every == 1;
     const Bytes kept = bytes * copies;
     if (schedule_.trains && !is_counted) value.bytes = kept;
@@ -200,13 +200,14 @@ Seconds PipelineCosts::least_reduce_of_more(Bytes bytes, int replicas, Seconds b
   return reduce_time(bytes, replicas, backward, true);
 }
 
-/// `is_least`: there may be more bytes. So there may too where parameters are tied, which stages may share.
+/// `is_least`: the time is a bound for any number of bytes from `bytes` on. The same holds if parameters are tied, as
+/// stages may share them.
 Seconds PipelineCosts::reduce_time(Bytes bytes, int replicas, Seconds backward, bool is_least) const {
   if (replicas < 2 || !waits_ || !schedule_.trains || bytes <= Bytes(0)) return Seconds(0);
   const bool may_be_more = is_least || !tied_.empty();
   if (!settings_.gradient_bucket_bytes) return least_reduce_.time(bytes, replicas, may_be_more);
-  // A stage's buckets are summed one after the other, none before its last backward begins. Where that is split,
-  // gradients come with its second part.
+  // A stage's buckets are summed one after the other, none before the last backward begins. If the schedule splits the
+  // backward, gradients come with the second part.
   if (schedule_.splits_backward) return Seconds(0);
   const Seconds sums =
       least_reduce_.time_in_parts(bytes, replicas, *settings_.gradient_bucket_bytes, dag_.nodes, may_be_more);
@@ -258,7 +259,7 @@ bool PipelineCosts::can_run(const Split& split) const {
       check_shape(schedule_, shape_of(split));
     } catch (const std::invalid_argument&) { return false; }
   }
-  // Layers whose stage cannot be replicated; where stages are open, one of them must have a single replica.
+  // A stage with one of these layers has a single replica. If the stages are open, some stage must have one.
   for (const int v : single_) {
     const int replicas = split.stage_of_node.empty() ? *std::ranges::min_element(split.replicas)
                                                      : split.replicas[to_index(split.stage_of_node[to_index(v)])];
@@ -268,7 +269,7 @@ bool PipelineCosts::can_run(const Split& split) const {
 }
 
 Bytes PipelineCosts::countable(Bytes limit) const {
-  // Shares of the margins are rounded, of each of a device's stages.
+  // The share of the margins is rounded for each stage of a device.
   constexpr Bytes kRounding{64};
   const double most = static_cast<double>((limit - margins_.base + kRounding).value) / (1 + margins_.total);
   return Bytes(static_cast<std::int64_t>(std::floor(most))) - graph_.library_bytes;
@@ -344,7 +345,8 @@ std::vector<int> PipelineCosts::held_together(const Split& split) const {
 }
 
 Bytes PipelineCosts::least_peak(const StageBytes& stage, std::int64_t in_flight, int replicas, Bytes workspace) const {
-  // Replicas keep their gradients. Others hold as many microbatches again after the first backward if more follow.
+  // Replicas keep their gradients. A single replica holds as many microbatches again after the first backward if more
+  // follow.
   const bool accumulates = (schedule_.alternates || in_flight == 1) && settings_.microbatches > in_flight;
   const bool with_gradients = waits_ && schedule_.trains && (replicas > 1 || accumulates);
   return peak_bytes(stage, in_flight, with_gradients, schedule_.trains ? workspace : Bytes(0), activation_factor_);
@@ -367,9 +369,9 @@ Bytes PipelineCosts::least_memory(const Split& split) const {
     const int replicas = split.replicas[p];
     in_flight_all = flight(in_flight_all, replicas);
     Bytes states;
-    Bytes largest;  // of one stage, besides
+    Bytes largest;  // of one stage, beside its state
     for (std::size_t s = p; s < sums.size(); s += positions) {
-      // With chunks, one stage need not hold much of what is in flight.
+      // With chunks, the other stages of the device may hold most of the microbatches in flight.
       const std::int64_t held = split.chunks == 1 ? least_in_flight(in_flight_all, replicas) : 1;
       const StageBytes& stage = sums[s].bytes;
       states += stage.state;

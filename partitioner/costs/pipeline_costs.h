@@ -20,7 +20,7 @@
 
 namespace stagecraft::partitioner {
 
-/// Stages in the exact search, without layers that are inputs.
+/// Stages in the exact search: nodes, replicas and chunks. Layers that are inputs are left out.
 struct Split {
   std::vector<int> stage_of_node;  ///< node: see PipelineCosts
   std::vector<int> replicas;       ///< one number per stage
@@ -45,19 +45,19 @@ struct NodeCosts {
   Seconds backward;         ///< with recomputation; 0 where nothing is trained
   Seconds inputs, weights;  ///< parts of `backward` where the schedule splits it, without recomputation
   bool separable = true;    ///< see BackwardParts::separable
-  Seconds least;            ///< a microbatch's computation, all of it
+  Seconds least;            ///< all computation of a microbatch
   Seconds least_return;     ///< the part of the backward that every gradient must pass through
   Seconds update;
   Bytes parameters;
-  Bytes untied;                               ///< parameters that no other layer shares
+  Bytes untied;      ///< parameters that no other layer shares
   std::vector<Bytes> untied_parameters = {};  ///< each of them, if gradients are summed in buckets
-  StageBytes bytes;                           ///< what it adds to its stage
-  Bytes received;   ///< per microbatch besides, of what it reads, where that comes from other stages
-  Bytes waiting;    ///< per microbatch between the parts of its backward, with its margin; 0 where that is whole
-  Bytes workspace;  ///< beside the microbatch whose forward ends with this layer
+  StageBytes bytes;  ///< what the layer adds to its stage
+  Bytes received;    ///< per microbatch, of what the layer reads, if all of it comes from other stages
+  Bytes waiting;     ///< per microbatch between the parts of the backward, with its margin; 0 if the backward is whole
+  Bytes workspace;   ///< beside the microbatch whose forward ends with this layer
 };
 
-/// A value that crosses from a stage to others, and how long it takes on idle links.
+/// A value that crosses from a stage to others, and the time of its message on idle links.
 struct CrossingValue {
   int producer = 0;
   std::vector<int> readers;  ///< each once
@@ -67,7 +67,7 @@ struct CrossingValue {
   std::vector<Seconds> back;     ///< by level; 0 without gradient
   Seconds least_forward;         ///< over all levels
   Seconds least_back;
-  Seconds port, port_back;  ///< time for which it alone occupies a device's port; 0 if that depends on others
+  Seconds port, port_back;  ///< time for which the value alone occupies a device's port; 0 if other messages matter
 };
 
 /// The arithmetic of the exact search: lower bounds of the predicted step. Nodes are the layers besides inputs, in
@@ -87,63 +87,67 @@ class PipelineCosts {
   [[nodiscard]] int microbatches() const { return settings_.microbatches; }
   [[nodiscard]] int devices() const { return devices_; }
 
-  /// Whether a step ends before the next one begins and its order of work is known: then a stage waits for those
-  /// before it. Else bounds count computation alone.
+  /// Whether each step ends before the next one begins and the order of work is known, so that a stage waits for the
+  /// stages before. Otherwise, bounds count computation alone.
   [[nodiscard]] bool waits() const { return waits_; }
-  /// Most microbatches that one of `replicas` replicas computes in a step; if steps overlap a mean, less 1 % by which
-  /// the period of a prediction's window may be too short.
+  /// The most microbatches that one of `replicas` replicas computes in a step. If steps overlap: the mean, less 1 %, by
+  /// which the period that a prediction measures may be too short.
   [[nodiscard]] double share(int replicas) const;
-  /// Whether a backward follows that the stages before wait for. Where it is split, what is left can be done meanwhile.
+  /// Whether a backward follows that the stages before wait for as a whole. If the schedule splits the backward, its
+  /// second part can be done meanwhile.
   [[nodiscard]] bool returns() const { return schedule_.trains && !schedule_.splits_backward; }
-  /// Least time from the end of a stage's last backward until `replicas` devices, any of them, have summed its `bytes`
-  /// of gradients. `backward` is the backward of a microbatch, during which buckets can already be summed.
+  /// The least time from the end of a stage's last backward until `replicas` devices, whichever they are, have summed
+  /// the stage's `bytes` of gradients. `backward` is the backward of a microbatch, during which buckets can be summed.
   [[nodiscard]] Seconds least_reduce(Bytes bytes, int replicas, Seconds backward) const;
-  /// The same for a stage that may have more bytes and a longer backward. The longer that is, the more buckets are
-  /// summed during it, and the less follows; but what follows is shorter by no more than the backward is longer. So a
-  /// sum of this and of that backward, or more, is a bound.
+  /// The same for a stage with at least `bytes` and a backward of at least `backward`. Let the real backward be d
+  /// longer: then more buckets are summed during it, and what follows is shorter by at most d. So the sum of this time
+  /// and of the real backward is at least the sum of this time and `backward`.
   [[nodiscard]] Seconds least_reduce_of_more(Bytes bytes, int replicas, Seconds backward) const;
-  /// A line below least_reduce of up to `most` bytes, before the backward is taken off where buckets_are_hidden.
+  /// A line below least_reduce of up to `most` bytes. If buckets_are_hidden, the line is before the backward is
+  /// deducted.
   [[nodiscard]] ReduceLine reduce_line(Bytes most, int replicas) const;
   [[nodiscard]] bool buckets_are_hidden() const { return settings_.gradient_bucket_bytes.has_value(); }
-  /// Whether least_reduce of more replicas is never less; measured curves may fall.
+  /// Whether least_reduce never falls as replicas increase; by measured curves, it may.
   [[nodiscard]] bool reduce_grows() const { return least_reduce_.grows(); }
 
-  /// A lower bound of the predicted step, on the devices of `placed` or, if that is empty, in order: the longest path
-  /// through the schedule's actions, each as long as it takes alone, with messages of one boundary between two ranks
-  /// one after the other; and, with one level, the messages of the busiest port of a device. Processors are not shared,
-  /// receives are posted in time. With an asynchronous schedule, and one by hand, the computation of the busiest
-  /// device. Absent if the schedule cannot run the split. A bound that is `enough` need not be the tightest.
+  /// A lower bound of the predicted step, on the devices of `placed` or, if `placed` is empty, in order: the longest
+  /// path through the schedule's actions, each as long as it takes alone, where the messages of one boundary between
+  /// two ranks follow each other; and, with one level, the messages of the busiest port of a device. The bound ignores
+  /// shared processors and late receives. For an asynchronous schedule and for action lists, the bound is the
+  /// computation of the busiest device. Absent if the schedule cannot run the split. A bound of at least `enough` need
+  /// not be the tightest.
   [[nodiscard]] std::optional<Seconds> lower_bound(const Split& split, const StageDevices& placed = {},
                                                    Seconds enough = kForever) const;
   /// A lower bound of the memory that the split needs on a device, as memory_bound counts it.
   [[nodiscard]] Bytes least_memory(const Split& split) const;
 
-  /// What all stages of a device may hold together, as peak_bytes counts it, for its memory to stay within `limit`.
+  /// The most that all stages of a device may hold together, as peak_bytes counts, if its memory is to stay within
+  /// `limit`.
   [[nodiscard]] Bytes countable(Bytes limit) const;
-  /// The least number of microbatches that a stage of `replicas` replicas holds at once on one of them, where all its
-  /// replicas together may hold `flight`; see flight(). 1 where the order of work is not known.
+  /// The least number of microbatches that one replica of a stage holds at once, if all its `replicas` replicas
+  /// together may hold `flight`; see flight(). 1 if the order of work is not known.
   [[nodiscard]] std::int64_t least_in_flight(std::int64_t flight, int replicas) const;
-  /// Time to sum `bytes` of gradients over as many devices, `distance` apart from the first one on.
+  /// The time to sum `bytes` of gradients over the devices 0, `distance`, 2 `distance`, ..., `devices` of them.
   [[nodiscard]] Seconds reduce_of_devices(Bytes bytes, int devices, int distance) const;
   /// joining_level of two devices.
   [[nodiscard]] std::size_t level_of(int a, int b) const;
   [[nodiscard]] std::size_t levels() const { return topology_.levels.size(); }
-  /// The microbatches that a replica of each stage holds at once, by its replicas and chunks alone. About, where steps
-  /// overlap. Precondition: the schedule can run them.
+  /// The microbatches that a replica of each stage holds at once, by the split's replicas and chunks alone; an estimate
+  /// if steps overlap. Precondition: the schedule can run the split.
   [[nodiscard]] std::vector<int> held(const Split& split) const;
   /// The microbatches that each stage holds at the moment when its device holds the most of all its stages together, on
   /// one replica each.
   [[nodiscard]] std::vector<int> held_together(const Split& split) const;
   /// Whether the schedule can run stages of these replicas and chunks on the devices; `stage_of_node` may be empty.
   [[nodiscard]] bool can_run(const Split& split) const;
-  /// A number of microbatches, no larger than that of a step, with which stages hold as much as in a step.
+  /// A number of microbatches, at most that of a step, with which all stages hold as much as in a step.
   [[nodiscard]] int microbatches_that_fill(const Split& split) const;
-  /// A lower bound of the peak_bytes of a stage that holds so many, with `workspace` beside them.
+  /// A lower bound of the peak_bytes of a stage that holds `in_flight` microbatches, with `workspace` beside them.
   [[nodiscard]] Bytes least_peak(const StageBytes& stage, std::int64_t in_flight, int replicas,
                                  Bytes workspace = {}) const;
 
-  /// The computation of each rank in order, for one stage per device with so many replicas; null if the schedule cannot
-  /// run them. Valid until the next call, also of lower_bound.
+  /// The computation of each rank in order, for one stage per device with these replicas; null if the schedule cannot
+  /// run the stages. Valid until the next call of this function or of lower_bound.
   [[nodiscard]] const std::vector<std::vector<Action>>* lists(const std::vector<int>& replicas) const;
 
   [[nodiscard]] Partition partition(const Split& split) const;

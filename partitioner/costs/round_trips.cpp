@@ -21,11 +21,11 @@ std::vector<ReplicaRange> replica_ranges(int most, int microbatches) {
 
 Seconds trips_of(Seconds trip, Seconds forward, Seconds back, std::int64_t share, std::int64_t in_flight) {
   const auto count = [](std::int64_t n) { return static_cast<double>(n); };
-  // F1 .. B1, after which no more than `in_flight` forwards are done; and the same from the end.
+  // F_1 .. B_1 covers at most W forwards, and F_n .. B_n at most W backwards.
   const Seconds once = std::max(back * count(share - 1) + forward * count(share - in_flight),
                                 forward * count(share - 1) + back * count(share - in_flight));
   Seconds out = trip + once;
-  // F1 .. B1, then whole trips, each with `in_flight` forwards and backwards, then Fn .. Bn. Linear in their number.
+  // F_1 .. B_1, then whole trips of W forwards and backwards each, then F_n .. B_n: linear in the number of trips.
   const std::int64_t most = (share + in_flight - 1) / in_flight;
   for (const std::int64_t trips : {std::int64_t{2}, most}) {
     if (trips < 2 || trips > most) continue;

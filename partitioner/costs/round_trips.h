@@ -10,8 +10,8 @@ namespace stagecraft::partitioner {
 
 // What the bounds on all splits know about 1F1B, that is, about schedules with ScheduleEntry::alternates.
 
-/// Microbatches that all `replicas` replicas of a stage hold at once, where those of the next stage hold `next`; see
-/// warmup_counts.
+/// The number of microbatches that the `replicas` replicas of a stage hold together at once, if the replicas of the
+/// next stage hold `next` together; see warmup_counts.
 [[nodiscard]] constexpr std::int64_t flight(std::int64_t next, int replicas) {
   return replicas * ((next + replicas - 1) / replicas + 1);
 }
@@ -22,11 +22,11 @@ struct ReplicaRange {
   std::int64_t share = 0;
 };
 
-/// 1 to `most` replicas for so many microbatches, each number by itself; of larger ones, those that have the same share
-/// and hardly differ are one range.
+/// Ranges that cover 1 to `most` replicas: each small number is a range of its own, and larger numbers with the same
+/// share of `microbatches` that differ by at most 2 % form one range.
 [[nodiscard]] std::vector<ReplicaRange> replica_ranges(int most, int microbatches);
 
-/// flight() of any of these numbers of replicas is between these.
+/// least_flight <= flight(next, r) <= most_flight for each number r of replicas in the range.
 [[nodiscard]] constexpr std::int64_t least_flight(std::int64_t next, const ReplicaRange& replicas) {
   return std::max(next, (next + replicas.last - 1) / replicas.last * replicas.first) + replicas.first;
 }
@@ -35,12 +35,13 @@ struct ReplicaRange {
          replicas.last;
 }
 
-/// Least time in which a replica runs `share` microbatches of one stage, from its first forward to its last backward,
-/// if each backward ends `trip` or more after its forward begins, forwards and backwards are in order, and backward i
-/// comes before forward i + `in_flight` (1f1b; `share` where all forwards may come first). 1 <= in_flight <= share.
-/// Between forward 1 and the end of backward 1 there are at most `in_flight` forwards, likewise between the last
-/// forward and the last backward; chains of k such trips, each begun by the first forward after the one before, hold (k
-/// - 1) in_flight + 1 microbatches, and the others are computed between them.
+/// The least time in which a replica runs n = `share` microbatches of one stage, from its first forward F_1 to the end
+/// of its last backward B_n, if each B_i ends `trip` or more after F_i begins, F_1, F_2, ... and B_1, B_2, ... are in
+/// order, and B_i precedes F_(i + W), W = `in_flight`. W = n if all forwards may come first. Precondition: 1 <= W <= n.
+///
+/// Proof: at most W forwards lie between the start of F_1 and the end of B_1, and at most W backwards between the start
+/// of F_n and the end of B_n. A chain of k trips, each begun by the first forward after the end of the trip before,
+/// covers (k - 1) W + 1 microbatches; the replica computes all others outside these trips.
 [[nodiscard]] Seconds trips_of(Seconds trip, Seconds forward, Seconds back, std::int64_t share, std::int64_t in_flight);
 
 }  // namespace stagecraft::partitioner

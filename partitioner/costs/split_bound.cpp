@@ -39,7 +39,7 @@ std::vector<StageSums> PipelineCosts::sums_of(const Split& split) const {
       if (loaded[to_index(s)].insert(input).second) stage.forward += time;
     }
   }
-  // The first holder of a tied parameter counts it, and so does every other stage that holds it.
+  // The first node that holds a tied parameter has counted the parameter; every other stage with it counts it again.
   for (const auto& [name, holders] : tied_) {
     std::set<int> counted{split.stage_of_node[to_index(holders.nodes.front())]};
     for (const int v : holders.nodes) {
@@ -59,11 +59,12 @@ std::vector<StageSums> PipelineCosts::sums_of(const Split& split) const {
   return out;
 }
 
-/// As split_backward_times: what gradients of received values pass through is split.
+/// Splits the backward of each stage as split_backward_times does: only layers that lead a gradient to a received value
+/// have a first part.
 void PipelineCosts::split_backward(const Split& split, std::vector<StageSums>& sums) const {
   for (StageSums& stage : sums) {
     const Seconds whole = stage.backward;
-    if (settings_.recompute && settings_.recompute_every > 0) {  // each segment is split by itself
+    if (settings_.recompute && settings_.recompute_every > 0) {  // each segment splits its own backward
       stage.backward = Seconds(0);
       continue;
     }
@@ -133,7 +134,8 @@ Seconds PipelineCosts::busiest(const Split& split, const std::vector<StageSums>&
   return out;
 }
 
-/// The computation of a device, after the first microbatch has come to it and before its last gradient has gone back.
+/// A bound by the busiest device: its computation lies after the way of the first microbatch to the device, and before
+/// the way of the last gradient back from it.
 Seconds PipelineCosts::busiest_on_its_way(const Split& split, const std::vector<StageSums>& sums,
                                           const std::vector<StageLink>& links) const {
   const int positions = positions_of(split);
@@ -141,7 +143,7 @@ Seconds PipelineCosts::busiest_on_its_way(const Split& split, const std::vector<
     const bool inside = position_of(link.from, positions) == position_of(link.to, positions);
     return inside ? Seconds(0) : *std::ranges::min_element(by_level);
   };
-  // Links are in order of the stages that they leave, each to a later one.
+  // Links are sorted by the stage that they leave, and each leads to a later stage.
   std::vector<Seconds> before(sums.size());
   std::vector<Seconds> after(sums.size());
   for (const StageLink& link : links) {
@@ -166,13 +168,13 @@ Seconds PipelineCosts::busiest_on_its_way(const Split& split, const std::vector<
   return out;
 }
 
-/// Time for the stage's replicas on `devices` to sum its gradients once they all have them.
+/// The time for the stage's replicas on `devices` to sum its gradients, once all replicas have them.
 Seconds PipelineCosts::reduce_of(const Split& split, const StageSums& stage, int number,
                                  const std::vector<int>& devices) const {
   const int replicas = split.replicas[to_index(number)];
   if (replicas < 2) return Seconds(0);
   if (!settings_.gradient_bucket_bytes) return all_reduce_time(stage.parameters - stage.tied, devices, topology_);
-  // Buckets fill from the last layer to the first while the backward goes on.
+  // Buckets fill from the last layer to the first during the backward.
   const auto backward = [&](std::size_t i) {
     return graph_.layers[to_index(layer_of_node_[to_index(stage.nodes[i])])].backward.median * closure_;
   };
@@ -239,7 +241,7 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
   const int stages = to_int(sums.size());
   const int positions = to_int(ends.size());
   std::vector<int> group = separate_reduce_groups(stages);
-  std::vector<Seconds> sharing(to_index(stages));  // sums of each stage's shared parameters, one after the other
+  std::vector<Seconds> sharing(to_index(stages));  // the time of each stage's sums of shared parameters, one by one
   for (const auto& [name, holders] : tied_) {
     std::set<int> at;
     for (const int v : holders.nodes) at.insert(split.stage_of_node[to_index(v)]);
@@ -262,7 +264,7 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
   for (int g = 0; g < stages; ++g) {
     if (group[to_index(g)] != g) continue;
     Seconds start;
-    Seconds end;  // of sums over replicas alone; buckets do not wait for the rest of the group
+    Seconds end;  // of the sums over replicas; buckets do not wait for the rest of the group
     for (int s = g; s < stages; ++s) {
       if (group[to_index(s)] == g) start = std::max(start, ends[position(s)]);
     }

@@ -36,8 +36,8 @@ Seconds busiest_port(const ScheduleEntry& schedule, const std::vector<StageSums>
   const auto backward = [&](std::size_t s) {
     return schedule.trains && !schedule.splits_backward ? sums[s].backward : Seconds(0);
   };
-  std::vector<Seconds> trip(stages);   // from a forward to the end of the pipeline and back
-  std::vector<Seconds> after(stages);  // what follows a backward
+  std::vector<Seconds> trip(stages);   // from the forward to the end of the pipeline and back
+  std::vector<Seconds> after(stages);  // the time that follows the backward
   for (std::size_t s = stages; s-- > 0;) {
     for (const StageLink& link : links) {
       if (to_index(link.from) != s || (!link.gradient && schedule.trains && !schedule.splits_backward)) continue;
@@ -54,7 +54,7 @@ Seconds busiest_port(const ScheduleEntry& schedule, const std::vector<StageSums>
       after[s] = std::max(after[s], link.back.front() + backward(from) + after[from]);
     }
   }
-  // Of the stages at the other end, the one from which the least follows.
+  // The least time that follows, over the stages at the other end.
   std::vector<std::optional<Seconds>> follows(2 * stages);
   for (const StageLink& link : links) {
     const auto least = [](std::optional<Seconds>& at, Seconds time) { at = std::min(at.value_or(time), time); };

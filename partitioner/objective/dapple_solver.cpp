@@ -152,7 +152,7 @@ class DappleSearch {
     return out;
   }
 
-  /// Unless another one is no longer in both.
+  /// Adds a division unless a known one is at most as long in both times.
   static void add(std::vector<Way>& all, const Way& way) {
     const auto is_no_longer = [](const Way& a, const Way& b) { return a.sum <= b.sum && a.reduce <= b.reduce; };
     if (std::ranges::any_of(all, [&](const Way& other) { return is_no_longer(other, way); })) return;

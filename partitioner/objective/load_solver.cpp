@@ -16,7 +16,7 @@ namespace stagecraft::partitioner {
 namespace {
 
 constexpr Seconds kInfinite(std::numeric_limits<double>::infinity());
-/// The first threshold above a lower bound; each further one is twice as far.
+/// The distance of the first threshold above a lower bound, relatively; each further threshold is twice as far.
 constexpr double kFirstStep = 0.01;
 
 /// The work, memory and border of a growing set of nodes.
@@ -45,7 +45,7 @@ class GrowingStage {
     before_.clear();
     cut_.clear();
   }
-  /// Whether no stage with these nodes and others can be on a CPU within `limit`.
+  /// Whether a stage that contains these nodes cannot be on a CPU within `limit`.
   [[nodiscard]] bool too_much_for_cpu(Seconds limit) const { return now_.cpu > limit; }
   /// The same of an accelerator.
   [[nodiscard]] bool too_much_for_accelerators(Seconds limit) const {
@@ -135,8 +135,8 @@ class Table {
     std::int32_t devices = 0;
   };
 
-  /// The numbers of accelerators that each down-set can have in a plan within the limit: at least those its work needs,
-  /// at most those that the rest leaves. False if no plan is possible.
+  /// Lays out the numbers of accelerators that each down-set can have in a plan within the limit: at least as many as
+  /// the work of the set needs, at most as many as the rest leaves. False if no plan is possible.
   bool lay_out() {
     constexpr double kSlack = 1e-6;
     const double by_cpus = bounds_.cpu_share * problem_.cpus;

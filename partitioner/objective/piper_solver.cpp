@@ -23,7 +23,7 @@ constexpr double kInfinite = std::numeric_limits<double>::infinity();
 constexpr Seconds kNever(kInfinite);
 /// Memory saved and missing that count as none, as in Piper's rule.
 constexpr FractionalBytes kNoBytes{1e-9};
-/// Ways to run a stage that are kept; more and the input is too large.
+/// The most ways to run a stage that are kept; an input with more is too large.
 constexpr std::size_t kMostWays = 8'000'000;
 
 struct TooManyWays {};
@@ -37,7 +37,7 @@ struct PiperChoice {
   std::vector<int> modes;  ///< index into PiperNode::modes[tensor_devices], for each of the stage's nodes
 };
 
-/// Of each number of tensor-parallel devices that every node of a stage offers: times and memory of all modes.
+/// The times and memory of all modes, for each number of tensor-parallel devices that every node of a stage offers.
 struct ModeCosts {
   std::vector<std::vector<Seconds>> time;  ///< by position in the stage, then mode
   std::vector<const std::vector<PiperMode>*> modes;
@@ -164,7 +164,7 @@ struct Way {
   std::uint32_t below = 0;
   int devices = 0;  ///< in all
   int replicas = 0;
-  int least_flight = 0;  ///< samples in flight for which it takes `time`
+  int least_flight = 0;  ///< samples in flight for which this way takes `time`
   int most_flight = 0;
   Seconds time;
 };
@@ -268,7 +268,7 @@ class Decisions {
   }
 
  private:
-  /// False if no stage with these nodes and others is within the limit.
+  /// False if every stage that contains these nodes exceeds the limit.
   bool add_ways(const Costs& costs, const std::vector<int>& stage, const std::vector<bool>& inside, std::uint32_t below,
                 Seconds limit, Seconds work_limit, ModeCosts& prepared) {
     Seconds work;

@@ -38,8 +38,8 @@ ChainSearch::ChainSearch(const PipelineCosts& costs, const Lattice& lattice, Sea
   }
 }
 
-/// The longest way through the layers to each node, and the least of those of a stage that begins in a set: it holds
-/// one of the nodes that are ready there.
+/// Finds the longest way through the layers to each node, and for each set the least way to a stage that begins in the
+/// set: such a stage holds one of the nodes that are ready there.
 void ChainSearch::find_ways() {
   begin_.assign(lattice_.count(), {});
   if (!costs_.waits()) return;
@@ -59,7 +59,7 @@ void ChainSearch::find_ways() {
     std::optional<Seconds> forward;
     std::optional<Seconds> both;
     for (const Lattice::Cover& cover : lattice_.covers(set)) {
-      // What a ready node reads comes from other stages.
+      // A ready node reads only values of other stages.
       Arrival here;
       for (const int number : costs_.read_by(cover.node)) {
         const CrossingValue& value = costs_.values()[to_index(number)];
@@ -75,8 +75,8 @@ void ChainSearch::find_ways() {
   }
 }
 
-/// Whether a stage that reads the value ends with its gradient, which has a way back. Where the backward is split, what
-/// is left of it can be done meanwhile.
+/// Whether a gradient of the value goes back after the last work of a stage that reads the value. If the schedule
+/// splits the backward, the second part can be done meanwhile.
 bool ChainSearch::returns(const CrossingValue& value) const {
   return value.gradient && !costs_.schedule().splits_backward;
 }
@@ -101,7 +101,7 @@ Seconds ChainSearch::bound(const Sums& sums, int replicas, Seconds before, Secon
   return before + computed + std::max(costs_.least_reduce(sums.untied, replicas, sums.back) + sums.update, after);
 }
 
-/// The smallest number of replicas from `from` to `most` with a bound of at most time_; 0: none.
+/// The smallest number of replicas from `from` to `most` with a bound of at most time_; 0 if there is none.
 int ChainSearch::least_replicas(const Sums& sums, Seconds before, Seconds after, int from, int most) const {
   const int m = costs_.microbatches();
   for (int r = from; r <= most;) {
@@ -112,7 +112,7 @@ int ChainSearch::least_replicas(const Sums& sums, Seconds before, Seconds after,
         r = std::max(r, static_cast<int>(std::min(1e9, std::floor(m * (sums.least / time_)))));
       continue;
     }
-    // The fewest replicas with a microbatch less each; more do not compute faster.
+    // Jumps to the fewest replicas with one microbatch less each: numbers in between do not compute faster.
     const int share = static_cast<int>(costs_.share(r));
     if (share <= 1) return 0;
     int wanted = share - 1;
@@ -142,7 +142,7 @@ void ChainSearch::add(int node) {
   }
 }
 
-/// Whether no stage with at least these layers fits.
+/// Whether no stage that contains these layers fits.
 bool ChainSearch::is_too_large(const Sums& sums) const {
   return space_.limit && costs_.least_peak(sums.bytes, 1, 1) > *space_.limit;
 }
@@ -220,7 +220,7 @@ bool ChainSearch::visit_splits(Seconds time, const std::function<Seconds(const S
   return go_on(lattice_.full(), 0);
 }
 
-/// Whether the next stage, with chunks, leaves the devices enough time for all of it and what is left.
+/// Whether, with chunks, the next stage leaves the devices enough time for itself and for what is left.
 bool ChainSearch::fits_positions(const Sums& sums, std::uint32_t left, Seconds before) const {
   const std::size_t positions = load_.size();
   const std::size_t at = to_index(position_of(to_int(stages_.size()), to_int(positions)));
@@ -260,7 +260,7 @@ std::vector<ChainSearch::Next> ChainSearch::continuations(std::uint32_t left, in
   return out;
 }
 
-/// Sets when the values that the stage makes, or passes on, can be read.
+/// Sets the arrivals of the values that the stage makes or passes on.
 void ChainSearch::arrive(const std::vector<int>& nodes, const Next& next, int replicas) {
   if (!costs_.waits()) return;
   const Seconds end = next.before + next.sums.forward;

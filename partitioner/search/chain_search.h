@@ -19,21 +19,23 @@ struct SearchSpace {
   std::optional<Bytes> limit;  ///< PipelineCosts::countable of a device's memory
 };
 
-/// Enumerates splits of a graph by a bound on their step. Each stage s bounds it by
-///   (forward before s) + share * computation of s + max(reduce of s, (return to the stages before s)),
-/// where what comes before is the longest way through the stages that s depends on.
+/// Enumerates splits of a graph by a bound on their step. Each stage s gives the bound
+///   before_s + n_s computation_s + max(reduce_s, after_s),
+/// where n_s is the number of microbatches that a replica of s computes, before_s is the longest way forward through
+/// the stages that s depends on, and after_s is the longest way back through these stages.
 class ChainSearch {
  public:
-  /// `lattice` is that of the reversed costs.dag(), or of a reversed order of its nodes; both must outlive the search.
-  /// `stop` is called from time to time; true ends the search.
+  /// `lattice` is the lattice of the reversed costs.dag(), or of a reversed order of its nodes. `costs` and `lattice`
+  /// must outlive the search. The search ends when `stop`, which it calls from time to time, returns true.
   ChainSearch(const PipelineCosts& costs, const Lattice& lattice, SearchSpace space, std::function<bool()> stop);
 
-  /// Whether no split of the space has a bound of at most `time`, as far as the search can tell without enumerating
-  /// them. Absent if it was stopped.
+  /// True if the bounds of all splits of the space are proved to exceed `time`, without enumerating the splits. Absent
+  /// if `stop` ended the proof.
   [[nodiscard]] std::optional<bool> refutes(Seconds time);
 
-  /// Calls `visit` with every split whose bound is at most `time`, each once; `visit` may return a smaller time from
-  /// then on. False if it was stopped. Precondition: refutes(time) was the last call and gave false.
+  /// Calls `visit` once with every split whose bound is at most `time`. `visit` returns the time for all further
+  /// splits, which may be smaller. False if `stop` ended the visits. Precondition: refutes(time) was the last call and
+  /// gave false.
   bool visit_splits(Seconds time, const std::function<Seconds(const Split&)>& visit);
 
  private:
@@ -43,15 +45,15 @@ class ChainSearch {
     Bytes untied;
     StageBytes bytes;
   };
-  /// The earliest time at which a value can be read, and the least time that follows its reader's backward; `forward`
-  /// is below 0 if the value does not exist yet.
+  /// `forward` is the earliest time at which a value can be read, below 0 if the value does not exist yet; `back` is
+  /// the least time that follows the backward of its reader.
   struct Arrival {
     Seconds forward, back;
   };
   /// A stage that a split may continue with.
   struct Next {
-    std::uint32_t left = 0;  ///< nodes that are not in a stage yet after it
-    Seconds before, after;   ///< the forward before it, the return after it
+    std::uint32_t left = 0;  ///< the nodes after this stage
+    Seconds before, after;   ///< see before_s and after_s
     Sums sums;
   };
 
@@ -79,10 +81,10 @@ class ChainSearch {
   DownWalk walk_;
   int devices_ = 0;
   int most_replicas_ = 1;
-  std::vector<Arrival> begin_;       ///< by set: least time to a stage that begins in it; round trip minus that
-  std::vector<Seconds> work_;        ///< by set, where chunks are searched: computation of its nodes
-  std::vector<std::int32_t> table_;  ///< least devices for the stages that are left, by number of stages and set
-  int counts_ = 0;                   ///< numbers of stages in the table
+  std::vector<Arrival> begin_;       ///< by set: the least way to a stage that begins in the set, and the way back
+  std::vector<Seconds> work_;        ///< by set, if chunks are searched: the computation of the set's nodes
+  std::vector<std::int32_t> table_;  ///< the least devices for the stages that are left, by number of stages and set
+  int counts_ = 0;                   ///< numbers of stages in table_
   std::uint64_t asked_ = 0;
 
   // The walk's stage so far, and before each of its nodes.

@@ -12,7 +12,8 @@
 namespace stagecraft::partitioner {
 namespace {
 
-/// Calls `visit` with every split within a time; `visit` returns the time from then on. False if it was stopped.
+/// Calls `visit` with every split within a time; `visit` returns the time for all further splits. False if the visits
+/// were stopped.
 using EachSplit = std::function<bool(const std::function<Seconds(const Split&)>& visit)>;
 
 /// Predicts the splits that `visit_splits` finds whose own bounds are within `time` and below the last wanted step, the
@@ -41,9 +42,9 @@ bool predict_up_to(const SearchContext& context, Seconds time, const EachSplit& 
   return empty() && finished;
 }
 
-/// Calls `all_up_to`, which predicts all splits up to a bound, with times that rise from `low` until they reach the
-/// last wanted step; it says false if time was up. Returns the bound up to which nothing was left out: `done` is known
-/// beforehand, and becomes more if `is_complete`, that is, if `all_up_to` leaves nothing out.
+/// Calls `all_up_to` with times that rise from `low` until they reach the last wanted step. `all_up_to` predicts all
+/// splits up to a bound, and returns false if time was up. Returns the bound up to which no split was left out: at
+/// least `done`, and more if `is_complete`, that is, if `all_up_to` leaves no split out.
 Seconds enumerate(const SearchContext& context, Seconds low, Seconds done, bool is_complete,
                   const std::function<bool(Seconds time)>& all_up_to) {
   const auto last = [&] { return context.plans.last_wanted().value_or(kForever); };

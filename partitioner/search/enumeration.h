@@ -23,22 +23,22 @@ namespace stagecraft::partitioner {
 [[nodiscard]] Seconds least_time(Seconds low, Seconds high, double precision, double part,
                                  const std::function<std::optional<bool>(Seconds time)>& refutes);
 
-/// Searches with TripBound: a bound of all plans, splits that it suggests, and all splits up to a bound. Each goes on
-/// for the time that the context allows.
+/// Searches with TripBound: for a bound of all plans, for splits that TripBound suggests, and for all splits up to a
+/// bound. Each search goes on for the time that the context allows.
 class TripSearch {
  public:
-  /// Null where there is no TripBound: for too many down-sets, if nothing waits, and for several stages per device. The
-  /// context must outlive it.
+  /// Null without a TripBound: for too many down-sets, if nothing waits, and for several stages per device. The context
+  /// must outlive the object.
   [[nodiscard]] static std::unique_ptr<TripSearch> of(const SearchContext& context);
 
   /// The largest time found from `low` on that no split over so many devices can keep within.
   [[nodiscard]] Seconds least(Seconds low, int devices, double precision);
 
-  /// Splits that the constraints allow and that keep, by the bound, within a little more time than `least`.
+  /// The splits that the constraints allow and whose bounds are within a little more time than `least`.
   [[nodiscard]] std::vector<Split> suggested(Seconds least, int devices);
 
-  /// Predicts all splits over at most so many devices, by bounds that rise from `low`. Returns the bound up to which
-  /// nothing was left out.
+  /// Predicts all splits over at most so many devices, by bounds that rise from `low`. Returns the bound up to which no
+  /// split was left out.
   Seconds enumerate_all(Seconds low, int devices);
 
   /// TripBound::is_whole.
@@ -51,9 +51,9 @@ class TripSearch {
   std::unique_ptr<TripBound> bound_;
 };
 
-/// The searches over all splits that the constraints allow, one for each number of chunks and, with several chunks, of
-/// devices. Each goes on for the time that the context allows. Where the down-sets are too many, stages are cut from
-/// one order of the layers.
+/// The searches over all splits that the constraints allow: one for each number of chunks and, with several chunks, of
+/// devices. Each search goes on for the time that the context allows. If the graph has too many down-sets, the searches
+/// cut stages from one order of the layers.
 class ChainSpaces {
  public:
   /// The context must outlive it.
@@ -62,10 +62,10 @@ class ChainSpaces {
   ChainSpaces& operator=(const ChainSpaces&) = delete;
 
   [[nodiscard]] bool is_empty() const { return spaces_.empty(); }
-  /// Whether they hold every split.
+  /// Whether the searches together cover every split.
   [[nodiscard]] bool is_whole() const { return is_whole_; }
 
-  /// The largest time found, from `low` to `high`, that all of them refute; `low` if they are not whole.
+  /// The largest time found, from `low` to `high`, that all searches refute; `low` if !is_whole().
   [[nodiscard]] Seconds least(Seconds low, Seconds high);
 
   /// Predicts all splits by bounds that rise from `low`. Returns the bound up to which nothing was left out: `done` is

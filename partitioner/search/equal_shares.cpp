@@ -11,15 +11,15 @@
 namespace stagecraft::partitioner {
 namespace {
 
-/// How often a message is in memory beside what its stage receives: while it is awaited, as a gradient, and as the
-/// copies that memory_bound counts.
+/// The copies of a message in memory beside the received one: the awaited one, its gradient, and those that
+/// memory_bound counts.
 constexpr std::int64_t kCopiesReceived = 4;
 constexpr std::int64_t kCopiesSent = 3;
 constexpr double kRounding = 1e-9;
-/// More than any devices hold.
+/// More bytes than any device holds.
 constexpr Bytes kTooMany{std::int64_t{1} << 60};
 
-/// The messages, of `time_of` each, that cross the cut before each of so many places; `place`: by node.
+/// The sum of the messages, of `time_of` each, that cross the cut before each of so many places; `place`: by node.
 template <class TimeOf>
 std::vector<Seconds> crossing_messages(const PipelineCosts& costs, const std::vector<std::size_t>& place,
                                        std::size_t places, TimeOf time_of) {
@@ -55,8 +55,8 @@ EqualShares::EqualShares(const PipelineCosts& costs) : costs_(costs) {
   sets_ = std::move(sets);
 }
 
-/// The nodes in the order of the graph's file, if every edge goes forward in it: there, branches are mostly one after
-/// the other, so that few messages cross a cut. Else in theirs.
+/// The nodes in the order of the graph's file if every edge goes forward in that order, else in topological order. In
+/// files, branches mostly follow each other, so that few messages cross a cut.
 std::vector<int> EqualShares::line_of_nodes() const {
   std::vector<int> out(to_index(costs_.dag().nodes));
   std::iota(out.begin(), out.end(), 0);
@@ -68,7 +68,7 @@ std::vector<int> EqualShares::line_of_nodes() const {
   return out;
 }
 
-/// At most so many cuts of that order.
+/// At most `most` cuts of the line_of_nodes.
 EqualShares::Cuts EqualShares::cuts_of_line(std::size_t most) const {
   Cuts out;
   out.groups = groups_of_line(most);
@@ -80,8 +80,8 @@ EqualShares::Cuts EqualShares::cuts_of_line(std::size_t most) const {
   return out;
 }
 
-/// Divides the nodes in that order into groups of about equal computation, between which the messages are smallest; if
-/// there are few, each node by itself.
+/// Divides the line_of_nodes into at most `most` groups of about equal computation, with the smallest messages between
+/// groups; with at most `most` nodes, each node is a group.
 std::vector<std::vector<int>> EqualShares::groups_of_line(std::size_t most) const {
   const std::vector<int> line = line_of_nodes();
   std::vector<std::size_t> place(line.size());
@@ -167,14 +167,15 @@ void EqualShares::find_segments(Cuts& cuts) const {
   }
 }
 
-/// Of each stage.
+/// The load of each stage.
 std::vector<EqualShares::Load> EqualShares::loads(const EqualShape& shape, const MemoryRule& memory) const {
   Split split;
   split.replicas.assign(to_index(shape.stages), shape.replicas);
   split.chunks = shape.chunks;
   std::vector<Load> out;
   for (const int held : costs_.held(split)) {
-    // Under 1f1b a stage holds a microbatch for each stage from it on. The first one does not split its backward.
+    // An alternating schedule holds a microbatch for each stage from this one on; what is held beyond that waits. The
+    // first stage does not split its backward.
     const int waits = out.empty() || shape.chunks > 1 ? 0 : std::max(0, held - shape.stages + to_int(out.size()));
     const Bytes besides = memory.besides.empty() ? Bytes(0) : memory.besides[out.size()];
     out.push_back(
@@ -190,7 +191,8 @@ bool EqualShares::fits(const Segment& segment, const Load& load) const {
   return costs_.least_peak(segment.bytes, load.held, load.replicas, beside) + load.besides <= *load.limit;
 }
 
-/// Whether stages of at most `slowest` can follow each other along the line. The longest ones do if any do.
+/// Whether stages of at most `slowest` can cover the line. If any do, then also the stages that are as long as
+/// possible.
 bool EqualShares::can_be(const std::vector<Load>& loads, Seconds slowest) const {
   std::uint32_t set = line_.lattice->full();
   for (std::size_t stage = 0; stage < loads.size(); ++stage) {
@@ -205,7 +207,7 @@ bool EqualShares::can_be(const std::vector<Load>& loads, Seconds slowest) const 
   return set == 0;
 }
 
-/// The time of the slowest stage where that is shortest, along the line.
+/// The least time of the slowest stage along the line.
 std::optional<Seconds> EqualShares::least_slowest(const std::vector<Load>& loads) const {
   constexpr double kPrecision = 1e-4;
   Seconds low = all_ * (1 / (1.01 * static_cast<double>(loads.size())));
@@ -218,7 +220,7 @@ std::optional<Seconds> EqualShares::least_slowest(const std::vector<Load>& loads
   return high;
 }
 
-/// The same over other cuts, where it is known to be `most` at most, if there is any.
+/// The same over the cuts `cuts`, where the least time is at most `most`; absent if no split fits.
 std::optional<Seconds> EqualShares::least_slowest(const Cuts& cuts, const std::vector<Load>& loads,
                                                   Seconds most) const {
   constexpr Seconds kNever(1e100);
@@ -239,8 +241,8 @@ std::optional<Seconds> EqualShares::least_slowest(const Cuts& cuts, const std::v
   return out < kNever ? std::optional(out) : std::nullopt;
 }
 
-/// Whether a stage may begin at the set if no stage takes longer than `slowest`: what is left is no more than the
-/// stages from here on can take, nor less than the others leave.
+/// Whether stage number `stage` may begin at the set if no stage takes longer than `slowest`: the stages from this one
+/// on can take what is left, and the stages before can take the rest.
 bool EqualShares::is_within(const Cuts& cuts, std::uint32_t set, std::size_t stages, std::size_t stage,
                             Seconds slowest) const {
   if (stage == 0) return set == cuts.lattice->full();
@@ -249,7 +251,7 @@ bool EqualShares::is_within(const Cuts& cuts, std::uint32_t set, std::size_t sta
          cuts.left[set] >= all_ * (1 - kRounding) - slowest * before;
 }
 
-/// The split with the smallest bound, or as `aim` says, whose slowest stage takes no longer than `slowest`.
+/// The best split by `aim` whose slowest stage takes at most `slowest`.
 std::optional<Split> EqualShares::shortest(const Cuts& cuts, const EqualShape& shape, const std::vector<Load>& loads,
                                            Seconds slowest, Aim aim) const {
   constexpr Seconds kNever(1e100);
@@ -319,7 +321,7 @@ std::optional<Split> EqualShares::shortest(const Cuts& cuts, const EqualShape& s
   return out;
 }
 
-/// Adds the shortest splits under several limits of the slowest stage, which is `slowest` at best.
+/// Adds the shortest splits under several limits of the slowest stage; `slowest` is the least possible limit.
 void EqualShares::add_splits(const Cuts& cuts, const EqualShape& shape, const std::vector<Load>& loads, Seconds slowest,
                              std::vector<Split>& out) const {
   const bool is_small = cuts.lattice->count() <= SearchTuning::kMostEqualSets;
@@ -361,7 +363,7 @@ std::optional<Seconds> EqualShares::estimate(const EqualShape& shape, const Memo
   const std::optional<Seconds> least = least_slowest(all);
   if (!least) return std::nullopt;
   std::optional<Split> split;
-  // Of few cuts there may be no split within memory.
+  // Few cuts may have no split within memory.
   if (coarse_ && to_index(shape.stages) * 2 <= coarse_->groups.size())
     split = shortest(*coarse_, shape, all, *least * SearchTuning::kEstimateSlower, Aim::Short);
   if (!split) split = shortest(line_, shape, all, *least * SearchTuning::kEstimateSlower, Aim::Short);
@@ -369,7 +371,7 @@ std::optional<Seconds> EqualShares::estimate(const EqualShape& shape, const Memo
   return estimate(*split);
 }
 
-/// Of a split into equal shares along the line.
+/// An estimate of the step of a split into equal shares along the line.
 Seconds EqualShares::estimate(const Split& split) const {
   const std::size_t stages = split.replicas.size();
   const std::size_t positions = to_index(positions_of(split));
@@ -396,7 +398,7 @@ Seconds EqualShares::estimate(const Split& split) const {
     std::vector<Seconds> messages(stages);
     for (std::size_t s = 1; s < stages && positions > 1; ++s)
       messages[s] = crossing[costs_.level_of(first_device(s - 1) + to_next_stage - 1, first_device(s))][s];
-    // A link carries one direction beside the other.
+    // A link carries both directions at once.
     const Seconds slowest = std::max(busiest(computed), busiest(messages) * 0.5);
     return slowest * costs_.share(replicas) + std::accumulate(messages.begin(), messages.end(), Seconds(0)) +
            costs_.reduce_of_devices(untied, replicas, to_next_replica);
@@ -413,7 +415,7 @@ std::optional<Seconds> EqualShares::least_busiest(int devices, int chunks, Bytes
   split.replicas.assign(to_index(devices * chunks), 1);
   split.chunks = chunks;
   const std::vector<int> held = costs_.held_together(split);
-  // Of all stages from one on, by what is left for them: the least that they hold together, and the slowest of them.
+  // For the stages from one on, by the set that is left: the least that these stages hold together, and the slowest.
   struct Later {
     Bytes together = kTooMany;
     Seconds slowest = kForever;
@@ -427,7 +429,7 @@ std::optional<Seconds> EqualShares::least_busiest(int devices, int chunks, Bytes
       for (const Segment& segment : cuts.segments[set]) {
         const Later& rest = later[segment.below];
         if (rest.together >= kTooMany) continue;
-        // With chunks, gradients may come after that moment, and the work that needs the most at another one.
+        // With chunks, gradients and the largest workspace may come at other moments.
         const Bytes need = chunks == 1 ? costs_.least_peak(segment.bytes, held[stage], 1)
                                        : segment.bytes.state + segment.bytes.per_microbatch * held[stage];
         if (need > limit) continue;

@@ -11,7 +11,7 @@
 
 namespace stagecraft::partitioner {
 
-/// Stages with as many replicas each.
+/// A shape of a pipeline whose stages all have the same number of replicas.
 struct EqualShape {
   int stages = 1;    ///< of all devices together
   int replicas = 1;  ///< of each stage
@@ -19,45 +19,46 @@ struct EqualShape {
   friend auto operator<=>(const EqualShape&, const EqualShape&) = default;
 };
 
-/// Splits into stages of equal shares: what an engineer tries first. The memory of such a stage follows from its
-/// distance to the last one, which says how many microbatches it holds. So the best split under a memory limit is a
-/// bottleneck problem, solved exactly by dynamic programming from the last stage backwards: over cuts of one order of
-/// the layers, and of a small graph over all sets of layers.
+/// Splits into stages of equal shares: what an engineer tries first. The distance of a stage to the last one determines
+/// how many microbatches the stage holds, and so the memory that its layers need. The best split under a memory limit
+/// is therefore a bottleneck problem, which dynamic programming from the last stage backwards solves exactly: over the
+/// cuts of one order of the layers, and for a small graph over all sets of layers.
 ///
-/// A stage s of t_s seconds a microbatch, of which a replica computes n, bounds the step by the way to it and back and
-/// n t_s: the largest of these bounds is minimised. It is at most the step, which is at most the sum of the whole way
-/// and (n - 1) max t_s (costs of all-reduce and waits for messages apart). So it is minimised under several limits of
-/// max t_s too, from the least possible on; and with the least limit, the most even stages and the fullest early ones
-/// are found as well, for schedules whose steps the bound describes less well.
+/// Let stage s take t_s seconds for a microbatch, let each replica compute n microbatches, and let way_s be the way of
+/// a microbatch to s and back. Apart from all-reduce and waits for messages,
+///   B = max_s (way_s + n t_s) <= step <= way + (n - 1) max_s t_s,
+/// where `way` is the whole way. The search minimises B, without a limit on max_s t_s and under several limits, from
+/// the least possible one on. For schedules whose steps B describes less well, the search also finds the most even
+/// stages and the fullest early stages under the least limit.
 class EqualShares {
  public:
   /// `costs` must outlive it.
   explicit EqualShares(const PipelineCosts& costs);
 
-  /// What a stage may hold, as PipelineCosts::least_peak counts it; the stages of a device with chunks about so much
-  /// together.
+  /// What a stage may hold, as PipelineCosts::least_peak counts; with chunks, about what the stages of a device may
+  /// hold together.
   struct MemoryRule {
     std::optional<Bytes> limit;
-    bool with_messages = false;  ///< all count, though they are not in memory all the time; without them it is a bound
-    std::vector<Bytes> besides{};  ///< by stage: what else it holds; empty: nothing
+    bool with_messages = false;    ///< count all messages, which are in memory only at times; false: a lower bound
+    std::vector<Bytes> besides{};  ///< by stage: what else the stage holds; empty: nothing
   };
 
   /// The splits of a shape whose stages keep within memory, each once. Empty if there is none.
   [[nodiscard]] std::vector<Split> splits(const EqualShape& shape, const MemoryRule& memory) const;
 
-  /// About the shortest step of the shape's splits along the order of layers, with devices in order or with the stages
-  /// of a replica side by side; absent if there is none. Takes about a millisecond.
+  /// An estimate of the shortest step of the shape's splits along the order of layers, with devices in order or with
+  /// the stages of a replica side by side; absent if no split fits. Takes about a millisecond.
   [[nodiscard]] std::optional<Seconds> estimate(const EqualShape& shape, const MemoryRule& memory) const;
-  /// Whether there is such a split.
+  /// Whether a split of the shape fits in memory.
   [[nodiscard]] bool is_possible(const EqualShape& shape, const MemoryRule& memory) const;
-  /// A lower bound of what the busiest device computes for a microbatch, whatever the shares of its stages, if so many
-  /// devices have `chunks` stages each, without replicas, within the limit; absent if none can fit. 0 if the graph has
-  /// so many sets of layers that not all are considered, or if it was stopped.
+  /// A lower bound of what the busiest of `devices` devices computes for a microbatch, if each has `chunks` stages of
+  /// any shares, without replicas, within the limit; absent if no such stages fit. 0 if the graph has so many sets of
+  /// layers that not all are considered, or if `stop` ended the search.
   [[nodiscard]] std::optional<Seconds> least_busiest(int devices, int chunks, Bytes limit,
                                                      const std::function<bool()>& stop) const;
 
  private:
-  /// A stage: the layers of a set of what is left that are not in the set `below`.
+  /// A stage: the layers that are in a set, but not in the set `below`. Sets are what is left after the stages before.
   struct Segment {
     std::uint32_t below = 0;
     Seconds time;     ///< forward and backward of a microbatch
@@ -81,9 +82,9 @@ class EqualShares {
     Bytes besides;
   };
 
-  /// What a split is to be: of the smallest bound; of the smallest sum of squared stage times; with most of the work in
-  /// early stages, which waits the least for the last ones; with stages that each take about an equal share of what the
-  /// stages before leave.
+  /// What to aim for: Short, the smallest bound; Even, the smallest sum of squared stage times; Early, most of the work
+  /// in early stages, which wait the least for the last ones; Shared, stages that each take about an equal share of
+  /// what the stages before leave.
   enum class Aim { Short, Even, Early, Shared };
   /// Where stages may begin.
   struct Cuts {
@@ -114,12 +115,12 @@ class EqualShares {
 
   const PipelineCosts& costs_;
   Cuts line_;
-  std::optional<Cuts> coarse_;  ///< fewer cuts of the line, where it has many
+  std::optional<Cuts> coarse_;  ///< fewer cuts of the line, if the line has many
   std::optional<Cuts> sets_;    ///< all sets, where the graph has few and is not a chain
   bool is_chain_ = false;       ///< the line's cuts are all sets
   Seconds all_;                 ///< a microbatch's computation
   Seconds update_;              ///< of all layers
-  Bytes untied_;                ///< likewise
+  Bytes untied_;                ///< of all layers
 };
 
 }  // namespace stagecraft::partitioner

@@ -25,7 +25,7 @@ std::vector<int> nodes_of(const Split& split, int stage) {
   return out;
 }
 
-/// A stage and the next one as one, with the replicas of the first, or of both.
+/// `split` with a stage and the next one joined, with the replicas of the first stage or of both.
 Split joined(Split split, int stage, bool adds_replicas) {
   for (int& node_stage : split.stage_of_node) node_stage -= node_stage > stage ? 1 : 0;
   if (adds_replicas) split.replicas[to_index(stage)] += split.replicas[to_index(stage) + 1];
@@ -33,7 +33,7 @@ Split joined(Split split, int stage, bool adds_replicas) {
   return split;
 }
 
-/// A stage of these nodes cut in two before its `cut`th one, with `first` and `second` replicas.
+/// `split` with the stage of these nodes cut in two before node number `cut`, with `first` and `second` replicas.
 Split divided(Split split, int stage, const std::vector<int>& nodes, int cut, int first, int second) {
   for (int& node_stage : split.stage_of_node) node_stage += node_stage > stage ? 1 : 0;
   for (int i = cut; i < to_int(nodes.size()); ++i) split.stage_of_node[to_index(nodes[to_index(i)])] = stage + 1;
@@ -42,7 +42,7 @@ Split divided(Split split, int stage, const std::vector<int>& nodes, int cut, in
   return split;
 }
 
-/// A random number from 0 on that is below this, which is above 0.
+/// A random number from 0 to below - 1. Precondition: below > 0.
 int pick(std::mt19937& random, int below) { return to_int(random() % static_cast<unsigned>(below)); }
 
 class Moves {
@@ -59,7 +59,7 @@ class Moves {
     }
   }
 
-  /// Goes through all moves, taking each that helps. False if none did or it was stopped.
+  /// Tries all moves and takes each one that helps. False if none helped or `stop` ended the search.
   bool round() {
     const Split before = best_;
     move_nodes();
@@ -85,7 +85,7 @@ class Moves {
     return true;
   }
 
-  /// What each position computes for a microbatch on one replica, times the microbatches of a replica.
+  /// The computation of each position in a step: that of a microbatch, times the microbatches of a replica.
   [[nodiscard]] std::vector<Seconds> loads() const {
     const int positions = positions_of(best_);
     std::vector<Seconds> out(to_index(positions));
@@ -95,8 +95,8 @@ class Moves {
     return out;
   }
 
-  /// Moves single nodes to the next stage, from the last stages on, so that a stage that gave some away can take some
-  /// from the one before; then to the stage before, from the first ones on.
+  /// Moves single nodes to the next stage, beginning with the last stages, so that a stage that gave nodes away can
+  /// take nodes from the stage before; then to the stage before, beginning with the first stages.
   void move_nodes() {
     const int stages = to_int(best_.replicas.size());
     for (int s = stages - 2; s >= 0; --s) move_nodes_of(s, true);
@@ -171,7 +171,7 @@ class Moves {
       const int step = std::max(1, to_int(nodes.size()) / SearchTuning::kMostStageCuts);
       for (int cut = step; cut < to_int(nodes.size()); cut += step) {
         const int replicas = best_.replicas[to_index(s)];
-        // A small stage of little work between others lets the ones before it run ahead.
+        // A stage of little work between others lets the stages before run ahead.
         const std::pair<int, int> ways[] = {
             {replicas, replicas}, {replicas / 2, replicas - replicas / 2}, {replicas, 1}, {replicas, 2}, {1, replicas}};
         for (const auto& [first, second] : ways) {
@@ -212,7 +212,8 @@ Split shaken(const PipelineCosts& costs, Split split, const Movable& movable, st
       if (used(split) < movable.devices) ++split.replicas[s];
       continue;
     }
-    // A node with all that must follow it into the next stage, or precede it into the one before.
+    // Moves a node to the next stage with all nodes that must follow, or to the stage before with all that must
+    // precede.
     const int node = pick(random, costs.dag().nodes);
     const int home = split.stage_of_node[to_index(node)];
     const int to = home + (pick(random, 2) == 0 ? 1 : -1);
@@ -254,8 +255,8 @@ class Rearrangement {
  private:
   [[nodiscard]] int stages() const { return to_int(split_.replicas.size()); }
 
-  /// The first nodes of a stage to the one before, or the last ones of that to the stage: what they need, or what needs
-  /// them, within their stage moves too.
+  /// Moves the first nodes of a stage to the stage before, or the last nodes of the stage before to this one, with the
+  /// nodes of the same stage that they need or that need them.
   void move_nodes() {
     if (stages() < 2) return;
     const int before = pick(random_, stages() - 1);
@@ -286,7 +287,7 @@ class Rearrangement {
     split_ = divided(std::move(split_), stage, nodes, cut, first, is_shared ? replicas - first : replicas);
   }
 
-  /// One to this stage, from another one or from those that are idle.
+  /// Adds a replica to this stage, from another stage or from the idle devices.
   void move_replica(int stage) {
     if (used(split_) < movable_.devices && pick(random_, 2) == 0) {
       ++split_.replicas[to_index(stage)];
@@ -315,7 +316,7 @@ Split random_split(const PipelineCosts& costs, const Movable& movable, std::mt19
     for (int spare = pick(random, movable.devices - stages + 1); spare > 0; --spare)
       ++out.replicas[to_index(pick(random, stages))];
   }
-  // Up to a factor of 1.5 more or less than in proportion.
+  // Each stage has up to 1.5 times more or less computation than in proportion.
   std::vector<double> until;
   for (const int replicas : out.replicas)
     until.push_back((until.empty() ? 0 : until.back()) + replicas * std::pow(1.5, pick(random, 2001) / 1000.0 - 1));

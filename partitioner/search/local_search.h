@@ -9,7 +9,7 @@
 
 namespace stagecraft::partitioner {
 
-/// The value of a split, which is to be minimised, if it is below `upper_bound`; absent if it is not or cannot be
+/// The value of a split, which the search minimises; absent if the value is not below `upper_bound` or cannot be
 /// computed.
 using SplitValue = std::function<std::optional<Seconds>(const Split& split, Seconds upper_bound)>;
 
@@ -17,8 +17,8 @@ using SplitValue = std::function<std::optional<Seconds>(const Split& split, Seco
 struct Movable {
   bool stages = true;          ///< stages may be joined and divided
   bool replicas = true;        ///< the numbers of replicas may change
-  int devices = 0;             ///< no more than these are used
-  std::optional<Bytes> limit;  ///< no stage grows beyond this memory according to its lower bound
+  int devices = 0;             ///< the most devices that a split may use
+  std::optional<Bytes> limit;  ///< no stage may grow beyond this memory, by its lower bound
   bool is_step = true;         ///< values are step times, never shorter than the computation of a single device
 };
 
@@ -31,12 +31,12 @@ struct Movable {
 /// `split` after some random moves of nodes and replicas.
 [[nodiscard]] Split shaken(const PipelineCosts& costs, Split split, const Movable& movable, std::mt19937& random);
 
-/// A random split: some stages in the order of the nodes, whose computation is about in proportion to their replicas.
+/// A random split: stages in the order of the nodes, each with computation about in proportion to its replicas.
 [[nodiscard]] Split random_split(const PipelineCosts& costs, const Movable& movable, std::mt19937& random);
 
-/// `split` after one to three random changes that `movable` allows, larger ones than those of shaken: several nodes
-/// from a stage to the next one or back, in their order; add or move a replica; merge two adjacent stages; split one.
-/// May be `split` itself. Of several stages per device only nodes move.
+/// `split` after one to three random changes that `movable` allows, larger than the changes of shaken: move several
+/// nodes, in their order, to an adjacent stage; add or move a replica; merge two adjacent stages; split one. May be
+/// `split` itself. With several stages per device, only nodes move.
 [[nodiscard]] Split rearranged(const PipelineCosts& costs, Split split, const Movable& movable, std::mt19937& random);
 
 /// PipelineCosts::lower_bound as the value.

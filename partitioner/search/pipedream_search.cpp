@@ -83,7 +83,7 @@ Seconds later_time(const LevelCosts& costs, Seconds compute, Bytes parameters, B
   return longer((compute + costs.sync[to_index(r)] * parameters) / r, costs.transfer[to_index(r)] * boundary);
 }
 
-/// Bytes across the cuts of the stage between two sets, as charged to it.
+/// Bytes across the cuts of the stage between two sets, as charged to the stage.
 Bytes boundary_of(const Downsets& sets, int from, int to) {
   if (to == sets.count() - 1) return sets.boundary[to_index(from)];
   return std::max(sets.boundary[to_index(from)], sets.boundary[to_index(to)]);

@@ -25,34 +25,34 @@ class PredictedPlans {
   PredictedPlans(std::string origin, const Graph& graph, const Topology& topology, const CostModel& model,
                  const Constraints& constraints, const PipelineCosts& costs);
 
-  /// From now on, only looks for plans with a shorter step than this; best() is at most this.
+  /// Excludes plans whose steps are not shorter than `step` from now on; best() is then at most `step`.
   void exclude_from(Seconds step) { shortest_.assign(to_index(constraints_.wanted), step); }
 
-  /// The shortest step of a plan that fits in memory; absent if there is none yet.
+  /// The shortest step of a plan that fits in memory; absent while no plan does.
   [[nodiscard]] std::optional<Seconds> best() const {
     return shortest_.empty() ? std::nullopt : std::optional(shortest_.front());
   }
-  /// The longest step of the wanted plans, Constraints::wanted; absent while there are fewer.
+  /// The longest step of the Constraints::wanted best plans; absent while there are fewer plans.
   [[nodiscard]] std::optional<Seconds> last_wanted() const {
     return to_int(shortest_.size()) < constraints_.wanted ? std::nullopt : std::optional(shortest_.back());
   }
-  /// Whether no plan with this lower bound can beat the last wanted one.
+  /// Whether a plan with this lower bound cannot be shorter than last_wanted().
   [[nodiscard]] bool is_excluded(Seconds bound) const {
     return last_wanted() && bound >= *last_wanted() * (1 - kEqual);
   }
-  /// A lower bound of the steps of plans that fit but are not kept; kForever if all are.
+  /// A lower bound of the steps of the plans that fit but were dropped; kForever if none was.
   [[nodiscard]] Seconds least_dropped() const { return least_dropped_; }
 
-  /// Predicts the plan and returns its step; absent if it does not fit in memory or cannot run.
+  /// Predicts the candidate's plan and returns the step; absent if the plan does not fit in memory or cannot run.
   std::optional<Seconds> predict(const std::string& origin, const Candidate& candidate);
 
-  /// Predicts the split on devices in order, as predict does; a split that is known is not predicted again.
+  /// Predicts the split on devices in order, as predict does. Returns the step of a known split without a prediction.
   std::optional<Seconds> step_of(const Split& split);
-  /// Makes a split known, without a step. False if it was.
+  /// Makes a split known, without a step. False if the split was known before.
   bool make_known(const Split& split);
-  /// Makes it unknown again.
+  /// Makes a split unknown again.
   void forget(const Split& split) { known_.erase(key_of(split)); }
-  /// Gives a known split the step that its plan has.
+  /// Sets the step of a known split's plan.
   void set_step(const Split& split, std::optional<Seconds> step);
 
   /// The splits with the shortest steps, best first; SearchTuning::kMostSplits at most.

@@ -19,7 +19,7 @@ std::vector<int> device_counts(int all) {
   return out;
 }
 
-/// Those with the smallest bounds, the best of each number of stages before the others.
+/// The drafts with the smallest bounds; the best draft of each number of stages comes before all others.
 std::vector<Split> best_drafts(std::vector<BoundedSplit> drafts) {
   std::ranges::stable_sort(drafts, {}, [](const auto& entry) { return entry.first; });
   std::set<std::size_t> stages;
@@ -71,7 +71,7 @@ void SplitPolish::improve_best(double share) {
   improve({best.front().second}, context_.costs.devices(), share / 2);
 }
 
-/// Until the allowed share of the time, then for `more`.
+/// Improves the splits by their bounds up to the allowed share of the time, then by predictions for `more`.
 void SplitPolish::improve(const std::vector<Split>& starts, int devices, double more) {
   std::vector<std::pair<Seconds, Split>> found;
   const auto add = [&](const Split& split) {
@@ -88,14 +88,14 @@ void SplitPolish::improve(const std::vector<Split>& starts, int devices, double 
   const auto known = std::ranges::unique(found);
   found.erase(known.begin(), known.end());
   if (found.size() > SearchTuning::kMostSplits) found.resize(SearchTuning::kMostSplits);
-  if (devices == context_.costs.devices()) {  // what was best on fewer, too
+  if (devices == context_.costs.devices()) {  // the best splits on fewer devices, too
     const auto& best = context_.plans.best_splits();
     found.insert(found.end(), best.begin(), best.end());
   }
   for (const auto& [step, split] : found) polish(split, devices, context_.time.allowed() + more);
 }
 
-/// Improves a split by predictions, until that share of the time.
+/// Improves a split by predictions, up to this share of the time.
 void SplitPolish::polish(const Split& split, int devices, double share) {
   const SplitValue step = [this](const Split& other, Seconds upper_bound) -> std::optional<Seconds> {
     const auto least = context_.costs.lower_bound(other, {}, upper_bound);
@@ -111,9 +111,9 @@ bool SplitPolish::rearranges() const {
          context_.costs.devices() <= SearchTuning::kFewDevices;
 }
 
-/// A beam search that keeps the best split of each number of stages: one of them is changed, and the result is kept if
-/// it is better than the one with as many stages. A cut of many nodes can move as a whole here; the moves of `improved`
-/// must each help. Then polishes the best.
+/// A beam search over the best split of each number of stages. Each turn changes one of these splits and keeps the
+/// result if it is better than the kept split with as many stages. A turn can move many nodes at once, whereas each
+/// move of `improved` must help by itself. The search polishes the best split at the end.
 void SplitPolish::rearrange(const std::vector<BoundedSplit>& drafts, double share) {
   context_.time.allow_some(share);
   std::mt19937 random(SearchTuning::kFirstSeed + static_cast<unsigned>(context_.time.round()));

@@ -121,14 +121,14 @@ class Asks {
       profile("profile, " + count_text(stages, "stage") + ", " + std::to_string(chunks) + " per device", wanted);
     };
     if (constraints_.stages) {
-      // Of chunks that were asked for, the strategy says why they are not possible.
+      // If the request gives the chunks, the strategy says why they are not possible.
       if (constraints_.chunks || *constraints_.stages % chunks == 0) ask(*constraints_.stages);
       return;
     }
     const int most = std::min(device_count(topology_), layers_in_stages(graph_) / chunks);
     if (most == 0 && constraints_.chunks) ask(chunks);
     for (const int positions : counts_up_to(most)) {
-      // On one device nothing can overlap.
+      // On a single device, nothing can overlap.
       if (positions > 1 || constraints_.chunks) ask(positions * chunks);
     }
   }

@@ -14,14 +14,16 @@ namespace stagecraft::partitioner {
 /// plan's step from run to run.
 inline constexpr double kTie = 0.01;
 
-/// The predicted plans of these candidates: pipedream with priced transfers, with and without replicas, for graphs of
-/// at most 4000 layers; and profile on 1, 2, ... stages, each of 1, 2, 4, ... replicas, as many as there are
-/// microbatches, and on all devices, spread evenly; each of them also without replicas that have no microbatch; if the
-/// schedule can run several stages per device, profile on 2, 3, ... devices with 2, 4 and 8 stages each; the best
-/// EqualShares within memory, with devices in order and as in placements; with Constraints::stages, chunks or replicas,
-/// only those. Plans that fit come first: the fastest and its ties by devices,
-/// then stages, then time; the others by predicted iteration. Equal plans appear once. Infeasible if none fits, with
-/// the smallest excess and what would fit, or if no candidate is possible.
+/// The predicted plans of these candidates:
+///   - pipedream with priced transfers, with and without replicas, for graphs of at most 4000 layers;
+///   - profile with 1, 2, ... stages: of 1, 2, 4, ... replicas each, of as many replicas as microbatches, and spread
+///     evenly over all devices;
+///   - each of these without the replicas that have no microbatch;
+///   - if the schedule can run several stages per device: profile on 2, 3, ... devices with 2, 4 and 8 stages each;
+///   - the best EqualShares within memory, with devices in order and as in placements.
+/// Constraints::stages, chunks and replicas restrict the candidates. Plans that fit come first: the fastest and its
+/// ties by devices, then stages, then time; then the others by predicted iteration. Equal plans appear once. Infeasible
+/// if no plan fits, with the smallest excess and what would fit, or if no candidate is possible.
 [[nodiscard]] StrategyResult rank_plans(const Graph& graph, const Topology& topology, const CostModel& costs,
                                         const Constraints& constraints);
 
@@ -47,7 +49,7 @@ struct Drafts {
 /// "auto": rank_plans. Its objective is the predicted step.
 [[nodiscard]] Strategy auto_strategy();
 
-/// Smallest memory of the candidates of rank_plans, each by its largest stage, without simulation; absent if no
+/// The smallest memory of the candidates of rank_plans, each by its largest stage, without simulation; absent if no
 /// candidate is possible.
 [[nodiscard]] std::optional<Bytes> least_need(const Graph& graph, const Topology& topology, const CostModel& costs,
                                               const Constraints& constraints);

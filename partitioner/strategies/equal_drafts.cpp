@@ -30,7 +30,7 @@ class EqualShapes {
     if (const auto limit = memory_limit(topology, constraints)) countable_ = costs_.countable(*limit);
   }
 
-  /// All that may fit, by their estimated steps.
+  /// All shapes that may fit, by their estimated steps.
   [[nodiscard]] std::vector<std::pair<Seconds, EqualShape>> by_estimate() const {
     std::vector<std::pair<Seconds, EqualShape>> out;
     for (const EqualShape& shape : shapes()) {
@@ -43,7 +43,7 @@ class EqualShapes {
   /// A split whose largest stage holds the least.
   [[nodiscard]] std::optional<std::pair<EqualShape, Split>> smallest() {
     std::vector<EqualShape> all = shapes();
-    // Shapes of more stages mostly need less.
+    // More stages mostly need less memory per device.
     std::ranges::stable_sort(all, std::ranges::greater(), &EqualShape::stages);
     const auto fitting = [&](Bytes limit) {
       return std::ranges::find_if(all, [&](const EqualShape& shape) { return shares_.is_possible(shape, {limit}); });
@@ -103,7 +103,7 @@ class EqualShapes {
         constraints_.replicas.empty() ? constraints_.stages.value_or(0) : to_int(constraints_.replicas.size());
     std::erase_if(out, [&](int count) {
       return (stages > 0 && count * chunks != stages) ||
-             // On one device nothing can overlap.
+             // On a single device, nothing can overlap.
              (chunks > 1 && !constraints_.chunks && count == 1);
     });
     return {out.begin(), out.end()};
@@ -151,7 +151,7 @@ class EqualDrafts {
     auto shapes = shapes_.by_estimate();
     const std::size_t most =
         costs.dag().nodes > SearchTuning::kManyShapeNodes ? SearchTuning::kMostShapes / 2 : SearchTuning::kMostShapes;
-    // Numbers of stages that divide the devices are what an engineer tries.
+    // An engineer tries numbers of stages that divide the devices.
     const auto uses_all_devices = [&](const auto& entry) {
       const EqualShape& shape = entry.second;
       return shape.stages / shape.chunks * shape.replicas == costs.devices();
@@ -169,14 +169,14 @@ class EqualDrafts {
                            microbatches_of_a_step(constraints_.plan), split.chunks);
   }
 
-  /// Its placements besides devices in order.
+  /// The placements of a split besides devices in order.
   [[nodiscard]] std::vector<StageDevices> placements_of(const Split& split) const {
     if (topology_.levels.size() < 2 || !constraints_.plan.listed.empty()) return {};
     return placements(topology_, split.replicas, split.chunks);
   }
 
-  /// By how much the devices of each stage need more than the limit; empty if the schedule cannot run the split,
-  /// whose stages may share parameters.
+  /// The bytes by which the devices of each stage exceed the limit; empty if the schedule cannot run the split, whose
+  /// stages may share parameters.
   [[nodiscard]] std::vector<Bytes> excess(const Split& split) const {
     try {
       PlanSettings settings = constraints_.plan;
@@ -192,8 +192,8 @@ class EqualDrafts {
     } catch (const std::invalid_argument&) { return {}; }
   }
 
-  /// Splits of a shape that fit, the smallest bounds first. If none does, `least` is the excess of the one that needs
-  /// the least.
+  /// The splits of a shape that fit, the smallest bounds first. If none fits, `least` is the excess of the split with
+  /// the smallest one.
   [[nodiscard]] BoundedSplits splits_of(const EqualShape& shape, const EqualShares::MemoryRule& memory,
                                         std::vector<Bytes>& least) const {
     BoundedSplits out;
@@ -218,9 +218,9 @@ class EqualDrafts {
     return out;
   }
 
-  /// The same by the bound of memory. As plans may need more than that says, it is tried again with more and more of
-  /// what the stages lacked; so is the sum of the bound and all messages; and with what the largest stage lacked. What
-  /// then fits may be more than was needed, so less of it is tried too.
+  /// The same by the bound of memory. Plans may need more than the bound, so the search repeats with the excess of each
+  /// stage added to its bound, first for the bound alone, then for the bound with all messages, and at last with the
+  /// excess of the largest stage added to all. What then fits may be more than plans need, so less is tried too.
   [[nodiscard]] BoundedSplits splits_of(const EqualShape& shape) const {
     BoundedSplits best;
     std::vector<Bytes> least;

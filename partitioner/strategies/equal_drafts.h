@@ -13,29 +13,30 @@ namespace stagecraft::partitioner {
 
 inline constexpr const char* kEqualShares = "equal shares";
 
-/// A candidate with as many replicas of each stage.
+/// A candidate whose stages all have the same number of replicas.
 struct EqualDraft {
   std::string origin;  ///< "equal shares, 4 stages of 8 replicas"
   Candidate candidate;
 };
 
-/// The best splits into equal shares (see EqualShares) that fit in memory, in order and placed: 1, 2, ... stages, each
-/// on all devices, on a half, a quarter, ... of them, and of as many replicas as divide the microbatches; where the
-/// schedule can run several stages per device, with 2, 4 and 8 of them; with Constraints::stages, chunks or replicas
-/// only those. Of all shapes, those with the shortest estimated steps. Asks `costs` for the memory of plans.
+/// The best splits into equal shares (see EqualShares) that fit in memory, on devices in order and as in placements: 1,
+/// 2, ... stages on all devices, on a half, a quarter, ... of the devices, and with replica counts that divide the
+/// microbatches. If the schedule can run several stages per device, also with 2, 4 and 8 of them. Constraints::stages,
+/// chunks and replicas restrict these shapes. Of all shapes, the ones with the shortest estimated steps are used. Asks
+/// `costs` for the memory of plans.
 [[nodiscard]] std::vector<EqualDraft> equal_drafts(const Graph& graph, const Topology& topology, const CostModel& costs,
                                                    const Constraints& constraints);
 
-/// The split into equal shares that needs the least memory, by bounds of it; absent if the constraints allow none.
+/// The split into equal shares with the smallest bound of its memory; absent if the constraints allow no such split.
 [[nodiscard]] std::optional<EqualDraft> smallest_equal_draft(const Graph& graph, const Topology& topology,
                                                              const Constraints& constraints);
 
-/// About the shortest step of such splits, found much faster; absent if none seems to fit.
+/// An estimate of the shortest step of the splits into equal shares, found much faster; absent if none seems to fit.
 [[nodiscard]] std::optional<Seconds> estimated_step(const Graph& graph, const Topology& topology,
                                                     const Constraints& constraints);
 
-/// The numbers of stages per device that strategies try: the one of the constraints, else 1 and, where the schedule
-/// can run several, 2, 4 and 8.
+/// The numbers of stages per device that strategies try: Constraints::chunks, else 1 and, if the schedule can run
+/// several, 2, 4 and 8.
 [[nodiscard]] std::vector<int> chunk_counts(const Constraints& constraints);
 
 }  // namespace stagecraft::partitioner

@@ -32,9 +32,9 @@
 namespace stagecraft::partitioner {
 namespace {
 
-/// A lower bound of the step that says that there is no plan; least_time ends its search near kForever.
+/// A lower bound of the step from here on says that no plan is possible: least_time ends its search near kForever.
 constexpr Seconds kNeverFits = kForever / 16;
-/// What a time limit can cut off.
+/// The parts that a time limit can cut off, for users.
 constexpr const char* kCandidatePart = "candidates";
 constexpr const char* kBoundPart = "lower bound";
 constexpr const char* kEnumerationPart = "enumeration";
@@ -50,14 +50,14 @@ bool is_in_order(const Candidate& candidate) {
   return candidate.warmups.empty();
 }
 
-/// What smallest_plan needs, after a change that might help.
+/// The memory of the smallest_plan after a change that might help.
 std::optional<Bytes> least_need_of_moves(const Graph& graph, const Topology& topology, const CostModel& costs,
                                          const Constraints& constraints) {
   const auto found = smallest_plan(graph, topology, costs, constraints, SearchTuning::kRemedyTime);
   return found ? std::optional(found->need) : std::nullopt;
 }
 
-/// The plans that were predicted, and what is known about all others.
+/// The search for one request: the plans that were predicted, and a lower bound of all others.
 class Search {
  public:
   Search(const Graph& graph, const Topology& topology, const CostModel& model, const Constraints& constraints,
@@ -96,8 +96,8 @@ class Search {
     return shorter(upper_bound_ && quick >= *upper_bound_ ? kForever : std::max(quick, search()));
   }
 
-  /// A bound of all plans by few cuts, no larger than the step that is given. After a refusal to be no shorter than
-  /// that, it is found within `precision`; 0: not.
+  /// A bound of all plans by few cuts, at most upper_bound_. If not all plans are as long as upper_bound_, the bound is
+  /// found within `precision`; with 0, it is the one known at once.
   [[nodiscard]] Seconds quick_bound(double precision) {
     if (costs_.dag().nodes == 0 || plans_.is_excluded(least_computation(costs_))) return *upper_bound_;
     const Seconds low = least_computation(costs_);
@@ -113,7 +113,7 @@ class Search {
   }
 
  private:
-  /// Predicts the plans that may be the best, and returns a lower bound of all.
+  /// Predicts the plans that may be the best, and returns a lower bound of all plans.
   Seconds search() {
     Drafts found = drafts(graph_, topology_, model_, constraints_);
     skipped_ = std::move(found.skipped);
@@ -127,7 +127,7 @@ class Search {
     return low >= kNeverFits ? kForever : low;
   }
 
-  /// One round of all parts, from a lower bound of all plans. Returns a larger one, or the same.
+  /// One round of all parts. `low` is a lower bound of all plans; returns the same or a larger one.
   Seconds search_round(ChainSpaces& spaces, Seconds low) {
     if (!trips_) SplitPolish(context_, nullptr, {}).improve_best(SearchTuning::kFirstPolishShare);
     low = proved(follow_path(low, SearchTuning::kPathShare));
@@ -153,13 +153,13 @@ class Search {
     return low;
   }
 
-  /// Tells of a lower bound of all plans, and returns it.
+  /// Reports a lower bound of all plans as progress, and returns the bound.
   Seconds proved(Seconds low) const {
     told_.proved(low);
     return low;
   }
 
-  /// The candidates of `auto`, by their bounds.
+  /// Predicts the candidates of `auto`, those with the smallest bounds first.
   void try_drafts(const std::vector<Drafted>& plans) {
     std::vector<std::pair<Seconds, const Drafted*>> order;
     for (const Drafted& draft : plans) {
@@ -174,7 +174,7 @@ class Search {
       }
       order.emplace_back(bound, &draft);
     }
-    // Of equal bounds the simplest first: what is no better is not predicted then.
+    // Of equal bounds, the simplest plan comes first: plans that are no better are then not predicted.
     std::ranges::stable_sort(order, {}, [](const auto& entry) {
       const std::vector<int>& replicas = entry.second->candidate.partition.replicas;
       return std::tuple(entry.first.value, std::accumulate(replicas.begin(), replicas.end(), 0), replicas.size());
@@ -187,10 +187,10 @@ class Search {
       }
       const Split split = costs_.split_of(draft->candidate.partition, draft->candidate.chunks);
       const bool in_order = is_in_order(draft->candidate);
-      // Of a large cluster, one prediction takes seconds.
+      // For a large cluster, one prediction takes seconds.
       is_late = is_late || (plans_.best() && time_.is_past(SearchTuning::kDraftShare) && time_.passed() > draft_time_);
-      // The search is never worse than equal shares.
-      if (is_late && !draft->origin.starts_with(kEqualShares)) {  // what is left may still be enumerated
+      // The search must never be worse than equal shares. The enumeration may still find the other candidates.
+      if (is_late && !draft->origin.starts_with(kEqualShares)) {
         time_.cut_off(kCandidatePart);
         if (in_order) plans_.forget(split);
         continue;
@@ -200,13 +200,14 @@ class Search {
     }
   }
 
-  /// Several stages per device are not among the plans of TripBound and PathBound.
+  /// Whether all plans have one stage per device, as TripBound and PathBound assume.
   [[nodiscard]] bool is_one_stage_per_device() const {
     return constraints_.chunks.value_or(1) == 1 && (!costs_.schedule().chunked || constraints_.chunks);
   }
   [[nodiscard]] bool is_bound_by_trips() const { return trips_ && is_one_stage_per_device(); }
 
-  /// A bound for all plans from `low` on, by TripBound; the plans that it suggests are where the local search begins.
+  /// A bound of all plans, at least `low`, by TripBound. The local search begins with the plans that TripBound
+  /// suggests.
   Seconds follow_trips(Seconds low) {
     if (low <= Seconds(0)) return low;
     if (!trips_) trips_ = TripSearch::of(context_);
@@ -217,13 +218,13 @@ class Search {
     return is_bound_by_trips() ? done : low;
   }
 
-  /// Notes whether a bound by a path was cut off, which then says nothing, and returns what it says.
+  /// Returns `refuted`, the answer of a bound by a path, and notes whether that bound was cut off.
   std::optional<bool> noted(std::optional<bool> refuted) {
     is_path_cut_off_ = !refuted;
     return refuted;
   }
 
-  /// What the busiest device computes at least, where stages without replicas fit in memory.
+  /// The least that the busiest device computes in a step if stages without replicas fit in memory; 0 if unknown.
   [[nodiscard]] Seconds least_where_stages_fit() {
     const std::optional<Bytes> limit = context_.countable();
     if (!limit || costs_.schedule().replicated || !costs_.waits()) return Seconds(0);
@@ -244,7 +245,7 @@ class Search {
     return least;
   }
 
-  /// A bound for all plans from `low` to `high`, by SegmentBound.
+  /// A bound of all plans from `low` to `high`, by SegmentBound.
   [[nodiscard]] Seconds follow_segments(Seconds low, Seconds high) {
     if (fitting_ <= Seconds(0)) fitting_ = least_where_stages_fit();
     low = std::max(low, std::min(high, fitting_));
@@ -256,7 +257,7 @@ class Search {
                : least_time(low, high, SearchTuning::kSegmentPrecision, 0.5, refutes);
   }
 
-  /// A bound for all plans from `low` on, by PathBound or, with several stages per device, by SegmentBound.
+  /// A bound of all plans, at least `low`, by PathBound or, with several stages per device, by SegmentBound.
   Seconds follow_path(Seconds low, double share) {
     if (low <= Seconds(0)) return low;
     time_.allow_some(share);
@@ -273,7 +274,7 @@ class Search {
     return low;
   }
 
-  /// The bound by about so many cuts, which remembers what it was asked; null if there is none.
+  /// The PathBound by about so many cuts, which remembers earlier questions; null if the graph has none.
   [[nodiscard]] PathBound* path_bound(int cuts) {
     std::unique_ptr<PathBound>& path = paths_[cuts];
     if (!path) path = PathBound::of(costs_, context_.countable(), cuts);
@@ -283,7 +284,7 @@ class Search {
     return std::ranges::any_of(paths_, [](const auto& path) { return path.second && !path.second->splits(1).empty(); });
   }
 
-  /// Predicts those splits whose bounds are below the best plan.
+  /// Predicts the splits whose bounds are below the best step.
   void try_splits(const std::vector<Split>& splits) {
     for (std::size_t i = 0; i < splits.size(); ++i) {
       if (i < SearchTuning::kLeastFromPath ? time_.is_past(1) : time_.is_up()) return;
@@ -294,8 +295,8 @@ class Search {
     }
   }
 
-  /// Predicts what a bound does not exclude, by rising bounds from `low`. Returns the bound up to which nothing was
-  /// left out.
+  /// Predicts all splits that no bound excludes, by bounds that rise from `low`. Returns the bound up to which no split
+  /// was left out.
   Seconds enumerate_all(ChainSpaces& spaces, Seconds low) {
     const double share = placed_.is_useful() ? SearchTuning::kSearchShare : 1;  // the rest is for placements
     if (is_bound_by_trips() && constraints_.replicas.empty()) {
@@ -337,14 +338,14 @@ class Search {
     return out;
   }
 
-  /// Where the search found no plan that fits, the one that needs the least memory. Absent without candidates.
+  /// The plan that needs the least memory, if the search found none that fits. Absent without candidates.
   [[nodiscard]] std::optional<RankedPlan> smallest() const {
     const auto small = smallest_plan(graph_, topology_, model_, constraints_, SearchTuning::kSmallestTime);
     if (!small) return std::nullopt;
     return predicted_plan(small->origin, graph_, topology_, small->candidate, model_, constraints_);
   }
 
-  /// The best plan, if it is shorter than the given one.
+  /// The best plan, if it is shorter than upper_bound_.
   ShorterPlan shorter(Seconds low) {
     std::vector<RankedPlan> plans = plans_.take();
     const bool found = !plans.empty() && plans.front().fits &&
@@ -357,7 +358,7 @@ class Search {
     return out;
   }
 
-  /// The bound `low`, which says nothing beyond the step `known`.
+  /// The smaller of the bound `low` and the step `known`: a larger bound says nothing more.
   static Seconds up_to(Seconds low, Seconds known) { return low >= known * (1 - kEqual) ? known : low; }
 
   const Graph& graph_;
@@ -368,18 +369,18 @@ class Search {
   PipelineCosts costs_;
   SearchTime time_;
   ToldSearch told_;
-  Seconds draft_time_;  ///< for which the candidates of `auto` are predicted at least
+  Seconds draft_time_;  ///< the least time for predictions of the candidates of `auto`
   PredictedPlans plans_;
   PlacedPlans placed_;
   SearchContext context_;
   std::vector<BoundedSplit> drafts_;  ///< splits of `auto`
   std::vector<Skipped> skipped_;
   int slower_ = 0;                                   ///< Ranking::slower
-  bool is_path_cut_off_ = false;                     ///< the latest bound by a path was
+  bool is_path_cut_off_ = false;                     ///< the latest bound by a path was cut off
   std::map<int, std::unique_ptr<PathBound>> paths_;  ///< by number of cuts
   std::unique_ptr<TripSearch> trips_;
-  std::vector<Split> suggested_;  ///< by it
-  Seconds fitting_;               ///< least_where_stages_fit, once it was found
+  std::vector<Split> suggested_;  ///< by trips_
+  Seconds fitting_;               ///< least_where_stages_fit; 0 before it is known
 };
 
 void check(const Constraints& constraints) {

@@ -18,23 +18,23 @@ inline constexpr const char* kOptimalStrategy = "optimal";
 /// replicas for each, on devices in order (as make_plan assigns them). Where the constraints do not give the chunks of
 /// a schedule that runs several stages on a device, 1, 2, 4 and 8 are compared. Never worse than `auto`. On multi-level
 /// topologies, other placements of the best plans are tried too.
-/// Its ranking says how far from the best its first plan can be at most: see Ranking::lower_bound. The option
-/// kTimeLimit is how long it may search, beyond the candidates of `auto`.
-/// How: best first by a lower bound. Splits are enumerated up to a bound that rises until it reaches the best predicted
-/// step; those that a tighter bound does not exclude are predicted.
+/// Ranking::lower_bound says how far the first plan can be from the best one. The option kTimeLimit limits the search
+/// beyond the candidates of `auto`.
+/// How: best first by a lower bound. The search enumerates splits up to a bound that rises until it reaches the best
+/// predicted step, and predicts the splits that a tighter bound does not exclude.
 [[nodiscard]] Strategy optimal_strategy();
 
-/// What `optimal` finds where only a plan that is shorter than a known one is of interest.
+/// The answer of `optimal` if only plans that are shorter than a known one are of interest.
 struct ShorterPlan {
-  std::optional<RankedPlan> plan;  ///< the best one that fits; absent: none that is shorter was found
-  /// No plan that `optimal` considers has a shorter predicted step. The plan's own step if that is the best; the known
-  /// step, or if there is none kForever, if no plan is shorter.
+  std::optional<RankedPlan> plan;  ///< the best one that fits; absent: no shorter plan was found
+  /// No plan that `optimal` considers has a shorter predicted step. Equals the step of `plan` if `plan` is the best. If
+  /// no plan is shorter than the known one, this is the known step; without a known plan, kForever.
   Seconds lower_bound;
-  bool is_complete = false;  ///< a longer time limit proves no more, and finds no more except by chance
+  bool is_complete = false;  ///< a longer time limit would prove no more, and find more only by chance
 };
 
 /// A lower bound of the predicted step of all plans that `optimal` considers, found in milliseconds: `upper_bound` if
-/// it proves that none is shorter than that, else a smaller one.
+/// all plans are proved to be at least as long, else a smaller bound.
 [[nodiscard]] Seconds quick_bound(const Graph& graph, const Topology& topology, const CostModel& costs,
                                   const Constraints& constraints, Seconds upper_bound);
 
