@@ -60,9 +60,8 @@ Model model_of(const Options& o, const std::optional<FoundCheckpoint>& found) {
 void load(const Options& o, const std::optional<FoundCheckpoint>& found, const Model& model,
           stagecraft::stage::StageProgram& program) {
   const auto tied = stagecraft::intake::tied_names(model.name);
-  stagecraft::files::TensorFiles files =
-      found ? stagecraft::files::TensorFiles(stagecraft::checkpoint::file_paths(*found))
-            : stagecraft::checkpoint::open_weights(o.weights, model, tied);
+  stagecraft::files::TensorFiles files = found ? stagecraft::files::TensorFiles(found->path, found->manifest)
+                                               : stagecraft::checkpoint::open_weights(o.weights, model, tied);
   if (found) {
     stagecraft::checkpoint::check_names(files, model, stagecraft::checkpoint::saved_optimizer(found->manifest));
     if (!o.no_ema && stagecraft::checkpoint::use_averages(files)) std::cerr << "evaluating the moving averages\n";

@@ -27,8 +27,7 @@ int run(const Options& o) {
   const checkpoint::FoundCheckpoint found =
       checkpoint::checkpoint_at(o.checkpoint, [](const std::string& text) { std::cerr << text + "\n"; });
   const std::string name = o.model.empty() ? found.manifest.model : o.model;
-  const std::vector<std::string> parts = checkpoint::file_paths(found);
-  std::vector<std::string> inputs = parts;
+  std::vector<std::string> inputs = checkpoint::file_paths(found);
   if (stagecraft::intake::is_model_file(name)) inputs.push_back(name);
   stagecraft::format::check_outputs(inputs, {{o.output, "safetensors file"}}, o.force);
   const auto model = [&] {
@@ -40,7 +39,7 @@ int run(const Options& o) {
           fmt::format("{}; the checkpoint names this model file, --model names another", e.what()));
     }
   }();
-  stagecraft::files::TensorFiles files(parts);
+  stagecraft::files::TensorFiles files(found.path, found.manifest);
   checkpoint::check_names(files, model, checkpoint::saved_optimizer(found.manifest));
   const bool averages = !o.no_ema && checkpoint::use_averages(files);
   const stagecraft::files::NamedTensors tensors =

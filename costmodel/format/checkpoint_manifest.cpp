@@ -1,5 +1,6 @@
 #include "costmodel/format/checkpoint_manifest.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <set>
@@ -11,7 +12,7 @@ namespace stagecraft::format {
 namespace {
 
 constexpr const char* kFormat = "stagecraft.checkpoint";
-constexpr int kVersion = 5;
+constexpr int kVersion = 6;
 constexpr std::int64_t kMany = std::int64_t{1} << 53;
 
 /// An unsigned number as text in `base`; `wanted` for messages. Only the writer's form is accepted.
@@ -62,6 +63,85 @@ void read_optimizer(const Cursor& at, CheckpointManifest& out) {
   fields.done();
 }
 
+/// First indices of a slice of a tensor of `shape`, or how many.
+std::vector<std::int64_t> read_indices(const Cursor& at, const std::vector<std::int64_t>& shape) {
+  if (at.elements() != shape.size())
+    at.fail_type(std::to_string(shape.size()) + " numbers, one for each dimension of the tensor");
+  return at.list([](const Cursor& c) { return c.integer(0, Cursor::kMostBytes); });
+}
+
+/// Refuses pieces outside the tensor, two with a common element, and a tensor with an element in none.
+void check_pieces(const Cursor& at, const std::string& name, const SavedTensor& tensor) {
+  const std::string what = "tensor \"" + name + "\": found ";
+  std::vector<std::size_t> order;
+  std::int64_t found = 0;
+  for (std::size_t i = 0; i < tensor.pieces.size(); ++i) {
+    const Slice& part = tensor.pieces[i].part;
+    if (!is_inside(part, tensor.shape)) {
+      at.at(i).fail(what + "the piece " + slice_text(part) + ", expected one inside " +
+                    slice_text(whole_slice(tensor.shape)));
+    }
+    if (element_count(part.shape) > 0) order.push_back(i);
+  }
+  std::ranges::sort(order, {}, [&](std::size_t i) { return tensor.pieces[i].part.begin; });
+  for (auto it = order.begin(); it != order.end(); ++it) {
+    const Slice& part = tensor.pieces[*it].part;
+    for (auto next = it + 1; next != order.end(); ++next) {
+      const Slice& other = tensor.pieces[*next].part;
+      if (!part.begin.empty() && other.begin.front() >= part.begin.front() + part.shape.front()) break;
+      if (element_count(common_part(part, other).shape) == 0) continue;
+      at.at(*next).fail(what + "the piece " + slice_text(other) + ", which overlaps " + slice_text(part) +
+                        ", expected each element once");
+    }
+    found += element_count(part.shape);
+  }
+  const std::int64_t wanted = element_count(tensor.shape);
+  if (found != wanted || tensor.pieces.empty()) {
+    at.fail(what + "pieces with " + std::to_string(found) + " of " + std::to_string(wanted) +
+            " elements, expected all in one piece or more");
+  }
+}
+
+void read_tensor(const Cursor& at, const std::set<std::string>& files, CheckpointManifest& out) {
+  Fields fields(at);
+  const Cursor name = fields.required("name");
+  const auto [it, fresh] = out.tensors.try_emplace(name.text());
+  if (!fresh) name.fail("tensor \"" + it->first + "\" appears twice");
+  SavedTensor& tensor = it->second;
+  const SafetensorsEntry type = read_tensor_type(fields);
+  tensor.dtype = type.dtype;
+  tensor.shape = type.shape;
+  const Cursor pieces = fields.required("pieces");
+  tensor.pieces = pieces.list([&](const Cursor& piece) {
+    Fields of_piece(piece);
+    TensorPiece read{of_piece.required("file").text(), whole_slice(tensor.shape)};
+    if (!files.contains(read.file)) {
+      piece.fail("tensor \"" + it->first + "\": " + unknown_name("file", read.file, {files.begin(), files.end()}));
+    }
+    if (const auto v = of_piece.optional("begin")) read.part.begin = read_indices(*v, tensor.shape);
+    if (const auto v = of_piece.optional("shape")) read.part.shape = read_indices(*v, tensor.shape);
+    of_piece.done();
+    return read;
+  });
+  fields.done();
+  check_pieces(pieces, it->first, tensor);
+}
+
+Json tensors_json(const CheckpointManifest& manifest) {
+  Json out = Json::array();
+  for (const auto& [name, tensor] : manifest.tensors) {
+    Json pieces = Json::array();
+    for (const TensorPiece& piece : tensor.pieces) {
+      Json& written = pieces.emplace_back(Json{{"file", piece.file}});
+      if (piece.part == whole_slice(tensor.shape)) continue;
+      written["begin"] = piece.part.begin;
+      written["shape"] = piece.part.shape;
+    }
+    out.push_back(Json{{"name", name}, {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"pieces", pieces}});
+  }
+  return out;
+}
+
 }  // namespace
 
 CheckpointManifest parse_checkpoint(const std::string& text, const std::string& file) {
@@ -102,6 +182,9 @@ CheckpointManifest parse_checkpoint(const std::string& text, const std::string& 
   for (std::size_t i = 0; i < out.files.size(); ++i) {
     if (!names.insert(out.files[i].name).second) files.at(i).fail("file \"" + out.files[i].name + "\" appears twice");
   }
+  if (const auto v = fields.optional("tensors")) {
+    for (std::size_t i = 0; i < v->elements(); ++i) read_tensor(v->at(i), names, out);
+  }
   out.manifest_crc32 = read_crc(fields.required("manifest_crc32"));
   if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
   fields.done();
@@ -137,6 +220,7 @@ std::string checkpoint_json(const CheckpointManifest& manifest) {
     out["files"].push_back(
         Json{{"name", file.name}, {"file_bytes", file.bytes.value}, {"crc32", crc_text(file.crc32)}});
   }
+  if (!manifest.tensors.empty()) out["tensors"] = tensors_json(manifest);
   out["manifest_crc32"] = crc_text(manifest.manifest_crc32);
   if (manifest.provenance != Provenance{}) out["provenance"] = provenance_json(manifest.provenance);
   return dump(out);
@@ -147,6 +231,38 @@ std::string without_checksum(std::string text, std::uint32_t crc32) {
   const std::size_t at = text.rfind(written);
   if (at != text.npos) text.replace(at, written.size(), "\"manifest_crc32\": \"" + crc_text(0) + '"');
   return text;
+}
+
+std::string entry_name(const std::string& tensor, const std::vector<std::int64_t>& shape, const Slice& part) {
+  return part == whole_slice(shape) ? tensor : tensor + slice_text(part);
+}
+
+std::string entry_text(const std::string& tensor, const std::vector<std::int64_t>& shape, const Slice& part) {
+  const Json out{{"tensor", tensor}, {"shape", shape}, {"begin", part.begin}};
+  // The header's writer refuses names that are not UTF-8.
+  return out.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+void add_tensors(CheckpointManifest& manifest, const std::string& file, const SafetensorsHeader& header,
+                 const std::string& path) {
+  for (const auto& [entry, value] : header.tensors) {
+    std::string name = entry;
+    SavedTensor tensor{value.dtype, value.shape, {}};
+    Slice part = whole_slice(value.shape);
+    if (const auto text = header.metadata.find(entry); text != header.metadata.end()) {
+      const std::string place = path + ": metadata of \"" + entry + '"';
+      const Json json = parse_document(text->second, place);
+      Fields fields(Cursor(json, place));
+      name = fields.required("tensor").text();
+      tensor.shape = read_indices(fields.required("shape"), value.shape);
+      part.begin = read_indices(fields.required("begin"), value.shape);
+      fields.done();
+    }
+    SavedTensor& of_all = manifest.tensors.try_emplace(name, tensor).first->second;
+    if (of_all.dtype != tensor.dtype || of_all.shape != tensor.shape)
+      throw FormatError(path + ": tensor \"" + name + "\" has another dtype or shape than in another file");
+    of_all.pieces.push_back({file, part});
+  }
 }
 
 }  // namespace stagecraft::format

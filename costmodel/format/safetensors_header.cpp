@@ -20,36 +20,17 @@ const std::vector<std::pair<std::string, int>>& dtypes() {
   return table;
 }
 
-/// Bytes of the tensor's values by its shape; at most Cursor::kMostBytes.
-std::int64_t shape_bytes(const SafetensorsEntry& entry, const Cursor& at) {
-  if (std::ranges::find(entry.shape, 0) != entry.shape.end()) return 0;
-  std::int64_t out = safetensors_value_bytes(entry.dtype).value;
-  for (const std::int64_t extent : entry.shape) {
-    if (extent > Cursor::kMostBytes / out)
-      at.fail_type("a shape of at most " + std::to_string(Cursor::kMostBytes) + " bytes");
-    out *= extent;
-  }
-  return out;
-}
-
 SafetensorsEntry read_entry(const Cursor& at) {
   Fields fields(at);
-  SafetensorsEntry out;
-  const Cursor dtype = fields.required("dtype");
-  out.dtype = dtype.text();
-  try {
-    (void)safetensors_value_bytes(out.dtype);
-  } catch (const std::invalid_argument& e) { dtype.fail(e.what()); }
-  const Cursor shape = fields.required("shape");
-  out.shape = shape.list([](const Cursor& c) { return c.integer(0, Cursor::kMostBytes); });
+  SafetensorsEntry out = read_tensor_type(fields);
+  const Bytes wanted = out.end;
   const Cursor offsets = fields.required("data_offsets");
   if (offsets.elements() != 2) offsets.fail_type("two offsets, of the first byte and after the last");
   out.begin = offsets.at(0).bytes();
   out.end = offsets.at(1).bytes();
   fields.done();
-  const std::int64_t wanted = shape_bytes(out, shape);
-  if (out.end < out.begin || out.end.value - out.begin.value != wanted)
-    offsets.fail_type("offsets " + std::to_string(wanted) + " bytes apart, by dtype and shape");
+  if (out.end < out.begin || out.end - out.begin != wanted)
+    offsets.fail_type("offsets " + std::to_string(wanted.value) + " bytes apart, by dtype and shape");
   return out;
 }
 
@@ -80,6 +61,23 @@ Bytes safetensors_value_bytes(const std::string& dtype) {
     if (name == dtype) return Bytes(bytes);
   }
   throw InputError(ErrorKind::UnknownName, unknown_name("dtype", dtype, safetensors_dtypes()));
+}
+
+SafetensorsEntry read_tensor_type(Fields& fields) {
+  const Cursor dtype = fields.required("dtype");
+  const Cursor shape = fields.required("shape");
+  SafetensorsEntry out{
+      dtype.text(), shape.list([](const Cursor& c) { return c.integer(0, Cursor::kMostBytes); }), {}, {}};
+  try {
+    out.end = safetensors_value_bytes(out.dtype);
+  } catch (const std::invalid_argument& e) { dtype.fail(e.what()); }
+  if (std::ranges::find(out.shape, 0) != out.shape.end()) out.end = Bytes(0);
+  for (const std::int64_t extent : out.shape) {
+    if (out.end.value > 0 && extent > Cursor::kMostBytes / out.end.value)
+      shape.fail_type("a shape of at most " + std::to_string(Cursor::kMostBytes) + " bytes");
+    out.end = Bytes(out.end.value * extent);
+  }
+  return out;
 }
 
 SafetensorsHeader parse_safetensors_header(const std::string& text, Bytes data, const std::string& file) {

@@ -1,11 +1,11 @@
 #include "executor/checkpoint/checkpoint.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <set>
 
@@ -27,6 +27,16 @@ constexpr const char* kThird = "optimizer.third/";
 constexpr const char* kSteps = "optimizer.steps/";
 constexpr const char* kProduct = "optimizer.product/";
 constexpr const char* kAverage = "optimizer.average/";
+/// The prefix of each tensor of a parameter's state, and whether it is a scalar instead of like the parameter.
+struct StatePart {
+  const char* prefix;
+  at::Tensor stage::OptimizerState::* tensor;
+  bool scalar = false;
+};
+constexpr std::array kState{
+    StatePart{kFirst, &stage::OptimizerState::first},           StatePart{kSecond, &stage::OptimizerState::second},
+    StatePart{kThird, &stage::OptimizerState::third},           StatePart{kSteps, &stage::OptimizerState::steps, true},
+    StatePart{kProduct, &stage::OptimizerState::product, true}, StatePart{kAverage, &stage::OptimizerState::average}};
 /// Suffix of a count that PyTorch's batch norm keeps but rarely needs.
 constexpr const char* kTracked = ".num_batches_tracked";
 
@@ -79,28 +89,25 @@ format::CheckpointManifest read_manifest(const std::string& path) {
   return manifest;
 }
 
-std::string spec_text(const at::Tensor& tensor) {
-  return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
-}
-
 /// The tensor `name` if the files hold it: of the shape of `like`, and of its dtype or, with `any_floating` and where
 /// `like` is floating too, of any floating one.
-at::Tensor read_like(const files::TensorFiles& files, const std::string& name, const at::Tensor& like,
+at::Tensor read_like(const files::TensorFiles& files, const std::string& name, const files::TensorKind& like,
                      bool any_floating) {
-  at::Tensor out = files.read(name);
-  const bool dtype =
-      out.scalar_type() == like.scalar_type() || (any_floating && like.is_floating_point() && out.is_floating_point());
-  if (!dtype || out.sizes() != like.sizes()) {
+  const files::TensorKind& found = files.kind(name);
+  const bool dtype = found.dtype == like.dtype ||
+                     (any_floating && c10::isFloatingType(like.dtype) && c10::isFloatingType(found.dtype));
+  if (!dtype || found.shape != like.shape) {
     throw FormatError(ErrorKind::OtherCheckpoint, files.path_of(name) + ": tensor \"" + name + "\": found " +
-                                                      spec_text(out) + ", expected " + spec_text(like));
+                                                      files::kind_text(found) + ", expected " + files::kind_text(like));
   }
-  return out;
+  return files.read(name);
 }
 
 void load_values(const files::TensorFiles& files, const std::vector<stage::Parameter>& values, bool any_floating) {
   const at::NoGradGuard no_graph;
   for (const stage::Parameter& value : values) {
-    if (files.holds(value.name)) at::Tensor(value.value).copy_(read_like(files, value.name, value.value, any_floating));
+    if (files.holds(value.name))
+      at::Tensor(value.value).copy_(read_like(files, value.name, files::kind_of(value.value), any_floating));
   }
 }
 
@@ -240,10 +247,28 @@ std::string begin_checkpoint(const std::string& folder, std::int64_t step) {
   return partial;
 }
 
+std::string part_name(int rank) { return fmt::format("part-{}.safetensors", rank); }
+
+format::CheckpointFile write_pieces(const std::string& partial, int rank, const std::vector<Piece>& pieces) {
+  const std::string name = part_name(rank);
+  files::NamedTensors tensors;
+  std::map<std::string, std::string> metadata;
+  for (const Piece& piece : pieces) {
+    const std::string entry = format::entry_name(piece.tensor, piece.shape, piece.part);
+    if (!tensors.emplace(entry, piece.values).second)
+      throw std::invalid_argument(fmt::format("{}/{}: two pieces are named \"{}\"", partial, name, entry));
+    if (entry != piece.tensor) metadata[entry] = format::entry_text(piece.tensor, piece.shape, piece.part);
+  }
+  const files::FileDigest digest = files::write_safetensors(partial + "/" + name, tensors, metadata);
+  return {name, digest.bytes, digest.crc32};
+}
+
 void commit_checkpoint(const std::string& folder, const format::CheckpointManifest& manifest,
                        const std::vector<std::int64_t>& keep) {
   const std::string path = checkpoint_path(folder, manifest.step);
   const std::string partial = partial_path(folder, manifest.step);
+  format::CheckpointManifest checked = manifest;
+  checked.tensors.clear();
   std::error_code error;
   for (const format::CheckpointFile& file : manifest.files) {
     const std::string place = partial + "/" + file.name;
@@ -252,11 +277,13 @@ void commit_checkpoint(const std::string& folder, const format::CheckpointManife
     if (static_cast<std::int64_t>(bytes) != file.bytes.value)
       throw FormatError(ErrorKind::DamagedCheckpoint,
                         fmt::format("{}: found {} bytes, expected {}", place, bytes, file.bytes.value));
+    format::add_tensors(checked, file.name, files::SafetensorsFile(place).header(), place);
   }
-  format::CheckpointManifest checked = manifest;
   checked.manifest_crc32 = 0;
   checked.manifest_crc32 = files::crc32_of(format::checkpoint_json(checked));
-  format::write_text(partial + "/" + kManifest, format::checkpoint_json(checked));
+  const std::string text = format::checkpoint_json(checked);
+  (void)format::parse_checkpoint(text, partial + "/" + kManifest);  // refuses pieces that leave a gap or overlap
+  format::write_text(partial + "/" + kManifest, text);
   files::sync_directory(partial);
   // An existing one of the same step can only be damaged or not finite.
   if (fs::exists(path, error)) remove_checkpoint(path);
@@ -280,23 +307,23 @@ stage::OptimizerOptions saved_optimizer(const format::CheckpointManifest& manife
   return out;
 }
 
-void collect_state(stage::StageProgram& program, const stage::Optimizer& optimizer,
-                   const std::function<bool(const std::string&)>& wanted, files::NamedTensors& out) {
+void collect_state(stage::StageProgram& program, const stage::Optimizer& optimizer, const OwnedParts& owned,
+                   std::vector<Piece>& out) {
+  const auto add = [&](const std::string& name, const std::string& prefix, const at::Tensor& tensor) {
+    const std::vector<std::int64_t> shape = tensor.sizes().vec();
+    for (const Slice& part : owned(name, shape))
+      out.push_back({prefix + name, shape, part, files::narrowed(tensor.detach(), part)});
+  };
   const std::vector<stage::Parameter>& parameters = program.parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const std::string& name = parameters[i].name;
-    if (!wanted(name)) continue;
-    out[name] = parameters[i].value;
+    add(parameters[i].name, "", parameters[i].value);
     const stage::OptimizerState state = optimizer.state(i);
-    if (state.first.defined()) out[kFirst + name] = state.first;
-    if (state.second.defined()) out[kSecond + name] = state.second;
-    if (state.third.defined()) out[kThird + name] = state.third;
-    if (state.steps.defined()) out[kSteps + name] = state.steps;
-    if (state.product.defined()) out[kProduct + name] = state.product;
-    if (state.average.defined()) out[kAverage + name] = state.average;
+    for (const StatePart& part : kState) {
+      if ((state.*part.tensor).defined()) add(parameters[i].name, part.prefix, state.*part.tensor);
+    }
   }
   for (const stage::Parameter& buffer : program.buffers()) {
-    if (wanted(buffer.name) && files::safetensors_hold(buffer.value.scalar_type())) out[buffer.name] = buffer.value;
+    if (files::safetensors_hold(buffer.value.scalar_type())) add(buffer.name, "", buffer.value);
   }
 }
 
@@ -305,19 +332,15 @@ void load_state(const files::TensorFiles& files, stage::StageProgram& program, s
   load_values(files, parameters, false);
   load_values(files, program.buffers(), false);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const std::string& name = parameters[i].name;
-    const at::Tensor value = parameters[i].value.detach();
+    const at::Tensor& value = parameters[i].value;
+    const files::TensorKind like = files::kind_of(value);
+    const files::TensorKind scalar{like.dtype, {}};
     stage::OptimizerState state;
-    const auto read = [&](const char* prefix, const at::Tensor& like, at::Tensor& out) {
-      if (files.holds(prefix + name)) out = read_like(files, prefix + name, like, false).to(value.device());
-    };
-    read(kFirst, value, state.first);
-    read(kSecond, value, state.second);
-    read(kThird, value, state.third);
-    read(kAverage, value, state.average);
-    const at::Tensor scalar = value.new_empty({});
-    read(kSteps, scalar, state.steps);
-    read(kProduct, scalar, state.product);
+    for (const StatePart& part : kState) {
+      const std::string name = part.prefix + parameters[i].name;
+      if (files.holds(name))
+        state.*part.tensor = read_like(files, name, part.scalar ? scalar : like, false).to(value.device());
+    }
     optimizer.set_state(i, state);
   }
 }
@@ -419,8 +442,7 @@ files::NamedTensors state_dict(const files::TensorFiles& files, const model::Mod
             fmt::format("{}: layer \"{}\" has a buffer \"{}\" of type {}, which safetensors files cannot hold",
                         files.path_of(name), layer.name, name, c10::toString(parameter.dtype)));
       }
-      out[name] = read_like(files, name,
-                            at::empty(parameter.shape, at::TensorOptions(parameter.dtype).device(at::kMeta)), false);
+      out[name] = read_like(files, name, {parameter.dtype, parameter.shape}, false);
     }
   }
   for (const auto& [further, name] : tied) {

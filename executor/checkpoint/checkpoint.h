@@ -15,8 +15,9 @@
 #include "executor/stage/stage_program.h"
 
 // A checkpoint is a folder DIR/step-N with manifest.json and one or more safetensors files. Tensors have their full
-// names, so that any plan can load what another plan wrote. The folder's name ends in ".partial" while it is written;
-// the final rename makes the checkpoint exist.
+// names, so that any plan can load what another plan wrote, and each is one piece or several, a piece being a slice of
+// the tensor that one rank has written to its file. The folder's name ends in ".partial" while it is written; the final
+// rename makes the checkpoint exist.
 
 namespace stagecraft::checkpoint {
 
@@ -56,9 +57,22 @@ void check_checkpoint_folder(const std::string& folder, bool resume);
 /// checkpoint's files, whose path it returns. Call in one process only. Throws FormatError with the path and the
 /// system's reason.
 [[nodiscard]] std::string begin_checkpoint(const std::string& folder, std::int64_t step);
-/// Makes the checkpoint exist, with the manifest's own checksum set, once all its files are written, then removes all
-/// others but those of the steps in `keep`, their manifests first. Throws FormatError with the path and the reason, and
-/// if a file does not have the size in the manifest; older checkpoints are then kept.
+/// A part of a tensor to be written. `tensor` is the tensor's name, `shape` that of all of it.
+struct Piece {
+  std::string tensor;
+  std::vector<std::int64_t> shape;
+  Slice part;
+  at::Tensor values;
+};
+/// The name of the file that `rank` writes.
+[[nodiscard]] std::string part_name(int rank);
+/// Writes the file of `rank` into the folder `partial`. Throws as write_safetensors, and std::invalid_argument for two
+/// pieces of one name.
+format::CheckpointFile write_pieces(const std::string& partial, int rank, const std::vector<Piece>& pieces);
+/// Makes the checkpoint exist, with the tensors in its files and its own checksum in the manifest, once all its files
+/// are written, then removes all others but those of the steps in `keep`, their manifests first. Throws FormatError
+/// with the path and the reason, if a file does not have the size in the manifest, and if the pieces are not each
+/// tensor's elements once; older checkpoints are then kept.
 void commit_checkpoint(const std::string& folder, const format::CheckpointManifest& manifest,
                        const std::vector<std::int64_t>& keep);
 
@@ -69,12 +83,16 @@ void check_can_save(const model::Model& model);
 /// What determines which optimizer state a checkpoint has.
 [[nodiscard]] stage::OptimizerOptions saved_optimizer(const format::CheckpointManifest& manifest);
 
-/// Adds to `out` the stage's part of a checkpoint for the parameters and buffers that `wanted` names: values, and the
-/// optimizer's state as optimizer.first/NAME, optimizer.second/NAME, optimizer.third/NAME, optimizer.steps/NAME and
-/// optimizer.product/NAME, optimizer.average/NAME (see OptimizerState), none for a parameter that had no gradient yet.
-/// Parameter i of `program` is parameter i of `optimizer`. Shares memory with both.
-void collect_state(stage::StageProgram& program, const stage::Optimizer& optimizer,
-                   const std::function<bool(const std::string&)>& wanted, files::NamedTensors& out);
+/// The parts that a rank writes of a tensor of this shape: of a parameter or buffer with this name, or of a parameter's
+/// state. The parts of all ranks hold each element once.
+using OwnedParts = std::function<std::vector<Slice>(const std::string& name, const std::vector<std::int64_t>& shape)>;
+
+/// Adds to `out` the owned parts of the stage's parameters and buffers, and of the optimizer's state as
+/// optimizer.first/NAME, optimizer.second/NAME, optimizer.third/NAME, optimizer.steps/NAME, optimizer.product/NAME and
+/// optimizer.average/NAME (see OptimizerState), none for a parameter that had no gradient yet. Parameter i of `program`
+/// is parameter i of `optimizer`. Shares memory with both.
+void collect_state(stage::StageProgram& program, const stage::Optimizer& optimizer, const OwnedParts& owned,
+                   std::vector<Piece>& out);
 /// Sets everything that collect_state collects from `files`. Throws FormatError naming file and tensor for one of
 /// another shape or dtype. What is absent is left as it is: see check_names.
 void load_state(const files::TensorFiles& files, stage::StageProgram& program, stage::Optimizer& optimizer);

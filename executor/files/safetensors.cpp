@@ -143,15 +143,35 @@ std::vector<std::string> SafetensorsFile::names() const {
   return out;
 }
 
-at::Tensor SafetensorsFile::read(const std::string& name) const {
+std::optional<TensorKind> SafetensorsFile::kind(const std::string& name) const {
   const auto it = header_.tensors.find(name);
-  if (it == header_.tensors.end())
-    throw FormatError(ErrorKind::UnknownName, path_ + ": " + unknown_name("tensor", name, names()));
-  const format::SafetensorsEntry& entry = it->second;
-  at::Tensor out = at::empty(entry.shape, at::TensorOptions().dtype(safetensors_type(entry.dtype)));
-  const auto count = to_index(entry.end.value - entry.begin.value);
-  if (!read_exactly(descriptor_, path_, out.data_ptr(), count, data_begin_ + entry.begin.value))
-    throw FormatError(ErrorKind::DamagedFile, path_ + ": tensor \"" + name + "\": the file was truncated");
+  if (it == header_.tensors.end()) return std::nullopt;
+  return TensorKind{safetensors_type(it->second.dtype), it->second.shape};
+}
+
+at::Tensor SafetensorsFile::read_part(const std::string& name, const Slice& part) const {
+  const format::SafetensorsEntry& entry = header_.tensors.at(name);
+  at::Tensor out = at::empty(part.shape, at::TensorOptions().dtype(safetensors_type(entry.dtype)));
+  if (out.numel() == 0) return out;
+  // The part lies in the file as runs of equal length: trailing dimensions that are whole, and one that need not be.
+  const auto value_bytes = static_cast<std::int64_t>(out.element_size());
+  std::int64_t run = value_bytes;
+  std::size_t outer = part.shape.size();
+  while (outer > 0 && part.shape[outer - 1] == entry.shape[outer - 1]) run *= part.shape[--outer];
+  if (outer > 0) run *= part.shape[--outer];
+  char* to = static_cast<char*>(out.data_ptr());
+  for (std::int64_t i = 0, runs = static_cast<std::int64_t>(out.nbytes()) / run; i < runs; ++i) {
+    std::int64_t offset = 0;
+    std::int64_t stride = value_bytes;
+    std::int64_t rest = i;
+    for (std::size_t d = entry.shape.size(); d-- > 0; stride *= entry.shape[d]) {
+      std::int64_t index = part.begin[d];
+      if (d < outer) index += std::exchange(rest, rest / part.shape[d]) % part.shape[d];
+      offset += index * stride;
+    }
+    if (!read_exactly(descriptor_, path_, to + i * run, to_index(run), data_begin_ + entry.begin.value + offset))
+      throw FormatError(ErrorKind::DamagedFile, path_ + ": tensor \"" + name + "\": the file was truncated");
+  }
   return out;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,7 @@ struct FileDigest {
 /// CRC-32 of `text`, as in zlib.
 [[nodiscard]] std::uint32_t crc32_of(const std::string& text);
 
-/// A safetensors file, open for reading. Opening reads only the header, `read` one tensor.
+/// A safetensors file, open for reading. Opening reads only the header, `read_part` only that part.
 class SafetensorsFile : public TensorFile {
  public:
   /// Throws FormatError as parse_safetensors_header does, for a header longer than the file or the format allows, and
@@ -41,7 +42,8 @@ class SafetensorsFile : public TensorFile {
   [[nodiscard]] const std::string& path() const override { return path_; }
   [[nodiscard]] std::vector<std::string> names() const override;
   [[nodiscard]] const format::SafetensorsHeader& header() const { return header_; }
-  [[nodiscard]] at::Tensor read(const std::string& name) const override;
+  [[nodiscard]] std::optional<TensorKind> kind(const std::string& name) const override;
+  [[nodiscard]] at::Tensor read_part(const std::string& name, const Slice& part) const override;
 
  private:
   std::string path_;

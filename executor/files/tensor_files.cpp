@@ -1,17 +1,22 @@
 #include "executor/files/tensor_files.h"
 
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <functional>
+#include <set>
+#include <stdexcept>
 #include <utility>
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/safetensors_header.h"
 #include "executor/files/safetensors.h"
+#include "executor/files/safetensors_dtypes.h"
 #include "executor/files/torch_file.h"
 
 namespace stagecraft::files {
@@ -27,6 +32,19 @@ const char* const* weights_in(const std::string& folder) {
 }
 
 }  // namespace
+
+std::string kind_text(const TensorKind& kind) {
+  return fmt::format("{} [{}]", c10::toString(kind.dtype), fmt::join(kind.shape, ", "));
+}
+
+TensorKind kind_of(const at::Tensor& tensor) { return {tensor.scalar_type(), tensor.sizes().vec()}; }
+
+at::Tensor narrowed(const at::Tensor& tensor, const Slice& part) {
+  at::Tensor out = tensor;
+  for (std::size_t d = 0; d < part.shape.size(); ++d)
+    out = out.narrow(static_cast<std::int64_t>(d), part.begin[d], part.shape[d]);
+  return out;
+}
 
 std::unique_ptr<TensorFile> open_tensor_file(const std::string& path) {
   if (is_zip_file(path)) return std::make_unique<TorchFile>(path);
@@ -56,36 +74,113 @@ bool is_weights_folder(const std::string& path) {
   return std::filesystem::is_directory(path) && weights_in(path) != kWeights.end();
 }
 
+at::Tensor TensorFile::read(const std::string& name) const {
+  const std::optional<TensorKind> found = kind(name);
+  if (!found) throw FormatError(ErrorKind::UnknownName, path() + ": " + unknown_name("tensor", name, names()));
+  return read_part(name, whole_slice(found->shape));
+}
+
 TensorFiles::TensorFiles(const std::vector<std::string>& paths) {
-  for (const std::string& path : paths) {
-    files_.push_back(open_tensor_file(path));
-    for (const std::string& name : files_.back()->names()) {
-      const auto [it, fresh] = place_of_.emplace(name, Place{files_.size() - 1, name});
-      if (!fresh) throw FormatError(path + ": tensor \"" + name + "\" is also in " + files_[it->second.file]->path());
+  for (const std::string& path : paths) open(path);
+}
+
+TensorFiles::TensorFiles(const std::string& folder, const format::CheckpointManifest& manifest) {
+  if (manifest.tensors.empty()) {
+    for (const format::CheckpointFile& file : manifest.files) open(folder + "/" + file.name);
+    return;
+  }
+  std::map<std::string, std::size_t> number_of;
+  std::vector<std::set<std::string>> left;
+  for (const format::CheckpointFile& file : manifest.files) {
+    number_of.emplace(file.name, files_.size());
+    files_.push_back(open_tensor_file(folder + "/" + file.name));
+    const std::vector<std::string> names = files_.back()->names();
+    left.emplace_back(names.begin(), names.end());
+  }
+  for (const auto& [name, saved] : manifest.tensors) {
+    Tensor& tensor = tensors_[name];
+    tensor.kind = {safetensors_type(saved.dtype), saved.shape};
+    for (const format::TensorPiece& piece : saved.pieces) {
+      const std::size_t file = number_of.at(piece.file);
+      const std::string entry = format::entry_name(name, saved.shape, piece.part);
+      const TensorKind wanted{tensor.kind.dtype, piece.part.shape};
+      const std::optional<TensorKind> found = files_[file]->kind(entry);
+      if (found != wanted) {
+        throw FormatError(
+            ErrorKind::DamagedCheckpoint,
+            fmt::format("{}/manifest.json: tensor \"{}\": found {} as \"{}\" in {}, expected {}", folder, name,
+                        found ? kind_text(*found) : "nothing", entry, piece.file, kind_text(wanted)));
+      }
+      left[file].erase(entry);
+      tensor.pieces.push_back({file, entry, piece.part});
     }
+  }
+  for (std::size_t file = 0; file < left.size(); ++file) {
+    if (left[file].empty()) continue;
+    throw FormatError(ErrorKind::DamagedCheckpoint,
+                      fmt::format("{}/manifest.json: does not list tensor \"{}\", which is in {}", folder,
+                                  *left[file].begin(), manifest.files[file].name));
+  }
+}
+
+void TensorFiles::open(const std::string& path) {
+  files_.push_back(open_tensor_file(path));
+  const TensorFile& file = *files_.back();
+  for (const std::string& name : file.names()) {
+    TensorKind kind = *file.kind(name);
+    const Piece whole{files_.size() - 1, name, whole_slice(kind.shape)};
+    const auto [it, fresh] = tensors_.emplace(name, Tensor{std::move(kind), {whole}});
+    if (!fresh) throw FormatError(path + ": tensor \"" + name + "\" is also in " + path_of(name));
   }
 }
 
 void TensorFiles::rename(const std::string& name, const std::string& other) {
-  auto moved = place_of_.extract(name);
-  place_of_.insert_or_assign(other, std::move(moved.mapped()));
+  auto moved = tensors_.extract(name);
+  tensors_.insert_or_assign(other, std::move(moved.mapped()));
 }
 
 std::vector<std::string> TensorFiles::names() const {
   std::vector<std::string> out;
-  for (const auto& [name, place] : place_of_) out.push_back(name);
+  for (const auto& [name, tensor] : tensors_) out.push_back(name);
   return out;
 }
 
-const std::string& TensorFiles::path_of(const std::string& name) const {
-  const auto it = place_of_.find(name);
-  return files_.at(it == place_of_.end() ? 0 : it->second.file)->path();
+const TensorFiles::Tensor& TensorFiles::find(const std::string& name) const {
+  const auto it = tensors_.find(name);
+  if (it == tensors_.end()) throw FormatError(files_.at(0)->path() + ": " + unknown_name("tensor", name, names()));
+  return it->second;
 }
 
-at::Tensor TensorFiles::read(const std::string& name) const {
-  const auto it = place_of_.find(name);
-  if (it == place_of_.end()) throw FormatError(files_.at(0)->path() + ": " + unknown_name("tensor", name, names()));
-  return files_[it->second.file]->read(it->second.name);
+const TensorKind& TensorFiles::kind(const std::string& name) const { return find(name).kind; }
+
+const std::string& TensorFiles::path_of(const std::string& name) const {
+  const auto it = tensors_.find(name);
+  return files_.at(it == tensors_.end() ? 0 : it->second.pieces.front().file)->path();
+}
+
+at::Tensor TensorFiles::read(const std::string& name, const Slice& part) const {
+  const Tensor& tensor = find(name);
+  if (!is_inside(part, tensor.kind.shape)) {
+    throw std::invalid_argument(fmt::format("{}: tensor \"{}\": {} is not inside {}", path_of(name), name,
+                                            slice_text(part), slice_text(whole_slice(tensor.kind.shape))));
+  }
+  // `of` with indices that begin where `in` does.
+  const auto within = [](Slice of, const Slice& in) {
+    std::ranges::transform(of.begin, in.begin, of.begin.begin(), std::minus());
+    return of;
+  };
+  const auto read = [&](const Piece& piece, const Slice& common) {
+    return files_[piece.file]->read_part(piece.name, within(common, piece.part));
+  };
+  for (const Piece& piece : tensor.pieces) {
+    if (common_part(piece.part, part) == part) return read(piece, part);
+  }
+  at::Tensor out = at::empty(part.shape, at::TensorOptions(tensor.kind.dtype));
+  for (const Piece& piece : tensor.pieces) {
+    const Slice common = common_part(piece.part, part);
+    if (element_count(common.shape) > 0) narrowed(out, within(common, part)).copy_(read(piece, common));
+  }
+  return out;
 }
 
 }  // namespace stagecraft::files

@@ -2,12 +2,31 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "costmodel/format/checkpoint_manifest.h"
+#include "costmodel/slice.h"
+
 namespace stagecraft::files {
+
+/// The type and shape of a tensor in a file.
+struct TensorKind {
+  at::ScalarType dtype = at::kFloat;
+  std::vector<std::int64_t> shape;
+  friend bool operator==(const TensorKind&, const TensorKind&) = default;
+};
+
+/// "Float [16, 12]"
+[[nodiscard]] std::string kind_text(const TensorKind& kind);
+[[nodiscard]] TensorKind kind_of(const at::Tensor& tensor);
+
+/// The view of a part of `tensor`.
+[[nodiscard]] at::Tensor narrowed(const at::Tensor& tensor, const Slice& part);
 
 /// A file of named tensors, open for reading; its first bytes identify its kind.
 class TensorFile {
@@ -16,9 +35,13 @@ class TensorFile {
   [[nodiscard]] virtual const std::string& path() const = 0;
   /// All names, ascending.
   [[nodiscard]] virtual std::vector<std::string> names() const = 0;
-  /// The tensor `name`, on the CPU, owning its memory. Throws FormatError naming file and tensor if it is missing
-  /// (listing those present) and if the file was truncated.
-  [[nodiscard]] virtual at::Tensor read(const std::string& name) const = 0;
+  /// Of the tensor `name`, if the file holds it.
+  [[nodiscard]] virtual std::optional<TensorKind> kind(const std::string& name) const = 0;
+  /// Part of the tensor `name`, on the CPU, owning its memory; the file must hold it. Throws FormatError naming file
+  /// and tensor if the file was truncated.
+  [[nodiscard]] virtual at::Tensor read_part(const std::string& name, const Slice& part) const = 0;
+  /// All of the tensor `name`. Throws FormatError as read_part, and if it is missing, listing those present.
+  [[nodiscard]] at::Tensor read(const std::string& name) const;
 };
 
 /// Opens a safetensors file, or one that torch.save wrote. Throws FormatError as their constructors do.
@@ -33,30 +56,47 @@ class TensorFile {
 /// Whether `path` is a folder with one of these files.
 [[nodiscard]] bool is_weights_folder(const std::string& path);
 
-/// Several files as one; a name may only appear in one of them.
+/// Several files as one.
 class TensorFiles {
  public:
-  /// Throws FormatError as open_tensor_file does, and naming tensor and files for a name that appears twice.
+  /// Each tensor is whole in one of the files. Throws FormatError as open_tensor_file does, and naming tensor and files
+  /// for a name that appears twice.
   explicit TensorFiles(const std::vector<std::string>& paths);
+  /// The tensors of the checkpoint in `folder`, in the pieces that its manifest lists. Throws FormatError as above, and
+  /// naming manifest, tensor and file for a piece that is not in its file as the manifest says, or a tensor of a file
+  /// that the manifest does not list.
+  TensorFiles(const std::string& folder, const format::CheckpointManifest& manifest);
 
   /// Gives the tensor `name` another name; a tensor that had it is gone.
   void rename(const std::string& name, const std::string& other);
-  [[nodiscard]] bool holds(const std::string& name) const { return place_of_.contains(name); }
+  [[nodiscard]] bool holds(const std::string& name) const { return tensors_.contains(name); }
   /// All names, ascending.
   [[nodiscard]] std::vector<std::string> names() const;
-  /// The file that holds `name`, else the first; for messages.
+  /// Throws FormatError naming the tensors that there are, if `name` is none.
+  [[nodiscard]] const TensorKind& kind(const std::string& name) const;
+  /// The file that holds the first piece of `name`, else the first; for messages.
   [[nodiscard]] const std::string& path_of(const std::string& name) const;
-  /// Throws FormatError as TensorFile::read.
-  [[nodiscard]] at::Tensor read(const std::string& name) const;
+  /// The tensor `name`, or a part of it, put together from the pieces that have elements of it; of these only what is
+  /// in the part is read. Throws FormatError as TensorFile::read, std::invalid_argument for a part outside the tensor.
+  [[nodiscard]] at::Tensor read(const std::string& name) const { return read(name, whole_slice(kind(name).shape)); }
+  [[nodiscard]] at::Tensor read(const std::string& name, const Slice& part) const;
 
  private:
-  std::vector<std::unique_ptr<TensorFile>> files_;
-  /// A tensor's file, and its name there.
-  struct Place {
+  /// Part of a tensor: its file, and its name there.
+  struct Piece {
     std::size_t file = 0;
     std::string name;
+    Slice part;
   };
-  std::map<std::string, Place> place_of_;
+  struct Tensor {
+    TensorKind kind;
+    std::vector<Piece> pieces;
+  };
+  void open(const std::string& path);
+  [[nodiscard]] const Tensor& find(const std::string& name) const;
+
+  std::vector<std::unique_ptr<TensorFile>> files_;
+  std::map<std::string, Tensor> tensors_;
 };
 
 }  // namespace stagecraft::files

@@ -118,16 +118,19 @@ std::vector<std::string> TorchFile::names() const {
   return out;
 }
 
-at::Tensor TorchFile::read(const std::string& name) const {
+std::optional<TensorKind> TorchFile::kind(const std::string& name) const {
   const auto it = tensors_.find(name);
-  if (it == tensors_.end())
-    throw FormatError(ErrorKind::UnknownName, path_ + ": " + unknown_name("tensor", name, names()));
-  const PickledTensor& tensor = it->second;
-  at::Tensor out = at::empty(tensor.shape, at::TensorOptions().dtype(tensor.dtype));
+  if (it == tensors_.end()) return std::nullopt;
+  return TensorKind{it->second.dtype, it->second.shape};
+}
+
+at::Tensor TorchFile::read_part(const std::string& name, const Slice& part) const {
+  const PickledTensor& tensor = tensors_.at(name);
+  at::Tensor out = at::empty(part.shape, at::TensorOptions().dtype(tensor.dtype));
   if (out.numel() == 0) return out;
   std::string bytes = bytes_of(*find(record_of(tensor)));
   const at::Tensor storage = at::from_blob(bytes.data(), {tensor.storage_values}, out.options());
-  return out.copy_(storage.as_strided(tensor.shape, tensor.strides, tensor.offset));
+  return out.copy_(narrowed(storage.as_strided(tensor.shape, tensor.strides, tensor.offset), part));
 }
 
 }  // namespace stagecraft::files

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,7 @@ namespace stagecraft::files {
 [[nodiscard]] bool is_zip_file(const std::string& path);
 
 /// A state dict that torch.save wrote (PyTorch 1.6 and later, .pt or .pth), see parse_state_dict. Opening reads only
-/// the pickle, `read` one storage.
+/// the pickle, `read_part` one storage.
 class TorchFile : public TensorFile {
  public:
   /// Throws FormatError as parse_state_dict does, for an archive that is damaged or not from torch.save, and naming a
@@ -25,9 +26,10 @@ class TorchFile : public TensorFile {
 
   [[nodiscard]] const std::string& path() const override { return path_; }
   [[nodiscard]] std::vector<std::string> names() const override;
+  [[nodiscard]] std::optional<TensorKind> kind(const std::string& name) const override;
   /// Contiguous, whatever the strides in the file are. Throws FormatError, also for a storage whose checksum is not the
   /// archive's.
-  [[nodiscard]] at::Tensor read(const std::string& name) const override;
+  [[nodiscard]] at::Tensor read_part(const std::string& name, const Slice& part) const override;
 
  private:
   [[nodiscard]] const ZipRecord* find(const std::string& name) const;

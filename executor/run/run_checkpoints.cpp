@@ -114,10 +114,6 @@ RunCheckpoints::RunCheckpoints(const BoundModel& bound, const CheckpointOptions&
       channel_(channel),
       trains_(bound.plan.schedule().trains) {
   const model::Model& model = bound.model;
-  const std::vector<RankRole>& roles = bound.plan.ranks();
-  for (std::size_t r = 0; r < roles.size(); ++r) {
-    if (roles[r].replica == 0) writers_.push_back(to_int(r));
-  }
   for (std::size_t s = 0; s < bound.layers.size(); ++s) {
     for (const int layer : bound.layers[s]) {
       for (const model::ParameterSpec& parameter : model.layers[to_index(layer)].parameters)
@@ -194,7 +190,7 @@ void RunCheckpoints::open(std::int64_t step, std::int64_t digest) {
     plateau_ = {.factor = found.plateau->factor, .waited = found.plateau->waited};
     if (found.plateau->best) plateau_->best = *found.plateau->best;
   }
-  files_.emplace(checkpoint::file_paths({path, found}));
+  files_.emplace(path, found);
   checkpoint::check_names(*files_, bound_.model, checkpoint::saved_optimizer(found));
   if (!trains_) (void)checkpoint::use_averages(*files_);
 }
@@ -222,12 +218,17 @@ bool RunCheckpoints::agree_to_stop() {
   return *asked.const_data_ptr<float>() > 0;
 }
 
+std::vector<Slice> RunCheckpoints::owned(int stage, const std::string& name,
+                                         const std::vector<std::int64_t>& shape) const {
+  const bool writes = stage_of_.at(name) == stage && bound_.plan.ranks()[to_index(rank_)].replica == 0;
+  return writes ? std::vector{whole_slice(shape)} : std::vector<Slice>{};
+}
+
 void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
   channel_.activity().begin({.action = "checkpoint", .step = done - 1});
   const std::string partial = rank_ == 0 ? checkpoint::begin_checkpoint(options_.folder, done)
                                          : checkpoint::partial_path(options_.folder, done);
   channel_.barrier();
-  const auto writer = std::ranges::find(writers_, rank_);
   format::CheckpointManifest written = manifest(done);
   if (const stage::LossScaler* const scaler = worker.loss_scaler()) {
     written.loss_scale = scaler->state().scale;
@@ -237,34 +238,28 @@ void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
     written.plateau = {.factor = saved_plateau_->factor, .best = {}, .waited = saved_plateau_->waited};
     if (std::isfinite(saved_plateau_->best)) written.plateau->best = saved_plateau_->best;
   }
-  const auto part = [](std::ptrdiff_t number) { return fmt::format("part-{}.safetensors", number); };
-  std::unique_ptr<channel::Sending> report;
-  files::FileDigest digest;
-  bool finite = true;
-  if (writer != writers_.end()) {
-    files::NamedTensors tensors;
-    worker.visit_stages([&](int stage, stage::StageProgram& program, stage::Optimizer& optimizer) {
-      checkpoint::collect_state(
-          program, optimizer, [&](const std::string& name) { return stage_of_.at(name) == stage; }, tensors);
-    });
-    finite = std::ranges::all_of(tensors, [](const auto& tensor) { return stage::all_finite(tensor.second); });
-    digest = files::write_safetensors(partial + "/" + part(writer - writers_.begin()), tensors);
-    if (rank_ != 0)
-      report = channel_.send(numbers({digest.bytes.value, digest.crc32, finite ? 1 : 0}), 0, channel::kReportTag);
-  }
-  if (report) report->wait();
+  std::vector<checkpoint::Piece> pieces;
+  worker.visit_stages([&](int stage, stage::StageProgram& program, stage::Optimizer& optimizer) {
+    const auto parts = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
+      return owned(stage, name, shape);
+    };
+    checkpoint::collect_state(program, optimizer, parts, pieces);
+  });
+  bool finite = std::ranges::all_of(pieces, [](const auto& piece) { return stage::all_finite(piece.values); });
+  format::CheckpointFile file;  // of 0 bytes: none, of a rank that owns nothing
+  if (rank_ == 0 || !pieces.empty()) file = checkpoint::write_pieces(partial, rank_, pieces);
   if (rank_ != 0) {
+    channel_.send(numbers({file.bytes.value, file.crc32, finite ? 1 : 0}), 0, channel::kReportTag)->wait();
     if (finite) finite_ = {done};
     return;
   }
-  for (std::size_t i = 0; i < writers_.size(); ++i) {
-    if (writers_[i] != 0) {
-      const at::Tensor arrived = channel_.receive({{3}, at::kLong}, writers_[i], channel::kReportTag)->wait();
-      const std::int64_t* values = arrived.const_data_ptr<std::int64_t>();
-      digest = {Bytes(values[0]), static_cast<std::uint32_t>(values[1])};
-      finite = finite && values[2] == 1;
-    }
-    written.files.push_back({part(static_cast<std::ptrdiff_t>(i)), digest.bytes, digest.crc32});
+  written.files = {file};
+  for (int other = 1; other < channel_.ranks(); ++other) {
+    const at::Tensor arrived = channel_.receive({{3}, at::kLong}, other, channel::kReportTag)->wait();
+    const std::int64_t* values = arrived.const_data_ptr<std::int64_t>();
+    finite = finite && values[2] == 1;
+    if (values[0] > 0)
+      written.files.push_back({checkpoint::part_name(other), Bytes(values[0]), static_cast<std::uint32_t>(values[1])});
   }
   written.finite = finite;
   const auto stay = to_index(options_.keep - (finite ? 1 : 0));

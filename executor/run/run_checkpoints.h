@@ -68,6 +68,10 @@ class RunCheckpoints {
   /// `digest`: of the manifest that rank 0 has.
   void open(std::int64_t step, std::int64_t digest);
   [[nodiscard]] bool agree_to_stop();
+  /// The parts that this rank writes of a tensor of `stage` (see checkpoint::OwnedParts): all of it, by replica 0 of
+  /// the first stage that has the name.
+  [[nodiscard]] std::vector<Slice> owned(int stage, const std::string& name,
+                                         const std::vector<std::int64_t>& shape) const;
   void write(StageWorker& worker, std::int64_t done);
   void tell(const std::string& text) const;
 
@@ -77,8 +81,7 @@ class RunCheckpoints {
   std::uint64_t seed_;
   int rank_;
   channel::Channel& channel_;
-  std::vector<int> writers_;             // replica 0 of each pipeline position
-  std::map<std::string, int> stage_of_;  // the stage that writes a name
+  std::map<std::string, int> stage_of_;  // the first stage that has a name
   std::int64_t first_step_ = 0;
   bool trains_;
   std::vector<std::int64_t> finite_;  // steps of the complete and finite checkpoints, ascending

@@ -315,6 +315,13 @@ inline format::CheckpointManifest full_checkpoint() {
   manifest.finite = false;
   manifest.plan_hash = "0123456789abcdef";
   manifest.files = {{"part-0.safetensors", 104_B, 0x00c0ffee}, {"part-1.safetensors", 0_B, 1}};
+  manifest.tensors = {{"fc1.weight",
+                       {"F32",
+                        {4, 6},
+                        {{"part-0.safetensors", {{0, 0}, {1, 6}}},
+                         {"part-0.safetensors", {{1, 2}, {3, 4}}},
+                         {"part-1.safetensors", {{1, 0}, {3, 2}}}}}},
+                      {"optimizer.steps/fc1.weight", {"F32", {}, {{"part-1.safetensors", {}}}}}};
   manifest.manifest_crc32 = 0x01020304;
   manifest.provenance = full_provenance();
   return manifest;
