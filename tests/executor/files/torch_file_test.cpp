@@ -57,6 +57,9 @@ TEST_F(TorchFiles, HoldWhatPythonSaved) {
   EXPECT_TRUE(at::equal(file.read("shared.first"), shared.narrow(0, 0, 12).view({3, 4})));
   EXPECT_TRUE(at::equal(file.read("shared.transposed"), shared.view({6, 4}).t()));
   EXPECT_TRUE(file.read("shared.transposed").is_contiguous());
+  const at::Tensor part = file.read_part("shared.transposed", {{1, 2}, {2, 3}});
+  EXPECT_TRUE(at::equal(part, shared.view({6, 4}).t().slice(0, 1, 3).slice(1, 2, 5)));
+  EXPECT_TRUE(part.is_contiguous());
   EXPECT_TRUE(at::equal(file.read("half"), at::tensor({1.5, -2.0}).to(at::kHalf)));
   EXPECT_TRUE(at::equal(file.read("bfloat16"), at::tensor({3.0, 0.25}).to(at::kBFloat16)));
   EXPECT_TRUE(at::equal(file.read("double"), at::tensor({0.1}, at::kDouble).view({1, 1})));
