@@ -134,7 +134,9 @@ std::string measure(int rank, int ranks, std::uint16_t port) {
   for (int i = 0; i < ranks; ++i) members.push_back(i);
   for (std::int64_t values = 256; values <= std::int64_t{16} << 20; values *= 4) {
     at::Tensor tensor = at::zeros({values});
-    const auto reduce = [&](channel::Channel& channel) { channel.all_reduce(tensor, members, 9); };
+    const auto reduce = [&](channel::Channel& channel) {
+      channel.start({.kind = Collective::AllReduce, .values = tensor, .members = members, .tag = 9})->wait();
+    };
     print("all-reduce", values * 4, in_turn(channels, repetitions(values * 16), reduce));
   }
   const auto barrier = [](channel::Channel& channel) { channel.barrier(); };

@@ -153,8 +153,8 @@ void measure(int rank, std::uint16_t port, const std::string& path) {
           },
           [&] {
             if (rank >= ranks) return;
-            channel::ordered_reduce_scatter(*channel, two, members, 2);
-            channel::all_gather(*channel, two, members, 3);
+            channel->start({.kind = Collective::ReduceScatter, .values = two, .members = members, .tag = 2})->wait();
+            channel->start({.kind = Collective::AllGather, .values = two, .members = members, .tag = 3})->wait();
           });
       if (rank != 0) continue;
       fmt::print("{:>10} {:>5} {:>9.1f} us {:>9.1f} us {:>7.2f}\n", values, ranks, pair.first * 1e6, pair.second * 1e6,

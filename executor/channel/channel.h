@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/topology.h"
 #include "executor/channel/activity.h"
 #include "executor/meeting/peer_error.h"
 
@@ -41,11 +42,27 @@ class Receiving {
   [[nodiscard]] virtual at::Tensor wait() = 0;
 };
 
-/// An all-reduce in progress. Wait for it before the channel is destroyed.
-class Reducing {
+/// One rank's part in a collective. `values` has a part for each member, in their order, and so has `received`.
+struct CollectiveCall {
+  Collective kind = Collective::AllReduce;
+  at::Tensor values = {};         ///< contiguous, of any shape
+  std::vector<int> members = {};  ///< ranks, ascending and including this one
+  int tag = 0;
+  /// Values in each part, zero or more; together all of `values`. Empty: part i begins at chunk_begin(.., i, ..). An
+  /// all-reduce has none.
+  std::vector<std::int64_t> counts = {};
+  /// Of an all-to-all: where what the members send to this rank arrives, and `counts` of it. Contiguous, with the dtype
+  /// and device of `values`, in other memory. The other kinds have none.
+  at::Tensor received = {};
+  std::vector<std::int64_t> received_counts = {};
+};
+
+/// A collective in progress. Wait for it before the channel is destroyed.
+class CollectiveInProgress {
  public:
-  virtual ~Reducing() = default;
-  /// Returns when the values hold their sum; on a GPU as Receiving::wait does. Throws as Sending::wait does.
+  virtual ~CollectiveInProgress() = default;
+  /// Returns when this rank has its result and the tensors may be written; on a GPU as Receiving::wait does. Throws as
+  /// Sending::wait does, and if a member sent another dtype or number of values than this rank expects. Call once.
   virtual void wait() = 0;
 };
 
@@ -76,17 +93,21 @@ class Channel {
   /// Posts the receives of one message's tensors and appends them to `out`.
   virtual void receive_message(std::span<const TensorSpec> specs, int from, std::span<const int> tags,
                                std::vector<std::unique_ptr<Receiving>>& out);
-  /// Starts to replace `values` (contiguous, float) by the element-wise sum over `members`, which are ascending and
-  /// include this rank; all of them call it with the same members and tag. The sum is taken in the order of the
-  /// members: ((m0 + m1) + m2) + ..., the same bits on every rank and every channel (but see make_nccl_channel). Until
-  /// the wait returns, the values must not be touched and the members must not start another all-reduce under this tag.
-  /// Under different tags any number may be in progress, waited for in the same order on all members.
-  [[nodiscard]] virtual std::unique_ptr<Reducing> start_all_reduce(const at::Tensor& values,
-                                                                   const std::vector<int>& members, int tag) = 0;
-  /// The same, including the wait.
-  void all_reduce(at::Tensor& values, const std::vector<int>& members, int tag) {
-    start_all_reduce(values, members, tag)->wait();
-  }
+  /// Starts a collective; all members call this alike, with their own values:
+  ///  - all-reduce: `values` become the element-wise sum over the members;
+  ///  - reduce-scatter: this member's part of `values` becomes its sum; the other parts stay as they are;
+  ///  - all-gather: each part of `values` becomes that of its member; only the own part is read;
+  ///  - all-to-all: part i of `values` goes to member i, and part i of `received` comes from it.
+  /// Every dtype is carried; float32, float64, float16, bfloat16, complex64 and complex128 can be summed. A sum is
+  /// taken in the order of the members, ((m0 + m1) + m2) + ..., and each addition is rounded to the dtype (float16 and
+  /// bfloat16 too, to the nearest, ties to even): its bits are the same on every rank and channel, and in an all-reduce
+  /// and a reduce-scatter, whoever owns the element (but see make_nccl_channel).
+  /// Until the wait returns, the tensors must not be touched and the members must not use the tag for anything else.
+  /// Under different tags any number may be in progress, waited for in the same order on all members. With one member,
+  /// an all-to-all copies and the other kinds do nothing.
+  /// Throws std::invalid_argument, before anything is sent, for a call that does not fit CollectiveCall, the dtype or
+  /// the device.
+  [[nodiscard]] std::unique_ptr<CollectiveInProgress> start(const CollectiveCall& call);
   /// Returns when all ranks have called it.
   virtual void barrier() = 0;
   /// Ends every wait, current or later, of every reachable rank with PeerError(reason). Any thread may call it.
@@ -98,6 +119,13 @@ class Channel {
   static constexpr int kMostTags = 1 << 24;
   /// Tags from this one up are for the runtime's exchanges, not for plan edges.
   static constexpr int kControlTag = kMostTags - (1 << 16);
+
+ protected:
+  /// As start, for a checked call of two or more members: the tensors are one-dimensional and without autograd state,
+  /// and the counts are given, except those of an all-reduce. Here: start_pairwise (collective.h).
+  [[nodiscard]] virtual std::unique_ptr<CollectiveInProgress> begin(const CollectiveCall& call);
+  /// Throws std::invalid_argument for a tensor on a device that the channel does not carry.
+  virtual void check_device(const at::Tensor&) const {}
 };
 
 /// Index of the first of `count` values in the chunk of the `member`-th of `members`: count * member / members, rounded
@@ -105,21 +133,5 @@ class Channel {
 [[nodiscard]] constexpr std::int64_t chunk_begin(std::int64_t count, std::int64_t member, std::int64_t members) {
   return count * member / members;
 }
-
-/// Replaces this member's chunk of `values` (contiguous, float; chunks as chunk_begin) by the element-wise sum over
-/// `members` in their order, as Channel::all_reduce does with all values; the other chunks stay as they are. Each rank
-/// sends (n-1)/n of the bytes. As with Channel::send, those other chunks must not be written before all members have
-/// returned: on the local channel they are read in place. Throws as Channel::all_reduce.
-void ordered_reduce_scatter(Channel& channel, at::Tensor& values, const std::vector<int>& members, int tag);
-
-/// Replaces every member's chunk of `values` (contiguous, any dtype; chunks as chunk_begin) by that member's values.
-/// Each rank sends (n-1)/n of the bytes. Throws as Channel::all_reduce does, except for the dtype.
-void all_gather(Channel& channel, at::Tensor& values, const std::vector<int>& members, int tag);
-
-/// start_all_reduce for any channel, built from send and receive: a reduce-scatter whose messages are all in flight
-/// together, then an all-gather. Each rank sends 2(n-1)/n of the bytes, as in a ring. Few values take one round
-/// instead, with the same sums. `channel` must outlive it.
-[[nodiscard]] std::unique_ptr<Reducing> start_ordered_all_reduce(Channel& channel, const at::Tensor& values,
-                                                                 const std::vector<int>& members, int tag);
 
 }  // namespace stagecraft::channel

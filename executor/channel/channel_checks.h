@@ -23,10 +23,8 @@ namespace stagecraft::channel {
 void check_edge(const Channel& channel, int peer, int tag);
 void check_sendable(const at::Tensor& tensor);
 void check_contiguous(const at::Tensor& tensor);
-void check_reducible(const Channel& channel, const at::Tensor& values, const std::vector<int>& members, int tag,
-                     const std::string& operation = "all-reduce");
-void check_members(const Channel& channel, const at::Tensor& values, const std::vector<int>& members, int tag,
-                   const std::string& operation);
+/// `channel` is the channel's name.
+void check_on_cpu(const std::string& channel, const at::Tensor& tensor);
 
 /// "rank 2 expected float32 [4, 8] from rank 1 under tag 7, got float32 [4, 9]".
 [[nodiscard]] meeting::PeerError wrong_spec(int rank, const TensorSpec& expected, int from, int tag,

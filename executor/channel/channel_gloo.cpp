@@ -294,10 +294,7 @@ class GlooChannel : public Channel {
   std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) override {
     check_edge(*this, to, tag);
     check_sendable(tensor);
-    if (!tensor.is_cpu()) {
-      throw std::invalid_argument(fmt::format("channel gloo carries tensors on the CPU, got {} on {}",
-                                              describe(spec_of(tensor)), tensor.device().str()));
-    }
+    check_device(tensor);
     const TensorSpec spec = spec_of(tensor);
     check_dimensions(spec);
     line_->throw_if_aborted();
@@ -337,11 +334,6 @@ class GlooChannel : public Channel {
     return std::make_unique<GlooReceiving>(line_, inlet, std::move(incoming), from, tag);
   }
 
-  std::unique_ptr<Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
-                                             int tag) override {
-    return start_ordered_all_reduce(*this, values, members, tag);
-  }
-
   void barrier() override {
     const at::Tensor token = at::empty({1}, at::kByte);
     try {
@@ -374,6 +366,9 @@ class GlooChannel : public Channel {
           ->wait(std::chrono::milliseconds(1));
     } catch (const std::exception&) {}
   }
+
+ protected:
+  void check_device(const at::Tensor& tensor) const override { check_on_cpu("gloo", tensor); }
 
  private:
   std::shared_ptr<Line> line_;

@@ -14,10 +14,12 @@
 #include <memory_resource>
 #include <mutex>
 #include <new>
+#include <numeric>
 #include <unordered_map>
 
 #include "costmodel/index.h"
 #include "executor/channel/channel_checks.h"
+#include "executor/channel/collective.h"
 #include "executor/channel/control_tags.h"
 
 namespace stagecraft::channel {
@@ -82,14 +84,14 @@ struct Inbox {
   Mailbox& mailbox(int from, int tag) { return mailboxes.try_emplace(edge_key(from, tag), &memory).first->second; }
 };
 
-/// Meeting of the members of an all-reduce.
+/// Meeting of the members of a collective.
 struct Meeting {
-  explicit Meeting(std::vector<int> all) : members(std::move(all)), values(members.size()), rounds(members.size()) {}
+  explicit Meeting(std::vector<int> all) : members(std::move(all)), calls(members.size()), rounds(members.size()) {}
 
   std::vector<int> members;
   std::mutex mutex;
   std::condition_variable complete;
-  std::vector<at::Tensor> values;     ///< by member
+  std::vector<CollectiveCall> calls;  ///< by member
   std::vector<std::uint64_t> rounds;  ///< by member: number of meetings it has joined
   std::size_t present = 0;
   std::atomic<std::uint64_t> round = 0;
@@ -218,15 +220,15 @@ class LocalReceiving : public Pooled<LocalReceiving, Receiving> {
   std::uint64_t number_;
 };
 
-/// Adds `values` to the meeting as member `mine`, and returns how many times this member has joined.
-std::uint64_t come(World& world, Meeting& meeting, const std::vector<int>& members, std::size_t mine,
-                   std::optional<at::Tensor> values) {
+/// Joins the meeting as member `mine`, with a call unless it is null, and returns how many times this member has
+/// joined.
+std::uint64_t come(World& world, Meeting& meeting, std::size_t mine, const CollectiveCall* call) {
   world.throw_if_aborted();
   const std::lock_guard lock(meeting.mutex);
   if (!meeting.broken.empty()) throw meeting::PeerError(meeting.broken, meeting::PeerError::Cause::Deadline);
-  if (values) meeting.values[mine] = *std::move(values);
+  if (call) meeting.calls[mine] = *call;
   const std::uint64_t round = ++meeting.rounds[mine];
-  if (++meeting.present == members.size()) {
+  if (++meeting.present == meeting.members.size()) {
     meeting.present = 0;
     meeting.round.store(round, std::memory_order_release);
     meeting.complete.notify_all();
@@ -236,8 +238,8 @@ std::uint64_t come(World& world, Meeting& meeting, const std::vector<int>& membe
 
 /// Returns when all members have joined `round` times; `what()` names the operation.
 template <typename What>
-void await(World& world, Meeting& meeting, const std::vector<int>& members, int rank, std::uint64_t round, int tag,
-           const What& what) {
+void await(World& world, Meeting& meeting, int rank, std::uint64_t round, int tag, const What& what) {
+  const std::vector<int>& members = meeting.members;
   const auto over = [&] { return meeting.round.load(std::memory_order_acquire) >= round; };
   spin(over);
   if (over()) return;
@@ -271,54 +273,98 @@ void await(World& world, Meeting& meeting, const std::vector<int>& members, int 
   activity.go_on();
 }
 
-/// Replaces chunk `mine` of every member's values by its sum in member order. No other member touches that chunk.
-void sum_chunk(const std::vector<at::Tensor>& values, std::size_t mine) {
-  const auto n = static_cast<std::int64_t>(values.size());
-  const std::int64_t numel = values[0].numel();
-  const std::int64_t end = numel * (static_cast<std::int64_t>(mine) + 1) / n;
-  c10::SmallVector<float*, 8> data(values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) data[i] = static_cast<float*>(values[i].data_ptr());
-  constexpr std::int64_t kBlock = 2048;  // stays in the first-level cache
-  float sum[kBlock];
-  for (std::int64_t at = numel * static_cast<std::int64_t>(mine) / n; at < end; at += kBlock) {
-    const std::int64_t count = std::min(kBlock, end - at);
-    std::copy_n(data[0] + at, count, sum);
-    for (std::size_t i = 1; i < data.size(); ++i) {
-      const float* in = data[i] + at;
-      for (std::int64_t k = 0; k < count; ++k) sum[k] += in[k];
-    }
-    for (float* out : data) std::copy_n(sum, count, out + at);
-  }
+/// Where part `i` of a tensor with parts of `counts` begins.
+std::byte* part_of(const at::Tensor& tensor, const std::vector<std::int64_t>& counts, std::size_t i) {
+  const auto begin = std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(i), std::int64_t{0});
+  return static_cast<std::byte*>(tensor.data_ptr()) + begin * static_cast<std::int64_t>(tensor.element_size());
 }
 
-/// An all-reduce in which each member sums one part in place.
-class LocalReducing : public Pooled<LocalReducing, Reducing> {
+/// A collective in which each member reads the others' tensors. Of an all-reduce, each member sums one part and writes
+/// it into all tensors.
+class LocalCollective : public Pooled<LocalCollective, CollectiveInProgress> {
  public:
-  LocalReducing(std::shared_ptr<World> world, int rank, Meeting& meeting, int tag, const at::Tensor& values)
+  LocalCollective(std::shared_ptr<World> world, int rank, Meeting& meeting, const CollectiveCall& call)
       : Pooled(std::move(world), rank),
         meeting_(meeting),
-        members_(meeting.members),
-        tag_(tag),
-        mine_(to_index(std::find(members_.begin(), members_.end(), rank) - members_.begin())),
-        round_(come(*world_, meeting_, members_, mine_, values.detach())) {}
+        kind_(call.kind),
+        tag_(call.tag),
+        mine_(place_of(rank, call)),
+        round_(come(*world_, meeting_, mine_, &call)) {}
 
   void wait() override {
-    const auto what = [this] { return fmt::format("in an all-reduce under tag {}", tag_); };
-    await(*world_, meeting_, members_, rank_, round_, tag_, what);
-    const std::vector<at::Tensor>& values = meeting_.values;
-    for (std::size_t i = 1; i < members_.size(); ++i) {
-      if (values[i].numel() == values[0].numel()) continue;
-      throw meeting::PeerError(fmt::format("rank {} has {} values for the all-reduce under tag {}, rank {} has {}",
-                                           members_[i], values[i].numel(), tag_, members_[0], values[0].numel()));
+    const auto what = [this] { return fmt::format("in the {} under tag {}", collective_text(kind_), tag_); };
+    await(*world_, meeting_, rank_, round_, tag_, what);
+    for (std::size_t i = 0; i < meeting_.calls.size(); ++i) check(i);
+    if (kind_ == Collective::AllReduce || kind_ == Collective::ReduceScatter) {
+      sum_part();
+    } else {
+      copy_parts();
     }
-    sum_chunk(values, mine_);
-    await(*world_, meeting_, members_, rank_, come(*world_, meeting_, members_, mine_, std::nullopt), tag_, what);
-    meeting_.values[mine_].reset();
+    await(*world_, meeting_, rank_, come(*world_, meeting_, mine_, nullptr), tag_, what);
+    meeting_.calls[mine_].values.reset();
+    meeting_.calls[mine_].received.reset();
   }
 
  private:
+  /// What member `from` sends to member `to`: according to `from`, or to `to` if `received`.
+  std::int64_t message_count(std::size_t from, std::size_t to, bool received) const {
+    const CollectiveCall& call = meeting_.calls[received ? to : from];
+    if (kind_ == Collective::AllReduce) return call.values.numel();
+    if (kind_ == Collective::AllGather) return call.counts[from];
+    return kind_ == Collective::AllToAll && received ? call.received_counts[from] : call.counts[to];
+  }
+
+  /// Throws PeerError unless member `i` sends what this rank expects.
+  void check(std::size_t i) const {
+    const CollectiveCall& theirs = meeting_.calls[i];
+    if (theirs.kind != kind_) {
+      throw meeting::PeerError(fmt::format("rank {} is in the {} under tag {}, rank {} in the {}", rank_,
+                                           collective_text(kind_), tag_, meeting_.members[i],
+                                           collective_text(theirs.kind)));
+    }
+    const at::ScalarType dtype = meeting_.calls[mine_].values.scalar_type();
+    const std::int64_t expected = message_count(i, mine_, true);
+    const std::int64_t sent = message_count(i, mine_, false);
+    if (theirs.values.scalar_type() == dtype && sent == expected) return;
+    throw wrong_spec(rank_, {{expected}, dtype}, meeting_.members[i], tag_, {{sent}, theirs.values.scalar_type()});
+  }
+
+  /// No other member touches this rank's part.
+  void sum_part() const {
+    const at::Tensor& own = meeting_.calls[mine_].values;
+    const auto members = static_cast<std::int64_t>(meeting_.calls.size());
+    const auto place = static_cast<std::int64_t>(mine_);
+    const bool all = kind_ == Collective::AllReduce;
+    const std::int64_t begin = chunk_begin(own.numel(), place, members);
+    const std::int64_t count =
+        all ? chunk_begin(own.numel(), place + 1, members) - begin : meeting_.calls[mine_].counts[mine_];
+    c10::SmallVector<const void*, 8> terms;
+    c10::SmallVector<void*, 8> sums;
+    for (std::size_t i = 0; i < meeting_.calls.size(); ++i) {
+      const CollectiveCall& call = meeting_.calls[i];
+      void* const part = all ? static_cast<std::byte*>(call.values.data_ptr()) + begin * own.element_size()
+                             : part_of(call.values, call.counts, mine_);
+      terms.push_back(part);
+      if (all || i == mine_) sums.push_back(part);
+    }
+    sum_in_order(own.scalar_type(), terms, sums, to_index(count));
+  }
+
+  void copy_parts() const {
+    const CollectiveCall& own = meeting_.calls[mine_];
+    const bool gathers = kind_ == Collective::AllGather;
+    for (std::size_t i = 0; i < meeting_.calls.size(); ++i) {
+      if (gathers && i == mine_) continue;
+      const CollectiveCall& theirs = meeting_.calls[i];
+      const std::byte* const from = part_of(theirs.values, theirs.counts, gathers ? i : mine_);
+      std::byte* const to =
+          gathers ? part_of(own.values, own.counts, i) : part_of(own.received, own.received_counts, i);
+      std::copy_n(from, (gathers ? own.counts[i] : own.received_counts[i]) * own.values.element_size(), to);
+    }
+  }
+
   Meeting& meeting_;
-  const std::vector<int>& members_;
+  Collective kind_;
   int tag_;
   std::size_t mine_;
   std::uint64_t round_;
@@ -355,14 +401,9 @@ class LocalChannel : public Channel {
     return LocalReceiving::make(world_, rank_, spec, from, tag);
   }
 
-  std::unique_ptr<Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
-                                             int tag) override;
-
   void barrier() override {
-    std::vector<int> all(world_->inboxes.size());
-    for (int i = 0; i < ranks(); ++i) all[to_index(i)] = i;
-    Meeting& meeting = find_meeting(all, kBarrierTag);
-    await(*world_, meeting, all, rank_, come(*world_, meeting, all, to_index(rank_), std::nullopt), kBarrierTag,
+    Meeting& meeting = find_meeting(all_ranks(*this), kBarrierTag);
+    await(*world_, meeting, rank_, come(*world_, meeting, to_index(rank_), nullptr), kBarrierTag,
           [] { return std::string("at a barrier"); });
   }
 
@@ -387,6 +428,12 @@ class LocalChannel : public Channel {
     }
   }
 
+ protected:
+  std::unique_ptr<CollectiveInProgress> begin(const CollectiveCall& call) override {
+    if (!call.values.is_cpu()) return start_pairwise(*this, call, true);  // on a GPU, parts are sent and summed there
+    return LocalCollective::make(world_, rank_, find_meeting(call.members, call.tag), call);
+  }
+
  private:
   Meeting& find_meeting(const std::vector<int>& members, int tag) {
     const std::lock_guard lock(world_->mutex);
@@ -400,14 +447,6 @@ class LocalChannel : public Channel {
   std::shared_ptr<World> world_;
   int rank_;
 };
-
-std::unique_ptr<Reducing> LocalChannel::start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
-                                                         int tag) {
-  check_reducible(*this, values, members, tag);
-  // One member has nothing to sum; on a GPU, the parts are sent and summed there.
-  if (members.size() == 1 || !values.is_cpu()) return start_ordered_all_reduce(*this, values, members, tag);
-  return LocalReducing::make(world_, rank_, find_meeting(members, tag), tag, values);
-}
 
 }  // namespace
 

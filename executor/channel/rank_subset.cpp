@@ -33,12 +33,10 @@ std::unique_ptr<Receiving> RankSubset::receive(const TensorSpec& spec, int from,
   return whole_.receive(spec, members_[to_index(from)], tag);
 }
 
-std::unique_ptr<Reducing> RankSubset::start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
-                                                       int tag) {
-  check_reducible(*this, values, members, tag);
-  std::vector<int> of_whole;
-  for (const int member : members) of_whole.push_back(members_[to_index(member)]);
-  return whole_.start_all_reduce(values, of_whole, tag);
+std::unique_ptr<CollectiveInProgress> RankSubset::begin(const CollectiveCall& call) {
+  CollectiveCall of_whole = call;
+  for (int& member : of_whole.members) member = members_[to_index(member)];
+  return whole_.start(of_whole);
 }
 
 void RankSubset::barrier() { one_round_barrier(*this); }

@@ -21,11 +21,12 @@ class RankSubset : public Channel {
   bool keeps_strides() const override { return whole_.keeps_strides(); }
   std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) override;
   std::unique_ptr<Receiving> receive(const TensorSpec& spec, int from, int tag) override;
-  std::unique_ptr<Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
-                                             int tag) override;
   void barrier() override;
   void abort(const std::string& reason) override { whole_.abort(reason); }
   Activity& activity() override { return whole_.activity(); }
+
+ protected:
+  std::unique_ptr<CollectiveInProgress> begin(const CollectiveCall& call) override;
 
  private:
   Channel& whole_;

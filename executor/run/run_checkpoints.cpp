@@ -16,6 +16,7 @@
 #include "executor/channel/control_tags.h"
 #include "executor/intake/layer_sources.h"
 #include "executor/stage/gradients/finite.h"
+#include "executor/stage/gradients/loss_scaler.h"
 
 namespace stagecraft::run {
 namespace {
@@ -206,16 +207,9 @@ void RunCheckpoints::load(stage::StageProgram& program, stage::Optimizer& optimi
 
 bool RunCheckpoints::after_step(StageWorker& worker, std::int64_t done, std::int64_t steps) {
   if (options_.folder.empty() || !trains_) return false;
-  const bool stop = options_.stop && agree_to_stop();
+  const bool stop = options_.stop && stage::on_any_rank(channel_, options_.stop(), channel::kStopTag);
   if (stop || done == steps || done % options_.every == 0) write(worker, done);
   return stop;
-}
-
-bool RunCheckpoints::agree_to_stop() {
-  at::Tensor asked = at::empty({1}, at::kFloat);
-  *asked.data_ptr<float>() = options_.stop() ? 1.0F : 0.0F;
-  if (channel_.ranks() > 1) channel_.all_reduce(asked, channel::all_ranks(channel_), channel::kStopTag);
-  return *asked.const_data_ptr<float>() > 0;
 }
 
 std::vector<Slice> RunCheckpoints::owned(int stage, const std::string& name,

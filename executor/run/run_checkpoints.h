@@ -67,7 +67,6 @@ class RunCheckpoints {
   void find();
   /// `digest`: of the manifest that rank 0 has.
   void open(std::int64_t step, std::int64_t digest);
-  [[nodiscard]] bool agree_to_stop();
   /// The parts that this rank writes of a tensor of `stage` (see checkpoint::OwnedParts): all of it, by replica 0 of
   /// the first stage that has the name.
   [[nodiscard]] std::vector<Slice> owned(int stage, const std::string& name,

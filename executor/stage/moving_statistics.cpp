@@ -93,7 +93,8 @@ void MovingStatistics::exchange(channel::Channel& channel, const std::vector<int
   const auto options = at::TensorOptions(at::kFloat).device(running_.front().value.device());
   at::Tensor rows = at::zeros({microbatches, values_}, options);
   for (const auto& [microbatch, record] : records_) rows.select(0, microbatch).copy_(record);
-  channel.all_reduce(rows, members, channel::kStatisticsTag);
+  channel.start({.kind = Collective::AllReduce, .values = rows, .members = members, .tag = channel::kStatisticsTag})
+      ->wait();
   for (int m = 0; m < microbatches; ++m) records_[m] = rows.select(0, m);
 }
 

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
 #include <stdexcept>
 
 #include "costmodel/index.h"
@@ -114,17 +113,11 @@ class ChannelPart {
         if (rank >= task.ranks) return {};
         return rank % 2 == 0 ? exchange(task.bytes, rank + 1) : answer(task.bytes, rank - 1);
       case AllReduce:
-        return collective(task, [](channel::Channel& on, at::Tensor& values, const std::vector<int>& members) {
-          on.all_reduce(values, members, kTag);
-        });
+        return collective(task, Collective::AllReduce);
       case AllGather:
-        return collective(task, [](channel::Channel& on, at::Tensor& values, const std::vector<int>& members) {
-          channel::all_gather(on, values, members, kTag);
-        });
+        return collective(task, Collective::AllGather);
       case ReduceScatter:
-        return collective(task, [](channel::Channel& on, at::Tensor& values, const std::vector<int>& members) {
-          channel::ordered_reduce_scatter(on, values, members, kTag);
-        });
+        return collective(task, Collective::ReduceScatter);
       case HostToDevice:
       case DeviceToHost:
         break;
@@ -148,12 +141,11 @@ class ChannelPart {
     };
   }
 
-  template <typename Call>
-  Job collective(const LinkTask& task, Call call) {
+  Job collective(const LinkTask& task, Collective kind) {
     if (channel_.rank() >= task.ranks) return {};
-    std::vector<int> members(to_index(task.ranks));
-    std::iota(members.begin(), members.end(), 0);
-    return [this, values = floats(task.bytes), members, call]() mutable { call(channel_, values, members); };
+    channel::CollectiveCall call{.kind = kind, .values = floats(task.bytes), .tag = kTag};
+    for (int member = 0; member < task.ranks; ++member) call.members.push_back(member);
+    return [this, call] { channel_.start(call)->wait(); };
   }
 
   channel::Channel& channel_;

@@ -24,10 +24,11 @@ struct NcclOptions {
 /// GPU. Received tensors are in memory that is reused after the last reference is gone. A thread watches: an operation
 /// that does not finish within `deadline` after its predecessor, an NCCL error or another rank's abort ends all
 /// communicators, and the next call throws. NCCL chooses the order of sums of more than two members, which is the same
-/// in every run on the same machines. With `deterministic` the order is that of the other channels: each rank gathers
-/// all members' values and sums them.
-/// Collective: creates and tests all communicators, round by round. Throws PeerError naming the communicator that timed
-/// out, and DeviceError if CUDA or NCCL fails or this build has no CUDA.
+/// in every run on the same machines but may differ between an all-reduce and a reduce-scatter. With `deterministic`
+/// the order is that of the other channels: each rank gets the other members' values and sums them. Members' dtypes and
+/// counts are not compared. A collective unlike those of `program`'s calls connects its members when it is first
+/// called. Collective: creates and tests all communicators, round by round. Throws PeerError naming the communicator
+/// that timed out, and DeviceError if CUDA or NCCL fails or this build has no CUDA.
 [[nodiscard]] std::unique_ptr<Channel> make_nccl_channel(const meeting::LaunchInfo& launch, const NcclProgram& program,
                                                          std::unique_ptr<Channel> control, c10::Device device,
                                                          std::chrono::milliseconds deadline,

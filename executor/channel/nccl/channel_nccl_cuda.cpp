@@ -17,6 +17,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "executor/channel/channel_checks.h"
+#include "executor/channel/collective.h"
 #include "executor/channel/nccl/channel_nccl.h"
 #include "executor/channel/nccl/nccl_lanes.h"
 #include "executor/meeting/launch_info.h"
@@ -76,13 +77,13 @@ class NcclChannel : public Channel {
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       check_edge(*this, to, tags[i]);
       check_contiguous(tensors[i]);
-      check_device(tensors[i]);
+      check_on_lane(tensors[i]);
     }
     const auto operation = enqueue(
         *lane, "send", tags.front(), [&](auto& memory) { memory.assign(tensors.begin(), tensors.end()); },
         [&](NcclOperation& begun) { lanes_.order_after_compute(*lane, begun); },
         [&] {
-          for (const at::Tensor& tensor : tensors) NcclLanes::send(*lane, tensor);
+          for (const at::Tensor& tensor : tensors) NcclLanes::send(*lane, tensor, NcclLanes::kReceiver);
         });
     for (const at::Tensor& tensor : tensors)
       out.push_back(std::make_unique<NcclSending>(line_, operation, tensor.detach()));
@@ -116,29 +117,10 @@ class NcclChannel : public Channel {
             device::check(cudaStreamWaitEvent(lane->stream.get(), slot->free.get(), 0), "cudaStreamWaitEvent");
         },
         [&] {
-          for (const TakenSlot& slot : slots) NcclLanes::receive(*lane, slot->memory);
+          for (const TakenSlot& slot : slots) NcclLanes::receive(*lane, slot->memory, NcclLanes::kSender);
         });
     for (std::size_t i = 0; i < specs.size(); ++i)
       out.push_back(std::make_unique<NcclReceiving>(line_, operation, std::move(slots[i]), specs[i]));
-  }
-
-  std::unique_ptr<Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
-                                             int tag) override {
-    const auto found = std::ranges::find_if(reductions_, [&](const auto& reduction) {
-      return reduction.second == tag && reduction.first->plan.ranks == members;
-    });
-    if (found == reductions_.end()) return control_->start_all_reduce(values, members, tag);
-    check_reducible(*this, values, members, tag);
-    check_device(values);
-    if (members.size() == 1) return start_ordered_all_reduce(*this, values, members, tag);
-    const at::Tensor flat = values.detach().view({-1});
-    at::Tensor gathered = lanes_.room_to_gather(flat, members.size());
-    NcclLane& lane = *found->first;
-    auto operation = enqueue(
-        lane, "all-reduce", tag, [&](auto& memory) { memory = {flat, gathered}; },
-        [&](NcclOperation& own_operation) { lanes_.order_after_compute(lane, own_operation); },
-        [&] { NcclLanes::reduce(lane, flat, gathered); });
-    return std::make_unique<NcclReducing>(line_, std::move(operation), flat, std::move(gathered));
   }
 
   Activity& activity() override { return control_->activity(); }
@@ -165,6 +147,23 @@ class NcclChannel : public Channel {
       control_->abort(reason);
     }
     lanes_.abort();
+  }
+
+ protected:
+  std::unique_ptr<CollectiveInProgress> begin(const CollectiveCall& call) override {
+    const auto found = std::ranges::find_if(reductions_, [&](const auto& reduction) {
+      return reduction.second == call.tag && reduction.first->plan.ranks == call.members;
+    });
+    if (found == reductions_.end()) return control_->start(call);
+    check_on_lane(call.values);
+    NcclLane& lane = *found->first;
+    NcclWork work = lanes_.work_of(call, place_of(rank(), call));
+    auto operation = enqueue(
+        lane, collective_text(call.kind), call.tag,
+        [&](auto& memory) { memory = {call.values, call.received, work.gathered}; },
+        [&](NcclOperation& own_operation) { lanes_.order_after_compute(lane, own_operation); },
+        [&] { NcclLanes::collect(lane, work); });
+    return std::make_unique<NcclCollective>(line_, std::move(operation), std::move(work));
   }
 
  private:
@@ -237,7 +236,7 @@ class NcclChannel : public Channel {
     return id;
   }
 
-  void check_device(const at::Tensor& tensor) const {
+  void check_on_lane(const at::Tensor& tensor) const {
     if (tensor.device() == line_->device) return;
     throw std::invalid_argument(fmt::format("channel nccl of rank {} carries tensors on {}, got {} on {}", rank(),
                                             line_->device.str(), describe(spec_of(tensor)), tensor.device().str()));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -102,39 +103,93 @@ class NcclLanes {
     return operation;
   }
 
-  /// Adds a send of the edge's messages to the group; nothing for a tensor without values.
-  static void send(NcclLane& lane, const at::Tensor& tensor) {
+  /// Places in the communicator of an edge.
+  static constexpr int kSender = 0;
+  static constexpr int kReceiver = 1;
+
+  /// Adds a send to the communicator's rank `to` to the group; nothing for a tensor without values.
+  static void send(NcclLane& lane, const at::Tensor& tensor, int to) {
     if (tensor.numel() == 0) return;
     device::check(
-        ncclSend(tensor.const_data_ptr(), tensor.nbytes(), ncclUint8, 1, lane.communicator.get(), lane.stream.get()),
+        ncclSend(tensor.const_data_ptr(), tensor.nbytes(), ncclUint8, to, lane.communicator.get(), lane.stream.get()),
         "ncclSend");
   }
   /// The receiving end of send, into `memory`.
-  static void receive(NcclLane& lane, const at::Tensor& memory) {
+  static void receive(NcclLane& lane, const at::Tensor& memory, int from) {
     if (memory.numel() == 0) return;
     device::check(
-        ncclRecv(memory.data_ptr(), memory.nbytes(), ncclUint8, 0, lane.communicator.get(), lane.stream.get()),
+        ncclRecv(memory.data_ptr(), memory.nbytes(), ncclUint8, from, lane.communicator.get(), lane.stream.get()),
         "ncclRecv");
   }
-  /// Enqueues the sum of `own` over the lane's members, or their values into `gathered` if it is defined.
-  static void reduce(NcclLane& lane, const at::Tensor& values, const at::Tensor& gathered) {
-    const auto count = to_index(values.numel());
-    if (count == 0) return;
-    if (gathered.defined()) {
-      device::check(ncclAllGather(values.const_data_ptr(), gathered.data_ptr(), count, ncclFloat,
-                                  lane.communicator.get(), lane.stream.get()),
-                    "ncclAllGather");
-    } else {
-      device::check(ncclAllReduce(values.const_data_ptr(), values.data_ptr(), count, ncclFloat, ncclSum,
-                                  lane.communicator.get(), lane.stream.get()),
-                    "ncclAllReduce");
+
+  /// What a checked call of the `mine`-th member does. NCCL's own collectives need parts of equal counts and choose the
+  /// order of a sum of more than two members; otherwise values are exchanged and summed here.
+  [[nodiscard]] NcclWork work_of(const CollectiveCall& call, std::size_t mine) const {
+    NcclWork out;
+    out.call = call;
+    out.mine = mine;
+    const std::size_t members = call.members.size();
+    const bool ordered = options_.deterministic && members > 2;
+    if (call.kind == Collective::AllReduce) {
+      if (!ordered) return out;
+      out.gathered = at::empty({static_cast<std::int64_t>(members), call.values.numel()}, call.values.options());
+      out.terms = out.gathered.unbind();
+      out.sum = call.values;
+      return out;
     }
+    out.parts = call.values.split_with_sizes(call.counts);
+    const at::Tensor& own = out.parts[mine];
+    const bool equal = std::ranges::adjacent_find(call.counts, std::not_equal_to<>()) == call.counts.end();
+    if (call.kind == Collective::AllToAll) {
+      out.sent = out.parts;
+      out.arriving = call.received.split_with_sizes(call.received_counts);
+      out.terms = {own};
+      out.sum = out.arriving[mine];
+    } else if (call.kind == Collective::AllGather && !equal) {
+      out.sent.assign(members, own);
+      out.arriving = out.parts;
+    } else if (call.kind == Collective::ReduceScatter && (!equal || ordered)) {
+      out.gathered = at::empty({static_cast<std::int64_t>(members), own.numel()}, call.values.options());
+      out.sent = out.parts;
+      out.arriving = out.gathered.unbind();
+      out.terms = out.arriving;
+      out.terms[mine] = out.sum = own;
+    }
+    return out;
   }
 
-  /// Undefined if NCCL sums.
-  [[nodiscard]] at::Tensor room_to_gather(const at::Tensor& values, std::size_t members) const {
-    if (!options_.deterministic || members <= 2) return {};
-    return at::empty({static_cast<std::int64_t>(members), values.numel()}, values.options());
+  /// Adds the calls of `work` to the group; none without values.
+  static void collect(NcclLane& lane, const NcclWork& work) {
+    for (std::size_t i = 0; i < work.sent.size(); ++i) {
+      if (i == work.mine) continue;
+      send(lane, work.sent[i], to_int(i));
+      receive(lane, work.arriving[i], to_int(i));
+    }
+    const at::Tensor& values = work.call.values;
+    if (!work.sent.empty() || values.numel() == 0) return;
+    ncclComm_t const communicator = lane.communicator.get();
+    cudaStream_t const stream = lane.stream.get();
+    if (work.gathered.defined()) {
+      device::check(ncclAllGather(values.const_data_ptr(), work.gathered.data_ptr(), values.nbytes(), ncclUint8,
+                                  communicator, stream),
+                    "ncclAllGather");
+    } else if (work.call.kind == Collective::AllGather) {
+      const at::Tensor& own = work.parts[work.mine];
+      device::check(
+          ncclAllGather(own.const_data_ptr(), values.data_ptr(), own.nbytes(), ncclUint8, communicator, stream),
+          "ncclAllGather");
+    } else if (work.call.kind == Collective::AllReduce) {
+      const auto [type, count] = summed_as(values);
+      device::check(
+          ncclAllReduce(values.const_data_ptr(), values.data_ptr(), count, type, ncclSum, communicator, stream),
+          "ncclAllReduce");
+    } else {
+      const at::Tensor& own = work.parts[work.mine];
+      const auto [type, count] = summed_as(own);
+      device::check(
+          ncclReduceScatter(values.const_data_ptr(), own.data_ptr(), count, type, ncclSum, communicator, stream),
+          "ncclReduceScatter");
+    }
   }
 
   std::shared_ptr<NcclPool> pool_of(NcclLane& lane, int tag) const {
@@ -232,6 +287,25 @@ class NcclLanes {
   }
 
  private:
+  /// NCCL's type of the values, and their number: a complex one is two.
+  static std::pair<ncclDataType_t, std::size_t> summed_as(const at::Tensor& values) {
+    const auto count = to_index(values.numel());
+    switch (values.scalar_type()) {
+      case at::kDouble:
+        return {ncclDouble, count};
+      case at::kHalf:
+        return {ncclHalf, count};
+      case at::kBFloat16:
+        return {ncclBfloat16, count};
+      case at::kComplexFloat:
+        return {ncclFloat, 2 * count};
+      case at::kComplexDouble:
+        return {ncclDouble, 2 * count};
+      default:
+        return {ncclFloat, count};
+    }
+  }
+
   /// As abort_together with all lanes. The caller holds the lock or is the only thread.
   void abort_now() noexcept {
     try {
@@ -258,19 +332,20 @@ class NcclLanes {
     }
     for (const std::vector<NcclCall>& message : messages) {
       std::vector<at::Tensor> tensors;
-      at::Tensor gathered;
+      std::vector<NcclWork> reductions;  // a message of one, or none
       for (const NcclCall& call : message) {
         tensors.push_back(
             at::empty(call.spec.shape, at::TensorOptions(call.spec.dtype).device(line_->device)).fill_(0));
-        if (call.kind == NcclCall::Kind::AllReduce) gathered = room_to_gather(tensors.back(), lane.plan.ranks.size());
+        if (call.kind != NcclCall::Kind::AllReduce) continue;
+        reductions.push_back(work_of({.values = tensors.back().view({-1}), .members = lane.plan.ranks}, 0));
       }
       NcclOperation operation;
       order_after_compute(lane, operation);
       device::check(ncclGroupStart(), "ncclGroupStart");
+      for (const NcclWork& work : reductions) collect(lane, work);
       for (std::size_t i = 0; i < message.size(); ++i) {
-        if (message[i].kind == NcclCall::Kind::AllReduce) reduce(lane, tensors[i].view({-1}), gathered);
-        if (message[i].kind == NcclCall::Kind::Send) send(lane, tensors[i]);
-        if (message[i].kind == NcclCall::Kind::Receive) receive(lane, tensors[i]);
+        if (message[i].kind == NcclCall::Kind::Send) send(lane, tensors[i], kReceiver);
+        if (message[i].kind == NcclCall::Kind::Receive) receive(lane, tensors[i], kSender);
       }
       settle(lane, ncclGroupEnd(), "ncclGroupEnd");
       wait_until(lane, "its first exchange", [&] {

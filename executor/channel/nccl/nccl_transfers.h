@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "executor/channel/channel.h"
+#include "executor/channel/collective.h"
 #include "executor/channel/nccl_program.h"
 #include "executor/device/cuda_handles.h"
 
@@ -176,27 +176,31 @@ class NcclReceiving : public Receiving {
   TensorSpec spec_;
 };
 
-class NcclReducing : public Reducing {
+/// One rank's part in a collective: calls of NCCL, and a sum once they are done.
+struct NcclWork {
+  CollectiveCall call;
+  std::vector<at::Tensor> parts;     ///< of the values, by member
+  std::size_t mine = 0;              ///< index of this rank among the members
+  std::vector<at::Tensor> sent;      ///< by member, if values are exchanged by sends and receives
+  std::vector<at::Tensor> arriving;  ///< likewise
+  at::Tensor gathered;               ///< every member's values, if they are gathered and then summed
+  std::vector<at::Tensor> terms;     ///< what is then summed, in order; none if NCCL's calls give the result
+  at::Tensor sum;
+};
+
+class NcclCollective : public CollectiveInProgress {
  public:
-  /// `gathered`, if it is defined, holds every member's values, which are then added in order.
-  NcclReducing(std::shared_ptr<NcclLine> line, std::shared_ptr<NcclOperation> operation, at::Tensor values,
-               at::Tensor gathered)
-      : line_(std::move(line)),
-        operation_(std::move(operation)),
-        values_(std::move(values)),
-        gathered_(std::move(gathered)) {}
+  NcclCollective(std::shared_ptr<NcclLine> line, std::shared_ptr<NcclOperation> operation, NcclWork work)
+      : line_(std::move(line)), operation_(std::move(operation)), work_(std::move(work)) {}
   void wait() override {
     line_->order_after(*operation_);
-    if (!gathered_.defined()) return;
-    values_.copy_(gathered_[0]);
-    for (std::int64_t i = 1; i < gathered_.size(0); ++i) values_.add_(gathered_[i]);
+    if (!work_.terms.empty()) sum_in_order(work_.terms, work_.sum);
   }
 
  private:
   std::shared_ptr<NcclLine> line_;
   std::shared_ptr<NcclOperation> operation_;
-  at::Tensor values_;
-  at::Tensor gathered_;
+  NcclWork work_;
 };
 
 }  // namespace stagecraft::channel

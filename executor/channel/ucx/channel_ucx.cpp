@@ -151,10 +151,7 @@ class UcxChannel : public Channel {
   std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) override {
     check_edge(*this, to, tag);
     check_sendable(tensor);
-    if (!tensor.is_cpu()) {
-      throw std::invalid_argument(fmt::format("channel ucx carries tensors on the CPU, got {} on {}",
-                                              describe(spec_of(tensor)), tensor.device().str()));
-    }
+    check_device(tensor);
     const TensorSpec spec = spec_of(tensor);
     check_dimensions(spec);
     line_->throw_if_aborted();
@@ -192,29 +189,6 @@ class UcxChannel : public Channel {
     return std::make_unique<UcxReceiving>(line_, inlet, std::move(incoming), from, tag);
   }
 
-  std::unique_ptr<Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
-                                             int tag) override {
-    check_reducible(*this, values, members, tag);
-    line_->throw_if_aborted();
-    if (members.size() == 1 || values.numel() * static_cast<std::int64_t>(members.size()) <= kFewValues)
-      return start_ordered_all_reduce(*this, values, members, tag);
-    std::vector<UcxAllReduce::ReducePeer> edges;
-    const TensorSpec spec{{values.numel()}, values.scalar_type()};
-    for (const int member : members) {
-      if (member == rank()) continue;
-      Announced& out = out_[edge_key(member, tag)];
-      Announced& in = in_[edge_key(member, tag)].announced;
-      out.strides = in.strides = {1};
-      UcxAllReduce::ReducePeer edge{.rank = member};
-      edge.announces_out = out.changes_to(spec);
-      edge.announces_in = in.changes_to(spec);
-      edge.count_out = out.count;
-      edge.count_in = in.count;
-      edges.push_back(edge);
-    }
-    return std::make_unique<UcxAllReduce>(line_, scratch_, values, members, tag, std::move(edges));
-  }
-
   void barrier() override {
     try {
       one_round_barrier(*this);
@@ -228,6 +202,31 @@ class UcxChannel : public Channel {
       if (!store_->check({kAbortKey})) store_->set(kAbortKey, meeting::printable(reason));
     } catch (const std::exception&) {  // the others' deadlines end their waits
     }
+  }
+
+ protected:
+  void check_device(const at::Tensor& tensor) const override { check_on_cpu("ucx", tensor); }
+
+  std::unique_ptr<CollectiveInProgress> begin(const CollectiveCall& call) override {
+    line_->throw_if_aborted();
+    const at::Tensor& values = call.values;
+    if (call.kind != Collective::AllReduce || values.scalar_type() != at::kFloat ||
+        values.numel() * static_cast<std::int64_t>(call.members.size()) <= kFewValues)
+      return Channel::begin(call);
+    std::vector<UcxAllReduce::ReducePeer> edges;
+    for (const int member : call.members) {
+      if (member == rank()) continue;
+      Announced& out = out_[edge_key(member, call.tag)];
+      Announced& in = in_[edge_key(member, call.tag)].announced;
+      out.strides = in.strides = {1};
+      UcxAllReduce::ReducePeer edge{.rank = member};
+      edge.announces_out = out.changes_to(spec_of(values));
+      edge.announces_in = in.changes_to(spec_of(values));
+      edge.count_out = out.count;
+      edge.count_in = in.count;
+      edges.push_back(edge);
+    }
+    return std::make_unique<UcxAllReduce>(line_, scratch_, call, std::move(edges));
   }
 
  private:

@@ -6,6 +6,7 @@
 
 #include "costmodel/index.h"
 #include "executor/channel/channel_checks.h"
+#include "executor/channel/collective.h"
 #include "executor/channel/tensor_header.h"
 
 namespace stagecraft::channel {
@@ -39,29 +40,29 @@ at::Tensor UcxScratch::take(std::int64_t values) {
   return out;
 }
 
-UcxAllReduce::UcxAllReduce(std::shared_ptr<UcxLine> line, std::shared_ptr<UcxScratch> scratch, const at::Tensor& values,
-                           const std::vector<int>& members, int tag, std::vector<ReducePeer> edges)
+UcxAllReduce::UcxAllReduce(std::shared_ptr<UcxLine> line, std::shared_ptr<UcxScratch> scratch,
+                           const CollectiveCall& call, std::vector<ReducePeer> edges)
     : line_(std::move(line)),
       pool_(std::move(scratch)),
-      values_(values.detach().view({-1})),
-      members_(static_cast<std::int64_t>(members.size())),
-      segment_(segment_values(values.numel(), members_)),
-      mine_(std::ranges::find(members, line_->rank()) - members.begin()),
-      tag_(tag),
+      values_(call.values),
+      members_(static_cast<std::int64_t>(call.members.size())),
+      segment_(segment_values(values_.numel(), members_)),
+      mine_(static_cast<std::int64_t>(place_of(line_->rank(), call))),
+      tag_(call.tag),
       peers_(edges.size()) {
   for (std::size_t i = 0; i < edges.size(); ++i) {
     PeerProgress& peer = peers_[i];
     peer.edge = edges[i];
-    peer.member = std::ranges::find(members, edges[i].rank) - members.begin();
+    peer.member = static_cast<std::int64_t>(place_of(edges[i].rank, call));
     peer_ranks_.push_back(edges[i].rank);
     if (!edges[i].announces_in) continue;
     peer.header = empty_header();
-    peer.header_in = line_->receive(peer.header, edges[i].rank, tag, UcxKind::Header, 0);
+    peer.header_in = line_->receive(peer.header, edges[i].rank, tag_, UcxKind::Header, 0);
   }
   for (const PeerProgress& peer : peers_) {
     if (!peer.edge.announces_out) continue;
     sends_.emplace_back(peer.edge.rank,
-                        line_->send(make_header({spec_of(values_), {1}}), peer.edge.rank, tag, UcxKind::Header, 0));
+                        line_->send(make_header({spec_of(values_), {1}}), peer.edge.rank, tag_, UcxKind::Header, 0));
   }
   // Segment by segment, so that all members can sum their first early.
   std::int64_t most = 0;
@@ -71,7 +72,7 @@ UcxAllReduce::UcxAllReduce(std::shared_ptr<UcxLine> line, std::shared_ptr<UcxScr
       if (segment >= segments_of(peer.member)) continue;
       const auto count = static_cast<std::uint64_t>(peer.edge.count_out);
       sends_.emplace_back(peer.edge.rank,
-                          line_->send(part(peer.member, segment), peer.edge.rank, tag, UcxKind::Share, count));
+                          line_->send(part(peer.member, segment), peer.edge.rank, tag_, UcxKind::Share, count));
     }
   }
   line_->add(*this);
@@ -132,23 +133,10 @@ void UcxAllReduce::post_receives() {
 
 void UcxAllReduce::sum_segment(std::int64_t segment) {
   const at::Tensor piece = part(mine_, segment);
-  auto* const out = piece.data_ptr<float>();
-  std::vector<const float*> in;  // by member
-  for (std::size_t i = 0; i < peers_.size(); ++i) in.push_back(scratch_of(i, segment).const_data_ptr<float>());
-  in.insert(in.begin() + mine_, out);
-  constexpr std::int64_t kBlock = 2048;  // stays in the first-level cache
-  float sum[kBlock];
-  for (std::int64_t at = 0, n = piece.numel(); at < n; at += kBlock) {
-    const std::int64_t count = std::min(kBlock, n - at);
-    const float* const first = in[0] + at;
-    const float* const second = in[1] + at;
-    for (std::int64_t k = 0; k < count; ++k) sum[k] = first[k] + second[k];
-    for (std::size_t i = 2; i < in.size(); ++i) {
-      const float* const next = in[i] + at;
-      for (std::int64_t k = 0; k < count; ++k) sum[k] += next[k];
-    }
-    std::copy_n(sum, count, out + at);
-  }
+  std::vector<at::Tensor> terms;  // by member
+  for (std::size_t i = 0; i < peers_.size(); ++i) terms.push_back(scratch_of(i, segment));
+  terms.insert(terms.begin() + mine_, piece);
+  sum_in_order(terms, piece);
   for (const PeerProgress& peer : peers_) {
     sends_.emplace_back(peer.edge.rank, line_->send(piece, peer.edge.rank, tag_, UcxKind::Sum,
                                                     static_cast<std::uint64_t>(peer.edge.count_out)));

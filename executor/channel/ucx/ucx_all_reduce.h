@@ -28,7 +28,7 @@ class UcxScratch {
 /// An all-reduce in segments: every member receives the other members' values for its chunk, sums each segment in
 /// member order as soon as all have arrived, and sends the sum on while later segments arrive. Nothing is copied but by
 /// the transport: values leave from and arrive in the tensor itself. Continues in every call of the channel.
-class UcxAllReduce : public Reducing, private UcxOngoing {
+class UcxAllReduce : public CollectiveInProgress, private UcxOngoing {
  public:
   /// One peer of the all-reduce. `header_out` is set if the number of values must be announced to it, `header_in` if
   /// its announcement is expected; both under the count of their announcements.
@@ -40,9 +40,9 @@ class UcxAllReduce : public Reducing, private UcxOngoing {
     bool announces_in = false;
   };
 
-  /// `edges`: the other members, ascending.
-  UcxAllReduce(std::shared_ptr<UcxLine> line, std::shared_ptr<UcxScratch> scratch, const at::Tensor& values,
-               const std::vector<int>& members, int tag, std::vector<ReducePeer> edges);
+  /// `call` is as Channel::begin gets it, of float32. `edges`: the other members, ascending.
+  UcxAllReduce(std::shared_ptr<UcxLine> line, std::shared_ptr<UcxScratch> scratch, const CollectiveCall& call,
+               std::vector<ReducePeer> edges);
   ~UcxAllReduce() override;
   void wait() override;
 

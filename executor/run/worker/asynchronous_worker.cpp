@@ -115,7 +115,11 @@ void AsynchronousWorker::reduce(const Action& action) {
     views[i].copy_(waiting[i]);
     counts[to_int(i)].fill_(1);
   }
-  setup().channel.all_reduce(flat, stage.replica_ranks, channel::kBucketsTag);
+  setup()
+      .channel
+      .start(
+          {.kind = Collective::AllReduce, .values = flat, .members = stage.replica_ranks, .tag = channel::kBucketsTag})
+      ->wait();
   for (std::size_t i = 0; i < views.size(); ++i) {
     if (waiting[i].defined() || counts[to_int(i)].item<float>() > 0) waiting[i] = views[i];
   }

@@ -45,13 +45,13 @@ struct GradientReduction::State {
   std::vector<at::Tensor> views;
   at::Tensor flat;
   std::vector<GradientBucket> buckets;
-  std::vector<at::Tensor> parts;                            // of flat, by bucket: its message
-  std::vector<at::Tensor> counts;                           // of parts: how many replicas have each gradient
-  std::vector<std::size_t> bucket_of;                       // by parameter
-  std::vector<bool> written;                                // since the step began, by parameter: its view
-  std::vector<bool> made;                                   // by a backward of this replica
-  std::vector<int> missing;                                 // gradients, by bucket
-  std::vector<std::unique_ptr<channel::Reducing>> started;  // by bucket
+  std::vector<channel::CollectiveCall> sums;  // by bucket: of its message, a part of flat
+  std::vector<at::Tensor> counts;             // in messages: how many replicas have each gradient
+  std::vector<std::size_t> bucket_of;         // by parameter
+  std::vector<bool> written;                  // since the step began, by parameter: its view
+  std::vector<bool> made;                     // by a backward of this replica
+  std::vector<int> missing;                   // gradients, by bucket
+  std::vector<std::unique_ptr<channel::CollectiveInProgress>> started;  // by bucket
   bool last = false;
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators;  // a tensor without other owners loses its hooks
 
@@ -81,7 +81,7 @@ struct GradientReduction::State {
       if (!written[i]) take_first(i);
     }
     count_here(bucket);
-    started.push_back(channel.start_all_reduce(parts[bucket], replicas, channel::kBucketsTag + to_int(bucket)));
+    started.push_back(channel.start(sums[bucket]));
   }
   void count_here(std::size_t bucket) {
     const int first = buckets[bucket].first;
@@ -129,8 +129,11 @@ GradientReduction::GradientReduction(channel::Channel& channel, std::vector<int>
   s.bucket_of.resize(s.leaves.size());
   for (std::size_t b = 0; b < s.buckets.size(); ++b) {
     const GradientBucket& bucket = s.buckets[b];
-    s.parts.push_back(s.flat.narrow(0, bucket.begin + bucket.first, bucket.message()));
-    s.counts.push_back(s.parts.back().narrow(0, bucket.end - bucket.begin, bucket.last - bucket.first));
+    s.sums.push_back({.kind = Collective::AllReduce,
+                      .values = s.flat.narrow(0, bucket.begin + bucket.first, bucket.message()),
+                      .members = s.replicas,
+                      .tag = channel::kBucketsTag + to_int(b)});
+    s.counts.push_back(s.sums.back().values.narrow(0, bucket.end - bucket.begin, bucket.last - bucket.first));
     for (int i = bucket.first; i < bucket.last; ++i) s.bucket_of[to_index(i)] = b;
   }
   std::int64_t offset = 0;

@@ -47,9 +47,9 @@ class GradientReduction {
   void begin_step();
   /// The next backward is this replica's last of the step.
   void last_backward();
-  /// Returns when all gradients hold their sums, like Reducing::wait; starts buckets that have not been started. A
-  /// gradient that a backward made on some replica is defined on all, one that no backward made on none: an optimizer
-  /// must not decay its parameter. Only a replica that lacks a gradient waits for a GPU to find out.
+  /// Returns when all gradients hold their sums, like CollectiveInProgress::wait; starts buckets that have not been
+  /// started. A gradient that a backward made on some replica is defined on all, one that no backward made on none: an
+  /// optimizer must not decay its parameter. Only a replica that lacks a gradient waits for a GPU to find out.
   void finish();
   /// Number of started buckets. For tests.
   [[nodiscard]] std::size_t started() const;

@@ -46,7 +46,12 @@ std::map<std::string, double> gather_squared_norms(channel::Channel& channel,
     const auto it = norms.find(names[to_index(i)]);
     if (it != norms.end()) values[channel.rank() * count + i] = it->second;
   }
-  channel::all_gather(channel, rows, channel::all_ranks(channel), channel::kNormTag);
+  channel
+      .start({.kind = Collective::AllGather,
+              .values = rows,
+              .members = channel::all_ranks(channel),
+              .tag = channel::kNormTag})
+      ->wait();
   std::map<std::string, double> out;
   for (std::int64_t rank = 0; rank < channel.ranks(); ++rank) {
     for (std::int64_t i = 0; i < count; ++i) {

@@ -6,7 +6,6 @@
 #include <stdexcept>
 
 #include "costmodel/text/number.h"
-#include "executor/channel/control_tags.h"
 #include "executor/stage/gradients/finite.h"
 
 namespace stagecraft::stage {
@@ -56,10 +55,11 @@ bool overflows(const std::vector<Parameter>& parameters) {
   return flag.defined() && flag.item<float>() > 0;
 }
 
-bool on_any_rank(channel::Channel& channel, bool here) {
+bool on_any_rank(channel::Channel& channel, bool here, int tag) {
   at::Tensor sum = at::empty({1}, at::kFloat);
   *sum.data_ptr<float>() = here ? 1.0F : 0.0F;
-  if (channel.ranks() > 1) channel.all_reduce(sum, channel::all_ranks(channel), channel::kOverflowTag);
+  channel.start({.kind = Collective::AllReduce, .values = sum, .members = channel::all_ranks(channel), .tag = tag})
+      ->wait();
   return *sum.const_data_ptr<float>() > 0;
 }
 

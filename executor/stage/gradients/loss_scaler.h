@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "executor/channel/channel.h"
+#include "executor/channel/control_tags.h"
 #include "executor/stage/stage_program.h"
 
 namespace stagecraft::stage {
@@ -52,6 +53,6 @@ class LossScaler {
 [[nodiscard]] bool overflows(const std::vector<Parameter>& parameters);
 
 /// Whether `here` is true on any rank. All ranks call it.
-[[nodiscard]] bool on_any_rank(channel::Channel& channel, bool here);
+[[nodiscard]] bool on_any_rank(channel::Channel& channel, bool here, int tag = channel::kOverflowTag);
 
 }  // namespace stagecraft::stage

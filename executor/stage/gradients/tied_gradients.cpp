@@ -84,7 +84,7 @@ at::Tensor TiedGradients::over_ranks(const Tie& tie, const at::Tensor& sum) cons
   at::Tensor total = message.narrow(0, 0, parameter.numel()).view(parameter.sizes());
   sum.defined() ? total.copy_(sum) : total.zero_();
   const at::Tensor count = message[parameter.numel()].fill_(sum.defined() ? 1 : 0);
-  channel_.all_reduce(message, tie.ranks, tie.tag);
+  channel_.start({.kind = Collective::AllReduce, .values = message, .members = tie.ranks, .tag = tie.tag})->wait();
   // Only a rank without a gradient waits for a GPU to learn whether another rank has one.
   return sum.defined() || count.item<float>() > 0 ? total : at::Tensor();
 }

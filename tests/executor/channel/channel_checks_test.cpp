@@ -68,25 +68,6 @@ TEST_F(ChannelChecks, TensorToSumIsContiguous) {
   EXPECT_THAT(refused([] { check_contiguous({}); }), HasSubstr("undefined"));
 }
 
-TEST_F(ChannelChecks, MembersAscendAndHoldTheRank) {
-  const at::Tensor values = at::empty({4});
-  EXPECT_NO_THROW(check_members(own_, values, {1}, 0, "sum"));
-  EXPECT_NO_THROW(check_members(own_, values, {0, 1, 2}, 0, "sum"));
-  for (const std::vector<int>& members : std::vector<std::vector<int>>{{}, {0, 2}, {1, 0}, {0, 1, 1}})
-    EXPECT_THAT(refused([&] { check_members(own_, values, members, 0, "sum"); }),
-                AllOf(HasSubstr("sum"), HasSubstr("rank 1")));
-  EXPECT_THAT(refused([&] { check_members(own_, values, {1, 3}, 0, "sum"); }), HasSubstr("3"));
-  EXPECT_THAT(refused([&] { check_members(own_, values, {0, 1}, -1, "sum"); }), HasSubstr("tag -1"));
-}
-
-TEST_F(ChannelChecks, OnlyFloatsAreReduced) {
-  EXPECT_NO_THROW(check_reducible(own_, at::empty({4}), {0, 1}, 0));
-  EXPECT_THAT(refused([&] { check_reducible(own_, at::empty({4}, at::kDouble), {0, 1}, 0); }),
-              AllOf(HasSubstr("all-reduce"), HasSubstr("float32"), HasSubstr("float64 [4]")));
-  EXPECT_THAT(refused([&] { check_reducible(own_, at::empty({4}, at::kLong), {0, 1}, 0, "reduce-scatter"); }),
-              AllOf(HasSubstr("reduce-scatter"), HasSubstr("int64 [4]")));
-}
-
 TEST(WrongSpec, NamesBothEndsAndBothSpecs) {
   const meeting::PeerError error = wrong_spec(2, {{4, 8}, at::kFloat}, 1, 7, {{4, 9}, at::kFloat});
   EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 2"), HasSubstr("float32 [4, 8]"),

@@ -5,12 +5,14 @@
 
 #include <cstdlib>
 #include <latch>
+#include <map>
 #include <set>
 #include <thread>
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "executor/channel/channel_local.h"
+#include "executor/channel/control_tags.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 #include "executor/run/binding/nccl_calls.h"
@@ -67,6 +69,33 @@ TEST_P(NcclChannelOf, SumsOverItsMembersAndSendsTheRestOverTheControlChannel) {
       EXPECT_EQ(call.kind, deterministic && ranks > 2 ? "all-gather" : "all-reduce");
     }
   }
+}
+
+TEST_P(NcclChannelOf, CallsCollectivesOfNcclForEqualPartsAndExchangesUnequalOnes) {
+  const int ranks = GetParam();
+  (void)take_fake_calls();
+  run_on_nccl(ranks, all_to_all(ranks), kLong, [&](int rank, Channel& channel) {
+    CollectiveCall call{.kind = Collective::ReduceScatter,
+                        .values = at::full({2 * ranks}, 1.0F),
+                        .members = all_ranks(channel),
+                        .tag = 100};
+    const auto all_are = [](const at::Tensor& values, int value) { return values.eq(value).all().item<bool>(); };
+    channel.start(call)->wait();
+    EXPECT_TRUE(all_are(call.values.narrow(0, 2 * rank, 2), ranks));
+    call.kind = Collective::AllGather;
+    channel.start(call)->wait();
+    EXPECT_TRUE(all_are(call.values, ranks));
+    call.kind = Collective::ReduceScatter;
+    call.counts.assign(to_index(ranks), 0);
+    call.counts[0] = 2 * ranks;  // everyone sends to rank 0
+    channel.start(call)->wait();
+    EXPECT_TRUE(all_are(call.values, rank == 0 ? ranks * ranks : ranks));
+  });
+  std::map<std::string, int> calls;
+  for (const FakeCall& call : take_fake_calls()) ++calls[call.kind];
+  const std::map<std::string, int> expected{
+      {"reduce-scatter", ranks}, {"all-gather", ranks}, {"send", ranks - 1}, {"receive", ranks - 1}};
+  EXPECT_EQ(calls, expected);
 }
 
 TEST(NcclChannel, ReusesReceivedMemoryAfterTheLastReference) {

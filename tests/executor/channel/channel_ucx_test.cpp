@@ -71,7 +71,7 @@ TEST_P(UcxChannelOver, SumsTensorsOfManySegments) {
       for (int i = 0; i < ranks; ++i) members.push_back(i);
       for (int round = 1; round <= 3; ++round) {
         at::Tensor values = at::arange(kCount, at::kFloat).remainder(1000).mul(channel.rank() + round);
-        channel.all_reduce(values, members, 3);
+        channel.start({.kind = Collective::AllReduce, .values = values, .members = members, .tag = 3})->wait();
         const float factor = static_cast<float>(ranks * (ranks - 1) / 2 + ranks * round);
         EXPECT_TRUE(values.equal(at::arange(kCount, at::kFloat).remainder(1000).mul(factor))) << round;
       }
@@ -82,7 +82,7 @@ TEST_P(UcxChannelOver, SumsTensorsOfManySegments) {
 TEST_P(UcxChannelOver, AnAllReduceContinuesWhileItsRankWaitsForSomethingElse) {
   run_on_ranks(GetParam(), 2, kLong, [](Channel& channel) {
     at::Tensor values = at::full({1 << 20}, 1.0F);
-    const auto reducing = channel.start_all_reduce(values, {0, 1}, 3);
+    const auto reducing = channel.start({.kind = Collective::AllReduce, .values = values, .members = {0, 1}, .tag = 3});
     if (channel.rank() == 0) {
       reducing->wait();  // needs rank 1, which waits for a message that only follows it
       channel.send(at::full({1}, 5.0F), 1, 4)->wait();
@@ -97,7 +97,8 @@ TEST_P(UcxChannelOver, AnAllReduceContinuesWhileItsRankWaitsForSomethingElse) {
 TEST_P(UcxChannelOver, AnAllReduceOfManyValuesNamesTheCountsThatDiffer) {
   run_on_ranks(GetParam(), 2, kLong, [](Channel& channel) {
     at::Tensor values = at::empty({100000 + channel.rank()}, at::kFloat);
-    const std::string error = error_of([&] { channel.all_reduce(values, {0, 1}, 7); });
+    const std::string error = error_of(
+        [&] { channel.start({.kind = Collective::AllReduce, .values = values, .members = {0, 1}, .tag = 7})->wait(); });
     EXPECT_THAT(error, HasSubstr("rank " + std::to_string(channel.rank()) + " expected float32 [10000"));
     EXPECT_THAT(error, HasSubstr("under tag 7, got float32 [10000"));
     channel.barrier();

@@ -185,7 +185,9 @@ class RankReplay {
           });
           float sum = 0;
           for (const int member : members) sum += static_cast<float>(member + 1);
-          reductions_.push_back({channel_.start_all_reduce(values, members, call.tag), values, sum});
+          reductions_.push_back(
+              {channel_.start({.kind = Collective::AllReduce, .values = values, .members = members, .tag = call.tag}),
+               values, sum});
         }
         return;
       case ActionKind::Update:
@@ -211,7 +213,7 @@ class RankReplay {
     std::vector<char> bytes;  // expected, by tensor
   };
   struct Reduction {
-    std::unique_ptr<Reducing> reducing;
+    std::unique_ptr<CollectiveInProgress> reducing;
     at::Tensor values;
     float sum;
   };

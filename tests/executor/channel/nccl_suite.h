@@ -72,15 +72,15 @@ inline void expect_sums_of_all(channel::Channel& channel, c10::Device device) {
   std::iota(all.begin(), all.end(), 0);
   at::Tensor one = at::full({5}, channel.rank() + 1.0, at::TensorOptions(at::kFloat).device(device));
   at::Tensor two = at::full({200, 300}, 10.0 * (channel.rank() + 1), at::TensorOptions(at::kFloat).device(device));
-  const auto first = channel.start_all_reduce(one, all, 100);
-  const auto second = channel.start_all_reduce(two, all, 101);
+  const auto first = channel.start({.kind = Collective::AllReduce, .values = one, .members = all, .tag = 100});
+  const auto second = channel.start({.kind = Collective::AllReduce, .values = two, .members = all, .tag = 101});
   first->wait();
   second->wait();
   const double sum = ranks * (ranks + 1) / 2.0;
   EXPECT_TRUE(one.eq(sum).all().item<bool>());
   EXPECT_TRUE(two.eq(10 * sum).all().item<bool>());
   at::Tensor control = at::full({3}, 1.0);
-  channel.all_reduce(control, all, channel::kStopTag);
+  channel.start({.kind = Collective::AllReduce, .values = control, .members = all, .tag = channel::kStopTag})->wait();
   EXPECT_TRUE(control.eq(ranks).all().item<bool>());
 }
 

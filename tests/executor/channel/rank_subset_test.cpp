@@ -24,8 +24,13 @@ TEST(RankSubset, IsAChannelOfItsOwnRanks) {
     EXPECT_EQ(receiving->wait().item<float>(), static_cast<float>(before));
     at::Tensor values = at::full({10}, static_cast<float>(1 << whole.rank()));
     if (subset.rank() == 1) return;
-    subset.all_reduce(values, {0, 2}, 8);
+    subset.start({.kind = Collective::AllReduce, .values = values, .members = {0, 2}, .tag = 8})->wait();
     EXPECT_TRUE(values.equal(at::full({10}, 17.0F)));  // of ranks 0 and 4: 1 + 16
+    at::Tensor gathered = at::full({10}, static_cast<float>(whole.rank()));
+    subset.start({.kind = Collective::AllGather, .values = gathered, .members = {0, 2}, .tag = 8, .counts = {3, 7}})
+        ->wait();
+    EXPECT_TRUE(gathered.narrow(0, 0, 3).equal(at::full({3}, 0.0F)));
+    EXPECT_TRUE(gathered.narrow(0, 3, 7).equal(at::full({7}, 4.0F)));
   });
 }
 

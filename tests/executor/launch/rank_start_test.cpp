@@ -87,22 +87,24 @@ TEST(RunRankProcess, ConnectsTheRanksOverTheChannelOnWhichTheyAgree) {
     for (int rank = 0; rank < 2; ++rank) {
       ranks.emplace_back([&, rank] {
         const auto at = to_index(rank);
-        run_rank_process(testing::launch_at(server, rank, 2), milliseconds(20000),
-                         {.channel = "gloo",
-                          .agreed = {"--seed 1"},
-                          .prepare =
-                              [&](Rendezvous& meeting, const std::string& channel, channel::ChannelSetup& setup) {
-                                channels[at] = channel;
-                                EXPECT_EQ(setup.launch.rank, rank);
-                                EXPECT_EQ(setup.deadline, milliseconds(20000));
-                                EXPECT_EQ(setup.activity, meeting.activity());
-                              },
-                          .work =
-                              [&](Rendezvous&, channel::Channel& channel) {
-                                at::Tensor values = at::full({1}, rank + 1, at::kFloat);
-                                channel.all_reduce(values, {0, 1}, 1);
-                                sums[at] = values.item<float>();
-                              }});
+        run_rank_process(
+            testing::launch_at(server, rank, 2), milliseconds(20000),
+            {.channel = "gloo",
+             .agreed = {"--seed 1"},
+             .prepare =
+                 [&](Rendezvous& meeting, const std::string& channel, channel::ChannelSetup& setup) {
+                   channels[at] = channel;
+                   EXPECT_EQ(setup.launch.rank, rank);
+                   EXPECT_EQ(setup.deadline, milliseconds(20000));
+                   EXPECT_EQ(setup.activity, meeting.activity());
+                 },
+             .work =
+                 [&](Rendezvous&, channel::Channel& channel) {
+                   at::Tensor values = at::full({1}, rank + 1, at::kFloat);
+                   channel.start({.kind = Collective::AllReduce, .values = values, .members = {0, 1}, .tag = 1})
+                       ->wait();
+                   sums[at] = values.item<float>();
+                 }});
       });
     }
   }

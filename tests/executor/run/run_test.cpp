@@ -192,12 +192,13 @@ TEST(Run, TiedParametersInOneStageEqualASingleProcess) {
 class CountingSums : public testing::ForwardingChannel {
  public:
   using ForwardingChannel::ForwardingChannel;
-  std::unique_ptr<channel::Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
-                                                      int tag) override {
-    if (tag >= channel::kTiesTag) values_ += values.numel();
-    return ForwardingChannel::start_all_reduce(values, members, tag);
-  }
   [[nodiscard]] std::int64_t values() const { return values_; }
+
+ protected:
+  std::unique_ptr<channel::CollectiveInProgress> begin(const channel::CollectiveCall& call) override {
+    if (call.tag >= channel::kTiesTag) values_ += call.values.numel();
+    return ForwardingChannel::begin(call);
+  }
 
  private:
   std::int64_t values_ = 0;

@@ -17,13 +17,14 @@ class ForwardingChannel : public channel::Channel {
   std::unique_ptr<channel::Receiving> receive(const channel::TensorSpec& spec, int from, int tag) override {
     return channel_.receive(spec, from, tag);
   }
-  std::unique_ptr<channel::Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
-                                                      int tag) override {
-    return channel_.start_all_reduce(values, members, tag);
-  }
   void barrier() override { channel_.barrier(); }
   void abort(const std::string& reason) override { channel_.abort(reason); }
   channel::Activity& activity() override { return channel_.activity(); }
+
+ protected:
+  std::unique_ptr<channel::CollectiveInProgress> begin(const channel::CollectiveCall& call) override {
+    return channel_.start(call);
+  }
 
  private:
   channel::Channel& channel_;

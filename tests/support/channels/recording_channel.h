@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "executor/channel/collective.h"
 #include "tests/support/channels/forwarding_channel.h"
 
 namespace stagecraft::testing {
@@ -21,13 +22,14 @@ class RecordingChannel : public ForwardingChannel {
     notes.push_back("receive from " + std::to_string(from) + " under " + std::to_string(tag));
     return ForwardingChannel::receive(spec, from, tag);
   }
-  std::unique_ptr<channel::Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
-                                                      int tag) override {
-    notes.push_back("all-reduce under " + std::to_string(tag));
-    return ForwardingChannel::start_all_reduce(values, members, tag);
-  }
 
   std::vector<std::string> notes;
+
+ protected:
+  std::unique_ptr<channel::CollectiveInProgress> begin(const channel::CollectiveCall& call) override {
+    notes.push_back(std::string(channel::collective_text(call.kind)) + " under " + std::to_string(call.tag));
+    return ForwardingChannel::begin(call);
+  }
 };
 
 }  // namespace stagecraft::testing

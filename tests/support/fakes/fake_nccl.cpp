@@ -22,8 +22,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -159,8 +161,8 @@ std::map<const char*, Block> blocks;  // by address; freed ones stay until their
 struct Message {
   const void* from = nullptr;
   std::size_t bytes = 0;
-  std::size_t place = 0;  // in its group
-  std::size_t grouped = 0;
+  std::size_t place = 0;    // in its group, among the messages to its receiver
+  std::size_t grouped = 0;  // of them
   bool taken = false;
 };
 
@@ -198,7 +200,6 @@ struct Operation {
   std::size_t reach = 0;  ///< bytes written at `to`
   int peer = 0;
   long number = 0;
-  std::size_t count = 0;
   std::function<void(const Collective&)> finish;
   // While it runs:
   std::shared_ptr<Message> message;
@@ -284,6 +285,16 @@ class Inside {
   ncclComm_t own_;
 };
 
+/// The place of an operation among those of its group with its kind and peer, and how many they are.
+std::pair<std::size_t, std::size_t> place_of(const std::vector<Operation>& operations, std::size_t i) {
+  const auto alike = [&](const Operation& other) {
+    return other.kind == operations[i].kind && other.peer == operations[i].peer;
+  };
+  const auto own = operations.begin() + static_cast<std::ptrdiff_t>(i);
+  return {static_cast<std::size_t>(std::count_if(operations.begin(), own, alike)),
+          static_cast<std::size_t>(std::ranges::count_if(operations, alike))};
+}
+
 /// Tries to go on with all operations; true when all are done. Needs the lock.
 bool progress(Group& group, int rank, std::vector<Operation>& operations) {
   if (stalled == group.name) return false;
@@ -308,7 +319,8 @@ bool progress(Group& group, int rank, std::vector<Operation>& operations) {
           check_memory(each.to, each.bytes, what);
           std::memcpy(each.to, message->from, each.bytes);
         }
-        if (message->place != i || message->grouped != operations.size())
+        const auto [place, grouped] = place_of(operations, i);
+        if (message->place != place || message->grouped != grouped)
           offend(what + " is grouped otherwise than its send");
         message->taken = each.done = true;
         changed.notify_all();
@@ -342,11 +354,12 @@ void run_kernel(Group& group, int rank, Process& owner, long ticket, std::vector
     for (std::size_t i = 0; i < operations.size(); ++i) {
       Operation& each = operations[i];
       if (each.kind == Operation::Kind::Send) {
-        each.message = std::make_shared<Message>(Message{each.from, each.bytes, i, operations.size(), false});
+        const auto [place, grouped] = place_of(operations, i);
+        each.message = std::make_shared<Message>(Message{each.from, each.bytes, place, grouped, false});
         group.messages[{rank, each.peer}].push_back(each.message);
       } else if (each.kind == Operation::Kind::Collect) {
         Collective& collective = group.collectives[each.number];
-        const std::string call = each.name + " of " + std::to_string(each.count) + " values";
+        const std::string call = each.name + " of " + std::to_string(each.bytes) + " bytes";
         if (collective.members.empty()) collective.call = call;
         if (collective.call != call) {
           offend(group.name + ": " + call + " by rank " + std::to_string(rank) + " meets " + collective.call);
@@ -409,22 +422,66 @@ ncclResult_t add(ncclComm_t own, cudaStream_t stream, Operation operation) {
   return ncclSuccess;
 }
 
-ncclResult_t collect(ncclComm_t own, cudaStream_t stream, const std::string& kind, const void* from, void* to,
-                     std::size_t count, std::size_t reach, std::function<void(const Collective&)> finish) {
+/// A collective that reads `bytes` at `from` and writes `reach` bytes at `to`.
+ncclResult_t collect(ncclComm_t own, cudaStream_t stream, const std::string& kind, const void* from, std::size_t bytes,
+                     void* to, std::size_t reach, std::function<void(const Collective&)> finish) {
   Operation out;
   out.kind = Operation::Kind::Collect;
   out.name = kind;
   out.from = from;
   out.to = to;
-  out.bytes = count * sizeof(float);
+  out.bytes = bytes;
   out.reach = reach;
   out.number = own->collectives++;
-  out.count = count;
   out.finish = std::move(finish);
   return add(own, stream, std::move(out));
 }
 
-std::size_t bytes_of(std::size_t count, ncclDataType_t type) { return count * (type == ncclUint8 ? 1 : sizeof(float)); }
+/// A number of 16 bits with the upper half of a float's.
+class BFloat16 {
+ public:
+  explicit BFloat16(float value) {
+    const auto all = std::bit_cast<std::uint32_t>(value);
+    bits_ = static_cast<std::uint16_t>((all + 0x7fffU + (all >> 16U & 1U)) >> 16U);  // ties to even
+  }
+  explicit operator float() const { return std::bit_cast<float>(std::uint32_t{bits_} << 16U); }
+  friend BFloat16 operator+(BFloat16 a, BFloat16 b) { return BFloat16(static_cast<float>(a) + static_cast<float>(b)); }
+
+ private:
+  std::uint16_t bits_ = 0;
+};
+
+/// Calls `use` with a value of the C++ type.
+template <typename Use>
+void with_type(ncclDataType_t type, const Use& use) {
+  if (type == ncclFloat) return use(0.0F);
+  if (type == ncclDouble) return use(0.0);
+  if (type == ncclHalf) return use(_Float16(0));
+  if (type == ncclBfloat16) return use(BFloat16(0));
+  if (type == ncclUint8) return use(std::uint8_t{0});
+  const std::lock_guard lock(mutex);
+  offend("a call with type " + std::to_string(type));
+}
+
+std::size_t bytes_of(std::size_t count, ncclDataType_t type) {
+  with_type(type, [&](auto one) { count *= sizeof one; });
+  return count;
+}
+
+/// The sum of `count` values of every member from value `begin` on, in the order of the ranks.
+template <typename T>
+std::vector<T> sum_of(const Collective& all, std::size_t begin, std::size_t count) {
+  std::vector<T> sum;
+  for (const auto& [rank, buffers] : all.members) {
+    const T* const values = static_cast<const T*>(buffers.first) + begin;
+    if (sum.empty()) {
+      sum.assign(values, values + count);
+    } else {
+      for (std::size_t i = 0; i < count; ++i) sum[i] = sum[i] + values[i];
+    }
+  }
+  return sum;
+}
 
 /// What an abort does after its flag is set: waits for the communicator's threads and stream, and frees it.
 void reclaim(ncclComm_t handle) {
@@ -682,34 +739,45 @@ ncclResult_t ncclRecv(void* values, std::size_t count, ncclDataType_t type, int 
   out.peer = peer;
   return add(own, stream, std::move(out));
 }
-ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDataType_t, ncclRedOp_t, ncclComm_t own,
-                           cudaStream_t stream) {
-  return collect(own, stream, "all-reduce", from, to, count, count * sizeof(float), [count](const Collective& all) {
-    std::vector<float> sum;
-    for (const auto& [rank, buffers] : all.members) {
-      const auto* values = static_cast<const float*>(buffers.first);
-      if (sum.empty()) {
-        sum.assign(values, values + count);
-      } else {
-        for (std::size_t i = 0; i < count; ++i) sum[i] += values[i];
-      }
-    }
-    for (const auto& [rank, buffers] : all.members)
-      std::copy(sum.begin(), sum.end(), static_cast<float*>(buffers.second));
+ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t,
+                           ncclComm_t own, cudaStream_t stream) {
+  const std::size_t bytes = bytes_of(count, type);
+  return collect(own, stream, "all-reduce", from, bytes, to, bytes, [count, type](const Collective& all) {
+    with_type(type, [&](auto zero) {
+      const auto sum = sum_of<decltype(zero)>(all, 0, count);
+      for (const auto& [rank, buffers] : all.members)
+        std::copy(sum.begin(), sum.end(), static_cast<decltype(zero)*>(buffers.second));
+    });
   });
 }
-ncclResult_t ncclAllGather(const void* from, void* to, std::size_t count, ncclDataType_t, ncclComm_t own,
+ncclResult_t ncclReduceScatter(const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t,
+                               ncclComm_t own, cudaStream_t stream) {
+  const std::size_t bytes = bytes_of(count, type);
+  const auto ranks = static_cast<std::size_t>(own->group->ranks);
+  return collect(own, stream, "reduce-scatter", from, bytes * ranks, to, bytes, [count, type](const Collective& all) {
+    with_type(type, [&](auto zero) {
+      std::size_t begin = 0;
+      for (const auto& [rank, buffers] : all.members) {
+        const auto sum = sum_of<decltype(zero)>(all, begin, count);
+        std::copy(sum.begin(), sum.end(), static_cast<decltype(zero)*>(buffers.second));
+        begin += count;
+      }
+    });
+  });
+}
+ncclResult_t ncclAllGather(const void* from, void* to, std::size_t count, ncclDataType_t type, ncclComm_t own,
                            cudaStream_t stream) {
-  return collect(own, stream, "all-gather", from, to, count,
-                 count * sizeof(float) * static_cast<std::size_t>(own->group->ranks), [count](const Collective& all) {
-                   for (const auto& [rank, mine] : all.members) {
-                     std::size_t place = 0;
-                     for (const auto& [other, buffers] : all.members) {
-                       std::memcpy(static_cast<float*>(mine.second) + count * place++, buffers.first,
-                                   count * sizeof(float));
-                     }
-                   }
-                 });
+  const std::size_t bytes = bytes_of(count, type);
+  const auto ranks = static_cast<std::size_t>(own->group->ranks);
+  return collect(own, stream, "all-gather", from, bytes, to, bytes * ranks, [bytes](const Collective& all) {
+    for (const auto& [rank, mine] : all.members) {
+      auto* place = static_cast<char*>(mine.second);
+      for (const auto& [other, buffers] : all.members) {
+        if (place != buffers.first) std::memcpy(place, buffers.first, bytes);  // else in place
+        place += bytes;
+      }
+    }
+  });
 }
 
 }  // extern "C"

@@ -14,7 +14,7 @@ namespace stagecraft::testing {
 struct FakeCall {
   std::string communicator;  ///< its name
   int rank = 0;              ///< in it
-  std::string kind;          ///< "send", "receive", "all-reduce", "all-gather"
+  std::string kind;          ///< "send", "receive", "all-reduce", "all-gather", "reduce-scatter"
   std::size_t bytes = 0;     ///< of what this rank sends or receives
   friend bool operator==(const FakeCall&, const FakeCall&) = default;
 };

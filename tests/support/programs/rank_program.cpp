@@ -70,7 +70,7 @@ int run_case(const std::string& name, channel::Channel& channel, launch::Rendezv
       all.push_back(rank);
       sum += static_cast<float>(rank + 1);
     }
-    channel.all_reduce(values, all, 1);
+    channel.start({.kind = Collective::AllReduce, .values = values, .members = all, .tag = 1})->wait();
     channel.barrier();
     for (const std::string key : {"first", "first", "second"}) {
       const auto texts = meeting.exchange(key, std::to_string(channel.rank()));

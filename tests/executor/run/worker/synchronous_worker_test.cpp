@@ -247,10 +247,11 @@ class SlowChannel : public stagecraft::testing::ForwardingChannel {
     time_ += 1;
     return ForwardingChannel::send(tensor, to, tag);
   }
-  std::unique_ptr<channel::Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>& members,
-                                                      int tag) override {
+
+ protected:
+  std::unique_ptr<channel::CollectiveInProgress> begin(const channel::CollectiveCall& call) override {
     time_ += 8;
-    return ForwardingChannel::start_all_reduce(values, members, tag);
+    return ForwardingChannel::begin(call);
   }
 
  private:

@@ -50,17 +50,11 @@ class CountingChannel : public channel::Channel {
   int ranks() const override { return 2; }
   std::unique_ptr<channel::Sending> send(const at::Tensor&, int, int) override { return nullptr; }
   std::unique_ptr<channel::Receiving> receive(const channel::TensorSpec&, int, int) override { return nullptr; }
-  std::unique_ptr<channel::Reducing> start_all_reduce(const at::Tensor& values, const std::vector<int>&,
-                                                      int tag) override {
-    started.emplace_back(tag - channel::kBucketsTag, values.numel());
-    sums.push_back(values.sum().item<double>());
-    return std::make_unique<Wait>(*this);
-  }
   void barrier() override {}
   void abort(const std::string&) override {}
   channel::Activity& activity() override { return activity_; }
 
-  struct Wait : channel::Reducing {
+  struct Wait : channel::CollectiveInProgress {
     explicit Wait(CountingChannel& c) : channel(c) {}
     void wait() override { ++channel.waited; }
     CountingChannel& channel;
@@ -68,6 +62,13 @@ class CountingChannel : public channel::Channel {
   std::vector<std::pair<int, std::int64_t>> started;  // bucket, values
   std::vector<double> sums;                           // of the values at the start of each
   int waited = 0;
+
+ protected:
+  std::unique_ptr<channel::CollectiveInProgress> begin(const channel::CollectiveCall& call) override {
+    started.emplace_back(call.tag - channel::kBucketsTag, call.values.numel());
+    sums.push_back(call.values.sum().item<double>());
+    return std::make_unique<Wait>(*this);
+  }
 
  private:
   channel::Activity activity_;
