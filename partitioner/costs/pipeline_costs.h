@@ -49,12 +49,12 @@ struct NodeCosts {
   Seconds least_return;     ///< the part of the backward that every gradient must pass through
   Seconds update;
   Bytes parameters;
-  Bytes untied;      ///< parameters that no other layer shares
+  Bytes untied;                               ///< parameters that no other layer shares
   std::vector<Bytes> untied_parameters = {};  ///< each of them, if gradients are summed in buckets
-  StageBytes bytes;  ///< what the layer adds to its stage
-  Bytes received;    ///< per microbatch, of what the layer reads, if all of it comes from other stages
-  Bytes waiting;     ///< per microbatch between the parts of the backward, with its margin; 0 if the backward is whole
-  Bytes workspace;   ///< beside the microbatch whose forward ends with this layer
+  StageBytes bytes;                           ///< what the layer adds to its stage
+  Bytes received;   ///< per microbatch, of what the layer reads, if all of it comes from other stages
+  Bytes waiting;    ///< per microbatch between the parts of the backward, with its margin; 0 if the backward is whole
+  Bytes workspace;  ///< beside the microbatch whose forward ends with this layer
 };
 
 /// A value that crosses from a stage to others, and the time of its message on idle links.

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "costmodel/bound_plan.h"
+#include "costmodel/gradient_sums.h"
 #include "costmodel/index.h"
 #include "costmodel/links/collectives.h"
-#include "costmodel/gradient_sums.h"
 #include "costmodel/prediction/memory.h"
 #include "costmodel/prediction/stage_costs.h"
 #include "partitioner/costs/action_replay.h"

@@ -276,7 +276,9 @@ std::optional<Split> EqualShares::shortest(const Cuts& cuts, const EqualShape& s
       for (const Segment& segment : candidates) {
         if (segment.time > slowest || later[segment.below] >= kNever) continue;
         if (aim != Aim::Short) {
-          const double weight = aim == Aim::Early ? static_cast<double>(stage) : segment.time.value;
+          const double weight = aim == Aim::Early  ? static_cast<double>(stage)
+                                : aim == Aim::Late ? static_cast<double>(loads.size() - stage)
+                                                   : segment.time.value;
           const Seconds sum = later[segment.below] + segment.time * weight;
           if (sum >= here || !fits(segment, load)) continue;
           here = sum;
@@ -327,8 +329,9 @@ void EqualShares::add_splits(const Cuts& cuts, const EqualShape& shape, const st
   const bool is_small = cuts.lattice->count() <= SearchTuning::kMostEqualSets;
   for (const double slower : std::span(SearchTuning::kSlower)
                                  .first(is_small ? std::size(SearchTuning::kSlower) : SearchTuning::kMostOfMany)) {
-    for (const Aim aim : {Aim::Short, Aim::Even, Aim::Early, Aim::Shared}) {
+    for (const Aim aim : {Aim::Short, Aim::Even, Aim::Early, Aim::Late, Aim::Shared}) {
       if (aim != Aim::Short && slower != SearchTuning::kLeastSlower) continue;
+      if (aim == Aim::Late && shape.chunks == 1) continue;
       std::optional<Split> split = shortest(cuts, shape, loads, slowest * slower, aim);
       if (split && std::ranges::find(out, *split) == out.end()) out.push_back(std::move(*split));
     }

@@ -83,9 +83,9 @@ class EqualShares {
   };
 
   /// What to aim for: Short, the smallest bound; Even, the smallest sum of squared stage times; Early, most of the work
-  /// in early stages, which wait the least for the last ones; Shared, stages that each take about an equal share of
-  /// what the stages before leave.
-  enum class Aim { Short, Even, Early, Shared };
+  /// in early stages, which wait the least for the last ones; Late, most of the work in late stages, which for chunks
+  /// are a device's last; Shared, stages that each take about an equal share of what the stages before leave.
+  enum class Aim { Short, Even, Early, Late, Shared };
   /// Where stages may begin.
   struct Cuts {
     std::vector<std::vector<int>> groups;        ///< nodes that stay together, by node of the lattice

@@ -95,11 +95,12 @@ struct SearchTuning {
   static constexpr int kEveryStageCount = 64;     ///< more stages are tried if they divide the devices, or by doubling
   static constexpr std::size_t kMostShapes = 24;  ///< the best by their estimates; half as many ...
   static constexpr int kManyShapeNodes = 300;     ///< ... for graphs of more nodes
-  static constexpr std::size_t kMostSplitsOfShape = 3;  ///< the best of each shape
+  static constexpr std::size_t kMostSplitsOfShape = 3;   ///< the best of each shape by their bounds, ...
+  static constexpr std::size_t kMostSplitsOfChunks = 5;  ///< ... with chunks more, as the bounds tell less
   static constexpr std::size_t kMostOfAKind = 3;     ///< replica counts that divide the microbatches, and powers of two
   static constexpr std::int64_t kMemorySteps = 500;  ///< the least memory is found to this part of it
   static constexpr std::int64_t kMostRatio = 16;     ///< while its bounds differ by more, they come closer by the ratio
-  static constexpr int kMemoryTries = 6;  ///< searches for less memory, as plans need more than the bound says
+  static constexpr int kMemoryTries = 6;     ///< searches for less memory, as plans need more than the bound says
   static constexpr int kMemoryHalvings = 3;  ///< of the difference between what was too little and what fits
 
   // Candidates of `auto`, the plan with the least memory.

@@ -169,6 +169,10 @@ class EqualDrafts {
                            microbatches_of_a_step(constraints_.plan), split.chunks);
   }
 
+  [[nodiscard]] static std::size_t most_splits(const EqualShape& shape) {
+    return shape.chunks > 1 ? SearchTuning::kMostSplitsOfChunks : SearchTuning::kMostSplitsOfShape;
+  }
+
   /// The placements of a split besides devices in order.
   [[nodiscard]] std::vector<StageDevices> placements_of(const Split& split) const {
     if (topology_.levels.size() < 2 || !constraints_.plan.listed.empty()) return {};
@@ -214,7 +218,7 @@ class EqualDrafts {
       out.emplace_back(*bound, std::move(split));
     }
     std::ranges::stable_sort(out, {}, [](const auto& entry) { return entry.first; });
-    if (out.size() > SearchTuning::kMostSplitsOfShape) out.resize(SearchTuning::kMostSplitsOfShape);
+    if (out.size() > most_splits(shape)) out.resize(most_splits(shape));
     return out;
   }
 
@@ -233,7 +237,7 @@ class EqualDrafts {
             best.push_back(entry);
         }
         std::ranges::stable_sort(best, {}, [](const auto& entry) { return entry.first; });
-        if (best.size() > SearchTuning::kMostSplitsOfShape) best.resize(SearchTuning::kMostSplitsOfShape);
+        if (best.size() > most_splits(shape)) best.resize(most_splits(shape));
       };
       for (int tries = 0; tries < SearchTuning::kMemoryTries; ++tries) {
         BoundedSplits out = splits_of(shape, memory, least);
