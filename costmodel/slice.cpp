@@ -16,11 +16,11 @@ std::int64_t element_count(const std::vector<std::int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-Slice whole_slice(const std::vector<std::int64_t>& shape) {
+TensorSlice whole_slice(const std::vector<std::int64_t>& shape) {
   return {std::vector<std::int64_t>(shape.size(), 0), shape};
 }
 
-bool is_inside(const Slice& slice, const std::vector<std::int64_t>& shape) {
+bool is_inside(const TensorSlice& slice, const std::vector<std::int64_t>& shape) {
   if (slice.begin.size() != shape.size() || slice.shape.size() != shape.size()) return false;
   for (std::size_t d = 0; d < shape.size(); ++d) {
     if (slice.begin[d] < 0 || slice.shape[d] < 0 || slice.begin[d] > shape[d] - slice.shape[d]) return false;
@@ -28,8 +28,8 @@ bool is_inside(const Slice& slice, const std::vector<std::int64_t>& shape) {
   return true;
 }
 
-Slice common_part(const Slice& a, const Slice& b) {
-  Slice out = a;
+TensorSlice common_part(const TensorSlice& a, const TensorSlice& b) {
+  TensorSlice out = a;
   for (std::size_t d = 0; d < out.shape.size(); ++d) {
     out.begin[d] = std::max(a.begin[d], b.begin[d]);
     const std::int64_t end = std::min(a.begin[d] + a.shape[d], b.begin[d] + b.shape[d]);
@@ -38,13 +38,14 @@ Slice common_part(const Slice& a, const Slice& b) {
   return out;
 }
 
-std::vector<Slice> slices_of_range(const std::vector<std::int64_t>& shape, std::int64_t first, std::int64_t count) {
-  std::vector<Slice> out;
+std::vector<TensorSlice> slices_of_range(const std::vector<std::int64_t>& shape, std::int64_t first,
+                                         std::int64_t count) {
+  std::vector<TensorSlice> out;
   for (const std::int64_t end = first + count; first < end;) {
     // The outermost dimension along which a slice can begin here and not pass the end: its steps are `step` elements.
     std::int64_t step = element_count(shape);
     std::int64_t rest = first;
-    Slice slice{{}, shape};
+    TensorSlice slice{{}, shape};
     for (std::size_t d = 0; d < shape.size(); ++d) {
       step /= shape[d];
       slice.begin.push_back(rest / step);
@@ -61,7 +62,7 @@ std::vector<Slice> slices_of_range(const std::vector<std::int64_t>& shape, std::
   return out;
 }
 
-std::string slice_text(const Slice& slice) {
+std::string slice_text(const TensorSlice& slice) {
   std::string out;
   for (std::size_t d = 0; d < slice.shape.size(); ++d)
     out += fmt::format("{}{}:{}", d == 0 ? "" : ", ", slice.begin[d], slice.begin[d] + slice.shape[d]);

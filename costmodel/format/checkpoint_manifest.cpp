@@ -76,7 +76,7 @@ void check_pieces(const Cursor& at, const std::string& name, const SavedTensor& 
   std::vector<std::size_t> order;
   std::int64_t found = 0;
   for (std::size_t i = 0; i < tensor.pieces.size(); ++i) {
-    const Slice& part = tensor.pieces[i].part;
+    const TensorSlice& part = tensor.pieces[i].part;
     if (!is_inside(part, tensor.shape)) {
       at.at(i).fail(what + "the piece " + slice_text(part) + ", expected one inside " +
                     slice_text(whole_slice(tensor.shape)));
@@ -85,9 +85,9 @@ void check_pieces(const Cursor& at, const std::string& name, const SavedTensor& 
   }
   std::ranges::sort(order, {}, [&](std::size_t i) { return tensor.pieces[i].part.begin; });
   for (auto it = order.begin(); it != order.end(); ++it) {
-    const Slice& part = tensor.pieces[*it].part;
+    const TensorSlice& part = tensor.pieces[*it].part;
     for (auto next = it + 1; next != order.end(); ++next) {
-      const Slice& other = tensor.pieces[*next].part;
+      const TensorSlice& other = tensor.pieces[*next].part;
       if (!part.begin.empty() && other.begin.front() >= part.begin.front() + part.shape.front()) break;
       if (element_count(common_part(part, other).shape) == 0) continue;
       at.at(*next).fail(what + "the piece " + slice_text(other) + ", which overlaps " + slice_text(part) +
@@ -233,11 +233,11 @@ std::string without_checksum(std::string text, std::uint32_t crc32) {
   return text;
 }
 
-std::string entry_name(const std::string& tensor, const std::vector<std::int64_t>& shape, const Slice& part) {
+std::string entry_name(const std::string& tensor, const std::vector<std::int64_t>& shape, const TensorSlice& part) {
   return part == whole_slice(shape) ? tensor : tensor + slice_text(part);
 }
 
-std::string entry_text(const std::string& tensor, const std::vector<std::int64_t>& shape, const Slice& part) {
+std::string entry_text(const std::string& tensor, const std::vector<std::int64_t>& shape, const TensorSlice& part) {
   const Json out{{"tensor", tensor}, {"shape", shape}, {"begin", part.begin}};
   // The header's writer refuses names that are not UTF-8.
   return out.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -248,7 +248,7 @@ void add_tensors(CheckpointManifest& manifest, const std::string& file, const Sa
   for (const auto& [entry, value] : header.tensors) {
     std::string name = entry;
     SavedTensor tensor{value.dtype, value.shape, {}};
-    Slice part = whole_slice(value.shape);
+    TensorSlice part = whole_slice(value.shape);
     if (const auto text = header.metadata.find(entry); text != header.metadata.end()) {
       const std::string place = path + ": metadata of \"" + entry + '"';
       const Json json = parse_document(text->second, place);

@@ -24,7 +24,7 @@ struct CheckpointFile {
 /// A part of a tensor, and the file that holds it; see entry_name.
 struct TensorPiece {
   std::string file;
-  Slice part;
+  TensorSlice part;
   friend bool operator==(const TensorPiece&, const TensorPiece&) = default;
 };
 
@@ -86,10 +86,10 @@ struct CheckpointManifest {
 /// The name under which a safetensors file holds a part of a tensor: that of the tensor for all of it, else with the
 /// slice after it, "fc1.weight[0:3, 64:128]".
 [[nodiscard]] std::string entry_name(const std::string& tensor, const std::vector<std::int64_t>& shape,
-                                     const Slice& part);
+                                     const TensorSlice& part);
 /// What a safetensors file says in its metadata, under the entry's name, of a part that is not a whole tensor.
 [[nodiscard]] std::string entry_text(const std::string& tensor, const std::vector<std::int64_t>& shape,
-                                     const Slice& part);
+                                     const TensorSlice& part);
 /// Adds the tensors and pieces of `file`, which has this header. Throws FormatError, beginning with `path`, for
 /// metadata that entry_text did not write, and for a dtype or shape that another piece's file contradicts.
 void add_tensors(CheckpointManifest& manifest, const std::string& file, const SafetensorsHeader& header,

@@ -249,11 +249,11 @@ std::string begin_checkpoint(const std::string& folder, std::int64_t step) {
 
 std::string part_name(int rank) { return fmt::format("part-{}.safetensors", rank); }
 
-format::CheckpointFile write_pieces(const std::string& partial, int rank, const std::vector<Piece>& pieces) {
+format::CheckpointFile write_pieces(const std::string& partial, int rank, const std::vector<StatePiece>& pieces) {
   const std::string name = part_name(rank);
   files::NamedTensors tensors;
   std::map<std::string, std::string> metadata;
-  for (const Piece& piece : pieces) {
+  for (const StatePiece& piece : pieces) {
     const std::string entry = format::entry_name(piece.tensor, piece.shape, piece.part);
     if (!tensors.emplace(entry, piece.values).second)
       throw std::invalid_argument(fmt::format("{}/{}: two pieces are named \"{}\"", partial, name, entry));
@@ -308,10 +308,10 @@ stage::OptimizerOptions saved_optimizer(const format::CheckpointManifest& manife
 }
 
 void collect_state(stage::StageProgram& program, const stage::Optimizer& optimizer, const OwnedParts& owned,
-                   std::vector<Piece>& out) {
+                   std::vector<StatePiece>& out) {
   const auto add = [&](const std::string& name, const std::string& prefix, const at::Tensor& tensor) {
     const std::vector<std::int64_t> shape = tensor.sizes().vec();
-    for (const Slice& part : owned(name, shape))
+    for (const TensorSlice& part : owned(name, shape))
       out.push_back({prefix + name, shape, part, files::narrowed(tensor.detach(), part)});
   };
   const std::vector<stage::Parameter>& parameters = program.parameters();

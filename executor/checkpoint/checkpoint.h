@@ -58,17 +58,17 @@ void check_checkpoint_folder(const std::string& folder, bool resume);
 /// system's reason.
 [[nodiscard]] std::string begin_checkpoint(const std::string& folder, std::int64_t step);
 /// A part of a tensor to be written. `tensor` is the tensor's name, `shape` that of all of it.
-struct Piece {
+struct StatePiece {
   std::string tensor;
   std::vector<std::int64_t> shape;
-  Slice part;
+  TensorSlice part;
   at::Tensor values;
 };
 /// The name of the file that `rank` writes.
 [[nodiscard]] std::string part_name(int rank);
 /// Writes the file of `rank` into the folder `partial`. Throws as write_safetensors, and std::invalid_argument for two
 /// pieces of one name.
-format::CheckpointFile write_pieces(const std::string& partial, int rank, const std::vector<Piece>& pieces);
+format::CheckpointFile write_pieces(const std::string& partial, int rank, const std::vector<StatePiece>& pieces);
 /// Makes the checkpoint exist, with the tensors in its files and its own checksum in the manifest, once all its files
 /// are written, then removes all others but those of the steps in `keep`, their manifests first. Throws FormatError
 /// with the path and the reason, if a file does not have the size in the manifest, and if the pieces are not each
@@ -85,14 +85,15 @@ void check_can_save(const model::Model& model);
 
 /// The parts that a rank writes of a tensor of this shape: of a parameter or buffer with this name, or of a parameter's
 /// state. The parts of all ranks hold each element once.
-using OwnedParts = std::function<std::vector<Slice>(const std::string& name, const std::vector<std::int64_t>& shape)>;
+using OwnedParts =
+    std::function<std::vector<TensorSlice>(const std::string& name, const std::vector<std::int64_t>& shape)>;
 
 /// Adds to `out` the owned parts of the stage's parameters and buffers, and of the optimizer's state as
 /// optimizer.first/NAME, optimizer.second/NAME, optimizer.third/NAME, optimizer.steps/NAME, optimizer.product/NAME and
 /// optimizer.average/NAME (see OptimizerState), none for a parameter that had no gradient yet. Parameter i of `program`
 /// is parameter i of `optimizer`. Shares memory with both.
 void collect_state(stage::StageProgram& program, const stage::Optimizer& optimizer, const OwnedParts& owned,
-                   std::vector<Piece>& out);
+                   std::vector<StatePiece>& out);
 /// Sets everything that collect_state collects from `files`. Throws FormatError naming file and tensor for one of
 /// another shape or dtype. What is absent is left as it is: see check_names.
 void load_state(const files::TensorFiles& files, stage::StageProgram& program, stage::Optimizer& optimizer);

@@ -149,7 +149,7 @@ std::optional<TensorKind> SafetensorsFile::kind(const std::string& name) const {
   return TensorKind{safetensors_type(it->second.dtype), it->second.shape};
 }
 
-at::Tensor SafetensorsFile::read_part(const std::string& name, const Slice& part) const {
+at::Tensor SafetensorsFile::read_part(const std::string& name, const TensorSlice& part) const {
   const format::SafetensorsEntry& entry = header_.tensors.at(name);
   at::Tensor out = at::empty(part.shape, at::TensorOptions().dtype(safetensors_type(entry.dtype)));
   if (out.numel() == 0) return out;

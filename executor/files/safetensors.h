@@ -43,7 +43,7 @@ class SafetensorsFile : public TensorFile {
   [[nodiscard]] std::vector<std::string> names() const override;
   [[nodiscard]] const format::SafetensorsHeader& header() const { return header_; }
   [[nodiscard]] std::optional<TensorKind> kind(const std::string& name) const override;
-  [[nodiscard]] at::Tensor read_part(const std::string& name, const Slice& part) const override;
+  [[nodiscard]] at::Tensor read_part(const std::string& name, const TensorSlice& part) const override;
 
  private:
   std::string path_;

@@ -39,7 +39,7 @@ std::string kind_text(const TensorKind& kind) {
 
 TensorKind kind_of(const at::Tensor& tensor) { return {tensor.scalar_type(), tensor.sizes().vec()}; }
 
-at::Tensor narrowed(const at::Tensor& tensor, const Slice& part) {
+at::Tensor narrowed(const at::Tensor& tensor, const TensorSlice& part) {
   at::Tensor out = tensor;
   for (std::size_t d = 0; d < part.shape.size(); ++d)
     out = out.narrow(static_cast<std::int64_t>(d), part.begin[d], part.shape[d]);
@@ -128,7 +128,7 @@ void TensorFiles::open(const std::string& path) {
   const TensorFile& file = *files_.back();
   for (const std::string& name : file.names()) {
     TensorKind kind = *file.kind(name);
-    const Piece whole{files_.size() - 1, name, whole_slice(kind.shape)};
+    const FilePiece whole{files_.size() - 1, name, whole_slice(kind.shape)};
     const auto [it, fresh] = tensors_.emplace(name, Tensor{std::move(kind), {whole}});
     if (!fresh) throw FormatError(path + ": tensor \"" + name + "\" is also in " + path_of(name));
   }
@@ -158,26 +158,26 @@ const std::string& TensorFiles::path_of(const std::string& name) const {
   return files_.at(it == tensors_.end() ? 0 : it->second.pieces.front().file)->path();
 }
 
-at::Tensor TensorFiles::read(const std::string& name, const Slice& part) const {
+at::Tensor TensorFiles::read(const std::string& name, const TensorSlice& part) const {
   const Tensor& tensor = find(name);
   if (!is_inside(part, tensor.kind.shape)) {
     throw std::invalid_argument(fmt::format("{}: tensor \"{}\": {} is not inside {}", path_of(name), name,
                                             slice_text(part), slice_text(whole_slice(tensor.kind.shape))));
   }
   // `of` with indices that begin where `in` does.
-  const auto within = [](Slice of, const Slice& in) {
+  const auto within = [](TensorSlice of, const TensorSlice& in) {
     std::ranges::transform(of.begin, in.begin, of.begin.begin(), std::minus());
     return of;
   };
-  const auto read = [&](const Piece& piece, const Slice& common) {
+  const auto read = [&](const FilePiece& piece, const TensorSlice& common) {
     return files_[piece.file]->read_part(piece.name, within(common, piece.part));
   };
-  for (const Piece& piece : tensor.pieces) {
+  for (const FilePiece& piece : tensor.pieces) {
     if (common_part(piece.part, part) == part) return read(piece, part);
   }
   at::Tensor out = at::empty(part.shape, at::TensorOptions(tensor.kind.dtype));
-  for (const Piece& piece : tensor.pieces) {
-    const Slice common = common_part(piece.part, part);
+  for (const FilePiece& piece : tensor.pieces) {
+    const TensorSlice common = common_part(piece.part, part);
     if (element_count(common.shape) > 0) narrowed(out, within(common, part)).copy_(read(piece, common));
   }
   return out;

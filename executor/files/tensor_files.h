@@ -26,7 +26,7 @@ struct TensorKind {
 [[nodiscard]] TensorKind kind_of(const at::Tensor& tensor);
 
 /// The view of a part of `tensor`.
-[[nodiscard]] at::Tensor narrowed(const at::Tensor& tensor, const Slice& part);
+[[nodiscard]] at::Tensor narrowed(const at::Tensor& tensor, const TensorSlice& part);
 
 /// A file of named tensors, open for reading; its first bytes identify its kind.
 class TensorFile {
@@ -39,7 +39,7 @@ class TensorFile {
   [[nodiscard]] virtual std::optional<TensorKind> kind(const std::string& name) const = 0;
   /// Part of the tensor `name`, on the CPU, owning its memory; the file must hold it. Throws FormatError naming file
   /// and tensor if the file was truncated.
-  [[nodiscard]] virtual at::Tensor read_part(const std::string& name, const Slice& part) const = 0;
+  [[nodiscard]] virtual at::Tensor read_part(const std::string& name, const TensorSlice& part) const = 0;
   /// All of the tensor `name`. Throws FormatError as read_part, and if it is missing, listing those present.
   [[nodiscard]] at::Tensor read(const std::string& name) const;
 };
@@ -79,18 +79,18 @@ class TensorFiles {
   /// The tensor `name`, or a part of it, put together from the pieces that have elements of it; of these only what is
   /// in the part is read. Throws FormatError as TensorFile::read, std::invalid_argument for a part outside the tensor.
   [[nodiscard]] at::Tensor read(const std::string& name) const { return read(name, whole_slice(kind(name).shape)); }
-  [[nodiscard]] at::Tensor read(const std::string& name, const Slice& part) const;
+  [[nodiscard]] at::Tensor read(const std::string& name, const TensorSlice& part) const;
 
  private:
   /// Part of a tensor: its file, and its name there.
-  struct Piece {
+  struct FilePiece {
     std::size_t file = 0;
     std::string name;
-    Slice part;
+    TensorSlice part;
   };
   struct Tensor {
     TensorKind kind;
-    std::vector<Piece> pieces;
+    std::vector<FilePiece> pieces;
   };
   void open(const std::string& path);
   [[nodiscard]] const Tensor& find(const std::string& name) const;

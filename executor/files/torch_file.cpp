@@ -124,7 +124,7 @@ std::optional<TensorKind> TorchFile::kind(const std::string& name) const {
   return TensorKind{it->second.dtype, it->second.shape};
 }
 
-at::Tensor TorchFile::read_part(const std::string& name, const Slice& part) const {
+at::Tensor TorchFile::read_part(const std::string& name, const TensorSlice& part) const {
   const PickledTensor& tensor = tensors_.at(name);
   at::Tensor out = at::empty(part.shape, at::TensorOptions().dtype(tensor.dtype));
   if (out.numel() == 0) return out;

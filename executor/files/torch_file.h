@@ -29,7 +29,7 @@ class TorchFile : public TensorFile {
   [[nodiscard]] std::optional<TensorKind> kind(const std::string& name) const override;
   /// Contiguous, whatever the strides in the file are. Throws FormatError, also for a storage whose checksum is not the
   /// archive's.
-  [[nodiscard]] at::Tensor read_part(const std::string& name, const Slice& part) const override;
+  [[nodiscard]] at::Tensor read_part(const std::string& name, const TensorSlice& part) const override;
 
  private:
   [[nodiscard]] const ZipRecord* find(const std::string& name) const;

@@ -212,10 +212,10 @@ bool RunCheckpoints::after_step(StageWorker& worker, std::int64_t done, std::int
   return stop;
 }
 
-std::vector<Slice> RunCheckpoints::owned(int stage, const std::string& name,
-                                         const std::vector<std::int64_t>& shape) const {
+std::vector<TensorSlice> RunCheckpoints::owned(int stage, const std::string& name,
+                                               const std::vector<std::int64_t>& shape) const {
   const bool writes = stage_of_.at(name) == stage && bound_.plan.ranks()[to_index(rank_)].replica == 0;
-  return writes ? std::vector{whole_slice(shape)} : std::vector<Slice>{};
+  return writes ? std::vector{whole_slice(shape)} : std::vector<TensorSlice>{};
 }
 
 void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
@@ -232,7 +232,7 @@ void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
     written.plateau = {.factor = saved_plateau_->factor, .best = {}, .waited = saved_plateau_->waited};
     if (std::isfinite(saved_plateau_->best)) written.plateau->best = saved_plateau_->best;
   }
-  std::vector<checkpoint::Piece> pieces;
+  std::vector<checkpoint::StatePiece> pieces;
   worker.visit_stages([&](int stage, stage::StageProgram& program, stage::Optimizer& optimizer) {
     const auto parts = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
       return owned(stage, name, shape);

@@ -69,8 +69,8 @@ class RunCheckpoints {
   void open(std::int64_t step, std::int64_t digest);
   /// The parts that this rank writes of a tensor of `stage` (see checkpoint::OwnedParts): all of it, by replica 0 of
   /// the first stage that has the name.
-  [[nodiscard]] std::vector<Slice> owned(int stage, const std::string& name,
-                                         const std::vector<std::int64_t>& shape) const;
+  [[nodiscard]] std::vector<TensorSlice> owned(int stage, const std::string& name,
+                                               const std::vector<std::int64_t>& shape) const;
   void write(StageWorker& worker, std::int64_t done);
   void tell(const std::string& text) const;
 

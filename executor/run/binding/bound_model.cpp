@@ -58,9 +58,10 @@ std::string text_of(const StateTensor& tensor) {
   return fmt::format("\"{}\" ({} [{}])", tensor.name, tensor.dtype, fmt::join(tensor.shape, ", "));
 }
 
-/// Checks that a stage's layers have the parameters and buffers that the plan lists.
+/// Checks that a stage's layers have the parameters and buffers that the plan lists. The evaluation of a model may be a
+/// program of its own, which writes no buffers.
 void check_tensors(const BoundModel& bound) {
-  if (!lists_parameters(bound.plan.plan())) return;
+  if (!bound.plan.schedule().trains || !lists_parameters(bound.plan.plan())) return;
   for (int s = 0; s < bound.plan.stages(); ++s) {
     const Stage& stage = bound.plan.plan().stages[to_index(s)];
     std::map<std::string, std::vector<StateTensor>> listed;  // by layer

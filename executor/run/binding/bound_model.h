@@ -21,7 +21,7 @@ struct BoundModel {
 /// Checks a plan against its model. Throws std::invalid_argument as layers_of_stages and check_samples do, for more
 /// tensors on the boundaries than a channel has tags, and naming
 ///   a parameter that the model's layers share and the plan does not list as tied, or vice versa;
-///   a parameter or buffer that the plan lists and the layer does not have like this, or vice versa;
+///   for training, a parameter or buffer that the plan lists and the layer does not have like this, or vice versa;
 ///   a loss across samples, if an update adds several microbatches; under an asynchronous schedule every loss that is
 ///   not a mean over samples;
 ///   layer and buffer, if a stage has replicas and a forward writes the buffer in a way that replicas cannot replay.

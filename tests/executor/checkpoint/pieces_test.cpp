@@ -36,21 +36,22 @@ class CheckpointPieces : public ::testing::Test {
  protected:
   [[nodiscard]] std::string folder(const std::string& name = "saved") const { return (files_.path() / name).string(); }
   /// Adds the slices of a tensor to what one rank writes.
-  static void add(std::vector<Piece>& out, const std::string& name, const at::Tensor& tensor,
-                  const std::vector<Slice>& parts) {
-    for (const Slice& part : parts) out.push_back({name, tensor.sizes().vec(), part, files::narrowed(tensor, part)});
+  static void add(std::vector<StatePiece>& out, const std::string& name, const at::Tensor& tensor,
+                  const std::vector<TensorSlice>& parts) {
+    for (const TensorSlice& part : parts)
+      out.push_back({name, tensor.sizes().vec(), part, files::narrowed(tensor, part)});
   }
   /// Makes `manifest` a checkpoint in `into` whose files the ranks write from `pieces`.
   static void commit(const std::string& into, format::CheckpointManifest manifest,
-                     const std::vector<std::vector<Piece>>& pieces) {
+                     const std::vector<std::vector<StatePiece>>& pieces) {
     manifest.files.clear();
     const std::string partial = begin_checkpoint(into, manifest.step);
-    for (const std::vector<Piece>& of_rank : pieces)
+    for (const std::vector<StatePiece>& of_rank : pieces)
       manifest.files.push_back(write_pieces(partial, to_int(manifest.files.size()), of_rank));
     commit_checkpoint(into, manifest, {});
   }
   static files::TensorFiles opened(const std::string& path) { return {path, check_checkpoint(path)}; }
-  [[nodiscard]] files::TensorFiles saved(const std::vector<std::vector<Piece>>& pieces) const {
+  [[nodiscard]] files::TensorFiles saved(const std::vector<std::vector<StatePiece>>& pieces) const {
     commit(folder(), full_checkpoint(), pieces);
     return opened(folder() + "/step-3");
   }
@@ -80,11 +81,11 @@ files::NamedTensors all_kinds() {
 }
 
 /// All slices of a tensor of `shape`, also those without elements.
-std::vector<Slice> all_slices(const std::vector<std::int64_t>& shape) {
-  std::vector<Slice> out{{}};
+std::vector<TensorSlice> all_slices(const std::vector<std::int64_t>& shape) {
+  std::vector<TensorSlice> out{{}};
   for (const std::int64_t extent : shape) {
-    std::vector<Slice> next;
-    for (const Slice& slice : out) {
+    std::vector<TensorSlice> next;
+    for (const TensorSlice& slice : out) {
       for (std::int64_t begin = 0; begin <= extent; ++begin) {
         for (std::int64_t count = 0; begin + count <= extent; ++count) {
           next.push_back(slice);
@@ -104,7 +105,7 @@ void expect_equal(const files::TensorFiles& files, const files::NamedTensors& ex
     const at::Tensor whole = files.read(name);
     EXPECT_EQ(files::kind_of(whole), files::kind_of(tensor)) << name << what;
     EXPECT_TRUE(at::equal(whole, tensor)) << name << what;
-    for (const Slice& slice : all_slices(tensor.sizes().vec())) {
+    for (const TensorSlice& slice : all_slices(tensor.sizes().vec())) {
       at::Tensor part = tensor;
       for (std::size_t d = 0; d < slice.begin.size(); ++d)
         part = part.slice(static_cast<std::int64_t>(d), slice.begin[d], slice.begin[d] + slice.shape[d]);
@@ -114,7 +115,7 @@ void expect_equal(const files::TensorFiles& files, const files::NamedTensors& ex
     for (std::int64_t first = 0; first < flat.numel(); ++first) {
       for (std::int64_t count = 1; first + count <= flat.numel(); ++count) {
         std::vector<at::Tensor> parts;
-        for (const Slice& slice : slices_of_range(tensor.sizes().vec(), first, count))
+        for (const TensorSlice& slice : slices_of_range(tensor.sizes().vec(), first, count))
           parts.push_back(files.read(name, slice).flatten());
         EXPECT_TRUE(at::equal(at::cat(parts), flat.slice(0, first, first + count)))
             << name << " " << first << " to " << first + count << what;
@@ -127,7 +128,7 @@ void expect_equal(const files::TensorFiles& files, const files::NamedTensors& ex
 TEST_F(CheckpointPieces, OfEveryCutOfTheElementsAreTheWhole) {
   const files::NamedTensors tensors = all_kinds();
   const auto check = [&](const std::vector<std::int64_t>& cuts) {
-    std::vector<std::vector<Piece>> pieces(cuts.size() + 1);
+    std::vector<std::vector<StatePiece>> pieces(cuts.size() + 1);
     for (const auto& [name, tensor] : tensors) {
       std::int64_t first = 0;
       for (std::size_t i = 0; i < pieces.size(); ++i) {
@@ -166,7 +167,7 @@ TEST_F(CheckpointPieces, OfEveryGridOverOneToFourFilesAreTheWhole) {
   for (const auto& rows : all_cuts(3)) {
     for (const auto& columns : all_cuts(3)) {
       for (std::size_t files = 1; files <= 4; ++files) {
-        std::vector<std::vector<Piece>> pieces(files);
+        std::vector<std::vector<StatePiece>> pieces(files);
         std::size_t next = 0;
         for (const auto& [row, height] : rows) {
           for (const auto& [column, width] : columns)
@@ -186,7 +187,7 @@ TEST_F(CheckpointPieces, AreReadNoFurtherThanTheWantedPart) {
   std::filesystem::resize_file(path, std::filesystem::file_size(path) - 6 * sizeof(float));  // from [1, 2] on
   EXPECT_TRUE(at::equal(files.read("a", {{0, 0}, {1, 4}}), tensor.narrow(0, 0, 1)));
   EXPECT_TRUE(at::equal(files.read("a", {{0, 0}, {2, 2}}), tensor.slice(0, 0, 2).slice(1, 0, 2)));
-  for (const Slice& part : {Slice{{0, 0}, {2, 3}}, Slice{{2, 0}, {1, 1}}}) {
+  for (const TensorSlice& part : {TensorSlice{{0, 0}, {2, 3}}, TensorSlice{{2, 0}, {1, 1}}}) {
     EXPECT_THAT([&] { (void)files.read("a", part); },
                 ThrowsMessage<FormatError>(path + ": tensor \"a\": the file was truncated"));
   }
@@ -198,9 +199,9 @@ TEST_F(CheckpointPieces, AreReadNoFurtherThanTheWantedPart) {
 
 TEST_F(CheckpointPieces, ThatLeaveAGapOrOverlapAreNoCheckpoint) {
   const at::Tensor tensor = at::arange(6, at::kFloat).view({3, 2});
-  const auto pieces = [&](const std::vector<Slice>& parts) {
-    std::vector<std::vector<Piece>> out;
-    for (const Slice& part : parts) add(out.emplace_back(), "a", tensor, {part});
+  const auto pieces = [&](const std::vector<TensorSlice>& parts) {
+    std::vector<std::vector<StatePiece>> out;
+    for (const TensorSlice& part : parts) add(out.emplace_back(), "a", tensor, {part});
     return out;
   };
   (void)saved(pieces({{{0, 0}, {3, 2}}}));
@@ -222,7 +223,7 @@ TEST_F(CheckpointPieces, ThatAreNotInTheirFilesAreNamed) {
   const at::Tensor tensor = at::arange(6, at::kFloat).view({3, 2});
   const std::string path = folder() + "/step-3";
   const auto verdict = [&](const std::function<void(format::CheckpointManifest&)>& change) -> std::string {
-    std::vector<std::vector<Piece>> pieces(2);
+    std::vector<std::vector<StatePiece>> pieces(2);
     add(pieces[0], "a", tensor, {{{0, 0}, {1, 2}}});
     add(pieces[1], "a", tensor, {{{1, 0}, {2, 2}}});
     add(pieces[1], "b", tensor, {whole_slice({3, 2})});
@@ -288,7 +289,7 @@ TEST_F(RunFromPieces, OfThreeWritersContinuesBitForBitUnderOtherNumbersOfWriters
   const std::unique_ptr<stage::Optimizer> optimizer =
       stage::optimizer_of(options("", 2).optimizer, program.parameters());
   load_state(opened(whole), program, *optimizer);
-  std::vector<std::vector<Piece>> pieces(3);
+  std::vector<std::vector<StatePiece>> pieces(3);
   for (std::int64_t writer = 0; writer < 3; ++writer) {
     const OwnedParts owned = [&](const std::string&, const std::vector<std::int64_t>& shape) {
       const std::int64_t n = element_count(shape);
