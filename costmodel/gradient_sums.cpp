@@ -11,7 +11,8 @@ namespace stagecraft {
 namespace {
 
 std::string name_of(const HeldParameter& parameter, const std::string& layer) {
-  return parameter.name.empty() ? "the parameters of layer \"" + layer + "\"" : "parameter \"" + parameter.name + "\"";
+  return parameter.name.empty() ? "the parameters of layer \"" + layer + "\""
+                                : "parameter \"" + std::string(parameter.name) + "\"";
 }
 
 std::string ranks_text(const std::vector<int>& ranks) {
@@ -25,29 +26,29 @@ std::optional<std::string> wrong_holders(const BoundPlan& plan, int stage, const
                                          const std::vector<GradientSum>& sums,
                                          const std::map<std::string, std::vector<int>>& holders) {
   const std::vector<HeldParameter>& parameters = held[to_index(stage)];
-  std::map<std::string, int> counts;  // of sums, by parameter; a shared one has one place of several
+  std::set<std::string_view> seen;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const std::string& layer = plan.plan().stages[to_index(stage)].layers[parameters[i].layer];
-    const std::string name = name_of(parameters[i], layer);
-    const std::vector<int> wanted = parameters[i].name.empty() ? plan.ranks_of(stage) : holders.at(parameters[i].name);
-    int& count = counts[name];
+    const HeldParameter& parameter = parameters[i];
+    if (!parameter.name.empty() && !seen.insert(parameter.name).second) continue;  // the same in another layer
+    const std::string where = "stage " + std::to_string(stage) + ": the gradient of " +
+                              name_of(parameter, plan.plan().stages[to_index(stage)].layers[parameter.layer]) + " is ";
+    const std::vector<int> wanted =
+        parameter.name.empty() ? plan.ranks_of(stage) : holders.at(std::string(parameter.name));
+    const auto is_it = [&](std::size_t place) {
+      return place == i || (!parameter.name.empty() && parameters[place].name == parameter.name);
+    };
+    int count = 0;
     for (const GradientSum& sum : sums) {
-      if (!std::ranges::binary_search(sum.parameters, i)) continue;
+      if (std::ranges::none_of(sum.parameters, is_it)) continue;
       ++count;
       if (sum.ranks != wanted) {
-        return "stage " + std::to_string(stage) + ": the gradient of " + name + " is summed over " +
-               ranks_text(sum.ranks) + ", but " + ranks_text(wanted) + (wanted.size() == 1 ? " holds" : " hold") +
-               " it";
+        return where + "summed over " + ranks_text(sum.ranks) + ", but " + ranks_text(wanted) +
+               (wanted.size() == 1 ? " holds" : " hold") + " it";
       }
     }
-    if (count > 1) return "stage " + std::to_string(stage) + ": the gradient of " + name + " is summed twice";
-    const bool later = std::ranges::any_of(parameters.begin() + to_int(i) + 1, parameters.end(), [&](const auto& p) {
-      return !p.name.empty() && p.name == parameters[i].name;
-    });
-    if (count == 0 && !later && wanted.size() > 1 && parameters[i].bytes > Bytes(0)) {
-      return "stage " + std::to_string(stage) + ": the gradient of " + name + " is not summed, but " +
-             ranks_text(wanted) + " hold it";
-    }
+    if (count > 1) return where + "summed twice";
+    if (count == 0 && wanted.size() > 1 && parameter.bytes > Bytes(0))
+      return where + "not summed, but " + ranks_text(wanted) + " hold it";
   }
   return std::nullopt;
 }
@@ -123,7 +124,7 @@ std::optional<HeldParameters> held_parameters(const Plan& plan) {
 }
 
 std::map<std::string, std::vector<int>> parameter_holders(const BoundPlan& plan, const HeldParameters& held) {
-  std::map<std::string, std::set<int>> holders;
+  std::map<std::string_view, std::set<int>> holders;
   for (int s = 0; s < plan.stages(); ++s) {
     const std::vector<int> ranks = plan.ranks_of(s);
     for (const HeldParameter& parameter : held[to_index(s)]) {
@@ -131,7 +132,7 @@ std::map<std::string, std::vector<int>> parameter_holders(const BoundPlan& plan,
     }
   }
   std::map<std::string, std::vector<int>> out;
-  for (const auto& [name, ranks] : holders) out[name] = {ranks.begin(), ranks.end()};
+  for (const auto& [name, ranks] : holders) out[std::string(name)] = {ranks.begin(), ranks.end()};
   return out;
 }
 
@@ -142,7 +143,7 @@ GradientSums gradient_sums(const BoundPlan& plan, const HeldParameters& held) {
   for (int s = 0; s < plan.stages(); ++s) {
     const std::vector<HeldParameter>& parameters = held[to_index(s)];
     std::vector<GradientSum>& sums = out[to_index(s)];
-    std::map<std::string, GradientSum> shared;
+    std::map<std::string_view, GradientSum> shared;
     for (const int tied : plan.shared(s)) {
       const TiedHolders& holders = plan.tied()[to_index(tied)];
       shared[holders.parameter] = {holders.ranks, Bytes(0), tied, {}, 0};

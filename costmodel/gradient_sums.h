@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "costmodel/bound_plan.h"
@@ -19,13 +20,14 @@ namespace stagecraft {
 
 /// A parameter that a stage holds.
 struct HeldParameter {
-  std::string name;       ///< empty: all parameters of the layer that it shares with no other and that nobody names
+  std::string_view name;  ///< in the graph, plan or model; empty: all of the layer's that are not shared nor named
   std::size_t layer = 0;  ///< place among the stage's layers
   Bytes bytes;
   friend bool operator==(const HeldParameter&, const HeldParameter&) = default;
 };
 
-/// By stage, by its layers in order; a parameter that several layers of a stage share is there for each.
+/// By stage, by its layers in order; a parameter that several layers of a stage share is there for each. Valid as long
+/// as what it was made from.
 using HeldParameters = std::vector<std::vector<HeldParameter>>;
 
 /// As the graph has them. Precondition: the plan is valid for it.

@@ -1,18 +1,21 @@
 #include "costmodel/graph.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
-#include <map>
 #include <queue>
 #include <set>
 #include <stdexcept>
+#include <string_view>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
+#include "costmodel/slice.h"
 
 namespace stagecraft {
 namespace {
@@ -184,22 +187,24 @@ std::vector<int> topological_order(const Graph& graph) {
 }
 
 Bytes value_bytes(const std::string& dtype) {
-  static const std::map<std::string, Bytes> known{
-      {"float64", Bytes(8)}, {"float32", Bytes(4)}, {"float16", Bytes(2)},   {"bfloat16", Bytes(2)},
-      {"int64", Bytes(8)},   {"int32", Bytes(4)},   {"int16", Bytes(2)},     {"int8", Bytes(1)},
-      {"uint8", Bytes(1)},   {"bool", Bytes(1)},    {"complex64", Bytes(8)}, {"complex128", Bytes(16)},
-  };
-  const auto it = known.find(dtype);
-  return it == known.end() ? Bytes(0) : it->second;
+  // The most frequent first: predictions ask for each parameter.
+  static constexpr std::array<std::pair<std::string_view, int>, 12> kKnown{{{"float32", 4},
+                                                                            {"float16", 2},
+                                                                            {"bfloat16", 2},
+                                                                            {"float64", 8},
+                                                                            {"int64", 8},
+                                                                            {"int32", 4},
+                                                                            {"int16", 2},
+                                                                            {"int8", 1},
+                                                                            {"uint8", 1},
+                                                                            {"bool", 1},
+                                                                            {"complex64", 8},
+                                                                            {"complex128", 16}}};
+  const auto* const it = std::ranges::find(kKnown, dtype, &std::pair<std::string_view, int>::first);
+  return Bytes(it == kKnown.end() ? 0 : it->second);
 }
 
-std::int64_t value_count(const std::vector<std::int64_t>& shape) {
-  std::int64_t out = 1;
-  for (const std::int64_t size : shape) out *= size;
-  return out;
-}
-
-Bytes tensor_bytes(const StateTensor& tensor) { return value_bytes(tensor.dtype) * value_count(tensor.shape); }
+Bytes tensor_bytes(const StateTensor& tensor) { return value_bytes(tensor.dtype) * element_count(tensor.shape); }
 
 void check_tensor(const StateTensor& tensor, const std::string& where) {
   if (tensor.name.empty()) refuse(where + " has an empty name");

@@ -260,8 +260,6 @@ void validate(const Graph& graph);
 
 /// Bytes of one value of `dtype`; 0 for an unknown one.
 [[nodiscard]] Bytes value_bytes(const std::string& dtype);
-/// Number of values in a tensor of this shape.
-[[nodiscard]] std::int64_t value_count(const std::vector<std::int64_t>& shape);
 /// Bytes of the tensor; 0 if its dtype is unknown.
 [[nodiscard]] Bytes tensor_bytes(const StateTensor& tensor);
 /// Throws std::invalid_argument, beginning with `where`, for an empty name, an unknown dtype, a negative size or more

@@ -115,29 +115,22 @@ std::vector<TiedLayers> tied_of(const Graph& graph, const std::vector<Stage>& st
   return out;
 }
 
-/// Sets what the stages list of the graph's parameters and buffers.
-void list_tensors(const Graph& graph, std::vector<Stage>& stages) {
-  if (!names_parameters(graph)) return;
-  const LayersById layers(graph);
-  for (Stage& stage : stages) {
-    for (const std::string& id : stage.layers) {
-      const Layer& layer = graph.layers[to_index(layers.index(id))];
-      for (const StateTensor& tensor : layer.parameter_tensors) stage.parameters.push_back({id, tensor});
-      for (const StateTensor& tensor : layer.exchanged_buffers) stage.exchanged_buffers.push_back({id, tensor});
-    }
-  }
+/// Adds the parameters and buffers of a layer to what its stage lists.
+void list_tensors(const Layer& layer, Stage& stage) {
+  for (const StateTensor& tensor : layer.parameter_tensors) stage.parameters.push_back({layer.id, tensor});
+  for (const StateTensor& tensor : layer.exchanged_buffers) stage.exchanged_buffers.push_back({layer.id, tensor});
 }
 
 /// Checks that the stages list the graph's parameters and buffers, if both name any.
 void check_tensors(const Plan& plan, const Graph& graph) {
   if (!lists_parameters(plan) || !names_parameters(graph)) return;
-  std::vector<Stage> wanted;
-  for (const Stage& stage : plan.stages) wanted.push_back({stage.layers, {}});
-  list_tensors(graph, wanted);
-  for (std::size_t s = 0; s < wanted.size(); ++s) {
+  const std::vector<std::vector<const Layer*>> layers = layers_of_stages(graph, plan);
+  for (std::size_t s = 0; s < layers.size(); ++s) {
+    Stage wanted;
+    for (const Layer* layer : layers[s]) list_tensors(*layer, wanted);
     for (std::vector<PlanTensor> Stage::* const list : {&Stage::parameters, &Stage::exchanged_buffers}) {
       const std::vector<PlanTensor>& found = plan.stages[s].*list;
-      const std::vector<PlanTensor>& right = wanted[s].*list;
+      const std::vector<PlanTensor>& right = wanted.*list;
       const auto [at, expected] = std::ranges::mismatch(found, right);
       if (at == found.end() && expected == right.end()) continue;
       const auto text = [](const PlanTensor& t) { return "\"" + t.tensor.name + "\" of layer \"" + t.layer + "\""; };
@@ -256,7 +249,6 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
     plan.stages[to_index(stage)].layers.push_back(id);
   }
   plan.boundaries = boundaries_of(graph, partition.stage_of_layer);
-  list_tensors(graph, plan.stages);
   plan.tied = tied_of(graph, plan.stages);
   plan.warmups = warmup_counts(partition.replicas);
   plan.listed = settings.listed;
@@ -365,6 +357,19 @@ void validate_tensors(const Plan& plan) {
 }
 
 }  // namespace
+
+void list_parameters(const Graph& graph, Plan& plan) {
+  const bool named = names_parameters(graph);
+  const std::vector<std::vector<const Layer*>> layers = layers_of_stages(graph, plan);
+  for (std::size_t s = 0; s < layers.size(); ++s) {
+    Stage& stage = plan.stages[s];
+    stage.parameters.clear();
+    stage.exchanged_buffers.clear();
+    for (const Layer* layer : layers[s]) {
+      if (named) list_tensors(*layer, stage);
+    }
+  }
+}
 
 bool lists_parameters(const Plan& plan) {
   return std::ranges::any_of(plan.stages, [](const Stage& stage) { return !stage.parameters.empty(); });

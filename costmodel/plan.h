@@ -129,11 +129,10 @@ struct PlanSettings {
 /// The plan of `partition`: layers in topological order, devices in order from 0, stage by stage, with chunks one for
 /// each pipeline position (see PipelineShape), boundaries from the
 /// edges that cross stages (a tensor that several layers of one stage read crosses once, one that several stages read
-/// goes from each to the next), parameters and buffers as the graph names them, tied parameters from Layer::tied,
-/// warm-ups by warmup_counts.
-/// Throws std::invalid_argument naming the layer whose edge goes to an earlier stage, the empty stage, the device count
-/// if there are more replicas than devices, a layer that is not Layer::replicable in a stage of several replicas, an
-/// update from several microbatches with Graph::whole_batch_loss; and as check_chunks.
+/// goes from each to the next), tied parameters from Layer::tied, warm-ups by warmup_counts. It lists no parameters:
+/// see list_parameters. Throws std::invalid_argument naming the layer whose edge goes to an earlier stage, the empty
+/// stage, the device count if there are more replicas than devices, a layer that is not Layer::replicable in a stage of
+/// several replicas, an update from several microbatches with Graph::whole_batch_loss; and as check_chunks.
 [[nodiscard]] Plan make_plan(const Graph& graph, const Topology& topology, const Partition& partition,
                              const PlanSettings& settings);
 
@@ -166,6 +165,9 @@ void check_loss(const Graph& graph, const PlanSettings& settings);
 /// and tied parameters of existing layers, schedule.
 void validate(const Plan& plan);
 
+/// Sets what the stages list of parameters and buffers: what the graph names, or nothing if it does not name them all.
+/// For plans that leave the program: searches make many, and need no lists. Throws as layers_of_stages.
+void list_parameters(const Graph& graph, Plan& plan);
 /// Whether the plan lists the parameters of its stages.
 [[nodiscard]] bool lists_parameters(const Plan& plan);
 

@@ -9,17 +9,12 @@
 #include <set>
 
 #include "costmodel/fnv.h"
+#include "costmodel/slice.h"
 #include "executor/device/dtype.h"
 #include "executor/device/machine/program.h"
 
 namespace stagecraft::model {
 namespace {
-
-std::int64_t product(const std::vector<std::int64_t>& shape) {
-  std::int64_t out = 1;
-  for (const std::int64_t extent : shape) out *= extent;
-  return out;
-}
 
 /// Of those tensors of the layer besides its trained parameters that `counts`.
 template <class Counts>
@@ -27,7 +22,7 @@ Bytes bytes_of(const LayerSpec& layer, Counts counts) {
   Bytes out;
   for (const ParameterSpec& parameter : layer.parameters) {
     if (parameter.trainable || !counts(parameter)) continue;
-    out += Bytes(product(parameter.shape) * static_cast<std::int64_t>(c10::elementSize(parameter.dtype)));
+    out += Bytes(element_count(parameter.shape) * static_cast<std::int64_t>(c10::elementSize(parameter.dtype)));
   }
   return out;
 }
@@ -74,7 +69,7 @@ std::uint64_t mix_seed(std::uint64_t seed, const std::string& word, std::uint64_
 std::int64_t parameter_count(const LayerSpec& layer) {
   std::int64_t count = 0;
   for (const ParameterSpec& parameter : layer.parameters)
-    if (parameter.trainable) count += product(parameter.shape);
+    if (parameter.trainable) count += element_count(parameter.shape);
   return count;
 }
 
@@ -117,7 +112,7 @@ std::int64_t parameter_count(const Model& model) {
   std::set<std::string> seen;
   for (const LayerSpec& layer : model.layers)
     for (const ParameterSpec& parameter : layer.parameters)
-      if (parameter.trainable && seen.insert(parameter.name).second) count += product(parameter.shape);
+      if (parameter.trainable && seen.insert(parameter.name).second) count += element_count(parameter.shape);
   return count;
 }
 

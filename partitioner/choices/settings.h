@@ -54,8 +54,8 @@ struct SettingSpace {
 struct SettingTrial {
   StepSettings settings;
   std::optional<RankedPlan> plan = {};  ///< the best that was found
-  std::string reason = {};              ///< why there is no plan; empty: unknown
-  Seconds lower_bound = {};             ///< every plan with these settings takes at least this; kForever: there is none
+  std::string reason = {};              ///< why no plan exists; empty if unknown
+  Seconds lower_bound = {};             ///< of every plan with these settings; kForever if none exists
   std::optional<Bytes> need = {};       ///< memory of the candidate that needs the least, if none was found that fits
   bool is_exhausted = false;            ///< a search with these settings was not cut off: see ShorterPlan::is_complete
 };

@@ -304,12 +304,15 @@ RankedPlan best_choice(const ChoiceRequest& request, const ChoiceContext& contex
   }
   const int most = request.explain && !request.front ? request.top.value_or(kExplained) : request.top.value_or(0);
   const ListRequest wanted{request.front, most, request.goal, request.price, memory_limit(topology, constraints)};
-  const std::vector<RankedPlan> plans = chosen(gathered.plans, wanted);
+  std::vector<RankedPlan> plans = chosen(gathered.plans, wanted);
   if (plans.empty())
     throw NoAnswerError(context.graph + ": ",
                         {too_slow(gathered.plans, *request.goal.min_samples_per_s), ErrorKind::TooSlow});
   if (request.lists()) {
-    for (const RankedPlan& ranked : plans) check_proved(ranked, graph, topology, context.graph);
+    for (RankedPlan& ranked : plans) {
+      list_parameters(graph, ranked.plan);
+      check_proved(ranked, graph, topology, context.graph);
+    }
     format::PlanList list = plan_list(plans, gathered, wanted);
     if (request.explain) {
       for (std::size_t i = 0; i < plans.size() && i < to_index(kLines); ++i) {

@@ -178,6 +178,7 @@ void make_plan(PlanRequest& request) {
                       : given                      ? first_of(request, plan_shown(request, graph, topology, *given))
                       : request.choice.is_asked()  ? chosen_plan(request, context, graph, topology)
                                                    : best_plan(request, graph, topology, notes);
+  list_parameters(graph, ranked.plan);
   check_proved(ranked, graph, topology, request.graph);
   // Bounds are those of the graph's own times.
   if (!topology.others.empty()) ranked.plan.lower_bound.reset();

@@ -7,7 +7,7 @@
 namespace stagecraft::partitioner {
 
 /// Reads the files of the request, finds the plan, prints it with what was compared, and writes it where asked. Throws
-/// NoAnswerError if there is no plan, and as readers and strategies do for wrong input.
+/// NoAnswerError if no plan is found, and what readers and strategies throw for wrong input.
 void make_plan(PlanRequest& request);
 
 }  // namespace stagecraft::partitioner

@@ -23,8 +23,8 @@ namespace stagecraft::partitioner {
                                       const Screen& screen);
 
 /// How far a search is, in a line: "optimal: 1.2 of 3 s, best step 12.3 ms, gap at most 4.1 %, 812 plans predicted".
-/// If the number of things to try is known and there is no limit, the time left follows in proportion. Empty before a
-/// search.
+/// Without a time limit, the line estimates the time that is left, in proportion, if it is known how much there is to
+/// try. Empty before a search.
 [[nodiscard]] std::string progress_text(const SearchState& state);
 
 /// Shows on a terminal how far the searches with costs() are, until end().

@@ -189,6 +189,7 @@ Plan plan_of(const Request& request, const Graph& graph, const Topology& topolog
   settings.strategy = answer.profile;
   settings.schedule = objective_profile(answer.profile).schedule;
   Plan plan = plan_of_candidate(graph, topology, candidate, settings);
+  list_parameters(graph, plan);
   sign(plan.provenance);
   return plan;
 }

@@ -13,8 +13,8 @@ namespace stagecraft::partitioner {
 struct SearchTuning {
   // Strategy `optimal`: when its parts end, as shares of the time limit.
 
-  static constexpr double kDraftShare = 0.5;            ///< drafts are no longer predicted once one fits, ...
-  static constexpr Seconds kDraftTime{1};               ///< ... unless less time than this has passed
+  static constexpr double kDraftShare = 0.5;            ///< predicting drafts ends here if one of them fits, ...
+  static constexpr Seconds kDraftTime{1};               ///< ... but not before this time
   static constexpr double kFirstPolishShare = 0.1;      ///< the best draft is improved before any bound
   static constexpr double kPathShare = 0.2;             ///< PathBound
   static constexpr double kTripShare = 0.24;            ///< TripBound
@@ -113,7 +113,7 @@ struct SearchTuning {
 
   // Search over all settings, choices.
 
-  static constexpr double kDraftedShare = 0.6;   ///< drafts of other settings are no longer predicted
+  static constexpr double kDraftedShare = 0.6;   ///< predicting drafts of other settings ends
   static constexpr double kRequestShare = 0.5;   ///< most that the request's own settings may take
   static constexpr double kSliceShare = 0.125;   ///< of the time that is left, for one of the settings
   static constexpr Seconds kLeastSlice{0.01};    ///< at least, for one of the settings

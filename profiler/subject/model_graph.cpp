@@ -9,6 +9,7 @@
 #include <set>
 
 #include "costmodel/index.h"
+#include "costmodel/slice.h"
 #include "executor/device/dtype.h"
 
 namespace stagecraft::profiler {
@@ -53,10 +54,8 @@ Output output_of(const at::Tensor& tensor, bool has_gradient) {
 Output unread(const model::ModelInput& input, std::int64_t samples) {
   std::vector<std::int64_t> shape = input.shape;
   if (input.batch_axis) shape.insert(shape.begin() + *input.batch_axis, samples);
-  std::int64_t values = 1;
-  for (const std::int64_t axis : shape) values *= axis;
-  const std::int64_t bytes = values * static_cast<std::int64_t>(c10::elementSize(device::dtype_of(input.dtype)));
-  return {Bytes(bytes), shape, input.dtype, false};
+  const auto bytes = static_cast<std::int64_t>(c10::elementSize(device::dtype_of(input.dtype)));
+  return {Bytes(element_count(shape) * bytes), shape, input.dtype, false};
 }
 
 }  // namespace

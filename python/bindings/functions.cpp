@@ -144,7 +144,10 @@ partitioner::Ranking plans(Graph graph, Topology topology, const std::string& st
     return partitioner::plan_with(strategy, graph, topology, costs, constraints);
   }();
   partitioner::Ranking ranking = value_of(result);
-  for (partitioner::RankedPlan& ranked : ranking.plans) note(ranked, other_device);
+  for (partitioner::RankedPlan& ranked : ranking.plans) {
+    note(ranked, other_device);
+    list_parameters(graph, ranked.plan);
+  }
   return ranking;
 }
 

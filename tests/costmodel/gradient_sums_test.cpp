@@ -68,7 +68,11 @@ Graph named_graph() {
 
 TEST(GradientSums, AreTheSameFromTheGraphAndFromThePlanThatListsItsParameters) {
   const Graph graph = named_graph();
-  const BoundPlan bound(make_plan(graph, flat_topology(4), {{0, 1, 1, 2}, {2, 1, 1}}, {}));
+  Plan plan = make_plan(graph, flat_topology(4), {{0, 1, 1, 2}, {2, 1, 1}}, {});
+  EXPECT_EQ(held_parameters(plan), std::nullopt);
+  list_parameters(graph, plan);
+  const BoundPlan bound(plan);
+  validate(bound, graph, flat_topology(4));
   const HeldParameters held = held_parameters(graph, bound.plan());
   EXPECT_EQ(held_parameters(bound.plan()), held);
   EXPECT_THAT(held[1], ElementsAre(HeldParameter{"h1.weight", 0, 24_B}, HeldParameter{"h1.bias", 0, 8_B},

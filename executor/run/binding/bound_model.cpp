@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -11,6 +12,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
+#include "costmodel/slice.h"
 #include "executor/channel/control_tags.h"
 #include "executor/model/stage_layers.h"
 #include "executor/run/binding/loss_shares.h"
@@ -87,8 +89,11 @@ void check_tensors(const BoundModel& bound) {
 std::vector<HeldParameter> held_by(const model::Model& model, const std::vector<int>& layers) {
   std::vector<HeldParameter> out;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    for (const StateTensor& tensor : model::parameter_tensors(model.layers[to_index(layers[i])]))
-      out.push_back({tensor.name, i, tensor_bytes(tensor)});
+    for (const model::ParameterSpec& parameter : model.layers[to_index(layers[i])].parameters) {
+      const std::int64_t values = element_count(parameter.shape);
+      if (parameter.trainable)
+        out.push_back({parameter.name, i, Bytes(values * static_cast<std::int64_t>(sizeof(float)))});
+    }
   }
   return out;
 }
@@ -150,12 +155,10 @@ int loss_stage(const BoundModel& bound) {
   return to_int(std::ranges::find_if(bound.layers, holds) - bound.layers.begin());
 }
 
-std::vector<stage::TiedGradient> tied_of_rank(const BoundModel& bound, int rank) {
-  std::vector<stage::TiedGradient> out;
-  for (const TiedHolders& tied : bound.plan.tied()) {
-    if (std::ranges::binary_search(tied.ranks, rank))
-      out.push_back({tied.parameter, tied.ranks, channel::kTiesTag + tied.tag});
-  }
+std::vector<TiedHolders> tied_of_rank(const BoundPlan& plan, int rank) {
+  std::vector<TiedHolders> out;
+  std::ranges::copy_if(plan.tied(), std::back_inserter(out),
+                       [&](const TiedHolders& tied) { return std::ranges::binary_search(tied.ranks, rank); });
   return out;
 }
 

@@ -5,7 +5,6 @@
 #include "costmodel/bound_plan.h"
 #include "costmodel/gradient_sums.h"
 #include "executor/model/model.h"
-#include "executor/stage/gradients/tied_gradients.h"
 
 namespace stagecraft::run {
 
@@ -14,7 +13,7 @@ struct BoundModel {
   const BoundPlan& plan;
   const model::Model& model;
   std::vector<std::vector<int>> layers;  ///< for each stage: indices into Model::layers, ascending
-  HeldParameters parameters;             ///< of these layers
+  HeldParameters parameters;             ///< of these layers; it refers to the model
   GradientSums sums;                     ///< of their gradients
 };
 
@@ -31,6 +30,6 @@ struct BoundModel {
 [[nodiscard]] int loss_stage(const BoundModel& bound);
 
 /// The tied parameters that `rank` holds, in the order in which all ranks sum them.
-[[nodiscard]] std::vector<stage::TiedGradient> tied_of_rank(const BoundModel& bound, int rank);
+[[nodiscard]] std::vector<TiedHolders> tied_of_rank(const BoundPlan& plan, int rank);
 
 }  // namespace stagecraft::run

@@ -37,8 +37,8 @@ AsynchronousWorker::AsynchronousWorker(const BoundModel& bound, int rank, channe
     throw std::invalid_argument("schedule \"" + setup().plan().schedule +
                                 "\" is asynchronous and never has the whole gradient, so it cannot clip; use 1f1b");
   }
-  if (const auto tied = tied_of_rank(bound, rank); !tied.empty()) {
-    throw std::invalid_argument("parameter \"" + tied.front().name +
+  if (const auto tied = tied_of_rank(bound.plan, rank); !tied.empty()) {
+    throw std::invalid_argument("parameter \"" + tied.front().parameter +
                                 "\" is shared by several layers, which schedule \"" + setup().plan().schedule +
                                 "\" cannot keep equal; use 1f1b");
   }

@@ -26,7 +26,7 @@ SynchronousWorker::SynchronousWorker(const BoundModel& bound, int rank, channel:
     : StageWorker(bound, rank, channel, data, options, 1),
       data_(data),
       trainable_(stage::trainable_names(bound.model)),
-      ties_(channel, tied_of_rank(bound, rank), programs_of(stages())),
+      ties_(channel, tied_of_rank(bound.plan, rank), programs_of(stages())),
       reduces_(to_index(std::ranges::count(setup().actions, ActionKind::Reduce, &Action::kind))) {
   for (const ResidentStage& stage : stages()) {
     StageState& state = states_.emplace_back();

@@ -8,19 +8,21 @@
 #include <ranges>
 #include <utility>
 
+#include "executor/channel/control_tags.h"
+
 namespace stagecraft::stage {
 
-TiedGradients::TiedGradients(channel::Channel& channel, const std::vector<TiedGradient>& tied,
+TiedGradients::TiedGradients(channel::Channel& channel, const std::vector<TiedHolders>& tied,
                              std::vector<StageProgram*> programs)
     : channel_(channel), programs_(std::move(programs)) {
-  for (const TiedGradient& gradient : tied) {
-    Tie tie{gradient.name, {}, gradient.ranks, gradient.tag};
+  for (const TiedHolders& holders : tied) {
+    Tie tie{holders.parameter, {}, holders.ranks, channel::kTiesTag + holders.tag};
     for (std::size_t p = 0; p < programs_.size(); ++p) {
       Copies copies;
       copies.program = p;
       const std::vector<Parameter>& leaves = programs_[p]->leaves();
       for (std::size_t i = 0; i < leaves.size(); ++i) {
-        if (leaves[i].name == gradient.name) copies.leaves.push_back(i);
+        if (leaves[i].name == holders.parameter) copies.leaves.push_back(i);
       }
       if (!copies.leaves.empty()) tie.stages.push_back(std::move(copies));
     }

@@ -7,24 +7,19 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/bound_plan.h"
 #include "executor/channel/channel.h"
 #include "executor/stage/stage_program.h"
 
 namespace stagecraft::stage {
 
-/// The gradient of a parameter that several layers hold: summed over all its holders.
-struct TiedGradient {
-  std::string name;
-  std::vector<int> ranks;  ///< holders, ascending, each once
-  int tag = 0;             ///< of the sum; the same on every holder
-};
-
 /// Sums the gradients of tied parameters: over the layers of one stage as autograd does with one tensor that is used
 /// several times, then over stages and ranks.
 class TiedGradients {
  public:
-  /// `programs` are the stages that this rank holds, in order; they and the channel must outlive this.
-  TiedGradients(channel::Channel& channel, const std::vector<TiedGradient>& tied, std::vector<StageProgram*> programs);
+  /// `tied`: those that this rank holds, in the order in which all ranks sum them. `programs` are the stages that it
+  /// holds, in order; they and the channel must outlive this.
+  TiedGradients(channel::Channel& channel, const std::vector<TiedHolders>& tied, std::vector<StageProgram*> programs);
 
   /// Whether the parameter is tied.
   [[nodiscard]] bool is_tied(const std::string& name) const;

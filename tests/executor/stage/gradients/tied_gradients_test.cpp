@@ -33,7 +33,7 @@ double gradient(StageProgram& program, std::size_t i) { return program.parameter
 
 /// Both layers in one stage.
 struct OneStage {
-  OneStage() : channel(*channels.front()), tied(channel, {{"a", {0}, channel::kTiesTag}}, {&program}) {}
+  OneStage() : channel(*channels.front()), tied(channel, {{"a", 0, {}, {0}}}, {&program}) {}
   void run(int microbatch, double x) {
     (void)program.backward(program.forward({}, {crossing(x)}, 0, microbatch), {});
     tied.add_copies(0, microbatch, true);
@@ -88,7 +88,7 @@ TEST(TiedGradients, DoNotExistWithoutABackward) {
 
 TEST(TiedGradients, ExistOnAllRanksIfOneHasThem) {
   const model::Model model = tied_model();
-  const std::vector<TiedGradient> wanted{{"a", {0, 1}, channel::kTiesTag}};
+  const std::vector<TiedHolders> wanted{{"a", 0, {}, {0, 1}}};
   for (const bool first_has_one : {true, false}) {
     const auto channels = channel::make_local_channels(2, std::chrono::seconds(20));
     std::vector<std::jthread> ranks;
@@ -111,7 +111,7 @@ TEST(TiedGradients, KnowWhichParametersAreTied) {
   StageProgram first(model, {0}, {}, {{.layer = 0}}, 1);
   StageProgram second(model, {1}, {{.value = {.layer = 0}}}, {}, 1);
   const auto channels = channel::make_local_channels(1, std::chrono::seconds(20));
-  const TiedGradients tied(*channels[0], {{"a", {0}, channel::kTiesTag}}, {&first, &second});
+  const TiedGradients tied(*channels[0], {{"a", 0, {}, {0}}}, {&first, &second});
   EXPECT_TRUE(tied.is_tied("a"));
   EXPECT_FALSE(tied.is_tied("c"));
 }
@@ -122,7 +122,7 @@ TEST(TiedGradients, SumOverTwoStagesOfARank) {
   StageProgram second(model, {1}, {{.value = {.layer = 0}}}, {}, 1);
   const auto channels = channel::make_local_channels(1, std::chrono::seconds(20));
   RecordingChannel channel(*channels[0]);
-  TiedGradients tied(channel, {{"a", {0}, channel::kTiesTag}}, {&first, &second});
+  TiedGradients tied(channel, {{"a", 0, {}, {0}}}, {&first, &second});
   Flight flight = first.forward({}, {crossing(3)}, 0, 0);
   const at::Tensor h = flight.sent.front().detach();
   const std::vector<at::Tensor> back = second.backward(second.forward({h}, {}, 0, 0), {});
@@ -139,7 +139,7 @@ TEST(TiedGradients, SumOverTwoStagesOfARank) {
 TEST(TiedGradients, SumOverTheRanksThatHoldThem) {
   const model::Model model = tied_model();
   const auto channels = channel::make_local_channels(2, std::chrono::seconds(20));
-  const std::vector<TiedGradient> wanted{{"a", {0, 1}, channel::kTiesTag + 3}};
+  const std::vector<TiedHolders> wanted{{"a", 3, {}, {0, 1}}};
   std::vector<std::jthread> ranks;
   for (std::size_t rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank] {
