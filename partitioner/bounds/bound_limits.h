@@ -8,8 +8,9 @@ namespace stagecraft::partitioner {
 struct BoundLimits {
   // TripBound: the sizes of its tables, and the length of a question.
 
-  static constexpr int kEveryDevice = 128;     ///< of more devices, about as many numbers are distinguished
-  static constexpr std::size_t kMostWays = 8;  ///< numbers of microbatches in flight for a set and devices
+  static constexpr int kEveryDevice = 128;            ///< of more devices, about as many numbers are distinguished
+  static constexpr std::size_t kMostWholeSets = 500;  ///< where layers without work are kept, as devices in order need
+  static constexpr std::size_t kMostWays = 8;         ///< numbers of microbatches in flight for a set and devices
   static constexpr std::size_t kMostWayEntries = 8'000'000;  ///< entries of the table of ways
   static constexpr double kMostEntries = 4e6;                ///< entries of the tables of prefixes
   static constexpr double kMostSteps = 4e8;                  ///< steps of one question

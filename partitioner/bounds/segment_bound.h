@@ -28,6 +28,9 @@ namespace stagecraft::partitioner {
 ///   (2) before_i + (m - 1) p_i + the rest of the path without messages + after_i.
 /// Dynamic programming over the path decides whether any division into segments keeps within a step by (1) and (2).
 /// Neither depends on the order of work on a device.
+///
+/// On several levels, the same holds for segments that are maximal on one group of g devices below level l > 0: the
+/// group takes at least m t_i / g, and messages between two groups take level l or one farther out.
 class SegmentBound {
  public:
   /// Absent if nothing waits (see PipelineCosts::waits), no layer is left, or stages may have replicas. `costs` need
@@ -40,14 +43,16 @@ class SegmentBound {
  private:
   /// The place between two nodes of the path, or at an end of it.
   struct Cut {
-    Seconds computed;  ///< of all microbatches, on the path before it
+    Seconds computed;  ///< of all microbatches, on the path before it; divided by the devices of a group
     Seconds way;       ///< of one microbatch there and back, without messages
     Seconds message;   ///< to the next node and back, if the next node is on another device
     Seconds port;      ///< of all messages to the next node but one
   };
-  explicit SegmentBound(std::vector<Cut> cuts) : cuts_(std::move(cuts)) {}
+  using Cuts = std::vector<Cut>;  ///< one more than nodes
+  explicit SegmentBound(std::vector<Cuts> levels) : levels_(std::move(levels)) {}
+  [[nodiscard]] static std::optional<bool> refutes(const Cuts& cuts, Seconds most, const std::function<bool()>& stop);
 
-  std::vector<Cut> cuts_;  ///< one more than nodes
+  std::vector<Cuts> levels_;
 };
 
 }  // namespace stagecraft::partitioner

@@ -65,29 +65,69 @@ TripBound::Load TripBound::load_of(const Sums& sums, const ReplicaRange& replica
   return {replicas, sums.least * costs_.share(replicas.first), reduced + sums.update};
 }
 
+/// Adds what is known of a stage whose devices are in order, from `first` on.
+void TripBound::place(Load& load, const Sums& sums, int first) const {
+  if (!in_order_ || load.replicas.first == 1) return;
+  load.reduced = costs_.least_reduce(sums.untied, load.replicas.first, sums.back, first) + sums.update;
+}
+
+/// The message to a node of the path, from a stage that ends before device `boundary` if devices are in order. Of all
+/// pairs of a device before and one from there on, none is nearer than the two at the boundary.
+TripBound::KeptEdge TripBound::hop_at(int place, int boundary) const {
+  const std::size_t hop = to_index(place - 1);
+  const bool is_known = in_order_ && to_index(boundary) < level_at_.size();
+  return is_known ? hops_at_[hop][level_at_[to_index(boundary)]] : hops_[hop];
+}
+
+/// The least time between the first and the last message at one port, if a stage on the devices [first, last) exchanges
+/// the messages to node `place` of the path with a stage on the other side of `boundary`, which is `first` or `last`.
+Seconds TripBound::port_wait(int place, int first, int last, int boundary) const {
+  const std::vector<KeptEdge>& at = hops_at_[to_index(place - 1)];
+  if (most_replicas_ == 1) return at[level_at_[to_index(boundary)]].port * (costs_.microbatches() - 1.0);
+  // The other stage's replicas are unknown. Groups below the outermost level that do not touch it: all their messages
+  // take that level.
+  const int beyond = boundary == first ? first - 1 : boundary;
+  const int size = costs_.devices_below(costs_.levels() - 1);
+  int most = 0;  // of the stage's devices in one such group
+  for (int group = first / size; group <= (last - 1) / size; ++group) {
+    if (group != beyond / size)
+      most = std::max(most, std::min((group + 1) * size, last) - std::max(group * size, first));
+  }
+  const int messages = most * (costs_.microbatches() / (last - first));
+  return at.back().port * static_cast<double>(std::max(0, messages - 1));
+}
+
+bool TripBound::is_reached(std::uint32_t set) const {
+  for (int d = in_order_ ? 0 : devices_; d <= devices_; d += step_) {
+    if (before_[slot(set, d)] < kNever) return true;
+  }
+  return false;
+}
+
 bool TripBound::go_forward(const std::function<bool()>& stop) {
   before_.assign(lattice_.count() * places(), kNever);
   around_ = before_;
-  for (int d = 0; d <= devices_; d += step_)
+  for (int d = 0; d <= (in_order_ ? 0 : devices_); d += step_)
     before_[slot(lattice_.full(), d)] = around_[slot(lattice_.full(), d)] = Seconds(0);
   for (std::uint32_t set = lattice_.full(); set > 0; --set) {
-    for (int d = step_; d <= devices_; d += step_) {
+    for (int d = step_; d <= devices_ && !in_order_; d += step_) {
       before_[slot(set, d)] = std::min(before_[slot(set, d)], before_[slot(set, d - step_)]);
       around_[slot(set, d)] = std::min(around_[slot(set, d)], around_[slot(set, d - step_)]);
     }
-    if (before_[slot(set, devices_)] >= kNever) continue;
+    if (!is_reached(set)) continue;
     const bool finished = each_pair(set, stop, [&](std::uint32_t below) {
       const bool on_path = path_at_[below] > path_at_[set];
-      for (const ReplicaRange& r : replicas_) {
-        const Load load = load_of(now_, r);
+      for (const ReplicaRange& r : ranges()) {
+        Load load = load_of(now_, r);
         if (begin_[set].forward + load.computed > time_) continue;
         for (int others = 0; others + r.first <= devices_; others += step_) {
           const std::size_t from = slot(set, others);
           if (before_[from] >= kNever) continue;
           const Seconds before = on_path ? std::max(before_[from], begin_[set].forward) : begin_[set].forward;
           const Seconds both = on_path ? std::max(around_[from], begin_[set].both) : begin_[set].both;
+          place(load, now_, others);
           if (std::max(before + load.reduced, both) + load.computed > time_) continue;
-          const Prefix next = after(now_, set, below, load, {before_[from], around_[from]});
+          const Prefix next = after(now_, set, below, load, others, {before_[from], around_[from]});
           const std::size_t to = slot(below, others + r.first);
           before_[to] = std::min(before_[to], next.before);
           around_[to] = std::min(around_[to], next.around);
@@ -169,18 +209,19 @@ bool TripBound::fits(const Sums& sums, std::uint32_t set, std::uint32_t below, c
 std::int64_t TripBound::least_held(std::uint32_t set, const ReplicaRange& replicas, const Way& later) const {
   // The first stage does not split its backward, as it sends no gradients.
   if (!held_.empty() && set != lattice_.full()) {
-    const int position = to_int(held_.size()) - 1 - later.devices;
+    const int position = to_int(held_.size()) - 1 - (later.devices - idle_);
     if (position >= 0) return held_[to_index(position)];
   }
   return costs_.least_in_flight(flight(later.least_flight, replicas.last), replicas.last);
 }
 
-/// The Prefix of `below` after a stage of the nodes of `set` outside `below`.
+/// The Prefix of `below` after a stage of the nodes of `set` outside `below`, whose devices begin with `first` if they
+/// are in order.
 TripBound::Prefix TripBound::after(const Sums& sums, std::uint32_t set, std::uint32_t below, const Load& load,
-                                   const Prefix& prefix) const {
+                                   int first, const Prefix& prefix) const {
   const bool on_path = path_at_[below] > path_at_[set];
   if (!on_path || path_at_[below] == to_int(path_.size())) return prefix;
-  const KeptEdge& hop = hops_[to_index(path_at_[below] - 1)];
+  const KeptEdge hop = hop_at(path_at_[below], first + load.replicas.first);
   const Seconds begin = std::max(prefix.before, begin_[set].forward);
   Prefix out;
   out.before = begin + sums.forward + hop.forward;
@@ -201,11 +242,12 @@ bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, 
   std::int64_t in_flight = share;
   if (alternates_)
     in_flight = std::min<std::int64_t>(share, flight(later.most_flight, replicas.first) / replicas.first);
-  if (!held_.empty() && (later.devices + 1 > to_int(held_.size()))) return false;
+  const int stages_after = later.devices - idle_;  // if held_ is known
+  if (!held_.empty() && stages_after + 1 > to_int(held_.size())) return false;
   const std::int64_t held = least_held(set, replicas, later);
   // An alternating schedule holds one microbatch for each stage from this one on; what is held beyond that waits.
   const bool is_split = !held_.empty() && set != lattice_.full();
-  const std::int64_t waiting = is_split ? std::max<std::int64_t>(0, held - later.devices - 1) : 0;
+  const std::int64_t waiting = is_split ? std::max<std::int64_t>(0, held - stages_after - 1) : 0;
   if (!fits(sums, set, below, replicas, held, waiting)) return false;
   const bool on_path = path_at_[below] > path_at_[set];
   const bool is_last = path_at_[below] == to_int(path_.size());
@@ -215,13 +257,19 @@ bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, 
   trip = later.trip;
   if (on_path) {
     trip = sums.forward + sums.back;
-    Seconds port = path_at_[set] > 0 ? hops_[to_index(path_at_[set] - 1)].port : Seconds(0);
+    const bool is_first = path_at_[set] == 0;
+    const int end = devices_ - later.devices;  // of the stage's devices if these are in order
+    const int first = end - replicas.first;
+    Seconds port = is_first ? Seconds(0) : hops_[to_index(path_at_[set] - 1)].port;
+    Seconds wait;
+    if (in_order_ && !is_first) wait = port_wait(path_at_[set], first, end, first);
     if (!is_last) {
-      const KeptEdge& hop = hops_[to_index(path_at_[below] - 1)];
+      const KeptEdge hop = hop_at(path_at_[below], end);
       trip += hop.forward + hop.back + later.trip;
       port = std::max(port, hop.port);
+      if (in_order_) wait = std::max(wait, port_wait(path_at_[below], first, end, end));
     }
-    all = std::max(all, trip + port * static_cast<double>(share - 1));
+    all = std::max(all, trip + std::max(wait, port * static_cast<double>(share - 1)));
     all = std::max(all, trips_of(trip, sums.forward, sums.back, share, in_flight));
   }
   return std::max(before + load.reduced, both) + all <= time_;
@@ -231,13 +279,14 @@ bool TripBound::go_back(const std::function<bool()>& stop) {
   const std::size_t slots = lattice_.count() * places();
   ways_.resize(slots * most_ways_);
   ways_at_.assign(slots, 0);
-  add_way(0, {});
+  for (int idle = idle_; idle <= (in_order_ && held_.empty() ? devices_ : idle_); ++idle)
+    add_way(0, {Seconds(0), 0, 0, idle, {}});
   add_empty_stages(0);
   for (std::uint32_t set = 1; set < lattice_.count(); ++set) {
-    if (before_[slot(set, devices_)] >= kNever) continue;
+    if (!is_reached(set)) continue;
     const bool finished = each_pair(set, stop, [&](std::uint32_t below) {
-      for (const ReplicaRange& r : replicas_) {
-        const Load load = load_of(now_, r);
+      for (const ReplicaRange& r : ranges()) {
+        Load load = load_of(now_, r);
         if (std::max(begin_[set].forward + load.reduced, begin_[set].both) + load.computed > time_) continue;
         if (!fits(now_, set, below, r, 1, 0)) continue;
         for (int others = 0; others + r.first <= devices_; others += step_) {
@@ -249,6 +298,7 @@ bool TripBound::go_back(const std::function<bool()>& stop) {
             if (devices > devices_) continue;
             const std::size_t earlier = slot(set, devices_ - devices);
             if (before_[earlier] >= kNever) continue;
+            place(load, now_, devices_ - devices);
             Seconds trip;
             if (!keeps(now_, set, below, load, later, {before_[earlier], around_[earlier]}, trip)) continue;
             add_way(set, {trip,
@@ -266,17 +316,20 @@ bool TripBound::go_back(const std::function<bool()>& stop) {
   return true;
 }
 
-std::optional<bool> TripBound::refutes(Seconds time, int devices, const std::function<bool()>& stop) {
+std::optional<bool> TripBound::refutes(Seconds time, int devices, const std::function<bool()>& stop, bool in_order) {
   time_ = time * (1 + kRounding);
+  in_order_ = in_order;
+  idle_ = 0;
   devices_ = std::min(devices, useful_devices_);
   step_ = devices_ / BoundLimits::kEveryDevice + 1;
   stopped_ = false;
   if (!go_forward(stop)) return std::nullopt;
-  if (before_[slot(0, devices_)] >= kNever) return true;
+  if (!is_reached(0)) return true;
   held_.clear();
   if (limit_ && splits_all_) {
     const std::optional<bool> refuted = refutes_each_number(stop);
     held_.clear();
+    idle_ = 0;
     if (!refuted || *refuted) return refuted;
   }
   if (!go_back(stop)) return std::nullopt;
@@ -284,7 +337,7 @@ std::optional<bool> TripBound::refutes(Seconds time, int devices, const std::fun
 }
 
 bool TripBound::is_any_way() const {
-  for (int d = 0; d <= devices_; d += step_) {
+  for (int d = in_order_ ? devices_ : 0; d <= devices_; d += step_) {
     if (ways_at_[slot(lattice_.full(), d)] > 0) return true;
   }
   return false;
@@ -296,9 +349,10 @@ std::optional<bool> TripBound::refutes_each_number(const std::function<bool()>& 
   for (int stages = 1; stages <= devices_; ++stages) {
     split.replicas.assign(to_index(stages), 1);
     held_ = costs_.held(split);
+    idle_ = in_order_ ? devices_ - stages : 0;
     if (!go_back(stop)) return std::nullopt;
-    for (const Way& way : ways(slot(lattice_.full(), stages))) {
-      if (way.devices == stages) return false;
+    for (const Way& way : ways(slot(lattice_.full(), stages + idle_))) {
+      if (way.devices == stages + idle_) return false;
     }
   }
   return true;
@@ -325,10 +379,12 @@ bool TripBound::go_on(std::uint32_t set, int devices, const Prefix& prefix, cons
   if (!finished) return false;
   for (const Next& next : all) {
     for (int r = 1; r <= std::min(devices, most_replicas_); ++r) {
-      const Load load = load_of(next.sums, {r, r, (costs_.microbatches() + r - 1) / r});
+      const int first = devices_ - devices;  // if devices are in order
+      Load load = load_of(next.sums, {r, r, (costs_.microbatches() + r - 1) / r});
       if (begin_[set].forward + load.computed > time_) continue;
+      place(load, next.sums, first);
       bool possible = false;
-      for (int d = 0; d <= devices - r && !possible; d += step_) {
+      for (int d = in_order_ ? devices - r : 0; d <= devices - r && !possible; d += step_) {
         possible = std::ranges::any_of(ways(slot(next.below, d)), [&](const Way& later) {
           Seconds trip;
           return later.devices <= devices - r && keeps(next.sums, set, next.below, load, later, prefix, trip);
@@ -336,7 +392,7 @@ bool TripBound::go_on(std::uint32_t set, int devices, const Prefix& prefix, cons
       }
       if (!possible) continue;
       chain_.push_back({next.below, r, 0});
-      const bool went = go_on(next.below, devices - r, after(next.sums, set, next.below, load, prefix), stop);
+      const bool went = go_on(next.below, devices - r, after(next.sums, set, next.below, load, first, prefix), stop);
       chain_.pop_back();
       if (!went) return false;
     }

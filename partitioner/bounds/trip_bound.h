@@ -25,8 +25,10 @@ namespace stagecraft::partitioner {
 ///     schedule splits the backward, this number depends on the stages before s too, so the bound asks about each
 ///     number of stages by itself;
 ///   - all messages of P that pass through the port of one device.
-/// Nodes without work are left out. Such nodes may form stages of their own, which raise W_s; the bound allows for
-/// that.
+/// If the bound is asked about stages on devices in order, the devices of a stage are known, and with them the time to
+/// sum its gradients. A message of P from a stage that ends before device d to a later one takes at least the level
+/// that joins d - 1 and d, and the bound counts all messages that pass through the port of one group of devices. Nodes
+/// without work are left out. Such nodes may form stages of their own, which raise W_s; the bound allows for that.
 class TripBound {
  public:
   /// `costs` must outlive it. Null if there are more than `most_sets` down-sets, or if nothing waits (see
@@ -36,9 +38,13 @@ class TripBound {
   TripBound(const TripBound&) = delete;
   TripBound& operator=(const TripBound&) = delete;
 
-  /// True if the bound proves that every split over at most `devices` takes longer than `time`. Absent if `stop` ended
-  /// the proof.
-  [[nodiscard]] std::optional<bool> refutes(Seconds time, int devices, const std::function<bool()>& stop);
+  /// Whether it makes a difference that devices are in order, and the bound can ask about that.
+  [[nodiscard]] bool knows_order() const { return !level_at_.empty(); }
+
+  /// True if the bound proves that every split over at most `devices` takes longer than `time`; with `in_order`, every
+  /// split on devices in order. Absent if `stop` ended the proof. Precondition of `in_order`: knows_order().
+  [[nodiscard]] std::optional<bool> refutes(Seconds time, int devices, const std::function<bool()>& stop,
+                                            bool in_order = false);
 
   /// Whether no node was left out: only then visit_splits() visits every split whose bound is within the time.
   [[nodiscard]] bool is_whole() const { return to_int(kept_.size()) == costs_.dag().nodes; }
@@ -83,7 +89,8 @@ class TripBound {
     std::size_t next = 0;       ///< place of the stages below in ways_
   };
   /// One way to divide a set into stages, or the bounds of several ways: the least round trip along the path, and the
-  /// fewest and most microbatches that are in flight at the first stage, on all replicas of that stage.
+  /// fewest and most microbatches that are in flight at the first stage, on all replicas of that stage. With devices in
+  /// order, `devices` are all from the first stage's on, so that those before the stage are known.
   struct Way {
     Seconds trip;
     std::int64_t least_flight = 0, most_flight = 0;
@@ -104,6 +111,12 @@ class TripBound {
             Lattice lattice);
   void find_path();
   void find_begins();
+  void find_levels();
+  [[nodiscard]] KeptEdge hop_at(int place, int boundary) const;
+  [[nodiscard]] Seconds port_wait(int place, int first, int last, int boundary) const;
+  [[nodiscard]] bool is_reached(std::uint32_t set) const;
+  [[nodiscard]] const std::vector<ReplicaRange>& ranges() const { return in_order_ ? each_ : replicas_; }
+  void place(Load& load, const Sums& sums, int first) const;
   [[nodiscard]] std::size_t places() const { return to_index(devices_ / step_ + 1); }
   [[nodiscard]] std::size_t slot(std::uint32_t set, int devices) const {
     return set * places() + to_index(devices / step_);
@@ -125,7 +138,7 @@ class TripBound {
   [[nodiscard]] Load load_of(const Sums& sums, const ReplicaRange& replicas) const;
   [[nodiscard]] bool keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, const Load& load, const Way& later,
                            const Prefix& prefix, Seconds& trip) const;
-  [[nodiscard]] Prefix after(const Sums& sums, std::uint32_t set, std::uint32_t below, const Load& load,
+  [[nodiscard]] Prefix after(const Sums& sums, std::uint32_t set, std::uint32_t below, const Load& load, int first,
                              const Prefix& prefix) const;
   bool go_on(std::uint32_t set, int devices, const Prefix& prefix, const std::function<bool()>& stop);
   [[nodiscard]] Split split_from(const Way& way) const;
@@ -141,12 +154,17 @@ class TripBound {
   int devices_ = 0;         ///< of the latest question
   int step_ = 1;            ///< numbers of devices that are told apart
   int most_replicas_ = 1;
-  std::vector<ReplicaRange> replicas_;
-  bool alternates_ = false;       ///< see ScheduleEntry: what is in flight is known
-  bool splits_all_ = false;       ///< all stages but the first split their backward
-  std::vector<int> held_;         ///< by stage, if the bound is asked about one number of stages; else empty
-  std::vector<int> path_;         ///< kept nodes of the heaviest path
-  std::vector<KeptEdge> hops_;    ///< between neighbours on the path
+  std::vector<ReplicaRange> replicas_, each_;  ///< each_: ranges of one number
+  bool in_order_ = false;                      ///< of the latest question
+  int idle_ = 0;                               ///< of the devices of a Way, if one number of stages is asked about
+  bool alternates_ = false;                    ///< see ScheduleEntry: what is in flight is known
+  bool splits_all_ = false;                    ///< all stages but the first split their backward
+  std::vector<int> held_;              ///< by stage, if the bound is asked about one number of stages; else empty
+  std::vector<int> path_;              ///< kept nodes of the heaviest path
+  std::vector<KeptEdge> hops_;         ///< between neighbours on the path
+  std::vector<std::size_t> level_at_;  ///< by device: the level that joins it and the one before; empty: of no use
+  /// The path's hops over each level or one farther out, with their time at the port of a group below it.
+  std::vector<std::vector<KeptEdge>> hops_at_;
   std::vector<int> place_;        ///< by kept node: its place on the path, or -1
   std::vector<int> path_at_;      ///< by set: the first place on the path that is left
   std::vector<Begin> begin_;      ///< by set

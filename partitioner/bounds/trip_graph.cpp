@@ -17,15 +17,22 @@ bool has_work(const NodeCosts& node) {
   return node.least > Seconds(0) || node.forward > Seconds(0) || node.update > Seconds(0) || node.parameters > Bytes(0);
 }
 
+/// Whether links differ, and devices are so few that the bound can tell all numbers of them apart.
+bool order_matters(const PipelineCosts& costs) {
+  return costs.levels() > 1 && costs.devices() < BoundLimits::kEveryDevice;
+}
+
 }  // namespace
 
 std::unique_ptr<TripBound> TripBound::of(const PipelineCosts& costs, std::optional<Bytes> limit,
                                          std::size_t most_sets) {
   if (!costs.waits()) return nullptr;
+  // In order, every stage takes devices, even without work.
+  const bool keeps_all = order_matters(costs) && Lattice::of(reversed(costs.dag()), BoundLimits::kMostWholeSets);
   std::vector<int> kept;
   std::vector<int> number(to_index(costs.dag().nodes), -1);
   for (int v = 0; v < costs.dag().nodes; ++v) {
-    if (!has_work(costs.node(v))) continue;
+    if (!keeps_all && !has_work(costs.node(v))) continue;
     number[to_index(v)] = to_int(kept.size());
     kept.push_back(v);
   }
@@ -87,6 +94,7 @@ TripBound::TripBound(const PipelineCosts& costs, std::optional<Bytes> limit, std
       walk_(lattice_) {
   most_replicas_ = costs.schedule().replicated ? std::min(costs.devices(), costs.microbatches()) : 1;
   replicas_ = replica_ranges(most_replicas_, costs.microbatches());
+  for (int r = 1; r <= most_replicas_; ++r) each_.push_back({r, r, (costs.microbatches() + r - 1) / r});
   const double useful = 1.0 * costs.dag().nodes * most_replicas_;
   useful_devices_ = static_cast<int>(std::min<double>(costs.devices(), useful));
   alternates_ = costs.schedule().alternates;
@@ -105,6 +113,7 @@ TripBound::TripBound(const PipelineCosts& costs, std::optional<Bytes> limit, std
   splits_all_ = splits_all_ && sources == 1;
   find_path();
   find_begins();
+  if (is_whole() && order_matters(costs)) find_levels();
 }
 
 /// Finds the path with the most computation: a stage of this path waits for the stages before and gets gradients back
@@ -123,6 +132,31 @@ void TripBound::find_path() {
   for (const int e : path.arcs) hops_.push_back(edges_[to_index(e)]);
   place_.assign(kept_.size(), -1);
   for (std::size_t i = 0; i < path_.size(); ++i) place_[to_index(path_[i])] = to_int(i);
+}
+
+/// Finds what the messages of the path take over each level.
+void TripBound::find_levels() {
+  level_at_.assign(to_index(costs_.devices()), 0);
+  for (int device = 1; device < costs_.devices(); ++device)
+    level_at_[to_index(device)] = costs_.level_of(device - 1, device);
+  for (const KeptEdge& hop : hops_) {
+    std::vector<KeptEdge>& at = hops_at_.emplace_back(costs_.levels(), hop);
+    for (const int value_read : costs_.read_by(kept_[to_index(hop.to)])) {
+      const CrossingValue& value = costs_.values()[to_index(value_read)];
+      if (value.producer != kept_[to_index(hop.from)]) continue;
+      Seconds forward = kNever;
+      Seconds back = kNever;
+      Seconds port = kNever;
+      for (std::size_t level = costs_.levels(); level-- > 0;) {  // devices may be farther apart than the boundary
+        forward = std::min(forward, value.forward[level]);
+        back = std::min(back, value.back[level]);
+        at[level].forward = std::max(at[level].forward, forward);
+        if (hop.returns) at[level].back = std::max(at[level].back, back);
+        port = std::min(port, value.ports[level]);
+        at[level].port = std::max(at[level].port, port);
+      }
+    }
+  }
 }
 
 /// Finds the longest way through the nodes to each set: a stage that begins in the set holds one of its ready nodes.

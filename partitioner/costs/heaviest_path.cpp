@@ -48,13 +48,16 @@ std::vector<int> computation_path(const PipelineCosts& costs) {
   return heaviest_path(weights, incoming).nodes;
 }
 
-PathHop path_hop(const PipelineCosts& costs, int from, int to) {
+PathHop path_hop(const PipelineCosts& costs, int from, int to, std::size_t level) {
   std::optional<PathHop> out;
+  const auto least = [level](const std::vector<Seconds>& by_level) {
+    return *std::min_element(by_level.begin() + to_int(level), by_level.end());
+  };
   for (const int number : costs.read_by(to)) {
     const CrossingValue& value = costs.values()[to_index(number)];
     if (value.producer != from || (costs.returns() && !value.gradient)) continue;
-    if (out && out->forward + out->back >= value.least_forward + value.least_back) continue;
-    out = PathHop{value.least_forward, costs.returns() ? value.least_back : Seconds(0), value.port};
+    const PathHop hop{least(value.forward), costs.returns() ? least(value.back) : Seconds(0), least(value.ports)};
+    if (!out || out->forward + out->back < hop.forward + hop.back) out = hop;
   }
   return out.value_or(PathHop{});
 }

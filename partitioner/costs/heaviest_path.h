@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "costmodel/units.h"
@@ -33,14 +34,15 @@ struct HeaviestPath {
 /// The message from one node of the path to the next if they are on different devices.
 struct PathHop {
   Seconds forward, back;  ///< on idle links
-  Seconds port;           ///< see CrossingValue
+  Seconds port;           ///< of all messages between two devices or groups
 };
 
 /// The nodes of the path with the most computation and messages, forward and back. If PipelineCosts::returns, every
 /// value on the path has a gradient. Precondition: there is a node.
 [[nodiscard]] std::vector<int> computation_path(const PipelineCosts& costs);
 
-/// The longest message of a value that `to` reads from `from`, two neighbours on the computation_path.
-[[nodiscard]] PathHop path_hop(const PipelineCosts& costs, int from, int to);
+/// The longest message of a value that `to` reads from `from`, two neighbours on the computation_path, over `level` or
+/// one farther out.
+[[nodiscard]] PathHop path_hop(const PipelineCosts& costs, int from, int to, std::size_t level = 0);
 
 }  // namespace stagecraft::partitioner

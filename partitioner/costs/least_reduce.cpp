@@ -34,29 +34,35 @@ LeastReduce::LeastReduce(const Topology& topology) : levels_(topology.levels), n
     const Link& link = level.link;
     return link.all_reduce.empty() && link.reduce_scatter.empty() && link.all_gather.empty() && link.spans.empty();
   });
-  for (const Level& level : levels_) rounding_ += Bytes(2) / level.link.bandwidth;
+  for (const Level& level : levels_) {
+    rounding_ += Bytes(2) / level.link.bandwidth;
+    devices_ *= level.count;
+  }
 }
 
-/// The least time over all ways to spread n = `devices` devices over the groups of this level and the levels above, by
-/// the formula of all_reduce_time: if at most k groups of a level are in one group of the next, the level takes
-/// 2 (k - 1) (latency + part / k / bandwidth) and leaves part / k to the levels above. n devices in groups of k fill at
-/// least ceil(n / k) groups. NCCL sends at least as many bytes, but its levels work at the same time and hide their
-/// latencies.
+/// By the formula of all_reduce_time: if at most k = `groups` groups of a level are in one group of the next, the level
+/// takes 2 (k - 1) (latency + part / k / bandwidth) and leaves part / k to the levels above. NCCL sends at least as
+/// many bytes, but its levels work at the same time and hide their latencies.
+ReduceLine LeastReduce::in_groups(std::size_t level, int groups, const ReduceLine& above) const {
+  const Link& link = levels_[level].link;
+  const SecondsPerByte here(2.0 * (groups - 1) / groups / link.bandwidth.value);
+  const SecondsPerByte outside = above.per_byte / groups;
+  if (nccl_) return {Seconds(0), std::max(here, outside)};
+  return {2.0 * (groups - 1) * link.latency + above.fixed, here + outside};
+}
+
+/// The least time over all ways to spread n = `devices` devices over the groups of this level and the levels above:
+/// n devices in groups of k fill at least ceil(n / k) groups.
 ReduceLine LeastReduce::least_from(std::size_t level, int devices) const {
   if (devices <= 1 || level == levels_.size()) return {};
-  const Level& inner = levels_[level];
   int above = 1;  // the most groups above
   for (std::size_t l = level + 1; l < levels_.size() && above < devices; ++l)
     above *= std::min(levels_[l].count, devices);
   std::optional<ReduceLine> out;
-  for (int k = 1; k <= std::min(inner.count, devices); ++k) {
+  for (int k = 1; k <= std::min(levels_[level].count, devices); ++k) {
     const int groups = (devices + k - 1) / k;
     if (groups > above) continue;
-    const ReduceLine rest = least_from(level + 1, groups);
-    const SecondsPerByte here(2.0 * (k - 1) / k / inner.link.bandwidth.value);
-    const SecondsPerByte outside = rest.per_byte / k;
-    const ReduceLine line = nccl_ ? ReduceLine{Seconds(0), std::max(here, outside)}
-                                  : ReduceLine{2.0 * (k - 1) * inner.link.latency + rest.fixed, here + outside};
+    const ReduceLine line = in_groups(level, k, least_from(level + 1, groups));
     if (!out) out = line;
     out->fixed = std::min(out->fixed, line.fixed);
     out->per_byte = std::min(out->per_byte, line.per_byte);
@@ -64,7 +70,19 @@ ReduceLine LeastReduce::least_from(std::size_t level, int devices) const {
   return out.value_or(ReduceLine{});
 }
 
-Seconds LeastReduce::time(Bytes bytes, int devices, bool is_least) const {
+/// The time for `devices` groups of a level in order, the first of which is `first`.
+ReduceLine LeastReduce::in_order_from(std::size_t level, int first, int devices) const {
+  if (devices <= 1 || level == levels_.size()) return {};
+  const int size = levels_[level].count;
+  const int begin = first / size;
+  const int end = (first + devices - 1) / size + 1;
+  int most = 0;  // in one group of the next level
+  for (int group = begin; group < end; ++group)
+    most = std::max(most, std::min((group + 1) * size, first + devices) - std::max(group * size, first));
+  return in_groups(level, most, in_order_from(level + 1, begin, end - begin));
+}
+
+Seconds LeastReduce::time(Bytes bytes, int devices, bool is_least, std::optional<int> first) const {
   if (levels_.size() == 1) {
     const Link& link = levels_.front().link;
     if (!is_least || !is_measured(link, devices)) return level_all_reduce_time(bytes, devices, link, nccl_);
@@ -74,24 +92,27 @@ Seconds LeastReduce::time(Bytes bytes, int devices, bool is_least) const {
                : least_beyond(curve->second, bytes, link.latency * ring_steps(Collective::AllReduce, devices));
   }
   if (!grows_) return Seconds(0);
-  const ReduceLine& least = line(devices);
+  const ReduceLine& least = line(devices, first);
   return std::max(Seconds(0), least.fixed + least.per_byte * bytes);
 }
 
-const ReduceLine& LeastReduce::line(int devices) const {
-  if (to_index(devices) >= lines_.size()) lines_.resize(to_index(devices) + 1);
-  std::optional<ReduceLine>& known = lines_[to_index(devices)];
+const ReduceLine& LeastReduce::line(int devices, std::optional<int> first) const {
+  std::vector<std::optional<ReduceLine>>& lines = first ? lines_in_order_ : lines_;
+  const std::size_t at = to_index(devices) + (first ? to_index(*first) * to_index(devices_ + 1) : 0);
+  if (at >= lines.size()) lines.resize(at + 1);
+  std::optional<ReduceLine>& known = lines[at];
   if (!known) {
-    known = least_from(0, devices);
+    known = first ? in_order_from(0, *first, devices) : least_from(0, devices);
     known->fixed -= rounding_;
   }
   return *known;
 }
 
-Seconds LeastReduce::time_in_parts(Bytes bytes, int devices, Bytes part, int most, bool is_least) const {
+Seconds LeastReduce::time_in_parts(Bytes bytes, int devices, Bytes part, int most, bool is_least,
+                                   std::optional<int> first) const {
   // By a measured curve, the parts of a sum may take less time than the whole.
   if (levels_.size() == 1 && is_measured(levels_.front().link, devices)) return Seconds(0);
-  const Seconds whole = time(bytes, devices, is_least);
+  const Seconds whole = time(bytes, devices, is_least, first);
   if (levels_.size() == 1) return whole;
   // Each part takes a fixed time, of which only one is counted, and may be rounded down.
   const auto parts = is_least ? most : std::min<std::int64_t>(most, bytes.value / part.value + 1);

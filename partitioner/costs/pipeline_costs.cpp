@@ -171,10 +171,11 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
     for (const Level& level : topology.levels) {
       value.forward.push_back(transfer_time(level.link, bytes));
       value.back.push_back(value.gradient ? value.forward.back() : Seconds(0));
+      const Seconds all = level.link.processing ? Seconds(0) : value.forward.back();
+      value.ports.push_back(all - std::min(all, level.link.latency));
     }
-    if (topology.levels.size() == 1 && !topology.levels.front().link.processing) {
-      const Seconds all = value.forward.front();
-      value.port = all - std::min(all, topology.levels.front().link.latency);
+    if (topology.levels.size() == 1) {
+      value.port = value.ports.front();
       if (value.gradient) value.port_back = value.port;
     }
     value.least_forward = *std::min_element(value.forward.begin(), value.forward.end());
@@ -192,25 +193,26 @@ double PipelineCosts::share(int replicas) const {
   return (m + replicas - 1) / replicas;
 }
 
-Seconds PipelineCosts::least_reduce(Bytes bytes, int replicas, Seconds backward) const {
-  return reduce_time(bytes, replicas, backward, false);
+Seconds PipelineCosts::least_reduce(Bytes bytes, int replicas, Seconds backward, std::optional<int> first) const {
+  return reduce_time(bytes, replicas, backward, false, first);
 }
 
 Seconds PipelineCosts::least_reduce_of_more(Bytes bytes, int replicas, Seconds backward) const {
-  return reduce_time(bytes, replicas, backward, true);
+  return reduce_time(bytes, replicas, backward, true, {});
 }
 
 /// `is_least`: the time is a bound for any number of bytes from `bytes` on. The same holds if parameters are tied, as
 /// stages may share them.
-Seconds PipelineCosts::reduce_time(Bytes bytes, int replicas, Seconds backward, bool is_least) const {
+Seconds PipelineCosts::reduce_time(Bytes bytes, int replicas, Seconds backward, bool is_least,
+                                   std::optional<int> first) const {
   if (replicas < 2 || !waits_ || !schedule_.trains || bytes <= Bytes(0)) return Seconds(0);
   const bool may_be_more = is_least || !tied_.empty();
-  if (!settings_.gradient_bucket_bytes) return least_reduce_.time(bytes, replicas, may_be_more);
+  if (!settings_.gradient_bucket_bytes) return least_reduce_.time(bytes, replicas, may_be_more, first);
   // A stage's buckets are summed one after the other, none before the last backward begins. If the schedule splits the
   // backward, gradients come with the second part.
   if (schedule_.splits_backward) return Seconds(0);
   const Seconds sums =
-      least_reduce_.time_in_parts(bytes, replicas, *settings_.gradient_bucket_bytes, dag_.nodes, may_be_more);
+      least_reduce_.time_in_parts(bytes, replicas, *settings_.gradient_bucket_bytes, dag_.nodes, may_be_more, first);
   return std::max(Seconds(0), sums - backward);
 }
 

@@ -67,7 +67,8 @@ struct CrossingValue {
   std::vector<Seconds> back;     ///< by level; 0 without gradient
   Seconds least_forward;         ///< over all levels
   Seconds least_back;
-  Seconds port, port_back;  ///< time for which the value alone occupies a device's port; 0 if other messages matter
+  Seconds port, port_back;     ///< time for which the value alone occupies a device's port; 0 if other messages matter
+  std::vector<Seconds> ports;  ///< by level: the same for the port of a group below that level
 };
 
 /// The arithmetic of the exact search: lower bounds of the predicted step. Nodes are the layers besides inputs, in
@@ -96,9 +97,10 @@ class PipelineCosts {
   /// Whether a backward follows that the stages before wait for as a whole. If the schedule splits the backward, its
   /// second part can be done meanwhile.
   [[nodiscard]] bool returns() const { return schedule_.trains && !schedule_.splits_backward; }
-  /// The least time from the end of a stage's last backward until `replicas` devices, whichever they are, have summed
-  /// the stage's `bytes` of gradients. `backward` is the backward of a microbatch, during which buckets can be summed.
-  [[nodiscard]] Seconds least_reduce(Bytes bytes, int replicas, Seconds backward) const;
+  /// The least time from the end of a stage's last backward until `replicas` devices, those from `first` on or, without
+  /// `first`, any, have summed the stage's `bytes` of gradients. `backward` is the backward of a microbatch, during
+  /// which buckets can be summed.
+  [[nodiscard]] Seconds least_reduce(Bytes bytes, int replicas, Seconds backward, std::optional<int> first = {}) const;
   /// The same for a stage with at least `bytes` and a backward of at least `backward`. Let the real backward be d
   /// longer: then more buckets are summed during it, and what follows is shorter by at most d. So the sum of this time
   /// and of the real backward is at least the sum of this time and `backward`.
@@ -132,6 +134,12 @@ class PipelineCosts {
   /// joining_level of two devices.
   [[nodiscard]] std::size_t level_of(int a, int b) const;
   [[nodiscard]] std::size_t levels() const { return topology_.levels.size(); }
+  /// Devices in a group below a level: 1 at level 0.
+  [[nodiscard]] int devices_below(std::size_t level) const {
+    int out = devices_;
+    for (std::size_t l = topology_.levels.size(); l-- > level;) out /= topology_.levels[l].count;
+    return out;
+  }
   /// The microbatches that a replica of each stage holds at once, by the split's replicas and chunks alone; an estimate
   /// if steps overlap. Precondition: the schedule can run the split.
   [[nodiscard]] std::vector<int> held(const Split& split) const;
@@ -154,7 +162,8 @@ class PipelineCosts {
   [[nodiscard]] Split split_of(const Partition& partition, int chunks) const;
 
  private:
-  [[nodiscard]] Seconds reduce_time(Bytes bytes, int replicas, Seconds backward, bool is_least) const;
+  [[nodiscard]] Seconds reduce_time(Bytes bytes, int replicas, Seconds backward, bool is_least,
+                                    std::optional<int> first) const;
   [[nodiscard]] PipelineShape shape_of(const Split& split) const;
   [[nodiscard]] std::vector<StageSums> sums_of(const Split& split) const;
   void split_backward(const Split& split, std::vector<StageSums>& sums) const;

@@ -89,11 +89,20 @@ Seconds TripSearch::least(Seconds low, int devices, double precision) {
   return least_time(low, kForever, precision, 0.5, [&](Seconds time) { return bound_->refutes(time, devices, stop); });
 }
 
-std::vector<Split> TripSearch::suggested(Seconds least, int devices) {
+Seconds TripSearch::least_in_order(Seconds low) {
+  const auto stop = context_.time.stop();
+  return least_time(
+      low, context_.plans.last_wanted().value_or(kForever), SearchTuning::kBoundPrecision, 0.5,
+      [&](Seconds time) { return bound_->refutes(time, context_.costs.devices(), stop, /*in_order=*/true); });
+}
+
+std::vector<Split> TripSearch::suggested(Seconds least, int devices, bool in_order) {
   const auto stop = context_.time.stop();
   std::vector<Split> out;
   for (const double beyond : {SearchTuning::kBoundPrecision, 0.02, 0.05, 0.1, 0.2, 0.4}) {
-    const std::optional<bool> refuted = bound_->refutes(least * (1 + beyond), devices, stop);
+    const Seconds time = least * (1 + beyond);
+    if (in_order && time > context_.plans.last_wanted().value_or(time)) break;
+    const std::optional<bool> refuted = bound_->refutes(time, devices, stop, in_order);
     if (!refuted) break;
     if (*refuted) continue;
     for (Split& split : bound_->splits()) {
@@ -106,7 +115,7 @@ std::vector<Split> TripSearch::suggested(Seconds least, int devices) {
 Seconds TripSearch::enumerate_all(Seconds low, int devices) {
   const auto stop = context_.time.stop();
   return enumerate(context_, low, low, is_whole(), [&](Seconds time) {
-    const std::optional<bool> refuted = bound_->refutes(time, devices, stop);
+    const std::optional<bool> refuted = bound_->refutes(time, devices, stop, knows_order());
     if (!refuted || *refuted) return refuted.has_value();
     return predict_up_to(context_, time, [&](const auto& visit) { return bound_->visit_splits(time, visit, stop); });
   });

@@ -33,16 +33,20 @@ class TripSearch {
 
   /// The largest time found from `low` on that no split over so many devices can keep within.
   [[nodiscard]] Seconds least(Seconds low, int devices, double precision);
+  /// The same for all devices in order, up to the last wanted step.
+  [[nodiscard]] Seconds least_in_order(Seconds low);
 
-  /// The splits that the constraints allow and whose bounds are within a little more time than `least`.
-  [[nodiscard]] std::vector<Split> suggested(Seconds least, int devices);
+  /// The splits that the constraints allow and whose bounds are within a little more time than `least`; with
+  /// `in_order`, up to the last wanted step.
+  [[nodiscard]] std::vector<Split> suggested(Seconds least, int devices, bool in_order = false);
 
-  /// Predicts all splits over at most so many devices, by bounds that rise from `low`. Returns the bound up to which no
-  /// split was left out.
+  /// Predicts all splits over at most so many devices in order, by bounds that rise from `low`. Returns the bound up to
+  /// which no split was left out.
   Seconds enumerate_all(Seconds low, int devices);
 
-  /// TripBound::is_whole.
+  /// As in TripBound.
   [[nodiscard]] bool is_whole() const { return bound_->is_whole(); }
+  [[nodiscard]] bool knows_order() const { return bound_->knows_order(); }
 
  private:
   TripSearch(const SearchContext& context, std::unique_ptr<TripBound> bound);

@@ -215,7 +215,15 @@ class Search {
     time_.allow(SearchTuning::kTripShare, kBoundPart);
     const Seconds done = trips_->least(low, costs_.devices(), SearchTuning::kBoundPrecision);
     suggested_ = trips_->suggested(done, costs_.devices());
-    return is_bound_by_trips() ? done : low;
+    if (!is_bound_by_trips()) return low;
+    low = done;
+    if (trips_->knows_order()) {
+      low = trips_->least_in_order(low);
+      for (Split& split : trips_->suggested(low, costs_.devices(), true)) {
+        if (std::ranges::find(suggested_, split) == suggested_.end()) suggested_.push_back(std::move(split));
+      }
+    }
+    return costs_.levels() > 1 ? follow_segments(low, plans_.best().value_or(kForever)) : low;
   }
 
   /// Returns `refuted`, the answer of a bound by a path, and notes whether that bound was cut off.

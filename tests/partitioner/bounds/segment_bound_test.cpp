@@ -47,6 +47,17 @@ TEST(SegmentBound, SendsNoMessagesWhereOneDeviceIsFaster) {
   EXPECT_EQ(bound.refutes(Seconds(8), kNoStop), false);
 }
 
+/// Eight layers of 1 + 1 s in hosts of two devices, 20 microbatches; messages take 0.1 s in a host and 20 s between
+/// hosts. Two devices take 20 * 16 / 2 = 160 s at least; between hosts, 20 messages take 400 s.
+TEST(SegmentBound, CountsWhatTheDevicesOfAHostCompute) {
+  const Graph graph = testing::chain_graph({1, 1, 1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1, 1, 1}, Bytes(100'000'000));
+  Topology topology = testing::flat_topology(2);
+  topology.levels.push_back({"hosts", 4, {BytesPerSecond(5e6), Seconds(0), {}, {}}});
+  const SegmentBound bound = bound_of(graph, topology, settings_of("interleaved-1f1b", 20));
+  EXPECT_EQ(bound.refutes(Seconds(159.9), kNoStop), true);
+  EXPECT_EQ(bound.refutes(Seconds(160), kNoStop), false);
+}
+
 TEST(SegmentBound, IsForStagesWithoutReplicasThatWait) {
   const Graph graph = testing::chain_graph({1}, {2});
   for (const char* schedule : {"1f1b", "gpipe", "pipedream"}) {

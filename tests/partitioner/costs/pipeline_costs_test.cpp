@@ -58,6 +58,9 @@ TEST(PipelineCosts, SpreadTheSumOfGradientsOverGroups) {
   const PipelineCosts costs(testing::chain_graph({1}, {2}), topology, settings_of("1f1b", 4));
   EXPECT_NEAR(costs.least_reduce(Bytes(1'000'000'000), 2, 0_s).value, 1, 1e-6);
   EXPECT_NEAR(costs.least_reduce(Bytes(1'000'000'000), 3, 0_s).value, 6, 1e-6);
+  // Devices 1 and 2 are in two groups: all bytes at 0.1 GB/s.
+  EXPECT_NEAR(costs.least_reduce(Bytes(1'000'000'000), 2, 0_s, 0).value, 1, 1e-6);
+  EXPECT_NEAR(costs.least_reduce(Bytes(1'000'000'000), 2, 0_s, 1).value, 10, 1e-6);
 }
 
 /// 1e9 bytes take two devices 1 s, in however many buckets, of which none begins before the last backward.
@@ -106,6 +109,12 @@ TEST(PipelineCosts, NeverExceedTheSumOfGradientsOfAnyDevices) {
       const std::vector<int> some(devices.begin(), devices.begin() + count);
       EXPECT_LE(costs.least_reduce(bytes, static_cast<int>(count), 0_s).value,
                 all_reduce_time(bytes, some, topology).value * (1 + 1e-9));
+      const int first = static_cast<int>(random() % static_cast<unsigned>(all - count + 1));
+      std::vector<int> next(static_cast<std::size_t>(count));
+      std::iota(next.begin(), next.end(), first);
+      const Seconds in_order = costs.least_reduce(bytes, static_cast<int>(count), 0_s, first);
+      EXPECT_LE(in_order.value, all_reduce_time(bytes, next, topology).value * (1 + 1e-9));
+      EXPECT_GE(in_order, costs.least_reduce(bytes, static_cast<int>(count), 0_s));
     }
   }
 }
