@@ -152,7 +152,7 @@ std::vector<Alternative> alternatives(const Graph& graph, const Topology& topolo
     if (time.is_up()) break;
     try {
       const Seconds most = wanted.shorter_than * amount(change);
-      ShorterPlan found = drafted_plan(change.graph, topology, costs, change.constraints, most);
+      ShorterPlan found = drafted_plan(change.graph, topology, costs, change.constraints, most, time.stop());
       if (!found.plan) continue;
       out.push_back({change.text, change.samples, std::move(*found.plan)});
     } catch (const std::invalid_argument&) {}  // not with these stages and chunks

@@ -184,7 +184,8 @@ class SettingsRun {
       if (time_.is_past(SearchTuning::kDraftedShare)) return;
       if (!is_open(*trial)) continue;
       const Constraints constraints = constraints_of(*trial, SearchTuning::kLeastSlice);
-      take(*trial, drafted_plan(graph_of(*trial), topology_, costs_, constraints, upper_bound()));
+      const auto stop = [&] { return best_ < kForever && time_.is_past(1); };
+      take(*trial, drafted_plan(graph_of(*trial), topology_, costs_, constraints, upper_bound(), stop));
       if (trial->plan || !limit_ || best_ < kForever) continue;
       const std::optional<Bytes> need = least_need(graph_of(*trial), topology_, costs_, constraints);
       if (need && *need > *limit_) trial->need = need;

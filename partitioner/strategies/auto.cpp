@@ -232,10 +232,11 @@ Drafts uneven_drafts(const Graph& graph, const Topology& topology, const Constra
   return out;
 }
 
-Drafts drafts(const Graph& graph, const Topology& topology, const CostModel& costs, const Constraints& constraints) {
+Drafts drafts(const Graph& graph, const Topology& topology, const CostModel& costs, const Constraints& constraints,
+              const std::function<bool()>& stop) {
   Drafts out = uneven_drafts(graph, topology, constraints);
   Skips skips;
-  for (const EqualDraft& draft : equal_drafts(graph, topology, costs, constraints)) {
+  for (const EqualDraft& draft : equal_drafts(graph, topology, costs, constraints, stop)) {
     try {
       add_draft(out, graph, topology, constraints, draft.origin, draft.candidate);
     } catch (const std::invalid_argument& e) { skips.add(std::string(kEqualShares) + ": " + e.what()); }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,9 +43,11 @@ struct Drafts {
 /// The candidates of rank_plans besides equal shares, as plans, without predictions. Throws as check_loss.
 [[nodiscard]] Drafts uneven_drafts(const Graph& graph, const Topology& topology, const Constraints& constraints);
 
-/// The candidates of rank_plans as plans, without predictions. Of `costs`, asks for memory only.
-[[nodiscard]] Drafts drafts(const Graph& graph, const Topology& topology, const CostModel& costs,
-                            const Constraints& constraints);
+/// The candidates of rank_plans as plans, without predictions; `stop` as in equal_drafts. Of `costs`, asks for memory
+/// only.
+[[nodiscard]] Drafts drafts(
+    const Graph& graph, const Topology& topology, const CostModel& costs, const Constraints& constraints,
+    const std::function<bool()>& stop = [] { return false; });
 
 /// "auto": rank_plans. Its objective is the predicted step.
 [[nodiscard]] Strategy auto_strategy();

@@ -138,13 +138,15 @@ using BoundedSplits = std::vector<std::pair<Seconds, Split>>;
 
 class EqualDrafts {
  public:
-  EqualDrafts(const Graph& graph, const Topology& topology, const CostModel& model, const Constraints& constraints)
+  EqualDrafts(const Graph& graph, const Topology& topology, const CostModel& model, const Constraints& constraints,
+              const std::function<bool()>& stop)
       : graph_(graph),
         topology_(topology),
         model_(model),
         constraints_(constraints),
         limit_(memory_limit(topology, constraints)),
-        shapes_(graph, topology, constraints) {}
+        shapes_(graph, topology, constraints),
+        stop_(stop) {}
 
   std::vector<EqualDraft> run() {
     const PipelineCosts& costs = shapes_.costs();
@@ -203,6 +205,7 @@ class EqualDrafts {
     BoundedSplits out;
     least.clear();
     for (Split& split : shapes_.shares().splits(shape, memory)) {
+      if (stop_()) break;
       if (limit_) {
         std::vector<Bytes> more = excess(split);
         if (more.empty()) continue;
@@ -268,6 +271,7 @@ class EqualDrafts {
   }
 
   void add(const EqualShape& shape) {
+    if (stop_()) return;
     const std::string origin = origin_of(shape);
     for (const auto& [bound, split] : splits_of(shape)) {
       Candidate candidate = candidate_of(split);
@@ -285,15 +289,16 @@ class EqualDrafts {
   const Constraints& constraints_;
   std::optional<Bytes> limit_;
   EqualShapes shapes_;
+  const std::function<bool()>& stop_;
   std::vector<EqualDraft> out_;
 };
 
 }  // namespace
 
 std::vector<EqualDraft> equal_drafts(const Graph& graph, const Topology& topology, const CostModel& costs,
-                                     const Constraints& constraints) {
+                                     const Constraints& constraints, const std::function<bool()>& stop) {
   if (!constraints.plan.listed.empty()) return {};
-  return EqualDrafts(graph, topology, costs, constraints).run();
+  return EqualDrafts(graph, topology, costs, constraints, stop).run();
 }
 
 std::optional<EqualDraft> smallest_equal_draft(const Graph& graph, const Topology& topology,

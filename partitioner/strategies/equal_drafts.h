@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,10 +23,11 @@ struct EqualDraft {
 /// The best splits into equal shares (see EqualShares) that fit in memory, on devices in order and as in placements: 1,
 /// 2, ... stages on all devices, on a half, a quarter, ... of the devices, and with replica counts that divide the
 /// microbatches. If the schedule can run several stages per device, also with 2, 4 and 8 of them. Constraints::stages,
-/// chunks and replicas restrict these shapes. Of all shapes, the ones with the shortest estimated steps are used. Asks
-/// `costs` for the memory of plans.
-[[nodiscard]] std::vector<EqualDraft> equal_drafts(const Graph& graph, const Topology& topology, const CostModel& costs,
-                                                   const Constraints& constraints);
+/// chunks and replicas restrict these shapes. Of all shapes, the ones with the shortest estimated steps are used, one
+/// after the other until `stop` returns true. Asks `costs` for the memory of plans.
+[[nodiscard]] std::vector<EqualDraft> equal_drafts(
+    const Graph& graph, const Topology& topology, const CostModel& costs, const Constraints& constraints,
+    const std::function<bool()>& stop = [] { return false; });
 
 /// The split into equal shares with the smallest bound of its memory; absent if the constraints allow no such split.
 [[nodiscard]] std::optional<EqualDraft> smallest_equal_draft(const Graph& graph, const Topology& topology,

@@ -83,11 +83,11 @@ class Search {
     return result(search());
   }
 
-  /// The best candidate of `auto` alone.
-  ShorterPlan draft() {
+  /// The best candidate of `auto` alone, of those that are there until `stop`.
+  ShorterPlan draft(const std::function<bool()>& stop) {
     if (costs_.dag().nodes == 0 || plans_.is_excluded(least_computation(costs_))) return shorter(kForever);
     if (is_a_layer_too_large(graph_, topology_, constraints_)) return shorter(kForever);
-    try_drafts(drafts(graph_, topology_, model_, constraints_).plans);
+    try_drafts(drafts(graph_, topology_, model_, constraints_, stop).plans, stop);
     return shorter(least_computation(costs_));
   }
 
@@ -160,7 +160,7 @@ class Search {
   }
 
   /// Predicts the candidates of `auto`, those with the smallest bounds first.
-  void try_drafts(const std::vector<Drafted>& plans) {
+  void try_drafts(const std::vector<Drafted>& plans, const std::function<bool()>& stop = [] { return false; }) {
     std::vector<std::pair<Seconds, const Drafted*>> order;
     for (const Drafted& draft : plans) {
       Seconds bound;
@@ -181,6 +181,7 @@ class Search {
     });
     bool is_late = false;
     for (const auto& [bound, draft] : order) {
+      if (stop()) return;
       if (plans_.is_excluded(bound)) {
         ++slower_;
         continue;
@@ -423,9 +424,10 @@ Seconds quick_bound(const Graph& graph, const Topology& topology, const CostMode
 }
 
 ShorterPlan drafted_plan(const Graph& graph, const Topology& topology, const CostModel& costs,
-                         const Constraints& constraints, std::optional<Seconds> upper_bound) {
+                         const Constraints& constraints, std::optional<Seconds> upper_bound,
+                         const std::function<bool()>& stop) {
   check(constraints);
-  return Search(graph, topology, costs, constraints, upper_bound).draft();
+  return Search(graph, topology, costs, constraints, upper_bound).draft(stop);
 }
 
 ShorterPlan shorter_plan(const Graph& graph, const Topology& topology, const CostModel& costs,

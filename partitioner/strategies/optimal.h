@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -39,9 +40,11 @@ struct ShorterPlan {
                                   const Constraints& constraints, Seconds upper_bound);
 
 /// The best of the candidates of `auto` whose step is shorter than `upper_bound`; absent `upper_bound`: the best one.
-/// Does not search. Throws std::invalid_argument as `optimal` does.
+/// Does not search; when `stop` returns true, leaves out what candidates are left. Throws std::invalid_argument as
+/// `optimal` does.
 [[nodiscard]] ShorterPlan drafted_plan(const Graph& graph, const Topology& topology, const CostModel& costs,
-                                       const Constraints& constraints, std::optional<Seconds> upper_bound);
+                                       const Constraints& constraints, std::optional<Seconds> upper_bound,
+                                       const std::function<bool()>& stop);
 
 /// The answer of `optimal` if its step is shorter than `upper_bound`, in less time than all of its search takes; absent
 /// `upper_bound`: its answer. Throws std::invalid_argument as `optimal` does.

@@ -107,6 +107,18 @@ TEST(EqualDrafts, FollowTheConstraints) {
   EXPECT_TRUE(equal_drafts(graph, topology, simulated_costs(), constraints).empty());
 }
 
+TEST(EqualDrafts, AreThoseFoundUntilTheStop) {
+  const CostModel costs = simulated_costs();
+  const auto all = equal_drafts(gpt(), servers(), costs, limited(40, 64));
+  for (int questions : {0, 3, 20}) {
+    const std::vector<EqualDraft> some =
+        equal_drafts(gpt(), servers(), costs, limited(40, 64), [&] { return questions-- <= 0; });
+    ASSERT_LT(some.size(), all.size());
+    for (std::size_t i = 0; i < some.size(); ++i) EXPECT_EQ(some[i].origin, all[i].origin);
+  }
+  EXPECT_TRUE(equal_drafts(gpt(), servers(), costs, limited(40, 64), [] { return true; }).empty());
+}
+
 /// An estimate is near the step of the best draft, and there is one if and only if a draft fits.
 TEST(EstimatedStep, IsNearTheBestDraft) {
   const CostModel costs = simulated_costs();

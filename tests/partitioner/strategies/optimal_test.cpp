@@ -236,7 +236,7 @@ TEST(Optimal, FindsShorterPlansThanAKnownOne) {
     EXPECT_LE(least_step(graph, topology, constraints.plan).value, least->value + tolerance);
     for (const double than : {0.9, 1.0, 1.5})
       EXPECT_LE(quick_bound(graph, topology, costs, constraints, *least * than).value, least->value + tolerance);
-    const ShorterPlan drafted = drafted_plan(graph, topology, costs, constraints, {});
+    const ShorterPlan drafted = drafted_plan(graph, topology, costs, constraints, {}, [] { return false; });
     EXPECT_LE(drafted.lower_bound.value, least->value + tolerance);
     if (drafted.plan) { EXPECT_GE(drafted.plan->prediction.iteration.value, least->value - tolerance); }
   }
