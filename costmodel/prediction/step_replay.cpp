@@ -13,6 +13,7 @@
 #include "costmodel/index.h"
 #include "costmodel/prediction/stage_costs.h"
 #include "costmodel/prediction/transfer_costs.h"
+#include "costmodel/simulation/simulate.h"
 
 namespace stagecraft {
 namespace {
@@ -38,13 +39,7 @@ SimulationInput input_of(const Graph& graph, const Topology& topology, BoundPlan
   out.transfer = [transfers](int boundary, bool gradient, int from_rank, int to_rank) {
     return (*transfers)(boundary, gradient, from_rank, to_rank);
   };
-  out.slowdown = graph.slowdown;
-  const int processors = shared_processors(topology);
-  if (processors > 0 || !graph.slowdown.empty()) out.host_of_rank = hosts_of(out.plan, topology);
-  out.host_processors = processors;
-  out.compute_processors = threads_of(graph);
-  out.message_thread = message_thread(out.plan, topology);
-  if (charged && !options.free_transfers && topology.levels.front().link.processing) out.wake = kWakeOnCrowdedHost;
+  out.hosts = host_input(graph, topology, out.plan, charged && !options.free_transfers);
   return out;
 }
 

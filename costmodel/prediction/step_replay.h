@@ -8,7 +8,7 @@
 #include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
 #include "costmodel/graph.h"
-#include "costmodel/simulation/simulate.h"
+#include "costmodel/simulation/simulation_input.h"
 #include "costmodel/timeline.h"
 #include "costmodel/topology.h"
 

@@ -5,19 +5,14 @@
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/graph.h"
-#include "costmodel/simulation/simulate.h"
+#include "costmodel/simulation/flows/transfer.h"
+#include "costmodel/simulation/host/host_input.h"
 #include "costmodel/topology.h"
 
 namespace stagecraft {
 
 // What messages between ranks cost, in link time and in processor time. Precondition of all: the plan is valid for
 // graph and topology.
-
-/// The processors of each host that the ranks of a plan compute on; 0: unknown, or they compute on GPUs.
-[[nodiscard]] int shared_processors(const Topology& topology);
-
-/// Processors that a computation of the graph needs.
-[[nodiscard]] int threads_of(const Graph& graph);
 
 /// The host of each rank: its group of the innermost level.
 [[nodiscard]] std::vector<int> hosts_of(const BoundPlan& plan, const Topology& topology);
@@ -28,6 +23,10 @@ namespace stagecraft {
 /// Whether messages are charged with processor time: it is known that they compete for processors, or that ranks do
 /// nothing else meanwhile.
 [[nodiscard]] bool charges_messages(const Graph& graph, const BoundPlan& plan, const Topology& topology);
+
+/// The processors that ranks of the plan share, and the thread that handles their messages. `charged`: messages take
+/// processor time.
+[[nodiscard]] HostInput host_input(const Graph& graph, const Topology& topology, const BoundPlan& plan, bool charged);
 
 /// If ranks of the plan share the processors of a host and the topology lacks the processor time of messages there, a
 /// sentence that says so; else empty.

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "costmodel/index.h"
-#include "costmodel/simulation/simulate.h"
+#include "costmodel/simulation/simulation_input.h"
 #include "costmodel/units.h"
 
 namespace stagecraft::simulation {

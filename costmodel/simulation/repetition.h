@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "costmodel/schedule.h"
-#include "costmodel/simulation/simulate.h"
+#include "costmodel/simulation/simulation_input.h"
 #include "costmodel/units.h"
 
 namespace stagecraft::simulation {

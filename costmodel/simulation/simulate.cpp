@@ -9,8 +9,8 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "costmodel/simulation/flows.h"
-#include "costmodel/simulation/host_sharing.h"
+#include "costmodel/simulation/flows/flows.h"
+#include "costmodel/simulation/host/hosts.h"
 #include "costmodel/simulation/lanes.h"
 #include "costmodel/simulation/rank_spans.h"
 #include "costmodel/simulation/reduce_groups.h"
@@ -25,27 +25,24 @@ constexpr Seconds kNever(std::numeric_limits<double>::infinity());
 struct RankState {
   std::span<const Action> list;
   std::size_t next = 0;
-  Seconds since{};       // it has been at `next`
-  int step = 0;          // of its last gradient
-  bool runs = false;     // its thread computes, or handles a message
-  bool waits = false;    // in a Reduce
-  bool handles = false;  // its thread for messages is busy
+  Seconds since{};     // it has been at `next`
+  int step = 0;        // of its last gradient
+  bool runs = false;   // its thread computes, or handles a message
+  bool waits = false;  // in a Reduce
 };
 
 /// Replays the lists of all ranks. Ranks start flows (computations, messages, sums) and lanes pass messages on; each
 /// end of a flow lets ranks and lanes go on.
-class Simulation {
+class Simulation final : private Hosts::Messages {
  public:
   explicit Simulation(const SimulationInput& input, PeriodSearch* watch = nullptr)
       : in_(input),
         plan_(input.plan),
         watch_(watch),
         microbatches_(plan_.plan().microbatches * input.steps),
-        one_thread_(has_one_thread(input)),
         flows_(input.ports),
-        hosts_(input, flows_),
         lanes_(input),
-        waiting_(input.lists.size(), lanes_.count()),
+        hosts_(input.hosts, input.mode, input.lists.size(), lanes_.count(), flows_, *this),
         reduces_(input),
         spans_(input.lists),
         step_ends_(to_index(input.steps)) {
@@ -141,8 +138,7 @@ class Simulation {
         end_stream(task.owner);
         break;
       case Task::Kind::Handling:
-        hosts_.give(lanes_[task.owner].handler(task.part), id);
-        end_handling(task.owner, task.part);
+        hosts_.finish_handling(task.owner, task.part, id);
         break;
       case Task::Kind::Delivery:
         deliver(lanes_[task.owner], task.microbatch, started);
@@ -167,7 +163,7 @@ class Simulation {
     continuing_ = rank;
     continue_list(rank);
     continuing_ = -1;
-    if (one_thread_ && !at(rank).runs) handle_next(rank);
+    if (!at(rank).runs) hosts_.wait(rank);
   }
   void continue_list(int rank) {
     while (!has_ended(rank)) {
@@ -193,7 +189,7 @@ class Simulation {
           join_reduce(rank, action);
           return;
         default:
-          if (one_thread_ && !waiting_.is_empty(rank) && receives(action)) return;
+          if (hosts_.interrupts(rank) && receives(action)) return;
           if (!inputs_ready(rank, action)) return;
           start_compute(rank, cost(action));
           return;
@@ -290,42 +286,28 @@ class Simulation {
     }
     lane.busy = true;
     lane.started = flows_.now();
-    if (!one_thread_ && lanes_.cost(lane).transfer.sender.fixed > Seconds(0)) {
-      enqueue(id, HandlingPart::SendFixed);
-    } else {
-      start_latency(id);
-    }
+    (void)lanes_.cost(lane);
+    if (!hosts_.delays_departure(id, lane)) start_latency(id);
   }
-  void start_latency(int id) {
+  void start_latency(int id) override {
     const Seconds latency = lanes_.cost(lanes_[id]).latency;
     if (!(latency > Seconds(0))) return start_streams(id);
     flows_.start({.kind = Task::Kind::Latency, .owner = id}, latency);
   }
   void start_streams(int id) {
-    Lane& lane = lanes_[id];
-    const Transfer& cost = lane.cost->transfer;
-    if (one_thread_ && is_handled(cost.receiver)) return enqueue(id, HandlingPart::ReceiveStreaming);
-    lane.streams = 1;
-    if (!one_thread_) {
-      lane.streams += (cost.sender.streaming > Seconds(0) ? 1 : 0) + (cost.receiver.streaming > Seconds(0) ? 1 : 0);
-      if (cost.sender.streaming > Seconds(0)) enqueue(id, HandlingPart::SendStreaming);
-      if (cost.receiver.streaming > Seconds(0)) enqueue(id, HandlingPart::ReceiveStreaming);
-    }
-    start_wire(id);
+    if (hosts_.begins_to_move(id, lanes_[id])) start_wire(id);
   }
-  void start_wire(int id) {
+  void start_wire(int id) override {
     const MessageCost& cost = *lanes_[id].cost;
     flows_.start({.kind = Task::Kind::Wire, .owner = id}, cost.transmission,
                  {cost.transfer.egress, cost.transfer.ingress});
   }
-  void end_stream(int id) {
+  void end_stream(int id) override {
     Lane& lane = lanes_[id];
     if (--lane.streams > 0) return;
-    if (!one_thread_ && lane.cost->transfer.receiver.fixed > Seconds(0)) return enqueue(id, HandlingPart::ReceiveFixed);
-    if (one_thread_ && is_handled(lane.cost->transfer.receiver)) at(lane.to).handles = at(lane.to).runs = false;
-    arrive(id);
+    if (!hosts_.delays_arrival(id, lane)) arrive(id);
   }
-  void arrive(int id) {
+  void arrive(int id) override {
     Lane& lane = lanes_[id];
     const Seconds started = lane.started;
     const int microbatch = lane.sent[lane.moved++];
@@ -344,58 +326,18 @@ class Simulation {
     if (!at(lane.to).runs) advance(lane.to);
   }
 
-  // --- handling of messages ---
-  void enqueue(int id, HandlingPart part) {
-    const int rank = lanes_[id].handler(part);
-    waiting_.push(rank, {id, part});
-    // A rank's own thread takes it when it waits.
-    if (!one_thread_ || (!at(rank).runs && rank != continuing_)) handle_next(rank);
-  }
-  /// Begins to handle what has waited longest, unless the rank's thread is busy with another message.
-  void handle_next(int rank) {
-    if (at(rank).handles || waiting_.is_empty(rank)) return;
-    at(rank).handles = true;
-    const auto [id, part] = waiting_.pop(rank);
-    Lane& lane = lanes_[id];
-    const Transfer& cost = lane.cost->transfer;
-    if (one_thread_) {
-      lane.streams = 2;
-      at(rank).runs = true;
-      start_handling(rank, id, part, cost.receiver.fixed + cost.receiver.streaming);
-      start_wire(id);
-      return;
-    }
-    const Handling& handling = rank == lane.from ? cost.sender : cost.receiver;
-    const bool fixed = part == HandlingPart::SendFixed || part == HandlingPart::ReceiveFixed;
-    start_handling(rank, id, part, fixed ? handling.fixed : handling.streaming);
-  }
-  void start_handling(int rank, int id, HandlingPart part, Seconds time) {
-    hosts_.take(rank, flows_.start({.kind = Task::Kind::Handling, .part = part, .owner = id}, time));
-  }
-  void end_handling(int id, HandlingPart part) {
-    const int rank = lanes_[id].handler(part);
-    if (one_thread_) return part == HandlingPart::SendFixed ? end_own_send(rank) : end_stream(id);
-    at(rank).handles = false;
-    if (part == HandlingPart::SendFixed) {
-      start_latency(id);
-    } else if (part == HandlingPart::ReceiveFixed) {
-      arrive(id);
-    } else {
-      end_stream(id);
-    }
-    handle_next(rank);
-  }
-  /// A Send by the rank's own thread; false if it takes no time.
+  // --- what hosts see of ranks and messages ---
+  MovingMessage& message(int lane) override { return lanes_[lane]; }
+  bool is_free(int rank) override { return !at(rank).runs && rank != continuing_; }
+  void set_busy(int rank, bool busy) override { at(rank).runs = busy; }
+  /// Whether the Send takes time of the rank's own thread.
   bool start_own_send(int rank, const Action& action) {
-    if (!one_thread_) return false;
+    if (!hosts_.sends_itself()) return false;
     const int id = lanes_.of(action);
-    const Handling& sender = lanes_.cost(lanes_[id]).transfer.sender;
-    if (!is_handled(sender)) return false;
-    at(rank).runs = true;
-    start_handling(rank, id, HandlingPart::SendFixed, sender.fixed + sender.streaming);
-    return true;
+    (void)lanes_.cost(lanes_[id]);
+    return hosts_.delays_send(rank, id, lanes_[id]);
   }
-  void end_own_send(int rank) {
+  void end_own_send(int rank) override {
     at(rank).runs = false;
     post(at(rank).list[at(rank).next]);
     step(rank);
@@ -438,12 +380,8 @@ class Simulation {
     out.next.push_back(rank.next);
     out.counts.push_back(rank.runs);
     out.counts.push_back(rank.waits);
-    out.counts.push_back(rank.handles);
-    waiting_.visit(id, [&](const WaitingParts::Entry& entry) {
-      out.counts.push_back(entry.lane);
-      out.counts.push_back(static_cast<int>(entry.part));
-    });
-    if (rank.runs && !(one_thread_ && rank.handles)) return;
+    hosts_.append_rank(id, out.counts);
+    if (rank.runs && !hosts_.handles_itself(id)) return;
     out.times.push_back(rank.since - out.now);
     if (has_ended(id)) return;
     // Arrival times of the messages that have come, of those that it waits for.
@@ -488,11 +426,9 @@ class Simulation {
   const BoundPlan& plan_;
   PeriodSearch* watch_;
   const int microbatches_;  // of all steps
-  const bool one_thread_;   // of each rank, for computations and messages
   Flows flows_;
-  HostSharing hosts_;
   Lanes lanes_;
-  WaitingParts waiting_;
+  Hosts hosts_;
   ReduceGroups reduces_;
   RankSpans spans_;
   std::vector<Seconds> step_ends_;

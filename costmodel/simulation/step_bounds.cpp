@@ -510,7 +510,7 @@ Bracket StepNumbers::mean_step() const {
 }  // namespace
 
 std::optional<Bracket> step_bracket(const SimulationInput& input) {
-  if (!input.host_of_rank.empty()) return std::nullopt;
+  if (!input.hosts.of_rank.empty()) return std::nullopt;
   const StepNumbers numbers(input);
   if (numbers.takes_processors()) return std::nullopt;
   if (!input.plan.asynchronous()) return numbers.step();

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "costmodel/simulation/closed_forms.h"
-#include "costmodel/simulation/simulate.h"
+#include "costmodel/simulation/simulation_input.h"
 
 namespace stagecraft {
 

@@ -14,6 +14,7 @@
 
 #include "costmodel/prediction/step_replay.h"
 #include "costmodel/simulation/closed_forms.h"
+#include "costmodel/simulation/simulate.h"
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/chains.h"
 #include "tests/support/table_names.h"
@@ -101,9 +102,9 @@ TEST(StepBracket, ClosesOnEqualStages) {
 TEST(StepBracket, IsAbsentWhereNoneIsKnown) {
   SimulationInput input = input_of(row_plan("1f1b", {1, 1}, 2), {{1, 2}, {1, 2}}, 0.25, TransferMode::Rendezvous);
   EXPECT_TRUE(step_bracket(input));
-  input.host_of_rank = {0, 0};
+  input.hosts.of_rank = {0, 0};
   EXPECT_FALSE(step_bracket(input)) << "ranks share a host";
-  input.host_of_rank = {};
+  input.hosts.of_rank = {};
   input.transfer = [](int, bool, int, int) {
     return Transfer{.latency = 1_s, .transmission = 0_s, .sender = {1_s, 0_s}, .receiver = {}};
   };

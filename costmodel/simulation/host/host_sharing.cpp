@@ -1,4 +1,4 @@
-#include "costmodel/simulation/host_sharing.h"
+#include "costmodel/simulation/host/host_sharing.h"
 
 #include <algorithm>
 
@@ -8,9 +8,9 @@ namespace stagecraft::simulation {
 namespace {
 
 /// Slowdown of the memory alone, by computations of a host: the measured one without that of sharing its processors.
-std::vector<double> memory_slowdowns(const SimulationInput& input, int compute_threads) {
+std::vector<double> memory_slowdowns(const HostInput& input, int compute_threads) {
   std::vector<double> out = input.slowdown;
-  const double processors = input.host_processors;
+  const double processors = input.processors;
   for (std::size_t k = 1; processors > 0 && k <= out.size(); ++k) {
     double& factor = out[k - 1];
     const double sharing = static_cast<double>(k) * compute_threads / processors;
@@ -21,35 +21,31 @@ std::vector<double> memory_slowdowns(const SimulationInput& input, int compute_t
 }
 
 /// Threads that compute, of one rank.
-int compute_threads(const SimulationInput& input) {
-  return input.host_processors > 0 ? std::min(input.compute_processors, input.host_processors) : 1;
+int compute_threads(const HostInput& input) {
+  return input.processors > 0 ? std::min(input.compute_processors, input.processors) : 1;
 }
 
-int threads_of_rank(const SimulationInput& input) { return compute_threads(input) + (has_one_thread(input) ? 0 : 1); }
+int threads_of_rank(const HostInput& input, bool one_thread) { return compute_threads(input) + (one_thread ? 0 : 1); }
 
 }  // namespace
 
-bool has_one_thread(const SimulationInput& input) {
-  return input.message_thread == MessageThread::Own && input.mode == TransferMode::Rendezvous;
-}
-
-std::vector<int> threads_of_hosts(const SimulationInput& input) {
-  if (input.host_of_rank.empty() || input.host_processors == 0) return {};
-  std::vector<int> out(to_index(*std::ranges::max_element(input.host_of_rank) + 1), 0);
-  for (const int host : input.host_of_rank) out[to_index(host)] += threads_of_rank(input);
+std::vector<int> threads_of_hosts(const HostInput& input, bool one_thread) {
+  if (input.of_rank.empty() || input.processors == 0) return {};
+  std::vector<int> out(to_index(*std::ranges::max_element(input.of_rank) + 1), 0);
+  for (const int host : input.of_rank) out[to_index(host)] += threads_of_rank(input, one_thread);
   return out;
 }
 
-HostSharing::HostSharing(const SimulationInput& input, Flows& flows)
+HostSharing::HostSharing(const HostInput& input, bool one_thread, Flows& flows)
     : input_(input),
       flows_(flows),
-      is_shared_(!input.host_of_rank.empty() && (!input.slowdown.empty() || input.host_processors > 0)),
-      one_thread_(has_one_thread(input)) {
+      is_shared_(!input.of_rank.empty() && (!input.slowdown.empty() || input.processors > 0)),
+      one_thread_(one_thread) {
   if (!is_shared_) return;
-  hosts_.resize(to_index(*std::ranges::max_element(input.host_of_rank) + 1));
+  hosts_.resize(to_index(*std::ranges::max_element(input.of_rank) + 1));
   compute_threads_ = compute_threads(input);
   memory_slowdown_ = memory_slowdowns(input, compute_threads_);
-  if (input.host_processors > 0) number_threads();
+  if (input.processors > 0) number_threads();
   // Where each thread has a processor and memory does not slow down, all rates stay 1.
   const auto has_queues = [](const SharedHost& host) { return host.queues.has_value(); };
   is_shared_ = !memory_slowdown_.empty() || std::ranges::any_of(hosts_, has_queues);
@@ -57,22 +53,22 @@ HostSharing::HostSharing(const SimulationInput& input, Flows& flows)
 
 void HostSharing::number_threads() {
   std::vector<int> numbered(hosts_.size(), 0);
-  for (const int host : input_.host_of_rank) {
+  for (const int host : input_.of_rank) {
     int& count = numbered[to_index(host)];
     first_thread_.push_back(count);
-    count += threads_of_rank(input_);
+    count += threads_of_rank(input_, one_thread_);
   }
-  const std::vector<int> threads = threads_of_hosts(input_);
+  const std::vector<int> threads = threads_of_hosts(input_, one_thread_);
   for (std::size_t h = 0; h < hosts_.size(); ++h) {
-    if (threads[h] <= input_.host_processors) continue;
-    hosts_[h].queues.emplace(input_.host_processors, threads[h]);
+    if (threads[h] <= input_.processors) continue;
+    hosts_[h].queues.emplace(input_.processors, threads[h]);
     hosts_[h].sharers.reserve(to_index(threads[h]));
     hosts_[h].until_balance = input_.balance_after;
   }
 }
 
 void HostSharing::begin(int rank, int flow) {
-  const int id = input_.host_of_rank[to_index(rank)];
+  const int id = input_.of_rank[to_index(rank)];
   SharedHost& host = hosts_[to_index(id)];
   const bool computes = flows_[flow].task.kind == Task::Kind::Compute;
   if (!computes && !host.queues) return;  // its rate stays 1
@@ -89,7 +85,7 @@ void HostSharing::begin(int rank, int flow) {
 }
 
 void HostSharing::end(int rank, int flow) {
-  const int id = input_.host_of_rank[to_index(rank)];
+  const int id = input_.of_rank[to_index(rank)];
   SharedHost& host = hosts_[to_index(id)];
   const auto sharer = std::ranges::find(host.sharers, flow, &Sharer::flow);
   if (sharer == host.sharers.end()) return;
@@ -160,7 +156,7 @@ double HostSharing::memory_slowdown(int computing) const {
   if (computing <= known) return memory_slowdown_[to_index(computing - 1)];
   // Without a number of processors they are assumed to be full: time grows in proportion.
   const double factor = memory_slowdown_.back();
-  return input_.host_processors > 0 ? factor : factor * computing / known;
+  return input_.processors > 0 ? factor : factor * computing / known;
 }
 
 void HostSharing::append_state(std::vector<std::int64_t>& counts, std::vector<Seconds>& times) const {

@@ -1,29 +1,28 @@
-#include "costmodel/simulation/host_sharing.h"
+#include "costmodel/simulation/host/host_sharing.h"
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <utility>
 #include <vector>
 
-#include "costmodel/bound_plan.h"
-#include "tests/costmodel/interleavings.h"
+#include "costmodel/simulation/host/hosts.h"
 
 namespace stagecraft::simulation {
 namespace {
 
 /// Ranks of one host with that many processors, each with a thread that computes and one for messages.
-SimulationInput ranks_of_one_host(std::size_t ranks, int processors) {
-  SimulationInput out{.plan = BoundPlan(stagecraft::testing::row_plan("gpipe", std::vector<int>(ranks, 1), 1)),
-                      .lists = {},
-                      .stages = {}};
-  out.lists.resize(ranks);
-  out.host_of_rank.assign(ranks, 0);
-  out.host_processors = processors;
+HostInput ranks_of_one_host(std::size_t ranks, int processors) {
+  HostInput out;
+  out.of_rank.assign(ranks, 0);
+  out.processors = processors;
   return out;
 }
 
 /// A host and its flows.
 struct SharedHosts {
-  explicit SharedHosts(SimulationInput ranks) : input(std::move(ranks)), hosts(input, flows) {}
+  explicit SharedHosts(HostInput ranks)
+      : input(std::move(ranks)), hosts(input, has_one_thread(input, TransferMode::Rendezvous), flows) {}
   int start(int rank, Task::Kind kind, double seconds) {
     const int flow = flows.start({.kind = kind, .owner = rank}, Seconds(seconds));
     hosts.take(rank, flow);
@@ -37,7 +36,7 @@ struct SharedHosts {
     return flows[flow].rate;
   }
 
-  SimulationInput input;
+  HostInput input;
   Flows flows;
   HostSharing hosts;
 };
@@ -69,22 +68,21 @@ TEST(HostSharing, MessagesHaveAThreadOfTheirOwn) {
 }
 
 TEST(HostSharing, WithOneThreadForAllARankNeedsOneProcessor) {
-  SimulationInput input = ranks_of_one_host(2, 2);
+  HostInput input = ranks_of_one_host(2, 2);
   input.message_thread = MessageThread::Own;
-  EXPECT_TRUE(has_one_thread(input));
+  EXPECT_TRUE(has_one_thread(input, TransferMode::Rendezvous));
   SharedHosts run(input);
   const int first = run.compute(0);
   const int message = run.handle(1);
   EXPECT_EQ(run.rate(first), 1);
   EXPECT_EQ(run.rate(message), 1);
-  input.mode = TransferMode::Latency;
-  EXPECT_FALSE(has_one_thread(input));
+  EXPECT_FALSE(has_one_thread(input, TransferMode::Latency));
 }
 
 TEST(HostSharing, AComputationIsAsFastAsTheSlowestOfItsThreads) {
   // Three processors. The two threads of rank 0 take the first two, those of rank 1 the third and, as nothing is idle,
   // the first: both have one thread with half a processor.
-  SimulationInput input = ranks_of_one_host(2, 3);
+  HostInput input = ranks_of_one_host(2, 3);
   input.compute_processors = 2;
   SharedHosts run(input);
   const int first = run.compute(0);
@@ -95,7 +93,7 @@ TEST(HostSharing, AComputationIsAsFastAsTheSlowestOfItsThreads) {
 }
 
 TEST(HostSharing, MemorySlowsComputationsDownButNotMessages) {
-  SimulationInput input = ranks_of_one_host(3, 0);
+  HostInput input = ranks_of_one_host(3, 0);
   input.slowdown = {1, 2};
   SharedHosts run(input);
   const int first = run.compute(0);
@@ -113,7 +111,7 @@ TEST(HostSharing, MemorySlowsComputationsDownButNotMessages) {
 
 TEST(HostSharing, ASlowdownOnFullProcessorsContainsTheSharing) {
   // Two computations on one processor were measured 2.5 times slower: 2 for the processor, 1.25 for the memory.
-  SimulationInput input = ranks_of_one_host(2, 1);
+  HostInput input = ranks_of_one_host(2, 1);
   input.slowdown = {1, 2.5};
   SharedHosts run(input);
   const int first = run.compute(0);
@@ -122,7 +120,7 @@ TEST(HostSharing, ASlowdownOnFullProcessorsContainsTheSharing) {
 }
 
 TEST(HostSharing, AnIdleProcessorTakesAWaitingThreadWhenItsTimerEnds) {
-  SimulationInput input = ranks_of_one_host(3, 2);
+  HostInput input = ranks_of_one_host(3, 2);
   input.balance_after = Seconds(0.25);
   SharedHosts run(input);
   const int first = run.compute(0, 4);  // shares the first processor with the third
@@ -141,7 +139,7 @@ TEST(HostSharing, AnIdleProcessorTakesAWaitingThreadWhenItsTimerEnds) {
 }
 
 TEST(HostSharing, TheTimerStopsIfNoThreadWaitsAnyMore) {
-  SimulationInput input = ranks_of_one_host(3, 2);
+  HostInput input = ranks_of_one_host(3, 2);
   input.balance_after = Seconds(0.25);
   SharedHosts run(input);
   const int first = run.compute(0, 0.55);
@@ -161,7 +159,7 @@ TEST(HostSharing, TheTimerStopsIfNoThreadWaitsAnyMore) {
 }
 
 TEST(HostSharing, AnInterruptedTimerKeepsWhatIsLeft) {
-  SimulationInput input = ranks_of_one_host(3, 2);
+  HostInput input = ranks_of_one_host(3, 2);
   input.balance_after = Seconds(0.25);
   SharedHosts run(input);
   const auto next = [&](int expected, int rank) {

@@ -1,11 +1,9 @@
-#include "costmodel/simulation/run_queues.h"
+#include "costmodel/simulation/host/run_queues.h"
 
 #include <algorithm>
 #include <stdexcept>
 
-#include "costmodel/index.h"
-
-namespace stagecraft {
+namespace stagecraft::simulation {
 
 RunQueues::RunQueues(int processors, int threads)
     : queues_(to_index(std::max(processors, 1))),
@@ -87,4 +85,4 @@ void RunQueues::append_state(std::vector<std::int64_t>& out) const {
   out.insert(out.end(), processor_.begin(), processor_.end());
 }
 
-}  // namespace stagecraft
+}  // namespace stagecraft::simulation

@@ -1,14 +1,20 @@
-#include "costmodel/simulation/run_queues.h"
+#include "costmodel/simulation/host/run_queues.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "costmodel/index.h"
 
-namespace stagecraft {
+namespace stagecraft::simulation {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Pair;
 
 void wake(RunQueues& queues, int thread) {
   queues.wake(thread);
@@ -142,5 +148,30 @@ TEST(RunQueues, DividesEachProcessorThatHasWork) {
   }
 }
 
+std::vector<std::pair<int, HandlingPart>> waiting_of(const WaitingParts& parts, int rank) {
+  std::vector<std::pair<int, HandlingPart>> out;
+  parts.visit(rank, [&](const WaitingParts::Entry& entry) { out.emplace_back(entry.lane, entry.part); });
+  return out;
+}
+
+TEST(WaitingParts, AreTakenInTheOrderInWhichTheyCame) {
+  WaitingParts parts(2, 3);
+  EXPECT_TRUE(parts.is_empty(0));
+  parts.push(0, {2, HandlingPart::SendStreaming});
+  parts.push(1, {1, HandlingPart::ReceiveFixed});
+  parts.push(0, {0, HandlingPart::ReceiveStreaming});
+  parts.push(0, {2, HandlingPart::ReceiveStreaming});
+  EXPECT_THAT(waiting_of(parts, 0),
+              ElementsAre(Pair(2, HandlingPart::SendStreaming), Pair(0, HandlingPart::ReceiveStreaming),
+                          Pair(2, HandlingPart::ReceiveStreaming)));
+  EXPECT_EQ(parts.pop(0).lane, 2);
+  EXPECT_EQ(parts.pop(0).lane, 0);
+  parts.push(0, {2, HandlingPart::SendStreaming});
+  EXPECT_EQ(parts.pop(0).part, HandlingPart::ReceiveStreaming);
+  EXPECT_EQ(parts.pop(0).part, HandlingPart::SendStreaming);
+  EXPECT_TRUE(parts.is_empty(0));
+  EXPECT_EQ(parts.pop(1).lane, 1);
+}
+
 }  // namespace
-}  // namespace stagecraft
+}  // namespace stagecraft::simulation

@@ -5,27 +5,28 @@
 #include <optional>
 #include <vector>
 
-#include "costmodel/simulation/flows.h"
-#include "costmodel/simulation/run_queues.h"
-#include "costmodel/simulation/simulate.h"
+#include "costmodel/simulation/flows/flows.h"
+#include "costmodel/simulation/host/host_input.h"
+#include "costmodel/simulation/host/run_queues.h"
+#include "costmodel/units.h"
 
 namespace stagecraft::simulation {
 
-/// Whether the thread of a rank that computes also handles its messages.
-[[nodiscard]] bool has_one_thread(const SimulationInput& input);
-
-/// By host: the threads of its ranks. Each rank has the threads that compute and, unless they handle its messages, one
-/// for those. Empty if ranks have separate hosts, or the number of processors is unknown.
-[[nodiscard]] std::vector<int> threads_of_hosts(const SimulationInput& input);
+/// By host: the threads of its ranks. Each rank has the threads that compute and, unless they handle its messages too
+/// (`one_thread`), one for those. Empty if ranks have separate hosts, or the number of processors is unknown.
+[[nodiscard]] std::vector<int> threads_of_hosts(const HostInput& input, bool one_thread);
 
 /// Sets the rates of flows that need processors (Compute and Handling) by what else runs on their host: the model of
-/// processors and memory that SimulationInput describes. Which processor a thread runs on is decided by RunQueues; this
+/// processors and memory that HostInput describes. Which processor a thread runs on is decided by RunQueues; this
 /// class numbers the threads, keeps the timer after which an idle processor takes a waiting thread, and turns shares of
 /// processors and the slowdown of the memory into rates. Does nothing where ranks have separate hosts.
 class HostSharing {
  public:
-  /// Refers to `input` and `flows`.
-  HostSharing(const SimulationInput& input, Flows& flows);
+  /// `one_thread`: a rank's thread that computes handles its messages too. Refers to `input` and `flows`.
+  HostSharing(const HostInput& input, bool one_thread, Flows& flows);
+
+  /// Whether any rate may change: ranks of a host have too few processors, or their memory slows them down.
+  [[nodiscard]] bool is_shared() const { return is_shared_; }
 
   /// The flow, which has just started, needs processors of the rank's host.
   void take(int rank, int flow) {
@@ -73,7 +74,7 @@ class HostSharing {
   void watch_balance(int id);
   [[nodiscard]] double memory_slowdown(int computing) const;
 
-  const SimulationInput& input_;
+  const HostInput& input_;
   Flows& flows_;
   bool is_shared_;
   bool one_thread_;

@@ -3,7 +3,10 @@
 #include <cstdint>
 #include <vector>
 
-namespace stagecraft {
+#include "costmodel/index.h"
+#include "costmodel/simulation/flows/flows.h"
+
+namespace stagecraft::simulation {
 
 /// The threads of one host on its processors, as Linux schedules them: each processor has a queue of the threads that
 /// want to run on it and divides its time equally among them. A thread stays on its processor until it is moved by
@@ -50,4 +53,46 @@ class RunQueues {
   int crowded_ = 0;                       // processors with several
 };
 
-}  // namespace stagecraft
+/// Parts of messages that wait for the thread of a rank, first come, first served.
+class WaitingParts {
+ public:
+  struct Entry {
+    int lane;
+    HandlingPart part;
+  };
+
+  WaitingParts(std::size_t ranks, int lanes) : queues_(ranks), after_(kParts * to_index(lanes), -1) {}
+
+  [[nodiscard]] bool is_empty(int rank) const { return queues_[to_index(rank)].first < 0; }
+  /// Each part of a lane waits at most once at a time, because only one of its messages moves.
+  void push(int rank, Entry entry) {
+    Queue& queue = queues_[to_index(rank)];
+    const int id = kParts * entry.lane + static_cast<int>(entry.part);
+    (queue.first < 0 ? queue.first : after_[to_index(queue.last)]) = id;
+    queue.last = id;
+    after_[to_index(id)] = -1;
+  }
+  /// Precondition: not empty.
+  Entry pop(int rank) {
+    Queue& queue = queues_[to_index(rank)];
+    const int id = queue.first;
+    queue.first = after_[to_index(id)];
+    return entry(id);
+  }
+  template <class Visit>
+  void visit(int rank, const Visit& visit) const {
+    for (int id = queues_[to_index(rank)].first; id >= 0; id = after_[to_index(id)]) visit(entry(id));
+  }
+
+ private:
+  struct Queue {
+    int first = -1;
+    int last = -1;
+  };
+  static Entry entry(int id) { return {id / kParts, static_cast<HandlingPart>(id % kParts)}; }
+
+  std::vector<Queue> queues_;  // by rank
+  std::vector<int> after_;     // by lane and part: the next one in its queue, -1: none
+};
+
+}  // namespace stagecraft::simulation

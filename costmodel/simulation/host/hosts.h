@@ -1,0 +1,175 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "costmodel/simulation/flows/flows.h"
+#include "costmodel/simulation/flows/transfer.h"
+#include "costmodel/simulation/host/host_input.h"
+#include "costmodel/units.h"
+
+namespace stagecraft::simulation {
+
+/// A message's cost, in the parts in which it passes.
+struct MessageCost {
+  Transfer transfer;
+  Seconds latency;       ///< that remains beside the fixed handling at both ends
+  Seconds transmission;  ///< less what the handling before and after it takes beyond the latency
+};
+/// `one_thread`: the ranks handle messages with the thread that computes, see MessageThread::Own.
+[[nodiscard]] MessageCost message_cost(const Transfer& transfer, bool one_thread);
+
+/// Whether the thread of a rank that computes also handles its messages.
+[[nodiscard]] inline bool has_one_thread(const HostInput& input, TransferMode mode) {
+  return input.message_thread == MessageThread::Own && mode == TransferMode::Rendezvous;
+}
+
+/// message_cost for ranks of these hosts, with HostInput::wake where a host is crowded.
+class MessageCosts {
+ public:
+  MessageCosts(const HostInput& input, TransferMode mode);
+  [[nodiscard]] MessageCost operator()(const Transfer& transfer, int to_rank) const;
+
+ private:
+  const bool one_thread_;
+  const Seconds wake_;
+  std::vector<bool> is_crowded_;  // by rank: whether its host is; empty if none is, or waking up costs nothing
+};
+
+/// The message that a lane moves, and what its messages cost.
+struct MovingMessage {
+  int from = 0;  ///< rank
+  int to = 0;
+  int streams = 0;                       ///< that have not ended: on the ports and at both ends
+  std::optional<MessageCost> cost = {};  ///< see Lanes::cost
+
+  /// The rank that does this part of a message.
+  [[nodiscard]] int handler(HandlingPart part) const {
+    return part == HandlingPart::SendFixed || part == HandlingPart::SendStreaming ? from : to;
+  }
+};
+
+/// The hosts of a simulation: ranks of one host take turns on its processors, and messages take processor time. Ranks
+/// on GPUs have neither; for them every function here does nothing.
+class Hosts {
+ public:
+  /// The simulation, as Hosts sees it: the messages of its lanes and the ranks' threads.
+  class Messages {
+   public:
+    [[nodiscard]] virtual MovingMessage& message(int lane) = 0;
+    /// Whether the rank's thread neither computes, nor handles a message, nor goes on with its list.
+    [[nodiscard]] virtual bool is_free(int rank) = 0;
+    virtual void set_busy(int rank, bool busy) = 0;
+    /// The next steps of a message, once a thread has done its part.
+    virtual void start_latency(int lane) = 0;
+    virtual void start_wire(int lane) = 0;
+    virtual void end_stream(int lane) = 0;
+    virtual void arrive(int lane) = 0;
+    /// The rank has spent the processor time of the Send at which it is.
+    virtual void end_own_send(int rank) = 0;
+
+   protected:
+    ~Messages() = default;
+  };
+
+  /// For that many ranks and lanes. Refers to all but the numbers.
+  Hosts(const HostInput& input, TransferMode mode, std::size_t ranks, int lanes, Flows& flows, Messages& messages);
+  ~Hosts();
+
+  /// The computation, which has just started, needs processors of the rank's host.
+  void take(int rank, int flow) {
+    if (is_shared_) begin(rank, flow);
+  }
+  /// The computation has just ended.
+  void give(int rank, int flow) {
+    if (is_shared_) end(rank, flow);
+  }
+  /// After all that an event causes: computations and messages of each host that has changed get their new rates.
+  void share() {
+    if (is_shared_) share_changed();
+  }
+  /// A Balance flow, owned by that host, has ended.
+  void balance(int host);
+
+  /// A message is about to begin. True if it begins later, because the sender has to handle it first.
+  bool delays_departure(int lane, const MovingMessage& message) {
+    if (one_thread_ || !(message.cost->transfer.sender.fixed > Seconds(0))) return false;
+    enqueue(lane, HandlingPart::SendFixed);
+    return true;
+  }
+  /// The latency of a message is over: begins what both ends do while it moves, and sets the number of its streams.
+  /// False if it does not move yet, because the receiver's own thread has to take it.
+  bool begins_to_move(int lane, MovingMessage& message) {
+    const Transfer& cost = message.cost->transfer;
+    if (one_thread_ && is_handled(cost.receiver)) {
+      enqueue(lane, HandlingPart::ReceiveStreaming);
+      return false;
+    }
+    message.streams = 1;
+    if (!one_thread_) {
+      if (cost.sender.streaming > Seconds(0)) stream(lane, HandlingPart::SendStreaming, message);
+      if (cost.receiver.streaming > Seconds(0)) stream(lane, HandlingPart::ReceiveStreaming, message);
+    }
+    return true;
+  }
+  /// All streams of a message have ended. True if it arrives later, because the receiver has to handle it first.
+  bool delays_arrival(int lane, const MovingMessage& message) {
+    const Handling& receiver = message.cost->transfer.receiver;
+    if (one_thread_) {
+      if (is_handled(receiver)) release(message.to);
+      return false;
+    }
+    if (!(receiver.fixed > Seconds(0))) return false;
+    enqueue(lane, HandlingPart::ReceiveFixed);
+    return true;
+  }
+  /// Whether ranks handle messages themselves, with the thread that computes.
+  [[nodiscard]] bool sends_itself() const { return one_thread_; }
+  /// The rank comes to a Send. True if its own thread is busy with it until Messages::end_own_send.
+  bool delays_send(int rank, int lane, const MovingMessage& message) {
+    return one_thread_ && is_handled(message.cost->transfer.sender) && begin_own_send(rank, lane, message);
+  }
+  /// Whether a rank that handles messages itself has to turn to one before it goes on with its list.
+  [[nodiscard]] bool interrupts(int rank) const { return one_thread_ && has_waiting(rank); }
+  /// The rank's thread waits: if it handles messages itself, it turns to the one that has waited longest.
+  void wait(int rank) {
+    if (one_thread_) handle_next(rank);
+  }
+  /// A Handling flow of that part of the lane's message has ended.
+  void finish_handling(int lane, HandlingPart part, int flow);
+
+  /// Whether the rank handles messages itself, and does so now.
+  [[nodiscard]] bool handles_itself(int rank) const { return one_thread_ && is_handling(rank); }
+  /// All of a rank that decides what comes next, besides the flows; equal in equal states.
+  void append_rank(int rank, std::vector<std::int64_t>& counts) const;
+  /// All of the hosts, likewise.
+  void append_state(std::vector<std::int64_t>& counts, std::vector<Seconds>& times) const;
+
+ private:
+  struct Threads;
+
+  static bool is_handled(const Handling& handling) { return handling.fixed + handling.streaming > Seconds(0); }
+  void begin(int rank, int flow);
+  void end(int rank, int flow);
+  void share_changed();
+  void enqueue(int lane, HandlingPart part);
+  void stream(int lane, HandlingPart part, MovingMessage& message) {
+    ++message.streams;
+    enqueue(lane, part);
+  }
+  void handle_next(int rank);
+  void start_handling(int rank, int lane, HandlingPart part, Seconds time);
+  bool begin_own_send(int rank, int lane, const MovingMessage& message);
+  void release(int rank);
+  [[nodiscard]] bool has_waiting(int rank) const;
+  [[nodiscard]] bool is_handling(int rank) const;
+
+  const bool one_thread_;  // of each rank, for computations and messages
+  const std::unique_ptr<Threads> threads_;
+  const bool is_shared_;
+};
+
+}  // namespace stagecraft::simulation
