@@ -145,6 +145,10 @@ std::vector<int> BoundPlan::ranks_of(int stage) const {
   return out;
 }
 
+void validate(const BoundPlan& plan, const Graph& graph, const Topology& topology) {
+  check_fits(plan.plan(), graph, topology);
+}
+
 std::optional<FarReader> far_reader(const BoundPlan& plan) {
   for (const Boundary& boundary : plan.plan().boundaries) {
     for (const BoundaryTensor& tensor : boundary.tensors) {

@@ -62,6 +62,9 @@ struct TiedLayers {
   friend bool operator==(const TiedLayers&, const TiedLayers&) = default;
 };
 
+/// "tied parameter "weight" of layers "a", "b"", for messages.
+[[nodiscard]] std::string tied_text(const TiedLayers& tied);
+
 /// Whether any gradient comes back from `destination` to `source`.
 [[nodiscard]] bool has_gradient(const Boundary& boundary);
 
@@ -143,6 +146,9 @@ struct PlanSettings {
 /// warm-ups, a dtype or TF32 other than the graph's, replicas or microbatches with which the graph does not train as a
 /// whole (see make_plan).
 void validate(const Plan& plan, const Graph& graph, const Topology& topology);
+
+/// The part of validate that needs graph and topology, for a plan that is valid by itself.
+void check_fits(const Plan& plan, const Graph& graph, const Topology& topology);
 
 /// Throws std::invalid_argument unless `stages` stages can be divided into `chunks` chunks per device: "5 stages cannot
 /// be divided into 2 chunks per device, 4 or 6 can".

@@ -7,7 +7,7 @@
 
 #include "costmodel/units.h"
 #include "executor/model/model.h"
-#include "profiler/profile.h"
+#include "profiler/profile_options.h"
 
 namespace stagecraft::profiler {
 

@@ -7,7 +7,7 @@
 
 #include "executor/data/data_source.h"
 #include "executor/model/model.h"
-#include "profiler/profile.h"
+#include "profiler/profile_options.h"
 #include "profiler/sampled_steps.h"
 #include "profiler/subject/subject.h"
 

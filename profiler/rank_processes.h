@@ -8,7 +8,7 @@
 
 #include "executor/model/model.h"
 #include "profiler/concurrent_time.h"
-#include "profiler/profile.h"
+#include "profiler/profile_options.h"
 
 namespace stagecraft::profiler {
 

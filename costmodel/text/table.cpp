@@ -1,15 +1,10 @@
 #include "costmodel/text/table.h"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <numeric>
 #include <string_view>
 
 #include "costmodel/index.h"
-#include "costmodel/text/number.h"
 
 namespace stagecraft {
 namespace {
@@ -139,18 +134,6 @@ std::string list_lines(const std::string& text, const std::string& indent, int w
 }
 
 std::string beginning(const std::string& text, int width) { return text.substr(0, place_of(text, to_index(width))); }
-
-int line_width() {
-  constexpr int kUsual = 80;
-  constexpr int kLeast = 20;
-  if (const char* text = std::getenv("COLUMNS")) {
-    const std::optional<int> columns = number_in<int>(text);
-    if (columns && *columns >= kLeast) return *columns;
-  }
-  winsize size{};
-  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= kLeast) return size.ws_col;
-  return kUsual;
-}
 
 std::string format_ranges(const std::vector<int>& numbers, const std::string& separator) {
   std::string out;

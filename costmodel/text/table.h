@@ -33,10 +33,6 @@ struct TableColumn {
 /// The first characters of `text`, which is UTF-8: at most `width` of them.
 [[nodiscard]] std::string beginning(const std::string& text, int width);
 
-/// Line width of tables on standard error, in characters: the environment variable COLUMNS if it is a number of at
-/// least 20, else the terminal's, else 80.
-[[nodiscard]] int line_width();
-
 /// Numbers in the given order, with runs of at least three consecutive ones as a range: "0-511,1024".
 [[nodiscard]] std::string format_ranges(const std::vector<int>& numbers, const std::string& separator = ",");
 

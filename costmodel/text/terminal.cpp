@@ -1,11 +1,13 @@
 #include "costmodel/text/terminal.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <optional>
 #include <string_view>
 
-#include "costmodel/text/table.h"
+#include "costmodel/text/number.h"
 
 namespace stagecraft {
 namespace {
@@ -41,6 +43,18 @@ std::string emphasized(const std::string& text, Emphasis emphasis, bool colour) 
       break;
   }
   return begin + text + "\033[0m";
+}
+
+int line_width() {
+  constexpr int kUsual = 80;
+  constexpr int kLeast = 20;
+  if (const char* text = std::getenv("COLUMNS")) {
+    const std::optional<int> columns = number_in<int>(text);
+    if (columns && *columns >= kLeast) return *columns;
+  }
+  winsize size{};
+  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= kLeast) return size.ws_col;
+  return kUsual;
 }
 
 Screen output_screen() { return {line_width(), shows_colour(STDOUT_FILENO)}; }

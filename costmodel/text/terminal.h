@@ -30,7 +30,11 @@ struct Screen {
   Screen(int columns, bool has_colour) : width(columns), colour(has_colour) {}
 };
 
-/// Standard output: line_width (table.h) and shows_colour.
+/// Line width of tables on standard error, in characters: the environment variable COLUMNS if it is a number of at
+/// least 20, else the terminal's, else 80.
+[[nodiscard]] int line_width();
+
+/// Standard output: line_width and shows_colour.
 [[nodiscard]] Screen output_screen();
 /// Standard error, likewise.
 [[nodiscard]] Screen error_screen();
