@@ -4,6 +4,8 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "costmodel/conditions.h"
@@ -297,5 +299,19 @@ void check_has_times(const Graph& graph);
 
 /// Time of the layers' forward and backward together, for one microbatch on one device.
 [[nodiscard]] Seconds compute_time(const Graph& graph);
+
+/// The layers of a graph by id, for looking up many of them: layer_index goes through all layers each time.
+class LayersById {
+ public:
+  /// `graph` must outlive it.
+  explicit LayersById(const Graph& graph);
+
+  /// As layer_index.
+  [[nodiscard]] int index(const std::string& id) const;
+
+ private:
+  const Graph& graph_;
+  std::unordered_map<std::string_view, int> by_id_;
+};
 
 }  // namespace stagecraft

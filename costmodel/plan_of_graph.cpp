@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "costmodel/errors.h"
+#include "costmodel/graph.h"
 #include "costmodel/index.h"
-#include "costmodel/layers_by_id.h"
 #include "costmodel/plan.h"
 
 // What plan.h declares of a plan together with its graph: making it, and checking that both belong together.

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "costmodel/accuracy/steadiness.h"
+#include "costmodel/conditions.h"
 #include "costmodel/gradient_sums.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/backward_parts.h"

@@ -8,8 +8,8 @@
 #include <iostream>
 #include <memory>
 
-#include "costmodel/accuracy/steadiness.h"
 #include "costmodel/command/help.h"
+#include "costmodel/conditions.h"
 #include "costmodel/errors/catalogue.h"
 #include "costmodel/graph.h"
 #include "costmodel/text/shell_line.h"

@@ -6,7 +6,6 @@
 #include <map>
 #include <optional>
 
-#include "costmodel/accuracy/steadiness.h"
 #include "costmodel/conditions.h"
 #include "costmodel/doctor/doctor.h"
 #include "costmodel/index.h"

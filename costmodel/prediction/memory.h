@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "costmodel/bound_plan.h"
-#include "costmodel/layers_by_id.h"
+#include "costmodel/graph.h"
 #include "costmodel/timeline.h"
 
 namespace stagecraft {
