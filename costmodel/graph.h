@@ -204,7 +204,7 @@ struct Estimate {
   friend bool operator==(const Estimate&, const Estimate&) = default;
 };
 
-/// What the layers of a graph cost on devices of another type, see prediction/device_types.h.
+/// What the layers of a graph cost on devices of another type, see prediction/device_match.h.
 struct DeviceProfile {
   std::string type;       ///< Device::name in a topology
   MeasuredDevice device;  ///< as Graph::device
@@ -313,5 +313,12 @@ class LayersById {
   const Graph& graph_;
   std::unordered_map<std::string_view, int> by_id_;
 };
+
+/// Multiplies the median and the spread by `factor`.
+void scale(Timing& timing, double factor);
+
+/// Multiplies every time of the layer's computation by `factor`: forward, backward and its parts, accumulation and
+/// update. The host's time to load an input stays.
+void scale(Layer& layer, double factor);
 
 }  // namespace stagecraft

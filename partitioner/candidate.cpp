@@ -10,7 +10,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/graph.h"
 #include "costmodel/index.h"
-#include "costmodel/prediction/device_types.h"
+#include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/throughput.h"
 #include "costmodel/prediction/verify.h"
 #include "costmodel/split.h"

@@ -12,10 +12,10 @@
 #include "costmodel/accuracy/robust_fit.h"
 #include "costmodel/accuracy/scores.h"
 #include "costmodel/errors.h"
+#include "costmodel/graph.h"
 #include "costmodel/index.h"
-#include "costmodel/prediction/device_types.h"
-#include "costmodel/prediction/layer_times.h"
-#include "costmodel/prediction/steady_step.h"
+#include "costmodel/prediction/device_match.h"
+#include "costmodel/prediction/predict.h"
 #include "costmodel/text/units_text.h"
 
 namespace stagecraft {

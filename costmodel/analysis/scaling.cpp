@@ -8,7 +8,7 @@
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/index.h"
-#include "costmodel/prediction/progress_parts.h"
+#include "costmodel/prediction/step_replay.h"
 
 namespace stagecraft {
 namespace {

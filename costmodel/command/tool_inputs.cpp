@@ -14,7 +14,6 @@
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "costmodel/prediction/device_match.h"
-#include "costmodel/prediction/device_types.h"
 
 namespace stagecraft {
 

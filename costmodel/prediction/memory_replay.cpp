@@ -11,7 +11,7 @@
 #include "costmodel/index.h"
 #include "costmodel/links/channel_traits.h"
 #include "costmodel/prediction/backward_parts.h"
-#include "costmodel/prediction/device_types.h"
+#include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/memory.h"
 
 namespace stagecraft {

@@ -10,7 +10,7 @@
 #include "costmodel/index.h"
 #include "costmodel/links/collectives.h"
 #include "costmodel/prediction/backward_parts.h"
-#include "costmodel/prediction/device_types.h"
+#include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/memory.h"
 #include "costmodel/prediction/transfer_costs.h"
 #include "costmodel/text/units_text.h"

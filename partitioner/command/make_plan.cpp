@@ -15,7 +15,6 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/prediction/device_match.h"
-#include "costmodel/prediction/launches.h"
 #include "costmodel/prediction/stage_costs.h"
 #include "costmodel/prediction/unmeasured.h"
 #include "costmodel/text/terminal.h"

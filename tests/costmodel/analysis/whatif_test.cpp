@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "costmodel/format/results/whatif_json.h"
-#include "costmodel/prediction/device_types.h"
+#include "costmodel/prediction/device_match.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft {
