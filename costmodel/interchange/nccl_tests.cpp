@@ -14,8 +14,8 @@
 #include "costmodel/format/files/utf8.h"
 #include "costmodel/index.h"
 #include "costmodel/links/collectives.h"
+#include "costmodel/links/curve_fit.h"
 #include "costmodel/links/declared_links.h"
-#include "costmodel/links/monotone_fit.h"
 #include "costmodel/text/number.h"
 #include "costmodel/text/units_text.h"
 

@@ -5,8 +5,10 @@
 #include <optional>
 #include <string>
 
+#include "costmodel/prediction/predict.h"
 #include "costmodel/project/project.h"
 #include "costmodel/project/steps.h"
+#include "costmodel/timeline.h"
 
 namespace stagecraft::project {
 
@@ -30,5 +32,9 @@ struct AutoOptions {
 /// std::invalid_argument for a wrong name of a step or an example, FormatError for a state that cannot be read or
 /// written, DeviceError if a program is missing.
 [[nodiscard]] int do_steps(const Project& project, const AutoOptions& options);
+
+/// The summary table of a project: step, samples per second, idle time of the devices and memory of the rank that needs
+/// the most, predicted and, unless `measured` is null, measured.
+[[nodiscard]] std::string summary_text(const Prediction& predicted, const Measurement* measured);
 
 }  // namespace stagecraft::project

@@ -21,7 +21,7 @@
 #include "costmodel/report/pictures.h"
 #include "costmodel/report/stage_groups.h"
 #include "costmodel/split.h"
-#include "costmodel/text/replicas_text.h"
+#include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 
 namespace stagecraft::report {

@@ -1,5 +1,8 @@
 #include "costmodel/text/table.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <numeric>
 #include <string_view>
@@ -146,6 +149,11 @@ std::string format_ranges(const std::vector<int>& numbers, const std::string& se
     i = last + 1;
   }
   return out;
+}
+
+std::string replicas_text(const std::vector<int>& replicas, std::size_t width) {
+  const std::string out = fmt::format("{}", fmt::join(replicas, "-"));
+  return out.size() > width ? fmt::format("{} stages", replicas.size()) : out;
 }
 
 }  // namespace stagecraft

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,5 +36,12 @@ struct TableColumn {
 
 /// Numbers in the given order, with runs of at least three consecutive ones as a range: "0-511,1024".
 [[nodiscard]] std::string format_ranges(const std::vector<int>& numbers, const std::string& separator = ",");
+
+/// In tables of plans on a terminal.
+inline constexpr std::size_t kReplicasWidth = 18;
+
+/// "2-1-4": the replicas of each stage; or "24 stages", where that is longer than `width`.
+[[nodiscard]] std::string replicas_text(const std::vector<int>& replicas,
+                                        std::size_t width = std::numeric_limits<std::size_t>::max());
 
 }  // namespace stagecraft

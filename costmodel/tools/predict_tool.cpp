@@ -8,7 +8,6 @@
 #include "costmodel/analysis/scaling.h"
 #include "costmodel/command/tool.h"
 #include "costmodel/command/tool_inputs.h"
-#include "costmodel/command/tool_settings.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"

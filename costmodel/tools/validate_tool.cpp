@@ -2,7 +2,6 @@
 #include "costmodel/errors.h"
 
 #include "costmodel/command/tool.h"
-#include "costmodel/command/tool_numbers.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"

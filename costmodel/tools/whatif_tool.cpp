@@ -4,7 +4,6 @@
 
 #include "costmodel/command/tool.h"
 #include "costmodel/command/tool_inputs.h"
-#include "costmodel/command/tool_settings.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/whatif_json.h"

@@ -1,4 +1,4 @@
-#include "costmodel/project/summary.h"
+#include "costmodel/project/auto.h"
 
 #include <gtest/gtest.h>
 
