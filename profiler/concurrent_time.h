@@ -2,12 +2,16 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "costmodel/units.h"
+#include "executor/device/machine/processor_use.h"
 #include "executor/model/model.h"
 #include "profiler/profile_options.h"
+#include "profiler/subject/watch.h"
 
 namespace stagecraft::profiler {
 
@@ -52,5 +56,22 @@ struct RoundOfRanks {
 /// in the same round, so that a machine whose speed drifts from round to round does not change it; at least that of one
 /// rank fewer. Disturbed rounds count only if all are. Empty without rounds.
 [[nodiscard]] std::vector<double> slowdown_of(const std::vector<RoundOfRanks>& rounds);
+
+/// What rounds of concurrent ranks measured.
+struct RankRounds {
+  std::vector<double> slowdown;  ///< see slowdown_of; shorter than the number of ranks if time was up
+  /// The use of the processors in the last round, if other programs disturbed every round.
+  std::optional<device::ProcessorReport> disturbed;
+  Seconds other_processes_time;  ///< see ConcurrentRanks
+};
+
+/// Rounds in which 1, 2, ... `most` concurrent ranks take turns, so that a change of the machine's speed hits all
+/// alike: as many as it takes until other programs left five undisturbed, ten at most, while `limit` leaves time for
+/// iterations that take `iteration`. `start` starts the ranks, if there is time for one. `begin_turn` is called right
+/// before each turn. `now` tells which processor time is used up.
+[[nodiscard]] RankRounds run_rank_rounds(
+    const std::function<std::unique_ptr<ConcurrentRanks>()>& start, int most, Seconds iteration, const TimeLimit& limit,
+    const std::function<void(int count)>& begin_turn,
+    const std::function<device::ProcessorMoment()>& now = device::processor_moment);
 
 }  // namespace stagecraft::profiler

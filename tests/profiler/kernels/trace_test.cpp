@@ -1,4 +1,4 @@
-#include "profiler/kernels/tag.h"
+#include "profiler/kernels/trace.h"
 
 #include <gtest/gtest.h>
 
