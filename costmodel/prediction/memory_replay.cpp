@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "costmodel/gradient_sums.h"
 #include "costmodel/index.h"
-#include "costmodel/links/channel_traits.h"
 #include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/memory.h"
@@ -132,8 +130,6 @@ struct StageUsage {
     return out;
   }
 };
-
-Bytes share(Bytes bytes, double of) { return Bytes(std::llround(static_cast<double>(bytes.value) * of)); }
 
 RankMemory memory_of(const StageUsage& state, int rank) {
   RankMemory out{rank, state.total(), {}};
@@ -441,35 +437,6 @@ Bytes communication_of(const BoundPlan& plan, const std::vector<GradientSum>& su
 
 MemoryPlace memory_place(const Topology& topology) {
   return {topology.levels.front().link.channel, topology.device.kind};
-}
-
-Bytes memory_bound(const RankMemory& memory, Bytes messages, bool measured, DeviceKind device) {
-  const MemoryMargins margins = memory_margins(measured, device);
-  Bytes out = memory.total + messages * 2 + share(memory.total, margins.total) +
-              share(memory.part(MemoryPart::KeptGradients), margins.kept_gradients);
-  out += share(memory.part(MemoryPart::Activations) + memory.part(MemoryPart::Workspace), margins.activations);
-  return out;
-}
-
-MemoryMargins memory_margins(bool measured, DeviceKind device) {
-  constexpr double kTensors = 0.02;
-  constexpr double kKept = 0.5;
-  constexpr double kUnmeasured = 0.39;
-  constexpr double kGpuCache = 0.15;
-  const bool is_gpu = device == DeviceKind::Gpu;
-  return {kTensors + (is_gpu ? kGpuCache : 0), measured ? 0 : kUnmeasured, kKept, is_gpu ? kGpuBase : Bytes(0)};
-}
-
-Bytes kept_gradient_bytes(const Layer& layer) {
-  if (layer.parameter_bytes == Bytes(0)) return Bytes(0);
-  const Bytes saved = layer.saved_bytes.value_or(Bytes(0));
-  return std::max(activation_bytes(layer), Bytes(saved.value * 11 / 24));
-}
-
-Bytes reduce_buffer_bytes(Bytes values, int ranks, const std::string& channel) {
-  const ChannelTraits* traits = find_channel_traits(channel);
-  if (traits == nullptr || traits->reduce_buffers == nullptr || ranks < 2 || values <= Bytes(0)) return Bytes(0);
-  return traits->reduce_buffers(values, ranks);
 }
 
 std::vector<MemoryReplay> replay_memory(const Graph& graph, const BoundPlan& plan,
