@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "costmodel/index.h"
@@ -16,10 +17,11 @@ struct Lane : MovingMessage {
   int boundary = 0;
   bool gradient = false;
   bool busy = false;
-  Seconds started{};             ///< of the moving message
-  std::size_t moved = 0;         ///< messages that have arrived
-  std::vector<int> sent = {};    ///< microbatches in the order of sending
-  std::vector<int> posted = {};  ///< and of receiving
+  Seconds started{};                     ///< of the moving message
+  std::size_t moved = 0;                 ///< messages that have arrived
+  std::vector<int> sent = {};            ///< microbatches in the order of sending
+  std::vector<int> posted = {};          ///< and of receiving
+  std::optional<MessageCost> cost = {};  ///< see Lanes::cost
 };
 
 /// The lanes of a plan, by number.

@@ -286,8 +286,7 @@ class Simulation final : private Hosts::Messages {
     }
     lane.busy = true;
     lane.started = flows_.now();
-    (void)lanes_.cost(lane);
-    if (!hosts_.delays_departure(id, lane)) start_latency(id);
+    if (!hosts_.delays_departure(id, lanes_.cost(lane).transfer)) start_latency(id);
   }
   void start_latency(int id) override {
     const Seconds latency = lanes_.cost(lanes_[id]).latency;
@@ -295,7 +294,8 @@ class Simulation final : private Hosts::Messages {
     flows_.start({.kind = Task::Kind::Latency, .owner = id}, latency);
   }
   void start_streams(int id) {
-    if (hosts_.begins_to_move(id, lanes_[id])) start_wire(id);
+    Lane& lane = lanes_[id];
+    if (hosts_.begins_to_move(id, lane, lane.cost->transfer)) start_wire(id);
   }
   void start_wire(int id) override {
     const MessageCost& cost = *lanes_[id].cost;
@@ -305,7 +305,7 @@ class Simulation final : private Hosts::Messages {
   void end_stream(int id) override {
     Lane& lane = lanes_[id];
     if (--lane.streams > 0) return;
-    if (!hosts_.delays_arrival(id, lane)) arrive(id);
+    if (!hosts_.delays_arrival(id, lane, lane.cost->transfer)) arrive(id);
   }
   void arrive(int id) override {
     Lane& lane = lanes_[id];
@@ -328,14 +328,14 @@ class Simulation final : private Hosts::Messages {
 
   // --- what hosts see of ranks and messages ---
   MovingMessage& message(int lane) override { return lanes_[lane]; }
+  const Transfer& transfer(int lane) override { return lanes_[lane].cost->transfer; }
   bool is_free(int rank) override { return !at(rank).runs && rank != continuing_; }
   void set_busy(int rank, bool busy) override { at(rank).runs = busy; }
   /// Whether the Send takes time of the rank's own thread.
   bool start_own_send(int rank, const Action& action) {
-    if (!hosts_.sends_itself()) return false;
+    if (!hosts_.has_one_thread_per_rank()) return false;
     const int id = lanes_.of(action);
-    (void)lanes_.cost(lanes_[id]);
-    return hosts_.delays_send(rank, id, lanes_[id]);
+    return hosts_.delays_send(rank, id, lanes_.cost(lanes_[id]).transfer);
   }
   void end_own_send(int rank) override {
     at(rank).runs = false;

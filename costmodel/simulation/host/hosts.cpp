@@ -62,7 +62,7 @@ void Hosts::handle_next(int rank) {
   threads_->handles[to_index(rank)] = true;
   const auto [lane, part] = threads_->waiting.pop(rank);
   MovingMessage& message = threads_->messages.message(lane);
-  const Transfer& cost = message.cost->transfer;
+  const Transfer& cost = threads_->messages.transfer(lane);
   if (one_thread_) {
     message.streams = 2;
     threads_->messages.set_busy(rank, true);
@@ -95,10 +95,9 @@ void Hosts::finish_handling(int lane, HandlingPart part, int flow) {
   handle_next(rank);
 }
 
-bool Hosts::begin_own_send(int rank, int lane, const MovingMessage& message) {
+bool Hosts::begin_own_send(int rank, int lane, const Transfer& cost) {
   threads_->messages.set_busy(rank, true);
-  const Handling& sender = message.cost->transfer.sender;
-  start_handling(rank, lane, HandlingPart::SendFixed, sender.fixed + sender.streaming);
+  start_handling(rank, lane, HandlingPart::SendFixed, cost.sender.fixed + cost.sender.streaming);
   return true;
 }
 

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "costmodel/simulation/flows/flows.h"
@@ -39,12 +38,11 @@ class MessageCosts {
   std::vector<bool> is_crowded_;  // by rank: whether its host is; empty if none is, or waking up costs nothing
 };
 
-/// The message that a lane moves, and what its messages cost.
+/// The message that a lane moves.
 struct MovingMessage {
   int from = 0;  ///< rank
   int to = 0;
-  int streams = 0;                       ///< that have not ended: on the ports and at both ends
-  std::optional<MessageCost> cost = {};  ///< see Lanes::cost
+  int streams = 0;  ///< that have not ended: on the ports and at both ends
 
   /// The rank that does this part of a message.
   [[nodiscard]] int handler(HandlingPart part) const {
@@ -60,6 +58,7 @@ class Hosts {
   class Messages {
    public:
     [[nodiscard]] virtual MovingMessage& message(int lane) = 0;
+    [[nodiscard]] virtual const Transfer& transfer(int lane) = 0;
     /// Whether the rank's thread neither computes, nor handles a message, nor goes on with its list.
     [[nodiscard]] virtual bool is_free(int rank) = 0;
     virtual void set_busy(int rank, bool busy) = 0;
@@ -95,15 +94,14 @@ class Hosts {
   void balance(int host);
 
   /// A message is about to begin. True if it begins later, because the sender has to handle it first.
-  bool delays_departure(int lane, const MovingMessage& message) {
-    if (one_thread_ || !(message.cost->transfer.sender.fixed > Seconds(0))) return false;
+  bool delays_departure(int lane, const Transfer& cost) {
+    if (one_thread_ || !(cost.sender.fixed > Seconds(0))) return false;
     enqueue(lane, HandlingPart::SendFixed);
     return true;
   }
   /// The latency of a message is over: begins what both ends do while it moves, and sets the number of its streams.
   /// False if it does not move yet, because the receiver's own thread has to take it.
-  bool begins_to_move(int lane, MovingMessage& message) {
-    const Transfer& cost = message.cost->transfer;
+  bool begins_to_move(int lane, MovingMessage& message, const Transfer& cost) {
     if (one_thread_ && is_handled(cost.receiver)) {
       enqueue(lane, HandlingPart::ReceiveStreaming);
       return false;
@@ -116,21 +114,20 @@ class Hosts {
     return true;
   }
   /// All streams of a message have ended. True if it arrives later, because the receiver has to handle it first.
-  bool delays_arrival(int lane, const MovingMessage& message) {
-    const Handling& receiver = message.cost->transfer.receiver;
+  bool delays_arrival(int lane, const MovingMessage& message, const Transfer& cost) {
     if (one_thread_) {
-      if (is_handled(receiver)) release(message.to);
+      if (is_handled(cost.receiver)) release(message.to);
       return false;
     }
-    if (!(receiver.fixed > Seconds(0))) return false;
+    if (!(cost.receiver.fixed > Seconds(0))) return false;
     enqueue(lane, HandlingPart::ReceiveFixed);
     return true;
   }
-  /// Whether ranks handle messages themselves, with the thread that computes.
-  [[nodiscard]] bool sends_itself() const { return one_thread_; }
+  /// Whether ranks handle messages with the thread that computes.
+  [[nodiscard]] bool has_one_thread_per_rank() const { return one_thread_; }
   /// The rank comes to a Send. True if its own thread is busy with it until Messages::end_own_send.
-  bool delays_send(int rank, int lane, const MovingMessage& message) {
-    return one_thread_ && is_handled(message.cost->transfer.sender) && begin_own_send(rank, lane, message);
+  bool delays_send(int rank, int lane, const Transfer& cost) {
+    return one_thread_ && is_handled(cost.sender) && begin_own_send(rank, lane, cost);
   }
   /// Whether a rank that handles messages itself has to turn to one before it goes on with its list.
   [[nodiscard]] bool interrupts(int rank) const { return one_thread_ && has_waiting(rank); }
@@ -162,7 +159,7 @@ class Hosts {
   }
   void handle_next(int rank);
   void start_handling(int rank, int lane, HandlingPart part, Seconds time);
-  bool begin_own_send(int rank, int lane, const MovingMessage& message);
+  bool begin_own_send(int rank, int lane, const Transfer& cost);
   void release(int rank);
   [[nodiscard]] bool has_waiting(int rank) const;
   [[nodiscard]] bool is_handling(int rank) const;
