@@ -138,7 +138,7 @@ class Simulation final : private Hosts::Messages {
         end_stream(task.owner);
         break;
       case Task::Kind::Handling:
-        hosts_.finish_handling(task.owner, task.part, id);
+        hosts_.finish_handling(task.owner, task.part, lanes_[task.owner], id);
         break;
       case Task::Kind::Delivery:
         deliver(lanes_[task.owner], task.microbatch, started);
@@ -286,7 +286,7 @@ class Simulation final : private Hosts::Messages {
     }
     lane.busy = true;
     lane.started = flows_.now();
-    if (!hosts_.delays_departure(id, lanes_.cost(lane).transfer)) start_latency(id);
+    if (!hosts_.delays_departure(id, lane, lanes_.cost(lane).transfer)) start_latency(id);
   }
   void start_latency(int id) override {
     const Seconds latency = lanes_.cost(lanes_[id]).latency;

@@ -120,8 +120,9 @@ void HostSharing::set_rates(SharedHost& host) {
   const bool all = host.queues || compute_rate != host.compute_rate;
   for (std::size_t i = all ? 0 : host.sharers.size() - host.newcomers; i < host.sharers.size(); ++i) {
     const Sharer& sharer = host.sharers[i];
-    double share = 1;  // of its time at rate 1: threads of one computation wait for each other
-    for (int t = 0; t < sharer.threads; ++t) share = std::min(share, host.queues->share(sharer.first_thread + t));
+    std::size_t longest = 1;  // queue of its threads: threads of one computation wait for each other
+    for (int t = 0; t < sharer.threads; ++t) longest = std::max(longest, host.queues->length(sharer.first_thread + t));
+    const double share = 1 / static_cast<double>(longest);
     flows_.set_rate(sharer.flow, sharer.computes ? share * compute_rate : share);
   }
   host.compute_rate = compute_rate;

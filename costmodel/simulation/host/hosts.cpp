@@ -33,13 +33,13 @@ struct Hosts::Threads {
   Messages& messages;
   HostSharing sharing;
   WaitingParts waiting;
-  std::vector<bool> handles;  // by rank: whether its thread for messages is busy
+  std::vector<char> handles;  // by rank: whether its thread for messages is busy
 };
 
 Hosts::Hosts(const HostInput& input, TransferMode mode, std::size_t ranks, int lanes, Flows& flows, Messages& messages)
     : one_thread_(has_one_thread(input, mode)),
       threads_(new Threads{flows, messages, HostSharing(input, one_thread_, flows), WaitingParts(ranks, lanes),
-                           std::vector<bool>(ranks, false)}),
+                           std::vector<char>(ranks, 0)}),
       is_shared_(threads_->sharing.is_shared()) {}
 
 Hosts::~Hosts() = default;
@@ -47,22 +47,29 @@ Hosts::~Hosts() = default;
 void Hosts::begin(int rank, int flow) { threads_->sharing.take(rank, flow); }
 void Hosts::end(int rank, int flow) { threads_->sharing.give(rank, flow); }
 void Hosts::share_changed() { threads_->sharing.share(); }
-void Hosts::balance(int host) { threads_->sharing.balance(host); }
+void Hosts::balance(int host) {
+  is_changed_ = true;
+  threads_->sharing.balance(host);
+}
 
-void Hosts::enqueue(int lane, HandlingPart part) {
-  const int rank = threads_->messages.message(lane).handler(part);
-  threads_->waiting.push(rank, {lane, part});
+void Hosts::enqueue(int lane, HandlingPart part, MovingMessage& message, const Transfer& cost) {
+  const int rank = message.handler(part);
   // A rank's own thread takes it when it waits.
-  if (!one_thread_ || threads_->messages.is_free(rank)) handle_next(rank);
+  const bool is_free = !is_handling(rank) && (!one_thread_ || threads_->messages.is_free(rank));
+  if (is_free && !has_waiting(rank)) return handle(rank, lane, part, message, cost);
+  threads_->waiting.push(rank, {lane, part});
+  if (is_free) handle_next(rank);
 }
 
 /// Begins to handle what has waited longest, unless the rank's thread is busy with another message.
 void Hosts::handle_next(int rank) {
   if (is_handling(rank) || !has_waiting(rank)) return;
-  threads_->handles[to_index(rank)] = true;
   const auto [lane, part] = threads_->waiting.pop(rank);
-  MovingMessage& message = threads_->messages.message(lane);
-  const Transfer& cost = threads_->messages.transfer(lane);
+  handle(rank, lane, part, threads_->messages.message(lane), threads_->messages.transfer(lane));
+}
+
+void Hosts::handle(int rank, int lane, HandlingPart part, MovingMessage& message, const Transfer& cost) {
+  threads_->handles[to_index(rank)] = 1;
   if (one_thread_) {
     message.streams = 2;
     threads_->messages.set_busy(rank, true);
@@ -79,12 +86,12 @@ void Hosts::start_handling(int rank, int lane, HandlingPart part, Seconds time) 
   take(rank, threads_->flows.start({.kind = Task::Kind::Handling, .part = part, .owner = lane}, time));
 }
 
-void Hosts::finish_handling(int lane, HandlingPart part, int flow) {
+void Hosts::finish_handling(int lane, HandlingPart part, const MovingMessage& message, int flow) {
   Messages& messages = threads_->messages;
-  const int rank = messages.message(lane).handler(part);
+  const int rank = message.handler(part);
   give(rank, flow);
   if (one_thread_) return part == HandlingPart::SendFixed ? messages.end_own_send(rank) : messages.end_stream(lane);
-  threads_->handles[to_index(rank)] = false;
+  threads_->handles[to_index(rank)] = 0;
   if (part == HandlingPart::SendFixed) {
     messages.start_latency(lane);
   } else if (part == HandlingPart::ReceiveFixed) {
@@ -102,12 +109,12 @@ bool Hosts::begin_own_send(int rank, int lane, const Transfer& cost) {
 }
 
 void Hosts::release(int rank) {
-  threads_->handles[to_index(rank)] = false;
+  threads_->handles[to_index(rank)] = 0;
   threads_->messages.set_busy(rank, false);
 }
 
 bool Hosts::has_waiting(int rank) const { return !threads_->waiting.is_empty(rank); }
-bool Hosts::is_handling(int rank) const { return threads_->handles[to_index(rank)]; }
+bool Hosts::is_handling(int rank) const { return threads_->handles[to_index(rank)] != 0; }
 
 void Hosts::append_rank(int rank, std::vector<std::int64_t>& counts) const {
   counts.push_back(is_handling(rank));

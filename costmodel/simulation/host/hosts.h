@@ -80,47 +80,53 @@ class Hosts {
 
   /// The computation, which has just started, needs processors of the rank's host.
   void take(int rank, int flow) {
-    if (is_shared_) begin(rank, flow);
+    if (!is_shared_) return;
+    is_changed_ = true;
+    begin(rank, flow);
   }
   /// The computation has just ended.
   void give(int rank, int flow) {
-    if (is_shared_) end(rank, flow);
+    if (!is_shared_) return;
+    is_changed_ = true;
+    end(rank, flow);
   }
   /// After all that an event causes: computations and messages of each host that has changed get their new rates.
   void share() {
-    if (is_shared_) share_changed();
+    if (!is_changed_) return;
+    is_changed_ = false;
+    share_changed();
   }
   /// A Balance flow, owned by that host, has ended.
   void balance(int host);
 
   /// A message is about to begin. True if it begins later, because the sender has to handle it first.
-  bool delays_departure(int lane, const Transfer& cost) {
+  bool delays_departure(int lane, MovingMessage& message, const Transfer& cost) {
     if (one_thread_ || !(cost.sender.fixed > Seconds(0))) return false;
-    enqueue(lane, HandlingPart::SendFixed);
+    enqueue(lane, HandlingPart::SendFixed, message, cost);
     return true;
   }
   /// The latency of a message is over: begins what both ends do while it moves, and sets the number of its streams.
   /// False if it does not move yet, because the receiver's own thread has to take it.
   bool begins_to_move(int lane, MovingMessage& message, const Transfer& cost) {
     if (one_thread_ && is_handled(cost.receiver)) {
-      enqueue(lane, HandlingPart::ReceiveStreaming);
+      enqueue(lane, HandlingPart::ReceiveStreaming, message, cost);
       return false;
     }
     message.streams = 1;
     if (!one_thread_) {
-      if (cost.sender.streaming > Seconds(0)) stream(lane, HandlingPart::SendStreaming, message);
-      if (cost.receiver.streaming > Seconds(0)) stream(lane, HandlingPart::ReceiveStreaming, message);
+      if (cost.sender.streaming > Seconds(0)) stream(lane, HandlingPart::SendStreaming, message, cost);
+      if (cost.receiver.streaming > Seconds(0)) stream(lane, HandlingPart::ReceiveStreaming, message, cost);
     }
     return true;
   }
   /// All streams of a message have ended. True if it arrives later, because the receiver has to handle it first.
-  bool delays_arrival(int lane, const MovingMessage& message, const Transfer& cost) {
+  bool delays_arrival(int lane, MovingMessage& message, const Transfer& cost) {
     if (one_thread_) {
       if (is_handled(cost.receiver)) release(message.to);
       return false;
     }
     if (!(cost.receiver.fixed > Seconds(0))) return false;
-    enqueue(lane, HandlingPart::ReceiveFixed);
+    enqueue(lane, HandlingPart::ReceiveFixed, message, cost);
     return true;
   }
   /// Whether ranks handle messages with the thread that computes.
@@ -136,7 +142,7 @@ class Hosts {
     if (one_thread_) handle_next(rank);
   }
   /// A Handling flow of that part of the lane's message has ended.
-  void finish_handling(int lane, HandlingPart part, int flow);
+  void finish_handling(int lane, HandlingPart part, const MovingMessage& message, int flow);
 
   /// Whether the rank handles messages itself, and does so now.
   [[nodiscard]] bool handles_itself(int rank) const { return one_thread_ && is_handling(rank); }
@@ -152,11 +158,12 @@ class Hosts {
   void begin(int rank, int flow);
   void end(int rank, int flow);
   void share_changed();
-  void enqueue(int lane, HandlingPart part);
-  void stream(int lane, HandlingPart part, MovingMessage& message) {
+  void enqueue(int lane, HandlingPart part, MovingMessage& message, const Transfer& cost);
+  void stream(int lane, HandlingPart part, MovingMessage& message, const Transfer& cost) {
     ++message.streams;
-    enqueue(lane, part);
+    enqueue(lane, part, message, cost);
   }
+  void handle(int rank, int lane, HandlingPart part, MovingMessage& message, const Transfer& cost);
   void handle_next(int rank);
   void start_handling(int rank, int lane, HandlingPart part, Seconds time);
   bool begin_own_send(int rank, int lane, const Transfer& cost);
@@ -167,6 +174,7 @@ class Hosts {
   const bool one_thread_;  // of each rank, for computations and messages
   const std::unique_ptr<Threads> threads_;
   const bool is_shared_;
+  bool is_changed_ = false;  // what runs on any host, since `share`
 };
 
 }  // namespace stagecraft::simulation

@@ -32,8 +32,8 @@ class RunQueues {
   /// Each idle processor takes the thread that came last to the longest queue, while that has two or more.
   void balance();
 
-  /// The share of a processor's time that an awake thread gets, after `settle`.
-  [[nodiscard]] double share(int thread) const { return 1 / static_cast<double>(queues_[where(thread)].size()); }
+  /// Threads in the queue of an awake thread, after `settle`: each of them gets an equal share of a processor's time.
+  [[nodiscard]] std::size_t length(int thread) const { return queues_[to_index(processor_[to_index(thread)])].size(); }
   /// Everything that determines what happens next, after `settle`; equal for equal states.
   void append_state(std::vector<std::int64_t>& out) const;
 

@@ -16,6 +16,9 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::Pair;
 
+/// Of a processor's time, for an awake thread.
+double share(const RunQueues& queues, int thread) { return 1 / static_cast<double>(queues.length(thread)); }
+
 void wake(RunQueues& queues, int thread) {
   queues.wake(thread);
   queues.settle();
@@ -30,12 +33,12 @@ TEST(RunQueues, ThreadsTakeIdleProcessorsFirst) {
   RunQueues queues(2, 3);
   wake(queues, 0);
   wake(queues, 1);
-  EXPECT_EQ(queues.share(0), 1);
-  EXPECT_EQ(queues.share(1), 1);
+  EXPECT_EQ(share(queues, 0), 1);
+  EXPECT_EQ(share(queues, 1), 1);
   wake(queues, 2);  // joins the first of two equally long queues
-  EXPECT_EQ(queues.share(0), 0.5);
-  EXPECT_EQ(queues.share(1), 1);
-  EXPECT_EQ(queues.share(2), 0.5);
+  EXPECT_EQ(share(queues, 0), 0.5);
+  EXPECT_EQ(share(queues, 1), 1);
+  EXPECT_EQ(share(queues, 2), 0.5);
 }
 
 TEST(RunQueues, AProcessorStaysIdleUntilItTakesAThread) {
@@ -44,11 +47,11 @@ TEST(RunQueues, AProcessorStaysIdleUntilItTakesAThread) {
   EXPECT_FALSE(queues.is_uneven());
   sleep(queues, 1);
   EXPECT_TRUE(queues.is_uneven());
-  EXPECT_EQ(queues.share(0), 0.5);
+  EXPECT_EQ(share(queues, 0), 0.5);
   queues.balance();
   EXPECT_FALSE(queues.is_uneven());
-  EXPECT_EQ(queues.share(0), 1);
-  EXPECT_EQ(queues.share(2), 1);
+  EXPECT_EQ(share(queues, 0), 1);
+  EXPECT_EQ(share(queues, 2), 1);
 }
 
 TEST(RunQueues, AThreadWakesWhereItRan) {
@@ -57,14 +60,14 @@ TEST(RunQueues, AThreadWakesWhereItRan) {
   sleep(queues, 2);
   sleep(queues, 1);
   wake(queues, 2);  // to the first, though the second is idle
-  EXPECT_EQ(queues.share(0), 0.5);
+  EXPECT_EQ(share(queues, 0), 0.5);
   EXPECT_TRUE(queues.is_uneven());
   queues.balance();
-  EXPECT_EQ(queues.share(2), 1);
+  EXPECT_EQ(share(queues, 2), 1);
   sleep(queues, 2);
   wake(queues, 2);  // to the second, to which it was moved
-  EXPECT_EQ(queues.share(0), 1);
-  EXPECT_EQ(queues.share(2), 1);
+  EXPECT_EQ(share(queues, 0), 1);
+  EXPECT_EQ(share(queues, 2), 1);
 }
 
 TEST(RunQueues, AThreadWithMoreWorkKeepsItsPlace) {
@@ -86,8 +89,8 @@ TEST(RunQueues, AThreadLeavesBeforeTheOneThatItWakesComes) {
   queues.wake(2);  // has not run
   queues.leave(1);
   queues.settle();
-  EXPECT_EQ(queues.share(2), 1);
-  EXPECT_EQ(queues.share(0), 1);
+  EXPECT_EQ(share(queues, 2), 1);
+  EXPECT_EQ(share(queues, 0), 1);
 }
 
 TEST(RunQueues, TheLongestQueueGivesTheThreadThatCameLast) {
@@ -98,9 +101,9 @@ TEST(RunQueues, TheLongestQueueGivesTheThreadThatCameLast) {
   wake(queues, 3);  // 0 3, 4, 2 5
   sleep(queues, 4);
   queues.balance();  // the first of the longest: 3 moves
-  EXPECT_EQ(queues.share(0), 1);
-  EXPECT_EQ(queues.share(3), 1);
-  EXPECT_EQ(queues.share(5), 0.5);
+  EXPECT_EQ(share(queues, 0), 1);
+  EXPECT_EQ(share(queues, 3), 1);
+  EXPECT_EQ(share(queues, 5), 0.5);
 }
 
 TEST(RunQueues, RefusesAHostWithoutProcessors) { EXPECT_THROW(RunQueues(0, 1), std::invalid_argument); }
@@ -138,8 +141,8 @@ TEST(RunQueues, DividesEachProcessorThatHasWork) {
         for (std::size_t j = 0; j < length; ++j) {
           const int runner = static_cast<int>(state[at++]);
           EXPECT_TRUE(awake[to_index(runner)]);
-          EXPECT_EQ(queues.share(runner), 1 / static_cast<double>(length));
-          shares += queues.share(runner);
+          EXPECT_EQ(share(queues, runner), 1 / static_cast<double>(length));
+          shares += share(queues, runner);
         }
       }
       EXPECT_NEAR(shares, busy, 1e-12) << "seed " << seed << " case " << i;
