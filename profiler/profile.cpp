@@ -18,8 +18,6 @@
 #include "executor/device/machine/yardstick.h"
 #include "executor/device/memory_tracker.h"
 #include "executor/model/stage_layers.h"
-#include "profiler/concurrent_time.h"
-#include "profiler/in_flight_slowdown.h"
 #include "profiler/layers/isolated.h"
 #include "profiler/layers/layer_work.h"
 #include "profiler/layers/split_times.h"
@@ -27,6 +25,7 @@
 #include "profiler/rank_processes.h"
 #include "profiler/sampled_steps.h"
 #include "profiler/sampling.h"
+#include "profiler/slowdown.h"
 #include "profiler/subject/model_graph.h"
 #include "profiler/subject/watch.h"
 
