@@ -14,7 +14,7 @@
 namespace stagecraft {
 namespace {
 
-/// Words of device names that do not distinguish models.
+/// These words of device names do not distinguish models.
 constexpr std::array kCommonWords = {
     "amd",    "capability", "card",       "cards", "compute", "core",    "cpu",  "cpus",
     "cuda",   "device",     "gpu",        "gpus",  "host",    "intel",   "node", "of",

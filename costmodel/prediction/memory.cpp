@@ -25,6 +25,7 @@ Bytes memory_bound(const RankMemory& memory, Bytes messages, bool measured, Devi
 }
 
 MemoryMargins memory_margins(bool measured, DeviceKind device) {
+  // Each share is explained at memory_bound, and fitted by bench/accuracy/fit_memory.
   constexpr double kTensors = 0.02;
   constexpr double kKept = 0.5;
   constexpr double kUnmeasured = 0.39;

@@ -19,7 +19,7 @@ namespace stagecraft {
 /// By layer: the bytes of its parameters that no earlier one of `layers` holds. With the layers of a stage: what the
 /// stage holds and updates, since a tied parameter is one tensor there.
 [[nodiscard]] std::vector<Bytes> first_held_bytes(const std::vector<const Layer*>& layers);
-/// Their sum, over these layers or over all of a graph.
+/// The sum of first_held_bytes over these layers, or over all layers of a graph.
 [[nodiscard]] Bytes held_parameter_bytes(const std::vector<const Layer*>& layers);
 [[nodiscard]] Bytes held_parameter_bytes(const Graph& graph);
 /// The share of the layer's update that is left where its stage holds only `held` of its parameters for it.
@@ -56,7 +56,7 @@ inline constexpr Bytes kGpuBase{std::int64_t{4800} << 20};
 /// ChannelTraits::reduce_buffers; 0 for one rank, no values, and a channel that is not in that table.
 [[nodiscard]] Bytes reduce_buffer_bytes(Bytes values, int ranks, const std::string& channel);
 
-/// What ranks hold. Searches the graph once.
+/// The bytes that the ranks of each stage hold. The constructor searches the graph once.
 class StageMemories {
  public:
   /// Both must outlive this object. Precondition: the plan is valid for the graph.

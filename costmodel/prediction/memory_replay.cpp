@@ -15,7 +15,7 @@
 namespace stagecraft {
 namespace {
 
-/// What a stage needs, whatever the moment.
+/// The bytes that a stage needs, independent of the moment.
 struct StageNeeds {
   RankMemory none;       ///< StageMemories without a microbatch
   Bytes parameters;      ///< of one version
@@ -335,6 +335,7 @@ class RankReplay {
 
   /// Messages that have left, which a rank looks at when they are many.
   void forget_sent() {
+    // The executor checks which messages are complete at these numbers.
     constexpr Bytes kMuch{std::int64_t{1} << 18};
     constexpr std::size_t kMany = 32;
     if (sent_.size() < kMany && sent_bytes_ < kMuch) return;
@@ -396,7 +397,7 @@ class RankReplay {
   MemoryReplay out_;
 };
 
-/// Bytes of a message over each boundary, forth and back.
+/// Bytes of a message over each boundary: of the activation, and of the gradient.
 std::vector<std::vector<Bytes>> message_bytes(const Plan& plan) {
   std::vector<std::vector<Bytes>> out(2);
   for (const Boundary& boundary : plan.boundaries) {
@@ -412,7 +413,7 @@ std::vector<std::vector<Bytes>> message_bytes(const Plan& plan) {
   return out;
 }
 
-/// Of a stage's `sums` of gradients.
+/// Bytes of the buffers for a stage's `sums` of gradients.
 Bytes communication_of(const BoundPlan& plan, const std::vector<GradientSum>& sums, const std::string& channel) {
   Bytes own;
   Bytes out;

@@ -43,7 +43,7 @@ SimulationInput input_of(const Graph& graph, const Topology& topology, BoundPlan
   return out;
 }
 
-/// When each message was put on its link.
+/// The moments at which messages were put on their links.
 class MessageStarts {
  public:
   MessageStarts(const BoundPlan& plan, const Timeline& timeline)
@@ -56,7 +56,7 @@ class MessageStarts {
       starts[microbatch] = span.start;
     }
   }
-  /// Of the message that an action receives; absent if it was not sent.
+  /// The moment for the message that an action receives; absent if that message was not sent.
   [[nodiscard]] std::optional<Seconds> of(const Action& receive) const {
     const auto& starts = starts_[place(receive)];
     const std::size_t microbatch = to_index(receive.microbatch);
@@ -168,8 +168,9 @@ std::optional<StepReplay> replay_ends(const Graph& graph, const Topology& topolo
     cycle = std::lcm(cycle, static_cast<std::int64_t>(bound.replicas(s)));
     if (cycle > most) return std::nullopt;
   }
-  // A shorter step differs by a multiple of periods of 1, 2, 3, 4, 6 and 12 cycles.
+  // The number of microbatches left out is a multiple of periods of 1, 2, 3, 4, 6 and 12 cycles.
   constexpr std::int64_t kCycles = 12;
+  // Each attempt takes 4 times as long as the one before, so all attempts together take at most 4/3 of the last one.
   constexpr std::int64_t kLonger = 4;
   for (std::int64_t least = 4 * kCycles * cycle; least <= most; least *= kLonger) {
     const std::int64_t count = least + (plan.microbatches - least) % (kCycles * cycle);

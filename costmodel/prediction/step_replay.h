@@ -33,7 +33,7 @@ struct PredictOptions {
 [[nodiscard]] SimulationInput simulation_input(const Graph& graph, const Topology& topology, BoundPlan plan,
                                                const PredictOptions& options = {});
 
-/// A stage's time by activity, summed over its replicas.
+/// The time of a stage by activity, summed over its replicas.
 struct StageShares {
   Seconds forward, backward, update;
   Seconds reduce;            ///< from the arrival of the last member
@@ -64,9 +64,9 @@ class ProgressParts {
   /// weights.
   ProgressParts(const PredictOptions& options, double all) : options_(options), left_(all) {}
 
-  /// The options of the next prediction. Tells the progress so far.
+  /// The options of the next prediction. Calls the progress of the whole with what is done so far.
   [[nodiscard]] PredictOptions next(double weight = 1);
-  /// Says how much is left, where that was not known at first.
+  /// Sets the sum of the weights that are left, if it was not known at first.
   void set_left(double left) { left_ = left; }
 
  private:

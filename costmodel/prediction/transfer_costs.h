@@ -20,8 +20,8 @@ namespace stagecraft {
 /// The thread that handles messages. Where hosts are joined, processes have a thread for that whatever the channel.
 [[nodiscard]] MessageThread message_thread(const BoundPlan& plan, const Topology& topology);
 
-/// Whether messages are charged with processor time: it is known that they compete for processors, or that ranks do
-/// nothing else meanwhile.
+/// Whether messages are charged with processor time: they are known to compete for processors with computations, or
+/// ranks are known to do nothing else meanwhile.
 [[nodiscard]] bool charges_messages(const Graph& graph, const BoundPlan& plan, const Topology& topology);
 
 /// The processors that ranks of the plan share, and the thread that handles their messages. `charged`: messages take
@@ -44,7 +44,7 @@ class TransferCosts {
 
   [[nodiscard]] int ports() const { return ports_; }
 
-  /// Of one message over `boundary`, `gradient` back.
+  /// The cost of one message over `boundary`; `gradient`: of the gradient that comes back.
   [[nodiscard]] Transfer operator()(int boundary, bool gradient, int from_rank, int to_rank) const;
 
  private:

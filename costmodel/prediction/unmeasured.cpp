@@ -12,10 +12,10 @@
 namespace stagecraft {
 namespace {
 
-// Assumed. Without the slowdown of three ranks on two processors, 52 plans were 13 and 17 % off (medians of two
-// series); with it, 3.6 %.
+// Assumed, as more than the error without the slowdown of three ranks on two processors: 52 plans were then 13 and 17 %
+// off (medians of two series), and 3.6 % with it.
 constexpr double kRanksAtOnce = 0.25;
-// Assumed.
+// This half-width is assumed; it does not come from measured runs.
 constexpr double kSeveralInFlight = 0.1;
 
 bool holds_several_microbatches(const BoundPlan& plan) {
@@ -26,7 +26,7 @@ bool holds_several_microbatches(const BoundPlan& plan) {
   return false;
 }
 
-/// Where kernels are much longer than their launches, it is 0.
+/// A smaller share of waits is not reported: the share is 0 where kernels are much longer than their launches.
 constexpr double kFewWaits = 0.005;
 
 double wait_share(const Graph& graph) {

@@ -27,7 +27,7 @@ struct Lane : MovingMessage {
 /// The lanes of a plan, by number.
 class Lanes {
  public:
-  /// With room for each message of all steps once. Refers to `input`.
+  /// Allocates room for every message of all steps. Refers to `input`.
   explicit Lanes(const SimulationInput& input);
 
   [[nodiscard]] int count() const { return to_int(lanes_.size()); }
@@ -37,7 +37,7 @@ class Lanes {
 
   /// The lane of a Send or Receive. Throws std::invalid_argument if there is no boundary between its stages.
   [[nodiscard]] int of(const Action& message) const;
-  /// The cost of each message of the lane, which is asked for once.
+  /// The cost of each message of the lane. SimulationInput::transfer is called once per lane.
   const MessageCost& cost(Lane& lane) const {
     if (!lane.cost) set_cost(lane);
     return *lane.cost;

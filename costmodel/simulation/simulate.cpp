@@ -21,7 +21,7 @@ namespace {
 
 constexpr Seconds kNever(std::numeric_limits<double>::infinity());
 
-/// Where a rank is in its list.
+/// How far a rank has come in its list.
 struct RankState {
   std::span<const Action> list;
   std::size_t next = 0;
@@ -53,8 +53,8 @@ class Simulation final : private Hosts::Messages {
     ranks_.resize(in_.lists.size());
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) ranks_[rank].list = in_.lists[rank];
     find_splits();
-    // A computation or sum of each rank; of each lane its message and what both ends do for it; a timer of each rank's
-    // host.
+    // At any moment each rank has at most one computation or sum and one timer of its host, and each lane one message
+    // and one part of its handling at each end.
     flows_.reserve(2 * ranks_.size() + 3 * to_index(lanes_.count()));
   }
 
@@ -90,7 +90,7 @@ class Simulation final : private Hosts::Messages {
     return done / static_cast<double>(action_count(in_));
   }
 
-  /// Looks for backwards that a WeightGradient follows, where those of a stage may differ.
+  /// Marks the backwards that a WeightGradient follows, if a stage may have backwards of both kinds.
   void find_splits() {
     if (std::ranges::none_of(in_.stages, [](const StageCost& stage) { return stage.whole_backward.has_value(); }))
       return;
@@ -158,7 +158,7 @@ class Simulation final : private Hosts::Messages {
   }
 
   // --- ranks ---
-  /// The rank's thread goes on with its list; if that has to wait, with messages that have come.
+  /// The rank's thread goes on with its list. When the list has to wait, the thread turns to messages that have come.
   void advance(int rank) {
     continuing_ = rank;
     continue_list(rank);
@@ -204,7 +204,7 @@ class Simulation final : private Hosts::Messages {
   void start_compute(int rank, Seconds cost) {
     at(rank).runs = true;
     hosts_.take(rank, flows_.start({.kind = Task::Kind::Compute, .owner = rank}, cost));
-    // With many ranks, the rest of its list is not in the caches any more when it goes on.
+    // With many ranks, the rest of the list has left the caches by the time the rank goes on.
     const RankState& one = at(rank);
     __builtin_prefetch(one.list.data() + std::min(one.next + 4, one.list.size()));
   }
@@ -275,7 +275,8 @@ class Simulation final : private Hosts::Messages {
                    cost.latency + cost.transmission);
     }
   }
-  /// The lane's next message begins, unless another one moves, or it is not sent or its receive not posted.
+  /// Begins the lane's next message, unless another one moves, it has not been sent, or its receive has not been
+  /// posted.
   void try_lane(int id) {
     Lane& lane = lanes_[id];
     if (lane.busy || lane.moved >= lane.sent.size() || lane.moved >= lane.posted.size()) return;
@@ -384,7 +385,7 @@ class Simulation final : private Hosts::Messages {
     if (rank.runs && !hosts_.handles_itself(id)) return;
     out.times.push_back(rank.since - out.now);
     if (has_ended(id)) return;
-    // Arrival times of the messages that have come, of those that it waits for.
+    // The rank waits for these messages: the state has the arrival times of those that have come.
     const Action& action = rank.list[rank.next];
     for (const Passage& input : plan_.inputs(action)) {
       const Seconds time = arrival(input.gradient, input.boundary, action.microbatch);
@@ -420,6 +421,7 @@ class Simulation final : private Hosts::Messages {
     return out;
   }
 
+  // A few milliseconds of events: often enough for a progress line, and too rare to slow the replay down.
   static constexpr std::uint64_t kProgressEvents = 1 << 16;
 
   const SimulationInput& in_;

@@ -14,14 +14,14 @@ namespace stagecraft {
 /// that message; a Send span is the message's own time on the link; a Reduce span runs from this rank's arrival to the
 /// end, with what its buckets did not reduce before. Of several Reduces of a rank in one reduce group the last one does
 /// the work of all, the others take no time. Reduce and Update belong to the step of the rank's gradient before
-/// them. A step lasts from the end of the step before to the end of its last action. Deterministic. Throws
-/// std::invalid_argument if both ends of an edge disagree on order.
+/// them. A step lasts from the end of the step before to the end of its last action. The result is deterministic.
+/// Throws std::invalid_argument if both ends of an edge disagree on order.
 [[nodiscard]] std::variant<Timeline, Infeasible> simulate(const SimulationInput& input);
 
-/// simulate, and compare the state after each cycle of the first rank: the position of each rank and lane, the messages
-/// under way, and all times relative to now, which count as equal within 1e-10 of the period. Where times are maxima
-/// and sums of earlier ones, a difference never grows (except with shared links and hosts): n periods err by 1e-10.
-/// Finds nothing in TransferMode::Latency.
+/// Simulates, and compares the state after each cycle of the first rank: the position of each rank and lane, the
+/// messages under way, and all times relative to now, which count as equal within 1e-10 of the period. Where times are
+/// maxima and sums of earlier ones, a difference never grows (except with shared links and hosts): n periods err by
+/// 1e-10. Finds nothing in TransferMode::Latency.
 [[nodiscard]] std::variant<Timeline, Infeasible> simulate_and_watch(const SimulationInput& input, PeriodSearch& watch);
 
 /// Number of actions in the lists.

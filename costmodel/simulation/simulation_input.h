@@ -26,12 +26,13 @@ struct StageCost {
   Seconds reduce;           ///< of one Reduce, among all replicas
   Seconds update;           ///< of one Update
   Seconds tied = {};  ///< of the part of a Reduce that sums tied parameters over all their holders, after `reduce`
-  /// Of a backward that the lists do not split although they split others, as lists by hand may; absent: `backward`.
+  /// Time of a backward that the lists do not split although they split others, as lists by hand may; absent:
+  /// `backward`.
   std::optional<Seconds> whole_backward = {};
   std::vector<ReduceBucket> buckets = {};  ///< that come before `reduce`, one at a time, in this order
 };
 
-/// Of a Forward, Backward, WeightGradient or Update; `splits`: a WeightGradient follows the Backward.
+/// Time of a Forward, Backward, WeightGradient or Update; `splits`: a WeightGradient follows the Backward.
 [[nodiscard]] inline Seconds time_of(const StageCost& stage, ActionKind kind, bool splits) {
   if (kind == ActionKind::Forward) return stage.forward;
   if (kind == ActionKind::Backward) return splits ? stage.backward : stage.whole_backward.value_or(stage.backward);
@@ -45,7 +46,7 @@ struct SimulationInput {
   std::vector<StageCost> stages;
   int steps = 1;  ///< covered by the lists; microbatch m belongs to step m / microbatches
   TransferMode mode = TransferMode::Rendezvous;
-  /// Cost of one message of boundary `boundary` from one rank to another, `gradient` back.
+  /// Cost of one message of boundary `boundary` from one rank to another; `gradient`: of the gradient that comes back.
   std::function<Transfer(int boundary, bool gradient, int from_rank, int to_rank)> transfer = {};
   int ports = 0;         ///< number of port ids that `transfer` uses
   HostInput hosts = {};  ///< processors that ranks share; nothing for ranks on GPUs

@@ -28,8 +28,8 @@ void StepNumbers::take_costs() {
   }
 }
 
-/// A message that shares its ports with k others at most takes at most k + 1 times its transmission: the share of a
-/// port is never smaller than that.
+/// A message that shares its ports with at most k others takes at most k + 1 times its transmission, since its share of
+/// a port is at least 1 / (k + 1).
 void StepNumbers::take_hops() {
   struct UsedLane {
     std::size_t hop;

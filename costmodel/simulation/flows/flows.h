@@ -10,8 +10,8 @@
 
 namespace stagecraft::simulation {
 
-/// What a thread does for a message. With MessageThread::Own, all of the sender's work is SendFixed and all of the
-/// receiver's ReceiveStreaming.
+/// A part of a thread's work for a message. With MessageThread::Own, all work of the sender is SendFixed, and all work
+/// of the receiver is ReceiveStreaming.
 enum class HandlingPart : std::uint8_t { SendFixed, SendStreaming, ReceiveStreaming, ReceiveFixed };
 inline constexpr int kParts = 4;
 
@@ -46,14 +46,15 @@ struct FlowEnd {
   Seconds time;
   std::uint64_t event;  ///< orders equal times by creation
   int flow;
-  // Without a branch, which would be mispredicted: equal stages have many equal times.
+  // Computed without a branch, which would be mispredicted: equal stages have many equal times.
   friend bool operator<(const FlowEnd& a, const FlowEnd& b) {
     return static_cast<bool>(static_cast<int>(a.time < b.time) |
                              (static_cast<int>(a.time == b.time) & static_cast<int>(a.event < b.event)));
   }
 };
 
-/// A heap of ends with the first one on top. Four children a node: half as deep as with two, and they are adjacent.
+/// A heap of ends with the first one on top. Each node has four children: the heap is half as deep as with two, and the
+/// children of a node are adjacent in memory.
 class FlowEnds {
  public:
   [[nodiscard]] bool is_empty() const { return ends_.empty(); }
@@ -106,7 +107,7 @@ class FlowEnds {
 class Flows {
  public:
   explicit Flows(int ports = 0) : at_port_(to_index(ports)) {}
-  /// Room for that many flows at a time.
+  /// Makes room for that many flows at a time.
   void reserve(std::size_t count) {
     flows_.reserve(count);
     free_.reserve(count);
@@ -140,7 +141,7 @@ class Flows {
     flow.rate = rate;
     set_end(id);
   }
-  /// A flow without ports never ends.
+  /// Removes a flow without ports: `next` will not return it.
   void cancel(int id) {
     flows_[to_index(id)].event = 0;
     free_.push_back(id);
@@ -164,7 +165,7 @@ class Flows {
     }
     return -1;
   }
-  /// Whether no flow ends at this moment any more, nor was to end before its rate changed.
+  /// Whether no other flow ends at this moment, and none was to end now before its rate changed.
   [[nodiscard]] bool is_moment_over() const { return ends_.is_empty() || ends_.first().time > now_; }
 
   /// Calls `visit(flow, end)` for each flow, in the order of their ends.
@@ -204,7 +205,7 @@ class Flows {
     ends_.push({now_ + flow.remaining / flow.rate, flow.event, id});
   }
   [[nodiscard]] bool is_current(const FlowEnd& end) const { return flows_[to_index(end.flow)].event == end.event; }
-  /// Forgets later ends that are out of date: those of this moment count in is_moment_over.
+  /// Forgets ends that are out of date, except those of this moment, which is_moment_over counts.
   [[gnu::noinline]] void make_room() {
     ends_.remove_if([this](const FlowEnd& end) { return !is_current(end) && end.time > now_; });
     if (2 * ends_.all().size() >= ends_.all().capacity()) ends_.reserve(2 * ends_.all().size() + 16);

@@ -6,7 +6,7 @@ namespace stagecraft {
 
 /// How a message moves.
 enum class TransferMode {
-  Rendezvous,  ///< starts once sent and its receive is posted, one at a time per directed edge, links shared
+  Rendezvous,  ///< starts once sent and its receive is posted, one at a time per directed edge; links are shared
   Latency,     ///< arrives a fixed time after it was sent and does not occupy links; closed forms assume this
 };
 

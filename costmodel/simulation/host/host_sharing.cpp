@@ -7,20 +7,21 @@
 namespace stagecraft::simulation {
 namespace {
 
-/// Slowdown of the memory alone, by computations of a host: the measured one without that of sharing its processors.
+/// For each number of computations on a host, the slowdown by its memory alone: the measured slowdown divided by that
+/// of sharing the processors.
 std::vector<double> memory_slowdowns(const HostInput& input, int compute_threads) {
   std::vector<double> out = input.slowdown;
   const double processors = input.processors;
   for (std::size_t k = 1; processors > 0 && k <= out.size(); ++k) {
     double& factor = out[k - 1];
     const double sharing = static_cast<double>(k) * compute_threads / processors;
-    // No less than that of fewer: medians of short layers miss the times during which they had no processor.
+    // The factor does not fall with more computations: medians of short layers miss the times without a processor.
     if (sharing > 1) factor = std::max(k > 1 ? out[k - 2] : 1.0, factor / sharing);
   }
   return out;
 }
 
-/// Threads that compute, of one rank.
+/// The number of threads of a rank that compute.
 int compute_threads(const HostInput& input) {
   return input.processors > 0 ? std::min(input.compute_processors, input.processors) : 1;
 }
@@ -129,7 +130,8 @@ void HostSharing::set_rates(SharedHost& host) {
   host.newcomers = 0;
 }
 
-/// The timer runs while a processor is idle and threads wait for another. Interrupted, it keeps what is left.
+/// The timer runs while a processor is idle and threads wait for another. When it is interrupted, it keeps the time
+/// that is left.
 void HostSharing::watch_balance(int id) {
   SharedHost& host = hosts_[to_index(id)];
   if (host.queues->is_uneven() == (host.timer >= 0)) return;
@@ -155,7 +157,7 @@ double HostSharing::memory_slowdown(int computing) const {
   const int known = to_int(memory_slowdown_.size());
   if (known == 0 || computing == 0) return 1;
   if (computing <= known) return memory_slowdown_[to_index(computing - 1)];
-  // Without a number of processors they are assumed to be full: time grows in proportion.
+  // If the number of processors is unknown, all are assumed to be busy, so time grows in proportion.
   const double factor = memory_slowdown_.back();
   return input_.processors > 0 ? factor : factor * computing / known;
 }

@@ -44,7 +44,7 @@ class HostSharing {
   /// A Balance flow, owned by host `id`, has ended.
   void balance(int id);
 
-  /// All that decides what comes next, besides the flows; equal in equal states.
+  /// Appends everything that determines what happens next, except the flows; equal in equal states.
   void append_state(std::vector<std::int64_t>& counts, std::vector<Seconds>& times) const;
 
  private:

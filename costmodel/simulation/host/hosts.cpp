@@ -54,7 +54,7 @@ void Hosts::balance(int host) {
 
 void Hosts::enqueue(int lane, HandlingPart part, MovingMessage& message, const Transfer& cost) {
   const int rank = message.handler(part);
-  // A rank's own thread takes it when it waits.
+  // A rank that handles messages itself takes this part when it waits.
   const bool is_free = !is_handling(rank) && (!one_thread_ || threads_->messages.is_free(rank));
   if (is_free && !has_waiting(rank)) return handle(rank, lane, part, message, cost);
   threads_->waiting.push(rank, {lane, part});

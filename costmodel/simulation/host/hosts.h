@@ -74,7 +74,7 @@ class Hosts {
     ~Messages() = default;
   };
 
-  /// For that many ranks and lanes. Refers to all but the numbers.
+  /// Hosts of `ranks` ranks with `lanes` lanes. Refers to `input`, `flows` and `messages`.
   Hosts(const HostInput& input, TransferMode mode, std::size_t ranks, int lanes, Flows& flows, Messages& messages);
   ~Hosts();
 
@@ -146,9 +146,9 @@ class Hosts {
 
   /// Whether the rank handles messages itself, and does so now.
   [[nodiscard]] bool handles_itself(int rank) const { return one_thread_ && is_handling(rank); }
-  /// All of a rank that decides what comes next, besides the flows; equal in equal states.
+  /// Appends everything of a rank that determines what happens next, except the flows; equal in equal states.
   void append_rank(int rank, std::vector<std::int64_t>& counts) const;
-  /// All of the hosts, likewise.
+  /// Appends the same of all hosts.
   void append_state(std::vector<std::int64_t>& counts, std::vector<Seconds>& times) const;
 
  private:
