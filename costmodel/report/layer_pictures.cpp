@@ -8,7 +8,6 @@
 #include "costmodel/plan.h"
 #include "costmodel/prediction/memory.h"
 #include "costmodel/report/pictures.h"
-#include "costmodel/report/stage_groups.h"
 #include "costmodel/text/units_text.h"
 
 namespace stagecraft::report {

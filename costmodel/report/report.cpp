@@ -20,7 +20,6 @@
 #include "costmodel/prediction/memory.h"
 #include "costmodel/report/next_steps.h"
 #include "costmodel/report/pictures.h"
-#include "costmodel/report/stage_groups.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 

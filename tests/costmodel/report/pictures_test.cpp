@@ -1,4 +1,4 @@
-#include "costmodel/report/stage_groups.h"
+#include "costmodel/report/pictures.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "costmodel/report/stage_groups.h"
+#include "costmodel/report/pictures.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
