@@ -23,7 +23,6 @@
 #include "profiler/layers/split_times.h"
 #include "profiler/memory/measured_memory.h"
 #include "profiler/rank_processes.h"
-#include "profiler/sampled_steps.h"
 #include "profiler/sampling.h"
 #include "profiler/slowdown.h"
 #include "profiler/subject/model_graph.h"

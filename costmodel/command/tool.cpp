@@ -18,7 +18,7 @@
 #include "costmodel/graph.h"
 #include "costmodel/text/number.h"
 #include "costmodel/text/shell_line.h"
-#include "costmodel/text/terminal.h"
+#include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 #include "costmodel/version.h"
 

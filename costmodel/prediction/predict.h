@@ -65,7 +65,7 @@ struct StagePrediction {
   std::optional<StageRanges> ranges = {};  ///< absent: predicted without intervals
 };
 
-/// The prediction for several copies of a plan, see analysis/scaling.h.
+/// The prediction for several copies of a plan, see analysis/whatif.h.
 struct ScalePoint {
   int copies = 1;
   int devices = 1;       ///< of the topology

@@ -5,7 +5,7 @@
 
 #include "costmodel/accuracy/compare.h"
 #include "costmodel/accuracy/intervals.h"
-#include "costmodel/analysis/scaling.h"
+#include "costmodel/analysis/whatif.h"
 #include "costmodel/command/tool.h"
 #include "costmodel/command/tool_inputs.h"
 #include "costmodel/errors.h"
@@ -22,7 +22,6 @@
 #include "costmodel/report/text_gantt.h"
 #include "costmodel/text/progress.h"
 #include "costmodel/text/table.h"
-#include "costmodel/text/terminal.h"
 #include "costmodel/text/units_text.h"
 
 namespace {

@@ -8,7 +8,7 @@
 #include "costmodel/format/results/validation_json.h"
 #include "costmodel/interchange/pictures/scatter_picture.h"
 #include "costmodel/text/progress.h"
-#include "costmodel/text/terminal.h"
+#include "costmodel/text/table.h"
 
 int main(int argc, char** argv) {
   std::vector<std::string> files;

@@ -8,7 +8,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/whatif_json.h"
 #include "costmodel/text/progress.h"
-#include "costmodel/text/terminal.h"
+#include "costmodel/text/table.h"
 
 int main(int argc, char** argv) {
   stagecraft::ScenarioFiles files;

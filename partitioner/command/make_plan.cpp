@@ -17,7 +17,7 @@
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/stage_costs.h"
 #include "costmodel/prediction/unmeasured.h"
-#include "costmodel/text/terminal.h"
+#include "costmodel/text/table.h"
 #include "partitioner/candidate.h"
 #include "partitioner/choices/advice.h"
 #include "partitioner/choices/listing.h"

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "costmodel/analysis/explain.h"
-#include "costmodel/analysis/scaling.h"
 #include "costmodel/analysis/whatif.h"
 #include "tests/support/chains.h"
 
