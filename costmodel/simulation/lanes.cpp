@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -35,13 +34,9 @@ Lanes::Lanes(const SimulationInput& input) : input_(input), costs_(input.hosts, 
   }
 }
 
-int Lanes::of(const Action& message) const {
-  const std::optional<int> boundary = input_.plan.boundary(message.stage, message.peer);
-  if (!boundary)
-    throw std::invalid_argument("there is no boundary between stage " + std::to_string(message.stage) + " and stage " +
-                                std::to_string(message.peer));
-  const Cycle& cycle = cycles_[to_index(*boundary)];
-  return cycle.first + 2 * (message.microbatch % cycle.length) + (carries_gradient(message.kind) ? 1 : 0);
+void Lanes::refuse(const Action& message) {
+  throw std::invalid_argument("there is no boundary between stage " + std::to_string(message.stage) + " and stage " +
+                              std::to_string(message.peer));
 }
 
 }  // namespace stagecraft::simulation

@@ -36,7 +36,12 @@ class Lanes {
   [[nodiscard]] const std::vector<Lane>& all() const { return lanes_; }
 
   /// The lane of a Send or Receive. Throws std::invalid_argument if there is no boundary between its stages.
-  [[nodiscard]] int of(const Action& message) const;
+  [[nodiscard]] int of(const Action& message) const {
+    const std::optional<int> boundary = input_.plan.boundary(message.stage, message.peer);
+    if (!boundary) refuse(message);
+    const Cycle& cycle = cycles_[to_index(*boundary)];
+    return cycle.first + 2 * (message.microbatch % cycle.length) + (carries_gradient(message.kind) ? 1 : 0);
+  }
   /// The cost of each message of the lane. SimulationInput::transfer is called once per lane.
   const MessageCost& cost(Lane& lane) const {
     if (!lane.cost) set_cost(lane);
@@ -44,6 +49,7 @@ class Lanes {
   }
 
  private:
+  [[noreturn]] static void refuse(const Action& message);
   void set_cost(Lane& lane) const;
 
   struct Cycle {
