@@ -281,4 +281,29 @@ Seconds compute_time(const Graph& graph) {
   return sum;
 }
 
+LayersById::LayersById(const Graph& graph) : graph_(graph) {
+  for (int i = 0; i < to_int(graph.layers.size()); ++i) by_id_.emplace(graph.layers[to_index(i)].id, i);
+}
+
+int LayersById::index(const std::string& id) const {
+  const auto found = by_id_.find(id);
+  return found == by_id_.end() ? layer_index(graph_, id) : found->second;
+}
+
+void scale(Timing& timing, double factor) {
+  timing.median = timing.median * factor;
+  if (timing.spread) timing.spread = *timing.spread * factor;
+}
+
+void scale(Layer& layer, double factor) {
+  scale(layer.forward, factor);
+  scale(layer.backward, factor);
+  if (layer.accumulation) scale(*layer.accumulation, factor);
+  if (layer.update) scale(*layer.update, factor);
+  if (layer.backward_parts) {
+    scale(layer.backward_parts->inputs, factor);
+    scale(layer.backward_parts->weights, factor);
+  }
+}
+
 }  // namespace stagecraft

@@ -4,6 +4,8 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "costmodel/conditions.h"
@@ -202,7 +204,7 @@ struct Estimate {
   friend bool operator==(const Estimate&, const Estimate&) = default;
 };
 
-/// What the layers of a graph cost on devices of another type, see prediction/device_types.h.
+/// What the layers of a graph cost on devices of another type, see prediction/device_match.h.
 struct DeviceProfile {
   std::string type;       ///< Device::name in a topology
   MeasuredDevice device;  ///< as Graph::device
@@ -297,5 +299,26 @@ void check_has_times(const Graph& graph);
 
 /// Time of the layers' forward and backward together, for one microbatch on one device.
 [[nodiscard]] Seconds compute_time(const Graph& graph);
+
+/// The layers of a graph by id, for looking up many of them: layer_index goes through all layers each time.
+class LayersById {
+ public:
+  /// `graph` must outlive it.
+  explicit LayersById(const Graph& graph);
+
+  /// As layer_index.
+  [[nodiscard]] int index(const std::string& id) const;
+
+ private:
+  const Graph& graph_;
+  std::unordered_map<std::string_view, int> by_id_;
+};
+
+/// Multiplies the median and the spread by `factor`.
+void scale(Timing& timing, double factor);
+
+/// Multiplies every time of the layer's computation by `factor`: forward, backward and its parts, accumulation and
+/// update. The host's time to load an input stays.
+void scale(Layer& layer, double factor);
 
 }  // namespace stagecraft

@@ -62,6 +62,9 @@ struct TiedLayers {
   friend bool operator==(const TiedLayers&, const TiedLayers&) = default;
 };
 
+/// "tied parameter "weight" of layers "a", "b"", for messages.
+[[nodiscard]] std::string tied_text(const TiedLayers& tied);
+
 /// Whether any gradient comes back from `destination` to `source`.
 [[nodiscard]] bool has_gradient(const Boundary& boundary);
 
@@ -144,6 +147,9 @@ struct PlanSettings {
 /// whole (see make_plan).
 void validate(const Plan& plan, const Graph& graph, const Topology& topology);
 
+/// The part of validate that needs graph and topology, for a plan that is valid by itself.
+void check_fits(const Plan& plan, const Graph& graph, const Topology& topology);
+
 /// Throws std::invalid_argument unless `stages` stages can be divided into `chunks` chunks per device: "5 stages cannot
 /// be divided into 2 chunks per device, 4 or 6 can".
 void check_chunks(int stages, int chunks);
@@ -173,5 +179,23 @@ void list_parameters(const Graph& graph, Plan& plan);
 
 /// Shape of the plan's pipeline for the schedule functions; it refers to the plan's `listed`, which must outlive it.
 [[nodiscard]] PipelineShape pipeline_shape(const Plan& plan);
+
+// A graph as a list of layers that is cut into stages, which is what other systems mean by a split.
+
+/// Layers of stages, in topological order: the graph's without its inputs.
+[[nodiscard]] std::vector<int> layer_list(const Graph& graph);
+
+/// Positions in `layers` (layer ids, in order) where stages begin, 0 first and the length last, for stages that begin
+/// at the layers `names` and one before them. A name is a layer's id, or a module's path, such as "h.3" for "h.3.attn",
+/// which means the first of its layers. Throws std::invalid_argument for an unknown name, listing the known ones, for
+/// the first layer, and for names out of order.
+[[nodiscard]] std::vector<int> bounds_at(const std::vector<std::string>& layers, const std::vector<std::string>& names);
+
+/// The stages layer_list(graph)[bounds[s] .. bounds[s + 1]), one replica each. Throws std::invalid_argument for bounds
+/// that do not increase from 0 to the number of layers.
+[[nodiscard]] Partition partition_of_bounds(const Graph& graph, const std::vector<int>& bounds);
+
+/// Ids of layer_list(graph).
+[[nodiscard]] std::vector<std::string> layer_ids(const Graph& graph);
 
 }  // namespace stagecraft

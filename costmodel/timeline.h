@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -7,11 +8,35 @@
 #include <vector>
 
 #include "costmodel/graph.h"
-#include "costmodel/memory_part.h"
 #include "costmodel/schedule.h"
 #include "costmodel/units.h"
 
 namespace stagecraft {
+
+/// What memory of a rank is for, in the order of the names.
+enum class MemoryPart {
+  Activations,    ///< saved for the backward
+  Communication,  ///< buffers of a channel's sums
+  Frozen,         ///< frozen parameters and buffers
+  Gradients,
+  Inputs,         ///< loaded data
+  KeptGradients,  ///< between the two parts of a split backward
+  Libraries,      ///< what libraries allocate once
+  OlderVersions,  ///< of parameters, under an asynchronous schedule
+  Optimizer,      ///< its state
+  Parameters,
+  Receiving,  ///< messages that were posted and not used
+  Reduction,  ///< a copy of gradients while replicas sum them
+  Sending,    ///< messages that may not have left, and gradients on their way back
+  Workspace,  ///< of the running layer
+};
+
+inline constexpr std::size_t kMemoryParts = 14;
+
+/// "activations", "kept gradients", "older versions", ...; the name in files.
+[[nodiscard]] const char* to_string(MemoryPart part);
+/// The inverse. Throws std::invalid_argument listing the names.
+[[nodiscard]] MemoryPart memory_part(const std::string& word);
 
 /// One interval of work or waiting on one rank, predicted or measured. Times count from the start of the timeline.
 struct Span {
@@ -91,5 +116,35 @@ struct Measurement {
 
 /// How many first steps the median of a run leaves out, unless told otherwise: two, but never all.
 [[nodiscard]] std::size_t warm_up_steps(const Timeline& timeline);
+
+/// Spans of a bounded number of a run's steps, however long it runs: of the first kEdge steps, the last kEdge, and
+/// every n-th, with n growing by powers of 2 so that at most kMiddle of these are kept.
+class SpanKeeper {
+ public:
+  static constexpr int kEdge = 16;
+  static constexpr int kMiddle = 32;
+  /// Most steps whose spans are kept.
+  static constexpr int kMost = 2 * kEdge + kMiddle;
+
+  /// `first_step`: number of the run's first step.
+  explicit SpanKeeper(int first_step = 0) : first_step_(first_step) {}
+
+  /// Spans may come in any order, but not kEdge or more steps after the newest: theirs may already be dropped.
+  void add(const Span& span);
+
+  /// The kept spans, in order of arrival.
+  [[nodiscard]] const std::vector<Span>& spans() const { return spans_; }
+  /// Which steps those are.
+  [[nodiscard]] KeptSpans kept() const { return {kEdge, kEdge, every_}; }
+
+ private:
+  [[nodiscard]] bool keeps(int place) const;
+  void begin(int place);
+
+  int first_step_;
+  int newest_ = -1;  ///< position in the run, from 0
+  int every_ = 1;
+  std::vector<Span> spans_;
+};
 
 }  // namespace stagecraft

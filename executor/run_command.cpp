@@ -6,7 +6,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "costmodel/command/help.h"
 #include "costmodel/command/tool.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/plan_hash.h"

@@ -7,7 +7,7 @@
 #include <iostream>
 #include <utility>
 
-#include "costmodel/command/help.h"
+#include "costmodel/command/tool.h"
 #include "costmodel/errors/catalogue.h"
 #include "costmodel/text/number.h"
 #include "executor/channel/table/channels.h"

@@ -8,12 +8,12 @@
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
+#include "costmodel/graph.h"
 #include "costmodel/index.h"
-#include "costmodel/layers_by_id.h"
-#include "costmodel/prediction/device_types.h"
+#include "costmodel/plan.h"
+#include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/throughput.h"
 #include "costmodel/prediction/verify.h"
-#include "costmodel/split.h"
 #include "costmodel/text/units_text.h"
 #include "partitioner/remedies.h"
 

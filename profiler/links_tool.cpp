@@ -24,7 +24,6 @@
 #include "executor/meeting/launch_info.h"
 #include "executor/tool_options.h"
 #include "profiler/links/links_channel.h"
-#include "profiler/links/links_machines.h"
 #include "profiler/links/links_nccl.h"
 #include "profiler/links/links_report.h"
 #include "profiler/provenance.h"

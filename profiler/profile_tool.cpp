@@ -7,7 +7,6 @@
 #include <iostream>
 #include <thread>
 
-#include "costmodel/command/help.h"
 #include "costmodel/command/tool.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"

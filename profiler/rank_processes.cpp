@@ -20,7 +20,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "profiler/subject/subject.h"
-#include "profiler/subject/time_limit.h"
+#include "profiler/subject/watch.h"
 
 extern char** environ;
 

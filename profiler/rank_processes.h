@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "executor/model/model.h"
-#include "profiler/concurrent_time.h"
-#include "profiler/profile.h"
+#include "profiler/profile_options.h"
+#include "profiler/slowdown.h"
 
 namespace stagecraft::profiler {
 

@@ -10,7 +10,6 @@
 #include "costmodel/errors.h"
 #include "executor/device/dtype.h"
 #include "profiler/layers/layer_work.h"
-#include "profiler/layers/shape_autocast.h"
 #include "profiler/layers/shape_kernels.h"
 #include "profiler/memory/measured_memory.h"
 #include "profiler/subject/model_graph.h"

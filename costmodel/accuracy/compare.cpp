@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "costmodel/index.h"
-#include "costmodel/prediction/steady_step.h"
+#include "costmodel/prediction/predict.h"
 #include "costmodel/text/units_text.h"
 
 namespace stagecraft {

@@ -10,15 +10,14 @@
 #include <utility>
 #include <vector>
 
-#include "costmodel/accuracy/steadiness.h"
+#include "costmodel/conditions.h"
 #include "costmodel/gradient_sums.h"
+#include "costmodel/graph.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/backward_parts.h"
-#include "costmodel/prediction/device_types.h"
-#include "costmodel/prediction/launches.h"
-#include "costmodel/prediction/layer_times.h"
+#include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/memory.h"
-#include "costmodel/prediction/progress_parts.h"
+#include "costmodel/prediction/step_replay.h"
 #include "costmodel/prediction/unmeasured.h"
 
 namespace stagecraft {

@@ -7,7 +7,7 @@
 
 #include "costmodel/conditions.h"
 #include "costmodel/prediction/predict.h"
-#include "costmodel/text/terminal.h"
+#include "costmodel/text/table.h"
 #include "costmodel/timeline.h"
 #include "costmodel/units.h"
 

@@ -7,7 +7,7 @@
 
 #include "costmodel/accuracy/scores.h"
 #include "costmodel/prediction/predict.h"
-#include "costmodel/text/terminal.h"
+#include "costmodel/text/table.h"
 #include "costmodel/timeline.h"
 
 namespace stagecraft {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "costmodel/index.h"
-#include "costmodel/prediction/progress_parts.h"
+#include "costmodel/prediction/step_replay.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 

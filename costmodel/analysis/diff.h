@@ -10,7 +10,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/plan.h"
 #include "costmodel/prediction/predict.h"
-#include "costmodel/text/terminal.h"
+#include "costmodel/text/table.h"
 
 namespace stagecraft {
 

@@ -11,7 +11,6 @@
 
 #include "costmodel/accuracy/intervals.h"
 #include "costmodel/index.h"
-#include "costmodel/prediction/progress_parts.h"
 #include "costmodel/prediction/step_replay.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"

@@ -12,7 +12,7 @@
 #include "costmodel/graph.h"
 #include "costmodel/prediction/predict.h"
 #include "costmodel/simulation/critical_path.h"
-#include "costmodel/text/terminal.h"
+#include "costmodel/text/table.h"
 #include "costmodel/topology.h"
 #include "costmodel/units.h"
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "costmodel/interchange/convert/archive.h"
+#include "costmodel/interchange/convert/python_package.h"
 
 namespace stagecraft {
 

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+
 #include <functional>
+#include <limits>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -9,13 +11,48 @@
 #include <variant>
 #include <vector>
 
-#include "costmodel/command/tool_numbers.h"
 #include "costmodel/errors.h"
+#include "costmodel/text/number.h"
 #include "costmodel/units.h"
 
-// For the tools' main functions only: their common behaviour.
+// For the tools' main functions only: their common behaviour, ranges of numeric options, and what --help prints.
 
 namespace stagecraft {
+
+// Ranges of numeric options. Each is for CLI::Option::transform, so that the checked value is the stored one ("010" is
+// ten); wrong ones are wrong usage: "--steps: 0 is not an integer of 1 or more".
+
+/// `text` as quoted in a message: unchanged if it looks like a number.
+[[nodiscard]] std::string shown_number(const std::string& text);
+
+/// A number without the trailing zeros of std::to_string: "0.001", "1000000", "1e+30".
+[[nodiscard]] std::string number_text(double value);
+
+/// Integers from `least` to `most`; `why` explains `most` in messages. T is the type of the option's variable, or of
+/// its elements.
+template <class T>
+[[nodiscard]] CLI::Validator integer(T least, T most = std::numeric_limits<T>::max(), const std::string& why = "") {
+  const bool open = most == std::numeric_limits<T>::max();
+  const std::string lowest = std::to_string(least);
+  const std::string range = "from " + lowest + " to " + std::to_string(most);
+  const auto check = [=](std::string& text) {
+    const std::optional<T> value = number_in<T>(text);
+    if (value && *value >= least && *value <= most) {
+      text = std::to_string(*value);
+      return std::string();
+    }
+    const bool too_large = !value && !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+    return shown_number(text) + " is not an integer " + (open && !too_large ? "of " + lowest + " or more" : range) +
+           (why.empty() ? "" : ", " + why);
+  };
+  return {check, open ? lowest + " or more" : range};
+}
+
+/// Finite numbers from `least` to `most`.
+[[nodiscard]] CLI::Validator number_from(double least, double most);
+
+/// Finite numbers above `bound`.
+[[nodiscard]] CLI::Validator number_above(double bound);
 
 struct Conditions;
 struct Provenance;
@@ -83,5 +120,42 @@ CLI::Option* add_bytes_option(CLI::App& app, const std::string& name, std::optio
 
 /// Declares --force, the `force` of check_outputs.
 void add_force_option(CLI::App& app, bool& force);
+
+/// Lines of at most `width` characters, broken at spaces; a longer word has a line of its own. The line breaks of
+/// `text` stay, and what follows a line's spaces at its beginning is indented by them and two more.
+[[nodiscard]] std::vector<std::string> wrapped(const std::string& text, int width);
+
+/// Prints options in their groups, with descriptions that fit the screen and end with what is allowed:
+/// "[1 or more; default: 10; not with --epochs]".
+class HelpFormatter : public CLI::Formatter {
+ public:
+  /// `width`: of a line, in characters.
+  explicit HelpFormatter(int width);
+
+  std::string make_group(std::string group, bool is_positional, std::vector<const CLI::Option*> options) const override;
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override;
+  std::string make_option(const CLI::Option* option, bool is_positional) const override;
+  std::string make_option_opts(const CLI::Option* option) const override;
+  std::string make_option_desc(const CLI::Option* option) const override;
+  /// In brackets unless required: by CLI11, or by a callback of the program, which ends its description with
+  /// "(required)".
+  std::string make_option_usage(const CLI::Option* option) const override;
+
+ private:
+  int width_;
+};
+
+/// The options that are declared while this object exists belong to the group `title`.
+class OptionGroup {
+ public:
+  OptionGroup(CLI::App& app, const std::string& title);
+  ~OptionGroup();
+  OptionGroup(const OptionGroup&) = delete;
+  OptionGroup& operator=(const OptionGroup&) = delete;
+
+ private:
+  CLI::App& app_;
+  std::string before_;
+};
 
 }  // namespace stagecraft

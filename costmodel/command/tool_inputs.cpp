@@ -14,9 +14,50 @@
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "costmodel/prediction/device_match.h"
-#include "costmodel/prediction/device_types.h"
+#include "costmodel/text/table.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft {
+
+void declare_devices(CLI::App& app, TopologyRequest& request, const std::string& note) {
+  app.add_option("-n,--devices", request.devices,
+                 "number of devices per level, innermost first; 8,4 is four hosts of 8; replaces TOPOLOGY" + note)
+      ->delimiter(',')
+      ->transform(integer(1))
+      ->type_name("COUNT ...");
+  app.add_option("-b,--bandwidths", request.bandwidths,
+                 "bandwidth of each level's links (default: 1e9, which is 8 Gbit/s)")
+      ->delimiter(',')
+      ->transform(number_above(0))
+      ->type_name("BYTES_PER_S ...");
+}
+
+void check_topology(const TopologyRequest& request) {
+  if (request.file.empty() == request.devices.empty())
+    throw CLI::ValidationError("TOPOLOGY", "give either a topology file or --devices");
+  if (!request.bandwidths.empty() && request.devices.empty())
+    throw CLI::ValidationError("--bandwidths", "only valid with --devices; a topology file has its own");
+  if (request.bandwidths.size() > request.devices.size()) {
+    throw CLI::ValidationError(
+        "--bandwidths", fmt::format("found {} for {} of --devices", count_text(request.bandwidths.size(), "value"),
+                                    count_text(request.devices.size(), "level")));
+  }
+}
+
+Topology topology_of(const TopologyRequest& request) {
+  if (request.devices.empty()) return format::read_topology(request.file);
+  Topology out;
+  out.name = "command line";
+  for (std::size_t i = 0; i < request.devices.size(); ++i) {
+    Level level;
+    level.name = fmt::format("level {}", i + 1);
+    level.count = request.devices[i];
+    level.link.bandwidth = BytesPerSecond(i < request.bandwidths.size() ? request.bandwidths[i] : 1e9);
+    out.levels.push_back(level);
+  }
+  validate(out);
+  return out;
+}
 
 void add_acceptance_options(CLI::App& app, Acceptance& acceptance, const std::string& consequence) {
   add_accept_untrusted(app, acceptance.untrusted,
@@ -149,6 +190,29 @@ ScenarioInputs read_scenario(const std::string& program, const ScenarioFiles& fi
 
 void warn_other_device(const std::string& program, const std::string& other_device) {
   if (!other_device.empty()) fmt::print(stderr, "{}: note: {}\n", program, other_device);
+}
+
+std::string settings_text() {
+  std::vector<std::vector<std::string>> rows;
+  for (const SettingText& text : settings_known()) rows.push_back({"  " + text.name, text.values, text.meaning});
+  return table_text(
+      {{.title = "  setting", .left = true}, {.title = "values", .left = true}, {.title = "", .left = true}}, rows,
+      120);
+}
+
+CLI::Option* add_set_option(CLI::App& app, std::vector<std::string>& changes) {
+  return app.add_option("--set", changes, "a change, NAME=VALUE; see below")
+      ->type_name("NAME=VALUE")
+      ->allow_extra_args(false);
+}
+
+Scenario with_settings(Scenario scenario, const std::vector<std::string>& changes) {
+  for (const std::string& change : changes) {
+    try {
+      scenario = with_change(std::move(scenario), change);
+    } catch (const std::invalid_argument& e) { throw InputError(kind_of(e), std::string("--set ") + e.what()); }
+  }
+  return scenario;
 }
 
 }  // namespace stagecraft

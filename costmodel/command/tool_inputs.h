@@ -1,18 +1,36 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "costmodel/accuracy/calibrate.h"
-#include "costmodel/command/tool_topology.h"
+#include "costmodel/analysis/whatif.h"
 #include "costmodel/graph.h"
 #include "costmodel/topology.h"
 
-// For the main functions of the tools that predict: the documents that they predict from.
+// For the main functions of the tools that predict: the documents that they predict from, a cluster that need not exist
+// from the command line, and changes with --set.
 
 namespace stagecraft {
+
+/// Where a topology comes from: a file, or counts and bandwidths.
+struct TopologyRequest {
+  std::string file;
+  std::vector<int> devices;        ///< by level, innermost first; empty: of the file
+  std::vector<double> bandwidths;  ///< bytes/s, of the first levels
+};
+
+/// Declares --devices and --bandwidths; `note` is added to the help of --devices.
+void declare_devices(CLI::App& app, TopologyRequest& request, const std::string& note = "");
+
+/// Throws CLI::ValidationError unless the request has either a file or devices, and no more bandwidths than levels.
+void check_topology(const TopologyRequest& request);
+
+/// The topology of the request: the file's, or levels of plain counts and bandwidths. Throws as read_topology does.
+[[nodiscard]] Topology topology_of(const TopologyRequest& request);
 
 /// Doubts about a graph and a topology that the user accepts.
 struct Acceptance {
@@ -82,5 +100,14 @@ ScenarioInputs read_scenario(const std::string& program, const ScenarioFiles& fi
 
 /// Says on stderr, as `program`, how the profiled device differs, unless `other_device` is empty.
 void warn_other_device(const std::string& program, const std::string& other_device);
+
+/// A table of all settings, for --help.
+std::string settings_text();
+
+/// Declares --set; settings_text belongs to the tool's help.
+CLI::Option* add_set_option(CLI::App& app, std::vector<std::string>& changes);
+
+/// The scenario after all changes. Throws InputError for one that is not valid, beginning with "--set".
+Scenario with_settings(Scenario scenario, const std::vector<std::string>& changes);
 
 }  // namespace stagecraft

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "costmodel/doctor/check_lists.h"
-
 namespace stagecraft::doctor {
 
 const char* to_string(Severity severity) { return severity == Severity::Error ? "error" : "warning"; }

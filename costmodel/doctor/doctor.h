@@ -14,6 +14,7 @@
 
 // Likely mistakes in documents that are valid: a number in the wrong unit, an implausible measurement, files
 // that do not belong together.
+// The parts of checks().
 
 namespace stagecraft::doctor {
 
@@ -79,5 +80,14 @@ struct Diagnosis {
 
 /// One line per check: code, severity, summary.
 [[nodiscard]] std::string checks_text();
+
+// The parts of checks().
+
+/// Numbers of links and devices that no machine has, or that contradict each other.
+[[nodiscard]] std::vector<DoctorCheck> link_checks();
+/// Implausible measurements.
+[[nodiscard]] std::vector<DoctorCheck> measurement_checks();
+/// Documents that do not belong together.
+[[nodiscard]] std::vector<DoctorCheck> match_checks();
 
 }  // namespace stagecraft::doctor

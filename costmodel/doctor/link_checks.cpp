@@ -4,7 +4,7 @@
 #include <array>
 #include <optional>
 
-#include "costmodel/doctor/check_lists.h"
+#include "costmodel/doctor/doctor.h"
 #include "costmodel/index.h"
 #include "costmodel/text/units_text.h"
 

@@ -9,7 +9,7 @@
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/conditions.h"
-#include "costmodel/doctor/check_lists.h"
+#include "costmodel/doctor/doctor.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/predict.h"

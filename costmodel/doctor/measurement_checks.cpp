@@ -6,9 +6,8 @@
 #include <map>
 #include <optional>
 
-#include "costmodel/accuracy/steadiness.h"
 #include "costmodel/conditions.h"
-#include "costmodel/doctor/check_lists.h"
+#include "costmodel/doctor/doctor.h"
 #include "costmodel/index.h"
 #include "costmodel/text/units_text.h"
 

@@ -8,7 +8,7 @@
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/json_string.h"
 #include "costmodel/index.h"
-#include "costmodel/split.h"
+#include "costmodel/plan.h"
 
 namespace stagecraft::interchange {
 namespace {

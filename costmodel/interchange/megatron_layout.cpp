@@ -9,7 +9,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "costmodel/split.h"
+#include "costmodel/plan.h"
 
 namespace stagecraft::interchange {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "costmodel/topology.h"
@@ -11,6 +12,13 @@ namespace stagecraft::interchange {
 // The output of NVIDIA's nccl-tests (and AMD's rccl-tests), as of version 2.18.3: the text, whose tables have a
 // column "#wrong" (before 2.11 "error"), and the JSON of option -J, versions 1 and 2. Source:
 // github.com/NVIDIA/nccl-tests, src/common.cu and src/util.cu.
+
+/// The test in which every rank sends to the next and receives at the same time.
+inline constexpr const char* kSendReceive = "sendrecv";
+/// The names of the tests of collectives that a topology can have.
+[[nodiscard]] const std::vector<std::pair<std::string, Collective>>& tested_collectives();
+/// "all_gather, all_reduce, ...": all tests that a topology can have, sorted.
+[[nodiscard]] std::string tested_operations();
 
 /// One run of one test. Bytes are the tests' "size", which counts the whole buffer, as Link does; times are out of
 /// place, the mean over iterations and, unless the tests' option -a changed that, over ranks.

@@ -8,6 +8,7 @@
 namespace stagecraft {
 namespace {
 
+// Half: see backward_parts.
 constexpr double kEstimatedWeightShare = 0.5;
 
 bool is_estimated(const Layer& layer) {
@@ -54,7 +55,7 @@ std::vector<bool> leads_out(const Graph& graph, const BackwardUnits& units) {
   return out;
 }
 
-/// Where the backward of each unit can be split.
+/// Which layers and units of a graph have a backward that can be split.
 struct SplitUnits {
   BackwardUnits units;
   std::vector<bool> leads;   ///< for each layer: leads_out

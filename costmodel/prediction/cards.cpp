@@ -13,7 +13,7 @@
 namespace stagecraft {
 namespace {
 
-/// As datasheets write them: TFLOP/s, GB/s and GB; 0: absent.
+/// A card in the units of datasheets: TFLOP/s, GB/s and GB; 0: absent.
 struct CardRow {
   const char* name;
   const char* short_name;
@@ -102,7 +102,7 @@ std::set<std::string> words_of(const std::string& text) {
   return out;
 }
 
-/// Of tensors, as a graph names it; empty: float32.
+/// The dtype of tensors, as a graph names it; empty: float32.
 std::string dtype_name(const std::string& dtype) { return dtype.empty() ? "float32" : dtype; }
 
 /// The rate for a dtype; absent if it is not in the table.

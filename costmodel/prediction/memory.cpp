@@ -1,13 +1,50 @@
 #include "costmodel/prediction/memory.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <unordered_map>
 
 #include "costmodel/index.h"
+#include "costmodel/links/channel_traits.h"
 
 namespace stagecraft {
+namespace {
+
+Bytes share(Bytes bytes, double of) { return Bytes(std::llround(static_cast<double>(bytes.value) * of)); }
+
+}  // namespace
+
+Bytes memory_bound(const RankMemory& memory, Bytes messages, bool measured, DeviceKind device) {
+  const MemoryMargins margins = memory_margins(measured, device);
+  Bytes out = memory.total + messages * 2 + share(memory.total, margins.total) +
+              share(memory.part(MemoryPart::KeptGradients), margins.kept_gradients);
+  out += share(memory.part(MemoryPart::Activations) + memory.part(MemoryPart::Workspace), margins.activations);
+  return out;
+}
+
+MemoryMargins memory_margins(bool measured, DeviceKind device) {
+  // Each share is explained at memory_bound, and fitted by bench/accuracy/fit_memory.
+  constexpr double kTensors = 0.02;
+  constexpr double kKept = 0.5;
+  constexpr double kUnmeasured = 0.39;
+  constexpr double kGpuCache = 0.15;
+  const bool is_gpu = device == DeviceKind::Gpu;
+  return {kTensors + (is_gpu ? kGpuCache : 0), measured ? 0 : kUnmeasured, kKept, is_gpu ? kGpuBase : Bytes(0)};
+}
+
+Bytes kept_gradient_bytes(const Layer& layer) {
+  if (layer.parameter_bytes == Bytes(0)) return Bytes(0);
+  const Bytes saved = layer.saved_bytes.value_or(Bytes(0));
+  return std::max(activation_bytes(layer), Bytes(saved.value * 11 / 24));
+}
+
+Bytes reduce_buffer_bytes(Bytes values, int ranks, const std::string& channel) {
+  const ChannelTraits* traits = find_channel_traits(channel);
+  if (traits == nullptr || traits->reduce_buffers == nullptr || ranks < 2 || values <= Bytes(0)) return Bytes(0);
+  return traits->reduce_buffers(values, ranks);
+}
 
 int in_flight(const std::vector<Action>& list, int stage, bool splits) {
   // By microbatch, what releases it: its weight gradient, or its backward if it has none, or its forward if it has

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "costmodel/bound_plan.h"
-#include "costmodel/layers_by_id.h"
+#include "costmodel/graph.h"
 #include "costmodel/timeline.h"
+#include "costmodel/topology.h"
 
 namespace stagecraft {
 
@@ -17,13 +19,44 @@ namespace stagecraft {
 /// By layer: the bytes of its parameters that no earlier one of `layers` holds. With the layers of a stage: what the
 /// stage holds and updates, since a tied parameter is one tensor there.
 [[nodiscard]] std::vector<Bytes> first_held_bytes(const std::vector<const Layer*>& layers);
-/// Their sum, over these layers or over all of a graph.
+/// The sum of first_held_bytes over these layers, or over all layers of a graph.
 [[nodiscard]] Bytes held_parameter_bytes(const std::vector<const Layer*>& layers);
 [[nodiscard]] Bytes held_parameter_bytes(const Graph& graph);
 /// The share of the layer's update that is left where its stage holds only `held` of its parameters for it.
 [[nodiscard]] double share_updated(const Layer& layer, Bytes held);
 
-/// What ranks hold. Searches the graph once.
+/// The bound of a stage's share `memory` of a peak, from the possible error of each part:
+///   2 % of the total, four times the excess of runs on processors, messages apart;
+///   `messages`, the bytes of one message over each boundary of the stage, twice: tensors in another layout are copied
+///     before they leave and after they have arrived, and a message may still be in flight;
+///   half of the kept gradients, which depend on the operators inside a layer;
+///   39 % of activations and workspace where `measured` is false: some layer has no measured bytes;
+///   on a GPU 15 % of the total, for the allocator's cache.
+/// A rank on a GPU needs kGpuBase in addition. Fitted by bench/accuracy/fit_memory.
+[[nodiscard]] Bytes memory_bound(const RankMemory& memory, Bytes messages, bool measured, DeviceKind device);
+
+/// The shares by which memory_bound exceeds what is counted, and what it adds.
+struct MemoryMargins {
+  double total = 0;           ///< of the total
+  double activations = 0;     ///< of activations and workspace, besides
+  double kept_gradients = 0;  ///< of these, besides
+  Bytes base;                 ///< of a rank
+};
+[[nodiscard]] MemoryMargins memory_margins(bool measured, DeviceKind device);
+
+/// The most that a process needs on a GPU besides tensors: context, libraries, communicators.
+inline constexpr Bytes kGpuBase{std::int64_t{4800} << 20};
+
+/// Bytes that a split backward keeps of one microbatch of `layer` until its weight gradient: the gradients of the
+/// results of its operators. 0 without parameters; else the outputs, or 11/24 of the saved bytes if that is more: in a
+/// transformer block, the results of matrix products and norms are 11 times its width, out of 24 times that are saved.
+[[nodiscard]] Bytes kept_gradient_bytes(const Layer& layer);
+
+/// Bytes of the buffers with which `ranks` ranks sum `values` bytes over `channel`, kept from the first step on:
+/// ChannelTraits::reduce_buffers; 0 for one rank, no values, and a channel that is not in that table.
+[[nodiscard]] Bytes reduce_buffer_bytes(Bytes values, int ranks, const std::string& channel);
+
+/// The bytes that the ranks of each stage hold. The constructor searches the graph once.
 class StageMemories {
  public:
   /// Both must outlive this object. Precondition: the plan is valid for the graph.

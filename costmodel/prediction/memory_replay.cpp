@@ -2,22 +2,20 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "costmodel/gradient_sums.h"
 #include "costmodel/index.h"
-#include "costmodel/links/channel_traits.h"
 #include "costmodel/prediction/backward_parts.h"
-#include "costmodel/prediction/device_types.h"
+#include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/memory.h"
 
 namespace stagecraft {
 namespace {
 
-/// What a stage needs, whatever the moment.
+/// The bytes that a stage needs, independent of the moment.
 struct StageNeeds {
   RankMemory none;       ///< StageMemories without a microbatch
   Bytes parameters;      ///< of one version
@@ -132,8 +130,6 @@ struct StageUsage {
     return out;
   }
 };
-
-Bytes share(Bytes bytes, double of) { return Bytes(std::llround(static_cast<double>(bytes.value) * of)); }
 
 RankMemory memory_of(const StageUsage& state, int rank) {
   RankMemory out{rank, state.total(), {}};
@@ -339,6 +335,7 @@ class RankReplay {
 
   /// Messages that have left, which a rank looks at when they are many.
   void forget_sent() {
+    // The executor checks which messages are complete at these numbers.
     constexpr Bytes kMuch{std::int64_t{1} << 18};
     constexpr std::size_t kMany = 32;
     if (sent_.size() < kMany && sent_bytes_ < kMuch) return;
@@ -400,7 +397,7 @@ class RankReplay {
   MemoryReplay out_;
 };
 
-/// Bytes of a message over each boundary, forth and back.
+/// Bytes of a message over each boundary: of the activation, and of the gradient.
 std::vector<std::vector<Bytes>> message_bytes(const Plan& plan) {
   std::vector<std::vector<Bytes>> out(2);
   for (const Boundary& boundary : plan.boundaries) {
@@ -416,7 +413,7 @@ std::vector<std::vector<Bytes>> message_bytes(const Plan& plan) {
   return out;
 }
 
-/// Of a stage's `sums` of gradients.
+/// Bytes of the buffers for a stage's `sums` of gradients.
 Bytes communication_of(const BoundPlan& plan, const std::vector<GradientSum>& sums, const std::string& channel) {
   Bytes own;
   Bytes out;
@@ -441,35 +438,6 @@ Bytes communication_of(const BoundPlan& plan, const std::vector<GradientSum>& su
 
 MemoryPlace memory_place(const Topology& topology) {
   return {topology.levels.front().link.channel, topology.device.kind};
-}
-
-Bytes memory_bound(const RankMemory& memory, Bytes messages, bool measured, DeviceKind device) {
-  const MemoryMargins margins = memory_margins(measured, device);
-  Bytes out = memory.total + messages * 2 + share(memory.total, margins.total) +
-              share(memory.part(MemoryPart::KeptGradients), margins.kept_gradients);
-  out += share(memory.part(MemoryPart::Activations) + memory.part(MemoryPart::Workspace), margins.activations);
-  return out;
-}
-
-MemoryMargins memory_margins(bool measured, DeviceKind device) {
-  constexpr double kTensors = 0.02;
-  constexpr double kKept = 0.5;
-  constexpr double kUnmeasured = 0.39;
-  constexpr double kGpuCache = 0.15;
-  const bool is_gpu = device == DeviceKind::Gpu;
-  return {kTensors + (is_gpu ? kGpuCache : 0), measured ? 0 : kUnmeasured, kKept, is_gpu ? kGpuBase : Bytes(0)};
-}
-
-Bytes kept_gradient_bytes(const Layer& layer) {
-  if (layer.parameter_bytes == Bytes(0)) return Bytes(0);
-  const Bytes saved = layer.saved_bytes.value_or(Bytes(0));
-  return std::max(activation_bytes(layer), Bytes(saved.value * 11 / 24));
-}
-
-Bytes reduce_buffer_bytes(Bytes values, int ranks, const std::string& channel) {
-  const ChannelTraits* traits = find_channel_traits(channel);
-  if (traits == nullptr || traits->reduce_buffers == nullptr || ranks < 2 || values <= Bytes(0)) return Bytes(0);
-  return traits->reduce_buffers(values, ranks);
 }
 
 std::vector<MemoryReplay> replay_memory(const Graph& graph, const BoundPlan& plan,

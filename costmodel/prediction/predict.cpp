@@ -3,9 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <tuple>
 #include <utility>
+#include <vector>
 
+#include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/memory.h"
@@ -15,6 +19,14 @@
 
 namespace stagecraft {
 namespace {
+
+const std::vector<std::pair<FigureSource, const char*>>& source_names() {
+  static const std::vector<std::pair<FigureSource, const char*>> names{
+      {FigureSource::Measured, "measured"}, {FigureSource::Fitted, "fitted"},
+      {FigureSource::Analytic, "analytic"}, {FigureSource::Extrapolated, "extrapolated"},
+      {FigureSource::Assumed, "assumed"},   {FigureSource::Calibrated, "calibrated"}};
+  return names;
+}
 
 /// Times and memory of each stage.
 std::vector<StagePrediction> predicted_stages(const Graph& graph, const BoundPlan& plan, const StepReplay& replayed,
@@ -159,6 +171,22 @@ void add_idle_devices(Prediction& prediction, const BoundPlan& plan) {
 
 }  // namespace
 
+const char* to_string(FigureSource source) {
+  for (const auto& [value, name] : source_names()) {
+    if (value == source) return name;
+  }
+  return "";
+}
+
+FigureSource figure_source(const std::string& word) {
+  std::vector<std::string> known;
+  for (const auto& [value, name] : source_names()) {
+    if (name == word) return value;
+    known.emplace_back(name);
+  }
+  throw InputError(ErrorKind::UnknownName, unknown_name("source", word, known));
+}
+
 std::vector<std::vector<int>> stages_of_positions(const Prediction& prediction) {
   // The ranks' first stages are 0, 1, ...; what comes after them are further chunks.
   const std::vector<int>& first = prediction.timeline.stage_of_rank;
@@ -239,6 +267,36 @@ std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology&
   if (plan.ranks().size() > 1) out.channel = topology.levels.front().link.channel;
   out.message_processing = message_processing_assumption(graph, topology, plan);
   return out;
+}
+
+Seconds steady_step(const Timeline& timeline) {
+  struct Working {
+    Seconds begin{std::numeric_limits<double>::max()};
+    Seconds end;
+  };
+  std::vector<Working> ranks(to_index(timeline.ranks));
+  for (const Span& span : timeline.spans) {
+    Working& rank = ranks[to_index(span.rank)];
+    if (!is_receive(span.action.kind)) rank.begin = std::min(rank.begin, span.start);
+    rank.end = std::max(rank.end, span.end);
+  }
+  // A message moves once its receive is posted, which happens after the rank's last action of the step before.
+  std::map<Seconds, Seconds> first_arrivals;  // and when the last message before it began to move
+  for (const Working& rank : ranks) first_arrivals.emplace(rank.begin, rank.begin);
+  for (const Span& span : timeline.spans) {
+    if (!is_send(span.action.kind)) continue;
+    const auto arrival = first_arrivals.find(span.end);
+    if (arrival != first_arrivals.end()) arrival->second = std::min(arrival->second, span.start);
+  }
+  Seconds out;
+  for (const Working& rank : ranks) out = std::max(out, rank.end - first_arrivals.at(rank.begin));
+  return out;
+}
+
+Seconds steady_step(const Prediction& prediction) {
+  if (prediction.timeline.steps.size() != 1) return prediction.iteration;
+  const Seconds out = steady_step(prediction.timeline);
+  return out > Seconds(0) ? std::min(out, prediction.iteration) : prediction.iteration;
 }
 
 }  // namespace stagecraft

@@ -7,12 +7,27 @@
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
-#include "costmodel/prediction/figure_source.h"
 #include "costmodel/prediction/step_replay.h"
 #include "costmodel/prediction/throughput.h"
 #include "costmodel/timeline.h"
+#include "costmodel/units.h"
 
 namespace stagecraft {
+
+/// Where a figure comes from, the most trusted first.
+enum class FigureSource {
+  Measured,
+  Fitted,        ///< a line through measurements
+  Analytic,      ///< a formula with numbers that were given
+  Extrapolated,  ///< from measurements, outside their range
+  Assumed,       ///< given, of unknown origin
+  Calibrated,    ///< with factors from measured runs
+};
+
+/// "measured", "fitted", ...; the name in files.
+[[nodiscard]] const char* to_string(FigureSource source);
+/// The inverse. Throws std::invalid_argument listing the names.
+[[nodiscard]] FigureSource figure_source(const std::string& word);
 
 /// The 90 % interval of a figure.
 template <class T>
@@ -50,7 +65,7 @@ struct StagePrediction {
   std::optional<StageRanges> ranges = {};  ///< absent: predicted without intervals
 };
 
-/// The prediction for several copies of a plan, see analysis/scaling.h.
+/// The prediction for several copies of a plan, see analysis/whatif.h.
 struct ScalePoint {
   int copies = 1;
   int devices = 1;       ///< of the topology
@@ -142,4 +157,16 @@ struct Prediction {
 /// forwards before all backwards (gpipe), updates inside the lists (pipedream), lists by hand.
 [[nodiscard]] std::variant<Prediction, Infeasible> predict(const Graph& graph, const Topology& topology,
                                                            const BoundPlan& plan, const PredictOptions& options = {});
+
+/// Time per step in a run of many steps, at most, from the timeline of one step of a synchronous schedule in which all
+/// ranks begin at time 0: a rank begins its next step when it has ended this one, while others may still work on it.
+/// The longest time that a rank needs from the moment when the message that its first action waits for begins to move,
+/// to its last action: if every rank repeats its actions after that time, none begins before those that it follows on
+/// its rank, nor before its messages. An action that can begin earlier makes no other one later, unless they share
+/// links or processors.
+[[nodiscard]] Seconds steady_step(const Timeline& timeline);
+
+/// The same of a prediction. With an asynchronous schedule, or without a timeline, its `iteration`.
+[[nodiscard]] Seconds steady_step(const Prediction& prediction);
+
 }  // namespace stagecraft

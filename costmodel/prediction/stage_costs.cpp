@@ -10,7 +10,7 @@
 #include "costmodel/index.h"
 #include "costmodel/links/collectives.h"
 #include "costmodel/prediction/backward_parts.h"
-#include "costmodel/prediction/device_types.h"
+#include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/memory.h"
 #include "costmodel/prediction/transfer_costs.h"
 #include "costmodel/text/units_text.h"
@@ -169,7 +169,7 @@ void add_reduce(StageCost& cost, const std::vector<const Layer*>& layers, const 
   }
 }
 
-/// With one type of devices, as if no rank waited for data.
+/// Costs of each stage with one type of devices, as if no rank waited for data.
 std::vector<StageCost> costs_without_waits(const Graph& graph, const Topology& topology, const BoundPlan& plan,
                                            const std::vector<InputTimes>& inputs) {
   const double closure = closure_factor(graph);
@@ -200,7 +200,7 @@ std::vector<StageCost> costs_without_waits(const Graph& graph, const Topology& t
   return out;
 }
 
-/// With one type of devices.
+/// Costs of each stage with one type of devices.
 std::vector<StageCost> costs_of_one_type(const Graph& graph, const Topology& topology, const BoundPlan& plan) {
   const std::vector<InputTimes> inputs = input_times(graph, plan);
   std::vector<StageCost> out = costs_without_waits(graph, topology, plan, inputs);

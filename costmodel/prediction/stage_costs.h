@@ -7,7 +7,7 @@
 #include "costmodel/bound_plan.h"
 #include "costmodel/graph.h"
 #include "costmodel/schedule.h"
-#include "costmodel/simulation/simulate.h"
+#include "costmodel/simulation/simulation_input.h"
 #include "costmodel/topology.h"
 
 namespace stagecraft {

@@ -13,6 +13,7 @@
 #include "costmodel/index.h"
 #include "costmodel/prediction/stage_costs.h"
 #include "costmodel/prediction/transfer_costs.h"
+#include "costmodel/simulation/simulate.h"
 
 namespace stagecraft {
 namespace {
@@ -38,17 +39,11 @@ SimulationInput input_of(const Graph& graph, const Topology& topology, BoundPlan
   out.transfer = [transfers](int boundary, bool gradient, int from_rank, int to_rank) {
     return (*transfers)(boundary, gradient, from_rank, to_rank);
   };
-  out.slowdown = graph.slowdown;
-  const int processors = shared_processors(topology);
-  if (processors > 0 || !graph.slowdown.empty()) out.host_of_rank = hosts_of(out.plan, topology);
-  out.host_processors = processors;
-  out.compute_processors = threads_of(graph);
-  out.message_thread = message_thread(out.plan, topology);
-  if (charged && !options.free_transfers && topology.levels.front().link.processing) out.wake = kWakeOnCrowdedHost;
+  out.hosts = host_input(graph, topology, out.plan, charged && !options.free_transfers);
   return out;
 }
 
-/// When each message was put on its link.
+/// The moments at which messages were put on their links.
 class MessageStarts {
  public:
   MessageStarts(const BoundPlan& plan, const Timeline& timeline)
@@ -61,7 +56,7 @@ class MessageStarts {
       starts[microbatch] = span.start;
     }
   }
-  /// Of the message that an action receives; absent if it was not sent.
+  /// The moment for the message that an action receives; absent if that message was not sent.
   [[nodiscard]] std::optional<Seconds> of(const Action& receive) const {
     const auto& starts = starts_[place(receive)];
     const std::size_t microbatch = to_index(receive.microbatch);
@@ -173,8 +168,9 @@ std::optional<StepReplay> replay_ends(const Graph& graph, const Topology& topolo
     cycle = std::lcm(cycle, static_cast<std::int64_t>(bound.replicas(s)));
     if (cycle > most) return std::nullopt;
   }
-  // A shorter step differs by a multiple of periods of 1, 2, 3, 4, 6 and 12 cycles.
+  // The number of microbatches left out is a multiple of periods of 1, 2, 3, 4, 6 and 12 cycles.
   constexpr std::int64_t kCycles = 12;
+  // Each attempt takes 4 times as long as the one before, so all attempts together take at most 4/3 of the last one.
   constexpr std::int64_t kLonger = 4;
   for (std::int64_t least = 4 * kCycles * cycle; least <= most; least *= kLonger) {
     const std::int64_t count = least + (plan.microbatches - least) % (kCycles * cycle);
@@ -242,6 +238,18 @@ std::variant<StepReplay, Infeasible> replay_step(const Graph& graph, const Topol
                                 std::to_string(most) + ", because more take minutes and gigabytes");
   }
   return replay_whole(graph, topology, plan, options);
+}
+
+PredictOptions ProgressParts::next(double weight) {
+  PredictOptions out = options_;
+  if (!options_.progress) return out;
+  const double begin = done_;
+  const double length = (1 - begin) * (weight / std::max(weight, left_));
+  options_.progress(begin);
+  out.progress = [&progress = options_.progress, begin, length](double done) { progress(begin + length * done); };
+  done_ = begin + length;
+  left_ -= weight;
+  return out;
 }
 
 }  // namespace stagecraft

@@ -8,7 +8,7 @@
 #include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
 #include "costmodel/graph.h"
-#include "costmodel/simulation/simulate.h"
+#include "costmodel/simulation/simulation_input.h"
 #include "costmodel/timeline.h"
 #include "costmodel/topology.h"
 
@@ -33,7 +33,7 @@ struct PredictOptions {
 [[nodiscard]] SimulationInput simulation_input(const Graph& graph, const Topology& topology, BoundPlan plan,
                                                const PredictOptions& options = {});
 
-/// A stage's time by activity, summed over its replicas.
+/// The time of a stage by activity, summed over its replicas.
 struct StageShares {
   Seconds forward, backward, update;
   Seconds reduce;            ///< from the arrival of the last member
@@ -56,5 +56,23 @@ struct StepReplay {
 /// valid for graph and topology.
 [[nodiscard]] std::variant<StepReplay, Infeasible> replay_step(const Graph& graph, const Topology& topology,
                                                                const BoundPlan& plan, const PredictOptions& options);
+
+/// Combined progress of several predictions, weighted by their expected time.
+class ProgressParts {
+ public:
+  /// `options`: of all predictions, with the progress of the whole; must outlive this object. `all`: the sum of their
+  /// weights.
+  ProgressParts(const PredictOptions& options, double all) : options_(options), left_(all) {}
+
+  /// The options of the next prediction. Calls the progress of the whole with what is done so far.
+  [[nodiscard]] PredictOptions next(double weight = 1);
+  /// Sets the sum of the weights that are left, if it was not known at first.
+  void set_left(double left) { left_ = left; }
+
+ private:
+  const PredictOptions& options_;
+  double left_;      ///< weights of the predictions to come
+  double done_ = 0;  ///< share of the whole
+};
 
 }  // namespace stagecraft

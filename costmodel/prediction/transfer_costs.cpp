@@ -37,6 +37,15 @@ Handling handling_of(const Curve& curve, const Boundary& boundary, bool gradient
   return out;
 }
 
+/// The processors of each host that the ranks of a plan compute on; 0: unknown, or they compute on GPUs.
+int shared_processors(const Topology& topology) {
+  const MeasuredDevice device = described_device(topology);
+  return device.kind == DeviceKind::Processor ? device.host_processors : 0;
+}
+
+/// Processors that a computation of the graph needs.
+int threads_of(const Graph& graph) { return graph.threads > 0 ? to_int(graph.threads) : 1; }
+
 /// The most ranks of the plan that one host has.
 int most_on_one_host(const BoundPlan& plan, const Topology& topology) {
   std::map<int, int> ranks;
@@ -46,13 +55,6 @@ int most_on_one_host(const BoundPlan& plan, const Topology& topology) {
 }
 
 }  // namespace
-
-int shared_processors(const Topology& topology) {
-  const MeasuredDevice device = described_device(topology);
-  return device.kind == DeviceKind::Processor ? device.host_processors : 0;
-}
-
-int threads_of(const Graph& graph) { return graph.threads > 0 ? to_int(graph.threads) : 1; }
 
 std::vector<int> hosts_of(const BoundPlan& plan, const Topology& topology) {
   std::vector<int> out;
@@ -72,6 +74,17 @@ bool charges_messages(const Graph& graph, const BoundPlan& plan, const Topology&
   if (processors == 0) return false;
   if (message_thread(plan, topology) == MessageThread::Own) return true;
   return most_on_one_host(plan, topology) * (threads_of(graph) + 1) > processors;
+}
+
+HostInput host_input(const Graph& graph, const Topology& topology, const BoundPlan& plan, bool charged) {
+  HostInput out;
+  out.slowdown = graph.slowdown;
+  out.processors = shared_processors(topology);
+  if (out.processors > 0 || !graph.slowdown.empty()) out.of_rank = hosts_of(plan, topology);
+  out.compute_processors = threads_of(graph);
+  out.message_thread = message_thread(plan, topology);
+  if (charged && topology.levels.front().link.processing) out.wake = kWakeOnCrowdedHost;
+  return out;
 }
 
 std::string message_processing_assumption(const Graph& graph, const Topology& topology, const BoundPlan& plan) {

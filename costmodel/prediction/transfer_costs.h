@@ -5,7 +5,8 @@
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/graph.h"
-#include "costmodel/simulation/simulate.h"
+#include "costmodel/simulation/flows/transfer.h"
+#include "costmodel/simulation/host/host_input.h"
 #include "costmodel/topology.h"
 
 namespace stagecraft {
@@ -13,21 +14,19 @@ namespace stagecraft {
 // What messages between ranks cost, in link time and in processor time. Precondition of all: the plan is valid for
 // graph and topology.
 
-/// The processors of each host that the ranks of a plan compute on; 0: unknown, or they compute on GPUs.
-[[nodiscard]] int shared_processors(const Topology& topology);
-
-/// Processors that a computation of the graph needs.
-[[nodiscard]] int threads_of(const Graph& graph);
-
 /// The host of each rank: its group of the innermost level.
 [[nodiscard]] std::vector<int> hosts_of(const BoundPlan& plan, const Topology& topology);
 
 /// The thread that handles messages. Where hosts are joined, processes have a thread for that whatever the channel.
 [[nodiscard]] MessageThread message_thread(const BoundPlan& plan, const Topology& topology);
 
-/// Whether messages are charged with processor time: it is known that they compete for processors, or that ranks do
-/// nothing else meanwhile.
+/// Whether messages are charged with processor time: they are known to compete for processors with computations, or
+/// ranks are known to do nothing else meanwhile.
 [[nodiscard]] bool charges_messages(const Graph& graph, const BoundPlan& plan, const Topology& topology);
+
+/// The processors that ranks of the plan share, and the thread that handles their messages. `charged`: messages take
+/// processor time.
+[[nodiscard]] HostInput host_input(const Graph& graph, const Topology& topology, const BoundPlan& plan, bool charged);
 
 /// If ranks of the plan share the processors of a host and the topology lacks the processor time of messages there, a
 /// sentence that says so; else empty.
@@ -45,7 +44,7 @@ class TransferCosts {
 
   [[nodiscard]] int ports() const { return ports_; }
 
-  /// Of one message over `boundary`, `gradient` back.
+  /// The cost of one message over `boundary`; `gradient`: of the gradient that comes back.
   [[nodiscard]] Transfer operator()(int boundary, bool gradient, int from_rank, int to_rank) const;
 
  private:

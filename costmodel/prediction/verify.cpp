@@ -86,7 +86,7 @@ class Verifier {
     return backward && (a.kind == ActionKind::WeightGradient) == splits(a.stage, a.microbatch);
   }
 
-  /// Every action exists and is on the rank that runs it.
+  /// Every listed action exists in the plan and is on the rank that runs it.
   Refusal standing() {
     if (lists_.size() != roles_.size()) {
       return "found " + count_text(lists_.size(), "list") + ", the plan has " + count_text(roles_.size(), "rank");
@@ -125,7 +125,7 @@ class Verifier {
     return std::nullopt;
   }
 
-  /// Nothing appears twice, nothing is missing.
+  /// No action appears twice, and none is missing.
   Refusal complete() {
     std::map<std::tuple<ActionKind, int, int, int>, std::size_t> seen;
     for (int rank = 0; rank < to_int(lists_.size()); ++rank) {
@@ -168,7 +168,7 @@ class Verifier {
     return std::nullopt;
   }
 
-  /// Producers before consumers on each rank.
+  /// On each rank, an action comes after the actions that produce its inputs.
   Refusal ordered() {
     for (int rank = 0; rank < to_int(lists_.size()); ++rank) {
       const auto& list = lists_[to_index(rank)];
@@ -241,7 +241,7 @@ class Verifier {
           return place(rank, i) + " belongs to " + number(due_update) + " but comes " +
                  (reduced ? "between the reduce and " + number(updates) : "before " + number(updates));
         }
-        // With two versions, those of the last two updates are kept.
+        // A schedule with two versions keeps those of the last two updates.
         const bool early = schedule_.weights == Weights::StepBefore && updates < due_update - 1;
         const bool late = schedule_.weights != Weights::Newest && updates > due_update;
         if (early || late) {
@@ -255,7 +255,7 @@ class Verifier {
            count_text(to_index(wanted), "update") + " of stage " + std::to_string(stage);
   }
 
-  /// Both ends of each edge see one order.
+  /// Both ends of each edge see the messages in the same order.
   Refusal edges() {
     // (boundary, gradient, from rank, to rank) -> microbatches as sent, as received.
     std::map<std::tuple<int, bool, int, int>, std::pair<std::vector<int>, std::vector<int>>> orders;
@@ -339,7 +339,7 @@ class Verifier {
 
 namespace {
 
-/// With the parameters of the graph, or without one those that the plan lists.
+/// Proves all, for the parameters of the graph or, without a graph, for those that the plan lists.
 std::variant<Verified, Infeasible> verify_lists(const BoundPlan& plan, const std::vector<std::vector<Action>>& lists,
                                                 const std::optional<HeldParameters>& held,
                                                 const VerifyOptions& options) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,20 +15,59 @@
 #include <filesystem>
 #include <iostream>
 #include <set>
+#include <vector>
 
+#include "costmodel/accuracy/compare.h"
 #include "costmodel/errors.h"
+#include "costmodel/format/cursor.h"
 #include "costmodel/format/files/files.h"
+#include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/steps_json.h"
 #include "costmodel/index.h"
-#include "costmodel/project/decide.h"
 #include "costmodel/project/process.h"
-#include "costmodel/project/summary.h"
 #include "costmodel/text/shell_line.h"
+#include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
+#include "costmodel/version.h"
 
 namespace stagecraft::project {
 namespace {
+
+/// Of a file that may be too large to be read: its bytes and the time of its last change. A folder's own.
+std::string data_hash(const std::string& path) {
+  struct stat status{};
+  if (::stat(path.c_str(), &status) != 0) return "";
+  return fmt::format("{} bytes, changed at {}.{:09d}", status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
+}
+
+bool exists(const std::string& path) {
+  struct stat status{};
+  return ::stat(path.c_str(), &status) == 0;
+}
+
+/// The first difference between what was recorded and what is now; empty if there is none.
+std::string difference(const format::StepRecord& then, const format::StepRecord& now) {
+  if (!then.ended) return "it did not finish";
+  if (then.version != now.version) return "it was run by version " + then.version;
+  if (then.command != now.command) return "its command has changed";
+  for (const auto& [path, hash] : now.inputs) {
+    const auto before = then.inputs.find(path);
+    if (before == then.inputs.end() || before->second != hash) return path + " has changed";
+  }
+  return then.inputs.size() == now.inputs.size() ? "" : "its inputs have changed";
+}
+
+/// A plan or prediction without its provenance, so that another command with the same result changes nothing; any other
+/// text as it is.
+std::string hashed_part(const std::string& text) {
+  const std::string kind = format::text_kind(text);
+  if (kind != "stagecraft.plan" && kind != "stagecraft.prediction") return text;
+  format::Json document = format::Json::parse(text, nullptr, false);
+  if (!document.is_object()) return text;
+  document.erase("provenance");
+  return document.dump();
+}
 
 namespace fs = std::filesystem;
 
@@ -44,11 +84,6 @@ std::string last_line(const std::string& text) {
 }
 
 std::string parent_of(const std::string& path) { return fs::path(path).parent_path().string(); }
-
-bool exists(const std::string& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
 
 /// Keeps other processes out of a project's folder while it exists.
 class Lock {
@@ -282,11 +317,116 @@ class Doer {
   std::string position_;
 };
 
+std::string error_text(std::optional<double> error) { return error ? fmt::format("{:+.1f} %", *error * 100) : "-"; }
+
+Bytes most(const std::vector<RankMemory>& ranks) {
+  Bytes out;
+  for (const RankMemory& rank : ranks) out = std::max(out, rank.total);
+  return out;
+}
+
+double mean(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return values.empty() ? 0 : sum / static_cast<double>(values.size());
+}
+
 }  // namespace
+
+std::string file_hash(const std::string& path) {
+  try {
+    return format::text_hash(hashed_part(format::read_text(path)));
+  } catch (const FormatError&) { return ""; }
+}
+
+format::StepRecord record_of(const ProjectStep& step) {
+  format::StepRecord out;
+  out.name = step.name;
+  std::vector<std::string> words{step.name};
+  std::ranges::copy_if(step.arguments, std::back_inserter(words), [&](const std::string& word) {
+    return std::ranges::find(step.unhashed, word) == step.unhashed.end();
+  });
+  out.command = shell_line(words);
+  out.version = version();
+  out.ended = false;
+  for (const std::string& path : step.inputs) out.inputs[path] = file_hash(path);
+  for (const std::string& path : step.data) out.inputs[path] = data_hash(path);
+  if (!step.training.empty()) {
+    std::string all = shell_line(step.training) + "\n" + out.version + "\n";
+    for (const auto& [path, hash] : out.inputs) {
+      if (std::ranges::find(step.beside, path) == step.beside.end()) all += path + " " + hash + "\n";
+    }
+    out.training = format::StartedTraining{format::text_hash(all), step.length};
+  }
+  return out;
+}
+
+Decision decide(const ProjectStep& step, const format::StepRecord* recorded, bool again) {
+  Decision out{true, again ? "asked for" : "not done yet", !step.training.empty()};
+  if (recorded == nullptr) return out;
+  const format::StepRecord now = record_of(step);
+  if (!again) {
+    std::string reason = difference(*recorded, now);
+    const auto missing = std::ranges::find_if_not(step.outputs, exists);
+    if (reason.empty() && missing != step.outputs.end()) reason = *missing + " is missing";
+    if (reason.empty()) {
+      out = {};
+      for (const auto& [path, hash] : recorded->outputs) {
+        if (file_hash(path) != hash) out.reason = path + " has changed since; it is kept";
+      }
+      return out;
+    }
+    out.reason = reason;
+  }
+  if (now.training && recorded->training && recorded->training->hash == now.training->hash) {
+    const bool longer = now.training->length > recorded->training->length;
+    out.new_training = recorded->ended && !longer;
+  }
+  return out;
+}
 
 int do_steps(const Project& project, const AutoOptions& options) {
   Doer doer(project, options);
   return options.dry_run ? doer.print() : doer.perform();
+}
+
+std::string summary_text(const Prediction& predicted, const Measurement* measured) {
+  std::vector<TableColumn> columns{{"", true}, {"predicted"}};
+  std::vector<std::vector<std::string>> rows;
+  const auto row = [&](const std::string& name, const std::string& one, const std::string& other,
+                       const std::string& error) {
+    rows.push_back({name, one});
+    if (measured != nullptr) rows.back().insert(rows.back().end(), {other, error});
+  };
+  const Bytes memory = most(predicted.timeline.memory);
+  if (measured == nullptr) {
+    row("step", format_seconds(predicted.iteration), "", "");
+    if (predicted.samples_per_s) row("samples per second", fmt::format("{:.1f}", *predicted.samples_per_s), "", "");
+    row("idle", fmt::format("{:.1f} %", predicted.bubble * 100), "", "");
+    if (memory > Bytes(0)) row("peak memory", format_bytes(memory), "", "");
+  } else {
+    columns.insert(columns.end(), {{"measured"}, {"error"}});
+    const Comparison c = compare(predicted, *measured);
+    row("step", format_seconds(c.step.predicted), format_seconds(c.step.measured), error_text(c.step.error()));
+    if (c.samples_per_s) {
+      row("samples per second", fmt::format("{:.1f}", c.samples_per_s->predicted),
+          fmt::format("{:.1f}", c.samples_per_s->measured), error_text(c.samples_per_s->error()));
+    }
+    std::vector<double> idle_predicted;
+    std::vector<double> idle_measured;
+    for (const BubbleComparison& rank : c.bubbles) {
+      idle_predicted.push_back(rank.share.predicted);
+      idle_measured.push_back(rank.share.measured);
+    }
+    row("idle in a run", fmt::format("{:.1f} %", mean(idle_predicted) * 100),
+        fmt::format("{:.1f} %", mean(idle_measured) * 100),
+        fmt::format("{:+.1f} pt", (mean(idle_predicted) - mean(idle_measured)) * 100));
+    const Compared<Bytes> peak{memory, most(measured->timeline.memory)};
+    if (memory > Bytes(0) && peak.measured > Bytes(0)) {
+      row("peak memory", format_bytes(peak.predicted), format_bytes(peak.measured), error_text(peak.error()));
+    }
+  }
+  return table_text(columns, rows, output_screen());
 }
 
 }  // namespace stagecraft::project

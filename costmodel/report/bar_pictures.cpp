@@ -5,7 +5,6 @@
 
 #include "costmodel/index.h"
 #include "costmodel/report/pictures.h"
-#include "costmodel/report/stage_groups.h"
 #include "costmodel/text/units_text.h"
 
 namespace stagecraft::report {

@@ -5,10 +5,9 @@
 #include <vector>
 
 #include "costmodel/index.h"
+#include "costmodel/plan.h"
 #include "costmodel/prediction/memory.h"
 #include "costmodel/report/pictures.h"
-#include "costmodel/report/stage_groups.h"
-#include "costmodel/split.h"
 #include "costmodel/text/units_text.h"
 
 namespace stagecraft::report {

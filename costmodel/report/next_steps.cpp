@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "costmodel/analysis/explain.h"
-#include "costmodel/report/stage_groups.h"
+#include "costmodel/report/pictures.h"
 
 namespace stagecraft::report {
 namespace {

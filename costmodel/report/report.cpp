@@ -15,13 +15,12 @@
 #include "costmodel/format/results/validation_json.h"
 #include "costmodel/index.h"
 #include "costmodel/interchange/pictures/markup.h"
+#include "costmodel/plan.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/memory.h"
 #include "costmodel/report/next_steps.h"
 #include "costmodel/report/pictures.h"
-#include "costmodel/report/stage_groups.h"
-#include "costmodel/split.h"
-#include "costmodel/text/replicas_text.h"
+#include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 
 namespace stagecraft::report {

@@ -176,7 +176,7 @@ class PathSearch {
     }
   }
 
-  /// Of these nodes the one that ends last; -1 if there are none.
+  /// The one of these nodes that ends last; -1 if there are none.
   int latest(const std::vector<int>& nodes) const {
     int out = -1;
     for (const int node : nodes) {

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "costmodel/simulation/simulate.h"
+#include "costmodel/simulation/simulation_input.h"
 #include "costmodel/timeline.h"
 #include "costmodel/units.h"
 

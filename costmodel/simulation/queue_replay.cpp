@@ -21,7 +21,7 @@ constexpr std::array<std::pair<Queues, const char*>, 4> kWords{{
     {Queues::Rank, "rank"},
 }};
 
-/// Most ranks in a message.
+/// An error message names at most this many ranks.
 constexpr std::size_t kManyRanks = 16;
 
 class Replay {
@@ -180,7 +180,7 @@ class Replay {
     return action_text(action) + " of rank " + std::to_string(rank);
   }
 
-  /// What the place waits for, and where that waits in turn; no place if it will never come.
+  /// The thing that the place waits for, and the place where that thing waits in turn; no place if it never comes.
   std::pair<std::string, std::optional<Place>> follow(const Place& place) {
     if (place.queue >= 0) {
       const Queue& queue = queues_[to_index(place.queue)];

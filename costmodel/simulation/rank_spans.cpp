@@ -6,7 +6,7 @@
 namespace stagecraft::simulation {
 namespace {
 
-/// As std::stable_sort by start, fast for spans that are almost in order.
+/// Sorts like std::stable_sort by start, and is fast for spans that are almost in order.
 void sort_by_start(std::span<Span> spans) {
   std::size_t moves = 8 * spans.size();
   for (std::size_t i = 1; i < spans.size(); ++i) {

@@ -8,8 +8,9 @@
 
 namespace stagecraft::simulation {
 
-/// Collects the spans of a run, rank by rank, so that they need no sorting as a whole: a rank's spans come almost in
-/// the order of their starts. Allocates for as many spans as the lists have entries; more spans may cost more.
+/// Collects the spans of a run rank by rank, so that no sort of all spans is needed: the spans of one rank come almost
+/// in the order of their starts. The constructor allocates room for one span per entry of the lists; each further span
+/// may allocate.
 class RankSpans {
  public:
   explicit RankSpans(const std::vector<std::vector<Action>>& lists);
@@ -22,7 +23,7 @@ class RankSpans {
       more_.push_back(span);
     }
   }
-  /// All spans, by rank, then by start; equal ones in the order in which they came. Nothing is left here.
+  /// All spans, by rank, then by start; equal ones in the order in which they came. Afterwards, this object is empty.
   [[nodiscard]] std::vector<Span> take();
 
  private:

@@ -41,7 +41,7 @@ std::span<const ReduceGroups::Member> ReduceGroups::join(const Member& member) {
   return group.members;
 }
 
-/// A stage's buckets are reduced one at a time, each once all its replicas have it.
+/// A stage reduces its buckets one at a time, each as soon as all replicas of the stage have that bucket.
 Seconds ReduceGroups::buckets_left(std::span<const Member> members, Seconds now) {
   for (const Member& member : members) {
     Seconds& latest = latest_[to_index(member.stage)];

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "costmodel/index.h"
-#include "costmodel/simulation/simulate.h"
+#include "costmodel/simulation/simulation_input.h"
 #include "costmodel/units.h"
 
 namespace stagecraft::simulation {
@@ -23,16 +23,17 @@ class ReduceGroups {
   /// Refers to `input`.
   explicit ReduceGroups(const SimulationInput& input);
 
-  /// Whether entry `entry` of the rank's list, a Reduce, is the last one of its group there. Of a rank with several
-  /// stages in a group only that one waits and does the work.
+  /// Whether entry `entry` of the rank's list, a Reduce, is the last Reduce of its group in that list. If a rank has
+  /// several stages in a group, only its last Reduce waits and does the work.
   [[nodiscard]] bool is_last(int rank, std::size_t entry) const;
 
-  /// A rank comes to its last Reduce. The members, in the order in which they came, if it is the last of them, and the
-  /// group is empty again; none otherwise. Valid until the group's next `join`.
+  /// A rank comes to its last Reduce. If it is the last member of the group to come, returns all members in the order
+  /// in which they came, and empties the group; otherwise returns none. The result is valid until the group's next
+  /// `join`.
   [[nodiscard]] std::span<const Member> join(const Member& member);
-  /// Ranks of the group with that number that wait.
+  /// The number of ranks that wait in the group.
   [[nodiscard]] std::size_t waiting(int group) const { return groups_[to_index(group)].come; }
-  /// Largest number of a group, plus 1.
+  /// Groups have numbers below this one.
   [[nodiscard]] int count() const { return to_int(groups_.size()); }
 
   /// Time from `now`, when the last of the members has come, to the end of their sum: what their buckets have left,
@@ -49,7 +50,7 @@ class ReduceGroups {
 
   const SimulationInput& input_;
   std::vector<Group> groups_;    // by the number that BoundPlan::reduce_groups gives them
-  std::vector<Seconds> latest_;  // scratch, by stage: when its last member came; kNobody otherwise
+  std::vector<Seconds> latest_;  // by stage: when its last member came, or kNobody; used only within `time`
 };
 
 }  // namespace stagecraft::simulation

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "costmodel/schedule.h"
-#include "costmodel/simulation/simulate.h"
+#include "costmodel/simulation/simulation_input.h"
 #include "costmodel/units.h"
 
 namespace stagecraft::simulation {
@@ -22,26 +22,28 @@ struct Snapshot {
   std::vector<double> rates = {};         ///< of the flows; equal within kEqual
 };
 
-/// Tolerance for equal times, relative to the period; rounding differs by about 1e-12 of it.
+/// Times count as equal if they differ by at most this share of the period: rounding makes equal times differ by about
+/// 1e-12 of it.
 inline constexpr double kEqual = 1e-10;
 
 /// Whether the state of the later snapshot is that of the earlier one.
 [[nodiscard]] bool is_repeated(const Snapshot& earlier, const Snapshot& later);
 
-/// Whether every list continues after the later of two snapshots as it did after the earlier, for as long: with
-/// microbatch numbers that are higher by the difference of theirs.
+/// Whether every list repeats itself: the actions after the later snapshot are those between the two snapshots, with
+/// microbatch numbers that are higher by the difference of the snapshots' microbatches.
 [[nodiscard]] bool lists_repeat(const std::vector<std::vector<Action>>& lists, const Snapshot& earlier,
                                 const Snapshot& later);
 
-/// The latest snapshots of a run, at most kMostCycles before the newest: it may repeat itself after several cycles.
-/// Their memory is reused.
+/// The latest snapshots of a run: the newest one and at most kMostCycles before it, since a run may repeat itself only
+/// after several cycles. Each snapshot reuses the memory of an older one.
 class Repetition {
  public:
+  /// Longer periods are not found: 12 is a multiple of 1, 2, 3, 4 and 6 replicas.
   static constexpr std::size_t kMostCycles = 12;
 
   /// The next snapshot, to be filled; its lists are empty.
   [[nodiscard]] Snapshot& add();
-  /// The period from an earlier snapshot to the one that was added last, the shortest; absent if there is none.
+  /// The shortest period from an earlier snapshot to the one that was added last; absent if there is none.
   [[nodiscard]] std::optional<Period> find(const std::vector<std::vector<Action>>& lists) const;
 
  private:

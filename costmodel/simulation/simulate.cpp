@@ -9,8 +9,8 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "costmodel/simulation/flows.h"
-#include "costmodel/simulation/host_sharing.h"
+#include "costmodel/simulation/flows/flows.h"
+#include "costmodel/simulation/host/hosts.h"
 #include "costmodel/simulation/lanes.h"
 #include "costmodel/simulation/rank_spans.h"
 #include "costmodel/simulation/reduce_groups.h"
@@ -21,31 +21,28 @@ namespace {
 
 constexpr Seconds kNever(std::numeric_limits<double>::infinity());
 
-/// Where a rank is in its list.
+/// How far a rank has come in its list.
 struct RankState {
   std::span<const Action> list;
   std::size_t next = 0;
-  Seconds since{};       // it has been at `next`
-  int step = 0;          // of its last gradient
-  bool runs = false;     // its thread computes, or handles a message
-  bool waits = false;    // in a Reduce
-  bool handles = false;  // its thread for messages is busy
+  Seconds since{};     // it has been at `next`
+  int step = 0;        // of its last gradient
+  bool runs = false;   // its thread computes, or handles a message
+  bool waits = false;  // in a Reduce
 };
 
 /// Replays the lists of all ranks. Ranks start flows (computations, messages, sums) and lanes pass messages on; each
 /// end of a flow lets ranks and lanes go on.
-class Simulation {
+class Simulation final : private Hosts::Messages {
  public:
   explicit Simulation(const SimulationInput& input, PeriodSearch* watch = nullptr)
       : in_(input),
         plan_(input.plan),
         watch_(watch),
         microbatches_(plan_.plan().microbatches * input.steps),
-        one_thread_(has_one_thread(input)),
         flows_(input.ports),
-        hosts_(input, flows_),
         lanes_(input),
-        waiting_(input.lists.size(), lanes_.count()),
+        hosts_(input.hosts, input.mode, input.lists.size(), lanes_.count(), flows_, *this),
         reduces_(input),
         spans_(input.lists),
         step_ends_(to_index(input.steps)) {
@@ -56,8 +53,8 @@ class Simulation {
     ranks_.resize(in_.lists.size());
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) ranks_[rank].list = in_.lists[rank];
     find_splits();
-    // A computation or sum of each rank; of each lane its message and what both ends do for it; a timer of each rank's
-    // host.
+    // At any moment each rank has at most one computation or sum and one timer of its host, and each lane one message
+    // and one part of its handling at each end.
     flows_.reserve(2 * ranks_.size() + 3 * to_index(lanes_.count()));
   }
 
@@ -93,7 +90,7 @@ class Simulation {
     return done / static_cast<double>(action_count(in_));
   }
 
-  /// Looks for backwards that a WeightGradient follows, where those of a stage may differ.
+  /// Marks the backwards that a WeightGradient follows, if a stage may have backwards of both kinds.
   void find_splits() {
     if (std::ranges::none_of(in_.stages, [](const StageCost& stage) { return stage.whole_backward.has_value(); }))
       return;
@@ -141,8 +138,7 @@ class Simulation {
         end_stream(task.owner);
         break;
       case Task::Kind::Handling:
-        hosts_.give(lanes_[task.owner].handler(task.part), id);
-        end_handling(task.owner, task.part);
+        hosts_.finish_handling(task.owner, task.part, lanes_[task.owner], id);
         break;
       case Task::Kind::Delivery:
         deliver(lanes_[task.owner], task.microbatch, started);
@@ -162,12 +158,12 @@ class Simulation {
   }
 
   // --- ranks ---
-  /// The rank's thread goes on with its list; if that has to wait, with messages that have come.
+  /// The rank's thread goes on with its list. When the list has to wait, the thread turns to messages that have come.
   void advance(int rank) {
     continuing_ = rank;
     continue_list(rank);
     continuing_ = -1;
-    if (one_thread_ && !at(rank).runs) handle_next(rank);
+    if (!at(rank).runs) hosts_.wait(rank);
   }
   void continue_list(int rank) {
     while (!has_ended(rank)) {
@@ -193,7 +189,7 @@ class Simulation {
           join_reduce(rank, action);
           return;
         default:
-          if (one_thread_ && !waiting_.is_empty(rank) && receives(action)) return;
+          if (hosts_.interrupts(rank) && receives(action)) return;
           if (!inputs_ready(rank, action)) return;
           start_compute(rank, cost(action));
           return;
@@ -208,7 +204,7 @@ class Simulation {
   void start_compute(int rank, Seconds cost) {
     at(rank).runs = true;
     hosts_.take(rank, flows_.start({.kind = Task::Kind::Compute, .owner = rank}, cost));
-    // With many ranks, the rest of its list is not in the caches any more when it goes on.
+    // With many ranks, the rest of the list has left the caches by the time the rank goes on.
     const RankState& one = at(rank);
     __builtin_prefetch(one.list.data() + std::min(one.next + 4, one.list.size()));
   }
@@ -279,7 +275,8 @@ class Simulation {
                    cost.latency + cost.transmission);
     }
   }
-  /// The lane's next message begins, unless another one moves, or it is not sent or its receive not posted.
+  /// Begins the lane's next message, unless another one moves, it has not been sent, or its receive has not been
+  /// posted.
   void try_lane(int id) {
     Lane& lane = lanes_[id];
     if (lane.busy || lane.moved >= lane.sent.size() || lane.moved >= lane.posted.size()) return;
@@ -290,42 +287,28 @@ class Simulation {
     }
     lane.busy = true;
     lane.started = flows_.now();
-    if (!one_thread_ && lanes_.cost(lane).transfer.sender.fixed > Seconds(0)) {
-      enqueue(id, HandlingPart::SendFixed);
-    } else {
-      start_latency(id);
-    }
+    if (!hosts_.delays_departure(id, lane, lanes_.cost(lane).transfer)) start_latency(id);
   }
-  void start_latency(int id) {
+  void start_latency(int id) override {
     const Seconds latency = lanes_.cost(lanes_[id]).latency;
     if (!(latency > Seconds(0))) return start_streams(id);
     flows_.start({.kind = Task::Kind::Latency, .owner = id}, latency);
   }
   void start_streams(int id) {
     Lane& lane = lanes_[id];
-    const Transfer& cost = lane.cost->transfer;
-    if (one_thread_ && is_handled(cost.receiver)) return enqueue(id, HandlingPart::ReceiveStreaming);
-    lane.streams = 1;
-    if (!one_thread_) {
-      lane.streams += (cost.sender.streaming > Seconds(0) ? 1 : 0) + (cost.receiver.streaming > Seconds(0) ? 1 : 0);
-      if (cost.sender.streaming > Seconds(0)) enqueue(id, HandlingPart::SendStreaming);
-      if (cost.receiver.streaming > Seconds(0)) enqueue(id, HandlingPart::ReceiveStreaming);
-    }
-    start_wire(id);
+    if (hosts_.begins_to_move(id, lane, lane.cost->transfer)) start_wire(id);
   }
-  void start_wire(int id) {
+  void start_wire(int id) override {
     const MessageCost& cost = *lanes_[id].cost;
     flows_.start({.kind = Task::Kind::Wire, .owner = id}, cost.transmission,
                  {cost.transfer.egress, cost.transfer.ingress});
   }
-  void end_stream(int id) {
+  void end_stream(int id) override {
     Lane& lane = lanes_[id];
     if (--lane.streams > 0) return;
-    if (!one_thread_ && lane.cost->transfer.receiver.fixed > Seconds(0)) return enqueue(id, HandlingPart::ReceiveFixed);
-    if (one_thread_ && is_handled(lane.cost->transfer.receiver)) at(lane.to).handles = at(lane.to).runs = false;
-    arrive(id);
+    if (!hosts_.delays_arrival(id, lane, lane.cost->transfer)) arrive(id);
   }
-  void arrive(int id) {
+  void arrive(int id) override {
     Lane& lane = lanes_[id];
     const Seconds started = lane.started;
     const int microbatch = lane.sent[lane.moved++];
@@ -344,58 +327,18 @@ class Simulation {
     if (!at(lane.to).runs) advance(lane.to);
   }
 
-  // --- handling of messages ---
-  void enqueue(int id, HandlingPart part) {
-    const int rank = lanes_[id].handler(part);
-    waiting_.push(rank, {id, part});
-    // A rank's own thread takes it when it waits.
-    if (!one_thread_ || (!at(rank).runs && rank != continuing_)) handle_next(rank);
-  }
-  /// Begins to handle what has waited longest, unless the rank's thread is busy with another message.
-  void handle_next(int rank) {
-    if (at(rank).handles || waiting_.is_empty(rank)) return;
-    at(rank).handles = true;
-    const auto [id, part] = waiting_.pop(rank);
-    Lane& lane = lanes_[id];
-    const Transfer& cost = lane.cost->transfer;
-    if (one_thread_) {
-      lane.streams = 2;
-      at(rank).runs = true;
-      start_handling(rank, id, part, cost.receiver.fixed + cost.receiver.streaming);
-      start_wire(id);
-      return;
-    }
-    const Handling& handling = rank == lane.from ? cost.sender : cost.receiver;
-    const bool fixed = part == HandlingPart::SendFixed || part == HandlingPart::ReceiveFixed;
-    start_handling(rank, id, part, fixed ? handling.fixed : handling.streaming);
-  }
-  void start_handling(int rank, int id, HandlingPart part, Seconds time) {
-    hosts_.take(rank, flows_.start({.kind = Task::Kind::Handling, .part = part, .owner = id}, time));
-  }
-  void end_handling(int id, HandlingPart part) {
-    const int rank = lanes_[id].handler(part);
-    if (one_thread_) return part == HandlingPart::SendFixed ? end_own_send(rank) : end_stream(id);
-    at(rank).handles = false;
-    if (part == HandlingPart::SendFixed) {
-      start_latency(id);
-    } else if (part == HandlingPart::ReceiveFixed) {
-      arrive(id);
-    } else {
-      end_stream(id);
-    }
-    handle_next(rank);
-  }
-  /// A Send by the rank's own thread; false if it takes no time.
+  // --- what hosts see of ranks and messages ---
+  MovingMessage& message(int lane) override { return lanes_[lane]; }
+  const Transfer& transfer(int lane) override { return lanes_[lane].cost->transfer; }
+  bool is_free(int rank) override { return !at(rank).runs && rank != continuing_; }
+  void set_busy(int rank, bool busy) override { at(rank).runs = busy; }
+  /// Whether the Send takes time of the rank's own thread.
   bool start_own_send(int rank, const Action& action) {
-    if (!one_thread_) return false;
+    if (!hosts_.has_one_thread_per_rank()) return false;
     const int id = lanes_.of(action);
-    const Handling& sender = lanes_.cost(lanes_[id]).transfer.sender;
-    if (!is_handled(sender)) return false;
-    at(rank).runs = true;
-    start_handling(rank, id, HandlingPart::SendFixed, sender.fixed + sender.streaming);
-    return true;
+    return hosts_.delays_send(rank, id, lanes_.cost(lanes_[id]).transfer);
   }
-  void end_own_send(int rank) {
+  void end_own_send(int rank) override {
     at(rank).runs = false;
     post(at(rank).list[at(rank).next]);
     step(rank);
@@ -438,15 +381,11 @@ class Simulation {
     out.next.push_back(rank.next);
     out.counts.push_back(rank.runs);
     out.counts.push_back(rank.waits);
-    out.counts.push_back(rank.handles);
-    waiting_.visit(id, [&](const WaitingParts::Entry& entry) {
-      out.counts.push_back(entry.lane);
-      out.counts.push_back(static_cast<int>(entry.part));
-    });
-    if (rank.runs && !(one_thread_ && rank.handles)) return;
+    hosts_.append_rank(id, out.counts);
+    if (rank.runs && !hosts_.handles_itself(id)) return;
     out.times.push_back(rank.since - out.now);
     if (has_ended(id)) return;
-    // Arrival times of the messages that have come, of those that it waits for.
+    // The rank waits for these messages: the state has the arrival times of those that have come.
     const Action& action = rank.list[rank.next];
     for (const Passage& input : plan_.inputs(action)) {
       const Seconds time = arrival(input.gradient, input.boundary, action.microbatch);
@@ -482,17 +421,16 @@ class Simulation {
     return out;
   }
 
+  // A few milliseconds of events: often enough for a progress line, and too rare to slow the replay down.
   static constexpr std::uint64_t kProgressEvents = 1 << 16;
 
   const SimulationInput& in_;
   const BoundPlan& plan_;
   PeriodSearch* watch_;
   const int microbatches_;  // of all steps
-  const bool one_thread_;   // of each rank, for computations and messages
   Flows flows_;
-  HostSharing hosts_;
   Lanes lanes_;
-  WaitingParts waiting_;
+  Hosts hosts_;
   ReduceGroups reduces_;
   RankSpans spans_;
   std::vector<Seconds> step_ends_;

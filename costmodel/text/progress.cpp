@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "costmodel/text/table.h"
-#include "costmodel/text/terminal.h"
 #include "costmodel/text/units_text.h"
 
 namespace stagecraft {

@@ -14,7 +14,7 @@
 namespace stagecraft {
 
 /// One line on standard error that is overwritten as work continues and removed at the end. Prints nothing unless
-/// standard error shows_progress (terminal.h).
+/// standard error shows_progress (table.h).
 class ProgressLine {
  public:
   using Clock = std::chrono::steady_clock;

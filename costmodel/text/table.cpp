@@ -1,11 +1,14 @@
 #include "costmodel/text/table.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
+#include <optional>
 #include <string_view>
 
 #include "costmodel/index.h"
@@ -13,6 +16,12 @@
 
 namespace stagecraft {
 namespace {
+
+/// The value of an environment variable; empty if it is not set.
+std::string_view variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? std::string_view() : value;
+}
 
 constexpr std::size_t kGap = 1;
 constexpr std::size_t kLeastCut = 12;
@@ -71,6 +80,47 @@ std::vector<std::vector<std::size_t>> parts(const std::vector<std::size_t>& widt
 }
 
 }  // namespace
+
+bool is_terminal(int descriptor) { return ::isatty(descriptor) == 1 && variable("TERM") != "dumb"; }
+
+bool shows_progress() { return is_terminal(STDERR_FILENO) && variable("CI").empty(); }
+
+bool shows_colour(int descriptor) { return is_terminal(descriptor) && variable("NO_COLOR").empty(); }
+
+std::string emphasized(const std::string& text, Emphasis emphasis, bool colour) {
+  if (!colour || text.empty()) return text;
+  const char* begin = "\033[1m";  // bold
+  switch (emphasis) {
+    case Emphasis::Heading:
+      break;
+    case Emphasis::Best:
+      begin = "\033[32m";  // green
+      break;
+    case Emphasis::Error:
+      begin = "\033[1;31m";  // bold red
+      break;
+    case Emphasis::Warning:
+      begin = "\033[1;33m";  // bold yellow
+      break;
+  }
+  return begin + text + "\033[0m";
+}
+
+int line_width() {
+  constexpr int kUsual = 80;
+  constexpr int kLeast = 20;
+  if (const char* text = std::getenv("COLUMNS")) {
+    const std::optional<int> columns = number_in<int>(text);
+    if (columns && *columns >= kLeast) return *columns;
+  }
+  winsize size{};
+  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= kLeast) return size.ws_col;
+  return kUsual;
+}
+
+Screen output_screen() { return {line_width(), shows_colour(STDOUT_FILENO)}; }
+
+Screen error_screen() { return {line_width(), shows_colour(STDERR_FILENO)}; }
 
 std::string table_text(const std::vector<TableColumn>& columns, const std::vector<std::vector<std::string>>& rows,
                        const Screen& screen, std::optional<std::size_t> best) {
@@ -140,18 +190,6 @@ std::string list_lines(const std::string& text, const std::string& indent, int w
 
 std::string beginning(const std::string& text, int width) { return text.substr(0, place_of(text, to_index(width))); }
 
-int line_width() {
-  constexpr int kUsual = 80;
-  constexpr int kLeast = 20;
-  if (const char* text = std::getenv("COLUMNS")) {
-    const std::optional<int> columns = number_in<int>(text);
-    if (columns && *columns >= kLeast) return *columns;
-  }
-  winsize size{};
-  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= kLeast) return size.ws_col;
-  return kUsual;
-}
-
 std::string format_ranges(const std::vector<int>& numbers, const std::string& separator) {
   std::string out;
   for (std::size_t i = 0; i < numbers.size();) {
@@ -163,6 +201,11 @@ std::string format_ranges(const std::vector<int>& numbers, const std::string& se
     i = last + 1;
   }
   return out;
+}
+
+std::string replicas_text(const std::vector<int>& replicas, std::size_t width) {
+  const std::string out = fmt::format("{}", fmt::join(replicas, "-"));
+  return out.size() > width ? fmt::format("{} stages", replicas.size()) : out;
 }
 
 }  // namespace stagecraft

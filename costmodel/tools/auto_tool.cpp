@@ -7,7 +7,7 @@
 #include "costmodel/command/tool.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/project/auto.h"
-#include "costmodel/project/examples.h"
+#include "costmodel/project/new_project.h"
 #include "costmodel/text/shell_line.h"
 
 namespace {

@@ -15,7 +15,7 @@
 #include "costmodel/format/results/step_change_json.h"
 #include "costmodel/report/pictures.h"
 #include "costmodel/report/text_gantt.h"
-#include "costmodel/text/terminal.h"
+#include "costmodel/text/table.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/explanation_json.h"
 #include "costmodel/text/progress.h"
-#include "costmodel/text/terminal.h"
+#include "costmodel/text/table.h"
 
 int main(int argc, char** argv) {
   stagecraft::ScenarioFiles files;

@@ -7,7 +7,6 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/prediction/cards.h"
-#include "costmodel/project/examples.h"
 #include "costmodel/project/new_project.h"
 
 namespace {

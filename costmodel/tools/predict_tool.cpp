@@ -5,10 +5,9 @@
 
 #include "costmodel/accuracy/compare.h"
 #include "costmodel/accuracy/intervals.h"
-#include "costmodel/analysis/scaling.h"
+#include "costmodel/analysis/whatif.h"
 #include "costmodel/command/tool.h"
 #include "costmodel/command/tool_inputs.h"
-#include "costmodel/command/tool_settings.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
@@ -17,14 +16,12 @@
 #include "costmodel/interchange/traces/chakra.h"
 #include "costmodel/interchange/traces/chrome_trace.h"
 #include "costmodel/prediction/device_match.h"
-#include "costmodel/prediction/launches.h"
+#include "costmodel/prediction/predict.h"
 #include "costmodel/prediction/stage_costs.h"
-#include "costmodel/prediction/steady_step.h"
 #include "costmodel/prediction/unmeasured.h"
 #include "costmodel/report/text_gantt.h"
 #include "costmodel/text/progress.h"
 #include "costmodel/text/table.h"
-#include "costmodel/text/terminal.h"
 #include "costmodel/text/units_text.h"
 
 namespace {

@@ -2,14 +2,13 @@
 #include "costmodel/errors.h"
 
 #include "costmodel/command/tool.h"
-#include "costmodel/command/tool_numbers.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/validation_json.h"
 #include "costmodel/interchange/pictures/scatter_picture.h"
 #include "costmodel/text/progress.h"
-#include "costmodel/text/terminal.h"
+#include "costmodel/text/table.h"
 
 int main(int argc, char** argv) {
   std::vector<std::string> files;

@@ -4,7 +4,7 @@
 #include <exception>
 
 #include "costmodel/command/tool.h"
-#include "costmodel/command/tool_topology.h"
+#include "costmodel/command/tool_inputs.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"

@@ -4,12 +4,11 @@
 
 #include "costmodel/command/tool.h"
 #include "costmodel/command/tool_inputs.h"
-#include "costmodel/command/tool_settings.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/format/results/whatif_json.h"
 #include "costmodel/text/progress.h"
-#include "costmodel/text/terminal.h"
+#include "costmodel/text/table.h"
 
 int main(int argc, char** argv) {
   stagecraft::ScenarioFiles files;

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "costmodel/bound_plan.h"
-#include "costmodel/simulation/span_keeper.h"
 #include "costmodel/timeline.h"
 #include "costmodel/timeline_order.h"
 #include "executor/channel/channel.h"

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "costmodel/graph.h"
 #include "costmodel/index.h"
-#include "costmodel/layers_by_id.h"
 #include "partitioner/candidate.h"
 #include "partitioner/search/placement.h"
 #include "partitioner/search/search_tuning.h"

@@ -6,7 +6,7 @@
 
 #include "costmodel/format/results/plan_list_json.h"
 #include "costmodel/graph.h"
-#include "costmodel/text/terminal.h"
+#include "costmodel/text/table.h"
 #include "costmodel/topology.h"
 #include "partitioner/choices/choice.h"
 #include "partitioner/choices/gather.h"

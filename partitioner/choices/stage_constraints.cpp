@@ -8,7 +8,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "costmodel/split.h"
+#include "costmodel/plan.h"
 #include "costmodel/text/number.h"
 
 namespace stagecraft::partitioner {

@@ -15,7 +15,7 @@
 #include "costmodel/format/json.h"
 #include "costmodel/index.h"
 #include "costmodel/report/pictures.h"
-#include "costmodel/text/terminal.h"
+#include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 #include "partitioner/candidate.h"
 #include "partitioner/choices/improve.h"

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "costmodel/command/tool_inputs.h"
-#include "costmodel/command/tool_topology.h"
 #include "partitioner/command/choices_command.h"
 #include "partitioner/command/shared_options.h"
 #include "partitioner/strategy.h"

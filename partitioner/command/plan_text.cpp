@@ -12,7 +12,6 @@
 
 #include "costmodel/index.h"
 #include "costmodel/prediction/memory.h"
-#include "costmodel/text/replicas_text.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 #include "partitioner/candidate.h"

@@ -4,7 +4,7 @@
 
 #include "costmodel/graph.h"
 #include "costmodel/text/progress.h"
-#include "costmodel/text/terminal.h"
+#include "costmodel/text/table.h"
 #include "partitioner/cost_model.h"
 #include "partitioner/search_progress.h"
 #include "partitioner/strategy.h"

@@ -14,7 +14,7 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/json.h"
 #include "costmodel/index.h"
-#include "costmodel/text/terminal.h"
+#include "costmodel/text/table.h"
 #include "partitioner/choices/listing.h"
 #include "partitioner/choices/settings_search.h"
 #include "partitioner/strategies/strategies.h"

@@ -11,7 +11,6 @@
 #include "costmodel/index.h"
 #include "costmodel/links/collectives.h"
 #include "costmodel/prediction/backward_parts.h"
-#include "costmodel/prediction/memory.h"
 #include "costmodel/prediction/stage_costs.h"
 #include "partitioner/costs/action_replay.h"
 #include "partitioner/costs/round_trips.h"

@@ -10,7 +10,7 @@
 #include "costmodel/graph.h"
 #include "costmodel/index.h"
 #include "costmodel/plan.h"
-#include "costmodel/prediction/memory_replay.h"
+#include "costmodel/prediction/memory.h"
 #include "costmodel/schedule.h"
 #include "costmodel/topology.h"
 #include "costmodel/units.h"

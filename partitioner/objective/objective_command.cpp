@@ -16,7 +16,6 @@
 
 #include "costmodel/command/tool.h"
 #include "costmodel/command/tool_inputs.h"
-#include "costmodel/command/tool_topology.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"

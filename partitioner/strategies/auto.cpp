@@ -12,7 +12,7 @@
 #include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "costmodel/text/replicas_text.h"
+#include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 #include "partitioner/costs/pipeline_costs.h"
 #include "partitioner/remedies.h"

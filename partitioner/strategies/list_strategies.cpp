@@ -12,7 +12,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "costmodel/split.h"
+#include "costmodel/plan.h"
 #include "costmodel/text/units_text.h"
 #include "partitioner/candidate.h"
 

@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "profiler/kernels/tag.h"
 #include "profiler/kernels/trace.h"
 
 namespace stagecraft::profiler {

@@ -16,7 +16,6 @@
 #include "costmodel/errors.h"
 #include "executor/device/cuda_handles.h"
 #include "executor/device/device.h"
-#include "profiler/kernels/cupti_calls.h"
 #include "profiler/kernels/decode_cupti.h"
 #include "profiler/kernels/tracer.h"
 

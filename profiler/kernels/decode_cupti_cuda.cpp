@@ -11,6 +11,16 @@
 namespace stagecraft::profiler {
 namespace {
 
+std::vector<std::uint32_t> quiet_calls(CUpti_CallbackDomain domain) {
+  std::vector<std::uint32_t> out;
+  const char* name = nullptr;
+  // Numbered without gaps from 1.
+  for (std::uint32_t id = 1; cuptiGetCallbackName(domain, id, &name) == CUPTI_SUCCESS; ++id) {
+    if (!launches_work(name)) out.push_back(id);
+  }
+  return out;
+}
+
 // What CUPTI 13.0 writes for each kind; a library that writes other structs is recognised by its version at run time.
 static_assert(sizeof(CUpti_ActivityKernel10) == 216 && sizeof(CUpti_ActivityMemcpy6) == 96 &&
               sizeof(CUpti_ActivityMemset4) == 88 && sizeof(CUpti_ActivityAPI) == 40 &&
@@ -126,6 +136,19 @@ void read(const CUpti_Activity* record, Names& names, KernelTrace& trace) {
 }
 
 }  // namespace
+
+bool launches_work(std::string_view name) {
+  // The API's prefix, and that of the 64-bit variants of CUDA 3.
+  for (const std::string_view prefix : {"__", "cuda", "cu", "64"}) {
+    if (name.starts_with(prefix)) name.remove_prefix(prefix.size());
+  }
+  if (name.starts_with("LaunchHostFunc")) return false;
+  return name.starts_with("Launch") || name.starts_with("GraphLaunch") || name.starts_with("Memcpy") ||
+         name.starts_with("Memset");
+}
+
+std::vector<std::uint32_t> quiet_runtime_calls() { return quiet_calls(CUPTI_CB_DOMAIN_RUNTIME_API); }
+std::vector<std::uint32_t> quiet_driver_calls() { return quiet_calls(CUPTI_CB_DOMAIN_DRIVER_API); }
 
 KernelTrace decode_cupti(const std::vector<std::span<const std::byte>>& buffers) {
   KernelTrace trace;

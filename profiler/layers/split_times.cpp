@@ -7,7 +7,7 @@
 
 #include "costmodel/index.h"
 #include "executor/device/device.h"
-#include "profiler/layers/layer_alone.h"
+#include "profiler/layers/isolated.h"
 #include "profiler/layers/stream_gate.h"
 #include "profiler/subject/watch.h"
 

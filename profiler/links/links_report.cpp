@@ -8,7 +8,6 @@
 
 #include "costmodel/index.h"
 #include "costmodel/links/curve_fit.h"
-#include "costmodel/links/monotone_fit.h"
 #include "costmodel/text/units_text.h"
 #include "costmodel/timeline.h"
 

@@ -7,7 +7,7 @@
 
 #include "executor/device/ranges.h"
 #include "executor/stage/stage_program.h"
-#include "profiler/kernels/tag.h"
+#include "profiler/kernels/trace.h"
 
 namespace stagecraft::profiler {
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "costmodel/format/json.h"
+#include "tests/support/chains.h"
 
 namespace stagecraft {
 namespace {
@@ -61,6 +62,24 @@ TEST(DistrustText, IsEmptyUnlessTheProfilerDistrustedItself) {
   EXPECT_EQ(distrust_text(graph), "the profile is not trusted: the file gives no reason");
   graph.quality->reasons = {"a", "b"};
   EXPECT_EQ(distrust_text(graph), "the profile is not trusted: a; b");
+}
+
+TEST(LayersById, FindsEachLayer) {
+  const Graph graph = testing::chain_graph({1, 1, 1}, {2, 2, 2});
+  const LayersById layers(graph);
+  EXPECT_EQ(layers.index("l0"), 0);
+  EXPECT_EQ(layers.index("l2"), 2);
+}
+
+TEST(LayersById, ListsTheLayersThatThereAre) {
+  const Graph graph = testing::chain_graph({1, 1}, {2, 2});
+  const LayersById layers(graph);
+  try {
+    static_cast<void>(layers.index("l7"));
+    FAIL();
+  } catch (const std::invalid_argument& e) {
+    EXPECT_NE(std::string(e.what()).find("l0, l1"), std::string::npos) << e.what();
+  }
 }
 
 }  // namespace

@@ -27,8 +27,8 @@ SimulationInput updates(const std::vector<double>& seconds, int processors) {
     out.lists.push_back({{ActionKind::Update, to_int(rank), -1, -1}});
     out.stages.push_back({{}, {}, {}, {}, Seconds(seconds[rank])});
   }
-  out.host_of_rank.assign(n, 0);
-  out.host_processors = processors;
+  out.hosts.of_rank.assign(n, 0);
+  out.hosts.processors = processors;
   return out;
 }
 
@@ -39,7 +39,7 @@ TEST(SharedHost, TwoRanksOnOneProcessorTakeTwiceAsLong) {
   EXPECT_DOUBLE_EQ(end_of(updates({4, 4}, 2)), 4);
   EXPECT_DOUBLE_EQ(end_of(updates({4, 4}, 0)), 4);
   SimulationInput apart = updates({4, 4}, 1);
-  apart.host_of_rank = {0, 1};
+  apart.hosts.of_rank = {0, 1};
   EXPECT_DOUBLE_EQ(end_of(apart), 4);
 }
 
@@ -57,7 +57,7 @@ TEST(SharedHost, OfThreeRanksOnTwoProcessorsTwoShareOne) {
 
 TEST(SharedHost, AProcessorThatTakesThreadsAtOnceIsNeverIdleBesideThem) {
   SimulationInput input = updates({4, 4, 4}, 2);
-  input.balance_after = Seconds(0);
+  input.hosts.balance_after = Seconds(0);
   EXPECT_DOUBLE_EQ(end_of(input), 6);
 }
 
@@ -68,19 +68,19 @@ TEST(SharedHost, AnIdleProcessorTakesNoThreadThatEndsBefore) {
 
 TEST(SharedHost, ARankNeedsAProcessorForEachThread) {
   SimulationInput input = updates({4, 4}, 2);
-  input.compute_processors = 2;
+  input.hosts.compute_processors = 2;
   EXPECT_DOUBLE_EQ(end_of(input), 8);
   // Alone it was measured on the processors there are, with three threads too.
   input = updates({4}, 2);
-  input.compute_processors = 3;
+  input.hosts.compute_processors = 3;
   EXPECT_DOUBLE_EQ(end_of(input), 4);
 }
 
 TEST(SharedHost, ASlowdownOfMoreRanksThanProcessorsContainsTheSharing) {
   const auto slowed = [](std::size_t ranks, std::vector<double> slowdown) {
     SimulationInput input = updates(std::vector<double>(ranks, 4), 2);
-    input.slowdown = std::move(slowdown);
-    input.balance_after = Seconds(0);
+    input.hosts.slowdown = std::move(slowdown);
+    input.hosts.balance_after = Seconds(0);
     return end_of(input);
   };
   EXPECT_DOUBLE_EQ(slowed(2, {1, 1.2, 1.8}), 4 * 1.2);
@@ -94,7 +94,7 @@ TEST(SharedHost, ASlowdownOfMoreRanksThanProcessorsContainsTheSharing) {
   EXPECT_DOUBLE_EQ(slowed(4, {1, 1.2, 1.5}), 4 * 1.2 * 2);
   // Measured for fewer ranks than processors: a free processor does not slow down.
   SimulationInput input = updates({4, 4, 4}, 8);
-  input.slowdown = {1, 1.1};
+  input.hosts.slowdown = {1, 1.1};
   EXPECT_DOUBLE_EQ(end_of(input), 4 * 1.1);
 }
 
@@ -113,9 +113,9 @@ SimulationInput pair_of_stages(MessageThread thread, int processors, double send
                     .sender = {{}, Seconds(sender)},
                     .receiver = {{}, Seconds(receiver)}};
   };
-  out.host_of_rank = {0, 0};
-  out.host_processors = processors;
-  out.message_thread = thread;
+  out.hosts.of_rank = {0, 0};
+  out.hosts.processors = processors;
+  out.hosts.message_thread = thread;
   return out;
 }
 
@@ -163,9 +163,9 @@ SimulationInput two_senders(MessageThread thread) {
   out.transfer = [](int, bool, int, int) {
     return Transfer{.latency = {}, .transmission = Seconds(1), .receiver = {{}, Seconds(1)}};
   };
-  out.host_of_rank = {0, 0, 0};
-  out.host_processors = 8;
-  out.message_thread = thread;
+  out.hosts.of_rank = {0, 0, 0};
+  out.hosts.processors = 8;
+  out.hosts.message_thread = thread;
   return out;
 }
 
@@ -237,10 +237,10 @@ SimulationInput random_input(std::mt19937& random) {
   cost.receiver = {Seconds(share(random) / 2), Seconds(share(random))};
   out.transfer = [cost](int, bool, int, int) { return cost; };
   const int hosts = static_cast<int>(1 + random() % 2);
-  for (std::size_t rank = 0; rank < out.lists.size(); ++rank) out.host_of_rank.push_back(to_int(rank) % hosts);
-  out.host_processors = static_cast<int>(1 + random() % 3);
-  out.compute_processors = static_cast<int>(1 + random() % 2);
-  out.message_thread = random() % 2 == 0 ? MessageThread::Separate : MessageThread::Own;
+  for (std::size_t rank = 0; rank < out.lists.size(); ++rank) out.hosts.of_rank.push_back(to_int(rank) % hosts);
+  out.hosts.processors = static_cast<int>(1 + random() % 3);
+  out.hosts.compute_processors = static_cast<int>(1 + random() % 2);
+  out.hosts.message_thread = random() % 2 == 0 ? MessageThread::Separate : MessageThread::Own;
   return out;
 }
 
@@ -253,11 +253,11 @@ TEST(SharedHost, ConservesProcessorTime) {
     ASSERT_TRUE(std::holds_alternative<Timeline>(simulated))
         << "seed " << seed << " case " << i << ": " << std::get<Infeasible>(simulated).reason;
     const auto& timeline = std::get<Timeline>(simulated);
-    const double threads = std::min(input.compute_processors, input.host_processors);
+    const double threads = std::min(input.hosts.compute_processors, input.hosts.processors);
     std::vector<double> needed(2);
     for (const Span& span : timeline.spans) {
       const StageCost& stage = input.stages[to_index(span.action.stage)];
-      double& host = needed[to_index(input.host_of_rank[to_index(span.rank)])];
+      double& host = needed[to_index(input.hosts.of_rank[to_index(span.rank)])];
       switch (span.action.kind) {
         case ActionKind::Forward:
           host += threads * stage.forward.value;
@@ -276,7 +276,8 @@ TEST(SharedHost, ConservesProcessorTime) {
           const Transfer cost = input.transfer(0, false, 0, 0);
           const int peer = input.plan.runner(span.action.peer, span.action.microbatch);
           host += (cost.sender.fixed + cost.sender.streaming).value;
-          needed[to_index(input.host_of_rank[to_index(peer)])] += (cost.receiver.fixed + cost.receiver.streaming).value;
+          needed[to_index(input.hosts.of_rank[to_index(peer)])] +=
+              (cost.receiver.fixed + cost.receiver.streaming).value;
           break;
         }
         default:
@@ -285,10 +286,10 @@ TEST(SharedHost, ConservesProcessorTime) {
     }
     const double end = timeline.steps.back().end.value;
     for (const double host : needed)
-      EXPECT_GE(end, host / input.host_processors * (1 - 1e-12)) << "seed " << seed << " case " << i;
+      EXPECT_GE(end, host / input.hosts.processors * (1 - 1e-12)) << "seed " << seed << " case " << i;
     // No sharing, no handling: never slower.
     SimulationInput idle = input;
-    idle.host_processors = 0;
+    idle.hosts.processors = 0;
     idle.transfer = [cost = input.transfer(0, false, 0, 0)](int, bool, int, int) {
       return Transfer{.latency = cost.latency, .transmission = cost.transmission};
     };
@@ -304,9 +305,9 @@ TEST(SharedHost, ChangesNothingWhereThereAreEnoughProcessors) {
     input.transfer = [cost = input.transfer(0, false, 0, 0)](int, bool, int, int) {
       return Transfer{.latency = cost.latency, .transmission = cost.transmission};
     };
-    input.host_processors = 0;
+    input.hosts.processors = 0;
     const auto expected = std::get<Timeline>(simulate(input));
-    input.host_processors = 64;
+    input.hosts.processors = 64;
     EXPECT_EQ(std::get<Timeline>(simulate(input)), expected) << "seed " << seed << " case " << i;
   }
 }
@@ -319,10 +320,10 @@ TEST(SharedHost, WakingForAMessageTakesAProcessorOfACrowdedHost) {
                    {{ActionKind::ReceiveActivation, 1, 0, 0}, {ActionKind::Forward, 1, 0, -1}}};
     input.stages.assign(2, {Seconds(1), {}, {}, {}, {}});
     input.transfer = [](int, bool, int, int) { return Transfer{}; };
-    input.host_of_rank = {0, 0};
-    input.host_processors = processors;
-    input.message_thread = thread;
-    input.wake = Seconds(0.25);
+    input.hosts.of_rank = {0, 0};
+    input.hosts.processors = processors;
+    input.hosts.message_thread = thread;
+    input.hosts.wake = Seconds(0.25);
     return end_of(input);
   };
   EXPECT_DOUBLE_EQ(end(1, MessageThread::Own), 2.25);
@@ -362,11 +363,11 @@ TEST(PredictSharedHost, ChargesMessagesByTheMeasuredCurves) {
   const Graph graph = stages_of(3);
   const Topology topology = host_of(3, 2);
   const SimulationInput input = simulation_input(graph, topology, plan_for(graph, topology, "gpipe", 2));
-  EXPECT_EQ(input.host_processors, 2);
-  EXPECT_EQ(input.compute_processors, 1);
-  EXPECT_EQ(input.host_of_rank, (std::vector<int>{0, 0, 0}));
+  EXPECT_EQ(input.hosts.processors, 2);
+  EXPECT_EQ(input.hosts.compute_processors, 1);
+  EXPECT_EQ(input.hosts.of_rank, (std::vector<int>{0, 0, 0}));
   const Transfer message = input.transfer(0, false, 0, 1);
-  EXPECT_EQ(input.wake, kWakeOnCrowdedHost);
+  EXPECT_EQ(input.hosts.wake, kWakeOnCrowdedHost);
   // The time of the curve's first point is fixed.
   EXPECT_DOUBLE_EQ(message.sender.fixed.value, 0.75);
   EXPECT_DOUBLE_EQ(message.sender.streaming.value, 1);
@@ -394,10 +395,10 @@ TEST(PredictSharedHost, RanksOfSeveralHostsHaveAThreadForMessages) {
   const Graph graph = stages_of(3);
   Topology topology = host_of(2, 2, MessageThread::Own);
   topology.levels.push_back({"network", 2, topology.levels.front().link});
-  EXPECT_EQ(simulation_input(graph, topology, plan_for(graph, topology, "gpipe", 2)).message_thread,
+  EXPECT_EQ(simulation_input(graph, topology, plan_for(graph, topology, "gpipe", 2)).hosts.message_thread,
             MessageThread::Separate);
   const Graph small = stages_of(2);
-  EXPECT_EQ(simulation_input(small, topology, plan_for(small, topology, "gpipe", 2)).message_thread,
+  EXPECT_EQ(simulation_input(small, topology, plan_for(small, topology, "gpipe", 2)).hosts.message_thread,
             MessageThread::Own);
 }
 

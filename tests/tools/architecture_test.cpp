@@ -32,7 +32,9 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"costmodel/text", {"costmodel"}},
     {"costmodel/scheduling", {"costmodel"}},
     {"costmodel/links", {"costmodel"}},
-    {"costmodel/simulation", {"costmodel"}},
+    {"costmodel/simulation/flows", {"costmodel"}},
+    {"costmodel/simulation/host", {"costmodel/simulation/flows"}},
+    {"costmodel/simulation", {"costmodel/simulation/host"}},
     {"costmodel/prediction", {"costmodel/links", "costmodel/simulation", "costmodel/text"}},
     {"costmodel/accuracy", {"costmodel/prediction"}},
     {"costmodel/analysis", {"costmodel/accuracy", "costmodel/roofline"}},
@@ -208,6 +210,78 @@ TEST(Architecture, HasNoFolderWithoutArrowsAndNoCycle) {
     for (const std::string& next : may) EXPECT_FALSE(reach(next).contains(folder)) << folder << " and " << next;
   }
   EXPECT_EQ(found, listed);
+}
+
+/// Which names include which, where `name_of` gives the name of a file (from the root), and "" for one that does not
+/// count.
+std::map<std::string, std::set<std::string>> includes_between(
+    const std::vector<std::string>& rooms, const std::function<std::string(const std::string& file)>& name_of) {
+  static const std::regex include(R"re(^\s*#\s*include\s*"([^"]+)".*)re");
+  const fs::path root = source_folder();
+  std::map<std::string, std::set<std::string>> out;
+  for (const std::string& room : rooms) {
+    for (const auto& entry : fs::recursive_directory_iterator(root / room)) {
+      const std::string extension = entry.path().extension();
+      if (extension != ".h" && extension != ".cpp") continue;
+      const std::string from = name_of(fs::relative(entry.path(), root).string());
+      if (from.empty()) continue;
+      std::ifstream in(entry.path());
+      for (std::string line; std::getline(in, line);) {
+        std::smatch match;
+        if (!std::regex_match(line, match, include) || !fs::exists(root / match[1].str())) continue;
+        const std::string to = name_of(match[1]);
+        if (!to.empty() && to != from) out[from].insert(to);
+      }
+    }
+  }
+  return out;
+}
+
+/// Pairs of names that include each other, directly or through others.
+std::vector<std::string> cycles(const std::map<std::string, std::set<std::string>>& includes) {
+  std::map<std::string, std::set<std::string>> reached;
+  for (const auto& [from, direct] : includes) {
+    std::vector<std::string> next(direct.begin(), direct.end());
+    while (!next.empty()) {
+      const std::string name = next.back();
+      next.pop_back();
+      if (!reached[from].insert(name).second || !includes.contains(name)) continue;
+      next.insert(next.end(), includes.at(name).begin(), includes.at(name).end());
+    }
+  }
+  std::vector<std::string> out;
+  for (const auto& [from, all] : reached) {
+    for (const std::string& to : all) {
+      if (from < to && reached.contains(to) && reached.at(to).contains(from)) out.push_back(from + " and " + to);
+    }
+  }
+  return out;
+}
+
+TEST(Architecture, HasNoFoldersThatIncludeEachOther) {
+  // A tool includes the folders of its room from above, although its file is at the room's root.
+  const auto folder_of = [](const std::string& file) {
+    return file.ends_with("_tool.cpp") ? std::string() : fs::path(file).parent_path().string();
+  };
+  const auto includes = includes_between({"costmodel", "partitioner", "executor", "profiler", "python"}, folder_of);
+  EXPECT_GT(includes.size(), 50U);
+  EXPECT_THAT(cycles(includes), ::testing::IsEmpty());
+}
+
+TEST(Architecture, HasNoFilesOfTheseRoomsThatIncludeEachOther) {
+  // A header and its sources, also those for one kind of device, are one.
+  const auto unit_of = [](const std::string& file) {
+    static const std::regex suffix(R"re((_cpu|_cuda)?\.(h|cpp)$)re");
+    return std::regex_replace(file, suffix, "");
+  };
+  const auto includes = includes_between({"costmodel", "profiler"}, unit_of);
+  EXPECT_GT(includes.size(), 100U);
+  EXPECT_THAT(cycles(includes), ::testing::IsEmpty());
+}
+
+TEST(Architecture, NamesWhatIncludesEachOther) {
+  EXPECT_THAT(cycles({{"a", {"b"}}, {"b", {"c"}}, {"c", {"a", "d"}}, {"d", {"e"}}}),
+              ::testing::ElementsAre("a and b", "a and c", "b and c"));
 }
 
 TEST(Architecture, NamesFileAndLineOfABreach) {

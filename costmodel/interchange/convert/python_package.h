@@ -1,10 +1,36 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "costmodel/format/files/folder.h"
+#include "costmodel/plan.h"
+
 namespace stagecraft::interchange {
+
+/// True for a valid variable name in Python: ASCII letters, digits and "_", not starting with a digit, not a keyword.
+[[nodiscard]] bool is_python_name(std::string_view text);
+
+/// `text` as a Python string literal in ASCII: everything but letters, digits, spaces and harmless characters is
+/// escaped byte by byte, so that no text can end the literal.
+[[nodiscard]] std::string python_string(std::string_view text);
+
+/// One name for each id, in its order, all different and all Python names. "node" with digits stays; any other id is
+/// "layer_" and the id, with "_" for everything but ASCII letters and digits, and "_2", "_3", ... appended where two
+/// would be equal. So no id becomes a keyword or an attribute of torch.nn.Module.
+[[nodiscard]] std::vector<std::string> python_names(const std::vector<std::string>& ids);
+
+/// `parts` joined with ", ".
+[[nodiscard]] std::string joined(const std::vector<std::string>& parts);
+
+/// A Python tuple of `parts`, including one or none: "(a,)", "()".
+[[nodiscard]] std::string python_tuple(const std::vector<std::string>& parts);
+
+/// The return value of a function that returns `parts`: the value itself if there is one, else a tuple.
+[[nodiscard]] std::string python_result(const std::vector<std::string>& parts);
 
 /// One stage of a model as Python. `text` is a file that imports only more_files of the package and defines `class
 /// StageN(torch.nn.Module)`, N the stage's number; forward takes `inputs` in order and returns `outputs`: the tensor if
@@ -50,5 +76,19 @@ inline constexpr const char* kPackageHeader = "# Written by stagecraft convert, 
 /// before the stage produces, an output that two stages produce, an output of the model that no stage produces; no
 /// stages.
 [[nodiscard]] std::map<std::string, std::string> package_files(const PythonPackage& package);
+
+/// An exported model in stages.
+struct ArchiveStages {
+  PythonPackage package;
+  std::map<std::string, format::WriteFile> archives;  ///< file name -> "stageN.pt2", which the package reads
+};
+
+/// Whether `path` begins as an archive does. False if it is absent.
+[[nodiscard]] bool is_archive(const std::string& path);
+
+/// The stages of `plan` for the archive of torch.export at `path`; the plan's options define its layers. Throws
+/// FormatError for a file that cannot be read or run, std::invalid_argument for a plan that does not fit the model.
+/// Operators need LibTorch, so the implementation is in the executor.
+using ArchiveStager = std::function<ArchiveStages(const Plan& plan, const std::string& path)>;
 
 }  // namespace stagecraft::interchange

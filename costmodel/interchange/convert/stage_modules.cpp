@@ -9,7 +9,7 @@
 #include <unordered_map>
 
 #include "costmodel/index.h"
-#include "costmodel/interchange/convert/python_text.h"
+#include "costmodel/interchange/convert/python_package.h"
 #include "costmodel/interchange/convert/value_flow.h"
 
 namespace stagecraft::interchange {

@@ -8,7 +8,7 @@
 #include <stdexcept>
 
 #include "costmodel/index.h"
-#include "costmodel/interchange/convert/python_text.h"
+#include "costmodel/interchange/convert/python_package.h"
 #include "costmodel/text/number.h"
 
 namespace stagecraft::interchange {

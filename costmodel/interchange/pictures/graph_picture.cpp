@@ -12,8 +12,8 @@
 #include "costmodel/index.h"
 #include "costmodel/interchange/pictures/markup.h"
 #include "costmodel/interchange/pipedream_conf.h"
+#include "costmodel/plan.h"
 #include "costmodel/prediction/memory.h"
-#include "costmodel/split.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 

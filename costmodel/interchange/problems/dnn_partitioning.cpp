@@ -255,7 +255,7 @@ Graph dnn_partitioning_graph(const DnnPartitioning& input, Units units) {
       output_of[from] = to_int(layer.outputs.size());
       const PlacementNode& node = input.nodes[from];
       const double sent = node.output_bytes ? *node.output_bytes : node.transfer * unit.ms * 1e-3 * kPublishedBandwidth;
-      layer.outputs.push_back({whole_bytes(std::min(sent, kMost)), {}, "", true, {}});
+      layer.outputs.push_back({whole_bytes(std::min(sent, kMostAmount)), {}, "", true, {}});
     }
     graph.edges.push_back({source, destination, output_of[from]});
   }

@@ -15,12 +15,12 @@
 namespace stagecraft::interchange {
 
 inline constexpr std::int64_t kMostId = std::int64_t{1} << 53;  // ids are JSON numbers
-inline constexpr double kMost = 1e18;  // of a time or size: sums of a file's numbers stay finite
+inline constexpr double kMostAmount = 1e18;  // of a time or size: sums of a file's numbers stay finite
 
-/// The number at `at`, a time or size. Throws FormatError unless it is from 0 to kMost.
+/// The number at `at`, a time or size. Throws FormatError unless it is from 0 to kMostAmount.
 inline double amount(const format::Cursor& at) {
   const double value = at.not_negative();
-  if (value > kMost) at.fail_type("a number of at most 1e18");
+  if (value > kMostAmount) at.fail_type("a number of at most 1e18");
   return value;
 }
 

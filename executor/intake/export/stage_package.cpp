@@ -10,7 +10,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "costmodel/interchange/convert/python_text.h"
+#include "costmodel/interchange/convert/python_package.h"
 #include "executor/intake/export/stage_archive.h"
 #include "executor/intake/graph/layers/graph_model.h"
 #include "executor/intake/pt2/pt2_graph.h"

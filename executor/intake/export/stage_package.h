@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/interchange/convert/archive.h"
+#include "costmodel/interchange/convert/python_package.h"
 #include "executor/intake/graph/layers/import_settings.h"
 #include "executor/model/model.h"
 

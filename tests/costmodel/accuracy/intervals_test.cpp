@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "costmodel/accuracy/steadiness.h"
+#include "costmodel/conditions.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft {

@@ -1,18 +1,25 @@
 #include "costmodel/command/tool.h"
-#include "costmodel/version.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <iostream>
+#include <memory>
+#include <random>
 #include <sstream>
+
+#include "costmodel/version.h"
 
 namespace stagecraft {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 /// The result of running a tool.
@@ -154,6 +161,160 @@ TEST(AddForceOption, SetsTheFlagThatIsOffOtherwise) {
   EXPECT_FALSE(force);
   EXPECT_EQ(sow({"--force"}, declare, [] { return 0; }).status, 0);
   EXPECT_TRUE(force);
+}
+
+/// The result of `validator` for a text: why it refuses the text, or what it stores.
+struct Verdict {
+  std::string refusal;
+  std::string stored;
+};
+Verdict verdict(const CLI::Validator& validator, const std::string& text) {
+  Verdict out{"", text};
+  out.refusal = validator(out.stored);
+  return out;
+}
+
+TEST(ShownNumber, QuotesWhatDoesNotLookLikeANumber) {
+  EXPECT_EQ(shown_number("-1.5e9"), "-1.5e9");
+  EXPECT_EQ(shown_number(""), "\"\"");
+  EXPECT_EQ(shown_number("ten"), "\"ten\"");
+  EXPECT_EQ(shown_number("1 2"), "\"1 2\"");
+}
+
+TEST(NumberText, OmitsTrailingZeros) {
+  EXPECT_EQ(number_text(0.001), "0.001");
+  EXPECT_EQ(number_text(1'000'000), "1000000");
+  EXPECT_EQ(number_text(1e30), "1e+30");
+  EXPECT_EQ(number_text(-0.5), "-0.5");
+}
+
+TEST(NumberText, KeepsFifteenDigits) {
+  for (unsigned seed = 1; seed <= 200; ++seed) {
+    std::mt19937_64 random(seed);
+    const double value =
+        std::ldexp(static_cast<double>(random() % 1'000'000'000), static_cast<int>(random() % 200) - 100);
+    EXPECT_NEAR(std::strtod(number_text(value).c_str(), nullptr), value, 5e-15 * value) << "seed " << seed;
+  }
+}
+
+TEST(Integer, StoresTheNumberThatWasChecked) {
+  const Verdict found = verdict(integer(1, 20), "010");
+  EXPECT_EQ(found.refusal, "");
+  EXPECT_EQ(found.stored, "10");  // cannot be read as octal
+}
+
+TEST(Integer, TakesWhatIsInItsRangeAndNamesWhatIsNot) {
+  for (int low = -3; low <= 3; ++low) {
+    for (int high = low; high <= 3; ++high) {
+      const CLI::Validator range = integer(low, high);
+      for (int value = -5; value <= 5; ++value) {
+        const std::string refusal = verdict(range, std::to_string(value)).refusal;
+        if (low <= value && value <= high) {
+          EXPECT_EQ(refusal, "") << low << ".." << high;
+        } else {
+          EXPECT_THAT(refusal, AllOf(StartsWith(std::to_string(value)), HasSubstr(std::to_string(low)),
+                                     HasSubstr(std::to_string(high))));
+        }
+      }
+    }
+  }
+}
+
+TEST(Integer, NamesTheMaximumOnlyIfItIsExceeded) {
+  EXPECT_THAT(verdict(integer(1), "0").refusal, AllOf(StartsWith("0 "), HasSubstr("1 or more")));
+  EXPECT_THAT(verdict(integer(1), "2147483648").refusal, AllOf(StartsWith("2147483648 "), HasSubstr("2147483647")));
+  EXPECT_THAT(verdict(integer(1), "-2147483649").refusal, HasSubstr("1 or more"));
+  EXPECT_THAT(verdict(integer(1, 4, "the topology has 4"), "5").refusal, ::testing::EndsWith(", the topology has 4"));
+  EXPECT_THAT(verdict(integer<std::uint64_t>(0), "-1").refusal, StartsWith("-1 "));
+}
+
+TEST(NumberFrom, IncludesBothEnds) {
+  const CLI::Validator range = number_from(0.5, 2);
+  for (const char* text : {"0.5", "2", "1e0"}) EXPECT_EQ(verdict(range, text).refusal, "") << text;
+  for (const char* text : {"0.49", "2.01", "nan", "inf", "1e999"})
+    EXPECT_THAT(verdict(range, text).refusal, AllOf(HasSubstr(text), HasSubstr("0.5"), HasSubstr("2"))) << text;
+}
+
+TEST(NumberAbove, ExcludesItsBoundAndInfinity) {
+  const CLI::Validator above = number_above(0);
+  EXPECT_EQ(verdict(above, "1e-300").refusal, "");
+  for (const char* text : {"0", "-1", "inf", "nan", "", "x"})
+    EXPECT_THAT(verdict(above, text).refusal, HasSubstr("above 0")) << text;
+}
+
+TEST(Wrapped, BreaksAtSpaces) {
+  EXPECT_THAT(wrapped("one two three", 7), ElementsAre("one two", "three"));
+  EXPECT_THAT(wrapped("one two three", 13), ElementsAre("one two three"));
+  EXPECT_THAT(wrapped("", 7), ElementsAre(""));
+}
+
+TEST(Wrapped, LeavesLongWordsWhole) {
+  EXPECT_THAT(wrapped("a graph.json/or/topology.json b", 7), ElementsAre("a", "graph.json/or/topology.json", "b"));
+  EXPECT_THAT(wrapped("graph.json/or/topology.json", 7), ElementsAre("graph.json/or/topology.json"));
+}
+
+TEST(Wrapped, IndentsTheRestOfAnIndentedLine) {
+  EXPECT_THAT(wrapped("all:\n  one two three\nend", 9), ElementsAre("all:", "  one two", "    three", "end"));
+}
+
+/// The help of a program with options of every kind.
+class Help : public ::testing::Test {
+ protected:
+  std::string text(int width) {
+    CLI::App app("Sows.", "stagecraft sow");
+    app.formatter(std::make_shared<HelpFormatter>(width));
+    app.footer("Example:\n  stagecraft sow seeds.json");
+    app.add_option("FIELD", field_, "where to sow")->required();
+    app.add_option("SACK", seed_, "seeds (required)");
+    app.add_option("BARN", seed_, "where the tools are");
+    {
+      const OptionGroup group(app, "Weather");
+      CLI::Option* const rain = app.add_flag("--rain", rain_, "sow in the rain");
+      app.add_option("--hours", hours_,
+                     "wait for so many hours of sunshine before the first seed is put into the ground")
+          ->capture_default_str()
+          ->transform(integer(1))
+          ->excludes(rain);
+    }
+    app.add_option("--seed", seed_, "kind of seed")->envname("SEED");
+    app.add_option("-o,--output", field_, "where the harvest goes")->type_name("FILE");
+    app.add_option("--pairs", pairs_, "plants side by side")->type_name("PLANT:PLANT");
+    app.add_flag("--secret", rain_, "not shown")->group("");
+    return app.help();
+  }
+
+  std::string field_, seed_, pairs_;
+  int hours_ = 3;
+  bool rain_ = false;
+};
+
+TEST_F(Help, ListsTheGroupsWithOneEmptyLineBetween) {
+  const std::string help = text(80);
+  EXPECT_THAT(help, HasSubstr("Sows.\nUsage: stagecraft sow [OPTIONS] FIELD SACK [BARN]\n\nPositionals:\n"));
+  EXPECT_THAT(help, HasSubstr("\n\nWeather:\n  --rain                  sow in the rain [not with --hours]\n"));
+  EXPECT_THAT(help, HasSubstr("\n\nExample:\n  stagecraft sow seeds.json\n"));
+  EXPECT_THAT(help, Not(HasSubstr("\n\n\n")));
+  EXPECT_THAT(help, Not(HasSubstr("secret")));
+  // Options declared after a group belong to the usual one.
+  EXPECT_LT(help.find("--seed"), help.find("Weather:"));
+}
+
+TEST_F(Help, EndsDescriptionsWithWhatIsAllowed) {
+  const std::string help = text(200);
+  EXPECT_THAT(help, HasSubstr("put into the ground [1 or more; default: 3; not with --rain]\n"));
+  EXPECT_THAT(help, HasSubstr("kind of seed [or the environment variable SEED]\n"));
+  EXPECT_THAT(help, HasSubstr("  FIELD                   where to sow\n"));
+  EXPECT_THAT(help, HasSubstr("  --seed TEXT             kind of seed"));
+  EXPECT_THAT(help, HasSubstr("  -o,--output FILE        where the harvest goes\n"));
+  EXPECT_THAT(help, HasSubstr("  --pairs PLANT:PLANT     plants side by side\n"));
+}
+
+TEST_F(Help, FitsTheScreen) {
+  for (const int width : {66, 80, 100, 200}) {
+    SCOPED_TRACE(width);
+    std::istringstream lines(text(width));
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), static_cast<std::size_t>(width)) << line;
+  }
 }
 
 }  // namespace

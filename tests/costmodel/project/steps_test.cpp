@@ -9,7 +9,7 @@
 #include <set>
 
 #include "costmodel/format/results/steps_json.h"
-#include "costmodel/project/decide.h"
+#include "costmodel/project/auto.h"
 #include "costmodel/text/shell_line.h"
 #include "tests/support/run_command.h"
 

@@ -6,7 +6,6 @@
 
 #include "costmodel/plan.h"
 #include "costmodel/report/pictures.h"
-#include "costmodel/split.h"
 #include "tests/costmodel/report/check_picture.h"
 #include "tests/support/chains.h"
 

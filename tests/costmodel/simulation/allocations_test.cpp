@@ -58,10 +58,10 @@ SimulationInput input_of(const std::string& schedule, const std::vector<int>& re
 
 /// The ranks on one host with two processors, which slow each other down.
 SimulationInput on_one_host(SimulationInput input, MessageThread thread) {
-  input.host_of_rank.assign(input.lists.size(), 0);
-  input.host_processors = 2;
-  input.slowdown = {1, 1.25};
-  input.message_thread = thread;
+  input.hosts.of_rank.assign(input.lists.size(), 0);
+  input.hosts.processors = 2;
+  input.hosts.slowdown = {1, 1.25};
+  input.hosts.message_thread = thread;
   return input;
 }
 

@@ -10,6 +10,7 @@
 
 #include "costmodel/index.h"
 #include "costmodel/prediction/predict.h"
+#include "costmodel/simulation/simulate.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft {

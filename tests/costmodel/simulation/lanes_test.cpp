@@ -19,29 +19,6 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 using ::testing::ThrowsMessage;
 
-Transfer transfer(double latency, double transmission, Handling sender, Handling receiver) {
-  return {.latency = Seconds(latency), .transmission = Seconds(transmission), .sender = sender, .receiver = receiver};
-}
-Handling handling(double fixed, double streaming) { return {Seconds(fixed), Seconds(streaming)}; }
-
-TEST(MessageCost, LeavesTheLatencyBesideTheFixedHandling) {
-  const Transfer message = transfer(0.5, 1, handling(0.125, 0.5), handling(0.25, 0.5));
-  EXPECT_DOUBLE_EQ(message_cost(message, false).latency.value, 0.125);
-  EXPECT_DOUBLE_EQ(message_cost(message, false).transmission.value, 1);
-  // The sender's streaming comes before the message moves: that much less is left.
-  EXPECT_DOUBLE_EQ(message_cost(message, true).latency.value, 0.125);
-  EXPECT_DOUBLE_EQ(message_cost(message, true).transmission.value, 1.5 - 0.125 - (0.125 + 0.5));
-}
-
-TEST(MessageCost, HandlingBeyondTheLatencyIsPartOfTheTransmission) {
-  const Transfer message = transfer(0.5, 1, handling(0.5, 0), handling(0.25, 0));
-  EXPECT_DOUBLE_EQ(message_cost(message, false).latency.value, 0);
-  EXPECT_DOUBLE_EQ(message_cost(message, false).transmission.value, 0.75);
-  // More handling than the whole message takes.
-  const Transfer much = transfer(0.1, 0.2, handling(0.3, 0.1), handling(0.2, 0.4));
-  EXPECT_DOUBLE_EQ(message_cost(much, false).transmission.value, 0);
-}
-
 TEST(Lanes, JoinTheReplicasThatMeet) {
   // Stage 0 has ranks 0 and 1, stage 1 ranks 2, 3 and 4: after 6 microbatches the same ones meet again.
   SimulationInput input{.plan = BoundPlan(row_plan("gpipe", {2, 3}, 12)), .lists = {}, .stages = {}};
@@ -80,31 +57,6 @@ TEST(Lanes, AskForTheCostOfTheirMessagesOnce) {
   EXPECT_EQ(lanes.cost(lane).latency, Seconds(2));
   EXPECT_EQ(lanes.cost(lane).latency, Seconds(2));
   EXPECT_THAT(asked, ElementsAre(Pair(0, 2)));
-}
-
-std::vector<std::pair<int, HandlingPart>> waiting_of(const WaitingParts& parts, int rank) {
-  std::vector<std::pair<int, HandlingPart>> out;
-  parts.visit(rank, [&](const WaitingParts::Entry& entry) { out.emplace_back(entry.lane, entry.part); });
-  return out;
-}
-
-TEST(WaitingParts, AreTakenInTheOrderInWhichTheyCame) {
-  WaitingParts parts(2, 3);
-  EXPECT_TRUE(parts.is_empty(0));
-  parts.push(0, {2, HandlingPart::SendStreaming});
-  parts.push(1, {1, HandlingPart::ReceiveFixed});
-  parts.push(0, {0, HandlingPart::ReceiveStreaming});
-  parts.push(0, {2, HandlingPart::ReceiveStreaming});
-  EXPECT_THAT(waiting_of(parts, 0),
-              ElementsAre(Pair(2, HandlingPart::SendStreaming), Pair(0, HandlingPart::ReceiveStreaming),
-                          Pair(2, HandlingPart::ReceiveStreaming)));
-  EXPECT_EQ(parts.pop(0).lane, 2);
-  EXPECT_EQ(parts.pop(0).lane, 0);
-  parts.push(0, {2, HandlingPart::SendStreaming});
-  EXPECT_EQ(parts.pop(0).part, HandlingPart::ReceiveStreaming);
-  EXPECT_EQ(parts.pop(0).part, HandlingPart::SendStreaming);
-  EXPECT_TRUE(parts.is_empty(0));
-  EXPECT_EQ(parts.pop(1).lane, 1);
 }
 
 }  // namespace

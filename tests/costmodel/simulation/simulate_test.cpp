@@ -209,8 +209,8 @@ TEST(Simulate, RanksOfOneHostSlowEachOtherDown) {
                         .lists = {{{ActionKind::Update, 0, -1, -1}}, {{ActionKind::Update, 1, -1, -1}}},
                         .stages = {cost, cost}};
   EXPECT_DOUBLE_EQ(std::get<Timeline>(simulate(input)).steps.front().end.value, 4);
-  input.host_of_rank = {0, 0};
-  input.slowdown = {1, 2};
+  input.hosts.of_rank = {0, 0};
+  input.hosts.slowdown = {1, 2};
   EXPECT_DOUBLE_EQ(std::get<Timeline>(simulate(input)).steps.front().end.value, 8);
   // 1 s and 4 s: the short one ends at 2 s, when the long one is a quarter done and needs 3 s more by itself.
   input.stages[0].update = Seconds(1);

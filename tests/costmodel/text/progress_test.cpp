@@ -10,7 +10,7 @@
 #include <latch>
 #include <string>
 
-#include "costmodel/text/terminal.h"
+#include "costmodel/text/table.h"
 #include "tests/support/pseudo_terminal.h"
 
 namespace stagecraft {

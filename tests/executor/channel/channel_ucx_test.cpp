@@ -21,7 +21,7 @@
 #include <thread>
 
 #include "costmodel/index.h"
-#include "costmodel/prediction/memory_replay.h"
+#include "costmodel/prediction/memory.h"
 #include "executor/channel/ucx/ucx_all_reduce.h"
 #include "executor/channel/ucx/ucx_line.h"
 #include "executor/channel/ucx/ucx_worker.h"

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "costmodel/index.h"
-#include "profiler/layers/layer_alone.h"
+#include "profiler/layers/isolated.h"
 #include "profiler/subject/model_graph.h"
 #include "tests/profiler/row_of_layers.h"
 #include "tests/profiler/small_models.h"

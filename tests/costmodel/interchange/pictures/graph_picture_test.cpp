@@ -10,7 +10,7 @@
 
 #include "costmodel/format/json.h"
 #include "costmodel/interchange/pipedream.h"
-#include "costmodel/split.h"
+#include "costmodel/plan.h"
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/places.h"
 #include "tests/support/run_command.h"
