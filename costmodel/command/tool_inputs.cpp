@@ -12,7 +12,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/calibration_json.h"
 #include "costmodel/format/files/outputs.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/device_types.h"
 

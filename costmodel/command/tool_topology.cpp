@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "costmodel/command/tool_numbers.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/topology_json.h"
 #include "costmodel/text/units_text.h"
 
 namespace stagecraft {

@@ -75,7 +75,7 @@ struct CheckpointManifest {
 };
 
 /// The document "stagecraft.checkpoint", described by checkpoint.schema.json. Throws FormatError as the readers of
-/// json.h do, for a file name that is a path or appears twice, for no files, and for pieces of a tensor that lie
+/// graph_json.h do, for a file name that is a path or appears twice, for no files, and for pieces of a tensor that lie
 /// outside it, overlap, leave a part out or are in no file.
 [[nodiscard]] CheckpointManifest parse_checkpoint(const std::string& text, const std::string& file);
 [[nodiscard]] std::string checkpoint_json(const CheckpointManifest& manifest);

@@ -1,6 +1,6 @@
+#include "costmodel/format/graph_json.h"
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/files/files.h"
-#include "costmodel/format/json.h"
 #include "costmodel/index.h"
 #include "costmodel/schedule.h"
 

@@ -1,7 +1,7 @@
+#include "costmodel/format/plan_json.h"
 #include "costmodel/format/actions_row.h"
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/files/files.h"
-#include "costmodel/format/json.h"
 #include "costmodel/format/throughput_json.h"
 #include "costmodel/index.h"
 

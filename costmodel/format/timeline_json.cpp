@@ -2,8 +2,9 @@
 
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/files/files.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/prediction_json.h"
 #include "costmodel/format/throughput_json.h"
+#include "costmodel/format/timeline_json.h"
 #include "costmodel/index.h"
 
 namespace stagecraft::format {

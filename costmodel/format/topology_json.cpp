@@ -4,7 +4,7 @@
 
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/files/files.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/topology_json.h"
 #include "costmodel/index.h"
 
 namespace stagecraft::format {

@@ -17,8 +17,9 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/prediction_json.h"
 #include "costmodel/format/results/steps_json.h"
+#include "costmodel/format/timeline_json.h"
 #include "costmodel/index.h"
 #include "costmodel/project/decide.h"
 #include "costmodel/project/process.h"

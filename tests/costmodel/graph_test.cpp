@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
 
 namespace stagecraft {
 namespace {

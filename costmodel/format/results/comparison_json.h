@@ -6,7 +6,7 @@
 
 namespace stagecraft::format {
 
-// The document "stagecraft.comparison", see json.h for the rules of all readers and writers.
+// The document "stagecraft.comparison", see graph_json.h for the rules of all readers and writers.
 
 /// The errors in the document are for other programs; the reader ignores their values.
 [[nodiscard]] Comparison parse_comparison(const std::string& text, const std::string& file);

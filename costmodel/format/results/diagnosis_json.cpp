@@ -2,7 +2,10 @@
 
 #include "costmodel/format/cursor.h"
 #include "costmodel/format/files/files.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
+#include "costmodel/format/plan_json.h"
+#include "costmodel/format/timeline_json.h"
+#include "costmodel/format/topology_json.h"
 
 namespace stagecraft::format {
 

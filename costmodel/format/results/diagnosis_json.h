@@ -10,7 +10,7 @@ namespace stagecraft::format {
 [[nodiscard]] std::string diagnosis_json(const doctor::Diagnosis& diagnosis);
 
 /// Adds the document at `path` to those of its kind: a graph, topology, plan or timeline; "-" is standard input. Throws
-/// FormatError as the readers of format/json.h do, and for other documents.
+/// FormatError as the readers of graph_json.h do, and for other documents.
 void read_into(doctor::ExaminedDocuments& documents, const std::string& path);
 
 }  // namespace stagecraft::format

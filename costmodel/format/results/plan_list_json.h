@@ -77,7 +77,7 @@ struct PlanList {
   friend bool operator==(const PlanList&, const PlanList&) = default;
 };
 
-// The document "stagecraft.plans", see json.h for the rules of all readers and writers.
+// The document "stagecraft.plans", see graph_json.h for the rules of all readers and writers.
 
 /// Plans are in the order of the document, whatever their ranks in it.
 [[nodiscard]] PlanList parse_plan_list(const std::string& text, const std::string& file);

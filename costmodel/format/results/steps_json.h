@@ -32,7 +32,7 @@ struct StepRecord {
 
 /// The document "stagecraft.steps", described by steps.schema.json, in which `stagecraft auto` keeps what it has done.
 [[nodiscard]] std::string steps_json(const std::vector<StepRecord>& steps);
-/// The inverse. Throws FormatError as the readers of format/json.h.
+/// The inverse. Throws FormatError as the readers of graph_json.h.
 [[nodiscard]] std::vector<StepRecord> parse_steps(const std::string& text, const std::string& file);
 
 }  // namespace stagecraft::format

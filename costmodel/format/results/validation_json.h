@@ -6,7 +6,7 @@
 
 namespace stagecraft::format {
 
-/// As in json.h: one document and its reader, described by validation.schema.json.
+/// As in graph_json.h: one document and its reader, described by validation.schema.json.
 [[nodiscard]] Validation parse_validation(const std::string& text, const std::string& file);
 [[nodiscard]] std::string validation_json(const Validation& validation);
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/topology_json.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/places.h"
 
