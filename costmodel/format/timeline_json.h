@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "costmodel/format/document_schema.h"
 #include "costmodel/timeline.h"
 
 namespace stagecraft::format {
@@ -11,5 +12,6 @@ namespace stagecraft::format {
 [[nodiscard]] Measurement parse_measurement(const std::string& text, const std::string& file);
 [[nodiscard]] Measurement read_measurement(const std::string& path);
 [[nodiscard]] std::string measurement_json(const Measurement& measurement);
+[[nodiscard]] DocumentSchema measurement_schema();
 
 }  // namespace stagecraft::format

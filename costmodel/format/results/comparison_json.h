@@ -3,6 +3,7 @@
 #include <string>
 
 #include "costmodel/accuracy/compare.h"
+#include "costmodel/format/document_schema.h"
 
 namespace stagecraft::format {
 
@@ -11,5 +12,6 @@ namespace stagecraft::format {
 /// The errors in the document are for other programs; the reader ignores their values.
 [[nodiscard]] Comparison parse_comparison(const std::string& text, const std::string& file);
 [[nodiscard]] std::string comparison_json(const Comparison& comparison);
+[[nodiscard]] DocumentSchema comparison_schema();
 
 }  // namespace stagecraft::format

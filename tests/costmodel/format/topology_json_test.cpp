@@ -86,7 +86,8 @@ TEST(ReadTopology, RefusesProcessingOfNeitherEnd) {
 }
 
 TEST(ReadTopology, ListsTheKnownKeysForAnUnknownOne) {
-  expect_refused("\"memory_bytes\"", "\"memory\"", "/device: unknown key \"memory\", known are name, memory_bytes, ");
+  expect_refused("\"memory_bytes\"", "\"memory\"",
+                 "/device: unknown key \"memory\", known are name, kind, host_processors, memory_bytes, ");
   expect_refused("\"latency_s\"", "\"latency_us\": 1, \"latency_s\"",
                  "/levels/0: unknown key \"latency_us\", did you mean latency_s? known are name, count, "
                  "bandwidth_bytes_per_s, latency_s");
