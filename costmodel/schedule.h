@@ -59,7 +59,7 @@ struct Action {
 /// stage 2".
 [[nodiscard]] std::string action_text(const Action& action);
 
-/// The most microbatches that a step of a plan can have; see plan.schema.json.
+/// The most microbatches that a step of a plan can have.
 inline constexpr int kMostMicrobatches = 1 << 20;
 
 /// The input of a schedule. There are `positions = stages / chunks` pipeline positions: position d has stages d, d +

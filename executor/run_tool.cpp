@@ -9,7 +9,7 @@
 #include "costmodel/command/tool.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/timeline_json.h"
 #include "costmodel/index.h"
 #include "costmodel/interchange/traces/chrome_trace.h"
 #include "costmodel/prediction/cards.h"

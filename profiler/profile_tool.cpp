@@ -10,7 +10,7 @@
 #include "costmodel/command/tool.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
 #include "costmodel/text/progress.h"
 #include "costmodel/text/units_text.h"
 #include "executor/device/device.h"

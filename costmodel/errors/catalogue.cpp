@@ -53,7 +53,8 @@ std::vector<ErrorArea> make_catalogue() {
        {{BadDocument, "SC1201", "a value in a file is wrong",
          "It has the wrong type, is outside its range, or contradicts another value. The message gives the place as "
          "a JSON pointer or a line.",
-         "Correct the value there; docs/formats.md describes each document, and the schemas let an editor check it."},
+         "Correct the value there; docs/formats.md describes each document, and `stagecraft schema` prints schemas "
+         "that let an editor check it."},
         {NotJson, "SC1202", "a file is not JSON",
          "It is empty, is not JSON at the line and column given, or has a key twice.",
          "Correct it there. Comments and trailing commas are not JSON."},

@@ -5,15 +5,10 @@
 #include <cstdio>
 #include <set>
 
-#include "costmodel/format/cursor.h"
-#include "costmodel/index.h"
+#include "costmodel/format/shared_notations.h"
 
 namespace stagecraft::format {
 namespace {
-
-constexpr const char* kFormat = "stagecraft.checkpoint";
-constexpr int kVersion = 6;
-constexpr std::int64_t kMany = std::int64_t{1} << 53;
 
 /// An unsigned number as text in `base`; `wanted` for messages. Only the writer's form is accepted.
 template <class T>
@@ -36,31 +31,20 @@ std::string crc_text(std::uint32_t crc) {
 
 std::uint32_t read_crc(const Cursor& at) { return read_digits<std::uint32_t>(at, 16, 8, "8 hexadecimal digits"); }
 
-CheckpointFile read_file(const Cursor& at) {
-  Fields fields(at);
-  CheckpointFile out;
-  const Cursor name = fields.required("name");
-  out.name = name.text();
-  if (out.name.empty() || out.name.starts_with('.') || out.name.find('/') != out.name.npos ||
-      out.name.find('\0') != out.name.npos)
-    name.fail_type("the name of a file next to the manifest");
-  out.bytes = fields.required("file_bytes").bytes();
-  out.crc32 = read_crc(fields.required("crc32"));
-  fields.done();
-  return out;
-}
+Notation<std::uint32_t> crc() { return as_text<std::uint32_t>(read_crc, crc_text); }
 
-void read_optimizer(const Cursor& at, CheckpointManifest& out) {
-  Fields fields(at);
-  out.optimizer = fields.required("name").text();
-  out.learning_rate = fields.required("learning_rate").number();
-  out.momentum = fields.required("momentum").number();
-  out.weight_decay = fields.required("weight_decay").number();
-  out.beta1 = fields.required("beta1").number();
-  out.beta2 = fields.required("beta2").number();
-  out.epsilon = fields.required("epsilon").number();
-  if (const auto v = fields.optional("settings")) out.optimizer_settings = read_text_map(*v);
-  fields.done();
+Notation<CheckpointFile> checkpoint_file() {
+  using F = CheckpointFile;
+  const auto refuse_path = [](const Cursor& at, F& file) {
+    if (file.name.empty() || file.name.starts_with('.') || file.name.find('/') != file.name.npos ||
+        file.name.find('\0') != file.name.npos)
+      at.fail_type("the name of a file next to the manifest");
+  };
+  return object<F>({
+      required("name", &F::name, text(), "Name of the file.").then(refuse_path),
+      required("file_bytes", &F::bytes, bytes(), "Bytes of the file."),
+      required("crc32", &F::crc32, crc(), "CRC-32 of the complete file (as in zlib and PNG), 8 hexadecimal digits."),
+  });
 }
 
 /// First indices of a slice of a tensor of `shape`, or how many.
@@ -102,129 +86,183 @@ void check_pieces(const Cursor& at, const std::string& name, const SavedTensor& 
   }
 }
 
-void read_tensor(const Cursor& at, const std::set<std::string>& files, CheckpointManifest& out) {
-  Fields fields(at);
-  const Cursor name = fields.required("name");
-  const auto [it, fresh] = out.tensors.try_emplace(name.text());
-  if (!fresh) name.fail("tensor \"" + it->first + "\" appears twice");
-  SavedTensor& tensor = it->second;
-  const SafetensorsEntry type = read_tensor_type(fields);
-  tensor.dtype = type.dtype;
-  tensor.shape = type.shape;
-  const Cursor pieces = fields.required("pieces");
-  tensor.pieces = pieces.list([&](const Cursor& piece) {
-    Fields of_piece(piece);
-    TensorPiece read{of_piece.required("file").text(), whole_slice(tensor.shape)};
-    if (!files.contains(read.file)) {
-      piece.fail("tensor \"" + it->first + "\": " + unknown_name("file", read.file, {files.begin(), files.end()}));
-    }
-    if (const auto v = of_piece.optional("begin")) read.part.begin = read_indices(*v, tensor.shape);
-    if (const auto v = of_piece.optional("shape")) read.part.shape = read_indices(*v, tensor.shape);
-    of_piece.done();
-    return read;
+/// A piece as documents have it: without what follows from its tensor.
+struct WrittenPiece {
+  std::string file;
+  std::optional<std::vector<std::int64_t>> begin;
+  std::optional<std::vector<std::int64_t>> shape;
+};
+
+struct WrittenTensor {
+  std::string name;
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+  std::vector<WrittenPiece> pieces;
+};
+
+Notation<WrittenTensor> written_tensor() {
+  using P = WrittenPiece;
+  using T = WrittenTensor;
+  const auto indices = list<std::int64_t>(integer(0, Cursor::kMostBytes));
+  const auto piece = object<P>(
+      {
+          required("file", &P::file, text(), "Name of the file that holds it."),
+          optional("begin", &P::begin, indices, "First index along each dimension of the tensor; zeros if absent."),
+          optional("shape", &P::shape, indices,
+                   "Number of indices along each dimension; those of the tensor if absent."),
+      },
+      "A slice of the tensor. Its file holds it under the tensor's name if it is the whole tensor, otherwise under "
+      "NAME[BEGIN:END, ...], the indices along each dimension.");
+  return object<T>({
+      required("name", &T::name, text(), "Full name, unique."),
+      required("dtype", &T::dtype, text(), "Type of an element, as safetensors names it."),
+      required("shape", &T::shape, indices, "Shape of the whole tensor."),
+      required("pieces", &T::pieces, list(piece).with("minItems", 1),
+               "Each element of the tensor is in exactly one piece."),
   });
-  fields.done();
-  check_pieces(pieces, it->first, tensor);
 }
 
-Json tensors_json(const CheckpointManifest& manifest) {
-  Json out = Json::array();
+std::vector<WrittenTensor> written_tensors(const CheckpointManifest& manifest) {
+  std::vector<WrittenTensor> out;
   for (const auto& [name, tensor] : manifest.tensors) {
-    Json pieces = Json::array();
+    WrittenTensor& one = out.emplace_back(WrittenTensor{name, tensor.dtype, tensor.shape, {}});
     for (const TensorPiece& piece : tensor.pieces) {
-      Json& written = pieces.emplace_back(Json{{"file", piece.file}});
+      WrittenPiece& part = one.pieces.emplace_back(WrittenPiece{piece.file, {}, {}});
       if (piece.part == whole_slice(tensor.shape)) continue;
-      written["begin"] = piece.part.begin;
-      written["shape"] = piece.part.shape;
+      part.begin = piece.part.begin;
+      part.shape = piece.part.shape;
     }
-    out.push_back(Json{{"name", name}, {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"pieces", pieces}});
   }
   return out;
+}
+
+/// The piece of a tensor; `at` is its place.
+TensorPiece piece_of(const Cursor& at, const WrittenPiece& read, const std::string& name, const SavedTensor& tensor,
+                     const std::set<std::string>& files) {
+  TensorPiece out{read.file, whole_slice(tensor.shape)};
+  if (!files.contains(read.file))
+    at.fail("tensor \"" + name + "\": " + unknown_name("file", read.file, {files.begin(), files.end()}));
+  if (read.begin) out.part.begin = read_indices(at.member("begin"), tensor.shape);
+  if (read.shape) out.part.shape = read_indices(at.member("shape"), tensor.shape);
+  return out;
+}
+
+void take_tensors(const Cursor& at, CheckpointManifest& manifest, const std::vector<WrittenTensor>& read) {
+  std::set<std::string> files;
+  for (const CheckpointFile& file : manifest.files) files.insert(file.name);
+  for (std::size_t i = 0; i < read.size(); ++i) {
+    const auto& [name, dtype, shape, pieces] = read[i];
+    const auto [it, fresh] = manifest.tensors.try_emplace(name);
+    if (!fresh) at.at(i).member("name").fail("tensor \"" + name + "\" appears twice");
+    SavedTensor& tensor = it->second;
+    const SafetensorsEntry type = read_tensor_type(at.at(i).member("dtype"), at.at(i).member("shape"));
+    tensor.dtype = type.dtype;
+    tensor.shape = type.shape;
+    const Cursor place = at.at(i).member("pieces");
+    for (std::size_t k = 0; k < pieces.size(); ++k)
+      tensor.pieces.push_back(piece_of(place.at(k), pieces[k], name, tensor, files));
+    check_pieces(place, name, tensor);
+  }
+}
+
+FieldList<CheckpointManifest> optimizer() {
+  using C = CheckpointManifest;
+  return {
+      required("name", &C::optimizer, text(),
+               "sgd, adam, adamw, adamax, nadam, radam, adagrad, adadelta, rmsprop or lion."),
+      required("learning_rate", &C::learning_rate, finite(), "Learning rate."),
+      required("momentum", &C::momentum, finite(), "Momentum of sgd and rmsprop."),
+      required("weight_decay", &C::weight_decay, finite(), "Weight decay."),
+      required("beta1", &C::beta1, finite(), "Decay rate of the first moment (the adams, lion)."),
+      required("beta2", &C::beta2, finite(), "Decay rate of the second moment (the adams), or of the momentum (lion)."),
+      required("epsilon", &C::epsilon, finite(), "Term added to the denominator (all but sgd and lion)."),
+      optional("settings", &C::optimizer_settings, text_map(),
+               "Further settings that are not defaults, by the name of their option."),
+  };
+}
+
+Notation<SavedPlateau> plateau() {
+  using P = SavedPlateau;
+  return object<P>({
+      required("factor", &P::factor, not_negative(), "Factor on the learning rate."),
+      optional("best", &P::best, finite(), "Best validation loss; absent before the first validation."),
+      required("waited", &P::waited, integer(0, kMany), "Validations since the best one or the last drop."),
+  });
+}
+
+Field<CheckpointManifest> files() {
+  return required("files", &CheckpointManifest::files, filled_list(checkpoint_file(), "at least one file"),
+                  "Files next to this one, in the safetensors format. Without tensors below, each tensor is whole in "
+                  "one of them.")
+      .then([](const Cursor& at, CheckpointManifest& manifest) {
+        std::set<std::string> names;
+        for (std::size_t i = 0; i < manifest.files.size(); ++i) {
+          const std::string& name = manifest.files[i].name;
+          if (!names.insert(name).second) at.at(i).fail("file \"" + name + "\" appears twice");
+        }
+      });
+}
+
+const Document<CheckpointManifest>& checkpoint_document() {
+  using C = CheckpointManifest;
+  static const Document<C> document(
+      {.name = "checkpoint",
+       .version = 6,
+       .title = "Checkpoint",
+       .help =
+           "manifest.json of a checkpoint: what was trained and how far, the files with its tensors, and where in "
+           "them each tensor is. A checkpoint exists only with this file, and is valid only if all checksums match.",
+       .changes = "Version 2 added loss_scale, version 3 finite, version 4 settings of the optimizer, version 5 "
+                  "plateau, version 6 tensors."},
+      {
+          required("step", &C::step, integer(0, kMany), "Steps done; the number of the next step."),
+          required(
+              "seed", &C::seed,
+              as_text<std::uint64_t>(
+                  [](const Cursor& at) { return read_digits<std::uint64_t>(at, 10, 0, "a 64-bit integer as text"); },
+                  [](const std::uint64_t& seed) { return std::to_string(seed); }),
+              "Random seed of weights, data and dropout: a 64-bit integer as text."),
+          required("model", &C::model, text(), "Name of the model."),
+          required("options", &C::options, text_map(), "The model's options that are not defaults, by name."),
+          group<C>("optimizer", optimizer(), "How the parameters were updated."),
+          required("data", &C::data, text(), "Name of the data source."),
+          required("samples", &C::samples, integer(0, kMany), "Samples seen so far: the position in the data."),
+          required("microbatches", &C::microbatches, integer(1, 1 << 20), "Microbatches in one step."),
+          required("microbatch_samples", &C::microbatch_samples, integer(1, kMany), "Samples in one microbatch."),
+          group<C>("loss_scale",
+                   {
+                       required("scale", &C::loss_scale, finite(), "Loss scale of the next step."),
+                       required("steps", &C::loss_scale_steps, integer(0, kMany),
+                                "Steps without an overflow since the scale last changed."),
+                   },
+                   "For a run in float16.")
+              .only_if([](const C& of) { return of.loss_scale.has_value(); }),
+          optional("plateau", &C::plateau, plateau(), "For a learning-rate schedule that follows the validation loss."),
+          optional("finite", &C::finite, boolean(),
+                   "Whether no parameter, buffer or optimizer state is infinite or not a number; true if absent.")
+              .always(),
+          required("plan_hash", &C::plan_hash, text(),
+                   "Shows whether two checkpoints were written under the same plan; any plan can load them."),
+          files(),
+          derived<C, std::vector<WrittenTensor>>(
+              "tensors", written_tensors, take_tensors, list(written_tensor()),
+              "All tensors: parameters and buffers under their names, and optimizer.first/NAME (momentum or first "
+              "moment), optimizer.second/NAME, third, steps, product and average next to them.")
+              .only_if([](const C& of) { return !of.tensors.empty(); }),
+          required("manifest_crc32", &C::manifest_crc32, crc(),
+                   "CRC-32 of this document, as this program writes it, with 00000000 here."),
+          provenance_field(&C::provenance),
+      });
+  return document;
 }
 
 }  // namespace
 
 CheckpointManifest parse_checkpoint(const std::string& text, const std::string& file) {
-  const Json json = parse_document(text, file);
-  const Cursor root(json, file);
-  Fields fields(root);
-  check_header(fields, kFormat, kVersion);
-  CheckpointManifest out;
-  out.step = fields.required("step").integer(0, kMany);
-  out.seed = read_digits<std::uint64_t>(fields.required("seed"), 10, 0, "a 64-bit integer as text");
-  out.model = fields.required("model").text();
-  out.options = read_text_map(fields.required("options"));
-  read_optimizer(fields.required("optimizer"), out);
-  out.data = fields.required("data").text();
-  out.samples = fields.required("samples").integer(0, kMany);
-  out.microbatches = to_int(fields.required("microbatches").integer(1, 1 << 20));
-  out.microbatch_samples = fields.required("microbatch_samples").integer(1, kMany);
-  if (const auto v = fields.optional("loss_scale")) {
-    Fields scale(*v);
-    out.loss_scale = scale.required("scale").number();
-    out.loss_scale_steps = scale.required("steps").integer(0, kMany);
-    scale.done();
-  }
-  if (const auto v = fields.optional("plateau")) {
-    Fields plateau(*v);
-    out.plateau.emplace();
-    out.plateau->factor = plateau.required("factor").not_negative();
-    if (const auto best = plateau.optional("best")) out.plateau->best = best->number();
-    out.plateau->waited = plateau.required("waited").integer(0, kMany);
-    plateau.done();
-  }
-  if (const auto v = fields.optional("finite")) out.finite = v->boolean();
-  out.plan_hash = fields.required("plan_hash").text();
-  const Cursor files = fields.required("files");
-  out.files = files.list(read_file);
-  if (out.files.empty()) files.fail_type("at least one file");
-  std::set<std::string> names;
-  for (std::size_t i = 0; i < out.files.size(); ++i) {
-    if (!names.insert(out.files[i].name).second) files.at(i).fail("file \"" + out.files[i].name + "\" appears twice");
-  }
-  if (const auto v = fields.optional("tensors")) {
-    for (std::size_t i = 0; i < v->elements(); ++i) read_tensor(v->at(i), names, out);
-  }
-  out.manifest_crc32 = read_crc(fields.required("manifest_crc32"));
-  if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
-  fields.done();
-  return out;
+  return checkpoint_document().parse(text, file);
 }
-
-std::string checkpoint_json(const CheckpointManifest& manifest) {
-  Json out = document(kFormat, kVersion);
-  out["step"] = manifest.step;
-  out["seed"] = std::to_string(manifest.seed);
-  out["model"] = manifest.model;
-  out["options"] = manifest.options;
-  out["optimizer"] = Json{{"name", manifest.optimizer},    {"learning_rate", manifest.learning_rate},
-                          {"momentum", manifest.momentum}, {"weight_decay", manifest.weight_decay},
-                          {"beta1", manifest.beta1},       {"beta2", manifest.beta2},
-                          {"epsilon", manifest.epsilon}};
-  if (!manifest.optimizer_settings.empty()) out["optimizer"]["settings"] = manifest.optimizer_settings;
-  out["data"] = manifest.data;
-  out["samples"] = manifest.samples;
-  out["microbatches"] = manifest.microbatches;
-  out["microbatch_samples"] = manifest.microbatch_samples;
-  if (manifest.loss_scale)
-    out["loss_scale"] = Json{{"scale", *manifest.loss_scale}, {"steps", manifest.loss_scale_steps}};
-  if (manifest.plateau) {
-    Json& plateau = out["plateau"] = Json{{"factor", manifest.plateau->factor}};
-    if (manifest.plateau->best) plateau["best"] = *manifest.plateau->best;
-    plateau["waited"] = manifest.plateau->waited;
-  }
-  out["finite"] = manifest.finite;
-  out["plan_hash"] = manifest.plan_hash;
-  out["files"] = Json::array();
-  for (const CheckpointFile& file : manifest.files) {
-    out["files"].push_back(
-        Json{{"name", file.name}, {"file_bytes", file.bytes.value}, {"crc32", crc_text(file.crc32)}});
-  }
-  if (!manifest.tensors.empty()) out["tensors"] = tensors_json(manifest);
-  out["manifest_crc32"] = crc_text(manifest.manifest_crc32);
-  if (manifest.provenance != Provenance{}) out["provenance"] = provenance_json(manifest.provenance);
-  return dump(out);
-}
+std::string checkpoint_json(const CheckpointManifest& manifest) { return checkpoint_document().text(manifest); }
+DocumentSchema checkpoint_schema() { return checkpoint_document().schema(); }
 
 std::string without_checksum(std::string text, std::uint32_t crc32) {
   const std::string written = "\"manifest_crc32\": \"" + crc_text(crc32) + '"';

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/format/document_schema.h"
 #include "costmodel/format/safetensors_header.h"
 #include "costmodel/graph.h"
 #include "costmodel/slice.h"
@@ -74,11 +75,12 @@ struct CheckpointManifest {
   friend bool operator==(const CheckpointManifest&, const CheckpointManifest&) = default;
 };
 
-/// The document "stagecraft.checkpoint", described by checkpoint.schema.json. Throws FormatError as the readers of
-/// json.h do, for a file name that is a path or appears twice, for no files, and for pieces of a tensor that lie
+/// The document "stagecraft.checkpoint". Throws FormatError as the readers of
+/// graph_json.h do, for a file name that is a path or appears twice, for no files, and for pieces of a tensor that lie
 /// outside it, overlap, leave a part out or are in no file.
 [[nodiscard]] CheckpointManifest parse_checkpoint(const std::string& text, const std::string& file);
 [[nodiscard]] std::string checkpoint_json(const CheckpointManifest& manifest);
+[[nodiscard]] DocumentSchema checkpoint_schema();
 /// `text` of a document whose checksum is `crc32`, with 0 in its place: the input of the checksum. It covers the bytes,
 /// not the values read from them, so that a document of an older version keeps its checksum.
 [[nodiscard]] std::string without_checksum(std::string text, std::uint32_t crc32);

@@ -210,22 +210,22 @@ double Cursor::positive() const {
 }
 
 std::int64_t Cursor::integer(std::int64_t low, std::int64_t high) const {
-  const std::string wanted = "an integer from " + std::to_string(low) + " to " + std::to_string(high);
+  const auto refuse = [&] { fail_type("an integer from " + std::to_string(low) + " to " + std::to_string(high)); };
   std::int64_t v = 0;
   if (value_->is_number_unsigned()) {
     const auto u = value_->get<std::uint64_t>();
-    if (u > static_cast<std::uint64_t>(high < 0 ? 0 : high)) fail_type(wanted);
+    if (u > static_cast<std::uint64_t>(high < 0 ? 0 : high)) refuse();
     v = static_cast<std::int64_t>(u);
   } else if (value_->is_number_integer()) {
     v = value_->get<std::int64_t>();
   } else if (value_->is_number_float()) {
     const double d = value_->get<double>();
-    if (!(std::abs(d) <= 9007199254740992.0) || d != std::floor(d)) fail_type(wanted);
+    if (!(std::abs(d) <= 9007199254740992.0) || d != std::floor(d)) refuse();
     v = static_cast<std::int64_t>(d);
   } else {
-    fail_type(wanted);
+    refuse();
   }
-  if (v < low || v > high) fail_type(wanted);
+  if (v < low || v > high) refuse();
   return v;
 }
 
@@ -310,27 +310,24 @@ constexpr std::array kWriters{
 
 }  // namespace
 
-void check_header(Fields& fields, const std::string& format, int newest) {
-  const Cursor name = fields.required("format");
-  if (name.text() != format) {
-    const auto writer = std::ranges::find(kWriters, format, &DocumentWriter::format);
-    const std::string how = writer == kWriters.end() ? "" : ", which " + std::string(writer->command) + " writes";
-    name.fail_type("\"" + format + "\"" + how, ErrorKind::OtherDocument);
-  }
-  const Cursor number = fields.required("version");
-  const std::int64_t found = number.integer(0, 1'000'000);
-  if (found < 1 || found > newest) {
-    number.fail("found version " + std::to_string(found) + ", this program reads version " +
-                    (newest > 1 ? "1 to " : "") + std::to_string(newest),
-                ErrorKind::OtherDocument);
-  }
+void check_format(const Cursor& at, const std::string& format) {
+  if (at.text() == format) return;
+  const auto writer = std::ranges::find(kWriters, format, &DocumentWriter::format);
+  const std::string how = writer == kWriters.end() ? "" : ", which " + std::string(writer->command) + " writes";
+  at.fail_type("\"" + format + "\"" + how, ErrorKind::OtherDocument);
 }
 
-Json document(const std::string& format, int version) {
-  Json out;
-  out["format"] = format;
-  out["version"] = version;
-  return out;
+void check_version(const Cursor& at, int newest) {
+  const std::int64_t found = at.integer(0, 1'000'000);
+  if (found >= 1 && found <= newest) return;
+  at.fail("found version " + std::to_string(found) + ", this program reads version " + (newest > 1 ? "1 to " : "") +
+              std::to_string(newest),
+          ErrorKind::OtherDocument);
+}
+
+void check_header(Fields& fields, const std::string& format, int newest) {
+  check_format(fields.required("format"), format);
+  check_version(fields.required("version"), newest);
 }
 
 std::string dump(const Json& value) {
@@ -339,136 +336,6 @@ std::string dump(const Json& value) {
     append(out, value, 0);
   } catch (const Json::type_error&) { throw std::invalid_argument("a name or text in the document is not UTF-8"); }
   return out + "\n";
-}
-
-StateTensor state_tensor_in(Fields& fields) {
-  StateTensor out;
-  out.name = fields.required("name").text();
-  out.shape = fields.required("shape").list([](const Cursor& c) { return c.integer(0, Cursor::kMostBytes); });
-  out.dtype = fields.required("dtype").text();
-  return out;
-}
-
-Json state_tensor_json(const StateTensor& tensor) {
-  return {{"name", tensor.name}, {"shape", tensor.shape}, {"dtype", tensor.dtype}};
-}
-
-std::map<std::string, std::string> read_text_map(const Cursor& at) {
-  if (!at.value().is_object()) at.fail_type("an object");
-  std::map<std::string, std::string> out;
-  for (const auto& [key, value] : at.value().items()) out[key] = at.inside(value).text();
-  return out;
-}
-
-const char* device_kind_word(DeviceKind kind) { return kind == DeviceKind::Gpu ? "gpu" : "processor"; }
-
-DeviceKind read_device_kind(const Cursor& at) {
-  const std::string word = at.text();
-  for (const DeviceKind kind : {DeviceKind::Processor, DeviceKind::Gpu}) {
-    if (word == device_kind_word(kind)) return kind;
-  }
-  at.fail(unknown_name("kind", word, {device_kind_word(DeviceKind::Processor), device_kind_word(DeviceKind::Gpu)}));
-}
-
-int read_processors(const Cursor& at) { return to_int(at.integer(1, 1 << 20)); }
-
-namespace {
-
-constexpr int kMostReadings = 1 << 24;
-
-ProcessorUse read_processor_use(const Cursor& at) {
-  Fields fields(at);
-  ProcessorUse out;
-  out.ours = fields.required("ours").not_negative();
-  out.others = fields.required("others").not_negative();
-  out.count = read_processors(fields.required("processors"));
-  fields.done();
-  return out;
-}
-
-YardstickTimes read_yardstick_times(const Cursor& at) {
-  Fields fields(at);
-  YardstickTimes out;
-  const auto time = [&](const char* key) { return Seconds(fields.required(key).positive()); };
-  out.work = fields.required("work").text();
-  out.before = time("before_s");
-  out.after = time("after_s");
-  out.median = time("median_s");
-  out.fastest = time("fastest_s");
-  out.slowest = time("slowest_s");
-  out.readings = to_int(fields.required("readings").integer(1, kMostReadings));
-  fields.done();
-  return out;
-}
-
-}  // namespace
-
-Yardstick read_yardstick(const Cursor& at) {
-  Fields fields(at);
-  Yardstick out;
-  out.device = fields.required("device").text();
-  out.threads = to_int(fields.required("threads").integer(1, 1 << 20));
-  const Cursor works = fields.required("works");
-  out.works = works.list(read_yardstick_times);
-  if (out.works.empty()) works.fail_type("one work or more");
-  fields.done();
-  return out;
-}
-
-Json yardstick_json(const Yardstick& yardstick) {
-  Json out;
-  out["device"] = yardstick.device;
-  out["threads"] = yardstick.threads;
-  out["works"] = Json::array();
-  for (const YardstickTimes& times : yardstick.works) {
-    out["works"].push_back(Json{{"work", times.work},
-                                {"before_s", times.before.value},
-                                {"after_s", times.after.value},
-                                {"median_s", times.median.value},
-                                {"fastest_s", times.fastest.value},
-                                {"slowest_s", times.slowest.value},
-                                {"readings", times.readings}});
-  }
-  return out;
-}
-
-Conditions read_conditions(const Cursor& at) {
-  Fields fields(at);
-  Conditions out;
-  if (const auto v = fields.optional("hosts")) out.hosts = v->list(read_processor_use);
-  if (const auto v = fields.optional("yardstick")) out.yardstick = read_yardstick(*v);
-  fields.done();
-  return out;
-}
-
-Json conditions_json(const Conditions& conditions) {
-  Json out = Json::object();
-  for (const ProcessorUse& use : conditions.hosts)
-    out["hosts"].push_back(Json{{"ours", use.ours}, {"others", use.others}, {"processors", use.count}});
-  if (conditions.yardstick) out["yardstick"] = yardstick_json(*conditions.yardstick);
-  return out;
-}
-
-Provenance read_provenance(const Cursor& at) {
-  Fields fields(at);
-  Provenance out;
-  if (const auto v = fields.optional("tool")) out.tool = v->text();
-  if (const auto v = fields.optional("device")) out.device = v->text();
-  if (const auto v = fields.optional("versions")) out.versions = read_text_map(*v);
-  if (const auto v = fields.optional("date")) out.date = v->text();
-  if (const auto v = fields.optional("notes")) out.notes = read_text_map(*v);
-  fields.done();
-  return out;
-}
-
-Json provenance_json(const Provenance& provenance) {
-  Json out = Json::object();
-  if (!provenance.tool.empty()) out["tool"] = provenance.tool;
-  if (!provenance.device.empty()) out["device"] = provenance.device;
-  if (!provenance.versions.empty()) out["versions"] = provenance.versions;
-  if (!provenance.date.empty()) out["date"] = provenance.date;
-  if (!provenance.notes.empty()) out["notes"] = provenance.notes;
-  return out;
 }
 
 }  // namespace stagecraft::format

@@ -1,19 +1,15 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "costmodel/conditions.h"
 #include "costmodel/errors.h"
-#include "costmodel/graph.h"
 #include "costmodel/units.h"
 
 // Only for the readers of this folder and of executor/intake: a place in a JSON document with its file and pointer.
@@ -45,6 +41,8 @@ class Cursor {
 
   std::size_t elements() const;
   Cursor at(std::size_t i) const;
+  /// The place of a key that the object has.
+  Cursor member(const std::string& key) const { return inside((*value_)[key]); }
   /// The place of `value`, which is part of the document.
   Cursor inside(const Json& value) const { return {value, *document_, file_}; }
   /// The same place; errors say `what` after the file.
@@ -89,40 +87,17 @@ class Fields {
   std::vector<std::string> known_;
 };
 
-/// `value` once validate() accepts it; its errors become a FormatError at `root`.
-template <class T>
-[[nodiscard]] T validated(const Cursor& root, T value) {
-  try {
-    validate(value);
-  } catch (const std::invalid_argument& e) { root.fail(e.what()); }
-  return value;
-}
-
 /// The parsed document. Throws FormatError with line and column for text that is not JSON, repeats a key, or nests
 /// deeper than 64.
 [[nodiscard]] Json parse_document(const std::string& text, const std::string& file);
-/// Checks the keys "format" and "version" and marks them as known; accepts versions 1 to `newest`.
+/// Checks the key "format".
+void check_format(const Cursor& at, const std::string& format);
+/// Checks the key "version"; accepts versions 1 to `newest`.
+void check_version(const Cursor& at, int newest);
+/// Checks both keys and marks them as known.
 void check_header(Fields& fields, const std::string& format, int newest);
-/// A document that begins with those keys.
-[[nodiscard]] Json document(const std::string& format, int version);
 /// `value` as text: two-space indentation, numbers that read back to the same value, arrays of numbers on one line.
 /// Throws std::invalid_argument for a string that is not UTF-8.
 [[nodiscard]] std::string dump(const Json& value);
-
-/// "processor" or "gpu"; not for DeviceKind::Unknown, which documents omit.
-[[nodiscard]] DeviceKind read_device_kind(const Cursor& at);
-[[nodiscard]] const char* device_kind_word(DeviceKind kind);
-/// A number of processors, at least 1.
-[[nodiscard]] int read_processors(const Cursor& at);
-[[nodiscard]] Conditions read_conditions(const Cursor& at);
-[[nodiscard]] Json conditions_json(const Conditions& conditions);
-[[nodiscard]] Yardstick read_yardstick(const Cursor& at);
-[[nodiscard]] Json yardstick_json(const Yardstick& yardstick);
-[[nodiscard]] Provenance read_provenance(const Cursor& at);
-[[nodiscard]] Json provenance_json(const Provenance& provenance);
-/// Of the fields "name", "shape" and "dtype"; the object may have others.
-[[nodiscard]] StateTensor state_tensor_in(Fields& fields);
-[[nodiscard]] Json state_tensor_json(const StateTensor& tensor);
-[[nodiscard]] std::map<std::string, std::string> read_text_map(const Cursor& at);
 
 }  // namespace stagecraft::format

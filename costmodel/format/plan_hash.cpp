@@ -1,7 +1,7 @@
 #include "costmodel/format/plan_hash.h"
 
 #include "costmodel/fnv.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/plan_json.h"
 
 namespace stagecraft::format {
 

@@ -1,191 +1,176 @@
+#include "costmodel/format/plan_json.h"
+
+#include <algorithm>
+
 #include "costmodel/format/actions_row.h"
-#include "costmodel/format/cursor.h"
 #include "costmodel/format/files/files.h"
-#include "costmodel/format/json.h"
-#include "costmodel/format/throughput_json.h"
+#include "costmodel/format/shared_notations.h"
 #include "costmodel/index.h"
 
 namespace stagecraft::format {
 namespace {
 
-constexpr const char* kFormat = "stagecraft.plan";
-constexpr int kVersion = 9;
-constexpr std::int64_t kMany = std::int64_t{1} << 53;
-constexpr int kMostDevices = 1 << 24;
-
-int whole(const Cursor& at) { return to_int(at.integer(0, kMostDevices)); }
-
-PlanTensor read_plan_tensor(const Cursor& at) {
-  Fields fields(at);
-  PlanTensor out;
-  out.layer = fields.required("layer").text();
-  out.tensor = state_tensor_in(fields);
-  fields.done();
-  return out;
+Notation<PlanTensor> plan_tensor() {
+  return object(fields<PlanTensor>({embedded(&PlanTensor::tensor, state_tensor_fields()),
+                                    {required("layer", &PlanTensor::layer, text(), "Id of the layer that has it.")}}),
+                "A tensor that a layer keeps from step to step.")
+      .named("stateTensor");
 }
 
-Json plan_tensors_json(const std::vector<PlanTensor>& tensors) {
-  Json out = Json::array();
-  for (const PlanTensor& tensor : tensors) {
-    Json& json = out.emplace_back(state_tensor_json(tensor.tensor));
-    json["layer"] = tensor.layer;
-  }
-  return out;
+Notation<Stage> stage() {
+  return object<Stage>(
+             {
+                 required("layers", &Stage::layers, list(text("Id of a layer.")).with("minItems", 1),
+                          "Layer ids in execution order."),
+                 required("devices", &Stage::devices, list<int>(whole("Device number.")).with("minItems", 1),
+                          "Topology device numbers, one per replica."),
+                 optional("recompute", &Stage::recompute, boolean(),
+                          "Drop activations after forward and run it again before backward. Absent: false."),
+                 optional("recompute_every", &Stage::recompute_every, integer(1, kMost),
+                          "With recompute: number of layers that run again together; tensors that cross between such "
+                          "segments are kept. Absent: the whole stage runs again together.")
+                     .then([](const Cursor& at, Stage& stage) {
+                       if (!stage.recompute) at.fail("has no effect without \"recompute\": true");
+                     }),
+                 optional("parameters", &Stage::parameters, list(plan_tensor()),
+                          "What the stage trains, by its layers in order; a parameter that several of them share is "
+                          "listed for each. Absent: the graph does not name its parameters. Since version 9."),
+                 optional("exchanged_buffers", &Stage::exchanged_buffers, list(plan_tensor()),
+                          "Buffers that a forward in training writes, and that replicas exchange. Absent: none. Since "
+                          "version 9."),
+             },
+             "These layers, on these devices.")
+      .named("stage");
 }
 
-Stage read_stage(const Cursor& at) {
-  Fields fields(at);
-  Stage out;
-  out.layers = fields.required("layers").list([](const Cursor& c) { return c.text(); });
-  out.devices = fields.required("devices").list(whole);
-  if (const auto v = fields.optional("recompute")) out.recompute = v->boolean();
-  if (const auto v = fields.optional("recompute_every")) {
-    out.recompute_every = to_int(v->integer(1, kMostDevices));
-    if (!out.recompute) v->fail("has no effect without \"recompute\": true");
-  }
-  if (const auto v = fields.optional("parameters")) out.parameters = v->list(read_plan_tensor);
-  if (const auto v = fields.optional("exchanged_buffers")) out.exchanged_buffers = v->list(read_plan_tensor);
-  fields.done();
-  return out;
+Notation<BoundaryTensor> boundary_tensor() {
+  return object<BoundaryTensor>(
+             {
+                 required("layer", &BoundaryTensor::layer, text(), "Id of the layer that produces it."),
+                 optional("output", &BoundaryTensor::output, whole(),
+                          "Index of the layer's output; absent: all its outputs together."),
+                 required("activation_bytes", &BoundaryTensor::bytes, bytes(), "Tensor of the whole microbatch, bytes"),
+                 optional("shape", &BoundaryTensor::shape, list<std::int64_t>(integer(0, kMany, "Extent of one axis.")),
+                          "Extent of each axis, usually with the batch first.")
+                     .only_if([](const BoundaryTensor& of) { return !of.shape.empty() || !of.dtype.empty(); }),
+                 optional("dtype", &BoundaryTensor::dtype, text(), "Element type."),
+                 required("gradient", &BoundaryTensor::gradient, boolean(), "Whether its gradient is sent back."),
+             },
+             "A tensor that crosses, for one microbatch.")
+      .named("tensor");
 }
 
-BoundaryTensor read_tensor(const Cursor& at) {
-  Fields fields(at);
-  BoundaryTensor out;
-  out.layer = fields.required("layer").text();
-  if (const auto v = fields.optional("output")) out.output = whole(*v);
-  out.bytes = fields.required("activation_bytes").bytes();
-  if (const auto v = fields.optional("shape")) out.shape = v->list([](const Cursor& c) { return c.integer(0, kMany); });
-  if (const auto v = fields.optional("dtype")) out.dtype = v->text();
-  out.gradient = fields.required("gradient").boolean();
-  fields.done();
-  return out;
+Notation<Boundary> boundary() {
+  return object<Boundary>(
+             {
+                 required("source", &Boundary::source, whole(), "Number of the sending stage."),
+                 required("destination", &Boundary::destination, whole(), "Number of the receiving stage."),
+                 required("tensors", &Boundary::tensors, list(boundary_tensor()).with("minItems", 1), "The tensors."),
+             },
+             "All tensors that one stage sends to a later one for one microbatch, in the order of sending.")
+      .named("boundary");
 }
 
-Boundary read_boundary(const Cursor& at) {
-  Fields fields(at);
-  Boundary out;
-  out.source = whole(fields.required("source"));
-  out.destination = whole(fields.required("destination"));
-  out.tensors = fields.required("tensors").list(read_tensor);
-  fields.done();
-  return out;
+Notation<TiedLayers> tied() {
+  return object<TiedLayers>(
+             {
+                 required("parameter", &TiedLayers::parameter, text(), "Its name in the model."),
+                 required("layers", &TiedLayers::layers, list(text("Id of a layer.")).with("minItems", 2),
+                          "Ids of the layers that have it, in the order of the stages."),
+             },
+             "A parameter whose gradients are summed over all its layers.")
+      .named("tied");
 }
 
-TiedLayers read_tied(const Cursor& at) {
-  Fields fields(at);
-  TiedLayers out;
-  out.parameter = fields.required("parameter").text();
-  out.layers = fields.required("layers").list([](const Cursor& c) { return c.text(); });
-  fields.done();
-  return out;
+Notation<SampleWork> sample_work_notation() {
+  return object<SampleWork>({
+      optional("tokens", &SampleWork::tokens, integer(1, kMany),
+               "Tokens in a sample; absent if the model does not read tokens."),
+      optional("flops", &SampleWork::flops, positive(),
+               "Floating-point operations of the model's forward and backward; absent if not counted for every layer."),
+      optional("peak_flops_per_s", &SampleWork::peak, positive(),
+               "Peak of the plan's devices together; absent if unknown for one of them."),
+      optional("peak_of", &SampleWork::peak_of, text(), "Those devices, with the type of the computation."),
+  });
 }
 
-std::vector<Action> read_row(const Cursor& at) {
-  try {
-    return parse_actions_row(at.text());
-  } catch (const std::invalid_argument& e) { at.fail(e.what()); }
+Notation<std::vector<Action>> actions() {
+  return as_text<std::vector<Action>>(
+      [](const Cursor& at) {
+        try {
+          return parse_actions_row(at.text());
+        } catch (const std::invalid_argument& e) { at.fail(e.what()); }
+      },
+      actions_row,
+      "The actions in order, separated by commas, as in torch.distributed.pipelining's CSV: 1F0, 1B0 (or 1I0 and 1W0), "
+      "1SEND_F0, 1RECV_F0, 1SEND_B0, 1RECV_B0, 1REDUCE_GRAD. If no rank lists a transfer, the reader places the "
+      "transfers.");
 }
 
-Json boundary_json(const Boundary& boundary) {
-  Json out;
-  out["source"] = boundary.source;
-  out["destination"] = boundary.destination;
-  out["tensors"] = Json::array();
-  for (const BoundaryTensor& tensor : boundary.tensors) {
-    Json t;
-    t["layer"] = tensor.layer;
-    if (tensor.output) t["output"] = *tensor.output;
-    t["activation_bytes"] = tensor.bytes.value;
-    if (!tensor.shape.empty() || !tensor.dtype.empty()) t["shape"] = tensor.shape;
-    if (!tensor.dtype.empty()) t["dtype"] = tensor.dtype;
-    t["gradient"] = tensor.gradient;
-    out["tensors"].push_back(t);
-  }
-  return out;
+void take_default_warmups(Plan& plan) {
+  std::vector<int> replicas;
+  for (const Stage& stage : plan.stages) replicas.push_back(std::max<int>(1, to_int(stage.devices.size())));
+  plan.warmups = warmup_counts(replicas);
+}
+
+const Document<Plan>& plan_document() {
+  static const Document<Plan> document(
+      {.name = "plan",
+       .version = 9,
+       .title = "Plan",
+       .help = "The layers of each stage, their devices and the order of execution.",
+       .changes =
+           "Version 2 added actions, 3 dtype, gradient_bucket_bytes and recompute_every, 4 tied, 5 allow_tf32, 6 "
+           "lower_bound_s, 7 optimizer, 8 sample_work, 9 parameters and exchanged_buffers of stages."},
+      {
+          required("model", &Plan::model, text(), "Name of the graph."),
+          optional("options", &Plan::options, text_map(), "The model's options that are not defaults, by name."),
+          optional("microbatch_samples", &Plan::microbatch_samples, integer(1, kMany),
+                   "Samples in one microbatch; absent: the graph did not give them."),
+          optional("dtype", &Plan::dtype, text(),
+                   "Data type of the computation: float32, bfloat16 or float16. Absent: unknown, runs as float32."),
+          optional("allow_tf32", &Plan::allow_tf32, boolean(),
+                   "Whether a GPU may round the inputs of float32 operations to TF32. Absent: unknown, runs without."),
+          optional("optimizer", &Plan::optimizer, text(),
+                   "The optimizer whose time and memory the predictions include. Absent: none was measured."),
+          required("microbatches", &Plan::microbatches, integer(1, kMostMicrobatches), "Microbatches in one step."),
+          required("schedule", &Plan::schedule, text(), "Name of the schedule; stagecraft help plan lists them."),
+          optional("chunks", &Plan::chunks, integer(1, 1 << 20), "Stages per device. Absent: 1."),
+          optional("strategy", &Plan::strategy, text(), "The strategy that made the plan."),
+          optional("steady_state_s", &Plan::steady_state, not_negative(),
+                   "Time of the slowest stage per microbatch, by the strategy's own estimate, seconds"),
+          optional("iteration_s", &Plan::iteration, not_negative(), "Predicted time of one step, seconds"),
+          optional("sample_work", &Plan::sample_work, sample_work_notation(),
+                   "What a sample consists of and costs, for throughput beside samples per second."),
+          optional("lower_bound_s", &Plan::lower_bound, not_negative(),
+                   "No plan that the strategy considered has a shorter predicted step, seconds; equal to iteration_s: "
+                   "this plan is the best of them"),
+          required("stages", &Plan::stages, list(stage()).with("minItems", 1),
+                   "The stages, in the order of the pipeline."),
+          required("boundaries", &Plan::boundaries, list(boundary()),
+                   "Tensors that cross between stages, each pair of stages once."),
+          optional("tied", &Plan::tied, list(tied()),
+                   "Parameters that several layers have, ascending by name. Absent: none."),
+          optional("warmups", &Plan::warmups, list<int>(whole("Forwards.")),
+                   "Forwards of each stage before its first backward, one number per stage. Absent: by the replicas.")
+              .always()
+              .or_else(take_default_warmups),
+          optional(
+              "gradient_bucket_bytes", &Plan::gradient_bucket_bytes, integer(1, Cursor::kMostBytes),
+              "Most bytes of gradients that replicas sum in one all-reduce, bytes. Absent: all of a stage in one."),
+          optional("actions", &Plan::listed, list(actions()),
+                   "For schedule listed: each rank's actions, ranks in order of stages and then replicas."),
+          provenance_field(&Plan::provenance),
+      },
+      refuse_invalid<Plan>);
+  return document;
 }
 
 }  // namespace
 
-Plan parse_plan(const std::string& text, const std::string& file) {
-  const Json json = parse_document(text, file);
-  const Cursor root(json, file);
-  Fields fields(root);
-  check_header(fields, kFormat, kVersion);
-  Plan out;
-  out.model = fields.required("model").text();
-  if (const auto v = fields.optional("options")) out.options = read_text_map(*v);
-  if (const auto v = fields.optional("microbatch_samples")) out.microbatch_samples = v->integer(1, kMany);
-  if (const auto v = fields.optional("dtype")) out.dtype = v->text();
-  if (const auto v = fields.optional("allow_tf32")) out.allow_tf32 = v->boolean();
-  if (const auto v = fields.optional("optimizer")) out.optimizer = v->text();
-  out.microbatches = to_int(fields.required("microbatches").integer(1, kMostMicrobatches));
-  out.schedule = fields.required("schedule").text();
-  if (const auto v = fields.optional("chunks")) out.chunks = to_int(v->integer(1, 1 << 20));
-  if (const auto v = fields.optional("strategy")) out.strategy = v->text();
-  if (const auto v = fields.optional("steady_state_s")) out.steady_state = v->seconds();
-  if (const auto v = fields.optional("iteration_s")) out.iteration = v->seconds();
-  if (const auto v = fields.optional("sample_work")) out.sample_work = read_sample_work(*v);
-  if (const auto v = fields.optional("lower_bound_s")) out.lower_bound = v->seconds();
-  out.stages = fields.required("stages").list(read_stage);
-  out.boundaries = fields.required("boundaries").list(read_boundary);
-  if (const auto v = fields.optional("tied")) out.tied = v->list(read_tied);
-  if (const auto v = fields.optional("warmups")) {
-    out.warmups = v->list(whole);
-  } else {
-    std::vector<int> replicas;
-    for (const Stage& stage : out.stages) replicas.push_back(std::max<int>(1, to_int(stage.devices.size())));
-    out.warmups = warmup_counts(replicas);
-  }
-  if (const auto v = fields.optional("gradient_bucket_bytes"))
-    out.gradient_bucket_bytes = Bytes(v->integer(1, Cursor::kMostBytes));
-  if (const auto v = fields.optional("actions")) out.listed = v->list(read_row);
-  if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
-  fields.done();
-  return validated(root, std::move(out));
-}
-
-std::string plan_json(const Plan& plan) {
-  Json out = document(kFormat, kVersion);
-  out["model"] = plan.model;
-  if (!plan.options.empty()) out["options"] = plan.options;
-  if (plan.microbatch_samples) out["microbatch_samples"] = *plan.microbatch_samples;
-  if (!plan.dtype.empty()) out["dtype"] = plan.dtype;
-  if (plan.allow_tf32) out["allow_tf32"] = *plan.allow_tf32;
-  if (!plan.optimizer.empty()) out["optimizer"] = plan.optimizer;
-  out["microbatches"] = plan.microbatches;
-  out["schedule"] = plan.schedule;
-  if (plan.chunks > 1) out["chunks"] = plan.chunks;
-  if (!plan.strategy.empty()) out["strategy"] = plan.strategy;
-  if (plan.steady_state) out["steady_state_s"] = plan.steady_state->value;
-  if (plan.iteration) out["iteration_s"] = plan.iteration->value;
-  if (plan.sample_work != SampleWork{}) out["sample_work"] = sample_work_json(plan.sample_work);
-  if (plan.lower_bound) out["lower_bound_s"] = plan.lower_bound->value;
-  out["stages"] = Json::array();
-  for (const Stage& stage : plan.stages) {
-    Json s;
-    s["layers"] = stage.layers;
-    s["devices"] = stage.devices;
-    if (stage.recompute) s["recompute"] = true;
-    if (stage.recompute_every > 0) s["recompute_every"] = stage.recompute_every;
-    if (!stage.parameters.empty()) s["parameters"] = plan_tensors_json(stage.parameters);
-    if (!stage.exchanged_buffers.empty()) s["exchanged_buffers"] = plan_tensors_json(stage.exchanged_buffers);
-    out["stages"].push_back(s);
-  }
-  out["boundaries"] = Json::array();
-  for (const Boundary& boundary : plan.boundaries) out["boundaries"].push_back(boundary_json(boundary));
-  for (const TiedLayers& tied : plan.tied)
-    out["tied"].push_back(Json{{"parameter", tied.parameter}, {"layers", tied.layers}});
-  out["warmups"] = plan.warmups;
-  if (plan.gradient_bucket_bytes) out["gradient_bucket_bytes"] = plan.gradient_bucket_bytes->value;
-  if (!plan.listed.empty()) {
-    out["actions"] = Json::array();
-    for (const auto& list : plan.listed) out["actions"].push_back(actions_row(list));
-  }
-  if (plan.provenance != Provenance{}) out["provenance"] = provenance_json(plan.provenance);
-  return dump(out);
-}
-
+Plan parse_plan(const std::string& text, const std::string& file) { return plan_document().parse(text, file); }
 Plan read_plan(const std::string& path) { return parse_plan(read_text(path), path); }
+std::string plan_json(const Plan& plan) { return plan_document().text(plan); }
+DocumentSchema plan_schema() { return plan_document().schema(); }
 
 }  // namespace stagecraft::format

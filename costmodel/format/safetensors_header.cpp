@@ -7,6 +7,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/cursor.h"
+#include "costmodel/format/notation.h"
 
 namespace stagecraft::format {
 namespace {
@@ -22,7 +23,8 @@ const std::vector<std::pair<std::string, int>>& dtypes() {
 
 SafetensorsEntry read_entry(const Cursor& at) {
   Fields fields(at);
-  SafetensorsEntry out = read_tensor_type(fields);
+  const Cursor dtype = fields.required("dtype");
+  SafetensorsEntry out = read_tensor_type(dtype, fields.required("shape"));
   const Bytes wanted = out.end;
   const Cursor offsets = fields.required("data_offsets");
   if (offsets.elements() != 2) offsets.fail_type("two offsets, of the first byte and after the last");
@@ -63,9 +65,7 @@ Bytes safetensors_value_bytes(const std::string& dtype) {
   throw InputError(ErrorKind::UnknownName, unknown_name("dtype", dtype, safetensors_dtypes()));
 }
 
-SafetensorsEntry read_tensor_type(Fields& fields) {
-  const Cursor dtype = fields.required("dtype");
-  const Cursor shape = fields.required("shape");
+SafetensorsEntry read_tensor_type(const Cursor& dtype, const Cursor& shape) {
   SafetensorsEntry out{
       dtype.text(), shape.list([](const Cursor& c) { return c.integer(0, Cursor::kMostBytes); }), {}, {}};
   try {
@@ -88,7 +88,7 @@ SafetensorsHeader parse_safetensors_header(const std::string& text, Bytes data, 
   for (const auto& [name, value] : json.items()) {
     const Cursor at = root.inside(value);
     if (name == kMetadata) {
-      out.metadata = read_text_map(at);
+      out.metadata = text_map().read(at);
     } else {
       out.tensors.emplace(name, read_entry(at));
     }

@@ -36,10 +36,10 @@ inline constexpr Bytes kMostSafetensorsHeader(100'000'000);
 /// Bytes of one value. Throws std::invalid_argument listing the dtypes for an unknown one.
 [[nodiscard]] Bytes safetensors_value_bytes(const std::string& dtype);
 
-class Fields;  // cursor.h
+class Cursor;  // cursor.h
 /// For readers of this folder: the keys "dtype" and "shape" of a tensor, which begins at 0. Throws FormatError for an
 /// unknown dtype, and for more than 2^60 bytes.
-[[nodiscard]] SafetensorsEntry read_tensor_type(Fields& fields);
+[[nodiscard]] SafetensorsEntry read_tensor_type(const Cursor& dtype, const Cursor& shape);
 
 /// Parses `text` as the header of a file with `data` bytes after it. Throws FormatError "FILE: POINTER: found,
 /// expected" for text that is not such a JSON object, a name that appears twice, an unknown dtype, a tensor whose shape

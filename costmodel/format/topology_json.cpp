@@ -1,170 +1,153 @@
-#include <algorithm>
-#include <array>
-#include <utility>
+#include "costmodel/format/topology_json.h"
 
-#include "costmodel/format/cursor.h"
+#include <algorithm>
+
 #include "costmodel/format/files/files.h"
-#include "costmodel/format/json.h"
-#include "costmodel/index.h"
+#include "costmodel/format/shared_notations.h"
 
 namespace stagecraft::format {
 namespace {
 
-constexpr const char* kFormat = "stagecraft.topology";
-constexpr int kVersion = 9;
-constexpr const char* kDeclared = "declared";
-constexpr const char* kMeasured = "measured";
-constexpr const char* kOwn = "own";
-constexpr const char* kSeparate = "separate";
 constexpr const char* kDistrustNote = "not trusted";
 
-Curve read_curve(const Cursor& at) {
-  return {at.list([](const Cursor& c) {
-    Fields point(c);
-    CurvePoint p{point.required("bytes").bytes(), Seconds(point.required("time_s").positive())};
-    point.done();
-    return p;
-  })};
+Notation<std::vector<CurvePoint>> points() {
+  return list(object<CurvePoint>(
+                  {
+                      required("bytes", &CurvePoint::bytes, bytes(), "The message, bytes"),
+                      required("time_s", &CurvePoint::time, positive(), "The operation, seconds"),
+                  },
+                  "One measured point.")
+                  .named("point"));
 }
 
-Json curve_json(const Curve& curve) {
-  Json out = Json::array();
-  for (const CurvePoint& p : curve.points) out.push_back(Json{{"bytes", p.bytes.value}, {"time_s", p.time.value}});
-  return out;
-}
+/// A curve of a collective with the number of ranks that it is for.
+struct CollectiveCurve {
+  int ranks = 2;
+  int per_group = 1;
+  Curve curve;
+};
 
-constexpr std::array<std::pair<const char*, Collective>, 4> kCollectives = {
-    {{"all_reduce", Collective::AllReduce},
-     {"all_gather", Collective::AllGather},
-     {"reduce_scatter", Collective::ReduceScatter},
-     {"all_to_all", Collective::AllToAll}}};
-
-void read_collective(const Cursor& at, Collective collective, Link& out) {
-  for (std::size_t i = 0; i < at.elements(); ++i) {
-    Fields entry(at.at(i));
-    const Cursor ranks = entry.required("ranks");
-    const int n = to_int(ranks.integer(2, 1 << 24));
-    int per_group = 1;
-    if (const auto v = entry.optional("ranks_per_group")) per_group = to_int(v->integer(1, 1 << 24));
-    Curve curve = read_curve(entry.required("points"));
-    if (const auto v = entry.optional("log_spread")) curve.log_spread = v->not_negative();
-    const bool fresh = per_group == 1 ? curves_of(out, collective).emplace(n, curve).second
-                                      : out.spans.emplace(SpanKey{collective, n, per_group}, curve).second;
-    if (!fresh) ranks.fail("a curve for " + std::to_string(n) + " ranks already exists");
-    entry.done();
-  }
-}
-
-Json collective_json(const Link& link, Collective collective) {
-  Json out = Json::array();
-  const auto add = [&out](int ranks, int per_group, const Curve& curve) {
-    Json entry;
-    entry["ranks"] = ranks;
-    if (per_group > 1) entry["ranks_per_group"] = per_group;
-    entry["points"] = curve_json(curve);
-    if (curve.log_spread) entry["log_spread"] = *curve.log_spread;
-    out.push_back(entry);
+Field<Level> collective(const char* key, Collective collective, const char* help) {
+  const auto entry =
+      object<CollectiveCurve>(
+          {
+              required("ranks", &CollectiveCurve::ranks, integer(2, kMost), "Number of ranks."),
+              optional("ranks_per_group", &CollectiveCurve::per_group, integer(1, kMost),
+                       "Ranks in each group of the level below; absent: 1. Since version 9."),
+              required("points", path(&CollectiveCurve::curve, &Curve::points), points().with("minItems", 1),
+                       "Ascending in bytes."),
+              optional("log_spread", path(&CollectiveCurve::curve, &Curve::log_spread), not_negative(),
+                       "How far measured times lie from the points: standard deviation on the scale of the logarithm; "
+                       "absent: unknown. Since version 8."),
+          },
+          "Measured times of a collective for a number of ranks.")
+          .named("collective");
+  const auto curves = [collective](const Level& level) {
+    std::vector<CollectiveCurve> out;
+    for (const auto& [ranks, curve] : curves_of(level.link, collective)) out.push_back({ranks, 1, curve});
+    for (const auto& [span, curve] : level.link.spans) {
+      if (span.collective == collective) out.push_back({span.ranks, span.per_group, curve});
+    }
+    return out;
   };
-  for (const auto& [ranks, curve] : curves_of(link, collective)) add(ranks, 1, curve);
-  for (const auto& [key, curve] : link.spans) {
-    if (key.collective == collective) add(key.ranks, key.per_group, curve);
-  }
-  return out;
+  return derived<Level, std::vector<CollectiveCurve>>(
+             key, curves,
+             [collective](const Cursor& at, Level& level, const std::vector<CollectiveCurve>& read) {
+               for (std::size_t i = 0; i < read.size(); ++i) {
+                 const auto& [ranks, per_group, curve] = read[i];
+                 const bool fresh = per_group == 1
+                                        ? curves_of(level.link, collective).emplace(ranks, curve).second
+                                        : level.link.spans.emplace(SpanKey{collective, ranks, per_group}, curve).second;
+                 if (!fresh)
+                   at.at(i).member("ranks").fail("a curve for " + std::to_string(ranks) + " ranks already exists");
+               }
+             },
+             list(entry), help)
+      .only_if([curves](const Level& level) { return !curves(level).empty(); });
 }
 
-LinkOrigin read_origin(const Cursor& at) {
-  const std::string name = at.text();
-  if (name == kMeasured) return LinkOrigin::Measured;
-  if (name != kDeclared) at.fail(unknown_name("origin", name, {kDeclared, kMeasured}));
-  return LinkOrigin::Declared;
+Notation<MessageProcessing> processing() {
+  return object<MessageProcessing>(
+             {
+                 required("thread", &MessageProcessing::thread,
+                          words<MessageThread>("thread",
+                                               {{"own", MessageThread::Own}, {"separate", MessageThread::Separate}}),
+                          "Thread of the rank's process that spends it: one for messages, or the one that computes, "
+                          "which receives only while it waits for a message."),
+                 optional("sender", path(&MessageProcessing::sender, &Curve::points), points(), "Absent: none."),
+                 optional("receiver", path(&MessageProcessing::receiver, &Curve::points), points(), "Absent: none."),
+             },
+             "Processor time of one message at its two ends, ascending in bytes; at least one end. Absent: not "
+             "measured. Since version 5.")
+      .named("processing");
 }
 
-MessageThread read_thread(const Cursor& at) {
-  const std::string name = at.text();
-  if (name == kOwn) return MessageThread::Own;
-  if (name != kSeparate) at.fail(unknown_name("thread", name, {kOwn, kSeparate}));
-  return MessageThread::Separate;
-}
-
-MessageProcessing read_processing(const Cursor& at) {
-  Fields fields(at);
-  MessageProcessing out;
-  out.thread = read_thread(fields.required("thread"));
-  if (const auto v = fields.optional("sender")) out.sender = read_curve(*v);
-  if (const auto v = fields.optional("receiver")) out.receiver = read_curve(*v);
-  fields.done();
-  return out;
-}
-
-Json processing_json(const MessageProcessing& processing) {
-  Json out;
-  out["thread"] = processing.thread == MessageThread::Own ? kOwn : kSeparate;
-  if (!processing.sender.points.empty()) out["sender"] = curve_json(processing.sender);
-  if (!processing.receiver.points.empty()) out["receiver"] = curve_json(processing.receiver);
-  return out;
-}
-
-Level read_level(const Cursor& at) {
-  Fields fields(at);
-  Level out;
-  out.name = fields.required("name").text();
-  out.count = to_int(fields.required("count").integer(1, 1 << 24));
-  out.link.bandwidth = BytesPerSecond(fields.required("bandwidth_bytes_per_s").positive());
-  out.link.latency = fields.required("latency_s").seconds();
-  if (const auto v = fields.optional("origin")) out.link.origin = read_origin(*v);
-  if (const auto v = fields.optional("channel")) out.link.channel = v->text();
-  if (const auto v = fields.optional("send_receive")) out.link.send_receive = read_curve(*v);
-  if (const auto v = fields.optional("send_receive_log_spread")) out.link.send_receive.log_spread = v->not_negative();
-  for (const auto& [key, collective] : kCollectives) {
-    if (const auto v = fields.optional(key)) read_collective(*v, collective, out.link);
-  }
-  if (const auto v = fields.optional("processing")) out.link.processing = read_processing(*v);
-  if (const auto v = fields.optional("distrust")) out.link.distrust = v->list([](const Cursor& c) { return c.text(); });
-  fields.done();
-  return out;
-}
-
-Json level_json(const Level& level) {
-  Json out;
-  out["name"] = level.name;
-  out["count"] = level.count;
-  out["bandwidth_bytes_per_s"] = level.link.bandwidth.value;
-  out["latency_s"] = level.link.latency.value;
-  out["origin"] = level.link.origin == LinkOrigin::Measured ? kMeasured : kDeclared;
-  if (!level.link.channel.empty()) out["channel"] = level.link.channel;
-  if (!level.link.send_receive.points.empty()) out["send_receive"] = curve_json(level.link.send_receive);
-  if (level.link.send_receive.log_spread) out["send_receive_log_spread"] = *level.link.send_receive.log_spread;
-  for (const auto& [key, collective] : kCollectives) {
-    if (const Json curves = collective_json(level.link, collective); !curves.empty()) out[key] = curves;
-  }
-  if (level.link.processing) out["processing"] = processing_json(*level.link.processing);
-  if (!level.link.distrust.empty()) out["distrust"] = level.link.distrust;
-  return out;
+Notation<Level> level() {
+  constexpr auto link = &Level::link;
+  return object<Level>(
+             {
+                 required("name", &Level::name, text(), "For display: server, rack, ..."),
+                 required("count", &Level::count, integer(1, kMost), "Groups of the level below."),
+                 required("bandwidth_bytes_per_s", path(link, &Link::bandwidth), positive(),
+                          "Bandwidth between two devices, bytes per second"),
+                 required("latency_s", path(link, &Link::latency), not_negative(), "Latency of a message, seconds"),
+                 optional("origin", path(link, &Link::origin),
+                          words<LinkOrigin>("origin",
+                                            {{"declared", LinkOrigin::Declared}, {"measured", LinkOrigin::Measured}}),
+                          "Where bandwidth and latency come from; absent: declared.")
+                     .always(),
+                 optional("channel", path(link, &Link::channel), text(),
+                          "Channel over which the link was measured, such as \"gloo\"; absent: unknown. Since version "
+                          "5."),
+                 optional("send_receive", path(link, &Link::send_receive, &Curve::points), points(),
+                          "Measured transfers, ascending in bytes; take precedence over bandwidth and latency."),
+                 optional("send_receive_log_spread", path(link, &Link::send_receive, &Curve::log_spread),
+                          not_negative(),
+                          "How far measured transfers lie from the points of send_receive: standard deviation on the "
+                          "scale of the logarithm; absent: unknown. Since version 8."),
+                 collective("all_reduce", Collective::AllReduce, "Measured all-reduces; each number of ranks once."),
+                 collective("all_gather", Collective::AllGather,
+                            "Measured all-gathers, by the bytes a rank holds after it; each number of ranks once."),
+                 collective("reduce_scatter", Collective::ReduceScatter,
+                            "Measured reduce-scatters, by the bytes a rank holds before it; each number of ranks "
+                            "once."),
+                 collective("all_to_all", Collective::AllToAll,
+                            "Measured all-to-alls, by the bytes a rank sends in all; each number of ranks once. Since "
+                            "version 9."),
+                 optional("processing", path(link, &Link::processing), processing()),
+                 optional("distrust", path(link, &Link::distrust), list(text()),
+                          "Reasons not to trust the measurement of the link, one sentence each. Until version 6 they "
+                          "were a note, \"not trusted\". Since version 7."),
+             },
+             "A number of groups of the level below (devices, at the innermost level), joined by one kind of link.")
+      .named("level");
 }
 
 /// What two types of devices may differ in.
-void read_device_type(Fields& fields, Device& out) {
-  out.name = fields.required("name").text();
-  if (const auto v = fields.optional("memory_bytes")) out.memory = Bytes(v->integer(1, Cursor::kMostBytes));
-  if (const auto v = fields.optional("kind")) out.kind = read_device_kind(*v);
-  if (const auto v = fields.optional("host_processors")) out.host_processors = read_processors(*v);
+FieldList<Device> device_type() {
+  return {
+      required("name", &Device::name, text(), "Model of the device."),
+      optional("kind", &Device::kind, device_kind(), "Kind of device; absent if unknown."),
+      optional("host_processors", &Device::host_processors, processors(),
+               "Processors of each host, a group of the innermost level; absent if unknown."),
+      optional("memory_bytes", &Device::memory, integer(1, Cursor::kMostBytes),
+               "Memory that a plan may use on a device; absent: unlimited, bytes"),
+  };
 }
 
-void write_device_type(const Device& device, Json& out) {
-  out["name"] = device.name;
-  if (device.kind != DeviceKind::Unknown) out["kind"] = device_kind_word(device.kind);
-  if (device.host_processors > 0) out["host_processors"] = device.host_processors;
-  if (device.memory) out["memory_bytes"] = device.memory->value;
+Notation<Device> device() {
+  return object(fields<Device>({device_type(),
+                                {optional("host_to_device", path(&Device::host_to_device, &Curve::points), points(),
+                                          "Measured copies from the host, ascending in bytes."),
+                                 optional("device_to_host", path(&Device::device_to_host, &Curve::points), points(),
+                                          "Measured copies to the host, ascending in bytes.")}}));
 }
 
-DeviceRange read_range(const Cursor& at) {
-  Fields fields(at);
-  DeviceRange out;
-  out.first = to_int(fields.required("first_device").integer(0, 1 << 24));
-  out.count = to_int(fields.required("devices").integer(1, 1 << 24));
-  read_device_type(fields, out.device);
-  fields.done();
-  return out;
+Notation<DeviceRange> device_range() {
+  return object(fields<DeviceRange>(
+      {{required("first_device", &DeviceRange::first, whole(), "Number of the first device of this type."),
+        required("devices", &DeviceRange::count, integer(1, kMost), "How many consecutive devices there are.")},
+       embedded(&DeviceRange::device, device_type())}));
 }
 
 /// Until version 6, `links` said only in a note why its measurement was not trusted.
@@ -175,52 +158,41 @@ void take_noted_distrust(Topology& topology) {
     topology.levels.front().link.distrust = {note->second};
 }
 
+const Document<Topology>& topology_document() {
+  static const Document<Topology> document(
+      {.name = "topology",
+       .version = 9,
+       .title = "Topology",
+       .help = "Devices and links: devices in nested levels.",
+       .changes = "Version 2 added origin, all_gather, reduce_scatter, host_to_device and device_to_host, version 3 "
+                  "kind and host_processors of the device, version 4 conditions, version 5 channel and processing, "
+                  "version 6 other_devices, version 7 distrust, version 8 log_spread and send_receive_log_spread, "
+                  "version 9 all_to_all and ranks_per_group."},
+      {
+          required("name", &Topology::name, text(), "For display; any text."),
+          required("device", &Topology::device, device(), "The type of all devices but those in other_devices."),
+          optional("other_devices", &Topology::others, list(device_range()),
+                   "Devices of other types, in ascending order."),
+          required("levels", &Topology::levels, list(level()).with("minItems", 1),
+                   "Innermost first. Devices are numbered so that the members of each group are consecutive; at most "
+                   "2^24 in all."),
+          conditions_field(&Topology::conditions),
+          provenance_field(&Topology::provenance),
+      },
+      [](const Cursor& root, Topology& topology) {
+        take_noted_distrust(topology);
+        refuse_invalid(root, topology);
+      });
+  return document;
+}
+
 }  // namespace
 
 Topology parse_topology(const std::string& text, const std::string& file) {
-  const Json json = parse_document(text, file);
-  const Cursor root(json, file);
-  Fields fields(root);
-  check_header(fields, kFormat, kVersion);
-  Topology out;
-  out.name = fields.required("name").text();
-  Fields device(fields.required("device"));
-  read_device_type(device, out.device);
-  if (const auto v = device.optional("host_to_device")) out.device.host_to_device = read_curve(*v);
-  if (const auto v = device.optional("device_to_host")) out.device.device_to_host = read_curve(*v);
-  device.done();
-  if (const auto v = fields.optional("other_devices")) out.others = v->list(read_range);
-  out.levels = fields.required("levels").list(read_level);
-  if (const auto v = fields.optional("conditions")) out.conditions = read_conditions(*v);
-  if (const auto v = fields.optional("provenance")) out.provenance = read_provenance(*v);
-  fields.done();
-  take_noted_distrust(out);
-  return validated(root, std::move(out));
+  return topology_document().parse(text, file);
 }
-
-std::string topology_json(const Topology& topology) {
-  Json out = document(kFormat, kVersion);
-  out["name"] = topology.name;
-  write_device_type(topology.device, out["device"]);
-  const auto write_copies = [&out](const char* key, const Curve& curve) {
-    if (!curve.points.empty()) out["device"][key] = curve_json(curve);
-  };
-  write_copies("host_to_device", topology.device.host_to_device);
-  write_copies("device_to_host", topology.device.device_to_host);
-  for (const DeviceRange& range : topology.others) {
-    Json entry;
-    entry["first_device"] = range.first;
-    entry["devices"] = range.count;
-    write_device_type(range.device, entry);
-    out["other_devices"].push_back(entry);
-  }
-  out["levels"] = Json::array();
-  for (const Level& level : topology.levels) out["levels"].push_back(level_json(level));
-  if (topology.conditions != Conditions{}) out["conditions"] = conditions_json(topology.conditions);
-  if (topology.provenance != Provenance{}) out["provenance"] = provenance_json(topology.provenance);
-  return dump(out);
-}
-
 Topology read_topology(const std::string& path) { return parse_topology(read_text(path), path); }
+std::string topology_json(const Topology& topology) { return topology_document().text(topology); }
+DocumentSchema topology_schema() { return topology_document().schema(); }
 
 }  // namespace stagecraft::format

@@ -9,7 +9,10 @@
 #include "costmodel/format/calibration_json.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
+#include "costmodel/format/plan_json.h"
+#include "costmodel/format/timeline_json.h"
+#include "costmodel/format/topology_json.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/text/progress.h"
 

@@ -3,7 +3,7 @@
 #include "costmodel/command/tool_inputs.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/plan_json.h"
 #include "costmodel/format/results/plan_comparison_json.h"
 #include "costmodel/text/progress.h"
 #include "costmodel/text/table.h"

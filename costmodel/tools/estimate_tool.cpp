@@ -11,7 +11,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
 #include "costmodel/prediction/cards.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/microbatch_size.h"

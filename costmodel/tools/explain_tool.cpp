@@ -4,7 +4,7 @@
 #include "costmodel/command/tool.h"
 #include "costmodel/command/tool_inputs.h"
 #include "costmodel/format/files/files.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/plan_json.h"
 #include "costmodel/format/results/explanation_json.h"
 #include "costmodel/text/progress.h"
 #include "costmodel/text/table.h"

@@ -4,7 +4,8 @@
 #include "costmodel/command/tool.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
+#include "costmodel/format/topology_json.h"
 #include "costmodel/interchange/foreign.h"
 
 namespace {

@@ -5,7 +5,7 @@
 #include "costmodel/command/tool.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/topology_json.h"
 #include "costmodel/prediction/cards.h"
 #include "costmodel/project/new_project.h"
 

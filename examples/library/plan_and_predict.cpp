@@ -3,7 +3,8 @@
 #include <string>
 #include <variant>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
+#include "costmodel/format/topology_json.h"
 #include "partitioner/strategies/strategies.h"
 
 // plan_and_predict GRAPH TOPOLOGY MICROBATCHES: plans, and prints each stage and the predicted step.

@@ -4,7 +4,7 @@
 
 #include <stdexcept>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/plan_json.h"
 #include "costmodel/index.h"
 #include "executor/checkpoint/checkpoint.h"
 #include "executor/files/tensor_files.h"

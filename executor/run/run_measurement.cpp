@@ -8,7 +8,7 @@
 #include <limits>
 #include <utility>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/timeline_json.h"
 #include "costmodel/index.h"
 #include "executor/channel/control_tags.h"
 

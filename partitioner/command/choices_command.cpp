@@ -12,7 +12,7 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/folder.h"
 #include "costmodel/format/files/outputs.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/plan_json.h"
 #include "costmodel/index.h"
 #include "costmodel/report/pictures.h"
 #include "costmodel/text/table.h"

@@ -12,7 +12,7 @@
 #include "costmodel/command/tool.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
 #include "costmodel/index.h"
 #include "costmodel/text/table.h"
 #include "partitioner/choices/listing.h"

@@ -10,7 +10,7 @@
 #include "costmodel/analysis/diff.h"
 #include "costmodel/analysis/explain.h"
 #include "costmodel/analysis/whatif.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/prediction_json.h"
 #include "costmodel/format/results/comparison_json.h"
 #include "costmodel/format/results/explanation_json.h"
 #include "costmodel/format/results/plan_comparison_json.h"

@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
+#include "costmodel/format/plan_json.h"
 #include "costmodel/interchange/foreign.h"
 #include "costmodel/interchange/plan_formats.h"
 #include "tests/costmodel/interleavings.h"

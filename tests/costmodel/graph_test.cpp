@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft {

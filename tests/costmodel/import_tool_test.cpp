@@ -4,7 +4,9 @@
 #include <string>
 
 #include "costmodel/format/files/files.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
+#include "costmodel/format/plan_json.h"
+#include "costmodel/format/topology_json.h"
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/files/nccl_tests_text.h"
 #include "tests/support/places.h"

@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
+#include "costmodel/format/plan_json.h"
+#include "costmodel/format/topology_json.h"
 #include "costmodel/interchange/plan_formats.h"
 #include "tests/support/known_names.h"
 #include "tests/support/pipedream_cases.h"

@@ -5,7 +5,9 @@
 #include <string>
 
 #include "costmodel/format/files/files.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
+#include "costmodel/format/plan_json.h"
+#include "costmodel/format/topology_json.h"
 #include "tests/support/pipedream_cases.h"
 #include "tests/support/places.h"
 #include "tests/support/run_command.h"

@@ -7,7 +7,9 @@
 #include <sstream>
 
 #include "costmodel/format/files/files.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
+#include "costmodel/format/plan_json.h"
+#include "costmodel/format/topology_json.h"
 #include "costmodel/text/units_text.h"
 #include "partitioner/strategies/strategies.h"
 #include "tests/partitioner/plan_command_test.h"

@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/plan_json.h"
+#include "costmodel/format/prediction_json.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/verify.h"
 #include "partitioner/strategies/strategies.h"

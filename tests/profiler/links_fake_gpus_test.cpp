@@ -1,6 +1,6 @@
 #include <gmock/gmock.h>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/topology_json.h"
 #include "costmodel/index.h"
 #include "tests/profiler/tool_runner.h"
 

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <thread>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/topology_json.h"
 #include "costmodel/index.h"
 #include "tests/profiler/tool_runner.h"
 #include "tests/support/run_command.h"

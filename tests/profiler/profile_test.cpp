@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
 #include "costmodel/index.h"
 #include "executor/device/machine/processor_use.h"
 #include "executor/device/machine/provenance.h"

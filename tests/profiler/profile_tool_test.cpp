@@ -2,7 +2,7 @@
 
 #include <thread>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
 #include "costmodel/index.h"
 #include "tests/profiler/tool_runner.h"
 #include "tests/support/places.h"

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
 #include "costmodel/index.h"
 #include "executor/model/blocks.h"
 #include "profiler/subject/model_graph.h"

@@ -297,7 +297,7 @@ TEST(Architecture, NamesFileAndLineOfABreach) {
   EXPECT_THAT(found("executor/meeting/a.cpp", "#include \"executor/channel/channel.h\""),
               ElementsAre("executor/meeting/a.cpp:1: includes executor/channel/channel.h, executor/meeting may not "
                           "include executor/channel"));
-  EXPECT_THAT(found("costmodel/a.cpp", "#include \"costmodel/format/json.h\""), ::testing::SizeIs(1));
+  EXPECT_THAT(found("costmodel/a.cpp", "#include \"costmodel/format/graph_json.h\""), ::testing::SizeIs(1));
   EXPECT_THAT(found("executor/intake/graph/a.cpp", "#include \"executor/intake/pt2/calls/program_graph.h\""),
               ::testing::SizeIs(1));
   EXPECT_THAT(found("executor/run/a.cpp", "#include \"executor/stage/optimizer.h\""), ::testing::IsEmpty());

@@ -4,7 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "costmodel/doctor/doctor.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/plan_json.h"
+#include "costmodel/format/topology_json.h"
 #include "tests/support/run_command.h"
 
 // stagecraft-doctor as a user runs it.

@@ -1,7 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
+#include "costmodel/format/topology_json.h"
 #include "costmodel/prediction/cards.h"
 #include "tests/support/chains.h"
 #include "tests/support/run_command.h"

@@ -3,7 +3,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
+#include "costmodel/format/plan_json.h"
+#include "costmodel/format/topology_json.h"
 #include "tests/support/chains.h"
 #include "tests/support/run_command.h"
 

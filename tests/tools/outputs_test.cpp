@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/topology_json.h"
 #include "costmodel/interchange/pipedream_conf.h"
 #include "costmodel/interchange/traces/chrome_trace.h"
 #include "costmodel/timeline.h"

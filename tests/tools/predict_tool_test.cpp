@@ -4,7 +4,10 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
+#include "costmodel/format/plan_json.h"
+#include "costmodel/format/prediction_json.h"
+#include "costmodel/format/topology_json.h"
 #include "tests/support/chains.h"
 #include "tests/support/run_command.h"
 

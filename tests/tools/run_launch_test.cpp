@@ -1,7 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/plan_json.h"
+#include "costmodel/format/timeline_json.h"
 #include "tests/support/models/planned_models.h"
 #include "tests/support/run_command.h"
 

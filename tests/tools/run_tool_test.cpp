@@ -9,7 +9,8 @@
 #include <cmath>
 #include <sstream>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/plan_json.h"
+#include "costmodel/format/timeline_json.h"
 #include "costmodel/version.h"
 #include "executor/channel/table/channels.h"
 #include "executor/device/device.h"

@@ -3,7 +3,8 @@
 
 #include <string>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
+#include "costmodel/format/topology_json.h"
 #include "tests/support/chains.h"
 #include "tests/support/pipedream_cases.h"
 #include "tests/support/places.h"

@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "costmodel/format/files/outputs.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/plan_json.h"
 #include "executor/files/safetensors.h"
 #include "executor/files/tensor_files.h"
 #include "tests/support/models/planned_models.h"

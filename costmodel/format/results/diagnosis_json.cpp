@@ -1,24 +1,45 @@
 #include "costmodel/format/results/diagnosis_json.h"
 
-#include "costmodel/format/cursor.h"
+#include "costmodel/format/description.h"
 #include "costmodel/format/files/files.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
+#include "costmodel/format/plan_json.h"
+#include "costmodel/format/timeline_json.h"
+#include "costmodel/format/topology_json.h"
 
 namespace stagecraft::format {
+namespace {
 
-std::string diagnosis_json(const doctor::Diagnosis& diagnosis) {
-  Json out = document("stagecraft.diagnosis", 1);
-  out["files"] = diagnosis.files;
-  out["findings"] = Json::array();
-  for (const doctor::Finding& finding : diagnosis.findings) {
-    out["findings"].push_back(Json{{"code", finding.code},
-                                   {"severity", to_string(finding.severity)},
-                                   {"file", finding.file},
-                                   {"place", finding.place},
-                                   {"message", finding.message}});
-  }
-  return dump(out);
+Notation<doctor::Finding> finding() {
+  using F = doctor::Finding;
+  return object<F>({
+      required("code", &F::code, text(), "Code of the check, such as SC101."),
+      required("severity", &F::severity, words("severity", doctor::Severity::Error),
+               "Error: the documents cannot be used together. Warning: something is probably wrong."),
+      required("file", &F::file, text(), "File that it is about."),
+      required("place", &F::place, text(), "JSON pointer into the file; empty: the whole file."),
+      required("message", &F::message, text(), "What was found, and what would be right or what to do."),
+  });
 }
+
+const Document<doctor::Diagnosis>& diagnosis_document() {
+  using D = doctor::Diagnosis;
+  static const Document<D> document(
+      {.name = "diagnosis",
+       .version = 1,
+       .title = "Diagnosis",
+       .help = "Likely mistakes in documents. Written by stagecraft doctor --json."},
+      {
+          required("files", &D::files, list(text("Path.")), "The files that were examined."),
+          required("findings", &D::findings, list(finding()), "What was found, ascending by code."),
+      });
+  return document;
+}
+
+}  // namespace
+
+std::string diagnosis_json(const doctor::Diagnosis& diagnosis) { return diagnosis_document().text(diagnosis); }
+DocumentSchema diagnosis_schema() { return diagnosis_document().schema(); }
 
 void read_into(doctor::ExaminedDocuments& documents, const std::string& path) {
   const std::string text = read_text(path);

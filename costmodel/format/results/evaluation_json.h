@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "costmodel/format/document_schema.h"
 #include "costmodel/units.h"
 
 namespace stagecraft::format {
@@ -34,7 +35,8 @@ struct EvaluationSubject {
   std::optional<std::int64_t> step;  ///< of the checkpoint
 };
 
-/// The document "stagecraft.evaluation", described by evaluation.schema.json.
+/// The document "stagecraft.evaluation".
 [[nodiscard]] std::string evaluation_json(const ModelEvaluation& evaluation, const EvaluationSubject& subject);
+[[nodiscard]] DocumentSchema evaluation_schema();
 
 }  // namespace stagecraft::format

@@ -1,69 +1,127 @@
 #include "costmodel/format/results/explanation_json.h"
 
-#include "costmodel/format/cursor.h"
-#include "costmodel/index.h"
+#include "costmodel/format/shared_notations.h"
 
 namespace stagecraft::format {
 namespace {
 
-constexpr int kVersion = 1;
-
-Json parts_json(const StepParts& parts) {
-  return Json{{"compute_s", parts.compute.value},
-              {"host_s", parts.host.value},
-              {"exposed_transfer_s", parts.exposed_transfer.value},
-              {"reduce_s", parts.reduce.value},
-              {"update_s", parts.update.value},
-              {"bubble_s", parts.bubble.value}};
+Notation<StepParts> step_parts() {
+  return object<StepParts>({
+      required("compute_s", &StepParts::compute, not_negative(), "The layers' own forwards and backwards, seconds."),
+      required("host_s", &StepParts::host, not_negative(),
+               "What host time per action, and ranks that share a host, add to computations and updates, seconds."),
+      required("exposed_transfer_s", &StepParts::exposed_transfer, not_negative(),
+               "Idle while a needed message was on the link, seconds."),
+      required("reduce_s", &StepParts::reduce, not_negative(), "Gradient all-reduce that no backward hides, seconds."),
+      required("update_s", &StepParts::update, not_negative(), "The optimizer's own time, seconds."),
+      required("bubble_s", &StepParts::bubble, not_negative(), "Idle otherwise, seconds."),
+  });
 }
 
-Json path_json(const Explanation& explanation) {
-  Json out;
-  out["steps"] = explanation.steps;
-  out["shares"] = Json::array();
-  for (const PathShare& share : explanation.path_shares) {
-    out["shares"].push_back(Json{{"stage", share.stage},
-                                 {"action", to_string(share.kind)},
-                                 {"count", share.count},
-                                 {"time_s", share.time.value}});
-  }
-  out["segments"] = Json::array();
-  for (const Span& span : explanation.path) {
-    out["segments"].push_back(Json{{"action", action_text(span.action)},
-                                   {"rank", span.rank},
-                                   {"start_s", span.start.value},
-                                   {"end_s", span.end.value}});
-  }
-  return out;
+Notation<PositionParts> position_parts() {
+  using P = PositionParts;
+  return object<P>(
+      {
+          required("stages", &P::stages, list<int>(whole("Stage number.")), "Its stages."),
+          required("ranks", &P::ranks, integer(1, kMost), "Number of its ranks."),
+          required("parts", &P::parts, step_parts(), "The parts add up to iteration_s."),
+          optional("least_slack_s", &P::least_slack, not_negative(),
+                   "How late a computation, reduction or update may end alone without a longer step: the least of "
+                   "them; absent without a path, seconds."),
+      },
+      "Stages that share ranks, one unless the plan has chunks; a mean over these ranks.");
+}
+
+Notation<PathShare> path_share() {
+  return object<PathShare>(
+      {
+          required("stage", &PathShare::stage, whole(), "Stage number."),
+          required("action", &PathShare::kind, action(""), "Kind of action."),
+          required("count", &PathShare::count, integer(1, kMost), "Number of actions."),
+          required("time_s", &PathShare::time, not_negative(), "Their time on the path, seconds."),
+      },
+      "Actions of one stage and kind; a message counts for its sender.");
+}
+
+Notation<Span> segment() {
+  return object<Span>(
+      {
+          shown<Span, std::string>(
+              "action", [](const Span& span) { return action_text(span.action); }, text(),
+              "In the notation of torch.distributed.pipelining, stage first."),
+          required("rank", &Span::rank, whole(), "Its rank; of a message the sender."),
+          required("start_s", &Span::start, finite(), "Start, seconds."),
+          required("end_s", &Span::end, finite(), "End, seconds."),
+      },
+      "One action; a message from the moment both ends are ready, a reduce from the arrival of its last member.");
+}
+
+Field<Explanation> critical_path() {
+  using E = Explanation;
+  return group<E>("path",
+                  {
+                      required("steps", &E::steps, integer(1, kMost),
+                               "Number of steps that it covers: more than one with an asynchronous schedule."),
+                      required("shares", &E::path_shares, list(path_share()), "Sums over the path, the largest first."),
+                      required("segments", &E::path, list(segment()),
+                               "The chain of actions: each begins as the one before ends."),
+                  },
+                  "The critical path; absent for a step too long to be replayed in full.")
+      .only_if([](const E& of) { return !of.path.empty(); });
+}
+
+Notation<LayerMove> layer_move() {
+  return object<LayerMove>({
+      required("layer", &LayerMove::layer, text(), "Id of the layer."),
+      required("from", &LayerMove::from, whole(), "Its stage."),
+      required("to", &LayerMove::to, whole(), "Its stage after the move."),
+      required("iteration_s", &LayerMove::step, not_negative(), "One step after the move, seconds."),
+  });
+}
+
+Notation<MemoryHeadroom> memory_headroom() {
+  using M = MemoryHeadroom;
+  return object<M>(
+      {
+          required("rank", &M::rank, whole(), "Rank number."),
+          required("peak_bytes", &M::peak, bytes(), "Predicted peak, bytes."),
+          optional("room_bytes", &M::room, integer(-Cursor::kMostBytes, Cursor::kMostBytes),
+                   "The device's memory minus the peak, bytes; absent: no limit."),
+      },
+      "One rank.");
+}
+
+const Document<Explanation>& explanation_document() {
+  using E = Explanation;
+  static const Document<E> document(
+      {.name = "explanation",
+       .version = 1,
+       .title = "Explanation",
+       .help = "Where the time of a predicted step goes. Written by stagecraft explain --json."},
+      {
+          required("iteration_s", path(&E::prediction, &Prediction::iteration), not_negative(), "One step, seconds."),
+          required("parts", &E::parts, step_parts(), "Mean over all ranks; the parts add up to iteration_s."),
+          required("positions", &E::positions, list(position_parts()), "The pipeline positions in order."),
+          group<E>("bottleneck",
+                   {
+                       required("position", &E::bottleneck, whole(), "Its number."),
+                       required("over_mean", &E::imbalance, finite(),
+                                "That time over its mean over all ranks, minus 1; a ratio."),
+                   },
+                   "The position whose ranks compute, update and reduce longest."),
+          critical_path(),
+          required("moves", &E::moves, whole(),
+                   "Number of single moves of a layer to an adjacent stage that are possible."),
+          optional("best_move", &E::best_move, layer_move(),
+                   "The move with the shortest step; absent if none is possible or fits in memory."),
+          required("memory", &E::memory, list(memory_headroom()), "Peak memory of each rank."),
+      });
+  return document;
 }
 
 }  // namespace
 
-std::string explanation_json(const Explanation& explanation) {
-  Json out = document("stagecraft.explanation", kVersion);
-  out["iteration_s"] = explanation.prediction.iteration.value;
-  out["parts"] = parts_json(explanation.parts);
-  out["positions"] = Json::array();
-  for (const PositionParts& of : explanation.positions) {
-    Json position{{"stages", of.stages}, {"ranks", of.ranks}, {"parts", parts_json(of.parts)}};
-    if (of.least_slack) position["least_slack_s"] = of.least_slack->value;
-    out["positions"].push_back(position);
-  }
-  out["bottleneck"] = Json{{"position", explanation.bottleneck}, {"over_mean", explanation.imbalance}};
-  if (!explanation.path.empty()) out["path"] = path_json(explanation);
-  out["moves"] = explanation.moves;
-  if (explanation.best_move) {
-    const LayerMove& move = *explanation.best_move;
-    out["best_move"] =
-        Json{{"layer", move.layer}, {"from", move.from}, {"to", move.to}, {"iteration_s", move.step.value}};
-  }
-  out["memory"] = Json::array();
-  for (const MemoryHeadroom& memory : explanation.memory) {
-    Json rank{{"rank", memory.rank}, {"peak_bytes", memory.peak.value}};
-    if (memory.room) rank["room_bytes"] = memory.room->value;
-    out["memory"].push_back(rank);
-  }
-  return dump(out);
-}
+std::string explanation_json(const Explanation& explanation) { return explanation_document().text(explanation); }
+DocumentSchema explanation_schema() { return explanation_document().schema(); }
 
 }  // namespace stagecraft::format

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/format/document_schema.h"
 #include "costmodel/units.h"
 
 namespace stagecraft::format {
@@ -42,7 +43,8 @@ struct ObjectiveAnswer {
 /// Whether the value equals its bound.
 [[nodiscard]] bool is_exact(const ObjectiveAnswer& answer);
 
-/// The document "stagecraft.objective" for other programs, described by objective.schema.json.
+/// The document "stagecraft.objective" for other programs.
 [[nodiscard]] std::string objective_json(const ObjectiveAnswer& answer);
+[[nodiscard]] DocumentSchema objective_schema();
 
 }  // namespace stagecraft::format

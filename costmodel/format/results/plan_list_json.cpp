@@ -1,220 +1,208 @@
 #include "costmodel/format/results/plan_list_json.h"
 
-#include <algorithm>
-
-#include "costmodel/format/cursor.h"
+#include "costmodel/format/description.h"
 #include "costmodel/index.h"
 
 namespace stagecraft::format {
 namespace {
 
-constexpr int kVersion = 4;
-constexpr int kMost = 1 << 24;
+constexpr Integer kCount{1, kMost, ""};
 
-Json parts_json(const StepParts& parts, bool explained) {
-  Json out;
-  out["compute_s"] = parts.compute.value;
-  if (explained) out["host_s"] = parts.host.value;
-  out["update_s"] = parts.update.value;
-  out["reduce_s"] = parts.reduce.value;
-  out["exposed_transfer_s"] = parts.exposed_transfer.value;
-  out["bubble_s"] = parts.bubble.value;
-  return out;
+/// The three lists of a plan's stages as documents have them: by stage.
+struct ListedStage {
+  std::string first_layer;
+  int replicas = 1;
+  std::string devices;
+};
+
+Field<ListedPlan> stages() {
+  const auto stage = object<ListedStage>({
+      required("first_layer", &ListedStage::first_layer, text()),
+      required("replicas", &ListedStage::replicas, kCount),
+      required("devices", &ListedStage::devices, text(), "device numbers, runs as ranges: 0-3,8"),
+  });
+  return derived<ListedPlan, std::vector<ListedStage>>(
+      "stages",
+      [](const ListedPlan& plan) {
+        std::vector<ListedStage> out;
+        for (std::size_t s = 0; s < plan.replicas.size(); ++s)
+          out.push_back({plan.first[s], plan.replicas[s], plan.devices[s]});
+        return out;
+      },
+      [](const Cursor&, ListedPlan& plan, const std::vector<ListedStage>& read) {
+        for (const ListedStage& one : read) {
+          plan.first.push_back(one.first_layer);
+          plan.replicas.push_back(one.replicas);
+          plan.devices.push_back(one.devices);
+        }
+      },
+      filled_list(stage, "one stage or more"));
 }
 
-Json listed_json(const ListedPlan& plan, int rank) {
-  Json out;
-  out["rank"] = rank;
-  out["origin"] = plan.origin;
-  if (!plan.file.empty()) out["file"] = plan.file;
-  out["step_s"] = plan.step.value;
-  if (plan.samples_per_s) out["samples_per_s"] = *plan.samples_per_s;
-  out["devices"] = plan.device_count;
-  out["memory_bytes"] = plan.memory.value;
-  out["device_seconds"] = plan.device_time.value;
-  if (plan.price) out["price"] = *plan.price;
-  out["chunks"] = plan.chunks;
-  out["recomputed_stages"] = plan.recomputed;
-  out["stages"] = Json::array();
-  for (std::size_t s = 0; s < plan.replicas.size(); ++s) {
-    out["stages"].push_back(
-        Json{{"first_layer", plan.first[s]}, {"replicas", plan.replicas[s]}, {"devices", plan.devices[s]}});
-  }
-  if (plan.parts) out["parts"] = parts_json(*plan.parts, plan.explained);
-  return out;
+/// Parts of a step; `host` only of a plan that was explained.
+struct ListedParts {
+  StepParts parts;
+  std::optional<Seconds> host;
+};
+
+Field<ListedPlan> parts() {
+  const auto part = [](const char* key, Seconds StepParts::* place, const char* help) {
+    return required(key, path(&ListedParts::parts, place), not_negative(), help);
+  };
+  const auto notation = object<ListedParts>({
+      part("compute_s", &StepParts::compute, ""),
+      optional("host_s", &ListedParts::host, not_negative(),
+               "what host time per action, and ranks that share a host, add to computations and updates; with "
+               "--explain, else in compute_s and update_s"),
+      part("update_s", &StepParts::update, ""),
+      part("reduce_s", &StepParts::reduce, "gradient sums that no backward hides"),
+      part("exposed_transfer_s", &StepParts::exposed_transfer, "idle while a needed message was on the link"),
+      part("bubble_s", &StepParts::bubble, "idle otherwise"),
+  });
+  return derived<ListedPlan, ListedParts>(
+             "parts",
+             [](const ListedPlan& plan) {
+               return ListedParts{*plan.parts, plan.explained ? std::optional(plan.parts->host) : std::nullopt};
+             },
+             [](const Cursor&, ListedPlan& plan, ListedParts read) {
+               plan.explained = read.host.has_value();
+               read.parts.host = read.host.value_or(Seconds(0));
+               plan.parts = read.parts;
+             },
+             notation,
+             "of the step, mean over the plan's devices; they add up to step_s. Absent in a document of version 1 "
+             "without --explain")
+      .only_if([](const ListedPlan& plan) { return plan.parts.has_value(); });
 }
 
-int count(const Cursor& at, int least = 1) { return to_int(at.integer(least, kMost)); }
-
-std::string one_of(const Cursor& at, const std::string& what, const std::vector<std::string>& known) {
-  std::string out = at.text();
-  if (std::find(known.begin(), known.end(), out) == known.end()) at.fail(unknown_name(what, out, known));
-  return out;
+FieldList<ListedPlan> listed_plan_fields() {
+  using L = ListedPlan;
+  return {
+      required("origin", &L::origin, text(), "the strategy that found it"),
+      optional("file", &L::file, text(), "where the plan was written; absent: nowhere"),
+      required("step_s", &L::step, not_negative(), "predicted"),
+      optional("samples_per_s", &L::samples_per_s, not_negative(), "absent if the graph does not give its microbatch"),
+      required("devices", &L::device_count, kCount, "in stages, each once"),
+      required("memory_bytes", &L::memory, bytes(), "peak of the device that needs the most"),
+      required("device_seconds", &L::device_time, not_negative(), "devices times step_s"),
+      optional("price", &L::price, not_negative(), "of a step, from price_per_device_hour"),
+      required("chunks", &L::chunks, kCount, "stages per device"),
+      required("recomputed_stages", &L::recomputed, whole(), "stages that recompute their activations"),
+      stages(),
+      parts(),
+  };
 }
 
-void read_parts(const Cursor& at, ListedPlan& out) {
-  Fields fields(at);
-  StepParts& parts = out.parts.emplace();
-  parts.compute = fields.required("compute_s").seconds();
-  if (const auto host = fields.optional("host_s")) {
-    parts.host = host->seconds();
-    out.explained = true;
-  }
-  parts.update = fields.required("update_s").seconds();
-  parts.reduce = fields.required("reduce_s").seconds();
-  parts.exposed_transfer = fields.required("exposed_transfer_s").seconds();
-  parts.bubble = fields.required("bubble_s").seconds();
-  fields.done();
+/// A plan with its place in the list, from 1.
+struct NumberedPlan {
+  int rank = 1;
+  ListedPlan plan;
+};
+
+Field<PlanList> plans() {
+  const auto ranked = object(fields<NumberedPlan>(
+      {{required("rank", &NumberedPlan::rank, kCount, "place in the list; readers go by the order")},
+       embedded(&NumberedPlan::plan, listed_plan_fields())}));
+  return derived<PlanList, std::vector<NumberedPlan>>(
+      "plans",
+      [](const PlanList& of) {
+        std::vector<NumberedPlan> out;
+        for (const ListedPlan& plan : of.plans) out.push_back({to_int(out.size()) + 1, plan});
+        return out;
+      },
+      [](const Cursor&, PlanList& of, std::vector<NumberedPlan> read) {
+        for (NumberedPlan& one : read) of.plans.push_back(std::move(one.plan));
+      },
+      filled_list(ranked, "one plan or more"), "best first");
 }
 
-ListedPlan read_listed(const Cursor& at) {
-  Fields fields(at);
-  ListedPlan out;
-  (void)count(fields.required("rank"));
-  out.origin = fields.required("origin").text();
-  if (const auto file = fields.optional("file")) out.file = file->text();
-  out.step = fields.required("step_s").seconds();
-  if (const auto samples = fields.optional("samples_per_s")) out.samples_per_s = samples->not_negative();
-  out.device_count = count(fields.required("devices"));
-  out.memory = fields.required("memory_bytes").bytes();
-  out.device_time = fields.required("device_seconds").seconds();
-  if (const auto price = fields.optional("price")) out.price = price->not_negative();
-  out.chunks = count(fields.required("chunks"));
-  out.recomputed = count(fields.required("recomputed_stages"), 0);
-  const Cursor stages = fields.required("stages");
-  if (stages.elements() == 0) stages.fail_type("one stage or more");
-  for (std::size_t s = 0; s < stages.elements(); ++s) {
-    Fields stage(stages.at(s));
-    out.first.push_back(stage.required("first_layer").text());
-    out.replicas.push_back(count(stage.required("replicas")));
-    out.devices.push_back(stage.required("devices").text());
-    stage.done();
-  }
-  if (const auto parts = fields.optional("parts")) read_parts(*parts, out);
-  fields.done();
-  return out;
+Notation<Relaxation> relaxation() {
+  return object<Relaxation>({
+      required("change", &Relaxation::change, text(), "such as: without --stages 2"),
+      optional("step_s", &Relaxation::step, not_negative(), "predicted step of the best plan; absent: there is none"),
+      required("better", &Relaxation::better, boolean(),
+               "whether that plan is better by the objective: the constraint binds"),
+  });
 }
 
-Relaxation read_relaxation(const Cursor& at) {
-  Fields fields(at);
-  Relaxation out;
-  out.change = fields.required("change").text();
-  if (const auto step = fields.optional("step_s")) out.step = step->seconds();
-  out.better = fields.required("better").boolean();
-  fields.done();
-  return out;
+Notation<ListedSetting> setting() {
+  using L = ListedSetting;
+  const auto has_plan = [](const L& of) { return of.step.has_value(); };
+  return object<L>({
+      optional("microbatch_samples", &L::microbatch_samples, kCount,
+               "absent if the graph does not give its microbatch"),
+      optional("times", &L::times, text(), "where the times of that microbatch size come from; absent: from the graph"),
+      required("microbatches", &L::microbatches, kCount, "of a step"),
+      required("schedule", &L::schedule, text()),
+      required("recompute", &L::recompute, boolean()),
+      optional("recompute_every", &L::recompute_every, whole(), "layers that are recomputed together; 0: whole stages")
+          .only_if([](const L& of) { return of.recompute; }),
+      optional("gradient_bucket_bytes", &L::gradient_bucket_bytes, integer(1, Cursor::kMostBytes),
+               "absent: one bucket per stage"),
+      required("outcome", &L::outcome, words("outcome", {"best", "not better", "does not fit", "no plan", "open"}),
+               "open: a better plan may exist, but time was up; does not fit: no candidate does, and no plan is better "
+               "than the best"),
+      optional("step_s", &L::step, not_negative(), "predicted, of the best plan that was found; absent: none was"),
+      optional("replicas", &L::replicas, list<int>(kCount), "of that plan's stages").only_if(has_plan),
+      optional("chunks", &L::chunks, kCount, "of that plan: stages per device").only_if(has_plan),
+      optional("memory_bytes", &L::memory, bytes(),
+               "peak of the device of that plan that needs the most; without a plan what the smallest candidate needs"),
+      optional("lower_bound_s", &L::lower_bound, not_negative(),
+               "no plan with these settings has a shorter predicted step; absent: unknown"),
+  });
 }
 
-ListedSetting read_setting(const Cursor& at) {
-  Fields fields(at);
-  ListedSetting out;
-  if (const auto v = fields.optional("microbatch_samples")) out.microbatch_samples = v->integer(1, kMost);
-  if (const auto v = fields.optional("times")) out.times = v->text();
-  out.microbatches = count(fields.required("microbatches"));
-  out.schedule = fields.required("schedule").text();
-  out.recompute = fields.required("recompute").boolean();
-  if (const auto v = fields.optional("recompute_every")) out.recompute_every = count(*v, 0);
-  if (const auto v = fields.optional("gradient_bucket_bytes"))
-    out.gradient_bucket_bytes = Bytes(v->integer(1, Cursor::kMostBytes));
-  out.outcome =
-      one_of(fields.required("outcome"), "outcome", {"best", "not better", "does not fit", "no plan", "open"});
-  if (const auto v = fields.optional("step_s")) out.step = v->seconds();
-  if (const auto v = fields.optional("replicas")) out.replicas = v->list([](const Cursor& c) { return count(c); });
-  if (const auto v = fields.optional("chunks")) out.chunks = count(*v);
-  if (const auto v = fields.optional("memory_bytes")) out.memory = v->bytes();
-  if (const auto v = fields.optional("lower_bound_s")) out.lower_bound = v->seconds();
-  fields.done();
-  return out;
-}
-
-std::pair<std::string, int> read_skipped(const Cursor& at) {
-  Fields fields(at);
-  std::string reason = fields.required("reason").text();
-  const int candidates = count(fields.required("count"));
-  fields.done();
-  return {std::move(reason), candidates};
-}
-
-Json setting_json(const ListedSetting& setting) {
-  Json out;
-  if (setting.microbatch_samples) out["microbatch_samples"] = *setting.microbatch_samples;
-  if (!setting.times.empty()) out["times"] = setting.times;
-  out["microbatches"] = setting.microbatches;
-  out["schedule"] = setting.schedule;
-  out["recompute"] = setting.recompute;
-  if (setting.recompute) out["recompute_every"] = setting.recompute_every;
-  if (setting.gradient_bucket_bytes) out["gradient_bucket_bytes"] = setting.gradient_bucket_bytes->value;
-  out["outcome"] = setting.outcome;
-  if (setting.step) {
-    out["step_s"] = setting.step->value;
-    out["replicas"] = setting.replicas;
-    out["chunks"] = setting.chunks;
-  }
-  if (setting.memory) out["memory_bytes"] = setting.memory->value;
-  if (setting.lower_bound) out["lower_bound_s"] = setting.lower_bound->value;
-  return out;
+const Document<PlanList>& plan_list_document() {
+  using P = PlanList;
+  using SkipReason = std::pair<std::string, int>;
+  static const Document<P> document(
+      {.name = "plans",
+       .version = 4,
+       .title = "Plans",
+       .help = "The plans that stagecraft plan --top, --front or --settings lists with --json, which stagecraft report "
+               "draws.",
+       .changes = "Version 2 added memory_limit_bytes, and parts of all plans; version 3 settings, version 4 proven."},
+      {
+          required("model", &P::model, text(), "the graph's name"),
+          required(
+              "list", &P::list, words("list", {"top", "front", "settings"}),
+              "the best plans; those that no other plan dominates in step, devices and memory; or the best plan of "
+              "all settings"),
+          required("objective", &P::objective, words("objective", {"time", "cost", "memory"})),
+          optional("min_samples_per_s", &P::min_samples_per_s, positive(), "--min-throughput; absent: not asked"),
+          optional("price_per_device_hour", &P::price_per_device_hour, positive(), "--price; absent: not given"),
+          required("schedule", &P::schedule, text(), "of the best plan"),
+          required("microbatches", &P::microbatches, kCount, "of a step of the best plan"),
+          optional("memory_limit_bytes", &P::memory_limit, bytes(),
+                   "that a plan may use of a device; absent: unlimited. Since version 2"),
+          optional("lower_bound_s", &P::lower_bound, not_negative(),
+                   "no plan of the search space has a shorter predicted step; absent: unknown"),
+          optional("proven", &P::proven, whole(),
+                   "no plan of the search space that is not in the list has a shorter predicted step than any of the "
+                   "first so many plans; absent: unknown. Since version 4"),
+          required("considered", &P::considered, whole(),
+                   "distinct plans that fit in memory; with list settings, settings with such a plan"),
+          plans(),
+          optional("relaxations", &P::relaxations, list(relaxation()),
+                   "with --explain: the request without one of its constraints, planned to see what the constraint "
+                   "costs"),
+          optional("settings", &P::settings, list(setting()),
+                   "with list settings: every setting that was searched, best first"),
+          required("skipped", &P::skipped,
+                   list(object<SkipReason>({required("reason", &SkipReason::first, text()),
+                                            required("count", &SkipReason::second, kCount)})),
+                   "candidates that the schedule, the number of microbatches or the constraints rule out; microbatch "
+                   "sizes that are not tried"),
+      });
+  return document;
 }
 
 }  // namespace
 
-std::string plan_list_json(const PlanList& list) {
-  Json out = document("stagecraft.plans", kVersion);
-  out["model"] = list.model;
-  out["list"] = list.list;
-  out["objective"] = list.objective;
-  if (list.min_samples_per_s) out["min_samples_per_s"] = *list.min_samples_per_s;
-  if (list.price_per_device_hour) out["price_per_device_hour"] = *list.price_per_device_hour;
-  out["schedule"] = list.schedule;
-  out["microbatches"] = list.microbatches;
-  if (list.memory_limit) out["memory_limit_bytes"] = list.memory_limit->value;
-  if (list.lower_bound) out["lower_bound_s"] = list.lower_bound->value;
-  if (list.proven) out["proven"] = *list.proven;
-  out["considered"] = list.considered;
-  out["plans"] = Json::array();
-  int rank = 0;
-  for (const ListedPlan& plan : list.plans) out["plans"].push_back(listed_json(plan, ++rank));
-  if (!list.relaxations.empty()) {
-    out["relaxations"] = Json::array();
-    for (const Relaxation& relaxation : list.relaxations) {
-      Json one{{"change", relaxation.change}};
-      if (relaxation.step) one["step_s"] = relaxation.step->value;
-      one["better"] = relaxation.better;
-      out["relaxations"].push_back(std::move(one));
-    }
-  }
-  if (!list.settings.empty()) {
-    out["settings"] = Json::array();
-    for (const ListedSetting& setting : list.settings) out["settings"].push_back(setting_json(setting));
-  }
-  out["skipped"] = Json::array();
-  for (const auto& [reason, count] : list.skipped) out["skipped"].push_back(Json{{"reason", reason}, {"count", count}});
-  return dump(out);
-}
-
 PlanList parse_plan_list(const std::string& text, const std::string& file) {
-  const Json json = parse_document(text, file);
-  Fields fields(Cursor(json, file));
-  check_header(fields, "stagecraft.plans", kVersion);
-  PlanList out;
-  out.model = fields.required("model").text();
-  out.list = one_of(fields.required("list"), "list", {"top", "front", "settings"});
-  out.objective = one_of(fields.required("objective"), "objective", {"time", "cost", "memory"});
-  if (const auto v = fields.optional("min_samples_per_s")) out.min_samples_per_s = v->positive();
-  if (const auto v = fields.optional("price_per_device_hour")) out.price_per_device_hour = v->positive();
-  out.schedule = fields.required("schedule").text();
-  out.microbatches = count(fields.required("microbatches"));
-  if (const auto v = fields.optional("memory_limit_bytes")) out.memory_limit = v->bytes();
-  if (const auto v = fields.optional("lower_bound_s")) out.lower_bound = v->seconds();
-  if (const auto v = fields.optional("proven")) out.proven = count(*v, 0);
-  out.considered = count(fields.required("considered"), 0);
-  const Cursor plans = fields.required("plans");
-  out.plans = plans.list(read_listed);
-  if (out.plans.empty()) plans.fail_type("one plan or more");
-  if (const auto v = fields.optional("relaxations")) out.relaxations = v->list(read_relaxation);
-  if (const auto v = fields.optional("settings")) out.settings = v->list(read_setting);
-  out.skipped = fields.required("skipped").list(read_skipped);
-  fields.done();
-  return out;
+  return plan_list_document().parse(text, file);
 }
+std::string plan_list_json(const PlanList& list) { return plan_list_document().text(list); }
+DocumentSchema plan_list_schema() { return plan_list_document().schema(); }
 
 }  // namespace stagecraft::format

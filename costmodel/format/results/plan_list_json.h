@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "costmodel/analysis/explain.h"
+#include "costmodel/format/document_schema.h"
 #include "costmodel/units.h"
 
 namespace stagecraft::format {
@@ -77,10 +78,11 @@ struct PlanList {
   friend bool operator==(const PlanList&, const PlanList&) = default;
 };
 
-// The document "stagecraft.plans", see json.h for the rules of all readers and writers.
+// The document "stagecraft.plans", see graph_json.h for the rules of all readers and writers.
 
 /// Plans are in the order of the document, whatever their ranks in it.
 [[nodiscard]] PlanList parse_plan_list(const std::string& text, const std::string& file);
 [[nodiscard]] std::string plan_list_json(const PlanList& list);
+[[nodiscard]] DocumentSchema plan_list_schema();
 
 }  // namespace stagecraft::format

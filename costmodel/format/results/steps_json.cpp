@@ -2,71 +2,69 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <set>
 
 #include "costmodel/fnv.h"
-#include "costmodel/format/cursor.h"
+#include "costmodel/format/description.h"
 
 namespace stagecraft::format {
 namespace {
 
-constexpr const char* kFormat = "stagecraft.steps";
-constexpr int kVersion = 1;
-constexpr std::int64_t kMost = std::int64_t{1} << 53;
+Notation<StartedTraining> started_training() {
+  return object<StartedTraining>(
+             {
+                 required("hash", &StartedTraining::hash, text(), "Hash of everything that makes it another training."),
+                 required("length", &StartedTraining::length, integer(1, kMany), "Steps or epochs."),
+             },
+             "The training that the step began, which it may continue.")
+      .named("training");
+}
 
-Json text_map_json(const std::map<std::string, std::string>& map) {
-  Json out = Json::object();
-  for (const auto& [key, value] : map) out[key] = value;
-  return out;
+Notation<StepRecord> step_record() {
+  return object<StepRecord>(
+             {
+                 required("name", &StepRecord::name, text(), "Name of the step, which no other step has."),
+                 required("command", &StepRecord::command, text(), "Its command, without what changes no result."),
+                 required("version", &StepRecord::version, text(), "Version of the tools."),
+                 required("ended", &StepRecord::ended, boolean(), "False: it began, and failed or was interrupted."),
+                 required("inputs", &StepRecord::inputs, text_map(),
+                          "Hash of each file that it read; of files of data, their bytes and time of change."),
+                 required("outputs", &StepRecord::outputs, text_map(), "Hash of each file that it wrote."),
+                 optional("training", &StepRecord::training, started_training()),
+             },
+             "A step: what it was done with, and what it left.")
+      .named("step");
+}
+
+struct Steps {
+  std::vector<StepRecord> steps;
+};
+
+const Document<Steps>& steps_document() {
+  static const Document<Steps> document(
+      {.name = "steps",
+       .version = 1,
+       .title = "Steps",
+       .help = "What stagecraft auto has done of a project, so that it resumes where it stopped."},
+      {required("steps", &Steps::steps, list(step_record()),
+                "The steps that were done, in the order of their last time.")},
+      [](const Cursor& root, Steps& read) {
+        std::set<std::string> names;
+        for (const StepRecord& step : read.steps) {
+          if (!names.insert(step.name).second) root.fail("step \"" + step.name + "\" appears twice");
+        }
+      });
+  return document;
 }
 
 }  // namespace
 
 std::string text_hash(const std::string& text) { return fmt::format("{:016x}", fnv1a(text)); }
 
-std::string steps_json(const std::vector<StepRecord>& steps) {
-  Json out = document(kFormat, kVersion);
-  out["steps"] = Json::array();
-  for (const StepRecord& step : steps) {
-    Json& one = out["steps"].emplace_back(Json{{"name", step.name}, {"command", step.command}});
-    one["version"] = step.version;
-    one["ended"] = step.ended;
-    one["inputs"] = text_map_json(step.inputs);
-    one["outputs"] = text_map_json(step.outputs);
-    if (step.training) one["training"] = Json{{"hash", step.training->hash}, {"length", step.training->length}};
-  }
-  return dump(out);
-}
-
+std::string steps_json(const std::vector<StepRecord>& steps) { return steps_document().text({steps}); }
 std::vector<StepRecord> parse_steps(const std::string& text, const std::string& file) {
-  const Json json = parse_document(text, file);
-  const Cursor root(json, file);
-  Fields fields(root);
-  check_header(fields, kFormat, kVersion);
-  const auto steps = fields.required("steps").list([](const Cursor& at) {
-    Fields one(at);
-    StepRecord step;
-    step.name = one.required("name").text();
-    step.command = one.required("command").text();
-    step.version = one.required("version").text();
-    step.ended = one.required("ended").boolean();
-    step.inputs = read_text_map(one.required("inputs"));
-    step.outputs = read_text_map(one.required("outputs"));
-    if (const auto training = one.optional("training")) {
-      Fields in(*training);
-      step.training = StartedTraining{in.required("hash").text(), in.required("length").integer(1, kMost)};
-      in.done();
-    }
-    one.done();
-    return step;
-  });
-  fields.done();
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    const auto same = [&](const StepRecord& other) { return other.name == steps[i].name; };
-    if (std::any_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(i), same))
-      root.fail("step \"" + steps[i].name + "\" appears twice");
-  }
-  return steps;
+  return steps_document().parse(text, file).steps;
 }
+DocumentSchema steps_schema() { return steps_document().schema(); }
 
 }  // namespace stagecraft::format

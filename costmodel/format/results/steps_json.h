@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/format/document_schema.h"
+
 namespace stagecraft::format {
 
 /// The training that a step began, which it may continue.
@@ -30,9 +32,10 @@ struct StepRecord {
 /// fnv1a as 16 hexadecimal digits.
 [[nodiscard]] std::string text_hash(const std::string& text);
 
-/// The document "stagecraft.steps", described by steps.schema.json, in which `stagecraft auto` keeps what it has done.
+/// The document "stagecraft.steps", in which `stagecraft auto` keeps what it has done.
 [[nodiscard]] std::string steps_json(const std::vector<StepRecord>& steps);
-/// The inverse. Throws FormatError as the readers of format/json.h.
+[[nodiscard]] DocumentSchema steps_schema();
+/// The inverse. Throws FormatError as the readers of graph_json.h.
 [[nodiscard]] std::vector<StepRecord> parse_steps(const std::string& text, const std::string& file);
 
 }  // namespace stagecraft::format

@@ -1,124 +1,108 @@
 #include "costmodel/format/results/validation_json.h"
 
-#include <cstdint>
-
-#include "costmodel/format/cursor.h"
-#include "costmodel/index.h"
+#include "costmodel/format/description.h"
 
 namespace stagecraft::format {
 namespace {
 
-constexpr const char* kFormat = "stagecraft.validation";
-constexpr int kVersion = 3;
-constexpr std::int64_t kMany = std::int64_t{1} << 53;
-constexpr int kMost = 1 << 24;
-
-double share(const Cursor& at) {
-  if (at.number() < 0 || at.number() > 1) at.fail_type("a number from 0 to 1");
-  return at.number();
+Notation<ValidatedRun> validated_run_notation() {
+  using R = ValidatedRun;
+  return object<R>(
+      {
+          required("name", &R::name, text(), "File of the measurement."),
+          required("model", &R::model, text(), "Model."),
+          required("schedule", &R::schedule, text(), "Schedule."),
+          required("ranks", &R::ranks, integer(1, kMost), "Ranks."),
+          optional("step_samples", &R::step_samples, integer(1, kMany), "Samples of one step; absent if unknown."),
+          required("group", path(&R::times, &Scored::group), whole(),
+                   "Runs with the same number are alternatives of each other."),
+          required("predicted_s", path(&R::times, &Scored::predicted), not_negative(),
+                   "Predicted time of one step, seconds."),
+          optional("low_s", path(&R::times, &Scored::low), not_negative(), "Lower end of its interval, seconds."),
+          optional("high_s", path(&R::times, &Scored::high), not_negative(), "Upper end of its interval, seconds."),
+          required("measured_s", path(&R::times, &Scored::measured), positive(),
+                   "Measured time of one step, seconds: the median of the steps that count."),
+          former<R, double>("drift", positive()),
+      },
+      "One run.");
 }
 
-std::size_t count(const Cursor& at) { return to_index(at.integer(0, kMany)); }
-
-Json run_json(const ValidatedRun& run) {
-  Json out{{"name", run.name}, {"model", run.model}, {"schedule", run.schedule}, {"ranks", run.ranks}};
-  if (run.step_samples > 0) out["step_samples"] = run.step_samples;
-  out["group"] = run.times.group;
-  out["predicted_s"] = run.times.predicted.value;
-  if (run.times.low) out["low_s"] = run.times.low->value;
-  if (run.times.high) out["high_s"] = run.times.high->value;
-  out["measured_s"] = run.times.measured.value;
-  return out;
+Notation<ErrorScores> error_scores_notation() {
+  using E = ErrorScores;
+  return object<E>({
+      required("n", &E::n, integer(0, kMany), "Runs."),
+      required("median", &E::median, not_negative(), "Median."),
+      required("mean", &E::mean, not_negative(), "Mean."),
+      required("p90", &E::p90, not_negative(), "90th percentile, linear between neighbours."),
+      required("largest", &E::largest, not_negative(), "Largest."),
+      required("bias", &E::bias, finite(), "Median with sign."),
+  });
 }
 
-ValidatedRun read_run(const Cursor& at) {
-  Fields fields(at);
-  ValidatedRun out;
-  out.name = fields.required("name").text();
-  out.model = fields.required("model").text();
-  out.schedule = fields.required("schedule").text();
-  out.ranks = to_int(fields.required("ranks").integer(1, kMost));
-  if (const auto v = fields.optional("step_samples")) out.step_samples = v->integer(1, kMany);
-  out.times.group = to_int(fields.required("group").integer(0, kMost));
-  out.times.predicted = fields.required("predicted_s").seconds();
-  if (const auto v = fields.optional("low_s")) out.times.low = v->seconds();
-  if (const auto v = fields.optional("high_s")) out.times.high = v->seconds();
-  out.times.measured = Seconds(fields.required("measured_s").positive());
-  if (const auto v = fields.optional("drift")) (void)v->positive();  // of earlier programs
-  fields.done();
-  return out;
+Notation<OrderScores> order_scores_notation() {
+  using O = OrderScores;
+  return object<O>({
+      required("pairs", &O::pairs, integer(0, kMany),
+               "Pairs with different predicted times, and measured times that differ by more than the noise."),
+      required("right", &O::right, integer(0, kMany), "Pairs predicted in the measured order."),
+      optional("tau", &O::tau, Number{.low = -1, .high = 1, .wanted = "a number from -1 to 1"},
+               "Kendall's tau: (right - wrong) / pairs; absent without pairs."),
+      optional("mean_regret", &O::mean_regret, not_negative(),
+               "Mean over groups of the measured time of the predicted best / of the best - 1; absent without groups."),
+      optional("largest_regret", &O::largest_regret, not_negative(), "The largest."),
+  });
 }
 
-Json regime_json(const Regime& regime) {
-  Json out{{"name", regime.name}};
-  const ErrorScores& e = regime.errors;
-  out["errors"] = Json{{"n", e.n},     {"median", e.median},   {"mean", e.mean},
-                       {"p90", e.p90}, {"largest", e.largest}, {"bias", e.bias}};
-  Json& order = out["order"] = Json{{"pairs", regime.order.pairs}, {"right", regime.order.right}};
-  if (regime.order.tau) order["tau"] = *regime.order.tau;
-  if (regime.order.mean_regret) order["mean_regret"] = *regime.order.mean_regret;
-  if (regime.order.largest_regret) order["largest_regret"] = *regime.order.largest_regret;
-  const CoverageScores& c = regime.coverage;
-  if (c.n > 0) out["coverage"] = Json{{"n", c.n}, {"inside", c.inside}, {"half_width", c.half_width}};
-  return out;
+Notation<CoverageScores> coverage_scores_notation() {
+  using C = CoverageScores;
+  return object<C>({
+      required("n", &C::n, integer(1, kMany), "Runs."),
+      required("inside", &C::inside, share(), "Share of measurements inside."),
+      required("half_width", &C::half_width, finite(), "Median of (high - low) / (high + low)."),
+  });
 }
 
-Regime read_regime(const Cursor& at) {
-  Fields fields(at);
-  Regime out;
-  out.name = fields.required("name").text();
-  Fields errors(fields.required("errors"));
-  out.errors.n = count(errors.required("n"));
-  out.errors.median = errors.required("median").not_negative();
-  out.errors.mean = errors.required("mean").not_negative();
-  out.errors.p90 = errors.required("p90").not_negative();
-  out.errors.largest = errors.required("largest").not_negative();
-  out.errors.bias = errors.required("bias").number();
-  errors.done();
-  Fields order(fields.required("order"));
-  out.order.pairs = count(order.required("pairs"));
-  out.order.right = count(order.required("right"));
-  if (const auto v = order.optional("tau")) {
-    if (v->number() < -1 || v->number() > 1) v->fail_type("a number from -1 to 1");
-    out.order.tau = v->number();
-  }
-  if (const auto v = order.optional("mean_regret")) out.order.mean_regret = v->not_negative();
-  if (const auto v = order.optional("largest_regret")) out.order.largest_regret = v->not_negative();
-  order.done();
-  if (const auto v = fields.optional("coverage")) {
-    Fields coverage(*v);
-    out.coverage.n = to_index(coverage.required("n").integer(1, kMany));
-    out.coverage.inside = share(coverage.required("inside"));
-    out.coverage.half_width = coverage.required("half_width").number();
-    coverage.done();
-  }
-  fields.done();
-  return out;
+Notation<Regime> regime() {
+  return object<Regime>(
+             {
+                 required("name", &Regime::name, text(), "What they have in common, or all."),
+                 required("errors", &Regime::errors, error_scores_notation(),
+                          "predicted / measured - 1, without sign but for the bias."),
+                 required("order", &Regime::order, order_scores_notation(),
+                          "Order inside groups: runs of one model with as many ranks and samples per step."),
+                 optional("coverage", &Regime::coverage, coverage_scores_notation(),
+                          "Predictions with an interval; absent if there are none.")
+                     .only_if([](const Regime& of) { return of.coverage.n > 0; }),
+             },
+             "Runs that have something in common.")
+      .named("regime");
+}
+
+const Document<Validation>& validation_document() {
+  static const Document<Validation> document(
+      {.name = "validation",
+       .version = 3,
+       .title = "Validation",
+       .help = "How good predictions were on measured runs. Written by stagecraft validate.",
+       .changes = "Version 3 had scores without the drift of the machine, which readers ignore."},
+      {
+          optional("noise", &Validation::noise, not_negative(),
+                   "Share by which the measured times of two runs must differ for the pair to count in order. Since "
+                   "version 2; absent: unknown."),
+          required("regimes", &Validation::regimes, list(regime()),
+                   "Scores of all runs, then by model, schedule and ranks where the runs differ in them."),
+          former<Validation>("without_drift", list(regime())),
+          required("runs", &Validation::runs, list(validated_run_notation()), "The runs."),
+      });
+  return document;
 }
 
 }  // namespace
 
-std::string validation_json(const Validation& validation) {
-  Json out = document(kFormat, kVersion);
-  if (validation.noise) out["noise"] = *validation.noise;
-  out["regimes"] = Json::array();
-  for (const Regime& regime : validation.regimes) out["regimes"].push_back(regime_json(regime));
-  out["runs"] = Json::array();
-  for (const ValidatedRun& run : validation.runs) out["runs"].push_back(run_json(run));
-  return dump(out);
-}
-
 Validation parse_validation(const std::string& text, const std::string& file) {
-  const Json json = parse_document(text, file);
-  Fields fields(Cursor(json, file));
-  check_header(fields, kFormat, kVersion);
-  Validation out;
-  if (const auto v = fields.optional("noise")) out.noise = v->not_negative();
-  out.regimes = fields.required("regimes").list(read_regime);
-  if (const auto v = fields.optional("without_drift")) (void)v->list(read_regime);  // of earlier programs
-  out.runs = fields.required("runs").list(read_run);
-  fields.done();
-  return out;
+  return validation_document().parse(text, file);
 }
+std::string validation_json(const Validation& validation) { return validation_document().text(validation); }
+DocumentSchema validation_schema() { return validation_document().schema(); }
 
 }  // namespace stagecraft::format

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/prediction_json.h"
 #include "costmodel/format/results/comparison_json.h"
 #include "tests/support/chains.h"
 

@@ -8,7 +8,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/plan_json.h"
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/run_command.h"
 

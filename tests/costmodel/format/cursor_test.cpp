@@ -225,20 +225,6 @@ TEST(Fields, RefuseAnUnreadKey) {
   EXPECT_NO_THROW(fields.done());
 }
 
-struct Even {
-  int value = 0;
-};
-void validate(const Even& even) {
-  if (even.value % 2 != 0) throw std::invalid_argument("is odd");
-}
-
-TEST(Validated, NamesTheFileOfAValueThatValidateRefuses) {
-  const Json document = Json::object();
-  EXPECT_EQ(validated(Cursor(document, "f.json"), Even{2}).value, 2);
-  EXPECT_THAT([&] { (void)validated(Cursor(document, "f.json"), Even{3}); },
-              ThrowsMessage<FormatError>("f.json: /: is odd"));
-}
-
 TEST(ParseDocument, NamesTheLineOfAMissingQuote) {
   // The string of line 2 reaches the end of that line, its 11th character.
   const std::string text = "{\n  \"a\": \"b,\n  \"c\": 1\n}\n";
@@ -334,6 +320,10 @@ TEST(Dump, RefusesTextThatIsNotUtf8) {
   EXPECT_THAT([&] { (void)dump(document); }, ThrowsMessage<std::invalid_argument>(HasSubstr("UTF-8")));
 }
 
+std::string header(const std::string& format, int version) {
+  return dump(Json{{"format", format}, {"version", version}});
+}
+
 void read_header(const std::string& text, int newest) {
   const Json document = parse_document(text, "f.json");
   Fields fields(Cursor(document, "f.json"));
@@ -342,54 +332,20 @@ void read_header(const std::string& text, int newest) {
 }
 
 TEST(CheckHeader, TakesVersionsUpToTheNewest) {
-  EXPECT_NO_THROW(read_header(dump(document("stagecraft.graph", 3)), 3));
-  EXPECT_NO_THROW(read_header(dump(document("stagecraft.graph", 1)), 3));
+  EXPECT_NO_THROW(read_header(header("stagecraft.graph", 3), 3));
+  EXPECT_NO_THROW(read_header(header("stagecraft.graph", 1), 3));
   for (const int version : {0, 4}) {
-    EXPECT_THAT([&] { read_header(dump(document("stagecraft.graph", version)), 3); },
+    EXPECT_THAT([&] { read_header(header("stagecraft.graph", version), 3); },
                 refuses("f.json: /version: ", "version " + std::to_string(version)));
   }
 }
 
 TEST(CheckHeader, RefusesAnotherFormatAndTextForAVersion) {
-  EXPECT_THAT([] { read_header(dump(document("stagecraft.plan", 1)), 3); },
+  EXPECT_THAT([] { read_header(header("stagecraft.plan", 1), 3); },
               refuses("f.json: /format: ", "\"stagecraft.plan\""));
   EXPECT_THAT([] { read_header(R"({"format": "stagecraft.graph", "version": "1"})", 3); },
               refuses("f.json: /version: ", "\"1\""));
   EXPECT_THAT([] { read_header(R"({"version": 1})", 3); }, refuses("f.json: /: ", "\"format\""));
-}
-
-TEST(DeviceKind, ReadsTheWordsItWrites) {
-  for (const DeviceKind kind : {DeviceKind::Processor, DeviceKind::Gpu}) {
-    const Json word = device_kind_word(kind);
-    EXPECT_EQ(read_device_kind(Cursor(word, "f.json")), kind);
-  }
-  const Json word = "abacus";
-  EXPECT_THAT([&] { (void)read_device_kind(Cursor(word, "f.json")); },
-              ThrowsMessage<FormatError>(AllOf(HasSubstr("\"abacus\""), EndsWith("processor, gpu"))));
-}
-
-TEST(Processors, AreAtLeastOne) {
-  const Json none = 0;
-  const Json one = 1;
-  EXPECT_EQ(read_processors(Cursor(one, "f.json")), 1);
-  EXPECT_THAT([&] { (void)read_processors(Cursor(none, "f.json")); }, refuses("f.json: /: ", "found 0"));
-}
-
-TEST(ProvenanceJson, LeavesOutWhatIsNotKnown) {
-  EXPECT_EQ(provenance_json({}), Json::object());
-  Provenance some;
-  some.device = "a processor";
-  some.notes = {{"b", "2"}, {"a", "1"}};
-  const Json json = provenance_json(some);
-  EXPECT_EQ(dump(json), "{\n  \"device\": \"a processor\",\n  \"notes\": {\"a\": \"1\", \"b\": \"2\"}\n}\n");
-  EXPECT_EQ(read_provenance(Cursor(json, "f.json")), some);
-}
-
-TEST(ReadTextMap, NamesTheKeyWhoseValueIsNotAString) {
-  const Json document = Json::parse(R"({"a": "1", "b/c": 2})");
-  EXPECT_THAT([&] { (void)read_text_map(Cursor(document, "f.json")); }, refuses("f.json: /b~1c: ", "found 2"));
-  const Json list = Json::array();
-  EXPECT_THAT([&] { (void)read_text_map(Cursor(list, "f.json")); }, refuses("f.json: /: ", "found []"));
 }
 
 }  // namespace

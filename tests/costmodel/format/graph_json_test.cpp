@@ -5,7 +5,7 @@
 #include <string>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
 #include "tests/costmodel/documents.h"
 
 namespace stagecraft::format {

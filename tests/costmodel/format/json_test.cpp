@@ -1,4 +1,8 @@
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
+#include "costmodel/format/plan_json.h"
+#include "costmodel/format/prediction_json.h"
+#include "costmodel/format/timeline_json.h"
+#include "costmodel/format/topology_json.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include <map>
 #include <string_view>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/plan_json.h"
 #include "tests/costmodel/interleavings.h"
 
 namespace stagecraft::format {

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/plan_json.h"
 #include "costmodel/interchange/actions_csv.h"
 #include "costmodel/plan.h"
 #include "tests/costmodel/interleavings.h"

@@ -10,10 +10,12 @@
 #include "costmodel/accuracy/intervals.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/calibration_json.h"
-#include "costmodel/format/files/files.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
+#include "costmodel/format/plan_json.h"
+#include "costmodel/format/prediction_json.h"
 #include "costmodel/format/results/comparison_json.h"
 #include "costmodel/format/results/diagnosis_json.h"
+#include "costmodel/format/results/documents.h"
 #include "costmodel/format/results/evaluation_json.h"
 #include "costmodel/format/results/explanation_json.h"
 #include "costmodel/format/results/objective_json.h"
@@ -22,9 +24,10 @@
 #include "costmodel/format/results/steps_json.h"
 #include "costmodel/format/results/validation_json.h"
 #include "costmodel/format/results/whatif_json.h"
+#include "costmodel/format/timeline_json.h"
+#include "costmodel/format/topology_json.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/chains.h"
-#include "tests/support/places.h"
 
 // The schemas and the readers must agree, checked with a document that contains every key.
 
@@ -153,7 +156,7 @@ class Schema : public ::testing::TestWithParam<std::string> {
     for (const Kind& kind : kinds()) {
       if (kind.name == GetParam()) kind_ = &kind;
     }
-    schema_ = Json::parse(read_text(source_folder() + "/costmodel/format/schemas/" + GetParam() + ".schema.json"));
+    schema_ = Json::parse(document_schema(GetParam()).text);
     document_ = Json::parse(kind_->document);
   }
 
@@ -324,6 +327,16 @@ TEST_P(Schema, NamesTypesAsTheReaderDoes) {
       EXPECT_THAT(at.empty() ? verdict(other) : verdict(at, other), HasSubstr(refusal));
     }
   });
+}
+
+TEST(DocumentSchemas, AreThoseOfTheTestsHere) {
+  std::vector<std::string> names;
+  for (const Kind& kind : kinds()) names.push_back(kind.name);
+  std::vector<std::string> listed;
+  for (const DocumentSchema& schema : document_schemas()) listed.push_back(schema.name);
+  EXPECT_THAT(listed, ::testing::UnorderedElementsAreArray(names));
+  EXPECT_THAT([] { (void)document_schema("plna"); }, ::testing::ThrowsMessage<std::invalid_argument>(
+                                                         HasSubstr("unknown document \"plna\", did you mean plan?")));
 }
 
 /// Documents for other programs, which nothing here reads.

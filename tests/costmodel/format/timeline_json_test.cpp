@@ -7,7 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/prediction_json.h"
+#include "costmodel/format/timeline_json.h"
 #include "tests/costmodel/documents.h"
 
 namespace stagecraft::format {

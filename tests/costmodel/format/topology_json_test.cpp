@@ -4,7 +4,7 @@
 #include <string>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/topology_json.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/places.h"
 
@@ -86,7 +86,8 @@ TEST(ReadTopology, RefusesProcessingOfNeitherEnd) {
 }
 
 TEST(ReadTopology, ListsTheKnownKeysForAnUnknownOne) {
-  expect_refused("\"memory_bytes\"", "\"memory\"", "/device: unknown key \"memory\", known are name, memory_bytes, ");
+  expect_refused("\"memory_bytes\"", "\"memory\"",
+                 "/device: unknown key \"memory\", known are name, kind, host_processors, memory_bytes, ");
   expect_refused("\"latency_s\"", "\"latency_us\": 1, \"latency_s\"",
                  "/levels/0: unknown key \"latency_us\", did you mean latency_s? known are name, count, "
                  "bandwidth_bytes_per_s, latency_s");

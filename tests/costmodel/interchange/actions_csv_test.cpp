@@ -7,7 +7,7 @@
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/errors.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/plan_json.h"
 #include "costmodel/prediction/verify.h"
 #include "tests/costmodel/interleavings.h"
 

@@ -9,7 +9,6 @@
 
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
-#include "costmodel/format/json.h"
 #include "tests/support/places.h"
 
 namespace stagecraft::interchange {

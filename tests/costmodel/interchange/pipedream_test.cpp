@@ -8,7 +8,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
 #include "tests/support/places.h"
 
 namespace stagecraft::interchange {

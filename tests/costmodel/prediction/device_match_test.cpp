@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/topology_json.h"
 #include "costmodel/prediction/predict.h"
 #include "tests/support/chains.h"
 

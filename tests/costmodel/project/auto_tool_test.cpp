@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
+#include "costmodel/format/timeline_json.h"
+#include "costmodel/format/topology_json.h"
 #include "costmodel/prediction/predict.h"
 #include "tests/support/chains.h"
 #include "tests/support/run_command.h"

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/plan_json.h"
 #include "executor/files/safetensors.h"
 #include "tests/support/models/planned_models.h"
 #include "tests/support/run_command.h"

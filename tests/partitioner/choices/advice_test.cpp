@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "costmodel/format/json.h"
 #include "partitioner/strategies/optimal.h"
 #include "tests/support/chains.h"
 #include "tests/support/places.h"

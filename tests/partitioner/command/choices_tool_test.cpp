@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "costmodel/format/files/outputs.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
+#include "costmodel/format/plan_json.h"
+#include "costmodel/format/topology_json.h"
 #include "tests/partitioner/plan_command_test.h"
 #include "tests/support/chains.h"
 

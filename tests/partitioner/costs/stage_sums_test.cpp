@@ -3,7 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "costmodel/format/files/files.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
+#include "costmodel/format/topology_json.h"
 #include "costmodel/index.h"
 #include "partitioner/candidate.h"
 #include "partitioner/costs/pipeline_costs.h"

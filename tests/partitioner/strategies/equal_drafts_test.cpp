@@ -6,7 +6,8 @@
 #include <random>
 #include <set>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
+#include "costmodel/format/topology_json.h"
 #include "tests/support/chains.h"
 #include "tests/support/every_partition.h"
 #include "tests/support/pipedream_cases.h"

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/json.h"
+#include "costmodel/format/topology_json.h"
 #include "profiler/links/links_report.h"
 
 // Needs one GPU. Without one these tests are skipped, or fail under REQUIRE_GPU=1.

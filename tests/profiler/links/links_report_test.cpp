@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/topology_json.h"
 
 namespace stagecraft::profiler {
 namespace {

@@ -8,7 +8,8 @@
 #include <cmath>
 #include <regex>
 
-#include "costmodel/format/json.h"
+#include "costmodel/format/graph_json.h"
+#include "costmodel/format/plan_json.h"
 #include "costmodel/interchange/pipedream.h"
 #include "costmodel/plan.h"
 #include "tests/costmodel/interleavings.h"
