@@ -19,6 +19,8 @@
 
 namespace stagecraft::intake {
 
+struct ProgramGraph;
+
 /// A value of an imported graph: a number or a tensor; other values (lists, optionals of TorchScript) stay inside one
 /// layer.
 struct GraphValue {
@@ -116,6 +118,9 @@ struct OperatorGraph {
   std::string evaluation_advice;  ///< how to make a file with the evaluation graph
   std::int64_t least_samples = 1;
   std::int64_t most_samples = std::numeric_limits<std::int64_t>::max();
+  /// The operators and arguments of the nodes, as data: nodes and values have the same numbers there. To change them,
+  /// give add_program a changed copy. Null for TorchScript.
+  std::shared_ptr<const ProgramGraph> program = {};
   /// Makes the function that runs node `node` in a layer whose slot of a value is `slot(value)`.
   std::function<NodeCall(int node, const std::function<int(int)>& slot)> compile;
 };

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "executor/intake/pt2/calls/program_graph.h"
+#include "executor/intake/graph/program/program_graph.h"
 
 namespace stagecraft::intake {
 

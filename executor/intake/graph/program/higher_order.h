@@ -3,8 +3,8 @@
 #include <functional>
 #include <string>
 
-#include "executor/intake/pt2/calls/operator_call.h"
-#include "executor/intake/pt2/calls/program_graph.h"
+#include "executor/intake/graph/program/operator_call.h"
+#include "executor/intake/graph/program/program_graph.h"
 
 namespace stagecraft::intake {
 

@@ -1,4 +1,4 @@
-#include "executor/intake/pt2/calls/argument_push.h"
+#include "executor/intake/graph/program/argument_push.h"
 
 #include <ATen/core/List.h>
 #include <ATen/core/jit_type.h>

@@ -1,4 +1,4 @@
-#include "executor/intake/torchscript/values/dry_sizes.h"
+#include "executor/intake/graph/dry_sizes.h"
 
 #include <algorithm>
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "executor/intake/graph/operator_graph.h"
-#include "executor/intake/pt2/calls/program_graph.h"
+#include "executor/intake/graph/program/program_graph.h"
 
 namespace stagecraft::intake {
 

@@ -1,4 +1,4 @@
-#include "executor/intake/pt2/calls/number_call.h"
+#include "executor/intake/graph/program/number_call.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "executor/intake/pt2/calls/operator_call.h"
+#include "executor/intake/graph/program/operator_call.h"
 
 namespace stagecraft::intake {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "executor/intake/graph/operator_graph.h"
-#include "executor/intake/pt2/calls/program_graph.h"
+#include "executor/intake/graph/program/program_graph.h"
 
 namespace stagecraft::intake {
 

@@ -1,4 +1,4 @@
-#include "executor/intake/pt2/calls/evaluating.h"
+#include "executor/intake/graph/program/evaluating.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -10,7 +10,7 @@
 
 #include "costmodel/index.h"
 #include "executor/intake/graph/calls/evaluation.h"
-#include "executor/intake/pt2/calls/operator_call.h"
+#include "executor/intake/graph/program/operator_call.h"
 
 namespace stagecraft::intake {
 namespace {

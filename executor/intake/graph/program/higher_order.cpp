@@ -1,4 +1,4 @@
-#include "executor/intake/pt2/calls/higher_order.h"
+#include "executor/intake/graph/program/higher_order.h"
 
 #include <c10/core/GradMode.h>
 

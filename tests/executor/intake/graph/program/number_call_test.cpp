@@ -1,4 +1,4 @@
-#include "executor/intake/pt2/calls/number_call.h"
+#include "executor/intake/graph/program/number_call.h"
 
 #include <ATen/ops/empty.h>
 #include <gmock/gmock.h>

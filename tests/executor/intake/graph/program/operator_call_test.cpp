@@ -1,4 +1,4 @@
-#include "executor/intake/pt2/calls/operator_call.h"
+#include "executor/intake/graph/program/operator_call.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>

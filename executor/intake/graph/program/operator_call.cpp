@@ -1,4 +1,4 @@
-#include "executor/intake/pt2/calls/operator_call.h"
+#include "executor/intake/graph/program/operator_call.h"
 
 #include <ATen/core/List.h>
 #include <ATen/core/jit_type.h>
@@ -8,9 +8,9 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "executor/intake/pt2/calls/argument_push.h"
-#include "executor/intake/pt2/calls/higher_order.h"
-#include "executor/intake/pt2/calls/number_call.h"
+#include "executor/intake/graph/program/argument_push.h"
+#include "executor/intake/graph/program/higher_order.h"
+#include "executor/intake/graph/program/number_call.h"
 #include "executor/model/recurrent_weights.h"
 
 namespace stagecraft::intake {

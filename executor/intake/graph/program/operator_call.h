@@ -9,7 +9,7 @@
 
 #include "executor/intake/graph/calls/operator_facts.h"
 #include "executor/intake/graph/operator_graph.h"
-#include "executor/intake/pt2/calls/program_graph.h"
+#include "executor/intake/graph/program/program_graph.h"
 
 namespace stagecraft::intake {
 
