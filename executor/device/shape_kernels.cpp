@@ -1,4 +1,4 @@
-#include "profiler/layers/shape_kernels.h"
+#include "executor/device/shape_kernels.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/OpMathType.h>
@@ -28,7 +28,7 @@
 
 #include "costmodel/index.h"
 
-namespace stagecraft::profiler {
+namespace stagecraft::device {
 namespace {
 
 using at::IntArrayRef;
@@ -278,4 +278,4 @@ void register_shape_kernels() {
   (void)registered;
 }
 
-}  // namespace stagecraft::profiler
+}  // namespace stagecraft::device

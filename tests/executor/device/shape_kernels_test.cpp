@@ -1,4 +1,4 @@
-#include "profiler/layers/shape_kernels.h"
+#include "executor/device/shape_kernels.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace stagecraft::profiler {
+namespace stagecraft::device {
 namespace {
 
 /// Makes the tensors of one case, on a processor or without memory.
@@ -147,4 +147,4 @@ TEST(ShapeKernels, RefuseAWholeRecurrentLayer) {
 }
 
 }  // namespace
-}  // namespace stagecraft::profiler
+}  // namespace stagecraft::device
