@@ -9,6 +9,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "executor/intake/graph/program/argument_push.h"
+#include "executor/intake/graph/program/dropout_call.h"
 #include "executor/intake/graph/program/higher_order.h"
 #include "executor/intake/graph/program/number_call.h"
 #include "executor/model/recurrent_weights.h"
@@ -117,6 +118,10 @@ void gather_weights(model::RecurrentKind kind, const std::vector<c10::IValue>& s
 
 }  // namespace
 
+const c10::FunctionSchema& schema_of(const ProgramNode& node, const std::string& place) {
+  return find_operator(node, place).schema();
+}
+
 bool is_higher_order(const ProgramNode& node) { return node.target.starts_with("torch.ops.higher_order."); }
 
 c10::OperatorName operator_name(const std::string& target, const std::string& place) {
@@ -134,6 +139,7 @@ c10::OperatorName operator_name(const std::string& target, const std::string& pl
 
 NodeFacts facts_of(const ProgramGraph& graph, const ProgramNode& node, const std::string& place) {
   if (is_higher_order(node)) return higher_order_facts(graph, node, place);
+  if (is_dropout(node)) return dropout_facts(graph, node, place);
   const c10::OperatorHandle op = find_operator(node, place);
   const c10::FunctionSchema& schema = op.schema();
   const auto given = in_order(schema, node, place);
@@ -165,16 +171,23 @@ NodeFacts facts_of(const ProgramGraph& graph, const ProgramNode& node, const std
 NodeCall make_call(const ProgramGraph& graph, const ProgramNode& node, const std::string& place,
                    const std::function<int(int)>& slot) {
   if (is_higher_order(node)) return higher_order_call(graph, node, place, slot);
+  if (is_dropout(node)) return dropout_call(graph, node, place, slot);
   if (computes_numbers(node)) return number_call(graph, node, place, slot);
   const c10::OperatorHandle op = find_operator(node, place);
   const c10::FunctionSchema& schema = op.schema();
   check_results(schema, node, place);
   const auto given = in_order(schema, node, place);
-  std::vector<ArgumentPush> pushes;
+  struct Operand {
+    int slot = -1;  ///< of most arguments; otherwise as `push` says
+    ArgumentPush push;
+  };
+  std::vector<Operand> operands;
   for (std::size_t i = 0; i < given.size(); ++i) {
     const c10::Argument& wanted = schema.arguments()[i];
-    pushes.push_back(given[i] ? argument_push(graph, wanted, given[i]->value, place, slot)
-                              : ArgumentPush{ArgumentPush::Form::Constant, *wanted.default_value(), {}});
+    Operand& operand = operands.emplace_back();
+    operand.push = given[i] ? argument_push(graph, wanted, given[i]->value, place, slot)
+                            : ArgumentPush{ArgumentPush::Form::Constant, *wanted.default_value(), {}};
+    if (operand.push.form == ArgumentPush::Form::Slot) operand.slot = operand.push.parts.front().first;
   }
   struct Result {
     int slot = -1;
@@ -191,11 +204,20 @@ NodeCall make_call(const ProgramGraph& graph, const ProgramNode& node, const std
     }
     results.push_back(std::move(result));
   }
-  return [op, recurrent = recurrent_kind(op.operator_name()), pushes = std::move(pushes), results = std::move(results),
-          place](Frame& frame) {
+  return [op, recurrent = recurrent_kind(op.operator_name()), operands = std::move(operands),
+          results = std::move(results), place](Frame& frame) {
     auto& stack = frame.stack;
     stack.clear();
-    for (const ArgumentPush& argument : pushes) push(argument, frame);
+    stack.reserve(operands.size());
+    for (const Operand& operand : operands) {
+      if (operand.slot >= 0) {
+        stack.push_back(frame.slots[to_index(operand.slot)]);
+      } else if (operand.push.form == ArgumentPush::Form::Constant) {
+        stack.push_back(operand.push.constant);
+      } else {
+        push(operand.push, frame);
+      }
+    }
     if (recurrent) gather_weights(*recurrent, stack);
     op.callBoxed(stack);
     for (std::size_t r = 0; r < results.size(); ++r) {

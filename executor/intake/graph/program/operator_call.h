@@ -13,6 +13,10 @@
 
 namespace stagecraft::intake {
 
+/// The schema of the operator of `node`, one of the dispatcher. Throws FormatError that begins with `place`
+/// for an operator or overload that this LibTorch does not have.
+[[nodiscard]] const c10::FunctionSchema& schema_of(const ProgramNode& node, const std::string& place);
+
 /// What `node` does, see operator_facts. `place` begins errors. Throws FormatError for a node that make_call refuses.
 [[nodiscard]] NodeFacts facts_of(const ProgramGraph& graph, const ProgramNode& node, const std::string& place);
 
@@ -21,7 +25,7 @@ namespace stagecraft::intake {
 /// Device arguments are the frame's device.
 /// Throws FormatError that begins with `place` for an operator, overload or argument that this LibTorch does not have,
 /// arguments of other types, missing ones, another number of results, and for higher-order operators other than
-/// wrap_with_set_grad_enabled, wrap_with_autocast and cond.
+/// wrap_with_set_grad_enabled, wrap_with_autocast and cond. The operators of dropout_call are not LibTorch's.
 [[nodiscard]] NodeCall make_call(const ProgramGraph& graph, const ProgramNode& node, const std::string& place,
                                  const std::function<int(int)>& slot);
 

@@ -10,15 +10,19 @@
 #include <set>
 
 #include "costmodel/index.h"
+#include "executor/intake/builtin/blocks.h"
+#include "executor/intake/builtin/builtin_models.h"
 #include "executor/intake/layer_sources.h"
-#include "executor/model/blocks.h"
-#include "executor/model/builtin_models.h"
+#include "tests/executor/intake/builtin/one_layer.h"
 #include "tests/executor/model/model_runner.h"
 #include "tests/support/known_names.h"
 
-namespace stagecraft::model {
+namespace stagecraft::intake {
 namespace {
 
+using model::LayerSpec;
+using model::Model;
+using model::parameter_count;
 using ::testing::ElementsAre;
 using ::testing::ThrowsMessage;
 using Options = std::map<std::string, std::string>;
@@ -34,7 +38,7 @@ struct Published {
 class PublishedCount : public ::testing::TestWithParam<Published> {};
 
 TEST_P(PublishedCount, IsTheModelsCount) {
-  EXPECT_EQ(parameter_count(intake::build_model(GetParam().name, GetParam().set)), GetParam().parameters);
+  EXPECT_EQ(parameter_count(build_model(GetParam().name, GetParam().set)), GetParam().parameters);
 }
 
 // Expected counts are from torchvision's table for the image models, the released checkpoints for GPT-2, and PyTorch's
@@ -53,7 +57,7 @@ const LayerSpec& find(const Model& model, const std::string& name) {
 }
 
 TEST(Alexnet, HasTheTwentyTwoLayersOfTheExample) {
-  const Model model = intake::build_model("alexnet", {});
+  const Model model = build_model("alexnet", {});
   std::vector<std::int64_t> counts;
   for (const LayerSpec& layer : model.layers) counts.push_back(parameter_count(layer));
   EXPECT_THAT(counts, ElementsAre(23296, 0, 0, 307392, 0, 0, 663936, 0, 884992, 0, 590080, 0, 0, 0, 0, 0, 37752832, 0,
@@ -65,18 +69,18 @@ TEST(Transformer, HasTheParametersOfADecoderLayer) {
   constexpr std::int64_t attention = 3 * w * w + 3 * w + w * w + w;
   constexpr std::int64_t feedforward = (w * inner + inner) + (inner * w + w);
   static_assert(2 * attention + feedforward + 3 * 2 * w == 4204032);
-  EXPECT_EQ(parameter_count(find(intake::build_model("transformer", {}), "layers.7")), 4204032);
+  EXPECT_EQ(parameter_count(find(build_model("transformer", {}), "layers.7")), 4204032);
 }
 
 TEST(Gpt, HasTheParametersOfABlock) {
   constexpr std::int64_t w = 768;
   constexpr std::int64_t attention = (w * 3 * w + 3 * w) + (w * w + w);
   constexpr std::int64_t feedforward = (w * 4 * w + 4 * w) + (4 * w * w + w);
-  EXPECT_EQ(parameter_count(find(intake::build_model("gpt", {}), "h.0")), attention + feedforward + 2 * 2 * w);
+  EXPECT_EQ(parameter_count(find(build_model("gpt", {}), "h.0")), attention + feedforward + 2 * 2 * w);
 }
 
 TEST(Gpt, CountsTheTiedEmbeddingOnce) {
-  const Model model = intake::build_model("gpt", {});
+  const Model model = build_model("gpt", {});
   EXPECT_EQ(find(model, "embedding").parameters[0].name, find(model, "lm_head").parameters[0].name);
   EXPECT_EQ(parameter_count(find(model, "lm_head")), 50257 * 768);
 }
@@ -89,11 +93,11 @@ TEST(Gnmt, HasTheParametersOfEightLayersPerSide) {
   const std::int64_t decoder = lstm_count(h, h) + 7 * lstm_count(2 * h, h);
   const std::int64_t attention = 2 * h * h + h + 1 + h;  // W, U, v, g, b
   const std::int64_t rest = 2 * v * h + (h * v + v);     // embeddings, classifier
-  EXPECT_EQ(parameter_count(intake::build_model("gnmt", {})), encoder + decoder + attention + rest);
+  EXPECT_EQ(parameter_count(build_model("gnmt", {})), encoder + decoder + attention + rest);
 }
 
 TEST(Gnmt, HasTheParameterBytesOfPipeDreamsProfile) {
-  const Model model = intake::build_model("gnmt", {{"layers", "4"}});
+  const Model model = build_model("gnmt", {{"layers", "4"}});
   const auto bytes = [&](const std::string& name) { return 4 * parameter_count(find(model, name)); };
   EXPECT_EQ(bytes("encoder.embedding"), 132382720);
   EXPECT_EQ(bytes("decoder.embedding"), 132382720);
@@ -107,10 +111,10 @@ TEST(Gnmt, HasTheParameterBytesOfPipeDreamsProfile) {
 }
 
 TEST(Gnmt, GivesTheContextToEveryDecoderLayerAfterTheFirst) {
-  const Model model = intake::build_model("gnmt", {});
+  const Model model = build_model("gnmt", {});
   int readers = 0;
   for (const LayerSpec& layer : model.layers)
-    for (const ValueRef& ref : layer.inputs)
+    for (const model::ValueRef& ref : layer.inputs)
       if (ref.layer >= 0 && model.layers[to_index(ref.layer)].name == "decoder.attention") ++readers;
   EXPECT_EQ(readers, 7);
 }
@@ -119,7 +123,7 @@ TEST(Gnmt, GivesTheContextToEveryDecoderLayerAfterTheFirst) {
 
 TEST(BuildModel, ListsTheKnownModels) {
   EXPECT_THAT(
-      [] { (void)intake::build_model("lenet", {}); },
+      [] { (void)build_model("lenet", {}); },
       ThrowsMessage<std::invalid_argument>("unknown model \"lenet\", known are " + known_names(builtin_models()) +
                                            ", and files that end in .pt2 or .pt"));
 }
@@ -127,83 +131,46 @@ TEST(BuildModel, ListsTheKnownModels) {
 TEST(BuildModel, SaysToExportAModelInPython) {
   const auto says = [](const std::string& text) { return ThrowsMessage<std::invalid_argument>(text); };
   EXPECT_THAT(
-      [] { (void)intake::build_model("my/model.py:build", {}); },
+      [] { (void)build_model("my/model.py:build", {}); },
       says("my/model.py:build: is Python; export the model first: stagecraft export-model my/model.py:build ... "
            "-o model.pt2"));
-  EXPECT_THAT([] { (void)intake::build_model("model.py", {}); },
+  EXPECT_THAT([] { (void)build_model("model.py", {}); },
               says("model.py: is Python; export the model first: stagecraft export-model model.py:FUNCTION ... "
                    "-o model.pt2"));
 }
 
 TEST(BuildModel, ListsTheKnownOptions) {
   EXPECT_THAT(
-      [] { (void)intake::build_model("mlp", {{"depth", "3"}}); },
+      [] { (void)build_model("mlp", {{"depth", "3"}}); },
       ThrowsMessage<std::invalid_argument>("mlp: unknown option \"depth\", known are inputs, width, layers, classes"));
 }
 
 TEST(BuildModel, RefusesWhatIsNotAnIntegerInRange) {
   for (const char* text : {"", "x", "3x", "2.5", "0", "-1", "1048577", "99999999999999999999"})
-    EXPECT_THAT([&] { (void)intake::build_model("mlp", {{"width", text}}); },
+    EXPECT_THAT([&] { (void)build_model("mlp", {{"width", text}}); },
                 ThrowsMessage<std::invalid_argument>("mlp: option width is \"" + std::string(text) +
                                                      "\", must be an integer from 1 to 1048576"));
 }
 
 TEST(BuildModel, RefusesHeadsThatDoNotDivideTheWidth) {
-  EXPECT_THAT([] { (void)intake::build_model("gpt", {{"heads", "7"}}); },
+  EXPECT_THAT([] { (void)build_model("gpt", {{"heads", "7"}}); },
               ThrowsMessage<std::invalid_argument>("gpt: width 768 is not a multiple of heads 7"));
-  EXPECT_THAT([] { (void)intake::build_model("transformer", {{"heads", "7"}}); },
+  EXPECT_THAT([] { (void)build_model("transformer", {{"heads", "7"}}); },
               ThrowsMessage<std::invalid_argument>("transformer: width 512 is not a multiple of heads 7"));
 }
 
 TEST(BuildModel, KeepsTheOptionsThatAreNotDefaults) {
-  const Model model = intake::build_model("mlp", {{"width", "1024"}, {"layers", "3"}});
+  const Model model = build_model("mlp", {{"width", "1024"}, {"layers", "3"}});
   EXPECT_EQ(model.name, "mlp");
   EXPECT_EQ(model.options, (Options{{"layers", "3"}}));
 }
 
 // ---- arithmetic by hand
 
-TEST(MixSeed, IsFnv1aUnderSplitmix64) {
-  // The first output of splitmix64 from state 0 is e220a8397b1dcdaf, of FNV-1a for "a" af63dc4c8601ec8c (both from
-  // their authors' pages); the rest repeats that definition.
-  const auto scramble = [](std::uint64_t x) {
-    x += 0x9e3779b97f4a7c15;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-    return x ^ (x >> 31);
-  };
-  constexpr std::uint64_t zero = 0xe220a8397b1dcdaf;
-  std::uint64_t want = 0xaf63dc4c8601ec8c;
-  for (int part = 0; part < 3; ++part) want = scramble(want ^ zero);
-  EXPECT_EQ(scramble(0), zero);
-  EXPECT_EQ(mix_seed(0, "a"), want);
-}
-
-TEST(MixSeed, DistinguishesItsArguments) {
-  std::set<std::uint64_t> seen;
-  for (std::uint64_t seed = 0; seed < 10; ++seed)
-    for (const char* word : {"", "a", "b", "ab"})
-      for (std::uint64_t a = 0; a < 10; ++a)
-        for (std::uint64_t b = 0; b < 10; ++b) seen.insert(mix_seed(seed, word, a, b));
-  EXPECT_EQ(seen.size(), 10U * 4 * 10 * 10);
-}
-
-TEST(InitialValue, HasTheSpreadAsked) {
-  constexpr std::int64_t n = 1000000;
-  const at::Tensor flat = initial_value(uniform("u", {n}, 0.5), 1);
-  EXPECT_LE(flat.abs().max().item<float>(), 0.5F);
-  EXPECT_NEAR(flat.std().item<double>(), 0.5 / std::sqrt(3.0), 0.001);
-  const at::Tensor bell = initial_value(normal("n", {n}, 0.5), 1);
-  EXPECT_NEAR(bell.mean().item<double>(), 0, 5 * 0.5 / 1000);
-  EXPECT_NEAR(bell.std().item<double>(), 0.5, 0.002);
-  EXPECT_FALSE(bell.requires_grad());
-  EXPECT_EQ(bell.scalar_type(), at::kFloat);
-}
-
 at::Tensor row(std::initializer_list<float> values) { return at::tensor(std::vector<float>(values)); }
 
 TEST(Mlp, GivesLossAndGradientsComputedByHand) {
-  const Model model = intake::build_model("mlp", {{"inputs", "2"}, {"width", "2"}, {"layers", "2"}, {"classes", "2"}});
+  const Model model = build_model("mlp", {{"inputs", "2"}, {"width", "2"}, {"layers", "2"}, {"classes", "2"}});
   Parameters parameters;
   const auto set = [&](const std::string& name, const at::Tensor& value) {
     parameters[name] = value.clone().set_requires_grad(true);
@@ -230,10 +197,14 @@ at::Tensor attend_two_tokens(std::int64_t samples, bool causal, std::int64_t dro
   const auto both = [&](float first, float second) {
     return row({first, second}).view({1, 2, 1}).expand({samples, 2, 1});
   };
-  LayerCall call;
-  call.random_seed = 3;
-  Dropout drop(call, dropout_percent);
-  return attend(both(0, std::log(3.0F)), both(0, 1), both(1, 5), 1, causal, drop).mean(0).flatten();
+  const Model model = built_model("attention", [&](GraphBuilder& graph) {
+    const auto input = [&](const char* name) { return graph.input({name, "float32", {2, 1}}); };
+    const ValueIndex query = input("query"), key = input("key"), value = input("value");
+    const auto module = graph.module("attend", "Attention");
+    return attend(graph, query, key, value, {.heads = 1, .causal = causal, .dropout_percent = dropout_percent});
+  });
+  const std::vector<at::Tensor> inputs{both(0, std::log(3.0F)), both(0, 1), both(1, 5)};
+  return run_model(model, {}, inputs, {.seed = 3}).mean(0).flatten();
 }
 
 TEST(Attend, WeighsTwoTokensAsByHand) {
@@ -250,12 +221,12 @@ TEST(Attend, KeepsItsExpectationUnderDropout) {
 
 at::Tensor call_layer(const LayerSpec& layer, std::vector<at::Tensor> inputs, std::vector<at::Tensor> parameters,
                       std::vector<at::Tensor> buffers = {}, std::uint64_t seed = 0, bool training = true) {
-  return layer.forward(LayerCall{inputs, parameters, buffers, seed, training}).at(0);
+  return layer.forward(model::LayerCall{inputs, parameters, buffers, training, seed}).at(0);
 }
 
 TEST(Lstm, FollowsItsRecurrence) {
-  Model model;
-  lstm(model, "lstm", append(model, ModelInput{"x", "float32", {2, 1}}), {.in = 1, .hidden = 1});
+  const Model model = one_layer(
+      {2, 1}, [](GraphBuilder& graph, ValueIndex x) { return lstm(graph, "lstm", x, {.in = 1, .hidden = 1}); });
   // Weights zero: gates input, forget, output at 1/2; candidate g = tanh(1). c1 = g/2, c2 = c1/2 + g/2 = 3g/4.
   const at::Tensor out = call_layer(model.layers[0], {row({7, 9}).view({1, 2, 1})},
                                     {at::zeros({4, 1}), at::zeros({4, 1}), row({0, 0, 1, 0}), at::zeros({4})});
@@ -265,7 +236,7 @@ TEST(Lstm, FollowsItsRecurrence) {
 }
 
 TEST(BahdanauAttention, WeighsTwoTokensAsByHand) {
-  const Model model = intake::build_model("gnmt", {{"hidden", "1"}, {"layers", "2"}, {"vocabulary", "3"}});
+  const Model model = build_model("gnmt", {{"hidden", "1"}, {"layers", "2"}, {"vocabulary", "3"}});
   // W = 0, U = 1, b = 0, memory 0 and 1: scores 0 and g tanh(1) = ln 3, so 1/4 and 3/4. |v| must not matter.
   const at::Tensor context = call_layer(
       find(model, "decoder.attention"), {row({5}).view({1, 1, 1}), row({0, 1}).view({1, 2, 1})},
@@ -274,8 +245,8 @@ TEST(BahdanauAttention, WeighsTwoTokensAsByHand) {
 }
 
 TEST(BatchNorm2d, MovesItsRunningStatisticsByATenth) {
-  Model model;
-  batch_norm2d(model, "bn", append(model, ModelInput{"x", "float32", {1, 1, 1}}), 1);
+  const Model model =
+      one_layer({1, 1, 1}, [](GraphBuilder& graph, ValueIndex x) { return batch_norm2d(graph, "bn", x, 1); });
   const at::Tensor mean = at::zeros({1}), variance = at::ones({1}), x = row({1, 3}).view({2, 1, 1, 1});
   // Mean 2, unbiased variance 2.
   (void)call_layer(model.layers[0], {x}, {at::ones({1}), at::zeros({1})}, {mean, variance});
@@ -286,10 +257,10 @@ TEST(BatchNorm2d, MovesItsRunningStatisticsByATenth) {
 }
 
 TEST(Dropout, ZeroesItsShareAndScalesTheRest) {
-  Model model;
-  dropout(model, "dropout", append(model, ModelInput{"x", "float32", {1}}), 25);
+  const Model model =
+      one_layer({1}, [](GraphBuilder& graph, ValueIndex x) { return dropout(graph, "dropout", x, 25); });
   const LayerSpec& layer = model.layers[0];
-  const at::Tensor x = at::ones({1000000});
+  const at::Tensor x = at::ones({1000000, 1});
   const at::Tensor out = call_layer(layer, {x}, {}, {}, 5);
   EXPECT_EQ(out.eq(0).logical_or(out.eq(1 / 0.75F)).sum().item<std::int64_t>(), x.numel());
   EXPECT_NEAR(out.mean().item<double>(), 1, 5 * std::sqrt(0.25 / 0.75 / 1e6));
@@ -299,10 +270,14 @@ TEST(Dropout, ZeroesItsShareAndScalesTheRest) {
 }
 
 TEST(Dropout, DrawsOtherMasksInEachStream) {
-  const at::Tensor x = at::ones({1000});
-  LayerCall call;
-  call.random_seed = 5;
-  const auto drawn = [&](const std::string& stream) { return Dropout(call, 50, stream)(x); };
+  const at::Tensor x = at::ones({1000, 1});
+  const auto drawn = [&](const std::string& stream) {
+    const Model model = one_layer({1}, [&](GraphBuilder& graph, ValueIndex in) {
+      const auto module = graph.module("dropout", "Dropout");
+      return graph.dropout(in, 50, stream);
+    });
+    return call_layer(model.layers[0], {x}, {}, {}, 5);
+  };
   EXPECT_TRUE(drawn("attention").equal(drawn("attention")));
   // Half of the values agree by chance; 100 more or fewer are more than six standard deviations.
   EXPECT_NEAR(drawn("").eq(drawn("attention")).sum().item<double>(), 500, 100);
@@ -311,7 +286,7 @@ TEST(Dropout, DrawsOtherMasksInEachStream) {
 /// Names of the operators of one forward in training.
 std::set<std::string> operators_of(const std::string& name, Options set) {
   set.merge(Options{{"width", "16"}, {"layers", "1"}, {"heads", "2"}, {"vocabulary", "11"}, {"sequence", "4"}});
-  const Model model = intake::build_model(name, set);
+  const Model model = build_model(name, set);
   const Parameters parameters = make_parameters(model, 1);
   const at::Tensor tokens = at::zeros({1, 4}, at::kLong);
   static thread_local std::set<std::string>* seen = nullptr;
@@ -322,7 +297,7 @@ std::set<std::string> operators_of(const std::string& name, Options set) {
         seen->insert(function.name());
         return nullptr;
       }).scopes({at::RecordScope::FUNCTION}));
-  (void)run_model(model, parameters, {tokens, tokens}, {.random_seed = 1});
+  (void)run_model(model, parameters, {tokens, tokens}, {.seed = 1});
   at::removeCallback(handle);
   return out;
 }
@@ -343,7 +318,7 @@ TEST(BuiltinModels, ComputeAttentionInOneKernelUnlessItsWeightsAreDropped) {
 /// Whether the loss at position 0 of a language model depends on the last token.
 bool sees_the_future(const std::string& name, Options set) {
   set.merge(Options{{"width", "16"}, {"layers", "2"}, {"heads", "2"}, {"vocabulary", "11"}, {"sequence", "4"}});
-  const Model model = intake::build_model(name, set);
+  const Model model = build_model(name, set);
   const Parameters parameters = make_parameters(model, 1);
   const auto logits = [&](std::int64_t last) {
     const at::Tensor tokens = at::tensor(std::vector<std::int64_t>{1, 2, 3, last}).view({1, 4});
@@ -360,4 +335,4 @@ TEST(Transformer, SeesLaterTokensUnlessCausal) {
 }
 
 }  // namespace
-}  // namespace stagecraft::model
+}  // namespace stagecraft::intake

@@ -1,7 +1,7 @@
-#include "executor/model/blocks.h"
-#include "executor/model/builtin_models.h"
+#include "executor/intake/builtin/blocks.h"
+#include "executor/intake/builtin/builtin_models.h"
 
-namespace stagecraft::model {
+namespace stagecraft::intake {
 
 BuiltinModel convnet_model() {
   return {"convnet",
@@ -10,12 +10,11 @@ BuiltinModel convnet_model() {
            {"width", 256, "width of the hidden linear layer"},
            {"classes", 10, "classes"},
            {"dropout_percent", 25, "dropout before the last layer, in percent", 0, 99}},
-          [](const std::map<std::string, std::int64_t>& options) {
-            Model model;
+          [](GraphBuilder& model, const std::map<std::string, std::int64_t>& options) {
             const std::int64_t channels = options.at("channels");
             const std::int64_t width = options.at("width");
             const std::int64_t classes = options.at("classes");
-            ValueRef x = append(model, ModelInput{"image", "float32", {1, 28, 28}});
+            ValueIndex x = model.input({"image", "float32", {1, 28, 28}});
             x = conv2d(model, "conv1", x, {.in = 1, .out = channels, .kernel = 3, .padding = 1});
             x = relu(model, "relu1", x);
             x = max_pool2d(model, "pool1", x, 2, 2);
@@ -27,9 +26,8 @@ BuiltinModel convnet_model() {
             x = relu(model, "relu3", x);
             x = dropout(model, "dropout", x, options.at("dropout_percent"));
             x = linear(model, "fc2", x, {.in = width, .out = classes});
-            cross_entropy(model, x, append(model, ModelInput{"target", "int64", {}, classes}));
-            return model;
+            return cross_entropy(model, x, model.input({"target", "int64", {}, classes}));
           }};
 }
 
-}  // namespace stagecraft::model
+}  // namespace stagecraft::intake

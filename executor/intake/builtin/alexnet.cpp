@@ -1,7 +1,7 @@
-#include "executor/model/blocks.h"
-#include "executor/model/builtin_models.h"
+#include "executor/intake/builtin/blocks.h"
+#include "executor/intake/builtin/builtin_models.h"
 
-namespace stagecraft::model {
+namespace stagecraft::intake {
 
 // Krizhevsky, "One weird trick for parallelizing convolutional neural networks", arXiv 1404.5997, with the pooling to
 // 6 x 6 and the two dropouts of torchvision.
@@ -12,13 +12,12 @@ BuiltinModel alexnet_model() {
            {"image", 224, "height and width of an image", 63},
            {"width", 4096, "width of the two hidden linear layers"},
            {"dropout_percent", 50, "dropout before the linear layers, in percent", 0, 99}},
-          [](const std::map<std::string, std::int64_t>& options) {
-            Model model;
+          [](GraphBuilder& model, const std::map<std::string, std::int64_t>& options) {
             const std::int64_t classes = options.at("classes");
             const std::int64_t image = options.at("image");
             const std::int64_t width = options.at("width");
             const std::int64_t percent = options.at("dropout_percent");
-            ValueRef x = append(model, ModelInput{"image", "float32", {3, image, image}});
+            ValueIndex x = model.input({"image", "float32", {3, image, image}});
             x = conv2d(model, "conv1", x, {.in = 3, .out = 64, .kernel = 11, .stride = 4, .padding = 2});
             x = relu(model, "relu1", x);
             x = max_pool2d(model, "pool1", x, 3, 2);
@@ -41,9 +40,8 @@ BuiltinModel alexnet_model() {
             x = linear(model, "fc7", x, {.in = width, .out = width});
             x = relu(model, "relu7", x);
             x = linear(model, "fc8", x, {.in = width, .out = classes});
-            cross_entropy(model, x, append(model, ModelInput{"target", "int64", {}, classes}));
-            return model;
+            return cross_entropy(model, x, model.input({"target", "int64", {}, classes}));
           }};
 }
 
-}  // namespace stagecraft::model
+}  // namespace stagecraft::intake

@@ -5,15 +5,15 @@
 #include <numeric>
 
 #include "executor/data/data_source.h"
-#include "executor/model/builtin_models.h"
+#include "executor/intake/builtin/builtin_models.h"
 #include "tests/executor/model/model_runner.h"
 
-namespace stagecraft::model {
+namespace stagecraft::intake {
 namespace {
 
 using Options = std::map<std::string, std::string>;
 
-std::vector<at::Tensor> make_batch(const Model& model, std::int64_t samples) {
+std::vector<at::Tensor> make_batch(const model::Model& model, std::int64_t samples) {
   std::vector<int> all(model.inputs.size());
   std::iota(all.begin(), all.end(), 0);
   return data::make_data_source("synthetic", model, 7)->batch(0, 0, 1, samples, all);
@@ -34,7 +34,7 @@ class InitialLoss : public ::testing::TestWithParam<Start> {
 };
 
 TEST_P(InitialLoss, IsThatOfAGuess) {
-  const Model model = build_builtin_model(GetParam().name, GetParam().set);
+  const model::Model model = build_builtin_model(GetParam().name, GetParam().set);
   const at::Tensor loss =
       run_model(model, make_parameters(model, 3), make_batch(model, GetParam().samples), {.training = false});
   EXPECT_NEAR(loss.item<double>(), GetParam().loss, GetParam().tolerance);
@@ -69,4 +69,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& start) { return start.param.name; });
 
 }  // namespace
-}  // namespace stagecraft::model
+}  // namespace stagecraft::intake

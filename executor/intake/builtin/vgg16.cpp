@@ -1,7 +1,7 @@
-#include "executor/model/blocks.h"
-#include "executor/model/builtin_models.h"
+#include "executor/intake/builtin/blocks.h"
+#include "executor/intake/builtin/builtin_models.h"
 
-namespace stagecraft::model {
+namespace stagecraft::intake {
 namespace {
 
 // Simonyan & Zisserman, arXiv 1409.1556, configuration D, with torchvision's initialisation and pooling to 7 x 7.
@@ -13,13 +13,12 @@ struct ConvGroup {
 };
 constexpr ConvGroup kGroups[] = {{2, 1}, {2, 2}, {3, 4}, {3, 8}, {3, 8}};
 
-Model build(const std::map<std::string, std::int64_t>& options) {
-  Model model;
+ValueIndex build(GraphBuilder& model, const std::map<std::string, std::int64_t>& options) {
   const std::int64_t classes = options.at("classes");
   const std::int64_t image = options.at("image");
   const std::int64_t width = options.at("width");
   const std::int64_t percent = options.at("dropout_percent");
-  ValueRef x = append(model, ModelInput{"image", "float32", {3, image, image}});
+  ValueIndex x = model.input({"image", "float32", {3, image, image}});
   std::int64_t channels = 3;
   int number = 0;
   for (const ConvGroup& group : kGroups) {
@@ -42,8 +41,7 @@ Model build(const std::map<std::string, std::int64_t>& options) {
   x = relu(model, "relu7", x);
   x = dropout(model, "dropout7", x, percent);
   x = linear(model, "fc8", x, {.in = width, .out = classes, .deviation = kLinearDeviation});
-  cross_entropy(model, x, append(model, ModelInput{"target", "int64", {}, classes}));
-  return model;
+  return cross_entropy(model, x, model.input({"target", "int64", {}, classes}));
 }
 
 }  // namespace
@@ -59,4 +57,4 @@ BuiltinModel vgg16_model() {
           build};
 }
 
-}  // namespace stagecraft::model
+}  // namespace stagecraft::intake

@@ -1,13 +1,7 @@
-#include <ATen/ops/bmm.h>
-#include <ATen/ops/linear.h>
-#include <ATen/ops/matmul.h>
-#include <ATen/ops/softmax.h>
-#include <ATen/ops/tanh.h>
+#include "executor/intake/builtin/blocks.h"
+#include "executor/intake/builtin/builtin_models.h"
 
-#include "executor/model/blocks.h"
-#include "executor/model/builtin_models.h"
-
-namespace stagecraft::model {
+namespace stagecraft::intake {
 namespace {
 
 // Wu et al., "Google's Neural Machine Translation System", arXiv 1609.08144, in the form of MLPerf's GNMT v2: the
@@ -15,30 +9,29 @@ namespace {
 // after the first, all weights uniform in +-0.1. The two embeddings are separate, as in PipeDream's profiles.
 constexpr double kScale = 0.1;
 
+using model::uniform;
+
 /// Bahdanau attention, normalised (Salimans & Kingma, arXiv 1602.07868):
 /// score(q, k) = g v/|v| . tanh(W q + U k + b); the output is the softmax-weighted mean of `memory`.
-ValueRef attention(Model& model, const std::string& name, ValueRef query, ValueRef memory, std::int64_t hidden) {
-  return append(model,
-                {.name = name,
-                 .kind = "BahdanauAttention",
-                 .inputs = {query, memory},
-                 .parameters = {uniform(name + ".linear_q.weight", {hidden, hidden}, kScale),
-                                uniform(name + ".linear_k.weight", {hidden, hidden}, kScale),
-                                uniform(name + ".linear_att", {hidden}, kScale), ones(name + ".normalize_scalar", {1}),
-                                zeros(name + ".normalize_bias", {hidden})},
-                 .forward = [](const LayerCall& call) -> std::vector<at::Tensor> {
-                   const std::span<const at::Tensor> p = call.parameters;
-                   const at::Tensor& keys = call.inputs[1];
-                   const at::Tensor q = at::linear(call.inputs[0], p[0]).unsqueeze(2);
-                   const at::Tensor k = at::linear(keys, p[1]).add(p[4]).unsqueeze(1);
-                   const at::Tensor direction = p[2].div(p[2].norm()).mul(p[3]);
-                   const at::Tensor scores = at::matmul(at::tanh(q.add(k)), direction);
-                   return {at::bmm(at::softmax(scores, -1), keys)};
-                 }});
+ValueIndex attention(GraphBuilder& model, const std::string& name, ValueIndex query, ValueIndex memory,
+                     std::int64_t hidden) {
+  const auto module = model.module(name, "BahdanauAttention");
+  const ValueIndex of_query = model.parameter(uniform(name + ".linear_q.weight", {hidden, hidden}, kScale));
+  const ValueIndex of_keys = model.parameter(uniform(name + ".linear_k.weight", {hidden, hidden}, kScale));
+  const ValueIndex weight = model.parameter(uniform(name + ".linear_att", {hidden}, kScale));
+  const ValueIndex length = model.parameter(model::ones(name + ".normalize_scalar", {1}));
+  const ValueIndex bias = model.parameter(model::zeros(name + ".normalize_bias", {hidden}));
+  const ValueIndex q = model.call("aten::unsqueeze", {model.call("aten::linear", {query, of_query}), 2});
+  const ValueIndex keys = model.call("aten::add.Tensor", {model.call("aten::linear", {memory, of_keys}), bias});
+  const ValueIndex k = model.call("aten::unsqueeze", {keys, 1});
+  const ValueIndex unit = model.call("aten::div.Tensor", {weight, model.call("aten::norm.Scalar", {weight})});
+  const ValueIndex direction = model.call("aten::mul.Tensor", {unit, length});
+  const ValueIndex mixed = model.call("aten::tanh", {model.call("aten::add.Tensor", {q, k})});
+  const ValueIndex scores = model.call("aten::matmul", {mixed, direction});
+  return model.call("aten::bmm", {model.call("aten::softmax.int", {scores, -1}), memory});
 }
 
-Model build(const std::map<std::string, std::int64_t>& options) {
-  Model model;
+ValueIndex build(GraphBuilder& model, const std::map<std::string, std::int64_t>& options) {
   const std::int64_t vocabulary = options.at("vocabulary");
   const std::int64_t hidden = options.at("hidden");
   const std::int64_t layers = options.at("layers");
@@ -48,32 +41,31 @@ Model build(const std::map<std::string, std::int64_t>& options) {
     return side + "." + what + std::to_string(i);
   };
 
-  ValueRef x = append(model, ModelInput{"source", "int64", {options.at("source_sequence")}, vocabulary});
+  ValueIndex x = model.input({"source", "int64", {options.at("source_sequence")}, vocabulary});
   x = embedding(model, "encoder.embedding", x, table("encoder.embedding.weight"));
   for (std::int64_t i = 1; i <= layers; ++i) {
-    const ValueRef before = x;
+    const ValueIndex before = x;
     x = dropout(model, place("encoder", "dropout", i), x, percent);
     x = lstm(model, place("encoder", "lstm", i), x,
              {.in = i == 2 ? 2 * hidden : hidden, .hidden = hidden, .bidirectional = i == 1, .scale = kScale});
     if (i >= 3) x = add(model, place("encoder", "add", i), x, before);
   }
-  const ValueRef memory = x;
+  const ValueIndex memory = x;
 
-  x = append(model, ModelInput{"tokens", "int64", {options.at("target_sequence")}, vocabulary});
+  x = model.input({"tokens", "int64", {options.at("target_sequence")}, vocabulary});
   x = embedding(model, "decoder.embedding", x, table("decoder.embedding.weight"));
   x = dropout(model, "decoder.dropout1", x, percent);
   x = lstm(model, "decoder.lstm1", x, {.in = hidden, .hidden = hidden, .scale = kScale});
-  const ValueRef context = attention(model, "decoder.attention", x, memory, hidden);
+  const ValueIndex context = attention(model, "decoder.attention", x, memory, hidden);
   for (std::int64_t i = 2; i <= layers; ++i) {
-    const ValueRef before = x;
+    const ValueIndex before = x;
     x = dropout(model, place("decoder", "dropout", i), x, percent);
     x = concat(model, place("decoder", "concat", i), x, context);
     x = lstm(model, place("decoder", "lstm", i), x, {.in = 2 * hidden, .hidden = hidden, .scale = kScale});
     if (i >= 3) x = add(model, place("decoder", "add", i), x, before);
   }
   x = linear(model, "classifier", x, {.in = hidden, .out = vocabulary});
-  cross_entropy(model, x, append(model, ModelInput{"target", "int64", {options.at("target_sequence")}, vocabulary}));
-  return model;
+  return cross_entropy(model, x, model.input({"target", "int64", {options.at("target_sequence")}, vocabulary}));
 }
 
 }  // namespace
@@ -90,4 +82,4 @@ BuiltinModel gnmt_model() {
           build};
 }
 
-}  // namespace stagecraft::model
+}  // namespace stagecraft::intake

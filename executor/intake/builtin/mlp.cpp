@@ -1,7 +1,7 @@
-#include "executor/model/blocks.h"
-#include "executor/model/builtin_models.h"
+#include "executor/intake/builtin/blocks.h"
+#include "executor/intake/builtin/builtin_models.h"
 
-namespace stagecraft::model {
+namespace stagecraft::intake {
 
 BuiltinModel mlp_model() {
   return {"mlp",
@@ -10,11 +10,10 @@ BuiltinModel mlp_model() {
            {"width", 1024, "width of the hidden layers"},
            {"layers", 4, "linear layers"},
            {"classes", 10, "classes"}},
-          [](const std::map<std::string, std::int64_t>& options) {
-            Model model;
+          [](GraphBuilder& model, const std::map<std::string, std::int64_t>& options) {
             const std::int64_t layers = options.at("layers");
             const std::int64_t classes = options.at("classes");
-            ValueRef x = append(model, ModelInput{"image", "float32", {options.at("inputs")}});
+            ValueIndex x = model.input({"image", "float32", {options.at("inputs")}});
             std::int64_t width = options.at("inputs");
             for (std::int64_t i = 1; i <= layers; ++i) {
               const std::int64_t out = i == layers ? classes : options.at("width");
@@ -22,9 +21,8 @@ BuiltinModel mlp_model() {
               if (i < layers) x = relu(model, "relu" + std::to_string(i), x);
               width = out;
             }
-            cross_entropy(model, x, append(model, ModelInput{"target", "int64", {}, classes}));
-            return model;
+            return cross_entropy(model, x, model.input({"target", "int64", {}, classes}));
           }};
 }
 
-}  // namespace stagecraft::model
+}  // namespace stagecraft::intake
