@@ -17,9 +17,9 @@
 #include "executor/device/machine/program.h"
 #include "executor/files/columns.h"
 #include "executor/files/fingerprint.h"
+#include "executor/intake/builtin/builtin_models.h"
 #include "executor/intake/layer_sources.h"
 #include "executor/launch/exit_status.h"
-#include "executor/model/builtin_models.h"
 
 namespace stagecraft {
 
@@ -46,6 +46,14 @@ std::string tool_versions() {
          (columns ? ", Parquet and Arrow" : ", without Parquet");
 }
 
+/// `text` after `before` for one setting: the last one. But `layers` may be given twice, as the number of a built-in
+/// model's option and as the way to cut it: both, as build_builtin_model takes them.
+std::string combined(const std::string& key, const std::string& before, const std::string& text) {
+  const auto is_number = [](const std::string& word) { return number_in<std::int64_t>(word).has_value(); };
+  if (key != "layers" || before.empty() || is_number(before) == is_number(text)) return text;
+  return is_number(before) ? before + "," + text : text + "," + before;
+}
+
 }  // namespace
 
 std::map<std::string, std::string> parse_settings(const std::vector<std::string>& words) {
@@ -55,7 +63,8 @@ std::map<std::string, std::string> parse_settings(const std::vector<std::string>
     if (equals == 0 || equals == std::string::npos) {
       throw CLI::ValidationError("--set \"" + word + "\"", "expected key=value, such as --set layers=4");
     }
-    out[word.substr(0, equals)] = word.substr(equals + 1);
+    std::string& value = out[word.substr(0, equals)];
+    value = combined(word.substr(0, equals), value, word.substr(equals + 1));
   }
   return out;
 }
@@ -96,9 +105,9 @@ std::vector<std::string> own_command(int argc, char** argv) {
 
 std::string models_text() {
   std::string out = "Models and their options (--set):\n";
-  for (const model::BuiltinModel& model : model::builtin_models()) {
+  for (const intake::BuiltinModel& model : intake::builtin_models()) {
     out += "  " + model.name + ": " + model.help + "\n   ";
-    for (const model::ModelOption& option : model.options)
+    for (const intake::ModelOption& option : model.options)
       out += " " + option.name + "=" + std::to_string(option.value);
     out += "\n";
   }
@@ -116,15 +125,16 @@ void add_input_range_option(CLI::App& app, std::vector<std::string>& set) {
 }
 
 void add_import_options(CLI::App& app, std::vector<std::string>& set) {
-  const OptionGroup group(app, "Model files");
+  const OptionGroup group(app, "Models");
   const auto as_setting = [&app, &set](const std::string& option, const std::string& prefix, const std::string& help) {
     add_setting_option(app, set, option, prefix, help);
   };
   as_setting("--layers", "layers=",
              "how to cut into layers: auto (repeated blocks and the modules around them; default), leaf "
              "(innermost modules), depth=N (modules at depth N) or op (operators)");
-  as_setting("--loss",
-             "loss=", "loss of a model without one: cross_entropy, mse and others; an unknown name prints the list");
+  as_setting(
+      "--loss", "loss=",
+      "model files: loss of a model without one: cross_entropy, mse and others; an unknown name prints the list");
   as_setting("--loss-output", "loss_output=", "index of the output that is the loss, or that --loss reads");
   as_setting("--input", "input.",
              "TorchScript files: NAME=TYPE[SHAPE] of one sample, such as image=float32[3,224,224]; append "

@@ -9,8 +9,9 @@
 
 #include "costmodel/errors.h"
 #include "executor/device/dtype.h"
+#include "executor/device/shape_kernels.h"
 #include "profiler/layers/layer_work.h"
-#include "profiler/layers/shape_kernels.h"
+#include "profiler/layers/shape_autocast.h"
 #include "profiler/memory/measured_memory.h"
 #include "profiler/subject/model_graph.h"
 #include "profiler/subject/subject.h"
@@ -72,7 +73,7 @@ Structure structure_of(const model::Model& model, const std::vector<at::Tensor>&
     return std::move(out);
   };
   if (options.placement.device.is_cpu() && !options.run) {
-    register_shape_kernels();
+    device::register_shape_kernels();
     register_shape_autocast();
     try {
       return finished(traced(without_memory(model), batch, samples, options, {at::kMeta, options.placement.compute}));

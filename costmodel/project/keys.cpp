@@ -45,7 +45,7 @@ const std::vector<ProjectSection>& sections() {
          {},
          {"float32", "bfloat16", "float16"}},
         {"allow_tf32", KeyKind::Flag, "let GPUs round the inputs of float32 matrix products to TF32", "false"},
-        {"layers", KeyKind::Text, "files: how to cut into layers: auto, leaf, depth=N or op", "\"auto\""},
+        {"layers", KeyKind::Text, "how to cut into layers: auto, leaf, depth=N or op", "\"auto\""},
         {"loss", KeyKind::Text, "files without a loss: cross_entropy, mse, ...", "\"cross_entropy\""},
         {"loss_output", KeyKind::Integer, "files: index of the output that is the loss, or that `loss` reads", "0", 0},
         {"inputs", KeyKind::Words, "TorchScript files: NAME=TYPE[SHAPE] of one sample",

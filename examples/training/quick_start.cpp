@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <variant>
 
-#include "executor/model/blocks.h"
+#include "executor/intake/builtin/blocks.h"
 #include "executor/run/run.h"
 #include "partitioner/strategies/strategies.h"
 #include "profiler/profile.h"
@@ -11,13 +11,12 @@ using namespace stagecraft;
 
 // Defines a model, profiles it, plans it for two devices, and trains it on Fashion-MNIST with a thread per rank.
 int main() {
-  model::Model net;
-  model::ValueRef x = append(net, model::ModelInput{"image", "float32", {1, 28, 28}});
-  x = flatten(net, "flatten", x);
-  x = linear(net, "hidden", x, {.in = 784, .out = 256});
-  x = relu(net, "relu", x);
-  x = linear(net, "output", x, {.in = 256, .out = 10});
-  cross_entropy(net, x, append(net, model::ModelInput{"target", "int64", {}, 10}));
+  const model::Model net = intake::built_model("net", [](intake::GraphBuilder& graph) {
+    intake::ValueIndex x = graph.input({"image", "float32", {1, 28, 28}});
+    x = linear(graph, "hidden", flatten(graph, "flatten", x), {.in = 784, .out = 256});
+    x = linear(graph, "output", relu(graph, "relu", x), {.in = 256, .out = 10});
+    return cross_entropy(graph, x, graph.input({"target", "int64", {}, 10}));
+  });
   const auto data = data::make_data_source("fashion-mnist", net, 1);
 
   profiler::ProfileOptions profiling;

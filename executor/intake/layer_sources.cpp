@@ -9,24 +9,24 @@
 #include "costmodel/errors.h"
 #include "executor/files/torch_file.h"
 #include "executor/files/zip_archive.h"
+#include "executor/intake/builtin/builtin_models.h"
 #include "executor/intake/pt2/pt2_source.h"
 #include "executor/intake/torchscript/torchscript_source.h"
-#include "executor/model/builtin_models.h"
 
 namespace stagecraft::intake {
 namespace {
 
 LayerSource builtin_source() {
   return {.name = "built-in",
-          .models = fmt::format("{}", fmt::join(model::builtin_model_names(), ", ")),
+          .models = fmt::format("{}", fmt::join(builtin_model_names(), ", ")),
           .ending = "",
           .has =
               [](const std::string& model) {
-                const std::vector<std::string> names = model::builtin_model_names();
+                const std::vector<std::string> names = builtin_model_names();
                 return std::ranges::find(names, model) != names.end();
               },
           .build = [](const std::string& model, const ModelSettings& settings,
-                      model::ModelMode /*mode*/) { return model::build_builtin_model(model, settings); },
+                      model::ModelMode /*mode*/) { return build_builtin_model(model, settings); },
           .tied_names = {}};
 }
 

@@ -15,8 +15,8 @@ namespace stagecraft::intake {
 /// Whether `name` is the path of a model file: it has the suffix of a source of files.
 [[nodiscard]] bool is_model_file(const std::string& name);
 
-/// The model `name` of the first source that has it, with `settings`: options of a built-in model, which are integers,
-/// or import_settings of a file. `mode` only matters for files: built-in layers follow LayerCall::training. Throws
+/// The model `name` of the first source that has it, with `settings`: those of build_builtin_model, or import_settings
+/// of a file. `mode` only matters for files: built-in layers follow LayerCall::training. Throws
 /// std::invalid_argument for an unknown model or setting, listing the known ones, and for a value that does not fit;
 /// FormatError for a file that cannot be read or run.
 [[nodiscard]] model::Model build_model(const std::string& name, const ModelSettings& settings,

@@ -12,7 +12,6 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "executor/device/dtype.h"
-#include "executor/model/blocks.h"
 
 namespace stagecraft::model {
 namespace {

@@ -6,9 +6,12 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
+#include <utility>
 
 #include "costmodel/fnv.h"
+#include "costmodel/index.h"
 #include "costmodel/slice.h"
 #include "executor/device/dtype.h"
 #include "executor/device/machine/program.h"
@@ -53,6 +56,34 @@ at::Tensor made_value(const ParameterSpec& parameter, std::uint64_t seed) {
 }
 
 }  // namespace
+
+ParameterSpec uniform(std::string name, std::vector<std::int64_t> shape, double scale) {
+  return {std::move(name), std::move(shape), Init::Uniform, scale, true};
+}
+
+ParameterSpec normal(std::string name, std::vector<std::int64_t> shape, double scale) {
+  return {std::move(name), std::move(shape), Init::Normal, scale, true};
+}
+
+ParameterSpec ones(std::string name, std::vector<std::int64_t> shape) {
+  return {std::move(name), std::move(shape), Init::Ones, 0, true};
+}
+
+ParameterSpec zeros(std::string name, std::vector<std::int64_t> shape) {
+  return {std::move(name), std::move(shape), Init::Zeros, 0, true};
+}
+
+double fan_in_scale(std::int64_t fan_in) { return 1 / std::sqrt(static_cast<double>(fan_in)); }
+
+ValueRef append(Model& model, LayerSpec layer) {
+  model.layers.push_back(std::move(layer));
+  return {.layer = to_int(model.layers.size()) - 1};
+}
+
+ValueRef append(Model& model, ModelInput input) {
+  model.inputs.push_back(std::move(input));
+  return {.input = to_int(model.inputs.size()) - 1};
+}
 
 at::Tensor initial_value(const ParameterSpec& parameter, std::uint64_t seed) {
   try {

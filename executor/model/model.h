@@ -48,15 +48,14 @@ struct ValueRef {
   int input = -1;  ///< index into Model::inputs, if layer is -1
 };
 
-/// Arguments of a layer's forward. Randomness (dropout) must only come from `random_seed`, which depends on
-/// (run seed, step, microbatch, layer name), never on placement or order.
+/// Arguments of a layer's forward. Randomness (dropout) must only follow from `seed`, `step`, `microbatch` and names,
+/// never from placement or order.
 struct LayerCall {
   std::span<const at::Tensor> inputs;
   std::span<const at::Tensor> parameters;  ///< as LayerSpec::parameters lists the trainable ones
   std::span<const at::Tensor> buffers;     ///< and the others; written in place when training
-  std::uint64_t random_seed = 0;
   bool training = true;
-  std::uint64_t seed = 0;  ///< from which, with the layer's name, random_seed was mixed
+  std::uint64_t seed = 0;  ///< of the run
   std::int64_t step = 0;
   int microbatch = 0;
 };
@@ -127,6 +126,20 @@ struct Model {
   /// Its layers compute in this mode, regardless of LayerCall::training. Absent: in the mode of LayerCall::training.
   std::optional<ModelMode> mode = {};
 };
+
+/// Trainable parameters: uniform in +-scale, normal with deviation `scale`, or all the same.
+[[nodiscard]] ParameterSpec uniform(std::string name, std::vector<std::int64_t> shape, double scale);
+[[nodiscard]] ParameterSpec normal(std::string name, std::vector<std::int64_t> shape, double scale);
+[[nodiscard]] ParameterSpec ones(std::string name, std::vector<std::int64_t> shape);
+[[nodiscard]] ParameterSpec zeros(std::string name, std::vector<std::int64_t> shape);
+
+/// Half the width of PyTorch's uniform initialisation of Linear, Conv2d and LSTM: 1 / sqrt(fan_in).
+[[nodiscard]] double fan_in_scale(std::int64_t fan_in);
+
+/// Appends `layer` to `model` and returns its first output.
+ValueRef append(Model& model, LayerSpec layer);
+/// Appends an input to `model` and returns it.
+ValueRef append(Model& model, ModelInput input);
 
 /// The initial value of a parameter or buffer under `seed`, or from its file: on the CPU, without requires_grad.
 [[nodiscard]] at::Tensor initial_value(const ParameterSpec& parameter, std::uint64_t seed);

@@ -87,8 +87,6 @@ at::Tensor Reference::forward(std::int64_t step, int microbatch) {
     call.inputs = inputs;
     call.parameters = own;
     call.buffers = buffers_[l];
-    call.random_seed =
-        model::mix_seed(seed_, layer.name, static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(microbatch));
     call.seed = seed_;
     call.step = step;
     call.microbatch = microbatch;

@@ -224,8 +224,6 @@ void StageProgram::run(Flight& flight, std::size_t first, std::size_t last, Valu
       if (how == Manner::Recomputing) buffers[i] = std::move(kept);
     }
     if (how == Manner::Recomputing) call.buffers = buffers;
-    call.random_seed = model::mix_seed(seed_, layer.spec->name, static_cast<std::uint64_t>(flight.step),
-                                       static_cast<std::uint64_t>(flight.microbatch));
     call.training = training_;
     call.seed = seed_;
     call.step = flight.step;

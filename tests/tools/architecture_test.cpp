@@ -67,13 +67,14 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"executor/intake/graph", {"executor/model", "executor/files"}},
     {"executor/intake/graph/calls", {"executor/intake/graph"}},
     {"executor/intake/graph/layers", {"executor/intake/graph/calls"}},
-    {"executor/intake/pt2/calls", {"executor/intake/graph/calls", "executor/model"}},
-    {"executor/intake/pt2", {"executor/intake/pt2/calls", "executor/intake/graph/layers"}},
+    {"executor/intake/graph/program", {"executor/intake/graph/calls"}},
+    {"executor/intake/builtin", {"executor/intake/graph/program", "executor/intake/graph/layers"}},
+    {"executor/intake/pt2", {"executor/intake/graph/program", "executor/intake/graph/layers"}},
     {"executor/intake/torchscript/loading", {"executor/model", "executor/files"}},
     {"executor/intake/torchscript/values", {"executor/intake/torchscript/loading", "executor/intake/graph"}},
     {"executor/intake/torchscript", {"executor/intake/torchscript/values", "executor/intake/graph/layers"}},
     {"executor/intake/export", {"executor/intake/pt2", "executor/intake/torchscript", "costmodel/interchange/convert"}},
-    {"executor/intake", {"executor/intake/pt2", "executor/intake/torchscript"}},
+    {"executor/intake", {"executor/intake/builtin", "executor/intake/pt2", "executor/intake/torchscript"}},
     {"executor/data", {"executor/model", "executor/files"}},
     {"executor/meeting", {"costmodel/text"}},
     {"executor/channel", {"executor/device/machine", "executor/meeting"}},
@@ -298,7 +299,7 @@ TEST(Architecture, NamesFileAndLineOfABreach) {
               ElementsAre("executor/meeting/a.cpp:1: includes executor/channel/channel.h, executor/meeting may not "
                           "include executor/channel"));
   EXPECT_THAT(found("costmodel/a.cpp", "#include \"costmodel/format/graph_json.h\""), ::testing::SizeIs(1));
-  EXPECT_THAT(found("executor/intake/graph/a.cpp", "#include \"executor/intake/pt2/calls/program_graph.h\""),
+  EXPECT_THAT(found("executor/intake/graph/a.cpp", "#include \"executor/intake/graph/program/program_graph.h\""),
               ::testing::SizeIs(1));
   EXPECT_THAT(found("executor/run/a.cpp", "#include \"executor/stage/optimizer.h\""), ::testing::IsEmpty());
   EXPECT_THAT(found("partitioner/a.h", "# include <c10/util/Half.h>"),

@@ -13,13 +13,16 @@
 #include <utility>
 #include <vector>
 
+#include "executor/intake/graph/mask_stream.h"
 #include "executor/intake/graph/module_frame.h"
 #include "executor/intake/graph/tensor_meta.h"
 #include "executor/model/model.h"
 
 namespace stagecraft::intake {
 
-/// A value of an imported graph: a number or a tensor; other values (lists, optionals of TorchScript) stay inside one
+struct ProgramGraph;
+
+/// A value of a graph: a number or a tensor; other values (lists, optionals of TorchScript) stay inside one
 /// layer.
 struct GraphValue {
   enum class Kind { Tensor, Number, Other };
@@ -59,6 +62,7 @@ struct GraphNode {
   bool number = false;                  ///< computes numbers only from numbers or sizes
   bool repeatable = false;              ///< cheap and deterministic: may be computed wherever it is needed
   bool holds_graphs = false;            ///< contains graphs, which may need the value of any symbol
+  std::string joined = {};              ///< why it must be in the layer of the node before it; empty: it need not
 };
 
 /// A parameter, buffer or constant.
@@ -70,6 +74,16 @@ struct GraphTensor {
   bool constant = false;  ///< not part of the state dict
   std::function<at::Tensor()> load;
   bool has_values = true;  ///< false: the file has its shape only, and `load` throws
+  /// Initial values, if `load` is absent.
+  model::Init init = model::Init::Zeros;
+  double scale = 0;
+};
+
+/// What a run of a program needs besides its arguments.
+struct NodeRun {
+  std::uint64_t seed = 0;
+  std::int64_t step = 0;
+  int microbatch = 0;
 };
 
 /// The state of one call of a layer. Slots are the layer's numbering of values.
@@ -78,6 +92,8 @@ struct Frame {
   std::vector<c10::IValue> stack;  ///< empty between nodes
   c10::Device device{c10::kCPU};
   const Symbols* symbols = nullptr;
+  NodeRun run = {};
+  std::vector<MaskStream> masks = {};  ///< those that nodes have drawn from, told apart by their seeds
 };
 
 /// Runs one node on a frame.
@@ -93,9 +109,9 @@ struct LossTerms {
   double added = 0;
 };
 
-/// A model from a file: its nodes in order, and how to run each.
+/// A model: its nodes in order, and how to run each.
 struct OperatorGraph {
-  std::string file;
+  std::string file;  ///< or the name of a built-in model
   std::vector<GraphValue> values;
   std::vector<GraphNode> nodes;
   std::vector<GraphTensor> tensors;
@@ -116,6 +132,11 @@ struct OperatorGraph {
   std::string evaluation_advice;  ///< how to make a file with the evaluation graph
   std::int64_t least_samples = 1;
   std::int64_t most_samples = std::numeric_limits<std::int64_t>::max();
+  /// Layers list the values that they read in the order of their nodes, otherwise ascending.
+  bool reading_order = false;
+  /// The operators and arguments of the nodes, as data: nodes and values have the same numbers there. To change them,
+  /// give add_program a changed copy. Null for TorchScript.
+  std::shared_ptr<const ProgramGraph> program = {};
   /// Makes the function that runs node `node` in a layer whose slot of a value is `slot(value)`.
   std::function<NodeCall(int node, const std::function<int(int)>& slot)> compile;
 };

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "executor/intake/pt2/calls/program_graph.h"
+#include "executor/intake/graph/program/program_graph.h"
 
 namespace stagecraft::intake {
 

@@ -11,43 +11,19 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "executor/device/dtype.h"
-#include "executor/intake/pt2/calls/evaluating.h"
-#include "executor/intake/pt2/calls/higher_order.h"
-#include "executor/intake/pt2/calls/operator_call.h"
+#include "executor/intake/graph/program/evaluating.h"
+#include "executor/intake/graph/program/program_nodes.h"
 
 namespace stagecraft::intake {
 namespace {
 
 using Origin = GraphValue::Origin;
 
-GraphValue::Kind kind_of(const ProgramValue& value) {
-  return value.kind == ProgramValue::Kind::Tensor ? GraphValue::Kind::Tensor : GraphValue::Kind::Number;
-}
-
-void add_once(std::vector<int>& list, int value) {
-  if (std::ranges::find(list, value) == list.end()) list.push_back(value);
-}
-
-/// Values of the graph that `argument` holds.
-void collect(const ArgumentValue& argument, std::vector<int>& out) {
-  if (const auto* const one = std::get_if<ValueIndex>(&argument)) add_once(out, one->index);
-  if (const auto* const many = std::get_if<std::vector<std::optional<ValueIndex>>>(&argument)) {
-    for (const auto& value : *many) {
-      if (value) add_once(out, value->index);
-    }
-  }
-  if (const auto* const numbers = std::get_if<std::vector<IntItem>>(&argument)) {
-    for (const IntItem& item : *numbers) {
-      if (const auto* const value = std::get_if<ValueIndex>(&item)) add_once(out, value->index);
-    }
-  }
-}
-
 /// Reads a program into a graph.
-class GraphBuilder {
+class ProgramReader {
  public:
-  GraphBuilder(const Pt2Archive& archive, const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& ranges,
-               model::ModelMode mode)
+  ProgramReader(const Pt2Archive& archive, const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& ranges,
+                model::ModelMode mode)
       : archive_(archive), ranges_(ranges) {
     ExportedProgram program = archive.program;
     out_.file = archive.zip->path();
@@ -61,9 +37,6 @@ class GraphBuilder {
   }
 
   OperatorGraph build() {
-    for (const ProgramValue& value : program_->graph.values) {
-      out_.values.push_back({.name = value.name, .kind = kind_of(value), .meta = value.tensor, .number = value.number});
-    }
     for (const auto& [symbol, range] : program_->ranges) out_.symbols.push_back(symbol);
     if (out_.symbols.size() > 1) {
       throw FormatError(ErrorKind::UnsupportedModel,
@@ -71,7 +44,10 @@ class GraphBuilder {
                             out_.symbols[0] + ", " + out_.symbols[1] +
                             "), expected only the batch: export all batched inputs with the same torch.export.Dim");
     }
-    add_nodes();
+    add_program(out_, {program_, &program_->graph});
+    for (const GraphNode& node : out_.nodes) {
+      if (node.target == "torch.ops.aten.lstm.input") mend_states(node);
+    }
     for (const ProgramInput& input : program_->inputs) {
       if (input.kind == ProgramInput::Kind::User) continue;
       if (input.kind != ProgramInput::Kind::Folded) add_tensor(input);
@@ -94,9 +70,6 @@ class GraphBuilder {
       out_.output_keys = archive_.notes->output_keys;
       out_.scores = archive_.notes->scores_output;
     }
-    out_.compile = [program = program_, places = places_](int node, const std::function<int(int)>& slot) {
-      return make_call(program->graph, program->graph.nodes[to_index(node)], places[to_index(node)], slot);
-    };
     return std::move(out_);
   }
 
@@ -116,33 +89,6 @@ class GraphBuilder {
                      .class_weights = weight->class_weights.empty() ? -1 : value(weight->class_weights),
                      .least = weight->least,
                      .added = weight->added};
-  }
-
-  void add_nodes() {
-    for (const ProgramNode& node : program_->graph.nodes) {
-      GraphNode out{.name = node.name, .target = node.target, .modules = node.modules};
-      const std::string place = place_of(out_, out);
-      for (const ProgramBlock& block : node.blocks) out.blocks.push_back(graph_block(block, place));
-      for (const ProgramArgument& argument : node.arguments) collect(argument.value, out.reads);
-      for (const ProgramResult& result : node.results) {
-        for (const ValueIndex value : result.values) out.gives.push_back(value.index);
-      }
-      out.holds_graphs = is_higher_order(node);
-      out.number = computes_numbers(node);
-      if (!out.number) {
-        NodeFacts facts = facts_of(program_->graph, node, place);
-        out.writes = std::move(facts.writes);
-        out.aliases = std::move(facts.aliases);
-        out.decays = std::move(facts.decays);
-        out.only_writes = std::move(facts.only_writes);
-        out.random = facts.random;
-        out.repeatable = facts.repeatable;
-      }
-      if (node.target == "torch.ops.aten.lstm.input") mend_states(out);
-      for (const int value : out.gives) out_.values[to_index(value)].source = to_int(out_.nodes.size());
-      out_.nodes.push_back(std::move(out));
-      places_.push_back(place);
-    }
   }
 
   /// torch.export writes the last hidden and cell states of an LSTM, [layers, batch, width], with a second axis of 1.
@@ -271,7 +217,7 @@ class GraphBuilder {
     if (range.first >= std::min<std::int64_t>(reader.least, 0) && range.second <= reader.classes) return;
     throw std::invalid_argument(fmt::format(
         "{}: has {} {}; found range {}..{} of input \"{}\", expected one within {}..{} (upper end excluded)",
-        places_[reader.node], reader.classes, reader.what, range.first, range.second, input,
+        place_of(out_, out_.nodes[reader.node]), reader.classes, reader.what, range.first, range.second, input,
         std::min<std::int64_t>(reader.least, 0), reader.classes));
   }
 
@@ -344,7 +290,6 @@ class GraphBuilder {
   std::shared_ptr<const ExportedProgram> program_;
   const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& ranges_;
   OperatorGraph out_;
-  std::vector<std::string> places_;
   std::vector<StoredTensor> stored_;
   std::optional<std::int64_t> fixed_;
 };
@@ -373,7 +318,7 @@ at::Tensor load_tensor(const files::ZipArchive& archive, const StoredTensor& sto
 OperatorGraph pt2_graph(const Pt2Archive& archive,
                         const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& ranges,
                         model::ModelMode mode) {
-  return GraphBuilder(archive, ranges, mode).build();
+  return ProgramReader(archive, ranges, mode).build();
 }
 
 }  // namespace stagecraft::intake

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "executor/intake/graph/dry_sizes.h"
 #include "executor/intake/graph/operator_graph.h"
 #include "executor/intake/torchscript/loading/script_state.h"
-#include "executor/intake/torchscript/values/dry_sizes.h"
 #include "executor/intake/torchscript/values/script_call.h"
 #include "executor/intake/torchscript/values/script_value.h"
 

@@ -10,8 +10,8 @@
 #include "costmodel/index.h"
 #include "costmodel/project/steps.h"
 #include "executor/data/data_source.h"
+#include "executor/intake/builtin/builtin_models.h"
 #include "executor/intake/layer_sources.h"
-#include "executor/model/builtin_models.h"
 #include "tests/executor/model/model_runner.h"
 #include "tests/support/models/small_builtin_models.h"
 #include "tests/support/places.h"
@@ -55,7 +55,7 @@ model::Model model_of(const Sample& sample, model::ModelMode mode = model::Model
 TEST(SmallModels, AreAllBuiltInModels) {
   std::vector<std::string> names;
   for (const Small& small : small_models()) names.push_back(small.name);
-  EXPECT_EQ(names, model::builtin_model_names());
+  EXPECT_EQ(names, builtin_model_names());
 }
 
 TEST(LayerSources, HaveASampleEachInThisSuite) {
@@ -253,9 +253,9 @@ TEST_P(LayerSourceConformance, TrainsEveryParameterAndChangesNoInput) {
 
 TEST_P(LayerSourceConformance, RepeatsItselfBitForBitFromOneRandomSeed) {
   const std::vector<at::Tensor> inputs = make_batch(model_, 2);
-  const auto gradients = [&](std::uint64_t random_seed) {
+  const auto gradients = [&](std::uint64_t seed) {
     const Parameters parameters = make_parameters(model_, 1);
-    const at::Tensor loss = run_model(model_, parameters, inputs, {.random_seed = random_seed});
+    const at::Tensor loss = run_model(model_, parameters, inputs, {.seed = seed});
     loss.backward();
     std::map<std::string, at::Tensor> out{{"loss", loss}};
     for (const auto& [name, value] : parameters) out[name] = value.grad().defined() ? value.grad() : value;
@@ -264,9 +264,9 @@ TEST_P(LayerSourceConformance, RepeatsItselfBitForBitFromOneRandomSeed) {
   const auto first = gradients(1), again = gradients(1), other = gradients(2);
   for (const auto& [name, value] : first) EXPECT_TRUE(value.equal(again.at(name))) << name;
   bool drops = false;
-  for (const model::BuiltinModel& model : model::builtin_models())
+  for (const BuiltinModel& model : builtin_models())
     if (model.name == GetParam().name)
-      for (const model::ModelOption& option : model.options) drops |= option.name == "dropout_percent";
+      for (const ModelOption& option : model.options) drops |= option.name == "dropout_percent";
   EXPECT_EQ(first.at("loss").equal(other.at("loss")), !drops);
 }
 

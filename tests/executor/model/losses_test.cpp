@@ -7,7 +7,7 @@
 #include <array>
 #include <cmath>
 
-#include "executor/model/blocks.h"
+#include "executor/model/model.h"
 
 namespace stagecraft::model {
 namespace {

@@ -21,7 +21,7 @@ inline Parameters make_parameters(const model::Model& model, std::uint64_t seed)
 }
 
 struct LayerRunOptions {
-  std::uint64_t random_seed = 1;
+  std::uint64_t seed = 1;
   bool training = true;
 };
 
@@ -37,8 +37,7 @@ inline std::vector<std::vector<at::Tensor>> run_layers(const model::Model& model
                                         : outputs.at(to_index(ref.layer)).at(to_index(ref.output)));
     for (const model::ParameterSpec& spec : layer.parameters)
       (spec.trainable ? trainable : buffers).push_back(parameters.at(spec.name));
-    outputs.push_back(layer.forward(
-        {arguments, trainable, buffers, model::mix_seed(options.random_seed, layer.name), options.training}));
+    outputs.push_back(layer.forward({arguments, trainable, buffers, options.training, options.seed}));
   }
   return outputs;
 }

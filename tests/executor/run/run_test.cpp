@@ -14,8 +14,8 @@
 #include "executor/channel/channel_local.h"
 #include "executor/channel/control_tags.h"
 #include "executor/device/machine/processor_use.h"
-#include "executor/model/blocks.h"
 #include "tests/support/channels/forwarding_channel.h"
+#include "tests/support/models/closure_layers.h"
 #include "tests/support/models/laid_out_model.h"
 #include "tests/support/models/planned_models.h"
 
@@ -91,6 +91,21 @@ TEST(Run, EqualsASingleProcessWithTheBackwardInTwoParts) {
         expect_bit_equal(planned, plan, checked(2),
                          name + " S=" + std::to_string(stages) + " M=" + std::to_string(microbatches));
       }
+    }
+  }
+}
+
+TEST(Run, EqualsASingleProcessCutBetweenAnyOperatorsOfABuiltinModel) {
+  const std::map<std::string, std::string> small{{"width", "8"},    {"heads", "2"},     {"vocabulary", "16"},
+                                                 {"sequence", "4"}, {"layers", "1,op"}, {"dropout_percent", "30"}};
+  std::map<std::string, std::string> dropped = small;
+  dropped["attention_dropout_percent"] = "30";
+  dropped["feedforward"] = "8";
+  for (const auto& [name, set] : {std::pair("gpt", small), std::pair("transformer", dropped)}) {
+    const PlannedModel planned = planned_model(name, set, 2);
+    for (int cut = 1; cut < to_int(planned.model.layers.size()); ++cut) {
+      const Plan plan = cut_plan(planned, {cut}, {1, 1}, "1f1b", 2);
+      expect_bit_equal(planned, plan, checked(2), std::string(name) + " cut at " + std::to_string(cut));
     }
   }
 }
@@ -278,20 +293,16 @@ model::Model swapped_axes(bool sums) {
   using model::LayerCall;
   model::Model model;
   const model::ValueRef x = model::append(model, model::ModelInput{"x", "float32", {3, 9, 7}});
-  const model::ValueRef images = model::batch_norm2d(
-      model, "norm", model::conv2d(model, "conv", x, {.in = 3, .out = 8, .kernel = 3, .padding = 1}), 8);
+  const model::ValueRef images =
+      testing::closure_batch_norm2d(model, "norm", testing::closure_conv2d(model, "conv", x, 3, 8), 8);
   const auto layer = [&](const std::string& name, model::ValueRef in, auto forward) {
-    return model::append(model, {.name = name,
-                                 .kind = "Test",
-                                 .inputs = {in},
-                                 .parameters = {},
-                                 .forward = [forward](const LayerCall& call) -> std::vector<at::Tensor> {
-                                   return {forward(call.inputs[0])};
-                                 }});
+    return testing::closure_layer(model, name, in, {},
+                                  [forward](const LayerCall& call) { return forward(call.inputs[0]); });
   };
   model::ValueRef y = layer("swap", images, [](const at::Tensor& v) { return v.flatten(2).transpose(1, 2); });
-  y = sums ? layer("sum", y, [](const at::Tensor& v) { return v.sum(1); }) : model::layer_norm(model, "each", y, 8);
-  y = model::linear(model, "last", y, {.in = 8, .out = 8});
+  y = sums ? layer("sum", y, [](const at::Tensor& v) { return v.sum(1); })
+           : testing::closure_layer_norm(model, "each", y, 8);
+  y = testing::closure_linear(model, "last", y, 8, 8);
   layer("loss", y, [](const at::Tensor& v) { return v.pow(3).mean(); });
   return model;
 }

@@ -9,7 +9,8 @@
 
 #include <set>
 
-#include "executor/model/blocks.h"
+#include "executor/model/model.h"
+#include "tests/support/models/closure_layers.h"
 
 namespace stagecraft::stage {
 namespace {
@@ -18,7 +19,7 @@ namespace {
 model::Model signs() {
   model::Model model;
   const model::ValueRef x = model::append(model, model::ModelInput{"x", "float32", {3}});
-  const model::ValueRef hidden = model::relu(model, "first", x);
+  const model::ValueRef hidden = testing::closure_relu(model, "first", x);
   model::append(model, {.name = "loss",
                         .kind = "Signs",
                         .inputs = {hidden},
@@ -61,7 +62,7 @@ TEST(StageProgram, GivesMemoryToZeroGradientsThatHaveNone) {
 TEST(StageProgram, LeavesGradientsInTheLayoutOfTheBackward) {
   model::Model model;
   const model::ValueRef hidden =
-      model::relu(model, "first", model::append(model, model::ModelInput{"x", "float32", {3}}));
+      testing::closure_relu(model, "first", model::append(model, model::ModelInput{"x", "float32", {3}}));
   model::append(model, {.name = "loss",
                         .kind = "Sum",
                         .inputs = {hidden},

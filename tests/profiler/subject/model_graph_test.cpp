@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "executor/data/data_source.h"
-#include "executor/model/blocks.h"
+#include "executor/model/model.h"
 
 namespace stagecraft::profiler {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "costmodel/plan.h"
 #include "executor/data/data_source.h"
-#include "executor/model/blocks.h"
+#include "executor/model/model.h"
 
 namespace stagecraft::testing {
 

@@ -110,8 +110,8 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
   nodes.assign(needed.begin(), needed.end());
 
   std::set<int> given;
-  std::set<int> from_nodes;
-  std::set<int> from_inputs;
+  std::vector<int> from_nodes;
+  std::vector<int> from_inputs;
   std::map<int, std::vector<int>> stored;  // tensor -> values
   for (const int n : nodes) given.insert(graph.nodes[to_index(n)].gives.begin(), graph.nodes[to_index(n)].gives.end());
   const std::set<int> written = written_values(graph, nodes);
@@ -120,19 +120,15 @@ NodeProgram::NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std
     for (const int value : node.reads) {
       const GraphValue& read = graph.values[to_index(value)];
       if (given.contains(value) || numbers.contains(value)) continue;
-      switch (read.origin) {
-        case Origin::Node:
-          from_nodes.insert(value);
-          break;
-        case Origin::Input:
-          from_inputs.insert(value);
-          break;
-        default: {
-          std::vector<int>& values = stored[read.source];
-          if (std::ranges::find(values, value) == values.end()) values.push_back(value);
-        }
-      }
+      std::vector<int>& values = read.origin == Origin::Node    ? from_nodes
+                                 : read.origin == Origin::Input ? from_inputs
+                                                                : stored[read.source];
+      if (std::ranges::find(values, value) == values.end()) values.push_back(value);
     }
+  }
+  if (!graph.reading_order) {
+    std::ranges::sort(from_nodes);
+    std::ranges::sort(from_inputs);
   }
   std::map<int, int> slot;
   const auto new_slot = [&](int value) { return slot[value] = to_int(slots_++); };
@@ -225,7 +221,7 @@ void NodeProgram::bind(const OperatorGraph& graph, const std::vector<std::string
   }
 }
 
-std::vector<at::Tensor> NodeProgram::run(std::span<const at::Tensor> arguments, std::span<const at::Tensor> tensors,
+std::vector<at::Tensor> NodeProgram::run(std::span<const at::Tensor> arguments, std::vector<at::Tensor> tensors,
                                          const NodeRun& how) const {
   Frame frame;
   frame.slots.resize(slots_);
@@ -245,6 +241,7 @@ std::vector<at::Tensor> NodeProgram::run(std::span<const at::Tensor> arguments, 
     symbols[binding.symbol] = *value;
   }
   frame.symbols = &symbols;
+  frame.run = how;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const SlotArgument& argument = argument_slots_[i];
     at::Tensor value = argument.strides.empty() ? arguments[i] : laid_out(arguments[i], argument.strides, symbols);
@@ -254,8 +251,10 @@ std::vector<at::Tensor> NodeProgram::run(std::span<const at::Tensor> arguments, 
     frame.slots[to_index(argument.slot)] = std::move(value);
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const at::Tensor tensor = copied_tensors_[i] ? tensors[i].clone() : tensors[i];
-    for (const int slot : tensor_slots_[i]) frame.slots[to_index(slot)] = tensor;
+    at::Tensor tensor = copied_tensors_[i] ? tensors[i].clone() : std::move(tensors[i]);
+    const std::vector<int>& slots = tensor_slots_[i];
+    for (std::size_t other = 1; other < slots.size(); ++other) frame.slots[to_index(slots[other])] = tensor;
+    frame.slots[to_index(slots.front())] = std::move(tensor);
   }
   for (const auto& [slot, number] : numbers_) frame.slots[to_index(slot)] = evaluate(number, symbols);
   OpenBlocks blocks;

@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,13 +12,6 @@
 
 namespace stagecraft::intake {
 
-/// What a run of a program needs besides its arguments.
-struct NodeRun {
-  std::uint64_t seed = 0;
-  std::int64_t step = 0;
-  int microbatch = 0;
-};
-
 /// Some nodes of a graph, ready to run. Thread-safe.
 class NodeProgram {
  public:
@@ -27,15 +19,15 @@ class NodeProgram {
   /// throws FormatError for nodes that cannot run. The graph itself is not needed afterwards.
   NodeProgram(const OperatorGraph& graph, std::vector<int> nodes, std::vector<int> outputs);
 
-  /// Tensors that run() needs, in order: values of other nodes, then inputs of the model, each ascending. An input of
-  /// the model may only be needed for its shape.
+  /// Tensors that run() needs, in order: values of other nodes, then inputs of the model, each ascending or in
+  /// OperatorGraph::reading_order. An input of the model may only be needed for its shape.
   [[nodiscard]] const std::vector<int>& arguments() const { return arguments_; }
   /// Followed by these: indices into OperatorGraph::tensors, ascending.
   [[nodiscard]] const std::vector<int>& tensors() const { return tensors_; }
 
   /// The outputs. Arguments that a node writes in place are copied first, `tensors` only in evaluation. An argument
   /// whose strides differ from the file's (contiguous from another rank) is laid out as in the file.
-  [[nodiscard]] std::vector<at::Tensor> run(std::span<const at::Tensor> arguments, std::span<const at::Tensor> tensors,
+  [[nodiscard]] std::vector<at::Tensor> run(std::span<const at::Tensor> arguments, std::vector<at::Tensor> tensors,
                                             const NodeRun& how) const;
 
  private:

@@ -235,6 +235,8 @@ class Assembler {
     out.trainable = stored.trainable;
     out.dtype = stored.dtype;
     out.load = stored.load;
+    out.init = stored.init;
+    out.scale = stored.scale;
     if (stored.trainable) return out;
     for (std::size_t v = 0; v < graph_.values.size(); ++v) {
       const GraphValue& value = graph_.values[v];
@@ -271,7 +273,7 @@ class Assembler {
       tensors.reserve(places.size());
       for (const auto& [trainable, place] : places)
         tensors.push_back(trainable ? call.parameters[place] : call.buffers[place]);
-      return program->run(call.inputs, tensors, {call.seed, call.step, call.microbatch});
+      return program->run(call.inputs, std::move(tensors), {call.seed, call.step, call.microbatch});
     };
     model_.layers.push_back(std::move(layer));
   }
@@ -373,6 +375,10 @@ int loss_of_graph(const OperatorGraph& graph, const ModelSettings& settings) {
 
 Grouping groups_of_graph(const OperatorGraph& graph, int loss, const ModelSettings& settings) {
   return layer_groups(graph, loss, parse_granularity(setting(settings, "layers", "auto")));
+}
+
+model::Model layers_of_groups(const OperatorGraph& graph, Grouping grouping, int root) {
+  return Assembler(graph, std::move(grouping), root).run();
 }
 
 model::Model model_of_graph(OperatorGraph graph, const ModelSettings& settings, std::optional<Grouping> grouping) {

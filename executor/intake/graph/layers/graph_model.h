@@ -18,6 +18,9 @@ namespace stagecraft::intake {
 /// Its layers by setting `layers`, in the order of Model::layers.
 [[nodiscard]] Grouping groups_of_graph(const OperatorGraph& graph, int loss, const ModelSettings& settings);
 
+/// The layers of `grouping`, with their inputs, parameters and forwards, up to value `root` of `graph`.
+[[nodiscard]] model::Model layers_of_groups(const OperatorGraph& graph, Grouping grouping, int root);
+
 /// The model of an imported graph: layers by setting `layers` or `grouping`, the loss by the other settings. Each layer
 /// runs its part of the graph, operator by operator, in the order of the file and with autograd; it copies received
 /// values that it writes in place. Before each operator that draws random numbers, the device's default generator is

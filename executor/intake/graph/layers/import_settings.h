@@ -8,8 +8,10 @@
 
 namespace stagecraft::intake {
 
-/// Settings of a model, as set by `--set key=value` and kept in graphs and plans. For a model from a file:
+/// Settings of a model, as set by `--set key=value` and kept in graphs and plans. For every model, besides the options
+/// of a built-in one (build_builtin_model):
 ///   layers      auto, leaf, op or depth=N (default auto)
+/// for a model from a file:
 ///   loss        a name of losses.h; by default the model returns its loss
 ///   loss_output the model output that is the loss, or from which it is computed (default: the file's notes, else 0)
 ///   range.NAME  FROM..TO of an integer input: FROM to TO - 1

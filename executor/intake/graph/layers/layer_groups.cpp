@@ -188,7 +188,20 @@ class Grouper {
         if (merge_around(n, written)) return true;
       }
     }
-    return merge_casts() || merge_behind_loss();
+    return merge_joined() || merge_casts() || merge_behind_loss();
+  }
+
+  /// Merges a node that must be in the layer of the one before it with that layer.
+  bool merge_joined() {
+    for (int n = 1; n < count(); ++n) {
+      if (node(n).joined.empty() || group_of(n) < 0) continue;
+      int before = n - 1;
+      while (before > 0 && node(before).number) --before;
+      if (group_of(before) < 0 || group_of(before) == group_of(n)) continue;
+      merge(group_of(before), group_of(n), node(n).joined);
+      return true;
+    }
+    return false;
   }
 
   /// The layer that computes the loss is the last one; what comes after it, such as a write to a buffer or an unused

@@ -39,7 +39,8 @@ struct Grouping {
 ///  - memory made before a layer and written in it is read after it under its old name;
 ///  - a buffer is written in one of them and used in another;
 ///  - both read one parameter inside a torch.autocast block that casts it once for both;
-///  - a value other than a tensor, or a tensor of unknown shape, passes from one to the other.
+///  - a value other than a tensor, or a tensor of unknown shape, passes from one to the other;
+///  - a node of one is GraphNode::joined to one of the other.
 ///
 /// With `like`, layers of the same model in another mode, nodes that are in one layer there are in one layer here too.
 ///

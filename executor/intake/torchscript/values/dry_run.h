@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "executor/intake/torchscript/values/dry_sizes.h"
+#include "executor/intake/graph/dry_sizes.h"
 #include "executor/intake/torchscript/values/script_value.h"
 #include "executor/model/model.h"
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "executor/intake/graph/dry_sizes.h"
 #include "executor/intake/graph/operator_graph.h"
-#include "executor/intake/torchscript/values/dry_sizes.h"
 #include "executor/intake/torchscript/values/script_value.h"
 
 namespace torch::jit {

@@ -85,7 +85,6 @@ class Trainer {
       given[l] = layer.forward({.inputs = arguments,
                                 .parameters = parameters,
                                 .buffers = buffers,
-                                .random_seed = 0,
                                 .training = true,
                                 .seed = 7,
                                 .step = step,

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "executor/model/blocks.h"
+#include "tests/support/models/closure_layers.h"
 
 namespace stagecraft::run {
 namespace {
@@ -26,7 +26,7 @@ model::Model three_layers() {
                           const at::Tensor scaled = call.inputs[0].mul(call.parameters[0]);
                           return {scaled.mul(2), scaled.mul(3)};
                         }});
-  model::relu(model, "second", {.layer = 0, .output = 1});
+  testing::closure_relu(model, "second", {.layer = 0, .output = 1});
   model::append(model, {.name = "loss",
                         .kind = "Sum",
                         .inputs = {{.layer = 1}, {.layer = 0, .output = 0}},
