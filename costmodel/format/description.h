@@ -165,7 +165,7 @@ std::function<bool(const void*)> has_value(std::ptrdiff_t offset) {
 
 /// A key that each object has, for the member or path `place`.
 template <class P>
-Field<detail::Whole<P>> required(const std::string& key, P place, detail::NotationOf<detail::Part<P>> notation,
+Field<detail::Whole<P>> required(const std::string& key, P place, const detail::NotationOf<detail::Part<P>>& notation,
                                  const std::string& help = "") {
   std::shared_ptr<const Codec> codec;
   if constexpr (detail::is_optional<detail::Part<P>>) {
@@ -178,10 +178,10 @@ Field<detail::Whole<P>> required(const std::string& key, P place, detail::Notati
 
 /// A key that is missing if the member or path `place` has its default, or nothing.
 template <class P>
-Field<detail::Whole<P>> optional(const std::string& key, P place, detail::NotationOf<detail::Part<P>> notation,
+Field<detail::Whole<P>> optional(const std::string& key, P place, const detail::NotationOf<detail::Part<P>>& notation,
                                  const std::string& help = "") {
   using Part = detail::Part<P>;
-  Field<detail::Whole<P>> out = required(key, place, std::move(notation), help);
+  Field<detail::Whole<P>> out = required(key, place, notation, help);
   out.required = false;
   const std::ptrdiff_t offset = detail::offset_of(place);
   if constexpr (detail::is_optional<Part>) {
@@ -195,7 +195,7 @@ Field<detail::Whole<P>> optional(const std::string& key, P place, detail::Notati
 /// A key whose value is made by get(whole) and taken by set(place of the value, whole, value).
 template <class T, class V>
 Field<T> derived(const std::string& key, std::function<V(const T&)> get, std::function<void(const Cursor&, T&, V)> set,
-                 std::type_identity_t<Notation<V>> notation, const std::string& help = "") {
+                 const std::type_identity_t<Notation<V>>& notation, const std::string& help = "") {
   Field<T> out{{.key = key, .help = help}};
   out.read = [set = std::move(set), notation](const Cursor& at, void* whole) {
     set(at, *static_cast<T*>(whole), notation.read(at));
@@ -209,7 +209,7 @@ Field<T> derived(const std::string& key, std::function<V(const T&)> get, std::fu
 
 /// A key that follows from others: readers check its notation and ignore it. With an optional, missing without a value.
 template <class T, class V>
-Field<T> shown(const std::string& key, std::function<V(const T&)> get, detail::NotationOf<V> notation,
+Field<T> shown(const std::string& key, const std::function<V(const T&)>& get, const detail::NotationOf<V>& notation,
                const std::string& help = "") {
   Field<T> out{{.key = key, .help = help}};
   out.read = [notation](const Cursor& at, void*) { (void)notation.read(at); };
@@ -226,7 +226,7 @@ Field<T> shown(const std::string& key, std::function<V(const T&)> get, detail::N
 
 /// A key of earlier versions, whose notation is checked and which is ignored.
 template <class T, class V>
-Field<T> former(const std::string& key, Notation<V> notation) {
+Field<T> former(const std::string& key, const Notation<V>& notation) {
   Field<T> out{{.key = key, .required = false}};
   out.read = [notation](const Cursor& at, void*) { (void)notation.read(at); };
   return out;

@@ -171,7 +171,7 @@ Notation<T> as_text(std::function<T(const Cursor&)> read, std::function<std::str
 
 /// One of a few words; `what` they are, for messages.
 template <class T>
-Notation<T> words(const char* what, std::vector<std::pair<const char*, T>> known, const char* help = "") {
+Notation<T> words(const char* what, const std::vector<std::pair<const char*, T>>& known, const char* help = "") {
   std::vector<std::string> names;
   for (const auto& [name, value] : known) names.emplace_back(name);
   const auto schema = [names, help](Json&) {
@@ -205,7 +205,7 @@ Notation<E> words(const char* what, E last, const char* help = "") {
     const E value = static_cast<E>(i);
     known.emplace_back(to_string(value), value);
   }
-  return words<E>(what, std::move(known), help);
+  return words<E>(what, known, help);
 }
 
 // Lists and maps.
@@ -217,7 +217,7 @@ Notation<E> words(const char* what, E last, const char* help = "") {
 
 /// An array of any length.
 template <class T>
-Notation<std::vector<T>> list(Notation<T> item) {
+Notation<std::vector<T>> list(const Notation<T>& item) {
   return Notation<std::vector<T>>(Codec{[item = item.codec()](const Cursor& at, void* value) {
                                           auto& out = *static_cast<std::vector<T>*>(value);
                                           const std::size_t n = at.elements();
@@ -239,15 +239,15 @@ Notation<std::vector<T>> list(Notation<T> item) {
 }
 /// Refuses an empty array; `wanted` for messages: "one work or more".
 template <class T>
-Notation<std::vector<T>> filled_list(Notation<T> item, const char* wanted) {
-  return list(std::move(item)).with("minItems", 1).checked([wanted](const Cursor& at, const std::vector<T>& values) {
+Notation<std::vector<T>> filled_list(const Notation<T>& item, const char* wanted) {
+  return list(item).with("minItems", 1).checked([wanted](const Cursor& at, const std::vector<T>& values) {
     if (values.empty()) at.fail_type(wanted);
   });
 }
 
 /// An object with any keys, written in ascending order.
 template <class T>
-Notation<std::map<std::string, T>> map_of(Notation<T> value) {
+Notation<std::map<std::string, T>> map_of(const Notation<T>& value) {
   return {[value](const Cursor& at) {
             if (!at.value().is_object()) at.fail_type("an object");
             std::map<std::string, T> out;
