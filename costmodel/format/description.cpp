@@ -153,7 +153,7 @@ Notation<bool> boolean(const char* help) {
 Notation<std::string> words(const char* what, const std::vector<const char*>& known, const char* help) {
   std::vector<std::pair<const char*, std::string>> pairs;
   for (const char* const word : known) pairs.emplace_back(word, word);
-  return words<std::string>(what, std::move(pairs), help);
+  return words<std::string>(what, pairs, help);
 }
 
 Notation<std::map<std::string, std::string>> text_map() { return map_of(text()); }
