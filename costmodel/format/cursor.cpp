@@ -263,6 +263,16 @@ bool Cursor::find_pointer(const Json& in, std::string& pointer) const {
   return false;
 }
 
+void Cursor::fail_missing(const std::string& key) const {
+  fail("key \"" + key + "\" is missing", ErrorKind::MissingKey);
+}
+
+void Cursor::refuse_unknown_keys(const std::vector<std::string>& known) const {
+  for (const auto& [key, value] : value_->items()) {
+    if (std::ranges::find(known, key) == known.end()) fail(unknown_name("key", key, known), ErrorKind::UnknownKey);
+  }
+}
+
 Fields::Fields(const Cursor& at) : at_(at) {
   if (!at.value().is_object()) at.fail_type("an object");
 }
@@ -270,7 +280,7 @@ Fields::Fields(const Cursor& at) : at_(at) {
 Cursor Fields::required(const std::string& key) {
   known_.push_back(key);
   const auto it = at_.value().find(key);
-  if (it == at_.value().end()) at_.fail("key \"" + key + "\" is missing", ErrorKind::MissingKey);
+  if (it == at_.value().end()) at_.fail_missing(key);
   return at_.inside(*it);
 }
 
@@ -279,13 +289,6 @@ std::optional<Cursor> Fields::optional(const std::string& key) {
   const auto it = at_.value().find(key);
   if (it == at_.value().end() || it->is_null()) return std::nullopt;
   return at_.inside(*it);
-}
-
-void Fields::done() const {
-  for (const auto& [key, value] : at_.value().items()) {
-    if (std::find(known_.begin(), known_.end(), key) == known_.end())
-      at_.fail(unknown_name("key", key, known_), ErrorKind::UnknownKey);
-  }
 }
 
 Json parse_document(const std::string& text, const std::string& file) {

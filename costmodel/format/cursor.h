@@ -28,6 +28,9 @@ class Cursor {
   /// Throws FormatError "file: pointer: message".
   [[noreturn]] void fail(const std::string& message, ErrorKind kind = ErrorKind::BadDocument) const;
   [[noreturn]] void fail_type(std::string_view wanted, ErrorKind kind = ErrorKind::BadDocument) const;
+  [[noreturn]] void fail_missing(const std::string& key) const;
+  /// Refuses the first key of this object that is not among `known`.
+  void refuse_unknown_keys(const std::vector<std::string>& known) const;
 
   std::string text() const;
   bool boolean() const;
@@ -80,7 +83,7 @@ class Fields {
   Cursor required(const std::string& key);
   /// Absent and null are the same.
   std::optional<Cursor> optional(const std::string& key);
-  void done() const;
+  void done() const { at_.refuse_unknown_keys(known_); }
 
  private:
   Cursor at_;

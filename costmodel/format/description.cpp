@@ -36,7 +36,7 @@ class Members {
       it = std::ranges::find(members, field.key, [](const auto& member) -> const std::string& { return member.first; });
     }
     if (it == members.end()) {
-      if (field.required) at_.fail("key \"" + field.key + "\" is missing", ErrorKind::MissingKey);
+      if (field.required) at_.fail_missing(field.key);
       return std::nullopt;
     }
     next_ = std::next(it);
@@ -50,10 +50,7 @@ class Members {
     if (found_ == at_.value().size()) return;
     std::vector<std::string> known;
     for (const AnyField& field : fields) known.push_back(field.key);
-    for (const auto& [key, value] : at_.value().items()) {
-      if (std::ranges::find(known, key) == known.end())
-        at_.fail(unknown_name("key", key, known), ErrorKind::UnknownKey);
-    }
+    at_.refuse_unknown_keys(known);
   }
 
  private:
