@@ -34,15 +34,11 @@ struct Chosen {
   }
 };
 
-bool is_granularity(const std::string& word) {
-  return word == "auto" || word == "leaf" || word == "op" || word.starts_with("depth=");
-}
-
 /// The number and the granularity in a value of `layers`; either may be absent.
 std::pair<std::optional<std::string>, std::optional<std::string>> parts_of_layers(const std::string& text) {
   const std::size_t comma = text.find(',');
   if (comma != std::string::npos) return {text.substr(0, comma), text.substr(comma + 1)};
-  if (is_granularity(text)) return {std::nullopt, text};
+  if (names_granularity(text)) return {std::nullopt, text};
   return {text, std::nullopt};
 }
 

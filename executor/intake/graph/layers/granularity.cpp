@@ -1,13 +1,19 @@
 #include "executor/intake/graph/layers/granularity.h"
 
 #include <algorithm>
+#include <map>
 #include <stdexcept>
+#include <string_view>
 
 #include "costmodel/index.h"
 #include "costmodel/text/number.h"
 
 namespace stagecraft::intake {
 namespace {
+
+const std::map<std::string, Granularity::Kind> kWords{
+    {"auto", Granularity::Kind::Auto}, {"leaf", Granularity::Kind::Leaf}, {"op", Granularity::Kind::Operator}};
+constexpr std::string_view kDepth = "depth=";
 
 std::string last_word(const std::string& type) { return type.substr(type.rfind('.') + 1); }
 
@@ -27,16 +33,15 @@ LayerLabel label_of(const std::vector<ModuleFrame>& modules, std::size_t frame) 
 }  // namespace
 
 Granularity parse_granularity(const std::string& text) {
-  if (text == "auto") return {Granularity::Kind::Auto, 0};
-  if (text == "leaf") return {Granularity::Kind::Leaf, 0};
-  if (text == "op") return {Granularity::Kind::Operator, 0};
-  const std::string prefix = "depth=";
-  if (text.starts_with(prefix)) {
-    const std::optional<int> depth = number_in<int>(text.substr(prefix.size()));
+  if (const auto word = kWords.find(text); word != kWords.end()) return {word->second, 0};
+  if (text.starts_with(kDepth)) {
+    const std::optional<int> depth = number_in<int>(text.substr(kDepth.size()));
     if (depth && *depth >= 1 && *depth <= 100) return {Granularity::Kind::Depth, *depth};
   }
   throw std::invalid_argument("layers \"" + text + "\": expected auto, leaf, op, or depth=N with N in 1..100");
 }
+
+bool names_granularity(const std::string& text) { return kWords.contains(text) || text.starts_with(kDepth); }
 
 LayerLabel label_of(const GraphNode& node, const Granularity& granularity) {
   const std::vector<ModuleFrame>& modules = node.modules;

@@ -15,6 +15,8 @@ struct Granularity {
 
 /// Reads "auto", "leaf", "depth=N" or "op". Throws std::invalid_argument listing these.
 [[nodiscard]] Granularity parse_granularity(const std::string& text);
+/// Whether `text` is one of these words, whatever follows "depth=".
+[[nodiscard]] bool names_granularity(const std::string& text);
 
 /// The layer of a node, determined only by its modules.
 struct LayerLabel {
