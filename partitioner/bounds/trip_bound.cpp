@@ -73,26 +73,26 @@ void TripBound::place(Load& load, const Sums& sums, int first) const {
 
 /// The message to a node of the path, from a stage that ends before device `boundary` if devices are in order. Of all
 /// pairs of a device before and one from there on, none is nearer than the two at the boundary.
-TripBound::KeptEdge TripBound::hop_at(int place, int boundary) const {
+PathHop TripBound::hop_at(int place, int boundary) const {
   const std::size_t hop = to_index(place - 1);
   const bool is_known = in_order_ && to_index(boundary) < level_at_.size();
-  return is_known ? hops_at_[hop][level_at_[to_index(boundary)]] : hops_[hop];
+  if (is_known) return hops_at_[hop][level_at_[to_index(boundary)]];
+  return {hops_[hop].forward, hops_[hop].back, {}};
 }
 
 /// The least time between the first and the last message at one port, if a stage on the devices [first, last) exchanges
 /// the messages to node `place` of the path with a stage on the other side of `boundary`, which is `first` or `last`.
-Seconds TripBound::port_wait(int place, int first, int last, int boundary) const {
-  const std::vector<KeptEdge>& at = hops_at_[to_index(place - 1)];
-  if (most_replicas_ == 1) return at[level_at_[to_index(boundary)]].port * (costs_.microbatches() - 1.0);
+/// The stage's replicas compute up to `share` microbatches each. Without an order, the port is that of a replica.
+Seconds TripBound::port_wait(int place, std::int64_t share, int first, int last, int boundary) const {
+  const double others = static_cast<double>(share) - 1;
+  if (!in_order_) return hops_[to_index(place - 1)].port * others;
+  const std::vector<PathHop>& at = hops_at_[to_index(place - 1)];
+  if (most_replicas_ == 1) return at[level_at_[to_index(boundary)]].port * others;
   // The other stage's replicas are unknown. Groups below the outermost level that do not touch it: all their messages
   // take that level.
   const int beyond = boundary == first ? first - 1 : boundary;
   const int size = costs_.devices_below(costs_.levels() - 1);
-  int most = 0;  // of the stage's devices in one such group
-  for (int group = first / size; group <= (last - 1) / size; ++group) {
-    if (group != beyond / size)
-      most = std::max(most, std::min((group + 1) * size, last) - std::max(group * size, first));
-  }
+  const int most = most_in_group(first, last, size, beyond / size);
   const int messages = most * (costs_.microbatches() / (last - first));
   return at.back().port * static_cast<double>(std::max(0, messages - 1));
 }
@@ -221,13 +221,13 @@ TripBound::Prefix TripBound::after(const Sums& sums, std::uint32_t set, std::uin
                                    int first, const Prefix& prefix) const {
   const bool on_path = path_at_[below] > path_at_[set];
   if (!on_path || path_at_[below] == to_int(path_.size())) return prefix;
-  const KeptEdge hop = hop_at(path_at_[below], first + load.replicas.first);
+  const PathHop hop = hop_at(path_at_[below], first + load.replicas.first);
   const Seconds begin = std::max(prefix.before, begin_[set].forward);
   Prefix out;
   out.before = begin + sums.forward + hop.forward;
   // Without a gradient that comes back, nothing of what came before waits for what comes later.
   out.around = out.before;
-  if (!hop.returns) return out;
+  if (!hops_[to_index(path_at_[below] - 1)].returns) return out;
   out.around = std::max(std::max(prefix.around, begin_[set].both), begin + load.reduced) + sums.forward + hop.forward +
                sums.back + hop.back;
   return out;
@@ -260,16 +260,13 @@ bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, 
     const bool is_first = path_at_[set] == 0;
     const int end = devices_ - later.devices;  // of the stage's devices if these are in order
     const int first = end - replicas.first;
-    Seconds port = is_first ? Seconds(0) : hops_[to_index(path_at_[set] - 1)].port;
-    Seconds wait;
-    if (in_order_ && !is_first) wait = port_wait(path_at_[set], first, end, first);
+    Seconds wait = is_first ? Seconds(0) : port_wait(path_at_[set], share, first, end, first);
     if (!is_last) {
-      const KeptEdge hop = hop_at(path_at_[below], end);
+      const PathHop hop = hop_at(path_at_[below], end);
       trip += hop.forward + hop.back + later.trip;
-      port = std::max(port, hop.port);
-      if (in_order_) wait = std::max(wait, port_wait(path_at_[below], first, end, end));
+      wait = std::max(wait, port_wait(path_at_[below], share, first, end, end));
     }
-    all = std::max(all, trip + std::max(wait, port * static_cast<double>(share - 1)));
+    all = std::max(all, trip + wait);
     all = std::max(all, trips_of(trip, sums.forward, sums.back, share, in_flight));
   }
   return std::max(before + load.reduced, both) + all <= time_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "costmodel/units.h"
+#include "partitioner/costs/heaviest_path.h"
 #include "partitioner/costs/lattice.h"
 #include "partitioner/costs/pipeline_costs.h"
 #include "partitioner/costs/round_trips.h"
@@ -112,8 +113,8 @@ class TripBound {
   void find_path();
   void find_begins();
   void find_levels();
-  [[nodiscard]] KeptEdge hop_at(int place, int boundary) const;
-  [[nodiscard]] Seconds port_wait(int place, int first, int last, int boundary) const;
+  [[nodiscard]] PathHop hop_at(int place, int boundary) const;
+  [[nodiscard]] Seconds port_wait(int place, std::int64_t share, int first, int last, int boundary) const;
   [[nodiscard]] bool is_reached(std::uint32_t set) const;
   [[nodiscard]] const std::vector<ReplicaRange>& ranges() const { return in_order_ ? each_ : replicas_; }
   void place(Load& load, const Sums& sums, int first) const;
@@ -164,7 +165,7 @@ class TripBound {
   std::vector<KeptEdge> hops_;         ///< between neighbours on the path
   std::vector<std::size_t> level_at_;  ///< by device: the level that joins it and the one before; empty: of no use
   /// The path's hops over each level or one farther out, with their time at the port of a group below it.
-  std::vector<std::vector<KeptEdge>> hops_at_;
+  std::vector<std::vector<PathHop>> hops_at_;
   std::vector<int> place_;        ///< by kept node: its place on the path, or -1
   std::vector<int> path_at_;      ///< by set: the first place on the path that is left
   std::vector<Begin> begin_;      ///< by set

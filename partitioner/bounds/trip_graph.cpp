@@ -94,7 +94,6 @@ TripBound::TripBound(const PipelineCosts& costs, std::optional<Bytes> limit, std
       walk_(lattice_) {
   most_replicas_ = costs.schedule().replicated ? std::min(costs.devices(), costs.microbatches()) : 1;
   replicas_ = replica_ranges(most_replicas_, costs.microbatches());
-  for (int r = 1; r <= most_replicas_; ++r) each_.push_back({r, r, (costs.microbatches() + r - 1) / r});
   const double useful = 1.0 * costs.dag().nodes * most_replicas_;
   useful_devices_ = static_cast<int>(std::min<double>(costs.devices(), useful));
   alternates_ = costs.schedule().alternates;
@@ -136,26 +135,14 @@ void TripBound::find_path() {
 
 /// Finds what the messages of the path take over each level.
 void TripBound::find_levels() {
+  for (int r = 1; r <= most_replicas_; ++r) each_.push_back({r, r, (costs_.microbatches() + r - 1) / r});
   level_at_.assign(to_index(costs_.devices()), 0);
   for (int device = 1; device < costs_.devices(); ++device)
     level_at_[to_index(device)] = costs_.level_of(device - 1, device);
   for (const KeptEdge& hop : hops_) {
-    std::vector<KeptEdge>& at = hops_at_.emplace_back(costs_.levels(), hop);
-    for (const int value_read : costs_.read_by(kept_[to_index(hop.to)])) {
-      const CrossingValue& value = costs_.values()[to_index(value_read)];
-      if (value.producer != kept_[to_index(hop.from)]) continue;
-      Seconds forward = kNever;
-      Seconds back = kNever;
-      Seconds port = kNever;
-      for (std::size_t level = costs_.levels(); level-- > 0;) {  // devices may be farther apart than the boundary
-        forward = std::min(forward, value.forward[level]);
-        back = std::min(back, value.back[level]);
-        at[level].forward = std::max(at[level].forward, forward);
-        if (hop.returns) at[level].back = std::max(at[level].back, back);
-        port = std::min(port, value.ports[level]);
-        at[level].port = std::max(at[level].port, port);
-      }
-    }
+    std::vector<PathHop>& at = hops_at_.emplace_back();
+    for (std::size_t level = 0; level < costs_.levels(); ++level)
+      at.push_back(path_hop(costs_, kept_[to_index(hop.from)], kept_[to_index(hop.to)], level));
   }
 }
 

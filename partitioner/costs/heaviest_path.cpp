@@ -49,17 +49,18 @@ std::vector<int> computation_path(const PipelineCosts& costs) {
 }
 
 PathHop path_hop(const PipelineCosts& costs, int from, int to, std::size_t level) {
-  std::optional<PathHop> out;
   const auto least = [level](const std::vector<Seconds>& by_level) {
     return *std::min_element(by_level.begin() + to_int(level), by_level.end());
   };
+  PathHop out;
   for (const int number : costs.read_by(to)) {
     const CrossingValue& value = costs.values()[to_index(number)];
-    if (value.producer != from || (costs.returns() && !value.gradient)) continue;
-    const PathHop hop{least(value.forward), costs.returns() ? least(value.back) : Seconds(0), least(value.ports)};
-    if (!out || out->forward + out->back < hop.forward + hop.back) out = hop;
+    if (value.producer != from) continue;
+    out.forward = std::max(out.forward, least(value.forward));
+    if (costs.returns()) out.back = std::max(out.back, least(value.back));
+    out.port = std::max(out.port, least(value.ports));
   }
-  return out.value_or(PathHop{});
+  return out;
 }
 
 }  // namespace stagecraft::partitioner

@@ -41,8 +41,8 @@ struct PathHop {
 /// value on the path has a gradient. Precondition: there is a node.
 [[nodiscard]] std::vector<int> computation_path(const PipelineCosts& costs);
 
-/// The longest message of a value that `to` reads from `from`, two neighbours on the computation_path, over `level` or
-/// one farther out.
+/// The longest messages of values that `to` reads from `from`, two neighbours on the computation_path, over `level` or
+/// one farther out. They travel together if the two nodes are in different stages.
 [[nodiscard]] PathHop path_hop(const PipelineCosts& costs, int from, int to, std::size_t level = 0);
 
 }  // namespace stagecraft::partitioner

@@ -29,6 +29,14 @@ bool is_measured(const Link& link, int devices) {
 
 }  // namespace
 
+int most_in_group(int first, int last, int size, int except) {
+  int out = 0;
+  for (int group = first / size; group <= (last - 1) / size; ++group) {
+    if (group != except) out = std::max(out, std::min((group + 1) * size, last) - std::max(group * size, first));
+  }
+  return out;
+}
+
 LeastReduce::LeastReduce(const Topology& topology) : levels_(topology.levels), nccl_(uses_nccl(topology)) {
   grows_ = std::ranges::all_of(levels_, [](const Level& level) {
     const Link& link = level.link;
@@ -76,9 +84,7 @@ ReduceLine LeastReduce::in_order_from(std::size_t level, int first, int devices)
   const int size = levels_[level].count;
   const int begin = first / size;
   const int end = (first + devices - 1) / size + 1;
-  int most = 0;  // in one group of the next level
-  for (int group = begin; group < end; ++group)
-    most = std::max(most, std::min((group + 1) * size, first + devices) - std::max(group * size, first));
+  const int most = most_in_group(first, first + devices, size);
   return in_groups(level, most, in_order_from(level + 1, begin, end - begin));
 }
 

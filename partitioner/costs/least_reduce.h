@@ -9,6 +9,9 @@
 
 namespace stagecraft::partitioner {
 
+/// The most of the devices [first, last) that are in one group of `size`, besides group `except`.
+[[nodiscard]] int most_in_group(int first, int last, int size, int except = -1);
+
 /// A lower bound of the time to sum some bytes: fixed + per_byte * bytes. It may be below 0.
 struct ReduceLine {
   Seconds fixed;
