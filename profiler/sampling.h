@@ -82,9 +82,9 @@ void add_shares(std::span<Layer> layers, ProfileQuality& quality, const StepShar
 /// Copies counts and times of `trace` into `quality`, and replaces its reasons by those of distrust(trace).
 void copy_trace_quality(ProfileQuality& quality, const TraceQuality& trace);
 
-/// Adds the reasons that no trace shows, then sets `trusted` if there are no reasons at all. `unmapped` are backward
-/// nodes without a layer; `work_over_plain` is device work of a watched step / length of an unwatched step - 1, where
-/// more than 0.01 means that watching slows the device down.
+/// Adds the reasons that do not come from a trace; the profile is `trusted` if it has no reason against it. `unmapped`
+/// are backward nodes without a layer; `work_over_plain` is device work of a watched step / length of an unwatched
+/// step - 1, where more than 0.01 means that watching slows the device down.
 void judge(ProfileQuality& quality, std::int64_t unmapped, double work_over_plain);
 
 /// Distrusts the profile if other programs kept the processors busy while `measured`, as in crowded_reasons, used them.
