@@ -32,12 +32,15 @@ Seconds least_way(const PipelineCosts& costs) {
 Seconds least_computation(const PipelineCosts& costs) {
   Seconds sum;
   Seconds largest;
+  Seconds loading;
   for (int node = 0; node < costs.dag().nodes; ++node) {
     sum += costs.node(node).least;
     largest = std::max(largest, costs.node(node).least);
+    loading = std::max(loading, costs.node(node).loading);
   }
   const Seconds spread = sum * (static_cast<double>(costs.microbatches()) / costs.devices());
-  const Seconds busiest = largest * costs.share(costs.schedule().replicated ? costs.devices() : 1);
+  const int replicas = costs.schedule().replicated ? costs.devices() : 1;
+  const Seconds busiest = std::max(largest * costs.share(replicas), costs.least_loading(loading, replicas));
   return std::max({spread, busiest, least_way(costs)}) * (1 - kEqual);
 }
 

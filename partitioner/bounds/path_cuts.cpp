@@ -105,6 +105,8 @@ std::vector<PathCut> PathCuts::every_cut(const PipelineCosts& costs, const std::
     });
     along_.push_back(along_.back());
     add(along_.back(), costs.node(path[c]));
+    const Seconds loading = costs.node(path[c]).loading;
+    if (loading > Seconds(0)) loading_.emplace_back(to_int(c), loading);
   }
   seen.assign(to_index(nodes), false);
   PathSums after;
@@ -147,6 +149,9 @@ PathSums PathCuts::between(const PathCut& a, const PathCut& b) const {
   least_bytes(&StageBytes::per_microbatch);
   least_bytes(&StageBytes::once);
   out.least = std::max(out.least, out.forward + out.back);
+  for (const auto& [place, loading] : loading_) {
+    if (a.last <= place && place < b.first) out.loading = std::max(out.loading, loading);
+  }
   return out;
 }
 

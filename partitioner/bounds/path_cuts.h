@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "costmodel/index.h"
@@ -15,6 +16,7 @@ struct PathSums {
   Seconds forward, back, least, update;
   Bytes untied;
   StageBytes bytes;
+  Seconds loading;  ///< see NodeCosts, of the node with the most
   std::int64_t nodes = 0;
 };
 
@@ -56,6 +58,7 @@ class PathCuts {
   [[nodiscard]] std::vector<PathCut> every_cut(const PipelineCosts& costs, const std::vector<int>& path);
 
   std::vector<PathSums> along_;
+  std::vector<std::pair<int, Seconds>> loading_;  ///< places on the path whose nodes load data
   std::vector<int> place_;  ///< by node v: the first place on the path whose node is v or a descendant of v
   std::vector<std::vector<PathCut>> levels_;
 };

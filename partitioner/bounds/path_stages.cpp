@@ -100,6 +100,8 @@ bool PathStages::keeps(const StageBound& stage, const Replicas& replicas, std::i
   const Seconds reduced = reduce(sums, replicas);
   const Seconds computed = sums.least * static_cast<double>(replicas.share);
   if (!stage.on_path) return reduced + computed <= time_;
+  if (sums.loading > Seconds(0) && prefix.before + costs_.least_loading(sums.loading, replicas.last) > time_)
+    return false;
   Seconds alone = trips_of(trip, sums.forward, sums.back, replicas.share, std::min(in_flight, replicas.share));
   Seconds all = std::max(queue + alone, trip + stage.port * static_cast<double>(replicas.share - 1));
   alone = std::max(alone, computed);

@@ -38,6 +38,7 @@ bool TripBound::each_pair(std::uint32_t set, const std::function<bool()>& stop, 
         now_.untied += costs.untied;
         now_.bytes += costs.bytes;
         now_.waiting += costs.waiting;
+        now_.loading = std::max(now_.loading, costs.loading);
       },
       [&](int) {
         now_ = saved_.back();
@@ -62,7 +63,8 @@ bool TripBound::each_pair(std::uint32_t set, const std::function<bool()>& stop, 
 TripBound::Load TripBound::load_of(const Sums& sums, const ReplicaRange& replicas) const {
   const bool is_known = replicas.first == replicas.last || costs_.reduce_grows();
   const Seconds reduced = is_known ? costs_.least_reduce(sums.untied, replicas.first, sums.back) : Seconds(0);
-  return {replicas, sums.least * costs_.share(replicas.first), reduced + sums.update};
+  return {replicas, sums.least * costs_.share(replicas.first), reduced + sums.update,
+          costs_.least_loading(sums.loading, replicas.last)};
 }
 
 /// Adds what is known of a stage whose devices are in order, from `first` on.
@@ -119,14 +121,14 @@ bool TripBound::go_forward(const std::function<bool()>& stop) {
       const bool on_path = path_at_[below] > path_at_[set];
       for (const ReplicaRange& r : ranges()) {
         Load load = load_of(now_, r);
-        if (begin_[set].forward + load.computed > time_) continue;
+        if (begin_[set].forward + std::max(load.computed, load.busy) > time_) continue;
         for (int others = 0; others + r.first <= devices_; others += step_) {
           const std::size_t from = slot(set, others);
           if (before_[from] >= kNever) continue;
           const Seconds before = on_path ? std::max(before_[from], begin_[set].forward) : begin_[set].forward;
           const Seconds both = on_path ? std::max(around_[from], begin_[set].both) : begin_[set].both;
           place(load, now_, others);
-          if (std::max(before + load.reduced, both) + load.computed > time_) continue;
+          if (std::max(before + load.reduced, both) + load.computed > time_ || before + load.busy > time_) continue;
           const Prefix next = after(now_, set, below, load, others, {before_[from], around_[from]});
           const std::size_t to = slot(below, others + r.first);
           before_[to] = std::min(before_[to], next.before);
@@ -269,7 +271,7 @@ bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, 
     all = std::max(all, trip + wait);
     all = std::max(all, trips_of(trip, sums.forward, sums.back, share, in_flight));
   }
-  return std::max(before + load.reduced, both) + all <= time_;
+  return std::max(before + load.reduced, both) + all <= time_ && before + load.busy <= time_;
 }
 
 bool TripBound::go_back(const std::function<bool()>& stop) {
@@ -284,7 +286,9 @@ bool TripBound::go_back(const std::function<bool()>& stop) {
     const bool finished = each_pair(set, stop, [&](std::uint32_t below) {
       for (const ReplicaRange& r : ranges()) {
         Load load = load_of(now_, r);
-        if (std::max(begin_[set].forward + load.reduced, begin_[set].both) + load.computed > time_) continue;
+        if (std::max(begin_[set].forward + load.reduced, begin_[set].both) + load.computed > time_ ||
+            begin_[set].forward + load.busy > time_)
+          continue;
         if (!fits(now_, set, below, r, 1, 0)) continue;
         for (int others = 0; others + r.first <= devices_; others += step_) {
           const std::size_t from = slot(below, others);
@@ -378,7 +382,7 @@ bool TripBound::go_on(std::uint32_t set, int devices, const Prefix& prefix, cons
     for (int r = 1; r <= std::min(devices, most_replicas_); ++r) {
       const int first = devices_ - devices;  // if devices are in order
       Load load = load_of(next.sums, {r, r, (costs_.microbatches() + r - 1) / r});
-      if (begin_[set].forward + load.computed > time_) continue;
+      if (begin_[set].forward + std::max(load.computed, load.busy) > time_) continue;
       place(load, next.sums, first);
       bool possible = false;
       for (int d = in_order_ ? devices - r : 0; d <= devices - r && !possible; d += step_) {

@@ -74,12 +74,14 @@ class TripBound {
     Bytes untied;
     StageBytes bytes;
     Bytes waiting;
+    Seconds loading;
   };
   /// What a stage takes on some number of replicas.
   struct Load {
     ReplicaRange replicas;
     Seconds computed;  ///< of the replica that runs the most microbatches
     Seconds reduced;   ///< sum of gradients and update, after its last backward
+    Seconds busy;      ///< PipelineCosts::least_loading
   };
   struct Begin {
     Seconds forward, both;  ///< the longest way to a stage that begins in the set, and the same there and back

@@ -138,6 +138,7 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
     if (is_input(source)) {
       if (source.forward.count == 0 || !loaded[to_index(to)].insert(edge.source).second) continue;
       loads_[to_index(to)].emplace_back(edge.source, source.forward.median);
+      if (source.loading && topology.others.empty()) nodes_[to_index(to)].loading += source.loading->median;
       continue;
     }
     const int from = node_of[to_index(edge.source)];
@@ -190,6 +191,13 @@ double PipelineCosts::share(int replicas) const {
   const int m = settings_.microbatches;
   if (schedule_.weights != Weights::Flushed) return kOfWindow * m / replicas;
   return (m + replicas - 1) / replicas;
+}
+
+/// A rank that works w and updates u of a step of m microbatches computes max(w, loading - u r / m) seconds for each of
+/// at least m / r of them. With the update, that is at least m loading / r.
+Seconds PipelineCosts::least_loading(Seconds loading, int replicas) const {
+  if (!waits_) return Seconds(0);
+  return loading * ((1 - kEqual) * settings_.microbatches / replicas);
 }
 
 Seconds PipelineCosts::least_reduce(Bytes bytes, int replicas, Seconds backward, std::optional<int> first) const {

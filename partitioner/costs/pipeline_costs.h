@@ -55,6 +55,7 @@ struct NodeCosts {
   Bytes received;   ///< per microbatch, of what the layer reads, if all of it comes from other stages
   Bytes waiting;    ///< per microbatch between the parts of the backward, with its margin; 0 if the backward is whole
   Bytes workspace;  ///< beside the microbatch whose forward ends with this layer
+  Seconds loading;  ///< the host's time to load what the layer reads of a microbatch, beside the device's computation
 };
 
 /// A value that crosses from a stage to others, and the time of its message on idle links.
@@ -94,6 +95,9 @@ class PipelineCosts {
   /// The most microbatches that one of `replicas` replicas computes in a step. If steps overlap: the mean, less 1 %, by
   /// which the period that a prediction measures may be too short.
   [[nodiscard]] double share(int replicas) const;
+  /// The least time that one of `replicas` replicas of a stage computes, updates and waits for data in a step, if the
+  /// host takes `loading` to load each microbatch. 0 if steps overlap.
+  [[nodiscard]] Seconds least_loading(Seconds loading, int replicas) const;
   /// Whether a backward follows that the stages before wait for as a whole. If the schedule splits the backward, its
   /// second part can be done meanwhile.
   [[nodiscard]] bool returns() const { return schedule_.trains && !schedule_.splits_backward; }

@@ -30,6 +30,7 @@ std::vector<StageSums> PipelineCosts::sums_of(const Split& split) const {
     stage.backward += node.backward;
     stage.update += node.update;
     stage.least += node.least;
+    stage.loading = std::max(stage.loading, node.loading);
     stage.untied += node.untied;
     stage.parameters += node.parameters;
     stage.bytes += node.bytes;
@@ -128,8 +129,12 @@ Seconds PipelineCosts::busiest(const Split& split, const std::vector<StageSums>&
   Seconds out;
   for (std::size_t p = 0; p < positions; ++p) {
     Seconds load;
-    for (std::size_t s = p; s < sums.size(); s += positions) load += sums[s].least;
-    out = std::max(out, load * share(split.replicas[p]));
+    Seconds loading;
+    for (std::size_t s = p; s < sums.size(); s += positions) {
+      load += sums[s].least;
+      loading += sums[s].loading;
+    }
+    out = std::max({out, load * share(split.replicas[p]), least_loading(loading, split.replicas[p])});
   }
   return out;
 }
@@ -156,14 +161,17 @@ Seconds PipelineCosts::busiest_on_its_way(const Split& split, const std::vector<
   Seconds out;
   for (std::size_t p = 0; p < to_index(positions); ++p) {
     Seconds load;
+    Seconds loading;
     Seconds first = before[p];
     Seconds last = after[p];
     for (std::size_t s = p; s < sums.size(); s += to_index(positions)) {
       load += sums[s].least;
+      loading += sums[s].loading;
       first = std::min(first, before[s]);
       last = std::min(last, after[s]);
     }
-    out = std::max(out, first + load * share(split.replicas[p]) + last);
+    const int replicas = split.replicas[p];
+    out = std::max(out, first + std::max(load * share(replicas) + last, least_loading(loading, replicas)));
   }
   return out;
 }

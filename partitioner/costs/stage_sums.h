@@ -32,6 +32,7 @@ struct StageBytes {
 /// Sums over the nodes of a stage.
 struct StageSums {
   Seconds forward, backward, weights, update, least;
+  Seconds loading;  ///< see NodeCosts, of the layer with the most
   Bytes untied;
   Bytes parameters;
   Bytes tied;  ///< the part of `parameters` that other stages hold too

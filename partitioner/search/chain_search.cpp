@@ -97,8 +97,10 @@ bool ChainSearch::should_stop() {
 
 Seconds ChainSearch::bound(const Sums& sums, int replicas, Seconds before, Seconds after) const {
   const Seconds computed = sums.least * costs_.share(replicas);
-  if (!costs_.waits()) return computed;
-  return before + computed + std::max(costs_.least_reduce(sums.untied, replicas, sums.back) + sums.update, after);
+  const Seconds busy = costs_.least_loading(sums.loading, replicas);
+  if (!costs_.waits()) return std::max(computed, busy);
+  const Seconds reduced = costs_.least_reduce(sums.untied, replicas, sums.back) + sums.update;
+  return before + std::max(computed + std::max(reduced, after), busy);
 }
 
 /// The smallest number of replicas from `from` to `most` with a bound of at most time_; 0 if there is none.
@@ -133,6 +135,7 @@ void ChainSearch::add(int node) {
   now_.update += costs.update;
   now_.untied += costs.untied;
   now_.bytes += costs.bytes;
+  now_.loading = std::max(now_.loading, costs.loading);
   if (arrivals_.empty()) return;
   for (const int number : costs_.read_by(node)) {
     const Arrival& arrival = arrivals_[to_index(number)];

@@ -44,6 +44,7 @@ class ChainSearch {
     Seconds forward, back, least, update;
     Bytes untied;
     StageBytes bytes;
+    Seconds loading;
   };
   /// `forward` is the earliest time at which a value can be read, below 0 if the value does not exist yet; `back` is
   /// the least time that follows the backward of its reader.

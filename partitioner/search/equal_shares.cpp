@@ -380,9 +380,12 @@ Seconds EqualShares::estimate(const Split& split) const {
   const std::size_t positions = to_index(positions_of(split));
   std::vector<std::size_t> stage(split.stage_of_node.size());
   std::vector<Seconds> computed(stages);
+  std::vector<Seconds> loading(stages);
   for (std::size_t v = 0; v < stage.size(); ++v) {
     stage[v] = to_index(split.stage_of_node[v]);
-    computed[stage[v]] += costs_.node(to_int(v)).least;
+    const NodeCosts& node = costs_.node(to_int(v));
+    computed[stage[v]] += node.least;
+    loading[stage[v]] = std::max(loading[stage[v]], node.loading);
   }
   const auto busiest = [&](const std::vector<Seconds>& by_stage) {
     std::vector<Seconds> sums(positions);
@@ -402,7 +405,7 @@ Seconds EqualShares::estimate(const Split& split) const {
     for (std::size_t s = 1; s < stages && positions > 1; ++s)
       messages[s] = crossing[costs_.level_of(first_device(s - 1) + to_next_stage - 1, first_device(s))][s];
     // A link carries both directions at once.
-    const Seconds slowest = std::max(busiest(computed), busiest(messages) * 0.5);
+    const Seconds slowest = std::max({busiest(computed), busiest(loading), busiest(messages) * 0.5});
     return slowest * costs_.share(replicas) + std::accumulate(messages.begin(), messages.end(), Seconds(0)) +
            costs_.reduce_of_devices(untied, replicas, to_next_replica);
   };

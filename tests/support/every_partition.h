@@ -66,7 +66,11 @@ inline Graph branching_graph(std::mt19937& random, int layers) {
     layer.outputs = {{Bytes(std::int64_t{1000} * (1 + up_to(50))), {}, "", i > 0}};
     if (i > 0 && up_to(5) == 0)
       layer.outputs.push_back({Bytes(std::int64_t{1000} * (1 + up_to(50))), {}, "", up_to(1) == 0});
-    if (i == 0 && up_to(1) == 0) layer.forward = {Seconds(0.001 * up_to(5)), {}, 9};
+    if (i == 0 && up_to(1) == 0) {
+      layer.forward = {Seconds(0.001 * up_to(5)), {}, 9};
+      std::mt19937 beside = random;  // what is drawn next does not depend on loading
+      if (beside() % 2 == 0) layer.loading = Timing{Seconds(0.001 * static_cast<double>(beside() % 80)), {}, 9};
+    }
     if (i > 0) {
       layer.forward.median = Seconds(0.001 * up_to(20));
       layer.backward.median = Seconds(0.001 * up_to(40));

@@ -9,6 +9,9 @@
 #include "costmodel/bound_plan.h"
 #include "costmodel/links/collectives.h"
 #include "costmodel/prediction/memory.h"
+#include "partitioner/bounds/least_step.h"
+#include "partitioner/bounds/path_bound.h"
+#include "partitioner/bounds/trip_bound.h"
 #include "partitioner/candidate.h"
 #include "partitioner/cost_model.h"
 #include "tests/partitioner/bounds/bounds.h"
@@ -35,6 +38,27 @@ TEST(PipelineCosts, BoundsAUniformPipelineByItsClosedForm) {
 TEST(PipelineCosts, CountsMessagesThereAndBack) {
   const Graph graph = testing::chain_graph({1, 1}, {2, 2}, Bytes(1'000'000'000));
   EXPECT_EQ(bound_of(graph, testing::flat_topology(2), settings_of("1f1b", 1), {{0, 1}, {1, 1}}), 8_s);
+}
+
+/// A layer of 1 + 1 s. The host loads a microbatch in 5 s: 6 microbatches take 30 s on one device, and 10 s on three.
+TEST(PipelineCosts, CountsTheLoadingOfData) {
+  Graph graph = testing::chain_graph({1}, {1});
+  Layer& data = graph.layers.emplace_back();
+  data.id = data.name = "data";
+  data.kind = kInputKind;
+  data.forward.count = 1;
+  data.loading = Timing{Seconds(5), {}, 1};
+  graph.edges.push_back({to_int(graph.layers.size()) - 1, 0, {}});
+  const PipelineCosts costs(graph, testing::flat_topology(3), settings_of("gpipe", 6));
+  EXPECT_NEAR(costs.lower_bound({{0}, {1}})->value, 30, 1e-6);
+  EXPECT_NEAR(costs.lower_bound({{0}, {3}})->value, 10, 1e-6);
+  EXPECT_NEAR(least_computation(costs).value, 10, 1e-6) << "on three devices";
+  const auto trips = TripBound::of(costs, {}, 100);
+  EXPECT_EQ(trips->refutes(Seconds(14.99), 2, kNoStop), true) << "on two devices";
+  EXPECT_EQ(trips->refutes(Seconds(15), 2, kNoStop), false);
+  const auto path = PathBound::of(costs, {}, 100);
+  EXPECT_EQ(path->refutes(Seconds(14.99), 2, kNoStop), true);
+  EXPECT_EQ(path->refutes(Seconds(15), 2, kNoStop), false);
 }
 
 /// Two replicas share 4 microbatches of 3 s, then sum 1e9 bytes in 2 (2 - 1) / 2 s.
