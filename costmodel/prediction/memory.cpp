@@ -46,7 +46,7 @@ Bytes reduce_buffer_bytes(Bytes values, int ranks, const std::string& channel) {
   return traits->reduce_buffers(values, ranks);
 }
 
-int in_flight(const std::vector<Action>& list, int stage, bool splits) {
+int in_flight(const std::vector<Action>& list, int stage, bool splits, bool later) {
   // By microbatch, what releases it: its weight gradient, or its backward if it has none, or its forward if it has
   // neither.
   std::vector<ActionKind> release;
@@ -64,10 +64,11 @@ int in_flight(const std::vector<Action>& list, int stage, bool splits) {
     if (action.stage != stage || action.microbatch < 0) continue;
     const ActionKind kind = release[to_index(action.microbatch)];
     if (action.kind == ActionKind::Forward) {
-      most = std::max(most, microbatches + 1);
+      if (!later) most = std::max(most, microbatches + 1);
       microbatches += kind != ActionKind::Forward ? 1 : 0;
     } else if (kind == action.kind) {
       --microbatches;
+      later = false;
     }
   }
   return most;

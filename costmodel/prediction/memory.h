@@ -13,8 +13,9 @@ namespace stagecraft {
 
 /// Largest number of microbatches whose activations a rank holds at once for `stage`, from its action list: forwards
 /// begun minus backwards (weight gradients, for those that have one, unless `splits` is false) done. A forward without
-/// a backward is done at its end. `splits`: of splits_backward.
-[[nodiscard]] int in_flight(const std::vector<Action>& list, int stage, bool splits = true);
+/// a backward is done at its end. `splits`: of splits_backward. `later`: only from the first moment on at which one is
+/// done, and gradients exist.
+[[nodiscard]] int in_flight(const std::vector<Action>& list, int stage, bool splits = true, bool later = false);
 
 /// By layer: the bytes of its parameters that no earlier one of `layers` holds. With the layers of a stage: what the
 /// stage holds and updates, since a tied parameter is one tensor there.

@@ -28,6 +28,8 @@ PathSums difference(PathSums all, const PathSums& part) {
   all.bytes.gradients -= part.bytes.gradients;
   all.bytes.per_microbatch -= part.bytes.per_microbatch;
   all.bytes.once -= part.bytes.once;
+  all.bytes.loaded -= part.bytes.loaded;
+  all.bytes.unmeasured -= part.bytes.unmeasured;
   all.bytes.segment = Bytes(0);  // the largest of some layers
   all.nodes -= part.nodes;
   return all;
@@ -136,8 +138,9 @@ PathSums PathCuts::between(const PathCut& a, const PathCut& b) const {
   const auto least = [&](auto PathSums::* part) {
     out.*part = std::max({to.*part - from.*part, b.low.*part - a.high.*part, nothing.*part});
   };
-  const auto least_bytes = [&](Bytes StageBytes::* part) {
-    out.bytes.*part = std::max({to.bytes.*part - from.bytes.*part, b.low.bytes.*part - a.high.bytes.*part, Bytes(0)});
+  const auto least_bytes = [&](auto StageBytes::* part) {
+    out.bytes.*part =
+        std::max({to.bytes.*part - from.bytes.*part, b.low.bytes.*part - a.high.bytes.*part, nothing.bytes.*part});
   };
   least(&PathSums::forward);
   least(&PathSums::back);
@@ -148,6 +151,8 @@ PathSums PathCuts::between(const PathCut& a, const PathCut& b) const {
   least_bytes(&StageBytes::gradients);
   least_bytes(&StageBytes::per_microbatch);
   least_bytes(&StageBytes::once);
+  least_bytes(&StageBytes::loaded);
+  least_bytes(&StageBytes::unmeasured);
   out.least = std::max(out.least, out.forward + out.back);
   for (const auto& [place, loading] : loading_) {
     if (a.last <= place && place < b.first) out.loading = std::max(out.loading, loading);

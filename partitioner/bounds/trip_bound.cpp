@@ -198,13 +198,15 @@ void TripBound::add_empty_stages(std::uint32_t set) {
 }
 
 /// Whether a stage of the nodes of `set` outside `below` has memory for `held` microbatches, of which `waiting` wait
-/// for the second part of their backward.
+/// for the second part of their backward. `later`: beside its gradients, see PipelineCosts::held_later.
 bool TripBound::fits(const Sums& sums, std::uint32_t set, std::uint32_t below, const ReplicaRange& replicas,
-                     std::int64_t held, std::int64_t waiting) const {
+                     std::int64_t held, std::int64_t waiting, bool later) const {
   if (!limit_) return true;
   StageBytes bytes = sums.bytes;
   bytes.per_microbatch += received_[set];
-  return costs_.least_peak(bytes, held, replicas.first, workspace_[below]) + sums.waiting * waiting <= *limit_;
+  return costs_.least_peak(bytes, held, replicas.first, workspace_[below], later) + sums.waiting * waiting +
+             costs_.message_margin(incoming_[set] + outgoing_[below]) <=
+         *limit_;
 }
 
 /// The least number of microbatches that a replica of a stage before the stages `later` holds at once.
@@ -249,8 +251,12 @@ bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, 
   const std::int64_t held = least_held(set, replicas, later);
   // An alternating schedule holds one microbatch for each stage from this one on; what is held beyond that waits.
   const bool is_split = !held_.empty() && set != lattice_.full();
-  const std::int64_t waiting = is_split ? std::max<std::int64_t>(0, held - stages_after - 1) : 0;
-  if (!fits(sums, set, below, replicas, held, waiting)) return false;
+  const auto waiting = [&](std::int64_t microbatches) {
+    return is_split ? std::max<std::int64_t>(0, microbatches - stages_after - 1) : 0;
+  };
+  if (!fits(sums, set, below, replicas, held, waiting(held))) return false;
+  const std::int64_t again = held_.empty() ? 0 : later_[to_index(to_int(held_.size()) - 1 - stages_after)];
+  if (again > 0 && !fits(sums, set, below, replicas, again, waiting(again), /*later=*/true)) return false;
   const bool on_path = path_at_[below] > path_at_[set];
   const bool is_last = path_at_[below] == to_int(path_.size());
   const Seconds before = on_path ? std::max(prefix.before, begin_[set].forward) : begin_[set].forward;
@@ -350,6 +356,7 @@ std::optional<bool> TripBound::refutes_each_number(const std::function<bool()>& 
   for (int stages = 1; stages <= devices_; ++stages) {
     split.replicas.assign(to_index(stages), 1);
     held_ = costs_.held(split);
+    later_ = costs_.held_later(split);
     idle_ = in_order_ ? devices_ - stages : 0;
     if (!go_back(stop)) return std::nullopt;
     for (const Way& way : ways(slot(lattice_.full(), stages + idle_))) {

@@ -134,7 +134,7 @@ class TripBound {
     return std::span(ways_).subspan(slot * most_ways_, ways_at_[slot]);
   }
   [[nodiscard]] bool fits(const Sums& sums, std::uint32_t set, std::uint32_t below, const ReplicaRange& replicas,
-                          std::int64_t held, std::int64_t waiting) const;
+                          std::int64_t held, std::int64_t waiting, bool later = false) const;
   [[nodiscard]] std::int64_t least_held(std::uint32_t set, const ReplicaRange& replicas, const Way& later) const;
   [[nodiscard]] std::optional<bool> refutes_each_number(const std::function<bool()>& stop);
   [[nodiscard]] bool is_any_way() const;
@@ -162,7 +162,7 @@ class TripBound {
   int idle_ = 0;                               ///< of the devices of a Way, if one number of stages is asked about
   bool alternates_ = false;                    ///< see ScheduleEntry: what is in flight is known
   bool splits_all_ = false;                    ///< all stages but the first split their backward
-  std::vector<int> held_;              ///< by stage, if the bound is asked about one number of stages; else empty
+  std::vector<int> held_, later_;      ///< by stage, if the bound is asked about one number of stages; else empty
   std::vector<int> path_;              ///< kept nodes of the heaviest path
   std::vector<KeptEdge> hops_;         ///< between neighbours on the path
   std::vector<std::size_t> level_at_;  ///< by device: the level that joins it and the one before; empty: of no use
@@ -173,6 +173,8 @@ class TripBound {
   std::vector<Begin> begin_;      ///< by set
   std::vector<Bytes> received_;   ///< by set: least that a stage which begins in it receives per microbatch
   std::vector<Bytes> workspace_;  ///< by set: least of the last layer of a stage before it
+  std::vector<Bytes> incoming_;   ///< by set: least messages to a stage that begins in it
+  std::vector<Bytes> outgoing_;   ///< by set: least messages of a stage before it
   Seconds time_;
   std::uint64_t asked_ = 0;
   bool stopped_ = false;

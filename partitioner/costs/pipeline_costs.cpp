@@ -99,12 +99,7 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
   }
   closure_ = closure_factor(graph);
   const double waiting_factor = 1 + margins_.kept_gradients / (1 + margins_.total);
-  // Stages without any layer that was not measured have a smaller margin.
-  const bool is_any_measured = !graph.estimate && std::ranges::any_of(graph.layers, [](const Layer& layer) {
-    return !is_input(layer) && layer.saved_bytes && layer.workspace_bytes;
-  });
-  if (!is_any_measured)
-    activation_factor_ = 1 + memory_margins(false, DeviceKind::Unknown).activations / (1 + margins_.total);
+  unmeasured_factor_ = 1 + memory_margins(false, DeviceKind::Unknown).activations / (1 + margins_.total);
   std::vector<int> node_of(graph.layers.size(), -1);
   std::vector<const Layer*> layers;  // by node
   for (const int layer : topological_order(graph)) {
@@ -117,6 +112,7 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
   for (std::size_t v = 0; v < layers.size(); ++v) {
     nodes_.push_back(
         costs_of(*layers[v], held[v], schedule_, settings, closure_, graph.optimizer_state_values, waiting_factor));
+    if (graph.estimate || !layers[v]->saved_bytes || !layers[v]->workspace_bytes) nodes_.back().bytes.unmeasured = 1;
     if (!layers[v]->replicable && schedule_.trains && schedule_.weights == Weights::Flushed)
       single_.push_back(to_int(v));
   }
@@ -132,10 +128,12 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
   loads_.resize(nodes_.size());
   std::map<std::pair<int, int>, std::set<int>> readers;  // of (producer, output; -1: all)
   std::vector<std::set<int>> loaded(nodes_.size());
+  std::map<int, std::set<int>> readers_of_input;
   for (const Edge& edge : graph.edges) {
     const int to = node_of[to_index(edge.destination)];
     const Layer& source = graph.layers[to_index(edge.source)];
     if (is_input(source)) {
+      readers_of_input[edge.source].insert(to);
       if (source.forward.count == 0 || !loaded[to_index(to)].insert(edge.source).second) continue;
       loads_[to_index(to)].emplace_back(edge.source, source.forward.median);
       if (source.loading && topology.others.empty()) nodes_[to_index(to)].loading += source.loading->median;
@@ -144,6 +142,11 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
     const int from = node_of[to_index(edge.source)];
     dag_.edges.emplace_back(from, to);
     readers[{from, edge.output.value_or(-1)}].insert(to);
+  }
+  // A stage holds an input once, however many of its layers read it.
+  for (const auto& [input, nodes] : readers_of_input) {
+    const std::int64_t bytes = activation_bytes(graph.layers[to_index(input)]).value;
+    for (const int node : nodes) nodes_[to_index(node)].bytes.loaded += Bytes(bytes / to_int(nodes.size()));
   }
   for (const auto& [key, nodes] : readers) {
     const Layer& layer = graph.layers[to_index(layer_of_node_[to_index(key.first)])];
@@ -162,10 +165,12 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
     // Between segments of single layers, every value is kept like a received one, so each value counts here, once.
     const bool is_counted = settings.recompute && settings.recompute_every == 1;
     const Bytes kept = bytes * copies;
+    nodes_[to_index(value.producer)].outgoing += bytes;
     if (schedule_.trains && !is_counted) value.bytes = kept;
     for (const int reader : value.readers) {
       NodeCosts& node = nodes_[to_index(reader)];
       node.received += value.bytes;
+      node.incoming += bytes;
       if (schedule_.trains && is_counted) node.bytes.per_microbatch += Bytes(kept.value / to_int(value.readers.size()));
     }
     for (const Level& level : topology.levels) {
@@ -284,6 +289,11 @@ Bytes PipelineCosts::countable(Bytes limit) const {
   return Bytes(static_cast<std::int64_t>(std::floor(most))) - graph_.library_bytes;
 }
 
+Bytes PipelineCosts::message_margin(Bytes messages) const {
+  // memory_bound adds each message twice, countable() divides by the margins.
+  return Bytes(static_cast<std::int64_t>(2 * static_cast<double>(messages.value) / (1 + margins_.total)));
+}
+
 std::int64_t PipelineCosts::least_in_flight(std::int64_t flight, int replicas) const {
   if (!waits_ || !schedule_.trains) return 1;
   const std::int64_t share = (settings_.microbatches + replicas - 1) / replicas;
@@ -318,14 +328,27 @@ std::vector<int> PipelineCosts::held(const Split& split) const {
     }
     return out;
   }
+  return held_of(split).most;
+}
+
+std::vector<int> PipelineCosts::held_later(const Split& split) const {
+  if (!schedule_.trains || !settings_.listed.empty() || !waits_) return std::vector<int>(split.replicas.size(), 0);
+  return held_of(split).later;
+}
+
+const PipelineCosts::Held& PipelineCosts::held_of(const Split& split) const {
   const auto [known, is_new] = held_.try_emplace(list_key(split));
   if (!is_new) return known->second;
   PipelineShape shape = shape_of(split);
   shape.microbatches = microbatches_that_fill(split);
   const std::vector<int> first = first_ranks(split.replicas, positions_of(split));
   const std::vector<std::vector<Action>> lists = compute_lists(schedule_, shape);
-  for (std::size_t s = 0; s < stages; ++s) out[s] = in_flight(lists[to_index(first[s])], to_int(s));
-  return known->second = out;
+  for (int s = 0; s < shape.stages; ++s) {
+    const std::vector<Action>& list = lists[to_index(first[to_index(s)])];
+    known->second.most.push_back(in_flight(list, s));
+    known->second.later.push_back(in_flight(list, s, s > 0, /*later=*/true));
+  }
+  return known->second;
 }
 
 std::vector<int> PipelineCosts::held_together(const Split& split) const {
@@ -353,12 +376,14 @@ std::vector<int> PipelineCosts::held_together(const Split& split) const {
   return out;
 }
 
-Bytes PipelineCosts::least_peak(const StageBytes& stage, std::int64_t in_flight, int replicas, Bytes workspace) const {
+Bytes PipelineCosts::least_peak(const StageBytes& stage, std::int64_t in_flight, int replicas, Bytes workspace,
+                                bool later) const {
   // Replicas keep their gradients. A single replica holds as many microbatches again after the first backward if more
   // follow.
   const bool accumulates = (schedule_.alternates || in_flight == 1) && settings_.microbatches > in_flight;
-  const bool with_gradients = waits_ && schedule_.trains && (replicas > 1 || accumulates);
-  return peak_bytes(stage, in_flight, with_gradients, schedule_.trains ? workspace : Bytes(0), activation_factor_);
+  const bool with_gradients = later || (waits_ && schedule_.trains && (replicas > 1 || accumulates));
+  return peak_bytes(stage, in_flight, with_gradients, schedule_.trains ? workspace : Bytes(0),
+                    stage.unmeasured > 0 ? unmeasured_factor_ : 1);
 }
 
 Bytes PipelineCosts::least_memory(const Split& split) const {

@@ -53,6 +53,8 @@ struct NodeCosts {
   std::vector<Bytes> untied_parameters = {};  ///< each of them, if gradients are summed in buckets
   StageBytes bytes;                           ///< what the layer adds to its stage
   Bytes received;   ///< per microbatch, of what the layer reads, if all of it comes from other stages
+  Bytes incoming;   ///< messages of a microbatch, if all that the layer reads comes from other stages
+  Bytes outgoing;   ///< the same if all that reads from the layer is in other stages
   Bytes waiting;    ///< per microbatch between the parts of the backward, with its margin; 0 if the backward is whole
   Bytes workspace;  ///< beside the microbatch whose forward ends with this layer
   Seconds loading;  ///< the host's time to load what the layer reads of a microbatch, beside the device's computation
@@ -130,6 +132,8 @@ class PipelineCosts {
   /// The most that all stages of a device may hold together, as peak_bytes counts, if its memory is to stay within
   /// `limit`.
   [[nodiscard]] Bytes countable(Bytes limit) const;
+  /// What a device must have besides what is countable for messages of so many bytes, one over each boundary.
+  [[nodiscard]] Bytes message_margin(Bytes messages) const;
   /// The least number of microbatches that one replica of a stage holds at once, if all its `replicas` replicas
   /// together may hold `flight`; see flight(). 1 if the order of work is not known.
   [[nodiscard]] std::int64_t least_in_flight(std::int64_t flight, int replicas) const;
@@ -147,6 +151,9 @@ class PipelineCosts {
   /// The microbatches that a replica of each stage holds at once, by the split's replicas and chunks alone; an estimate
   /// if steps overlap. Precondition: the schedule can run the split.
   [[nodiscard]] std::vector<int> held(const Split& split) const;
+  /// The most of them from the moment on at which a replica of the stage has gradients; 0 where nothing is known. The
+  /// first stage sends no gradients and does not split its backward, the others do if the schedule does.
+  [[nodiscard]] std::vector<int> held_later(const Split& split) const;
   /// The microbatches that each stage holds at the moment when its device holds the most of all its stages together, on
   /// one replica each.
   [[nodiscard]] std::vector<int> held_together(const Split& split) const;
@@ -155,8 +162,9 @@ class PipelineCosts {
   /// A number of microbatches, at most that of a step, with which all stages hold as much as in a step.
   [[nodiscard]] int microbatches_that_fill(const Split& split) const;
   /// A lower bound of the peak_bytes of a stage that holds `in_flight` microbatches, with `workspace` beside them.
-  [[nodiscard]] Bytes least_peak(const StageBytes& stage, std::int64_t in_flight, int replicas,
-                                 Bytes workspace = {}) const;
+  /// `later`: and gradients too, see held_later().
+  [[nodiscard]] Bytes least_peak(const StageBytes& stage, std::int64_t in_flight, int replicas, Bytes workspace = {},
+                                 bool later = false) const;
 
   /// The computation of each rank in order, for one stage per device with these replicas; null if the schedule cannot
   /// run the stages. Valid until the next call of this function or of lower_bound.
@@ -196,7 +204,7 @@ class PipelineCosts {
   bool holds_all_ = false;  ///< a replica holds all its microbatches at once
   double closure_ = 1;
   MemoryMargins margins_;
-  double activation_factor_ = 1;  ///< of activations and workspace that were not measured, see peak_bytes
+  double unmeasured_factor_ = 1;  ///< of activations and workspace of a stage that was not measured, see peak_bytes
   Dag dag_;
   std::vector<int> layer_of_node_;
   std::vector<NodeCosts> nodes_;
@@ -207,7 +215,11 @@ class PipelineCosts {
   std::map<std::string, Holders> tied_;                      ///< by parameter
   mutable std::map<std::vector<int>, std::vector<std::vector<Action>>> lists_;  ///< by replicas and chunks
   mutable std::size_t actions_ = 0;                                             ///< in lists_
-  mutable std::map<std::vector<int>, std::vector<int>> held_;                   ///< by replicas and chunks
+  struct Held {
+    std::vector<int> most, later;  ///< by stage
+  };
+  [[nodiscard]] const Held& held_of(const Split& split) const;
+  mutable std::map<std::vector<int>, Held> held_;  ///< by replicas and chunks
 };
 
 }  // namespace stagecraft::partitioner

@@ -13,6 +13,8 @@ StageBytes& StageBytes::operator+=(const StageBytes& layer) {
   per_microbatch += layer.per_microbatch;
   once += layer.once;
   segment = std::max(segment, layer.segment);
+  loaded += layer.loaded;
+  unmeasured += layer.unmeasured;
   return *this;
 }
 
@@ -22,11 +24,14 @@ Bytes peak_bytes(const StageBytes& stage, std::int64_t in_flight, bool with_grad
   };
   const Bytes once = stage.once + stage.segment;
   const Bytes all = stage.per_microbatch * in_flight + once + workspace;
-  if (with_gradients) return stage.state + stage.gradients + scaled(all);
+  const Bytes loaded = stage.loaded * in_flight;
+  if (with_gradients) return stage.state + stage.gradients + scaled(all) + loaded;
+  // After the backward: what was loaded for the microbatch is free too.
   const Bytes after = stage.per_microbatch * (in_flight - 1) + (in_flight > 1 ? once : Bytes(0));
-  const Bytes scaled_after = stage.gradients + scaled(after);
-  return stage.state +
-         (all >= stage.gradients + after ? std::max(all, std::min(scaled(all), scaled_after)) : scaled_after);
+  const Bytes besides = stage.gradients + loaded - stage.loaded;
+  const Bytes scaled_after = besides + scaled(after);
+  const bool is_first = all + loaded >= besides + after;
+  return stage.state + (is_first ? std::max(all + loaded, std::min(scaled(all) + loaded, scaled_after)) : scaled_after);
 }
 
 Seconds busiest_port(const ScheduleEntry& schedule, const std::vector<StageSums>& sums,

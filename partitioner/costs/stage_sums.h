@@ -10,11 +10,13 @@ namespace stagecraft::partitioner {
 
 /// The least that a stage holds, by its layers alone: a sum that grows with every layer.
 struct StageBytes {
-  Bytes state;           ///< parameters, frozen ones, buffers and optimizer state: all the time
-  Bytes gradients;       ///< from the end of the first backward on, or all the time
-  Bytes per_microbatch;  ///< of each microbatch in flight
-  Bytes once;            ///< while any microbatch is in flight: what all layers together recompute
-  Bytes segment;         ///< the same for recomputation by segments: the layer that needs the most
+  Bytes state;                  ///< parameters, frozen ones, buffers and optimizer state: all the time
+  Bytes gradients;              ///< from the end of the first backward on, or all the time
+  Bytes per_microbatch;         ///< of each microbatch in flight
+  Bytes once;                   ///< while any microbatch is in flight: what all layers together recompute
+  Bytes segment;                ///< the same for recomputation by segments: the layer that needs the most
+  Bytes loaded = {};            ///< of the inputs that it reads, of each microbatch in flight
+  std::int64_t unmeasured = 0;  ///< layers whose bytes were not measured: memory_bound adds more for them
 
   StageBytes& operator+=(const StageBytes& layer);
   friend bool operator==(const StageBytes&, const StageBytes&) = default;
@@ -22,8 +24,8 @@ struct StageBytes {
 
 /// The peak of a stage that holds up to `in_flight` microbatches at once, with `workspace` bytes beside them in the
 /// forward of the last one. `with_gradients`: gradients exist while the stage holds `in_flight` microbatches;
-/// otherwise, the first backward that ends creates the gradients and releases a microbatch. Activations and workspace
-/// count `factor` times at the moment with the most bytes. Precondition: in_flight >= 1, factor >= 1.
+/// otherwise, the first backward that ends creates the gradients and releases a microbatch. Activations and workspace,
+/// but not inputs, count `factor` times at the moment with the most bytes. Precondition: in_flight >= 1, factor >= 1.
 [[nodiscard]] Bytes peak_bytes(const StageBytes& stage, std::int64_t in_flight, bool with_gradients, Bytes workspace,
                                double factor = 1);
 

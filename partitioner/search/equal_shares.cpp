@@ -421,6 +421,7 @@ std::optional<Seconds> EqualShares::least_busiest(int devices, int chunks, Bytes
   split.replicas.assign(to_index(devices * chunks), 1);
   split.chunks = chunks;
   const std::vector<int> held = costs_.held_together(split);
+  const std::vector<int> held_later = chunks == 1 ? costs_.held_later(split) : std::vector<int>();
   // For the stages from one on, by the set that is left: the least that these stages hold together, and the slowest.
   struct Later {
     Bytes together = kTooMany;
@@ -436,8 +437,11 @@ std::optional<Seconds> EqualShares::least_busiest(int devices, int chunks, Bytes
         const Later& rest = later[segment.below];
         if (rest.together >= kTooMany) continue;
         // With chunks, gradients and the largest workspace may come at other moments.
-        const Bytes need = chunks == 1 ? costs_.least_peak(segment.bytes, held[stage], 1)
-                                       : segment.bytes.state + segment.bytes.per_microbatch * held[stage];
+        Bytes need = chunks == 1
+                         ? costs_.least_peak(segment.bytes, held[stage], 1)
+                         : segment.bytes.state + (segment.bytes.per_microbatch + segment.bytes.loaded) * held[stage];
+        if (chunks == 1 && held_later[stage] > 0)
+          need = std::max(need, costs_.least_peak(segment.bytes, held_later[stage], 1, {}, /*later=*/true));
         if (need > limit) continue;
         here[set].together = std::min(here[set].together, need + rest.together);
         here[set].slowest = std::min(here[set].slowest, std::max(segment.time, rest.slowest));

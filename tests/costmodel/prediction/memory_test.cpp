@@ -49,6 +49,16 @@ TEST(InFlight, HoldsUntilTheWeightGradientWhereThereIsOne) {
   EXPECT_EQ(in_flight(list, 0, false), 1);  // all of the backward runs in B
 }
 
+TEST(InFlight, CountsFromTheFirstGradientOn) {
+  constexpr auto F = ActionKind::Forward;
+  constexpr auto B = ActionKind::Backward;
+  constexpr auto W = ActionKind::WeightGradient;
+  const std::vector<Action> list{action(F, 0), action(F, 1), action(B, 0), action(W, 0), action(F, 2),
+                                 action(B, 1), action(W, 1), action(B, 2), action(W, 2)};
+  EXPECT_EQ(in_flight(list, 0, true, /*later=*/true), 2);
+  EXPECT_EQ(in_flight({action(F, 0), action(F, 1), action(B, 0), action(B, 1)}, 0, true, /*later=*/true), 0);
+}
+
 TEST(InFlight, DistinguishesMicrobatchesWithAndWithoutAWeightGradient) {
   constexpr auto F = ActionKind::Forward;
   constexpr auto B = ActionKind::Backward;

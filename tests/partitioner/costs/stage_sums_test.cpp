@@ -33,6 +33,16 @@ TEST(PeakBytes, TakesTheLargerOfBeforeAndAfterTheFirstBackward) {
   EXPECT_EQ(peak_bytes(many_gradients, 1, false, 7_B), 100_B + 50_B);
 }
 
+// Of 4 microbatches, 20 B each are loaded, of 3 after the first backward; only activations count twice.
+TEST(PeakBytes, AddsWhatIsLoaded) {
+  StageBytes stage{100_B, 50_B, 10_B, 3_B, 2_B};
+  stage.loaded = 20_B;
+  EXPECT_EQ(peak_bytes(stage, 4, true, 7_B, 2), 100_B + 50_B + 2 * 52_B + 80_B);
+  EXPECT_EQ(peak_bytes(stage, 4, false, 7_B), 100_B + 50_B + 30_B + 5_B + 60_B);
+  stage.gradients = 5_B;
+  EXPECT_EQ(peak_bytes(stage, 4, false, 7_B), 100_B + 40_B + 5_B + 7_B + 80_B);
+}
+
 TEST(StageBytesSum, KeepsTheLargestSegment) {
   StageBytes sum{1_B, 2_B, 3_B, 4_B, 5_B};
   sum += StageBytes{10_B, 20_B, 30_B, 40_B, 3_B};
