@@ -26,6 +26,7 @@ bool TripBound::each_pair(std::uint32_t set, const std::function<bool()>& stop, 
   const double least_share = costs_.share(most_replicas_);
   now_ = {};
   saved_.clear();
+  if (!held_[0].empty()) find_readers(set);
   walk_.each_subset(
       set,
       [&](int node) {
@@ -39,6 +40,12 @@ bool TripBound::each_pair(std::uint32_t set, const std::function<bool()>& stop, 
         now_.bytes += costs.bytes;
         now_.waiting += costs.waiting;
         now_.loading = std::max(now_.loading, costs.loading);
+        if (held_[0].empty()) return;
+        now_.has_parameters = now_.has_parameters || costs.parameters > Bytes(0);
+        now_.separable = now_.separable && costs.separable;
+        const bool leads = reads_before_[to_index(node)];
+        now_.leads = now_.leads || leads;
+        now_.leads_weights = now_.leads_weights || (leads && costs.parameters > Bytes(0));
       },
       [&](int) {
         now_ = saved_.back();
@@ -209,14 +216,25 @@ bool TripBound::fits(const Sums& sums, std::uint32_t set, std::uint32_t below, c
          *limit_;
 }
 
-/// The least number of microbatches that a replica of a stage before the stages `later` holds at once.
-std::int64_t TripBound::least_held(std::uint32_t set, const ReplicaRange& replicas, const Way& later) const {
-  // The first stage does not split its backward, as it sends no gradients.
-  if (!held_.empty() && set != lattice_.full()) {
-    const int position = to_int(held_.size()) - 1 - (later.devices - idle_);
-    if (position >= 0) return held_[to_index(position)];
+/// Finds the nodes of `set` that read a value with a gradient from outside.
+void TripBound::find_readers(std::uint32_t set) {
+  std::vector<bool> is_before(kept_.size());
+  for (const int node : lattice_.members(lattice_.full(), set)) is_before[to_index(node)] = true;
+  reads_before_.assign(kept_.size(), false);
+  for (std::size_t i = 0; i < kept_.size(); ++i) {
+    reads_before_[i] = std::ranges::any_of(costs_.read_by(kept_[i]), [&](int number) {
+      const CrossingValue& value = costs_.values()[to_index(number)];
+      const int from = kept_of_[to_index(value.producer)];
+      return value.gradient && from >= 0 && is_before[to_index(from)];
+    });
   }
-  return costs_.least_in_flight(flight(later.least_flight, replicas.last), replicas.last);
+}
+
+/// Whether a stage surely splits its backward: it sends a gradient back, and leaves weight gradients to the second
+/// part.
+bool TripBound::is_split(const Sums& sums) const {
+  return is_whole() && sums.separable &&
+         (costs_.splits_segments() ? sums.leads_weights : sums.leads && sums.has_parameters);
 }
 
 /// The Prefix of `below` after a stage of the nodes of `set` outside `below`, whose devices begin with `first` if they
@@ -247,15 +265,19 @@ bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, 
   if (alternates_)
     in_flight = std::min<std::int64_t>(share, flight(later.most_flight, replicas.first) / replicas.first);
   const int stages_after = later.devices - idle_;  // if held_ is known
-  if (!held_.empty() && stages_after + 1 > to_int(held_.size())) return false;
-  const std::int64_t held = least_held(set, replicas, later);
+  const int number = to_int(held_[0].size());
+  if (number > 0 && stages_after + 1 > number) return false;
+  const bool split = number > 0 && is_split(sums);
+  const std::size_t position = number > 0 ? to_index(number - 1 - stages_after) : 0;
+  const std::int64_t held = number > 0
+                                ? held_[split ? 1 : 0][position]
+                                : costs_.least_in_flight(flight(later.least_flight, replicas.last), replicas.last);
   // An alternating schedule holds one microbatch for each stage from this one on; what is held beyond that waits.
-  const bool is_split = !held_.empty() && set != lattice_.full();
   const auto waiting = [&](std::int64_t microbatches) {
-    return is_split ? std::max<std::int64_t>(0, microbatches - stages_after - 1) : 0;
+    return split ? std::max<std::int64_t>(0, microbatches - stages_after - 1) : 0;
   };
   if (!fits(sums, set, below, replicas, held, waiting(held))) return false;
-  const std::int64_t again = held_.empty() ? 0 : later_[to_index(to_int(held_.size()) - 1 - stages_after)];
+  const std::int64_t again = number > 0 ? later_[split ? 1 : 0][position] : 0;
   if (again > 0 && !fits(sums, set, below, replicas, again, waiting(again), /*later=*/true)) return false;
   const bool on_path = path_at_[below] > path_at_[set];
   const bool is_last = path_at_[below] == to_int(path_.size());
@@ -284,7 +306,7 @@ bool TripBound::go_back(const std::function<bool()>& stop) {
   const std::size_t slots = lattice_.count() * places();
   ways_.resize(slots * most_ways_);
   ways_at_.assign(slots, 0);
-  for (int idle = idle_; idle <= (in_order_ && held_.empty() ? devices_ : idle_); ++idle)
+  for (int idle = idle_; idle <= (in_order_ && held_[0].empty() ? devices_ : idle_); ++idle)
     add_way(0, {Seconds(0), 0, 0, idle, {}});
   add_empty_stages(0);
   for (std::uint32_t set = 1; set < lattice_.count(); ++set) {
@@ -332,10 +354,9 @@ std::optional<bool> TripBound::refutes(Seconds time, int devices, const std::fun
   stopped_ = false;
   if (!go_forward(stop)) return std::nullopt;
   if (!is_reached(0)) return true;
-  held_.clear();
-  if (limit_ && splits_all_) {
+  if (limit_ && costs_.schedule().splits_backward && costs_.devices() <= BoundLimits::kEveryDevice) {
     const std::optional<bool> refuted = refutes_each_number(stop);
-    held_.clear();
+    held_ = later_ = {};
     idle_ = 0;
     if (!refuted || *refuted) return refuted;
   }
@@ -355,8 +376,10 @@ std::optional<bool> TripBound::refutes_each_number(const std::function<bool()>& 
   Split split;
   for (int stages = 1; stages <= devices_; ++stages) {
     split.replicas.assign(to_index(stages), 1);
-    held_ = costs_.held(split);
-    later_ = costs_.held_later(split);
+    for (const bool splits : {false, true}) {
+      held_[splits ? 1 : 0] = costs_.held(split, splits);
+      later_[splits ? 1 : 0] = costs_.held_later(split, splits);
+    }
     idle_ = in_order_ ? devices_ - stages : 0;
     if (!go_back(stop)) return std::nullopt;
     for (const Way& way : ways(slot(lattice_.full(), stages + idle_))) {

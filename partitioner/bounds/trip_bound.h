@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -75,6 +76,10 @@ class TripBound {
     StageBytes bytes;
     Bytes waiting;
     Seconds loading;
+    bool has_parameters = false;
+    bool separable = true;       ///< see NodeCosts, of all nodes
+    bool leads = false;          ///< a node reads a value with a gradient from outside, ...
+    bool leads_weights = false;  ///< ... and has parameters
   };
   /// What a stage takes on some number of replicas.
   struct Load {
@@ -135,7 +140,8 @@ class TripBound {
   }
   [[nodiscard]] bool fits(const Sums& sums, std::uint32_t set, std::uint32_t below, const ReplicaRange& replicas,
                           std::int64_t held, std::int64_t waiting, bool later = false) const;
-  [[nodiscard]] std::int64_t least_held(std::uint32_t set, const ReplicaRange& replicas, const Way& later) const;
+  [[nodiscard]] bool is_split(const Sums& sums) const;
+  void find_readers(std::uint32_t set);
   [[nodiscard]] std::optional<bool> refutes_each_number(const std::function<bool()>& stop);
   [[nodiscard]] bool is_any_way() const;
   [[nodiscard]] Load load_of(const Sums& sums, const ReplicaRange& replicas) const;
@@ -161,9 +167,11 @@ class TripBound {
   bool in_order_ = false;                      ///< of the latest question
   int idle_ = 0;                               ///< of the devices of a Way, if one number of stages is asked about
   bool alternates_ = false;                    ///< see ScheduleEntry: what is in flight is known
-  bool splits_all_ = false;                    ///< all stages but the first split their backward
-  std::vector<int> held_, later_;      ///< by stage, if the bound is asked about one number of stages; else empty
-  std::vector<int> path_;              ///< kept nodes of the heaviest path
+  /// By stage, for whole and for split backwards, if the bound is asked about one number of stages; else empty.
+  std::array<std::vector<int>, 2> held_, later_;
+  std::vector<int> kept_of_;  ///< by node: its place in kept_, or -1
+  std::vector<bool> reads_before_;  ///< by kept node: it reads a value with a gradient from before the walk's set
+  std::vector<int> path_;  ///< kept nodes of the heaviest path
   std::vector<KeptEdge> hops_;         ///< between neighbours on the path
   std::vector<std::size_t> level_at_;  ///< by device: the level that joins it and the one before; empty: of no use
   /// The path's hops over each level or one farther out, with their time at the port of a group below it.

@@ -101,15 +101,8 @@ TripBound::TripBound(const PipelineCosts& costs, std::optional<Bytes> limit, std
     const std::size_t entries = lattice_.count() * to_index(std::min(useful_devices_, BoundLimits::kEveryDevice) + 1);
     most_ways_ = std::clamp<std::size_t>(BoundLimits::kMostWayEntries / entries, 1, BoundLimits::kMostWays);
   }
-  // With a single source and gradients everywhere, every stage but the first has a gradient to pass on.
-  int sources = 0;
-  splits_all_ = costs.schedule().splits_backward && costs.devices() <= BoundLimits::kEveryDevice;
-  for (int v = 0; v < costs.dag().nodes; ++v) {
-    sources += costs.read_by(v).empty() ? 1 : 0;
-    splits_all_ = splits_all_ && costs.node(v).separable;
-  }
-  for (const CrossingValue& value : costs.values()) splits_all_ = splits_all_ && value.gradient;
-  splits_all_ = splits_all_ && sources == 1;
+  kept_of_.assign(to_index(costs.dag().nodes), -1);
+  for (std::size_t i = 0; i < kept_.size(); ++i) kept_of_[to_index(kept_[i])] = to_int(i);
   find_path();
   find_begins();
   if (is_whole() && order_matters(costs)) find_levels();

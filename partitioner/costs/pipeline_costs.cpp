@@ -316,7 +316,7 @@ int PipelineCosts::microbatches_that_fill(const Split& split) const {
   return std::min(settings_.microbatches, kFillings * filling);
 }
 
-std::vector<int> PipelineCosts::held(const Split& split) const {
+std::vector<int> PipelineCosts::held(const Split& split, bool splits) const {
   const std::size_t stages = split.replicas.size();
   std::vector<int> out(stages, 1);
   if (!schedule_.trains || !settings_.listed.empty()) return out;
@@ -328,31 +328,34 @@ std::vector<int> PipelineCosts::held(const Split& split) const {
     }
     return out;
   }
-  return held_of(split).most;
+  return held_of(split, splits).most;
 }
 
-std::vector<int> PipelineCosts::held_later(const Split& split) const {
+std::vector<int> PipelineCosts::held_later(const Split& split, bool splits) const {
   if (!schedule_.trains || !settings_.listed.empty() || !waits_) return std::vector<int>(split.replicas.size(), 0);
-  return held_of(split).later;
+  return held_of(split, splits).later;
 }
 
-const PipelineCosts::Held& PipelineCosts::held_of(const Split& split) const {
+const PipelineCosts::Held& PipelineCosts::held_of(const Split& split, bool splits) const {
   const auto [known, is_new] = held_.try_emplace(list_key(split));
-  if (!is_new) return known->second;
+  if (!is_new) return known->second[splits ? 1 : 0];
   PipelineShape shape = shape_of(split);
   shape.microbatches = microbatches_that_fill(split);
   const std::vector<int> first = first_ranks(split.replicas, positions_of(split));
   const std::vector<std::vector<Action>> lists = compute_lists(schedule_, shape);
   for (int s = 0; s < shape.stages; ++s) {
     const std::vector<Action>& list = lists[to_index(first[to_index(s)])];
-    known->second.most.push_back(in_flight(list, s));
-    known->second.later.push_back(in_flight(list, s, s > 0, /*later=*/true));
+    for (const bool split_too : {false, true}) {
+      Held& held = known->second[split_too ? 1 : 0];
+      held.most.push_back(in_flight(list, s, split_too));
+      held.later.push_back(in_flight(list, s, split_too, /*later=*/true));
+    }
   }
-  return known->second;
+  return known->second[splits ? 1 : 0];
 }
 
 std::vector<int> PipelineCosts::held_together(const Split& split) const {
-  if (split.chunks == 1) return held(split);
+  if (split.chunks == 1) return held(split, /*splits=*/false);
   std::vector<int> out(split.replicas.size(), 1);
   if (!schedule_.trains || !waits_) return out;
   PipelineShape shape = shape_of(split);

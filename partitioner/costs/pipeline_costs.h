@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -150,10 +151,12 @@ class PipelineCosts {
   }
   /// The microbatches that a replica of each stage holds at once, by the split's replicas and chunks alone; an estimate
   /// if steps overlap. Precondition: the schedule can run the split.
-  [[nodiscard]] std::vector<int> held(const Split& split) const;
-  /// The most of them from the moment on at which a replica of the stage has gradients; 0 where nothing is known. The
-  /// first stage sends no gradients and does not split its backward, the others do if the schedule does.
-  [[nodiscard]] std::vector<int> held_later(const Split& split) const;
+  /// `splits`: whether stages split their backward if the schedule does; else the backward as a whole releases them.
+  [[nodiscard]] std::vector<int> held(const Split& split, bool splits = true) const;
+  /// The most of them from the moment on at which a replica of the stage has gradients; 0 where nothing is known.
+  [[nodiscard]] std::vector<int> held_later(const Split& split, bool splits = true) const;
+  /// Whether stages recompute in segments, each of which splits its own backward.
+  [[nodiscard]] bool splits_segments() const { return settings_.recompute && settings_.recompute_every > 0; }
   /// The microbatches that each stage holds at the moment when its device holds the most of all its stages together, on
   /// one replica each.
   [[nodiscard]] std::vector<int> held_together(const Split& split) const;
@@ -216,10 +219,10 @@ class PipelineCosts {
   mutable std::map<std::vector<int>, std::vector<std::vector<Action>>> lists_;  ///< by replicas and chunks
   mutable std::size_t actions_ = 0;                                             ///< in lists_
   struct Held {
-    std::vector<int> most, later;  ///< by stage
+    std::vector<int> most, later;  ///< by stage; see held() and held_later()
   };
-  [[nodiscard]] const Held& held_of(const Split& split) const;
-  mutable std::map<std::vector<int>, Held> held_;  ///< by replicas and chunks
+  [[nodiscard]] const Held& held_of(const Split& split, bool splits) const;
+  mutable std::map<std::vector<int>, std::array<Held, 2>> held_;  ///< by replicas and chunks; whole and split backwards
 };
 
 }  // namespace stagecraft::partitioner

@@ -421,7 +421,7 @@ std::optional<Seconds> EqualShares::least_busiest(int devices, int chunks, Bytes
   split.replicas.assign(to_index(devices * chunks), 1);
   split.chunks = chunks;
   const std::vector<int> held = costs_.held_together(split);
-  const std::vector<int> held_later = chunks == 1 ? costs_.held_later(split) : std::vector<int>();
+  const std::vector<int> held_later = chunks == 1 ? costs_.held_later(split, /*splits=*/false) : std::vector<int>();
   // For the stages from one on, by the set that is left: the least that these stages hold together, and the slowest.
   struct Later {
     Bytes together = kTooMany;

@@ -270,10 +270,12 @@ TEST(PipelineCosts, KnowsWhatStagesHold) {
         const std::vector<int> held = costs.held(split);
         for (int s = 0; s < shape.stages; ++s)
           EXPECT_EQ(held[to_index(s)], in_flight(lists[to_index(first[to_index(s)])], s)) << schedule << " " << s;
-        const std::vector<int> later = costs.held_later(split);
-        for (int s = 0; s < shape.stages; ++s)
-          EXPECT_EQ(later[to_index(s)], in_flight(lists[to_index(first[to_index(s)])], s, s > 0, /*later=*/true))
-              << schedule << " " << s;
+        for (const bool splits : {false, true}) {
+          const std::vector<int> later = costs.held_later(split, splits);
+          for (int s = 0; s < shape.stages; ++s)
+            EXPECT_EQ(later[to_index(s)], in_flight(lists[to_index(first[to_index(s)])], s, splits, /*later=*/true))
+                << schedule << " " << s;
+        }
       }
     }
   }
