@@ -20,12 +20,11 @@
 #include "executor/model/stage_layers.h"
 #include "profiler/layers/isolated.h"
 #include "profiler/layers/layer_work.h"
-#include "profiler/layers/split_times.h"
-#include "profiler/memory/measured_memory.h"
+#include "profiler/layers/measured_memory.h"
 #include "profiler/rank_processes.h"
 #include "profiler/sampling.h"
 #include "profiler/slowdown.h"
-#include "profiler/subject/model_graph.h"
+#include "profiler/subject/subject.h"
 #include "profiler/subject/watch.h"
 
 namespace stagecraft::profiler {

@@ -15,7 +15,6 @@
 #include "executor/device/machine/yardstick.h"
 #include "executor/model/model.h"
 #include "profiler/kernels/attribution.h"
-#include "profiler/kernels/shares.h"
 #include "profiler/profile_options.h"
 #include "profiler/subject/statistics.h"
 #include "profiler/subject/subject.h"

@@ -18,7 +18,7 @@
 #include "executor/channel/nccl/nccl_communicators.h"
 #include "executor/device/cuda_handles.h"
 #include "executor/device/device.h"
-#include "profiler/links/links_nccl.h"
+#include "profiler/links/links.h"
 
 namespace stagecraft::profiler {
 namespace {

@@ -94,10 +94,9 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"executor", {"executor/run", "executor/intake/export"}},
     {"profiler/kernels", {"executor/device"}},
     {"profiler/subject", {"profiler/kernels", "executor/run"}},
-    {"profiler/memory", {"profiler/subject"}},
     {"profiler/layers", {"profiler/subject"}},
     {"profiler/links", {"profiler/subject", "executor/channel/nccl"}},
-    {"profiler", {"profiler/memory", "profiler/layers", "profiler/links"}},
+    {"profiler", {"profiler/layers", "profiler/links"}},
     {"python/bindings", {"partitioner/strategies", "costmodel/report", "costmodel/errors"}},
 };
 

@@ -11,7 +11,7 @@
 #include <cmath>
 
 #include "costmodel/index.h"
-#include "profiler/subject/model_graph.h"
+#include "profiler/subject/subject.h"
 #include "tests/profiler/small_models.h"
 
 namespace stagecraft::stage {

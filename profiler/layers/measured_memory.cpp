@@ -1,4 +1,4 @@
-#include "profiler/memory/measured_memory.h"
+#include "profiler/layers/measured_memory.h"
 
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/ops/detach.h>

@@ -1,4 +1,4 @@
-#include "profiler/memory/measured_memory.h"
+#include "profiler/layers/measured_memory.h"
 
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/conv2d.h>
