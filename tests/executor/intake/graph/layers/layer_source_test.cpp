@@ -1,4 +1,4 @@
-#include "executor/intake/graph/layers/import_settings.h"
+#include "executor/intake/graph/layers/layer_source.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,11 +6,13 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "executor/intake/graph/dry_sizes.h"
-#include "executor/intake/torchscript/values/script_value.h"
+#include "executor/intake/graph/operator_graph.h"
+#include "executor/intake/torchscript/script_value.h"
 #include "executor/model/model.h"
 
 namespace torch::jit {
@@ -48,5 +50,13 @@ class KeepGenerator {
   at::Generator generator_;
   at::Tensor kept_;
 };
+
+/// The results of `node`, which calls operator `name`, if they are known before the model runs, from constants, the
+/// batch size or the shapes in `graph`. Absent if it must run. `where` begins errors. Throws FormatError as dry_run
+/// does.
+[[nodiscard]] std::optional<std::vector<ScriptValue>> known_results(const OperatorGraph& graph, const DryRuns& runs,
+                                                                    torch::jit::Node* node, const std::string& name,
+                                                                    const std::vector<ScriptValue>& arguments,
+                                                                    const std::string& where);
 
 }  // namespace stagecraft::intake
