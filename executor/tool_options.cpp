@@ -12,7 +12,6 @@
 #include "costmodel/text/number.h"
 #include "executor/channel/table/channels.h"
 #include "executor/data/data_source.h"
-#include "executor/data/sources.h"
 #include "executor/device/device.h"
 #include "executor/device/machine/program.h"
 #include "executor/files/columns.h"
