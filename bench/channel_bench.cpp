@@ -22,7 +22,7 @@
 
 #include "costmodel/index.h"
 #include "costmodel/timeline.h"
-#include "executor/channel/channel_checks.h"
+#include "executor/channel/channel.h"
 #include "executor/channel/channel_gloo.h"
 #include "executor/channel/ucx/channel_ucx.h"
 #include "executor/device/machine/processor.h"

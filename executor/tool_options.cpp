@@ -18,7 +18,7 @@
 #include "executor/files/fingerprint.h"
 #include "executor/intake/builtin/builtin_models.h"
 #include "executor/intake/layer_sources.h"
-#include "executor/launch/exit_status.h"
+#include "executor/launch/rendezvous.h"
 
 namespace stagecraft {
 

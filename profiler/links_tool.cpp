@@ -19,7 +19,6 @@
 #include "executor/device/machine/provenance.h"
 #include "executor/launch/launch.h"
 #include "executor/launch/rank_group.h"
-#include "executor/launch/rank_start.h"
 #include "executor/launch/spawn.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/tool_options.h"
