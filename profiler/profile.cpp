@@ -17,7 +17,7 @@
 #include "executor/device/machine/processor_use.h"
 #include "executor/device/machine/yardstick.h"
 #include "executor/device/memory_tracker.h"
-#include "executor/model/stage_layers.h"
+#include "executor/model/model.h"
 #include "profiler/layers/isolated.h"
 #include "profiler/layers/layer_work.h"
 #include "profiler/layers/measured_memory.h"

@@ -16,7 +16,7 @@
 #include "executor/device/device.h"
 #include "executor/device/dtype.h"
 #include "executor/device/machine/provenance.h"
-#include "executor/model/stage_layers.h"
+#include "executor/model/model.h"
 #include "executor/tool_options.h"
 #include "profiler/kernels/writers.h"
 #include "profiler/profile.h"

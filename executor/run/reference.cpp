@@ -13,7 +13,7 @@
 #include "executor/device/autocast.h"
 #include "executor/device/dtype.h"
 #include "executor/run/binding/loss_shares.h"
-#include "executor/stage/gradients/gradient_norm.h"
+#include "executor/stage/gradients/gradient_reduction.h"
 
 namespace stagecraft::run {
 

@@ -9,7 +9,7 @@
 
 #include "executor/data/data_source.h"
 #include "executor/run/binding/bound_model.h"
-#include "executor/stage/gradients/loss_scaler.h"
+#include "executor/stage/gradients/finite.h"
 #include "executor/stage/moving_statistics.h"
 #include "executor/stage/optimizer.h"
 #include "executor/stage/stage_program.h"

@@ -20,7 +20,6 @@
 #include "executor/run/run_checkpoints.h"
 #include "executor/run/run_measurement.h"
 #include "executor/stage/gradients/finite.h"
-#include "executor/stage/gradients/loss_scaler.h"
 #include "executor/stage/optimizer.h"
 
 namespace stagecraft::run {

@@ -15,7 +15,7 @@
 #include "executor/intake/graph/layers/graph_model.h"
 #include "executor/intake/pt2/pt2_graph.h"
 #include "executor/intake/torchscript/script_module.h"
-#include "executor/model/stage_layers.h"
+#include "executor/model/model.h"
 
 namespace stagecraft::intake {
 namespace {

@@ -16,7 +16,7 @@
 #include "costmodel/timeline_order.h"
 #include "executor/device/dtype.h"
 #include "executor/device/machine/program.h"
-#include "executor/stage/tensor_layout.h"
+#include "executor/stage/stage_program.h"
 
 namespace stagecraft::run {
 namespace {

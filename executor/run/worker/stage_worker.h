@@ -16,7 +16,6 @@
 #include "executor/run/worker/span_recorder.h"
 #include "executor/run/worker/stage_transfers.h"
 #include "executor/stage/gradients/finite.h"
-#include "executor/stage/gradients/loss_scaler.h"
 #include "executor/stage/optimizer.h"
 #include "executor/stage/step_losses.h"
 

@@ -8,7 +8,7 @@
 
 #include "costmodel/index.h"
 #include "executor/run/binding/loss_shares.h"
-#include "executor/stage/gradients/gradient_norm.h"
+#include "executor/stage/gradients/gradient_reduction.h"
 
 namespace stagecraft::run {
 namespace {

@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "executor/run/worker/stage_worker.h"
-#include "executor/stage/gradients/gradient_buckets.h"
-#include "executor/stage/gradients/loss_scaler.h"
-#include "executor/stage/gradients/tied_gradients.h"
+#include "executor/stage/gradients/finite.h"
+#include "executor/stage/gradients/gradient_reduction.h"
 #include "executor/stage/moving_statistics.h"
 
 namespace stagecraft::run {

@@ -1,21 +1,29 @@
-#include "executor/stage/gradients/gradient_buckets.h"
+#include "executor/stage/gradients/gradient_reduction.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <numeric>
+#include <ranges>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "costmodel/index.h"
 #include "executor/channel/control_tags.h"
-#include "executor/stage/tensor_layout.h"
+#include "executor/stage/stage_program.h"
 
 namespace stagecraft::stage {
 
@@ -172,5 +180,153 @@ void GradientReduction::finish() {
 }
 
 std::size_t GradientReduction::started() const { return state_->started.size(); }
+
+TiedGradients::TiedGradients(channel::Channel& channel, const std::vector<TiedHolders>& tied,
+                             std::vector<StageProgram*> programs)
+    : channel_(channel), programs_(std::move(programs)) {
+  for (const TiedHolders& holders : tied) {
+    Tie tie{holders.parameter, {}, holders.ranks, channel::kTiesTag + holders.tag};
+    for (std::size_t p = 0; p < programs_.size(); ++p) {
+      Copies copies;
+      copies.program = p;
+      const std::vector<Parameter>& leaves = programs_[p]->leaves();
+      for (std::size_t i = 0; i < leaves.size(); ++i) {
+        if (leaves[i].name == holders.parameter) copies.leaves.push_back(i);
+      }
+      if (!copies.leaves.empty()) tie.stages.push_back(std::move(copies));
+    }
+    ties_.push_back(std::move(tie));
+  }
+}
+
+bool TiedGradients::is_tied(const std::string& name) const {
+  return std::ranges::find(ties_, name, &Tie::name) != ties_.end();
+}
+
+at::Tensor& TiedGradients::value(const Copies& copies, std::size_t i) const {
+  return programs_[copies.program]->leaves()[copies.leaves[i]].value;
+}
+
+void TiedGradients::add_copies(std::size_t program, int microbatch, bool last) {
+  const at::NoGradGuard no_graph;
+  for (Tie& tie : ties_) {
+    for (Copies& copies : tie.stages) {
+      const std::size_t count = copies.leaves.size();
+      if (copies.program != program || count < 2) continue;
+      std::vector<at::Tensor>& gradients = copies.begun[microbatch];
+      gradients.resize(count);
+      for (std::size_t i = 0; i < count; ++i) {
+        at::Tensor& gradient = value(copies, i).mutable_grad();
+        if (gradient.defined()) gradients[i] = gradients[i].defined() ? gradients[i].add(gradient) : gradient;
+        gradient = at::Tensor();
+      }
+      if (!last) continue;
+      at::Tensor uses;
+      // The last holder first, as in a backward.
+      for (const at::Tensor& gradient : std::views::reverse(gradients)) {
+        if (gradient.defined()) uses = uses.defined() ? uses.add(gradient) : gradient;
+      }
+      if (uses.defined()) copies.sum = copies.sum.defined() ? copies.sum.add_(uses) : uses;
+      copies.begun.erase(microbatch);
+    }
+  }
+}
+
+void TiedGradients::reduce() {
+  const at::NoGradGuard no_graph;
+  for (Tie& tie : ties_) {
+    at::Tensor sum;
+    for (Copies& copies : std::views::reverse(tie.stages)) {
+      const at::Tensor stage_sum = copies.leaves.size() > 1 ? std::exchange(copies.sum, {}) : value(copies, 0).grad();
+      if (stage_sum.defined()) sum = sum.defined() ? sum.add(stage_sum) : stage_sum.clone();
+    }
+    if (tie.ranks.size() > 1) sum = over_ranks(tie, sum);
+    // Stages take separate gradients: the optimizer divides each of them in place.
+    for (const Copies& copies : tie.stages) {
+      at::Tensor& parameter = value(copies, 0);
+      parameter.mutable_grad() = sum.defined() ? at::empty_like(parameter).copy_(sum) : at::Tensor();
+    }
+  }
+}
+
+at::Tensor TiedGradients::over_ranks(const Tie& tie, const at::Tensor& sum) const {
+  const at::Tensor& parameter = value(tie.stages.front(), 0);
+  at::Tensor message = at::empty({parameter.numel() + 1}, parameter.options().requires_grad(false));
+  at::Tensor total = message.narrow(0, 0, parameter.numel()).view(parameter.sizes());
+  sum.defined() ? total.copy_(sum) : total.zero_();
+  const at::Tensor count = message[parameter.numel()].fill_(sum.defined() ? 1 : 0);
+  channel_.start({.kind = Collective::AllReduce, .values = message, .members = tie.ranks, .tag = tie.tag})->wait();
+  // Only a rank without a gradient waits for a GPU to learn whether another rank has one.
+  return sum.defined() || count.item<float>() > 0 ? total : at::Tensor();
+}
+
+std::map<std::string, double> squared_norms(const std::vector<Parameter>& parameters) {
+  const at::NoGradGuard no_graph;
+  std::map<std::string, double> out;
+  std::vector<std::string> names;
+  std::vector<at::Tensor> gradients;
+  for (const Parameter& parameter : parameters) {
+    const at::Tensor& gradient = parameter.value.grad();
+    if (!out.emplace(parameter.name, 0).second || !gradient.defined()) continue;
+    names.push_back(parameter.name);
+    gradients.push_back(gradient);
+  }
+  if (gradients.empty()) return out;
+  // On a GPU, a few kernels and one copy to the host for all of them.
+  const at::Tensor norms = at::stack(at::_foreach_norm(gradients, 2, at::kDouble)).cpu();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const double norm = norms.const_data_ptr<double>()[i];
+    out[names[i]] = norm * norm;
+  }
+  return out;
+}
+
+std::map<std::string, double> gather_squared_norms(channel::Channel& channel,
+                                                   const std::map<std::string, double>& norms,
+                                                   const std::vector<std::string>& names) {
+  constexpr double kAbsent = -1;
+  const auto count = static_cast<std::int64_t>(names.size());
+  at::Tensor rows = at::full({channel.ranks() * count}, kAbsent, at::TensorOptions().dtype(at::kDouble));
+  double* const values = rows.data_ptr<double>();
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto it = norms.find(names[to_index(i)]);
+    if (it != norms.end()) values[channel.rank() * count + i] = it->second;
+  }
+  channel
+      .start({.kind = Collective::AllGather,
+              .values = rows,
+              .members = channel::all_ranks(channel),
+              .tag = channel::kNormTag})
+      ->wait();
+  std::map<std::string, double> out;
+  for (std::int64_t rank = 0; rank < channel.ranks(); ++rank) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      // NaN is kept: a diverging run must show.
+      const double value = rows.const_data_ptr<double>()[rank * count + i];
+      if (value != kAbsent) out.emplace(names[to_index(i)], value);
+    }
+  }
+  return out;
+}
+
+double gradient_norm(const std::map<std::string, double>& squared, double divisor) {
+  double sum = 0;
+  for (const auto& [name, square] : squared) sum += square;
+  return std::sqrt(sum) / divisor;
+}
+
+double clip_divisor(const std::map<std::string, double>& squared, double divisor, double limit) {
+  return std::max(1.0, gradient_norm(squared, divisor) / limit);
+}
+
+std::vector<std::string> trainable_names(const model::Model& model) {
+  std::set<std::string> out;
+  for (const model::LayerSpec& layer : model.layers) {
+    for (const model::ParameterSpec& parameter : layer.parameters) {
+      if (parameter.trainable) out.insert(parameter.name);
+    }
+  }
+  return {out.begin(), out.end()};
+}
 
 }  // namespace stagecraft::stage
