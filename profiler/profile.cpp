@@ -14,7 +14,6 @@
 #include "executor/device/device.h"
 #include "executor/device/dtype.h"
 #include "executor/device/machine/processor.h"
-#include "executor/device/machine/processor_use.h"
 #include "executor/device/machine/yardstick.h"
 #include "executor/device/memory_tracker.h"
 #include "executor/model/model.h"

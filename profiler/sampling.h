@@ -11,7 +11,7 @@
 
 #include "costmodel/graph.h"
 #include "executor/data/data_source.h"
-#include "executor/device/machine/processor_use.h"
+#include "executor/device/machine/processor.h"
 #include "executor/device/machine/yardstick.h"
 #include "executor/model/model.h"
 #include "profiler/kernels/attribution.h"

@@ -16,7 +16,7 @@
 #include "executor/data/data_source.h"
 #include "executor/run/binding/bound_model.h"
 #include "executor/run/binding/check.h"
-#include "executor/run/evaluation/validation.h"
+#include "executor/run/evaluation.h"
 #include "executor/run/run_checkpoints.h"
 #include "executor/run/run_measurement.h"
 #include "executor/stage/gradients/finite.h"

@@ -12,7 +12,6 @@
 #include "executor/device/device.h"
 #include "executor/device/machine/allocator.h"
 #include "executor/device/machine/device_versions.h"
-#include "executor/device/machine/huge_pages.h"
 #include "executor/device/machine/processor.h"
 
 namespace stagecraft::device {

@@ -1,20 +1,173 @@
-#include "executor/run/evaluation/validation.h"
+#include "executor/run/evaluation.h"
 
+#include <ATen/core/Reduction.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/argmax.h>
 #include <ATen/ops/empty.h>
+#include <ATen/record_function.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
 #include "costmodel/index.h"
 #include "executor/channel/control_tags.h"
 #include "executor/run/binding/loss_shares.h"
-#include "executor/run/evaluation/prediction_watcher.h"
 
 namespace stagecraft::run {
+namespace {
+
+/// A call of aten::cross_entropy_loss(self, target, weight, reduction, ignore_index, label_smoothing) that runs. Its
+/// arguments are only there when it begins.
+struct CrossEntropyCall : at::ObserverContext {
+  explicit CrossEntropyCall(c10::ArrayRef<const c10::IValue> inputs)
+      : scores(inputs[0].toTensor()),
+        target(inputs[1].toTensor()),
+        ignored(inputs[4].toInt()),
+        plain(inputs[3].toInt() == at::Reduction::Mean && inputs[5].toDouble() == 0 &&
+              !(inputs[2].isTensor() && inputs[2].toTensor().defined())) {}
+
+  at::Tensor scores;
+  at::Tensor target;
+  std::int64_t ignored;
+  bool plain;  ///< the result is the mean of the cross entropies
+};
+
+/// The predictions of a call; absent if its targets are not class numbers.
+std::optional<Predictions> predictions_of(const CrossEntropyCall& call, const c10::IValue& result) {
+  if (at::isFloatingType(call.target.scalar_type())) return std::nullopt;
+  const at::Tensor counted = call.target.ne(call.ignored);
+  const at::Tensor right = call.scores.argmax(call.scores.dim() == 1 ? 0 : 1).eq(call.target).logical_and(counted);
+  Predictions out{counted.sum().item<std::int64_t>(), right.sum().item<std::int64_t>(), 0, call.plain};
+  if (out.plain && out.count > 0) out.sum = result.toTensor().item<double>() * static_cast<double>(out.count);
+  return out;
+}
+
+thread_local std::vector<std::optional<Predictions>>* watched = nullptr;  // a callback has no arguments of its own
+
+std::unique_ptr<at::ObserverContext> begin_call(const at::RecordFunction& function) {
+  if (std::string_view(function.name()) != "aten::cross_entropy_loss") return nullptr;
+  return std::make_unique<CrossEntropyCall>(function.inputs());
+}
+
+void end_call(const at::RecordFunction& function, at::ObserverContext* context) {
+  if (context == nullptr || watched == nullptr || function.outputs().size() != 1) return;
+  watched->push_back(predictions_of(static_cast<const CrossEntropyCall&>(*context), function.outputs()[0]));
+}
+
+}  // namespace
+
+void add(Predictions& sum, const Predictions& other) {
+  sum.count += other.count;
+  sum.correct += other.correct;
+  sum.sum += other.sum;
+  sum.plain = sum.plain && other.plain;
+}
+
+std::optional<double> perplexity(const Predictions& predictions, std::int64_t samples) {
+  if (!predictions.plain || predictions.count <= samples) return std::nullopt;
+  return std::exp(predictions.sum / static_cast<double>(predictions.count));
+}
+
+PredictionWatcher::PredictionWatcher()
+    : callback_(at::addThreadLocalCallback(at::RecordFunctionCallback(&begin_call, &end_call)
+                                               .scopes({at::RecordScope::FUNCTION})
+                                               .needsInputs(true)
+                                               .needsOutputs(true))) {
+  watched = &calls_;
+}
+
+PredictionWatcher::~PredictionWatcher() {
+  watched = nullptr;
+  at::removeCallback(callback_);
+}
+
+std::optional<std::vector<Predictions>> PredictionWatcher::take(std::size_t forwards) {
+  const std::vector<std::optional<Predictions>> calls = std::exchange(calls_, {});
+  if (calls.size() != forwards) return std::nullopt;
+  std::vector<Predictions> out;
+  for (const auto& call : calls) {
+    if (!call) return std::nullopt;
+    out.push_back(*call);
+  }
+  return out;
+}
+
+EvaluationPieces evaluation_pieces(const data::DataSource& data, std::int64_t microbatch,
+                                   std::optional<std::int64_t> samples) {
+  const std::optional<std::int64_t> all = data.samples();
+  if (!all && !samples) throw std::invalid_argument("the data is endless; give the number of samples with --samples");
+  if (all && samples && *samples > *all)
+    throw std::invalid_argument(fmt::format("the data has {} samples, fewer than {}", *all, *samples));
+  const std::int64_t wanted = samples ? *samples : *all;
+  if (wanted < microbatch)
+    throw std::invalid_argument(fmt::format("{} samples do not fill one microbatch of {}", wanted, microbatch));
+  return {microbatch, wanted / microbatch, wanted % microbatch};
+}
+
+std::int64_t even_microbatch(std::int64_t samples, std::int64_t usual, std::int64_t least) {
+  const std::int64_t smallest = std::max(least, usual / 4 + (usual % 4 == 0 ? 0 : 1));
+  for (std::int64_t size = std::min(samples, usual); size >= smallest; --size) {
+    if (samples % size == 0) return size;
+  }
+  return samples < usual && samples >= std::max<std::int64_t>(least, 1) ? samples : usual;
+}
+
+void set_predictions(format::ModelEvaluation& evaluation, const std::optional<Predictions>& found) {
+  if (!found || found->count == 0) return;
+  evaluation.predictions = found->count;
+  evaluation.correct = found->correct;
+  evaluation.perplexity = perplexity(*found, evaluation.samples);
+}
+
+format::ModelEvaluation evaluate(stage::StageProgram& program, const model::Model& model, const data::DataSource& data,
+                                 const EvaluationPieces& pieces, const std::function<double()>& seconds_now,
+                                 const std::function<void(std::int64_t)>& progress) {
+  program.evaluate();
+  const double begin = seconds_now();
+  format::ModelEvaluation out;
+  std::optional<Predictions> all = Predictions{};
+  PredictionWatcher watcher;
+  JointLoss joint(model, data, pieces.microbatch_samples);
+  for (std::int64_t m = 0; m < pieces.microbatches; ++m) {
+    const stage::Flight flight = program.forward(
+        {}, data.batch(m, 0, 1, pieces.microbatch_samples, program.data_inputs()), m, 0, /*keep_graph=*/false);
+    joint.add(flight.loss.item<double>(), m, 0, 1);
+    const auto found = watcher.take(1);
+    if (!found) all.reset();
+    if (all) add(*all, found->front());
+    if (progress) progress(m + 1);
+  }
+  out.loss = joint.value();
+  out.samples = pieces.microbatches * pieces.microbatch_samples;
+  out.samples_left = pieces.samples_left;
+  set_predictions(out, all);
+  out.time = Seconds(seconds_now() - begin);
+  return out;
+}
+
+std::string evaluation_text(const format::ModelEvaluation& evaluation) {
+  std::string out = fmt::format("loss {:.6g}", evaluation.loss);
+  if (const std::optional<double> share = accuracy(evaluation))
+    out += fmt::format(", accuracy {:.4f} ({} of {})", *share, evaluation.correct, *evaluation.predictions);
+  if (evaluation.perplexity) out += fmt::format(", perplexity {:.6g}", *evaluation.perplexity);
+  const double rate = static_cast<double>(evaluation.samples) / evaluation.time.value;
+  if (evaluation.samples_left > 0) {
+    out += fmt::format(", {} of {} samples ({} left over, too few for a microbatch)", evaluation.samples,
+                       evaluation.samples + evaluation.samples_left, evaluation.samples_left);
+  } else {
+    out += fmt::format(", {} samples", evaluation.samples);
+  }
+  return out + fmt::format(", {:.{}f} samples/s", rate, rate < 100 ? 1 : 0);
+}
+
 namespace {
 
 /// The first `steps` steps of other data, again and again: data are loaded ahead, beyond the end of a pass.

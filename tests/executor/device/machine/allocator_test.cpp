@@ -1,4 +1,4 @@
-#include "executor/device/machine/huge_pages.h"
+#include "executor/device/machine/allocator.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,6 @@
 #include <cstring>
 #include <fstream>
 #include <string>
-
-#include "executor/device/machine/allocator.h"
 
 namespace stagecraft::device {
 namespace {

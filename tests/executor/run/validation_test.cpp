@@ -1,4 +1,4 @@
-#include "executor/run/evaluation/validation.h"
+#include "executor/run/evaluation.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,6 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/index.h"
 #include "executor/checkpoint/checkpoint.h"
-#include "executor/run/evaluation/evaluate.h"
 #include "executor/run/run.h"
 #include "tests/support/models/finite_data.h"
 #include "tests/support/models/planned_models.h"

@@ -1,4 +1,4 @@
-#include "executor/run/evaluation/evaluate.h"
+#include "executor/run/evaluation.h"
 
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/full.h>
