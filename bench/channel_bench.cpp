@@ -22,11 +22,10 @@
 
 #include "costmodel/index.h"
 #include "costmodel/timeline.h"
-#include "executor/channel/channel_checks.h"
+#include "executor/channel/channel.h"
 #include "executor/channel/channel_gloo.h"
 #include "executor/channel/ucx/channel_ucx.h"
 #include "executor/device/machine/processor.h"
-#include "executor/device/machine/processor_use.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 

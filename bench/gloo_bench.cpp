@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "costmodel/timeline.h"
-#include "executor/channel/channel_checks.h"
+#include "executor/channel/channel.h"
 #include "executor/channel/channel_gloo.h"
 #include "executor/launch/rendezvous.h"
 #include "executor/meeting/launch_info.h"

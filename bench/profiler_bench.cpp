@@ -5,7 +5,6 @@
 
 #include "profiler/kernels/attribution.h"
 #include "profiler/kernels/decode_cupti.h"
-#include "profiler/kernels/shares.h"
 
 namespace stagecraft {
 namespace {

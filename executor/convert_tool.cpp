@@ -2,7 +2,7 @@
 
 #include "costmodel/command/convert_command.h"
 #include "executor/intake/export/stage_package.h"
-#include "executor/model/stage_layers.h"
+#include "executor/model/model.h"
 
 int main(int argc, char** argv) {
   const auto archive_stages = [](const stagecraft::Plan& plan, const std::string& path) {

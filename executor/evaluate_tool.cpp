@@ -19,7 +19,7 @@
 #include "executor/checkpoint/checkpoint.h"
 #include "executor/device/device.h"
 #include "executor/intake/layer_sources.h"
-#include "executor/run/evaluation/evaluate.h"
+#include "executor/run/evaluation.h"
 #include "executor/stage/stage_program.h"
 #include "executor/tool_options.h"
 

@@ -12,14 +12,13 @@
 #include "costmodel/text/number.h"
 #include "executor/channel/table/channels.h"
 #include "executor/data/data_source.h"
-#include "executor/data/sources.h"
 #include "executor/device/device.h"
 #include "executor/device/machine/program.h"
 #include "executor/files/columns.h"
 #include "executor/files/fingerprint.h"
 #include "executor/intake/builtin/builtin_models.h"
 #include "executor/intake/layer_sources.h"
-#include "executor/launch/exit_status.h"
+#include "executor/launch/rendezvous.h"
 
 namespace stagecraft {
 

@@ -19,14 +19,12 @@
 #include "executor/device/machine/provenance.h"
 #include "executor/launch/launch.h"
 #include "executor/launch/rank_group.h"
-#include "executor/launch/rank_start.h"
 #include "executor/launch/spawn.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/tool_options.h"
+#include "profiler/links/links.h"
 #include "profiler/links/links_channel.h"
-#include "profiler/links/links_nccl.h"
 #include "profiler/links/links_report.h"
-#include "profiler/provenance.h"
 
 namespace {
 
@@ -108,13 +106,13 @@ int finish(const LinkMeasurement& measured, const Options& o, stagecraft::Device
 }
 
 int finish(const LinkMeasurement& measured, const Options& o) {
-  return finish(measured, o, stagecraft::profiler::device_here(measured.ranks),
+  return finish(measured, o, stagecraft::device::device_here(measured.ranks),
                 stagecraft::device::provenance_here("stagecraft-links"));
 }
 
 int finish(const stagecraft::profiler::MachineLinks& measured, const Options& o) {
   stagecraft::Topology topology = stagecraft::profiler::topology_of(
-      measured, o.channel, stagecraft::profiler::device_here(measured.ranks_per_machine),
+      measured, o.channel, stagecraft::device::device_here(measured.ranks_per_machine),
       stagecraft::device::provenance_here("stagecraft-links"));
   std::vector<std::string> reasons = show(measured.inside, o);
   for (const std::string& reason : show(measured.between, o)) reasons.push_back("between machines: " + reason);

@@ -9,8 +9,7 @@
 #include "executor/data/data_source.h"
 #include "executor/model/model.h"
 #include "profiler/kernels/attribution.h"
-#include "profiler/kernels/shares.h"
-#include "profiler/kernels/tracer.h"
+#include "profiler/kernels/trace.h"
 #include "profiler/profile_options.h"
 #include "profiler/subject/statistics.h"
 

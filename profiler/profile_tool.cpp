@@ -16,14 +16,13 @@
 #include "executor/device/device.h"
 #include "executor/device/dtype.h"
 #include "executor/device/machine/provenance.h"
-#include "executor/model/stage_layers.h"
+#include "executor/model/model.h"
 #include "executor/tool_options.h"
 #include "profiler/kernels/writers.h"
 #include "profiler/profile.h"
-#include "profiler/provenance.h"
 #include "profiler/rank_processes.h"
 #include "profiler/structure.h"
-#include "profiler/subject/model_graph.h"
+#include "profiler/subject/subject.h"
 
 namespace {
 
@@ -248,7 +247,7 @@ stagecraft::profiler::Profile profile_microbatch(const Options& o, const stagecr
   stagecraft::profiler::Profile out = stagecraft::profiler::profile_model(model, source, options, show, tracer);
   out.graph.provenance = stagecraft::device::provenance_here("stagecraft-profile", options.placement.device);
   stagecraft::sign(out.graph.provenance);
-  out.graph.device = stagecraft::profiler::measured_device_here(options.placement.device);
+  out.graph.device = stagecraft::device::measured_device_here(options.placement.device);
   return out;
 }
 

@@ -11,11 +11,10 @@
 
 #include "costmodel/graph.h"
 #include "executor/data/data_source.h"
-#include "executor/device/machine/processor_use.h"
+#include "executor/device/machine/processor.h"
 #include "executor/device/machine/yardstick.h"
 #include "executor/model/model.h"
 #include "profiler/kernels/attribution.h"
-#include "profiler/kernels/shares.h"
 #include "profiler/profile_options.h"
 #include "profiler/subject/statistics.h"
 #include "profiler/subject/subject.h"

@@ -9,7 +9,7 @@
 
 #include "costmodel/graph.h"
 #include "costmodel/units.h"
-#include "executor/device/machine/processor_use.h"
+#include "executor/device/machine/processor.h"
 #include "executor/model/model.h"
 #include "profiler/profile_options.h"
 #include "profiler/subject/subject.h"

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/index.h"
 #include "costmodel/topology.h"
 #include "executor/channel/activity.h"
 #include "executor/meeting/peer_error.h"
@@ -80,7 +81,7 @@ class Channel {
   /// Whether received tensors have the strides of the first tensor that was sent under their tag; otherwise only
   /// contiguous tensors can be sent.
   [[nodiscard]] virtual bool keeps_strides() const { return true; }
-  /// Starts sending a packed tensor (tensor_memory.h), which must not be written afterwards: on the local channel the
+  /// Starts sending a packed tensor (tensor_message.h), which must not be written afterwards: on the local channel the
   /// receiver gets this storage itself. `to` is another rank, `tag` in [0, kMostTags). Throws std::invalid_argument
   /// otherwise, and for a device that the channel does not support.
   [[nodiscard]] virtual std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) = 0;
@@ -133,5 +134,55 @@ class Channel {
 [[nodiscard]] constexpr std::int64_t chunk_begin(std::int64_t count, std::int64_t member, std::int64_t members) {
   return count * member / members;
 }
+
+/// "float32 [4, 8]".
+[[nodiscard]] std::string describe(const TensorSpec& spec);
+[[nodiscard]] TensorSpec spec_of(const at::Tensor& tensor);
+[[nodiscard]] bool same_spec(const TensorSpec& spec, const at::Tensor& tensor);
+
+/// One number that combines a peer and a tag.
+[[nodiscard]] constexpr std::uint64_t edge_key(int peer, int tag) {
+  return static_cast<std::uint64_t>(peer) << 32 | static_cast<std::uint64_t>(tag);
+}
+
+/// These throw std::invalid_argument for what Channel's contract forbids.
+void check_edge(const Channel& channel, int peer, int tag);
+void check_sendable(const at::Tensor& tensor);
+void check_contiguous(const at::Tensor& tensor);
+/// `channel` is the channel's name.
+void check_on_cpu(const std::string& channel, const at::Tensor& tensor);
+
+/// "rank 2 expected float32 [4, 8] from rank 1 under tag 7, got float32 [4, 9]".
+[[nodiscard]] meeting::PeerError wrong_spec(int rank, const TensorSpec& expected, int from, int tag,
+                                            const TensorSpec& got);
+/// "rank 1 waited 5.0 s for a tensor from rank 0 under tag 3".
+[[nodiscard]] meeting::PeerError late_tensor(int rank, std::chrono::milliseconds deadline, int from, int tag);
+
+/// Some ranks of a channel as a separate channel: its rank i is the i-th of them. Its ranks use it like any channel,
+/// but no other operation of the whole channel may be in progress between them under the same tags. Errors name the
+/// ranks of the whole channel.
+class RankSubset : public Channel {
+ public:
+  /// `members` ascend and include this rank; all of them make one. `whole` must outlive it. Throws
+  /// std::invalid_argument otherwise.
+  RankSubset(Channel& whole, std::vector<int> members);
+
+  int rank() const override { return rank_; }
+  int ranks() const override { return to_int(members_.size()); }
+  bool keeps_strides() const override { return whole_.keeps_strides(); }
+  std::unique_ptr<Sending> send(const at::Tensor& tensor, int to, int tag) override;
+  std::unique_ptr<Receiving> receive(const TensorSpec& spec, int from, int tag) override;
+  void barrier() override;
+  void abort(const std::string& reason) override { whole_.abort(reason); }
+  Activity& activity() override { return whole_.activity(); }
+
+ protected:
+  std::unique_ptr<CollectiveInProgress> begin(const CollectiveCall& call) override;
+
+ private:
+  Channel& whole_;
+  std::vector<int> members_;
+  int rank_ = 0;
+};
 
 }  // namespace stagecraft::channel

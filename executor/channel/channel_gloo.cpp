@@ -16,12 +16,10 @@
 #include <thread>
 #include <unordered_map>
 
-#include "executor/channel/announced.h"
-#include "executor/channel/channel_checks.h"
+#include "executor/channel/channel.h"
 #include "executor/channel/control_tags.h"
 #include "executor/channel/peer_proof.h"
-#include "executor/channel/tensor_header.h"
-#include "executor/channel/tensor_memory.h"
+#include "executor/channel/tensor_message.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 

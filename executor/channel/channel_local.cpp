@@ -18,7 +18,7 @@
 #include <unordered_map>
 
 #include "costmodel/index.h"
-#include "executor/channel/channel_checks.h"
+#include "executor/channel/channel.h"
 #include "executor/channel/collective.h"
 #include "executor/channel/control_tags.h"
 

@@ -1,5 +1,6 @@
 #include "executor/channel/collective.h"
 
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -12,7 +13,8 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "executor/channel/channel_checks.h"
+#include "executor/channel/channel.h"
+#include "executor/channel/control_tags.h"
 #include "executor/device/dtype.h"
 
 namespace stagecraft::channel {
@@ -326,6 +328,19 @@ void sum_in_order(at::ScalarType dtype, std::span<const void* const> terms, std:
     default:
       throw std::logic_error("a sum of " + device::dtype_text(dtype) + " was not refused");
   }
+}
+
+void one_round_barrier(Channel& channel) {
+  const at::Tensor token = at::empty({1}, at::kByte);
+  std::vector<std::unique_ptr<Receiving>> receives;
+  std::vector<std::unique_ptr<Sending>> sends;
+  for (int peer = 0; peer < channel.ranks(); ++peer) {
+    if (peer == channel.rank()) continue;
+    receives.push_back(channel.receive(spec_of(token), peer, kBarrierTag));
+    sends.push_back(channel.send(token, peer, kBarrierTag));
+  }
+  for (const auto& receive : receives) (void)receive->wait();
+  for (const auto& send : sends) send->wait();
 }
 
 }  // namespace stagecraft::channel

@@ -43,4 +43,8 @@ void sum_in_order(std::span<const at::Tensor> terms, const at::Tensor& sum);
 void sum_in_order(at::ScalarType dtype, std::span<const void* const> terms, std::span<void* const> sums,
                   std::size_t count);
 
+/// Returns when all ranks of `channel` have called it: each sends one byte to every other one. Throws PeerError as the
+/// channel does.
+void one_round_barrier(Channel& channel);
+
 }  // namespace stagecraft::channel

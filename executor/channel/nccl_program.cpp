@@ -8,7 +8,7 @@
 #include <set>
 
 #include "costmodel/index.h"
-#include "executor/channel/channel_checks.h"
+#include "executor/channel/channel.h"
 
 namespace stagecraft::channel {
 std::string to_string(const NcclCall& call) {

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "executor/channel/channel.h"
-#include "executor/device/machine/processor_use.h"
+#include "executor/device/machine/processor.h"
 
 namespace stagecraft::channel {
 

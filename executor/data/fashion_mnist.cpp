@@ -11,7 +11,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "executor/data/sources.h"
+#include "executor/data/data_source.h"
 
 namespace stagecraft::data {
 namespace {

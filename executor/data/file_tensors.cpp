@@ -23,7 +23,6 @@
 #include "executor/files/columns.h"
 #include "executor/files/npy.h"
 #include "executor/files/safetensors.h"
-#include "executor/files/safetensors_dtypes.h"
 
 namespace stagecraft::data {
 namespace {

@@ -12,8 +12,8 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/index.h"
 #include "costmodel/text/number.h"
+#include "executor/data/data_source.h"
 #include "executor/data/image_crop.h"
-#include "executor/data/sources.h"
 #include "executor/files/image_file.h"
 
 namespace stagecraft::data {

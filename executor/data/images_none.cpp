@@ -1,7 +1,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
-#include "executor/data/sources.h"
+#include "executor/data/data_source.h"
 
 namespace stagecraft::data {
 

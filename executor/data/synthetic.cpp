@@ -8,7 +8,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "executor/data/sources.h"
+#include "executor/data/data_source.h"
 #include "executor/device/dtype.h"
 
 namespace stagecraft::data {

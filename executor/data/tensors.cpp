@@ -8,8 +8,8 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
+#include "executor/data/data_source.h"
 #include "executor/data/file_tensors.h"
-#include "executor/data/sources.h"
 #include "executor/device/dtype.h"
 
 namespace stagecraft::data {

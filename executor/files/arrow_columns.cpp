@@ -20,7 +20,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "executor/files/column_reader.h"
+#include "executor/files/columns.h"
 
 namespace stagecraft::files {
 namespace {

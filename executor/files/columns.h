@@ -33,4 +33,24 @@ struct NumberColumn {
 /// Why this build cannot read columns; empty if it can.
 [[nodiscard]] std::string why_no_columns();
 
+/// What libstagecraft_columns.so brings. It is loaded when a program first reads columns: Arrow's libraries are 50 MB,
+/// and a program also runs where they are missing.
+class ColumnReader {
+ public:
+  ColumnReader() = default;
+  ColumnReader(const ColumnReader&) = delete;
+  ColumnReader& operator=(const ColumnReader&) = delete;
+  virtual ~ColumnReader() = default;
+
+  /// As column_names(), of one file.
+  [[nodiscard]] virtual std::vector<std::string> names(const std::string& file) const = 0;
+  /// As read_columns(), whose files these are.
+  [[nodiscard]] virtual std::vector<NumberColumn> read(const std::vector<std::string>& files,
+                                                       const std::vector<std::string>& names) const = 0;
+};
+
+/// The library's only function and its name.
+using FindColumnReader = const ColumnReader* (*)();
+inline constexpr const char* kFindColumnReader = "stagecraft_find_column_reader";
+
 }  // namespace stagecraft::files

@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "costmodel/errors.h"
-#include "executor/files/image_formats.h"
 
 namespace stagecraft::files {
 namespace {

@@ -24,4 +24,12 @@ inline constexpr std::int64_t kMostImagePixels = 178'956'970;
 /// for more than kMostImagePixels pixels.
 [[nodiscard]] Image parse_image(const std::string& bytes, const std::string& file);
 
+// The parts of parse_image. They return the image in `bytes`, or throw std::runtime_error with what is wrong.
+
+[[nodiscard]] Image parse_jpeg(const std::string& bytes);
+[[nodiscard]] Image parse_png(const std::string& bytes);
+
+/// Space for an image of this size; throws as parse_image does if it is too large.
+[[nodiscard]] Image empty_image(std::uint32_t width, std::uint32_t height);
+
 }  // namespace stagecraft::files

@@ -11,7 +11,7 @@
 #include <jerror.h>
 
 #include "costmodel/index.h"
-#include "executor/files/image_formats.h"
+#include "executor/files/image_file.h"
 
 namespace stagecraft::files {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "executor/files/image_formats.h"
+#include "executor/files/image_file.h"
 
 namespace stagecraft::files {
 namespace {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
 #include <cstdint>
 #include <map>
@@ -12,6 +13,11 @@
 #include "executor/files/tensor_files.h"
 
 namespace stagecraft::files {
+
+/// "F32", "I64", ...: the safetensors name of an element type, if there is one.
+[[nodiscard]] std::optional<std::string> safetensors_word(at::ScalarType dtype);
+/// The element type of one of safetensors_dtypes(). Throws std::invalid_argument for another word.
+[[nodiscard]] at::ScalarType safetensors_type(const std::string& word);
 
 /// Tensors by their full names.
 using NamedTensors = std::map<std::string, at::Tensor>;

@@ -16,7 +16,6 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/safetensors_header.h"
 #include "executor/files/safetensors.h"
-#include "executor/files/safetensors_dtypes.h"
 #include "executor/files/torch_file.h"
 
 namespace stagecraft::files {

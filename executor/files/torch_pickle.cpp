@@ -1,4 +1,4 @@
-#include "executor/files/torch_pickle.h"
+#include "executor/files/torch_file.h"
 
 #include <fmt/format.h>
 

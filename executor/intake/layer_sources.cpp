@@ -10,8 +10,8 @@
 #include "executor/files/torch_file.h"
 #include "executor/files/zip_archive.h"
 #include "executor/intake/builtin/builtin_models.h"
-#include "executor/intake/pt2/pt2_source.h"
-#include "executor/intake/torchscript/torchscript_source.h"
+#include "executor/intake/pt2/pt2_graph.h"
+#include "executor/intake/torchscript/torchscript_graph.h"
 
 namespace stagecraft::intake {
 namespace {

@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "costmodel/index.h"
-#include "executor/launch/exit_status.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 

@@ -2,12 +2,31 @@
 
 #include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include "executor/launch/exit_status.h"
 #include "executor/launch/hosts.h"
+#include "executor/launch/rendezvous.h"
 
 namespace stagecraft::launch {
+
+/// A remote shell that ends leaves its program running, and it does not pass on signals. So a rank that was started
+/// through one watches its standard input: while this object exists, a line TERM or INT sends that signal to this
+/// process. The end of the input means that the process at the other end of the shell has exited: this process then
+/// prints that, as `name` ("rank 2"), and ends with kPeerFailed.
+class Tether {
+ public:
+  explicit Tether(std::string name);
+  ~Tether();
+  Tether(const Tether&) = delete;
+  Tether& operator=(const Tether&) = delete;
+
+ private:
+  std::jthread waiting_;
+};
+
+/// Set to 1 in the environment of a rank whose standard input is such a line.
+inline constexpr const char* kTetherVariable = "STAGECRAFT_TETHER";
 
 /// How to start ranks, apart from the command that they run.
 struct SpawnOptions {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "costmodel/graph.h"
+#include "costmodel/plan.h"
 #include "costmodel/units.h"
 
 namespace stagecraft::model {
@@ -162,5 +163,13 @@ ValueRef append(Model& model, ModelInput input);
 [[nodiscard]] Bytes written_bytes(const LayerSpec& layer);
 /// The first buffer that a forward writes in a way that replicas cannot replay; null if there is none.
 [[nodiscard]] const ParameterSpec* written_buffer(const LayerSpec& layer);
+
+/// Index into Model::layers of each plan stage's layers, ascending. Throws std::invalid_argument if the plan does not
+/// fit the model: a layer that the model lacks (listing its layers, or naming the layer that it is part of and why), a
+/// layer in no stage, or a boundary without shapes.
+[[nodiscard]] std::vector<std::vector<int>> layers_of_stages(const Plan& plan, const Model& model);
+
+/// Throws std::invalid_argument naming model and bounds if `model` does not support microbatches of `samples`.
+void check_samples(const Model& model, std::int64_t samples);
 
 }  // namespace stagecraft::model

@@ -16,11 +16,10 @@
 #include "executor/data/data_source.h"
 #include "executor/run/binding/bound_model.h"
 #include "executor/run/binding/check.h"
-#include "executor/run/evaluation/validation.h"
+#include "executor/run/evaluation.h"
 #include "executor/run/run_checkpoints.h"
 #include "executor/run/run_measurement.h"
 #include "executor/stage/gradients/finite.h"
-#include "executor/stage/gradients/loss_scaler.h"
 #include "executor/stage/optimizer.h"
 
 namespace stagecraft::run {

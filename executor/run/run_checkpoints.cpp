@@ -16,7 +16,6 @@
 #include "executor/channel/control_tags.h"
 #include "executor/intake/layer_sources.h"
 #include "executor/stage/gradients/finite.h"
-#include "executor/stage/gradients/loss_scaler.h"
 
 namespace stagecraft::run {
 namespace {

@@ -8,8 +8,8 @@
 #include "costmodel/index.h"
 #include "executor/checkpoint/checkpoint.h"
 #include "executor/files/tensor_files.h"
-#include "executor/run/evaluation/evaluate.h"
-#include "executor/stage/parameter_groups.h"
+#include "executor/run/evaluation.h"
+#include "executor/stage/optimizer_options.h"
 
 namespace stagecraft::run {
 namespace {

@@ -1,17 +1,122 @@
 #include "executor/run/run_report.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
+#include <filesystem>
 #include <iostream>
+#include <optional>
+#include <utility>
+#include <vector>
 
+#include "costmodel/errors.h"
 #include "costmodel/index.h"
+#include "costmodel/interchange/traces/tensorboard.h"
 #include "costmodel/prediction/throughput.h"
 #include "costmodel/schedule.h"
 #include "costmodel/text/units_text.h"
 
 namespace stagecraft::run {
+namespace {
+
+/// A new name that TensorBoard takes for an event file, as TensorFlow's are.
+std::string new_file(const std::string& folder, double now) {
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host = {"localhost"};
+  for (int number = 0;; ++number) {
+    const std::filesystem::path path =
+        std::filesystem::path(folder) /
+        fmt::format("events.out.tfevents.{:010.0f}.{}.{}.{}", now, host.data(), ::getpid(), number);
+    std::error_code error;
+    if (!std::filesystem::exists(path, error)) return path.string();
+  }
+}
+
+}  // namespace
+
+TensorBoardFile::TensorBoardFile(const std::string& folder, std::int64_t resumed, std::function<double()> now)
+    : now_(std::move(now)), path_(new_file(folder, now_())) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw FormatError(ErrorKind::CannotWrite, folder + ": cannot write: " + error.message());
+  file_.open(path_, std::ios::binary);
+  write(interchange::tensorboard_header(now_()));
+  if (resumed > 0) write(interchange::tensorboard_restart(now_(), resumed));
+}
+
+void TensorBoardFile::add(const format::StepMetrics& metrics) {
+  std::vector<interchange::TensorBoardScalar> scalars;
+  const auto put = [&](const char* tag, std::optional<double> value) {
+    if (value) scalars.push_back({tag, *value});
+  };
+  put("train/loss", metrics.loss);
+  put("train/learning_rate", metrics.learning_rate);
+  put("train/step_s", metrics.step_time.value);
+  put("train/samples_per_s", static_cast<double>(metrics.step_samples) / metrics.step_time.value);
+  put("train/epoch", metrics.epoch);
+  put("train/gradient_norm", metrics.gradient_norm);
+  put("train/loss_scale", metrics.loss_scale);
+  if (metrics.validation) {
+    put("validation/loss", metrics.validation->loss);
+    put("validation/accuracy", format::accuracy(*metrics.validation));
+    put("validation/perplexity", metrics.validation->perplexity);
+  }
+  write(interchange::tensorboard_record(now_(), metrics.step, scalars));
+}
+
+void TensorBoardFile::write(const std::string& bytes) {
+  errno = 0;
+  file_.write(bytes.data(), static_cast<std::streamsize>(bytes.size())).flush();
+  if (!file_) throw FormatError(ErrorKind::CannotWrite, path_ + ": cannot write: " + std::strerror(errno));
+}
+
+namespace {
+
+[[noreturn]] void fail(const std::string& path) {
+  throw FormatError(ErrorKind::CannotWrite, path + ": cannot write: " + std::strerror(errno));
+}
+
+/// Whether the file ends inside a line.
+bool is_cut_off(int descriptor) {
+  struct stat status{};
+  char last = 0;
+  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size == 0) return false;
+  return ::pread(descriptor, &last, 1, status.st_size - 1) == 1 && last != '\n';
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(const std::string& path, bool append) : path_(path) {
+  // Readable, to see how it ends; a pipe cannot be both.
+  const int flags = O_CREAT | O_CLOEXEC | (append ? O_APPEND : O_TRUNC);
+  struct stat status{};
+  const bool regular = ::stat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode);
+  descriptor_ = ::open(path.c_str(), flags | (regular ? O_RDWR : O_WRONLY), 0644);
+  if (descriptor_ < 0) fail(path);
+  if (append && is_cut_off(descriptor_)) write("\n");
+}
+
+MetricsFile::~MetricsFile() { ::close(descriptor_); }
+
+void MetricsFile::add(const format::StepMetrics& metrics) { write(format::metrics_line(metrics)); }
+
+void MetricsFile::write(const std::string& text) const {
+  const char* at = text.data();
+  for (std::size_t left = text.size(); left > 0;) {
+    const ssize_t n = ::write(descriptor_, at, left);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail(path_);
+    at += n;
+    left -= to_index(n);
+  }
+}
 
 std::string speed_text(std::int64_t samples, Seconds measured, std::optional<Seconds> predicted,
                        const SampleWork& work) {

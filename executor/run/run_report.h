@@ -1,17 +1,56 @@
 #pragma once
 
 #include <cstdint>
+#include <fstream>
+#include <functional>
 #include <optional>
 #include <string>
 
 #include "costmodel/bound_plan.h"
+#include "costmodel/format/results/metrics_json.h"
 #include "costmodel/text/progress.h"
 #include "costmodel/timeline.h"
-#include "executor/run/metrics_file.h"
 #include "executor/run/run.h"
-#include "executor/run/tensorboard_file.h"
 
 namespace stagecraft::run {
+
+/// An event file for TensorBoard. Each record has been passed to the operating system when `add` returns.
+class TensorBoardFile {
+ public:
+  /// Creates a file with a new name in `folder`, and the folder if there is none. If the run continues after step
+  /// `resumed`, TensorBoard forgets later steps in the folder's other files. `now` gives seconds since 1970. Throws
+  /// FormatError with the path and the system's reason.
+  TensorBoardFile(const std::string& folder, std::int64_t resumed, std::function<double()> now);
+  /// Throws FormatError with the path and the system's reason.
+  void add(const format::StepMetrics& metrics);
+
+ private:
+  void write(const std::string& bytes);
+
+  std::function<double()> now_;
+  std::string path_;
+  std::ofstream file_;
+};
+
+/// A file of lines as format::metrics_line writes them. Each line has been passed to the operating system when `add`
+/// returns, so it survives the end of the process.
+class MetricsFile {
+ public:
+  /// Creates or empties the file, or with `append` continues it: after a line that was cut off, on a new one. Throws
+  /// FormatError with the path and the system's reason.
+  MetricsFile(const std::string& path, bool append);
+  ~MetricsFile();
+  MetricsFile(const MetricsFile&) = delete;
+  MetricsFile& operator=(const MetricsFile&) = delete;
+  /// Throws FormatError with the path and the system's reason.
+  void add(const format::StepMetrics& metrics);
+
+ private:
+  void write(const std::string& text) const;
+
+  std::string path_;
+  int descriptor_ = -1;
+};
 
 /// "34.2 samples/s, 35061 tokens/s, 234 ms per step (predicted 230 ms, +2 %)" for a step of `samples` samples that took
 /// `measured`. Tokens only if samples have them, parentheses only with a prediction; the difference is measured /

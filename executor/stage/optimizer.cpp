@@ -21,58 +21,21 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
 #include <utility>
 
-#include "costmodel/errors.h"
 #include "executor/stage/stage_program.h"
-#include "executor/stage/tensor_layout.h"
 
 namespace stagecraft::stage {
 namespace {
 
-using Names = std::vector<std::string>;
 using Tensors = std::vector<at::Tensor>;
-
-bool is_one_of(const std::string& name, const Names& names) { return std::ranges::find(names, name) != names.end(); }
 
 bool is_fused(const std::string& name) {
   return name == "sgd" || name == "adam" || name == "adamw" || name == "adagrad";
-}
-
-/// A setting: whether it has another value than its default, and who has it.
-struct Setting {
-  const char* name;
-  bool set;
-  Names optimizers;
-};
-
-std::vector<Setting> settings(const OptimizerOptions& o) {
-  static const OptimizerOptions usual;
-  const Names with_moments{"adam", "adamw", "adamax", "nadam", "radam", "lion"};
-  return {
-      {"momentum", o.momentum != usual.momentum, {"sgd", "rmsprop"}},
-      {"beta1", o.beta1 != usual.beta1, with_moments},
-      {"beta2", o.beta2.has_value(), with_moments},
-      {"epsilon",
-       o.epsilon.has_value(),
-       {"adam", "adamw", "adamax", "nadam", "radam", "adagrad", "adadelta", "rmsprop"}},
-      {"dampening", o.dampening != usual.dampening, {"sgd"}},
-      {"Nesterov momentum", o.nesterov, {"sgd"}},
-      {"amsgrad", o.amsgrad, {"adam", "adamw"}},
-      {"alpha", o.alpha != usual.alpha, {"rmsprop"}},
-      {"centered form", o.centered, {"rmsprop"}},
-      {"rho", o.rho != usual.rho, {"adadelta"}},
-      {"learning rate decay", o.learning_rate_decay != usual.learning_rate_decay, {"adagrad"}},
-      {"initial accumulator", o.initial_accumulator != usual.initial_accumulator, {"adagrad"}},
-      {"momentum decay", o.momentum_decay != usual.momentum_decay, {"nadam"}},
-      {"decoupled weight decay", o.decoupled_weight_decay, {"nadam", "radam"}},
-  };
 }
 
 /// A scalar for each of `steps`.
@@ -211,101 +174,6 @@ void step_radam(const OptimizerOptions& o, const ListedStep& on) {
   at::_foreach_add_(roots, plain);
   at::_foreach_addcmul_(values, kept[0], roots);
 }
-
-}  // namespace
-
-const std::vector<std::string>& optimizer_names() {
-  static const std::vector<std::string> names{"sgd",   "adam",    "adamw",    "adamax",  "nadam",
-                                              "radam", "adagrad", "adadelta", "rmsprop", "lion"};
-  return names;
-}
-
-std::string unknown_optimizer_text(const std::string& name) {
-  if (is_one_of(name, optimizer_names())) return "";
-  std::string lower = name;
-  std::ranges::transform(lower, lower.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; });
-  std::string instead;
-  // Both need whole matrices at once: Adafactor sums of rows and columns, Muon products.
-  if (lower == "adafactor")
-    instead = "; for less memory than adam, use lion or sgd with momentum, which keep one value per parameter";
-  if (lower == "muon")
-    instead = "; use adamw, with the learning rate and weight decay of Muon's adjust_lr_fn=\"match_rms_adamw\"";
-  return unknown_name("optimizer", name, optimizer_names()) + instead;
-}
-
-void validate(const OptimizerOptions& options) {
-  if (const std::string why = unknown_optimizer_text(options.name); !why.empty())
-    throw InputError(ErrorKind::UnknownName, why);
-  const auto check = [](const char* what, double value, double low, double high) {
-    if (!(value >= low && value <= high)) {
-      throw std::invalid_argument(std::string(what) + " is " + std::to_string(value) + ", must be from " +
-                                  std::to_string(low) + " to " + std::to_string(high));
-    }
-  };
-  check("the learning rate", options.learning_rate, 0, 1e6);
-  check("the momentum", options.momentum, 0, 1);
-  check("the weight decay", options.weight_decay, 0, 1e6);
-  check("the largest gradient norm", options.clip_norm, 0, 1e30);
-  check("the dampening", options.dampening, 0, 1);
-  check("epsilon", epsilon_of(options), 0, 1e6);
-  check("alpha", options.alpha, 0, 1);
-  check("rho", options.rho, 0, 1);
-  check("the learning rate decay", options.learning_rate_decay, 0, 1e6);
-  check("the initial accumulator", options.initial_accumulator, 0, 1e30);
-  check("the momentum decay", options.momentum_decay, 0, 1e6);
-  for (const auto& [what, value] : {std::pair("beta1", options.beta1), std::pair("beta2", beta2_of(options)),
-                                    std::pair("the decay of moving averages", options.ema_decay)}) {
-    if (!(value >= 0 && value < 1))
-      throw std::invalid_argument(fmt::format("{} is {:g}, must be at least 0 and below 1", what, value));
-  }
-  validate(options.rate);
-  for (const Setting& setting : settings(options)) {
-    if (setting.set && !is_one_of(options.name, setting.optimizers)) {
-      throw std::invalid_argument(fmt::format("optimizer \"{}\" has no {}; use {}", options.name, setting.name,
-                                              fmt::join(setting.optimizers, " or ")));
-    }
-  }
-  if (options.nesterov && (options.momentum == 0 || options.dampening != 0))
-    throw std::invalid_argument("Nesterov momentum needs a momentum, and no dampening");
-}
-
-double beta2_of(const OptimizerOptions& options) {
-  return options.beta2.value_or(options.name == "lion" ? 0.99 : 0.999);
-}
-
-double epsilon_of(const OptimizerOptions& options) {
-  return options.epsilon.value_or(options.name == "adagrad" ? 1e-10 : options.name == "adadelta" ? 1e-6 : 1e-8);
-}
-
-std::map<std::string, std::string> further_settings(const OptimizerOptions& options) {
-  static const OptimizerOptions usual;
-  std::map<std::string, std::string> out;
-  const auto flag = [&](const char* name, bool value) {
-    if (value) out[name] = "true";
-  };
-  const auto number = [&](const char* name, double value, double default_value) {
-    if (value != default_value) out[name] = fmt::format("{}", value);
-  };
-  flag("nesterov", options.nesterov);
-  flag("amsgrad", options.amsgrad);
-  flag("centered", options.centered);
-  flag("decoupled-weight-decay", options.decoupled_weight_decay);
-  number("dampening", options.dampening, usual.dampening);
-  number("alpha", options.alpha, usual.alpha);
-  number("rho", options.rho, usual.rho);
-  number("lr-decay", options.learning_rate_decay, usual.learning_rate_decay);
-  number("initial-accumulator-value", options.initial_accumulator, usual.initial_accumulator);
-  number("momentum-decay", options.momentum_decay, usual.momentum_decay);
-  number("ema-decay", options.ema_decay, usual.ema_decay);
-  if (!options.groups.empty()) {
-    std::vector<std::string> groups;
-    for (const ParameterGroup& group : options.groups) groups.push_back(group_text(group));
-    out["group"] = fmt::format("{}", fmt::join(groups, " "));
-  }
-  return out;
-}
-
-namespace {
 
 /// Without the moving average.
 OptimizerKeeps kept_by_rule(const OptimizerOptions& options) {

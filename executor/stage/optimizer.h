@@ -10,55 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "executor/stage/parameter_groups.h"
-#include "executor/stage/rate_schedule.h"
+#include "executor/stage/optimizer_options.h"
 
 namespace stagecraft::stage {
 
 struct Parameter;  // stage_program.h
-
-/// An optimizer and its settings: names, meaning and formulas of torch.optim, and lion. Further settings have
-/// torch.optim's defaults.
-struct OptimizerOptions {
-  std::string name = "sgd";
-  double learning_rate = 0.01;
-  double momentum = 0;  ///< sgd, rmsprop
-  double weight_decay = 0;
-  double beta1 = 0.9;                       ///< adam and its variants, lion
-  std::optional<double> beta2 = {};         ///< adam and its variants, lion; absent: see beta2_of
-  std::optional<double> epsilon = {};       ///< all except sgd and lion; absent: see epsilon_of
-  RateSchedule rate = {};                   ///< of the learning rate
-  double clip_norm = 0;                     ///< largest norm of the whole model's gradient; 0: no clipping
-  double dampening = 0;                     ///< sgd
-  bool nesterov = false;                    ///< sgd
-  bool amsgrad = false;                     ///< adam, adamw
-  double alpha = 0.99;                      ///< rmsprop
-  bool centered = false;                    ///< rmsprop
-  double rho = 0.9;                         ///< adadelta
-  double learning_rate_decay = 0;           ///< adagrad
-  double initial_accumulator = 0;           ///< adagrad
-  double momentum_decay = 4e-3;             ///< nadam
-  bool decoupled_weight_decay = false;      ///< nadam, radam
-  std::vector<ParameterGroup> groups = {};  ///< a parameter belongs to the first that matches its name, if any
-  double ema_decay = 0;                     ///< of moving averages of the parameters; 0: none are kept
-};
-
-/// All optimizer names: sgd, adam, adamw, adamax, nadam, radam, adagrad, adadelta, rmsprop as in torch.optim; lion of
-/// Chen et al., NeurIPS 2023, algorithm 2, whose weight decay is that of adamw.
-[[nodiscard]] const std::vector<std::string>& optimizer_names();
-/// Empty for a known name; otherwise what is known, and what to use instead of Adafactor and Muon.
-[[nodiscard]] std::string unknown_optimizer_text(const std::string& name);
-/// Throws std::invalid_argument for an unknown name (listing the known ones), a value out of range, and a setting that
-/// the optimizer does not have, naming those that have it.
-void validate(const OptimizerOptions& options);
-/// 0.99 for lion, otherwise 0.999, unless set.
-[[nodiscard]] double beta2_of(const OptimizerOptions& options);
-/// 1e-10 for adagrad, 1e-6 for adadelta, otherwise 1e-8, unless set.
-[[nodiscard]] double epsilon_of(const OptimizerOptions& options);
-
-/// The settings that differ from their defaults, except name, rate, momentum, weight decay, betas and epsilon: option
-/// name without leading dashes -> value as text.
-[[nodiscard]] std::map<std::string, std::string> further_settings(const OptimizerOptions& options);
 
 /// What an optimizer keeps for each parameter.
 struct OptimizerKeeps {

@@ -9,7 +9,6 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "partitioner/objective/load_bounds.h"
 #include "partitioner/objective/load_problem.h"
 
 namespace stagecraft::partitioner {

@@ -17,7 +17,7 @@
 #include "executor/device/cuda_handles.h"
 #include "executor/device/device.h"
 #include "profiler/kernels/decode_cupti.h"
-#include "profiler/kernels/tracer.h"
+#include "profiler/kernels/trace.h"
 
 namespace stagecraft::profiler {
 namespace {

@@ -12,7 +12,7 @@
 #include "costmodel/format/json_string.h"
 #include "costmodel/format/trace_events.h"
 #include "costmodel/index.h"
-#include "profiler/kernels/shares.h"
+#include "profiler/kernels/attribution.h"
 
 namespace stagecraft::profiler {
 namespace {

@@ -7,7 +7,7 @@
 #include <mutex>
 
 #include "costmodel/errors.h"
-#include "profiler/layers/stream_gate.h"
+#include "profiler/layers/isolated.h"
 
 namespace stagecraft::profiler {
 namespace {

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -125,5 +127,14 @@ struct LinkMeasurement {
 [[nodiscard]] LinkMeasurement measure_links(LinkMeter& meter, const LinksOptions& options,
                                             const std::function<void(const std::string&)>& progress = {},
                                             const std::function<double()>& now = steady_seconds);
+
+/// A meter of NCCL between the first `ranks` GPUs of this machine; all GPUs if absent. Each GPU has its own thread and
+/// stream and is timed by events on that stream; a sample is the time of the slowest GPU. A transfer one way is half a
+/// ping-pong; a single GPU sends to itself, in a group. One operation runs before the first event, so that all ranks
+/// are ready. In all-gather and reduce-scatter, each rank's share is rounded up to whole floats. Communicators are
+/// created with the first task that needs them. seconds_of throws DeviceError if a call fails or a GPU does not finish
+/// within `deadline`; after that, the meter cannot be used. make_nccl_meter throws std::invalid_argument if `ranks` is
+/// not in 1..GPUs, and DeviceError, with advice, if there is no GPU or if this build has no CUDA.
+[[nodiscard]] std::unique_ptr<LinkMeter> make_nccl_meter(std::optional<int> ranks, std::chrono::milliseconds deadline);
 
 }  // namespace stagecraft::profiler

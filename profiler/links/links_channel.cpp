@@ -12,9 +12,9 @@
 #include <stdexcept>
 
 #include "costmodel/index.h"
+#include "executor/channel/channel.h"
 #include "executor/channel/processor_reports.h"
-#include "executor/channel/rank_subset.h"
-#include "executor/device/machine/processor_use.h"
+#include "executor/device/machine/processor.h"
 #include "executor/device/machine/yardstick.h"
 #include "profiler/links/links_processing.h"
 #include "profiler/links/links_report.h"

@@ -15,10 +15,10 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "executor/channel/nccl/channel_nccl.h"
-#include "executor/channel/nccl/nccl_communicators.h"
+#include "executor/channel/nccl/nccl_transfers.h"
 #include "executor/device/cuda_handles.h"
 #include "executor/device/device.h"
-#include "profiler/links/links_nccl.h"
+#include "profiler/links/links.h"
 
 namespace stagecraft::profiler {
 namespace {

@@ -8,8 +8,7 @@
 #include "executor/device/ranges.h"
 #include "executor/stage/stage_program.h"
 #include "profiler/kernels/attribution.h"
-#include "profiler/kernels/shares.h"
-#include "profiler/kernels/tracer.h"
+#include "profiler/kernels/trace.h"
 
 namespace stagecraft::profiler {
 

@@ -7,9 +7,9 @@
 
 #include "costmodel/errors.h"
 #include "executor/data/prefetch.h"
-#include "profiler/layers/stream_gate.h"
+#include "profiler/layers/isolated.h"
 #include "profiler/profile.h"
-#include "profiler/subject/model_graph.h"
+#include "profiler/subject/subject.h"
 #include "profiler/subject/watch.h"
 #include "tests/profiler/small_models.h"
 #include "tests/support/gpu.h"

@@ -8,7 +8,7 @@
 
 #include "costmodel/format/graph_json.h"
 #include "costmodel/index.h"
-#include "executor/device/machine/processor_use.h"
+#include "executor/device/machine/processor.h"
 #include "executor/device/machine/provenance.h"
 #include "executor/intake/layer_sources.h"
 

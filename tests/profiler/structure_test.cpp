@@ -8,7 +8,7 @@
 #include "costmodel/format/graph_json.h"
 #include "costmodel/index.h"
 #include "executor/model/model.h"
-#include "profiler/subject/model_graph.h"
+#include "profiler/subject/subject.h"
 #include "tests/profiler/small_models.h"
 #include "tests/support/places.h"
 

@@ -16,7 +16,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "executor/channel/channel_checks.h"
+#include "executor/channel/channel.h"
 #include "executor/channel/collective.h"
 #include "executor/channel/nccl/channel_nccl.h"
 #include "executor/channel/nccl/nccl_lanes.h"

@@ -14,9 +14,8 @@
 #include <vector>
 
 #include "costmodel/index.h"
-#include "executor/channel/channel_checks.h"
+#include "executor/channel/channel.h"
 #include "executor/channel/nccl/channel_nccl.h"
-#include "executor/channel/nccl/nccl_communicators.h"
 #include "executor/channel/nccl/nccl_transfers.h"
 
 // Only for files that are built with CUDA.

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "costmodel/index.h"
-#include "executor/channel/channel_checks.h"
+#include "executor/channel/channel.h"
 #include "executor/channel/collective.h"
-#include "executor/channel/tensor_header.h"
+#include "executor/channel/tensor_message.h"
 
 namespace stagecraft::channel {
 namespace {

@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "executor/channel/announced.h"
 #include "executor/channel/channel.h"
+#include "executor/channel/tensor_message.h"
 #include "executor/channel/ucx/ucx_line.h"
 
 namespace stagecraft::channel {

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "costmodel/index.h"
-#include "executor/device/machine/processor_use.h"
+#include "executor/device/machine/processor.h"
 #include "executor/meeting/peer_error.h"
 #include "executor/meeting/wire.h"
 

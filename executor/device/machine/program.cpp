@@ -19,7 +19,6 @@
 #include "costmodel/text/units_text.h"
 #include "executor/device/machine/allocator.h"
 #include "executor/device/machine/device_versions.h"
-#include "executor/device/machine/huge_pages.h"
 
 namespace stagecraft::device {
 namespace {

@@ -3,13 +3,15 @@
 #include <torch/headeronly/version.h>
 
 #include <ctime>
+#include <stdexcept>
+#include <string>
 #include <thread>
 
+#include "costmodel/index.h"
 #include "costmodel/version.h"
 #include "executor/device/device.h"
 #include "executor/device/machine/allocator.h"
 #include "executor/device/machine/device_versions.h"
-#include "executor/device/machine/huge_pages.h"
 #include "executor/device/machine/processor.h"
 
 namespace stagecraft::device {
@@ -44,6 +46,26 @@ Provenance provenance_here(const std::string& tool, c10::Device device) {
     out.device = gpu.name;
   }
   return out;
+}
+
+namespace {
+
+int processors_here() { return to_int(std::thread::hardware_concurrency()); }
+
+}  // namespace
+
+Device device_here(int ranks) {
+  if (ranks < 1)
+    throw std::invalid_argument("the number of ranks is " + std::to_string(ranks) + ", must be at least 1");
+  Device out{processor_name(), Bytes(machine_memory().value / ranks)};
+  out.kind = DeviceKind::Processor;
+  out.host_processors = processors_here();
+  return out;
+}
+
+MeasuredDevice measured_device_here(c10::Device device) {
+  if (device.is_cpu()) return {processor_name(), DeviceKind::Processor, processors_here()};
+  return {gpu_properties(device.index()).name, DeviceKind::Gpu, processors_here()};
 }
 
 }  // namespace stagecraft::device

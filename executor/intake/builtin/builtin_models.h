@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "executor/intake/builtin/graph_builder.h"
-#include "executor/intake/graph/layers/import_settings.h"
+#include "executor/intake/graph/layers/layer_source.h"
 #include "executor/model/model.h"
 
 namespace stagecraft::intake {

@@ -11,7 +11,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/cursor.h"
 #include "costmodel/index.h"
-#include "executor/files/zip_writer.h"
+#include "executor/files/zip_archive.h"
 #include "executor/intake/export/stage_numbers.h"
 #include "executor/intake/pt2/flattened_blocks.h"
 

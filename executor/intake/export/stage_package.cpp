@@ -14,8 +14,8 @@
 #include "executor/intake/export/stage_archive.h"
 #include "executor/intake/graph/layers/graph_model.h"
 #include "executor/intake/pt2/pt2_graph.h"
-#include "executor/intake/torchscript/loading/torchscript_archive.h"
-#include "executor/model/stage_layers.h"
+#include "executor/intake/torchscript/script_module.h"
+#include "executor/model/model.h"
 
 namespace stagecraft::intake {
 namespace {
@@ -24,7 +24,6 @@ constexpr const char* kExported = R"python(import pathlib
 import warnings
 
 import torch
-
 
 class ExportedStage(torch.nn.Module):
     """A stage in a file of torch.export: FILE, next to this one. Parameters and buffers have the model's names.

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "costmodel/interchange/convert/python_package.h"
-#include "executor/intake/graph/layers/import_settings.h"
+#include "executor/intake/graph/layers/layer_source.h"
 #include "executor/model/model.h"
 
 namespace stagecraft::intake {

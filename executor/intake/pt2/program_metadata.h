@@ -1,13 +1,21 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "costmodel/format/cursor.h"
+#include "executor/intake/graph/size_expression.h"
 #include "executor/intake/pt2/exported_program.h"
 
 // Only for the readers of this folder: torch.export's JSON for values. All throw FormatError with the place.
 
 namespace stagecraft::intake {
+
+/// Reads what torch.export writes: `Mul(Integer(8), Symbol('s77', positive=True, integer=True))`, nested at most 64
+/// deep, with at most 10000 parts. Supports Integer, Symbol, Add, Mul, FloorDiv, Mod, PythonMod, Min, Max, Pow, and the
+/// constants that SymPy writes by name (Zero, One, NegativeOne). Throws std::invalid_argument with the text, the
+/// position of the error and the known names.
+[[nodiscard]] SizeExpression parse_size_expression(std::string_view text);
 
 /// The only member of an object that represents a choice.
 struct Choice {

@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 
+#include "executor/intake/graph/layers/layer_source.h"
 #include "executor/intake/graph/operator_graph.h"
 #include "executor/intake/pt2/pt2_archive.h"
 
@@ -25,5 +26,8 @@ namespace stagecraft::intake {
 [[nodiscard]] OperatorGraph pt2_graph(const Pt2Archive& archive,
                                       const std::map<std::string, std::pair<std::int64_t, std::int64_t>>& ranges = {},
                                       model::ModelMode mode = model::ModelMode::Training);
+
+/// Archives that torch.export.save wrote, see pt2_graph. They do not take the settings `samples` and `input.NAME`.
+[[nodiscard]] LayerSource pt2_source();
 
 }  // namespace stagecraft::intake

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "executor/intake/torchscript/loading/script_state.h"
-#include "executor/intake/torchscript/values/script_value.h"
+#include "executor/intake/torchscript/script_module.h"
+#include "executor/intake/torchscript/script_value.h"
 
 namespace torch::jit {
 struct Graph;

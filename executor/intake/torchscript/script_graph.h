@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
 
@@ -13,9 +14,8 @@
 
 #include "executor/intake/graph/dry_sizes.h"
 #include "executor/intake/graph/operator_graph.h"
-#include "executor/intake/torchscript/loading/script_state.h"
-#include "executor/intake/torchscript/values/script_call.h"
-#include "executor/intake/torchscript/values/script_value.h"
+#include "executor/intake/torchscript/script_module.h"
+#include "executor/intake/torchscript/script_value.h"
 
 namespace stagecraft::intake {
 
@@ -66,6 +66,39 @@ class ScriptGraph {
   std::map<int, ScriptValue> held_values_;  // by index into state_.tensors()
   std::vector<ModuleFrame> modules_;
   std::map<std::string, int> names_;
+};
+
+/// Adds to `node`, a call of `schema`, what it does to memory and whether it is random, from operator_facts and from
+/// the dry runs. `where` begins errors. Throws FormatError as operator_facts.
+void add_facts(const OperatorGraph& graph, GraphNode& node, const c10::FunctionSchema& schema,
+               const std::vector<ScriptValue>& arguments, const std::vector<ScriptValue>& results,
+               const std::string& where);
+
+/// Follows the values of a model's inputs through its calls to operators that determine their number of classes.
+class InputNumbers {
+ public:
+  /// `value` of the graph is input `input`.
+  void add(int value, int input) { inputs_behind_[value] = input; }
+
+  /// Finds how many classes an integer input of `inputs` has, from the embedding or cross entropy that reads it. `name`
+  /// is the operator's without its namespace. Throws std::invalid_argument that begins with `where` if the given range
+  /// exceeds them.
+  void follow_classes(const std::string& name, const c10::FunctionSchema& schema,
+                      const std::vector<ScriptValue>& arguments, const std::vector<model::ModelInput>& inputs,
+                      const std::string& where);
+  /// Finds which results contain the values of an input.
+  void follow_results(const std::string& name, const c10::FunctionSchema& schema,
+                      const std::vector<ScriptValue>& arguments, const std::vector<ScriptValue>& results);
+
+  /// Sets the number of classes that was found where no range was given.
+  void set_classes(std::vector<model::ModelInput>& inputs) const;
+
+ private:
+  [[nodiscard]] int input_behind(const c10::FunctionSchema& schema, const std::vector<ScriptValue>& arguments,
+                                 const char* wanted) const;
+
+  std::map<int, int> inputs_behind_;     // value -> input whose numbers it holds
+  std::map<int, std::int64_t> classes_;  // by input
 };
 
 }  // namespace stagecraft::intake

@@ -15,13 +15,10 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "executor/intake/graph/calls/evaluation.h"
+#include "executor/intake/torchscript/dry_run.h"
 #include "executor/intake/torchscript/script_control.h"
-#include "executor/intake/torchscript/script_facts.h"
 #include "executor/intake/torchscript/script_graph.h"
-#include "executor/intake/torchscript/values/dry_run.h"
-#include "executor/intake/torchscript/values/known_results.h"
-#include "executor/intake/torchscript/values/script_items.h"
-#include "executor/intake/torchscript/values/script_operators.h"
+#include "executor/intake/torchscript/script_value.h"
 
 namespace stagecraft::intake {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "executor/intake/graph/operator_graph.h"
-#include "executor/intake/torchscript/loading/script_state.h"
+#include "executor/intake/torchscript/script_module.h"
 
 namespace stagecraft::intake {
 

@@ -7,9 +7,16 @@
 #include <utility>
 
 #include "executor/files/zip_archive.h"
+#include "executor/intake/graph/layers/layer_source.h"
 #include "executor/intake/graph/operator_graph.h"
+#include "executor/model/model.h"
 
 namespace stagecraft::intake {
+
+/// Reads the description of one sample of input `name`: "float32[3,224,224]", "int64[]"; then ":batch_axis=1" if the
+/// batch axis is not the first, ":batch_axis=none" if one tensor serves all samples. Throws std::invalid_argument with
+/// the text and the expected form.
+[[nodiscard]] model::ModelInput parse_model_input(const std::string& name, const std::string& text);
 
 /// What a TorchScript file does not contain.
 struct TorchScriptInputs {
@@ -33,5 +40,8 @@ struct TorchScriptInputs {
 /// evaluation_value.
 [[nodiscard]] OperatorGraph torchscript_graph(const files::ZipArchive& archive, const TorchScriptInputs& declared,
                                               model::ModelMode mode = model::ModelMode::Training);
+
+/// Archives that torch.jit.save wrote, see torchscript_graph. The settings describe their inputs.
+[[nodiscard]] LayerSource torchscript_source();
 
 }  // namespace stagecraft::intake

@@ -14,7 +14,7 @@
 #include "costmodel/index.h"
 #include "costmodel/slice.h"
 #include "executor/channel/control_tags.h"
-#include "executor/model/stage_layers.h"
+#include "executor/model/model.h"
 #include "executor/run/binding/loss_shares.h"
 
 namespace stagecraft::run {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "costmodel/index.h"
-#include "executor/channel/channel_checks.h"
+#include "executor/channel/channel.h"
 #include "executor/channel/control_tags.h"
 #include "executor/device/dtype.h"
 #include "executor/stage/moving_statistics.h"

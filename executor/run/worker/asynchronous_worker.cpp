@@ -8,7 +8,7 @@
 
 #include "costmodel/index.h"
 #include "executor/channel/control_tags.h"
-#include "executor/stage/tensor_layout.h"
+#include "executor/stage/stage_program.h"
 
 namespace stagecraft::run {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "costmodel/index.h"
-#include "executor/channel/channel_checks.h"
-#include "executor/channel/tensor_memory.h"
+#include "executor/channel/channel.h"
+#include "executor/channel/tensor_message.h"
 #include "executor/device/dtype.h"
 
 namespace stagecraft::run {

@@ -1,14 +1,21 @@
 #include "executor/run/worker/stage_worker.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <ranges>
 #include <set>
 #include <stdexcept>
+#include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "costmodel/errors.h"
@@ -16,9 +23,128 @@
 #include "costmodel/timeline_order.h"
 #include "executor/device/dtype.h"
 #include "executor/device/machine/program.h"
-#include "executor/stage/tensor_layout.h"
+#include "executor/stage/stage_program.h"
 
 namespace stagecraft::run {
+namespace {
+
+/// Boundaries of a stage's values, and their slots by boundary.
+struct CrossingValues {
+  std::vector<stage::ReceivedValue> received;
+  std::vector<model::ValueRef> sent;
+};
+
+CrossingValues find_crossing_values(const model::Model& model, const BoundPlan& bound, ResidentStage& resident) {
+  const Plan& plan = bound.plan();
+  std::unordered_map<std::string, int> index;
+  for (std::size_t i = 0; i < model.layers.size(); ++i) index[model.layers[i].name] = to_int(i);
+  const auto value_of = [&](const BoundaryTensor& tensor) {
+    return model::ValueRef{index.at(tensor.layer), *tensor.output, -1};
+  };
+  CrossingValues out;
+  resident.slots.resize(plan.boundaries.size());
+  for (const int b : bound.incoming(resident.stage)) {
+    for (const BoundaryTensor& tensor : plan.boundaries[to_index(b)].tensors) {
+      resident.slots[to_index(b)].push_back(to_int(out.received.size()));
+      out.received.push_back({value_of(tensor), tensor.gradient});
+    }
+  }
+  std::map<std::pair<int, int>, int> sent_slot;
+  for (const int b : bound.outgoing(resident.stage)) {
+    for (const BoundaryTensor& tensor : plan.boundaries[to_index(b)].tensors) {
+      const model::ValueRef value = value_of(tensor);
+      const auto [it, fresh] = sent_slot.emplace(std::pair(value.layer, value.output), to_int(out.sent.size()));
+      if (fresh) out.sent.push_back(value);
+      resident.slots[to_index(b)].push_back(it->second);
+    }
+  }
+  return out;
+}
+
+/// Zeros in the shapes of what the stage receives, in the order of its program.
+std::vector<at::Tensor> zeros_received(const ResidentStage& resident, const BoundPlan& plan, c10::Device device) {
+  std::vector<at::Tensor> out;
+  for (const int b : plan.incoming(resident.stage)) {
+    const auto& tensors = plan.plan().boundaries[to_index(b)].tensors;
+    const std::vector<int>& slots = resident.slots[to_index(b)];
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      const auto slot = to_index(slots[t]);
+      if (out.size() <= slot) out.resize(slot + 1);
+      out[slot] = at::zeros(tensors[t].shape, at::TensorOptions(device::dtype_of(tensors[t].dtype)).device(device));
+    }
+  }
+  return out;
+}
+
+/// A step on a few values that nobody uses.
+void warm_up(const stage::OptimizerOptions& options, c10::Device device) {
+  constexpr std::int64_t kValues = 1024;
+  at::Tensor value = at::ones({kValues}, at::TensorOptions(at::kFloat).device(device));
+  value.mutable_grad() = at::ones_like(value);
+  stage::Optimizer(options, {value}).step(1);
+}
+
+}  // namespace
+
+void warm_up(ResidentStage& resident, const BoundModel& bound, const stage::OptimizerOptions& optimizer,
+             const stage::Placement& placement, std::vector<at::Tensor> data) {
+  const bool trains = bound.plan.schedule().trains;
+  std::vector<std::pair<at::Tensor, at::Tensor>> buffers;  // with their values
+  for (const stage::Parameter& buffer : resident.program->buffers())
+    buffers.emplace_back(buffer.value, buffer.value.detach().clone());
+  std::vector<at::Tensor> gradients;
+  for (stage::Parameter& parameter : resident.program->leaves())
+    gradients.push_back(std::exchange(parameter.value.mutable_grad(), at::Tensor()));
+  stage::Flight flight =
+      resident.program->forward(zeros_received(resident, bound.plan, placement.device), std::move(data), 0, 0, trains);
+  if (trains) {
+    std::vector<at::Tensor> sent_gradients;
+    for (const at::Tensor& sent : flight.sent)
+      sent_gradients.push_back(sent.requires_grad() ? at::zeros_like(sent) : at::Tensor());
+    (void)resident.program->backward(std::move(flight), sent_gradients);
+    warm_up(optimizer, placement.device);
+  }
+  for (std::size_t i = 0; i < gradients.size(); ++i)
+    resident.program->leaves()[i].value.mutable_grad() = std::move(gradients[i]);
+  const at::NoGradGuard no_graph;
+  for (auto& [buffer, before] : buffers) buffer.copy_(before);
+}
+
+ResidentStage make_resident_stage(const BoundModel& bound, int stage, int microbatches,
+                                  const stage::OptimizerOptions& optimizer, std::uint64_t seed,
+                                  stage::Placement placement) {
+  ResidentStage out;
+  out.stage = stage;
+  out.replica_ranks = bound.plan.ranks_of(stage);
+  CrossingValues values = find_crossing_values(bound.model, bound.plan, out);
+  const auto number = to_index(stage);
+  out.program = std::make_unique<stage::StageProgram>(bound.model, bound.layers[number], std::move(values.received),
+                                                      std::move(values.sent), seed, placement);
+  const Stage& planned = bound.plan.plan().stages[number];
+  if (!bound.plan.schedule().trains) out.program->evaluate();
+  if (planned.recompute) out.program->recompute_every(planned.recompute_every);
+  out.optimizer = stage::optimizer_of(optimizer, out.program->parameters());
+  const auto count = to_index(microbatches);
+  out.flights.resize(count);
+  out.input_gradients.resize(count);
+  out.rests.resize(count);
+  return out;
+}
+
+void NonfiniteGuard::set(stage::OnNonfinite what, std::function<void(const std::string&)> tell) {
+  what_ = what;
+  tell_ = std::move(tell);
+}
+
+void NonfiniteGuard::found(std::int64_t step, const std::string& what) {
+  const std::string text = "step " + std::to_string(step + 1) + ": " + what + " is not finite";
+  if (what_ == stage::OnNonfinite::Stop) throw stage::NonfiniteError(text);
+  if (step == last_) return;
+  last_ = step;
+  if (what_ == stage::OnNonfinite::Warn) ++steps_;
+  if (tell_) tell_("rank " + std::to_string(rank_) + ", " + text);
+}
+
 namespace {
 
 constexpr std::size_t kBatchesAhead = 2;
@@ -166,7 +292,7 @@ void StageWorker::run(const Action& action, std::int64_t step) {
     default:
       break;
   }
-  const device::DeviceClock::Moment start = spans_.mark();
+  const DeviceClock::Moment start = spans_.mark();
   switch (action.kind) {
     case ActionKind::WeightGradient:
       weight_gradient(action);
@@ -195,7 +321,7 @@ void StageWorker::run(const Action& action, std::int64_t step) {
 
 void StageWorker::await(const Action& consumer, const Passage& input, std::int64_t step, std::vector<at::Tensor>& out) {
   const device::ScopedRange range(wait_range_, consumer.microbatch);
-  const device::DeviceClock::Moment start = spans_.mark();
+  const DeviceClock::Moment start = spans_.mark();
   transfers_.take(input, consumer.microbatch, out);
   spans_.record(receive_of(consumer, input), step, start);
 }
@@ -205,7 +331,7 @@ void StageWorker::forward(const Action& action, std::int64_t step) {
   stage::Flight& flight = stage.flights[to_index(action.microbatch)];
   flight.clear();
   for (const Passage& input : setup_.bound.plan.inputs(action)) await(action, input, step, flight.received);
-  const device::DeviceClock::Moment start = spans_.mark();
+  const DeviceClock::Moment start = spans_.mark();
   if (stage.data) flight.data = stage.data->take();
   before_forward(stage, action);
   flight.step = step;
@@ -249,7 +375,7 @@ void StageWorker::backward(const Action& action, std::int64_t step) {
     }
     arrived_.clear();
   }
-  const device::DeviceClock::Moment start = spans_.mark();
+  const DeviceClock::Moment start = spans_.mark();
   const double loss_gradient = before_backward(stage, action);
   const bool split = stage.split.contains(action.microbatch);
   std::vector<at::Tensor>& gradients = stage.input_gradients[to_index(action.microbatch)];

@@ -1,26 +1,82 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "costmodel/timeline.h"
 #include "executor/channel/channel.h"
 #include "executor/data/data_source.h"
+#include "executor/data/prefetch.h"
 #include "executor/device/ranges.h"
 #include "executor/run/binding/bound_model.h"
-#include "executor/run/worker/nonfinite_guard.h"
-#include "executor/run/worker/resident_stage.h"
 #include "executor/run/worker/span_recorder.h"
 #include "executor/run/worker/stage_transfers.h"
 #include "executor/stage/gradients/finite.h"
-#include "executor/stage/gradients/loss_scaler.h"
 #include "executor/stage/optimizer.h"
+#include "executor/stage/stage_program.h"
 #include "executor/stage/step_losses.h"
 
 namespace stagecraft::run {
+
+/// One stage on a rank, and its microbatches in flight. Slots are indices into the values that the program receives or
+/// sends.
+struct ResidentStage {
+  int stage = 0;
+  std::unique_ptr<stage::StageProgram> program;
+  std::unique_ptr<stage::Optimizer> optimizer;
+  std::vector<std::vector<int>> slots;  ///< by boundary: the slot of each of its tensors
+  std::vector<int> replica_ranks;
+  std::vector<stage::Flight> flights;                    ///< by microbatch
+  std::vector<std::vector<at::Tensor>> input_gradients;  ///< by microbatch, until sent
+  std::set<int> split;                                   ///< microbatches whose backward has two parts
+  std::vector<stage::SplitBackward> rests;               ///< by microbatch, until its weight gradients are due
+  std::unique_ptr<data::Prefetch> data;                  ///< whether its layers read inputs of the model
+};
+
+/// Stage `stage` with its first parameters, for `microbatches` microbatches. The model must outlive it.
+[[nodiscard]] ResidentStage make_resident_stage(const BoundModel& bound, int stage, int microbatches,
+                                                const stage::OptimizerOptions& optimizer, std::uint64_t seed,
+                                                stage::Placement placement);
+
+/// Runs the stage once on `data` and on zeros for what it receives, forward and, if the plan trains, backward, and
+/// takes an optimizer step elsewhere. Parameters, gradients and buffers stay as they are. A GPU loads a kernel when it
+/// is first used, and that may wait for a transfer in progress, whose peer may wait for this rank: call it before the
+/// first transfer.
+void warm_up(ResidentStage& resident, const BoundModel& bound, const stage::OptimizerOptions& optimizer,
+             const stage::Placement& placement, std::vector<at::Tensor> data);
+
+/// Handles losses and gradients that are not finite on one rank.
+class NonfiniteGuard {
+ public:
+  explicit NonfiniteGuard(int rank) : rank_(rank) {}
+  /// `tell` is called with each finding, unless `what` is Stop.
+  void set(stage::OnNonfinite what, std::function<void(const std::string&)> tell);
+  [[nodiscard]] bool skips_steps() const { return what_ == stage::OnNonfinite::Skip; }
+
+  /// `what` of `step` is not finite. Throws NonfiniteError if the run is to stop.
+  void found(std::int64_t step, const std::string& what);
+  /// Whether this rank found something in `step`.
+  [[nodiscard]] bool found_in(std::int64_t step) const { return last_ == step; }
+  /// Reports a step that was skipped because some rank found something.
+  void count_skipped() { ++steps_; }
+  /// Steps in which this rank found something, or any rank if steps are skipped.
+  [[nodiscard]] std::int64_t steps() const { return steps_; }
+
+ private:
+  int rank_;
+  stage::OnNonfinite what_ = stage::OnNonfinite::Stop;
+  std::function<void(const std::string&)> tell_;
+  std::int64_t steps_ = 0;
+  std::int64_t last_ = -1;  // step
+};
 
 /// Options of a worker.
 struct WorkerOptions {

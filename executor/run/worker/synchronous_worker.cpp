@@ -8,7 +8,7 @@
 
 #include "costmodel/index.h"
 #include "executor/run/binding/loss_shares.h"
-#include "executor/stage/gradients/gradient_norm.h"
+#include "executor/stage/gradients/gradient_reduction.h"
 
 namespace stagecraft::run {
 namespace {
@@ -190,7 +190,7 @@ void SynchronousWorker::update_step(std::int64_t step) {
   for (ResidentStage& stage : stages()) {
     const Action action{ActionKind::Update, stage.stage, -1, -1};
     const device::ScopedRange range = begin(setup().actions.size() - 1, action, step);  // updates end the list
-    const device::DeviceClock::Moment start = &stage == &stages().front() ? update_start_ : spans().mark();
+    const DeviceClock::Moment start = &stage == &stages().front() ? update_start_ : spans().mark();
     if (!overflow && !skipped)
       stage.optimizer->step(divisor, stage::rate_factor(setup().optimizer.rate, step) * rate_scale_);
     prepare_gradients(stage);

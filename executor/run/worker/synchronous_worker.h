@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "executor/run/worker/stage_worker.h"
-#include "executor/stage/gradients/gradient_buckets.h"
-#include "executor/stage/gradients/loss_scaler.h"
-#include "executor/stage/gradients/tied_gradients.h"
+#include "executor/stage/gradients/finite.h"
+#include "executor/stage/gradients/gradient_reduction.h"
 #include "executor/stage/moving_statistics.h"
 
 namespace stagecraft::run {
@@ -77,7 +76,7 @@ class SynchronousWorker : public StageWorker {
   std::size_t reduced_ = 0;  // of them in this step
   bool prepared_ = false;
   double rate_scale_ = 1;
-  device::DeviceClock::Moment update_start_;
+  DeviceClock::Moment update_start_;
   std::optional<stage::LossScaler> scaler_;                      // in float16
   std::map<std::int64_t, double> norms_;                         // on rank 0, if gradients are clipped: by step
   std::vector<std::pair<at::Tensor, at::Tensor>> kept_buffers_;  // with Skip: buffers and their values before the step

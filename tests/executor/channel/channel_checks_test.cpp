@@ -1,4 +1,4 @@
-#include "executor/channel/channel_checks.h"
+#include "executor/channel/channel.h"
 
 #include <ATen/ops/empty.h>
 #include <gmock/gmock.h>

@@ -16,7 +16,6 @@
 
 #include "costmodel/index.h"
 #include "executor/channel/channel.h"
-#include "executor/channel/channel_checks.h"
 #include "executor/channel/collective.h"
 #include "executor/channel/control_tags.h"
 #include "executor/device/dtype.h"

@@ -1,4 +1,4 @@
-#include "executor/channel/rank_subset.h"
+#include "executor/channel/channel.h"
 
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>

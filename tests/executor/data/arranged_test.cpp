@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-#include "executor/data/sources.h"
+#include "executor/data/data_source.h"
 #include "executor/intake/layer_sources.h"
 
 namespace stagecraft::data {

@@ -11,7 +11,6 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "executor/data/data_source.h"
-#include "executor/data/sources.h"
 #include "executor/device/dtype.h"
 #include "executor/files/safetensors.h"
 #include "executor/intake/layer_sources.h"

@@ -16,7 +16,6 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/project/steps.h"
-#include "executor/data/sources.h"
 #include "executor/device/dtype.h"
 #include "executor/intake/layer_sources.h"
 #include "tests/support/known_names.h"

@@ -17,7 +17,7 @@
 #include "costmodel/index.h"
 #include "executor/checkpoint/checkpoint.h"
 #include "executor/files/safetensors.h"
-#include "executor/files/zip_writer.h"
+#include "executor/files/zip_archive.h"
 #include "executor/intake/layer_sources.h"
 #include "executor/stage/stage_program.h"
 #include "tests/executor/files/pickle_text.h"

@@ -17,7 +17,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "executor/intake/graph/calls/evaluation.h"
-#include "executor/intake/graph/observed_values.h"
+#include "executor/intake/graph/memory_sets.h"
 #include "executor/intake/graph/program/evaluating.h"
 #include "executor/intake/layer_sources.h"
 #include "executor/intake/torchscript/torchscript_graph.h"

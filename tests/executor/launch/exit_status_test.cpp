@@ -1,4 +1,4 @@
-#include "executor/launch/exit_status.h"
+#include "executor/launch/rendezvous.h"
 
 #include <gtest/gtest.h>
 

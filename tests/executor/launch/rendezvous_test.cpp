@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "executor/launch/exit_status.h"
 #include "executor/meeting/launch_info.h"
 #include "executor/meeting/meeting_store.h"
 #include "tests/executor/launch/spawned_ranks.h"

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "costmodel/index.h"
-#include "executor/model/stage_layers.h"
+#include "executor/model/model.h"
 #include "executor/run/run.h"
 #include "executor/stage/stage_program.h"
 #include "tests/support/models/laid_out_model.h"

@@ -13,7 +13,7 @@
 #include "costmodel/prediction/predict.h"
 #include "executor/channel/channel_local.h"
 #include "executor/channel/control_tags.h"
-#include "executor/device/machine/processor_use.h"
+#include "executor/device/machine/processor.h"
 #include "tests/support/channels/forwarding_channel.h"
 #include "tests/support/models/closure_layers.h"
 #include "tests/support/models/laid_out_model.h"

@@ -10,7 +10,7 @@
 
 #include "costmodel/index.h"
 #include "executor/channel/channel_local.h"
-#include "executor/run/reference.h"
+#include "executor/run/run_comparison.h"
 #include "executor/run/worker/synchronous_worker.h"
 #include "tests/support/models/counting_model.h"
 #include "tests/support/models/planned_models.h"

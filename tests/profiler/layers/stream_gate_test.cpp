@@ -1,4 +1,4 @@
-#include "profiler/layers/stream_gate.h"
+#include "profiler/layers/isolated.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <cuda_runtime_api.h>

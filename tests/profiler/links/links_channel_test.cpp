@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "costmodel/index.h"
-#include "executor/device/machine/processor_use.h"
+#include "executor/device/machine/processor.h"
 #include "tests/support/channels/ranks.h"
 
 namespace stagecraft::profiler {

@@ -1,4 +1,4 @@
-#include "profiler/links/links_nccl.h"
+#include "profiler/links/links.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

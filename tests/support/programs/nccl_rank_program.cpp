@@ -17,7 +17,7 @@
 #include "executor/launch/launch.h"
 #include "executor/launch/rendezvous.h"
 #include "executor/meeting/launch_info.h"
-#include "profiler/kernels/tracer.h"
+#include "profiler/kernels/trace.h"
 #include "tests/executor/channel/nccl_suite.h"
 
 namespace stagecraft {

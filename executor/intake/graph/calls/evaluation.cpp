@@ -6,7 +6,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "executor/intake/graph/observed_values.h"
+#include "executor/intake/graph/memory_sets.h"
 
 namespace stagecraft::intake {
 

@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "executor/intake/graph/layers/import_settings.h"
 #include "executor/intake/graph/layers/layer_groups.h"
+#include "executor/intake/graph/layers/layer_source.h"
 #include "executor/intake/graph/operator_graph.h"
 #include "executor/model/model.h"
 

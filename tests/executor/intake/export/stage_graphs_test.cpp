@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "costmodel/index.h"
-#include "executor/intake/pt2/size_text.h"
+#include "executor/intake/pt2/program_metadata.h"
 #include "tests/support/graph_sketch.h"
 
 namespace stagecraft::intake {

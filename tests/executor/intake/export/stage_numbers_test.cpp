@@ -5,7 +5,7 @@
 
 #include <map>
 
-#include "executor/intake/pt2/size_text.h"
+#include "executor/intake/pt2/program_metadata.h"
 
 namespace stagecraft::intake {
 namespace {

@@ -7,7 +7,7 @@
 #include <random>
 #include <stdexcept>
 
-#include "executor/intake/pt2/size_text.h"
+#include "executor/intake/pt2/program_metadata.h"
 
 namespace stagecraft::intake {
 namespace {

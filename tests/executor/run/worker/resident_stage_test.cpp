@@ -1,4 +1,4 @@
-#include "executor/run/worker/resident_stage.h"
+#include "executor/run/worker/stage_worker.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
