@@ -169,9 +169,9 @@ class TripBound {
   bool alternates_ = false;                    ///< see ScheduleEntry: what is in flight is known
   /// By stage, for whole and for split backwards, if the bound is asked about one number of stages; else empty.
   std::array<std::vector<int>, 2> held_, later_;
-  std::vector<int> kept_of_;  ///< by node: its place in kept_, or -1
-  std::vector<bool> reads_before_;  ///< by kept node: it reads a value with a gradient from before the walk's set
-  std::vector<int> path_;  ///< kept nodes of the heaviest path
+  std::vector<int> kept_of_;           ///< by node: its place in kept_, or -1
+  std::vector<bool> reads_before_;     ///< by kept node: it reads a value with a gradient from before the walk's set
+  std::vector<int> path_;              ///< kept nodes of the heaviest path
   std::vector<KeptEdge> hops_;         ///< between neighbours on the path
   std::vector<std::size_t> level_at_;  ///< by device: the level that joins it and the one before; empty: of no use
   /// The path's hops over each level or one farther out, with their time at the port of a group below it.
