@@ -55,7 +55,7 @@ struct Passage {
 }
 /// The Forward or Backward whose result a send carries.
 [[nodiscard]] constexpr Action producer_of(const Action& send) {
-  return {carries_gradient(send.kind) ? ActionKind::Backward : ActionKind::Forward, send.stage, send.microbatch, -1};
+  return {*traits_of(send.kind).needs, send.stage, send.microbatch, -1};
 }
 
 /// A tied parameter of a plan, and its stages and ranks.

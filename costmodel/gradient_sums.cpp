@@ -24,7 +24,7 @@ std::string ranks_text(const std::vector<int>& ranks) {
 /// Where a gradient of `stage` is not summed over exactly its holders once.
 std::optional<std::string> wrong_holders(const BoundPlan& plan, int stage, const HeldParameters& held,
                                          const std::vector<GradientSum>& sums,
-                                         const std::map<std::string, std::vector<int>>& holders) {
+                                         const std::map<std::string, ParameterHome>& homes) {
   const std::vector<HeldParameter>& parameters = held[to_index(stage)];
   std::set<std::string_view> seen;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -33,7 +33,7 @@ std::optional<std::string> wrong_holders(const BoundPlan& plan, int stage, const
     const std::string where = "stage " + std::to_string(stage) + ": the gradient of " +
                               name_of(parameter, plan.plan().stages[to_index(stage)].layers[parameter.layer]) + " is ";
     const std::vector<int> wanted =
-        parameter.name.empty() ? plan.ranks_of(stage) : holders.at(std::string(parameter.name));
+        parameter.name.empty() ? plan.ranks_of(stage) : homes.at(std::string(parameter.name)).holders;
     const auto is_it = [&](std::size_t place) {
       return place == i || (!parameter.name.empty() && parameters[place].name == parameter.name);
     };
@@ -123,16 +123,23 @@ std::optional<HeldParameters> held_parameters(const Plan& plan) {
   return out;
 }
 
-std::map<std::string, std::vector<int>> parameter_holders(const BoundPlan& plan, const HeldParameters& held) {
-  std::map<std::string_view, std::set<int>> holders;
+std::map<std::string, ParameterHome> parameter_homes(const BoundPlan& plan, const HeldParameters& held) {
+  std::map<std::string_view, std::set<int>> stages;
   for (int s = 0; s < plan.stages(); ++s) {
-    const std::vector<int> ranks = plan.ranks_of(s);
     for (const HeldParameter& parameter : held[to_index(s)]) {
-      if (!parameter.name.empty()) holders[parameter.name].insert(ranks.begin(), ranks.end());
+      if (!parameter.name.empty()) stages[parameter.name].insert(s);
     }
   }
-  std::map<std::string, std::vector<int>> out;
-  for (const auto& [name, ranks] : holders) out[std::string(name)] = {ranks.begin(), ranks.end()};
+  std::map<std::string, ParameterHome> out;
+  for (const auto& [name, holding] : stages) {
+    std::set<int> ranks;
+    for (const int s : holding) {
+      const std::vector<int> replicas = plan.ranks_of(s);
+      ranks.insert(replicas.begin(), replicas.end());
+    }
+    const int first = *holding.begin();
+    out[std::string(name)] = {first, plan.first_rank(first), {ranks.begin(), ranks.end()}};
+  }
   return out;
 }
 
@@ -211,9 +218,9 @@ std::vector<std::vector<const GradientSum*>> sums_by_entry(const BoundPlan& plan
 
 std::optional<std::string> wrong_sum(const BoundPlan& plan, const HeldParameters& held, const GradientSums& sums,
                                      const std::vector<std::vector<Action>>& lists) {
-  const std::map<std::string, std::vector<int>> holders = parameter_holders(plan, held);
+  const std::map<std::string, ParameterHome> homes = parameter_homes(plan, held);
   for (int s = 0; s < plan.stages(); ++s) {
-    if (auto wrong = wrong_holders(plan, s, held, sums[to_index(s)], holders)) return wrong;
+    if (auto wrong = wrong_holders(plan, s, held, sums[to_index(s)], homes)) return wrong;
   }
   return wrong_order(plan, sums, lists);
 }

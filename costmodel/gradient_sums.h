@@ -35,9 +35,15 @@ using HeldParameters = std::vector<std::vector<HeldParameter>>;
 /// As the plan lists them; absent if it does not, see lists_parameters.
 [[nodiscard]] std::optional<HeldParameters> held_parameters(const Plan& plan);
 
-/// The ranks that hold each named parameter, ascending: all replicas of the stages that hold it.
-[[nodiscard]] std::map<std::string, std::vector<int>> parameter_holders(const BoundPlan& plan,
-                                                                        const HeldParameters& held);
+/// Where a parameter lives.
+struct ParameterHome {
+  int stage = 0;             ///< the first that holds it
+  int owner = 0;             ///< that stage's replica 0: the rank that writes it to checkpoints
+  std::vector<int> holders;  ///< all replicas of the stages that hold it: ranks, ascending
+};
+
+/// By name, the home of each named parameter.
+[[nodiscard]] std::map<std::string, ParameterHome> parameter_homes(const BoundPlan& plan, const HeldParameters& held);
 
 /// A sum of gradients over ranks: one all-reduce.
 struct GradientSum {

@@ -1,7 +1,6 @@
 #include "costmodel/schedule.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <stdexcept>
@@ -12,23 +11,8 @@
 namespace stagecraft {
 namespace {
 
-/// Names of an action: in files and messages, and in torch's cells.
-struct ActionWord {
-  ActionKind kind;
-  const char* word;
-  const char* cell;
-};
-constexpr std::array<ActionWord, 9> kWords{{
-    {ActionKind::Forward, "forward", "F"},
-    {ActionKind::Backward, "backward", "B"},
-    {ActionKind::WeightGradient, "weight-gradient", "W"},
-    {ActionKind::SendActivation, "send-activation", "SEND_F"},
-    {ActionKind::ReceiveActivation, "receive-activation", "RECV_F"},
-    {ActionKind::SendGradient, "send-gradient", "SEND_B"},
-    {ActionKind::ReceiveGradient, "receive-gradient", "RECV_B"},
-    {ActionKind::Reduce, "reduce", "REDUCE_GRAD"},
-    {ActionKind::Update, "update", "UPDATE"},
-}};
+static_assert(std::ranges::all_of(kActions,
+                                  [](const ActionTraits& traits) { return &traits_of(traits.kind) == &traits; }));
 
 int replicas_of(const PipelineShape& shape, int stage) {
   return shape.replicas.empty() ? 1 : shape.replicas[to_index(stage)];
@@ -36,16 +20,11 @@ int replicas_of(const PipelineShape& shape, int stage) {
 
 }  // namespace
 
-const char* to_string(ActionKind kind) {
-  for (const ActionWord& entry : kWords) {
-    if (entry.kind == kind) return entry.word;
-  }
-  return "?";
-}
+const char* to_string(ActionKind kind) { return traits_of(kind).word; }
 
 ActionKind action_kind(const std::string& word) {
   std::vector<std::string> known;
-  for (const ActionWord& entry : kWords) {
+  for (const ActionTraits& entry : kActions) {
     if (word == entry.word) return entry.kind;
     known.emplace_back(entry.word);
   }
@@ -60,10 +39,7 @@ Action other_end(const Action& transfer) {
 }
 
 std::string action_text(const Action& action) {
-  std::string out = std::to_string(action.stage);
-  for (const ActionWord& entry : kWords) {
-    if (entry.kind == action.kind) out += entry.cell;
-  }
+  std::string out = std::to_string(action.stage) + traits_of(action.kind).cell;
   if (action.microbatch >= 0) out += std::to_string(action.microbatch);
   if (!is_transfer(action.kind) || std::abs(action.peer - action.stage) == 1) return out;
   return out + (is_send(action.kind) ? " to stage " : " from stage ") + std::to_string(action.peer);

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,6 +36,37 @@ enum class ActionKind {
 /// Whether a transfer is of gradients.
 [[nodiscard]] constexpr bool carries_gradient(ActionKind kind) {
   return kind == ActionKind::SendGradient || kind == ActionKind::ReceiveGradient;
+}
+
+/// How tables and pictures show an action: one colour and one sign for each.
+enum class ActionLook { Forward, Backward, WeightGradient, Reduce, Update, Wait, Hidden };
+
+/// What a kind of action is.
+struct ActionTraits {
+  ActionKind kind = ActionKind::Forward;
+  const char* word = "";   ///< in files and messages
+  const char* cell = "";   ///< in the notation of torch.distributed.pipelining
+  bool microbatch = true;  ///< it belongs to one microbatch, otherwise to an update
+  int peer = 0;            ///< of a transfer between adjacent stages: the other stage minus its own
+  ActionLook look = ActionLook::Hidden;
+  /// What must have run before, of the same stage and microbatch on the same rank.
+  std::optional<ActionKind> needs = {};
+};
+
+/// All kinds, in the order of ActionKind.
+inline constexpr std::array<ActionTraits, 9> kActions{{
+    {ActionKind::Forward, "forward", "F", true, 0, ActionLook::Forward},
+    {ActionKind::Backward, "backward", "B", true, 0, ActionLook::Backward, ActionKind::Forward},
+    {ActionKind::WeightGradient, "weight-gradient", "W", true, 0, ActionLook::WeightGradient, ActionKind::Backward},
+    {ActionKind::SendActivation, "send-activation", "SEND_F", true, 1, ActionLook::Hidden, ActionKind::Forward},
+    {ActionKind::ReceiveActivation, "receive-activation", "RECV_F", true, -1, ActionLook::Wait},
+    {ActionKind::SendGradient, "send-gradient", "SEND_B", true, -1, ActionLook::Hidden, ActionKind::Backward},
+    {ActionKind::ReceiveGradient, "receive-gradient", "RECV_B", true, 1, ActionLook::Wait},
+    {ActionKind::Reduce, "reduce", "REDUCE_GRAD", false, 0, ActionLook::Reduce},
+    {ActionKind::Update, "update", "UPDATE", false, 0, ActionLook::Update},
+}};
+[[nodiscard]] constexpr const ActionTraits& traits_of(ActionKind kind) {
+  return kActions[static_cast<std::size_t>(kind)];
 }
 
 /// "forward", "backward", "weight-gradient", "send-activation", ...; the name in files and messages.

@@ -1,7 +1,6 @@
 #include "costmodel/format/actions_row.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -16,26 +15,24 @@ namespace {
 
 constexpr int kMostStages = 1 << 24;
 
+/// The word of a cell.
 struct RowWord {
   std::string_view text;
-  ActionKind kind;
-  bool microbatch;
-  int peer;   ///< the other stage of a transfer minus its own
-  bool kept;  ///< false: read and skipped
+  const ActionTraits* action;  ///< null: read and skipped
 };
-constexpr std::array<RowWord, 11> kWords{{
-    {"F", ActionKind::Forward, true, 0, true},
-    {"B", ActionKind::Backward, true, 0, true},
-    {"I", ActionKind::Backward, true, 0, true},
-    {"W", ActionKind::WeightGradient, true, 0, true},
-    {"SEND_F", ActionKind::SendActivation, true, 1, true},
-    {"RECV_F", ActionKind::ReceiveActivation, true, -1, true},
-    {"SEND_B", ActionKind::SendGradient, true, -1, true},
-    {"RECV_B", ActionKind::ReceiveGradient, true, 1, true},
-    {"REDUCE_GRAD", ActionKind::Reduce, false, 0, true},
-    {"UNSHARD", ActionKind::Forward, false, 0, false},
-    {"RESHARD", ActionKind::Forward, false, 0, false},
-}};
+const std::vector<RowWord>& row_words() {
+  static const std::vector<RowWord> words = [] {
+    std::vector<RowWord> out;
+    for (const ActionTraits& action : kActions) {
+      if (action.kind == ActionKind::Update) continue;  // has no cell
+      out.push_back({action.cell, &action});
+      if (action.kind == ActionKind::Backward) out.push_back({"I", &action});
+    }
+    out.insert(out.end(), {{"UNSHARD", nullptr}, {"RESHARD", nullptr}});
+    return out;
+  }();
+  return words;
+}
 constexpr std::string_view kOverlap = "OVERLAP_F_B";
 
 std::string_view trimmed(std::string_view text) {
@@ -81,16 +78,16 @@ Cell parse_cell(std::string_view text, std::size_t at) {
   Cell out{};
   out.action.stage = take_number_below(rest, kMostStages);
   const std::string_view word = rest.substr(0, std::min(rest.find_first_of("0123456789"), rest.size()));
-  const auto it = std::find_if(kWords.begin(), kWords.end(), [&](const RowWord& w) { return w.text == word; });
+  const auto it = std::ranges::find(row_words(), word, &RowWord::text);
   rest.remove_prefix(word.size());
-  if (out.action.stage < 0 || it == kWords.end()) {
+  if (out.action.stage < 0 || it == row_words().end()) {
     std::string known;
-    for (const RowWord& w : kWords) known += (known.empty() ? "" : ", ") + std::string(w.text);
+    for (const RowWord& w : row_words()) known += (known.empty() ? "" : ", ") + std::string(w.text);
     refuse(at, "found " + shown(text) + ", expected a stage, one of " + known + ", and a microbatch, as in 2F0");
   }
   out.word = &*it;
-  out.action.kind = it->kind;
-  if (it->microbatch) {
+  if (it->action) out.action.kind = it->action->kind;
+  if (it->action && it->action->microbatch) {
     out.action.microbatch = take_number_below(rest, kMostMicrobatches);
     if (out.action.microbatch < 0) {
       refuse(at, "found " + shown(text) + ", expected a microbatch from 0 to " + std::to_string(kMostMicrobatches - 1) +
@@ -98,8 +95,8 @@ Cell parse_cell(std::string_view text, std::size_t at) {
     }
   }
   if (!rest.empty()) refuse(at, "found " + shown(rest) + " after an action in " + shown(text));
-  if (it->peer == 0) return out;
-  out.action.peer = out.action.stage + it->peer;
+  if (!it->action || it->action->peer == 0) return out;
+  out.action.peer = out.action.stage + it->action->peer;
   if (out.action.peer < 0) refuse(at, "found " + shown(text) + ", there is no stage before stage 0");
   return out;
 }
@@ -127,7 +124,7 @@ std::vector<Action> parse_actions_row(const std::string& row) {
   std::size_t at = 0;
   for (const std::string_view text : split(row, ',')) {
     for (const auto& [action, word] : parse_cells(trimmed(text), at)) {
-      if (!word->kept) continue;
+      if (!word->action) continue;
       const std::pair key(action.stage, action.microbatch);
       if (word->text == "B") whole.emplace(key, at);
       if (word->text == "I") inputs.emplace(key, at);

@@ -98,7 +98,7 @@ class Verifier {
         if (std::find(role.stages.begin(), role.stages.end(), a.stage) == role.stages.end()) {
           return place(rank, i) + " belongs to stage " + std::to_string(a.stage) + ", which the rank does not run";
         }
-        const bool once = a.kind == ActionKind::Reduce || a.kind == ActionKind::Update;
+        const bool once = !traits_of(a.kind).microbatch;
         if (once ? a.microbatch != -1 : a.microbatch < 0 || a.microbatch >= table_.microbatches()) {
           return place(rank, i) + " belongs to microbatch " + std::to_string(a.microbatch) + ", there are 0.." +
                  std::to_string(table_.microbatches() - 1);
@@ -191,9 +191,7 @@ class Verifier {
   std::vector<Action> needs(const Action& a) const {
     const auto of = [&a](ActionKind kind, int stage) { return Action{kind, stage, a.microbatch, -1}; };
     std::vector<Action> out;
-    if (a.kind == ActionKind::Backward) out.push_back(of(ActionKind::Forward, a.stage));
-    if (a.kind == ActionKind::WeightGradient) out.push_back(of(ActionKind::Backward, a.stage));
-    if (is_send(a.kind)) out.push_back(producer_of(a));
+    if (const auto before = traits_of(a.kind).needs) out.push_back(of(*before, a.stage));
     for (const Passage& input : bound_.inputs(a))
       out.push_back(bound_.is_message(a, input) ? receive_of(a, input) : of(a.kind, input.peer));
     return out;

@@ -18,23 +18,23 @@ constexpr double kBar = 18;
 constexpr int kMostRanks = 32;
 
 std::optional<Fill> fill_of(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::Forward:
+  switch (traits_of(kind).look) {
+    case ActionLook::Forward:
       return Fill::Forward;
-    case ActionKind::Backward:
+    case ActionLook::Backward:
       return Fill::Backward;
-    case ActionKind::WeightGradient:
+    case ActionLook::WeightGradient:
       return Fill::WeightGradient;
-    case ActionKind::Reduce:
+    case ActionLook::Reduce:
       return Fill::Reduce;
-    case ActionKind::Update:
+    case ActionLook::Update:
       return Fill::Update;
-    case ActionKind::ReceiveActivation:
-    case ActionKind::ReceiveGradient:
+    case ActionLook::Wait:
       return Fill::Wait;
-    default:
-      return std::nullopt;
+    case ActionLook::Hidden:
+      break;
   }
+  return std::nullopt;
 }
 
 struct Bar {

@@ -23,23 +23,23 @@ struct Sign {
 };
 
 Sign sign_of(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::Forward:
+  switch (traits_of(kind).look) {
+    case ActionLook::Forward:
       return {'F', '-', "\x1b[36m"};
-    case ActionKind::Backward:
+    case ActionLook::Backward:
       return {'B', '=', "\x1b[33m"};
-    case ActionKind::WeightGradient:
+    case ActionLook::WeightGradient:
       return {'W', '+', "\x1b[93m"};
-    case ActionKind::Reduce:
+    case ActionLook::Reduce:
       return {'R', 'R', "\x1b[35m"};
-    case ActionKind::Update:
+    case ActionLook::Update:
       return {'U', 'U', "\x1b[32m"};
-    case ActionKind::ReceiveActivation:
-    case ActionKind::ReceiveGradient:
+    case ActionLook::Wait:
       return {'~', '~', "\x1b[90m"};
-    default:
-      return {};
+    case ActionLook::Hidden:
+      break;
   }
+  return {};
 }
 
 /// For each column of `length` in all, the index in the timeline's spans of what takes most of it; -1: idle.

@@ -114,12 +114,6 @@ RunCheckpoints::RunCheckpoints(const BoundModel& bound, const CheckpointOptions&
       channel_(channel),
       trains_(bound.plan.schedule().trains) {
   const model::Model& model = bound.model;
-  for (std::size_t s = 0; s < bound.layers.size(); ++s) {
-    for (const int layer : bound.layers[s]) {
-      for (const model::ParameterSpec& parameter : model.layers[to_index(layer)].parameters)
-        stage_of_.emplace(parameter.name, to_int(s));
-    }
-  }
   if (!options.folder.empty()) {
     if (trains_) checkpoint::check_can_save(model);
     if (!trains_ && !options.resume) {
@@ -211,12 +205,6 @@ bool RunCheckpoints::after_step(StageWorker& worker, std::int64_t done, std::int
   return stop;
 }
 
-std::vector<TensorSlice> RunCheckpoints::owned(int stage, const std::string& name,
-                                               const std::vector<std::int64_t>& shape) const {
-  const bool writes = stage_of_.at(name) == stage && bound_.plan.ranks()[to_index(rank_)].replica == 0;
-  return writes ? std::vector{whole_slice(shape)} : std::vector<TensorSlice>{};
-}
-
 void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
   channel_.activity().begin({.action = "checkpoint", .step = done - 1});
   const std::string partial = rank_ == 0 ? checkpoint::begin_checkpoint(options_.folder, done)
@@ -234,7 +222,9 @@ void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
   std::vector<checkpoint::StatePiece> pieces;
   worker.visit_stages([&](int stage, stage::StageProgram& program, stage::Optimizer& optimizer) {
     const auto parts = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
-      return owned(stage, name, shape);
+      const ParameterHome& home = bound_.homes.at(name);
+      const bool writes = home.stage == stage && home.owner == rank_;
+      return writes ? std::vector{whole_slice(shape)} : std::vector<TensorSlice>{};
     };
     checkpoint::collect_state(program, optimizer, parts, pieces);
   });

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -67,10 +66,6 @@ class RunCheckpoints {
   void find();
   /// `digest`: of the manifest that rank 0 has.
   void open(std::int64_t step, std::int64_t digest);
-  /// The parts that this rank writes of a tensor of `stage` (see checkpoint::OwnedParts): all of it, by replica 0 of
-  /// the first stage that has the name.
-  [[nodiscard]] std::vector<TensorSlice> owned(int stage, const std::string& name,
-                                               const std::vector<std::int64_t>& shape) const;
   void write(StageWorker& worker, std::int64_t done);
   void tell(const std::string& text) const;
 
@@ -80,7 +75,6 @@ class RunCheckpoints {
   std::uint64_t seed_;
   int rank_;
   channel::Channel& channel_;
-  std::map<std::string, int> stage_of_;  // the first stage that has a name
   std::int64_t first_step_ = 0;
   bool trains_;
   std::vector<std::int64_t> finite_;  // steps of the complete and finite checkpoints, ascending

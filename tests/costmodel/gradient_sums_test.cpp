@@ -77,8 +77,12 @@ TEST(GradientSums, AreTheSameFromTheGraphAndFromThePlanThatListsItsParameters) {
   EXPECT_EQ(held_parameters(bound.plan()), held);
   EXPECT_THAT(held[1], ElementsAre(HeldParameter{"h1.weight", 0, 24_B}, HeldParameter{"h1.bias", 0, 8_B},
                                    HeldParameter{"h2.weight", 1, 24_B}, HeldParameter{"h2.bias", 1, 8_B}));
-  EXPECT_THAT(parameter_holders(bound, held).at("wte"), ElementsAre(0, 1, 3));
-  EXPECT_THAT(parameter_holders(bound, held).at("h2.bias"), ElementsAre(2));
+  const auto homes = parameter_homes(bound, held);
+  EXPECT_THAT(homes.at("wte").holders, ElementsAre(0, 1, 3));
+  EXPECT_EQ(homes.at("wte").stage, 0);
+  EXPECT_THAT(homes.at("h2.bias").holders, ElementsAre(2));
+  EXPECT_EQ(homes.at("h2.bias").stage, 1);
+  EXPECT_EQ(homes.at("h2.bias").owner, 2);
   const GradientSums sums = gradient_sums(graph, bound);
   EXPECT_THAT(sums[0], ElementsAre(GradientSum{{0, 1}, 32_B, {}, {0, 1}, 0}, GradientSum{{0, 1, 3}, 20_B, 0, {2}, 0}));
   EXPECT_THAT(sums[1], IsEmpty());

@@ -141,23 +141,16 @@ class TraceBuilder {
     ChakraNode& node = add(rank, span, ChakraKind::Compute);
     const auto [kind, stage, microbatch, peer] = span.action;
     node.bytes = parameters_[to_index(stage)];
-    if (kind != ActionKind::Update) node.bytes += outputs_[to_index(stage)];
-    switch (kind) {
-      case ActionKind::Forward:
-        if (const auto it = updated_.find(stage); it != updated_.end()) node.data_dependencies.push_back(it->second);
-        read_inputs(node, span.action);
-        break;
-      case ActionKind::Backward:
-        read(node, {ActionKind::Forward, stage, microbatch, -1});
-        read_inputs(node, span.action);
-        break;
-      case ActionKind::WeightGradient:
-        read(node, {ActionKind::Backward, stage, microbatch, -1});
-        break;
-      default:
-        read(node, {ActionKind::Reduce, stage, -1, -1});
-        if (node.data_dependencies.empty()) read_gradients(node, stage);
-        updated_[stage] = node.id;
+    if (kind == ActionKind::Update) {
+      read(node, {ActionKind::Reduce, stage, -1, -1});
+      if (node.data_dependencies.empty()) read_gradients(node, stage);
+      updated_[stage] = node.id;
+    } else {
+      node.bytes += outputs_[to_index(stage)];
+      const auto updated = updated_.find(stage);
+      if (kind == ActionKind::Forward && updated != updated_.end()) node.data_dependencies.push_back(updated->second);
+      if (const auto before = traits_of(kind).needs) read(node, {*before, stage, microbatch, -1});
+      read_inputs(node, span.action);
     }
     computed_ = node.id;
   }

@@ -17,20 +17,22 @@ Track track_of(ActionKind kind) {
 
 /// Names from the trace viewer's fixed palette, so that each kind keeps one colour.
 const char* colour_of(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::Forward:
+  switch (traits_of(kind).look) {
+    case ActionLook::Forward:
       return "thread_state_running";
-    case ActionKind::Backward:
+    case ActionLook::Backward:
       return "rail_response";
-    case ActionKind::WeightGradient:
+    case ActionLook::WeightGradient:
       return "rail_idle";
-    case ActionKind::Reduce:
+    case ActionLook::Reduce:
       return "rail_animation";
-    case ActionKind::Update:
+    case ActionLook::Update:
       return "rail_load";
-    default:
-      return "grey";
+    case ActionLook::Wait:
+    case ActionLook::Hidden:
+      break;
   }
+  return "grey";
 }
 
 }  // namespace

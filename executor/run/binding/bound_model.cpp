@@ -16,6 +16,7 @@
 #include "executor/channel/control_tags.h"
 #include "executor/model/model.h"
 #include "executor/run/binding/loss_shares.h"
+#include "executor/stage/moving_statistics.h"
 
 namespace stagecraft::run {
 namespace {
@@ -85,17 +86,24 @@ void check_tensors(const BoundModel& bound) {
   }
 }
 
-/// The parameters of a stage's layers.
-std::vector<HeldParameter> held_by(const model::Model& model, const std::vector<int>& layers) {
+/// The parameters of a stage's layers, and their buffers if `buffers`.
+std::vector<HeldParameter> held_by(const model::Model& model, const std::vector<int>& layers, bool buffers) {
   std::vector<HeldParameter> out;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     for (const model::ParameterSpec& parameter : model.layers[to_index(layers[i])].parameters) {
-      const std::int64_t values = element_count(parameter.shape);
-      if (parameter.trainable)
-        out.push_back({parameter.name, i, Bytes(values * static_cast<std::int64_t>(sizeof(float)))});
+      const std::size_t size = parameter.trainable ? sizeof(float) : c10::elementSize(parameter.dtype);
+      if (parameter.trainable || buffers)
+        out.push_back({parameter.name, i, Bytes(element_count(parameter.shape) * static_cast<std::int64_t>(size))});
     }
   }
   return out;
+}
+
+std::optional<StatisticsExchange> statistics_of(const BoundModel& bound, int stage) {
+  const BoundPlan& plan = bound.plan;
+  if (plan.asynchronous() || !plan.schedule().trains || plan.replicas(stage) < 2) return std::nullopt;
+  const std::int64_t values = stage::moving_values(bound.model, bound.layers[to_index(stage)]);
+  return values > 0 ? std::optional(StatisticsExchange{plan.ranks_of(stage), values}) : std::nullopt;
 }
 
 void check_buffers(const BoundModel& bound) {
@@ -134,7 +142,7 @@ void check_loss(const BoundPlan& plan, const model::Model& model) {
 }  // namespace
 
 BoundModel bind_model(const BoundPlan& plan, const model::Model& model) {
-  BoundModel out{plan, model, model::layers_of_stages(plan.plan(), model), {}, {}};
+  BoundModel out{plan, model, model::layers_of_stages(plan.plan(), model), {}, {}, {}, {}};
   if (plan.tags() > channel::Channel::kControlTag) {
     throw std::invalid_argument("the plan has " + std::to_string(plan.tags()) +
                                 " tensor edges, but a channel has fewer tags");
@@ -144,8 +152,14 @@ BoundModel bind_model(const BoundPlan& plan, const model::Model& model) {
   check_buffers(out);
   check_tied(plan, model);
   check_tensors(out);
-  for (const std::vector<int>& layers : out.layers) out.parameters.push_back(held_by(model, layers));
+  HeldParameters all;
+  for (const std::vector<int>& layers : out.layers) {
+    out.parameters.push_back(held_by(model, layers, /*buffers=*/false));
+    all.push_back(held_by(model, layers, /*buffers=*/true));
+  }
   out.sums = gradient_sums(plan, out.parameters);
+  out.homes = parameter_homes(plan, all);
+  for (int s = 0; s < plan.stages(); ++s) out.statistics.push_back(statistics_of(out, s));
   return out;
 }
 

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "costmodel/bound_plan.h"
@@ -8,13 +12,23 @@
 
 namespace stagecraft::run {
 
-/// A model bound to a plan, which was checked against it; both must outlive this.
+/// How the replicas of a stage tell each other what their microbatches add to its moving statistics: in an all-reduce
+/// after each step.
+struct StatisticsExchange {
+  std::vector<int> ranks;   ///< ascending
+  std::int64_t values = 0;  ///< of a microbatch, see stage::moving_values
+};
+
+/// A model bound to a plan, which was checked against it; both must outlive this. Workers, checkpoints and NCCL's list
+/// of calls read here who holds what, and who sums it.
 struct BoundModel {
   const BoundPlan& plan;
   const model::Model& model;
-  std::vector<std::vector<int>> layers;  ///< for each stage: indices into Model::layers, ascending
-  HeldParameters parameters;             ///< of these layers; it refers to the model
-  GradientSums sums;                     ///< of their gradients
+  std::vector<std::vector<int>> layers;                       ///< for each stage: indices into Model::layers, ascending
+  HeldParameters parameters;                                  ///< of these layers; it refers to the model
+  GradientSums sums;                                          ///< of their gradients
+  std::map<std::string, ParameterHome> homes;                 ///< of parameters and buffers
+  std::vector<std::optional<StatisticsExchange>> statistics;  ///< by stage; absent: it exchanges none
 };
 
 /// Checks a plan against its model. Throws std::invalid_argument as layers_of_stages and check_samples do, for more

@@ -13,7 +13,6 @@
 #include "executor/channel/channel.h"
 #include "executor/channel/control_tags.h"
 #include "executor/device/dtype.h"
-#include "executor/stage/moving_statistics.h"
 
 namespace stagecraft::run {
 namespace {
@@ -64,9 +63,7 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
   channel::NcclProgram out;
   Communicators communicators(out.communicators);
   const BoundPlan& plan = bound.plan;
-  const model::Model& model = bound.model;
-  const bool asynchronous = plan.asynchronous();
-  const auto lists = plan.action_lists(asynchronous ? steps : 1);
+  const auto lists = plan.action_lists(plan.asynchronous() ? steps : 1);
   const auto add = [&](std::vector<channel::NcclCall>& calls, channel::NcclCall::Kind kind, int communicator, int tag,
                        channel::TensorSpec spec) {
     communicators.carries(communicator, tag);
@@ -114,13 +111,11 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
           break;
       }
     }
-    if (asynchronous) continue;
     for (const int stage : plan.ranks()[rank].stages) {
-      const std::int64_t values = stage::moving_values(model, bound.layers[to_index(stage)]);
-      const std::vector<int> members = plan.ranks_of(stage);
-      if (members.size() < 2 || values == 0) continue;
-      add(calls, channel::NcclCall::Kind::AllReduce, communicators.reduction(members, false), channel::kStatisticsTag,
-          {{plan.plan().microbatches, values}, at::kFloat});
+      const std::optional<StatisticsExchange>& exchange = bound.statistics[to_index(stage)];
+      if (!exchange) continue;
+      add(calls, channel::NcclCall::Kind::AllReduce, communicators.reduction(exchange->ranks, false),
+          channel::kStatisticsTag, {{plan.plan().microbatches, exchange->values}, at::kFloat});
     }
   }
   // Creation order, which determines the numbers in the calls.

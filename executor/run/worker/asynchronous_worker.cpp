@@ -103,25 +103,27 @@ void AsynchronousWorker::after_backward(ResidentStage& stage, const Action& acti
 void AsynchronousWorker::reduce(const Action& action) {
   const at::NoGradGuard no_graph;
   const ResidentStage& stage = resident(action.stage);
-  if (stage.replica_ranks.size() < 2) return;
   std::vector<at::Tensor>& waiting = state_of(stage).versions->waiting();
-  std::vector<at::Tensor> values;
-  for (const stage::Parameter& parameter : stage.program->parameters()) values.push_back(parameter.value);
-  auto [flat, views] = flat_like(values);
-  // How many replicas have each gradient: an optimizer must not decay a parameter without one.
-  const at::Tensor counts = flat.narrow(0, flat.numel() - to_int(views.size()), to_int(views.size()));
-  for (std::size_t i = 0; i < views.size(); ++i) {
-    if (!waiting[i].defined()) continue;
-    views[i].copy_(waiting[i]);
-    counts[to_int(i)].fill_(1);
-  }
-  setup()
-      .channel
-      .start(
-          {.kind = Collective::AllReduce, .values = flat, .members = stage.replica_ranks, .tag = channel::kBucketsTag})
-      ->wait();
-  for (std::size_t i = 0; i < views.size(); ++i) {
-    if (waiting[i].defined() || counts[to_int(i)].item<float>() > 0) waiting[i] = views[i];
+  for (const GradientSum& sum : setup().bound.sums[to_index(action.stage)]) {
+    std::vector<at::Tensor> values;
+    for (const std::size_t place : sum.parameters) values.push_back(stage.program->parameters()[place].value);
+    auto [flat, views] = flat_like(values);
+    // How many replicas have each gradient: an optimizer must not decay a parameter without one.
+    const at::Tensor counts = flat.narrow(0, flat.numel() - to_int(views.size()), to_int(views.size()));
+    for (std::size_t i = 0; i < views.size(); ++i) {
+      const at::Tensor& gradient = waiting[sum.parameters[i]];
+      if (!gradient.defined()) continue;
+      views[i].copy_(gradient);
+      counts[to_int(i)].fill_(1);
+    }
+    setup()
+        .channel
+        .start({.kind = Collective::AllReduce, .values = flat, .members = sum.ranks, .tag = channel::kBucketsTag})
+        ->wait();
+    for (std::size_t i = 0; i < views.size(); ++i) {
+      at::Tensor& gradient = waiting[sum.parameters[i]];
+      if (gradient.defined() || counts[to_int(i)].item<float>() > 0) gradient = views[i];
+    }
   }
 }
 

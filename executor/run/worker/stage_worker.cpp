@@ -115,7 +115,6 @@ ResidentStage make_resident_stage(const BoundModel& bound, int stage, int microb
                                   stage::Placement placement) {
   ResidentStage out;
   out.stage = stage;
-  out.replica_ranks = bound.plan.ranks_of(stage);
   CrossingValues values = find_crossing_values(bound.model, bound.plan, out);
   const auto number = to_index(stage);
   out.program = std::make_unique<stage::StageProgram>(bound.model, bound.layers[number], std::move(values.received),

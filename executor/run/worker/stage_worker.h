@@ -32,8 +32,7 @@ struct ResidentStage {
   int stage = 0;
   std::unique_ptr<stage::StageProgram> program;
   std::unique_ptr<stage::Optimizer> optimizer;
-  std::vector<std::vector<int>> slots;  ///< by boundary: the slot of each of its tensors
-  std::vector<int> replica_ranks;
+  std::vector<std::vector<int>> slots;                   ///< by boundary: the slot of each of its tensors
   std::vector<stage::Flight> flights;                    ///< by microbatch
   std::vector<std::vector<at::Tensor>> input_gradients;  ///< by microbatch, until sent
   std::set<int> split;                                   ///< microbatches whose backward has two parts

@@ -35,7 +35,7 @@ SynchronousWorker::SynchronousWorker(const BoundModel& bound, int rank, channel:
     }
     // A split backward leaves its weight gradients for later, so there is nothing to wait for in it.
     if (stage.split.contains(state.last_backward)) state.last_backward = -1;
-    if (stage.replica_ranks.size() > 1 && setup().trains())
+    if (bound.statistics[to_index(stage.stage)])
       state.statistics =
           std::make_unique<stage::MovingStatistics>(bound.model, *stage.program, [](int) { return true; });
   }
@@ -46,15 +46,15 @@ std::size_t SynchronousWorker::place_of(const ResidentStage& stage) { return to_
 void SynchronousWorker::prepare_gradients(ResidentStage& stage) {
   std::vector<stage::Parameter>& parameters = stage.program->parameters();
   for (stage::Parameter& parameter : parameters) parameter.value.mutable_grad() = at::Tensor();
-  if (stage.replica_ranks.size() < 2) return;
+  const std::vector<GradientSum>& sums = setup().bound.sums[to_index(stage.stage)];
+  if (std::ranges::all_of(sums, [](const GradientSum& sum) { return sum.tied.has_value(); })) return;
   StageState& state = state_of(stage);
   if (!state.reduction) {
     std::vector<at::Tensor> untied;
     for (const stage::Parameter& parameter : parameters) {
       if (!ties_.is_tied(parameter.name)) untied.push_back(parameter.value);
     }
-    state.reduction = std::make_unique<stage::GradientReduction>(
-        setup().channel, stage.replica_ranks, std::move(untied), setup().bound.sums[to_index(stage.stage)]);
+    state.reduction = std::make_unique<stage::GradientReduction>(setup().channel, std::move(untied), sums);
   }
   state.reduction->begin_step();
 }
@@ -161,7 +161,8 @@ void SynchronousWorker::settle_statistics(bool skipped) {
       statistics->drop();
       continue;
     }
-    statistics->exchange(setup().channel, stage.replica_ranks, setup().plan().microbatches);
+    statistics->exchange(setup().channel, setup().bound.statistics[to_index(stage.stage)]->ranks,
+                         setup().plan().microbatches);
     statistics->apply();
   }
 }

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <numeric>
 #include <ranges>
 #include <set>
@@ -26,14 +27,24 @@
 #include "executor/stage/stage_program.h"
 
 namespace stagecraft::stage {
+namespace {
+
+/// Those of a stage over its replicas, of parameters.
+std::vector<GradientSum> over_replicas(const std::vector<GradientSum>& sums) {
+  std::vector<GradientSum> out;
+  std::ranges::copy_if(sums, std::back_inserter(out),
+                       [](const GradientSum& sum) { return !sum.tied && !sum.parameters.empty(); });
+  return out;
+}
+
+}  // namespace
 
 std::vector<GradientBucket> gradient_buckets(const std::vector<std::int64_t>& values,
                                              const std::vector<GradientSum>& sums) {
   std::vector<GradientBucket> out;
   int last = to_int(values.size());
   std::int64_t end = std::accumulate(values.begin(), values.end(), std::int64_t{0});
-  for (const GradientSum& sum : sums) {
-    if (sum.tied || sum.parameters.empty()) continue;
+  for (const GradientSum& sum : over_replicas(sums)) {
     const int first = last - to_int(sum.parameters.size());
     const std::int64_t begin = std::accumulate(values.begin() + first, values.begin() + last, end, std::minus<>());
     out.push_back({first, last, begin, end});
@@ -44,11 +55,9 @@ std::vector<GradientBucket> gradient_buckets(const std::vector<std::int64_t>& va
 }
 
 struct GradientReduction::State {
-  State(channel::Channel& c, std::vector<int> r, std::vector<at::Tensor> p)
-      : channel(c), replicas(std::move(r)), leaves(std::move(p)) {}
+  State(channel::Channel& c, std::vector<at::Tensor> p) : channel(c), leaves(std::move(p)) {}
 
   channel::Channel& channel;
-  std::vector<int> replicas;
   std::vector<at::Tensor> leaves;
   std::vector<at::Tensor> views;
   at::Tensor flat;
@@ -119,10 +128,11 @@ struct GradientReduction::State {
   }
 };
 
-GradientReduction::GradientReduction(channel::Channel& channel, std::vector<int> replicas,
-                                     std::vector<at::Tensor> parameters, const std::vector<GradientSum>& sums)
-    : state_(std::make_shared<State>(channel, std::move(replicas), std::move(parameters))) {
+GradientReduction::GradientReduction(channel::Channel& channel, std::vector<at::Tensor> parameters,
+                                     const std::vector<GradientSum>& sums)
+    : state_(std::make_shared<State>(channel, std::move(parameters))) {
   State& s = *state_;
+  const std::vector<GradientSum> planned = over_replicas(sums);
   std::vector<std::int64_t> values;
   for (const at::Tensor& leaf : s.leaves) values.push_back(leaf.numel());
   s.buckets = gradient_buckets(values, sums);
@@ -139,7 +149,7 @@ GradientReduction::GradientReduction(channel::Channel& channel, std::vector<int>
     const GradientBucket& bucket = s.buckets[b];
     s.sums.push_back({.kind = Collective::AllReduce,
                       .values = s.flat.narrow(0, bucket.begin + bucket.first, bucket.message()),
-                      .members = s.replicas,
+                      .members = planned[b].ranks,
                       .tag = channel::kBucketsTag + to_int(b)});
     s.counts.push_back(s.sums.back().values.narrow(0, bucket.end - bucket.begin, bucket.last - bucket.first));
     for (int i = bucket.first; i < bucket.last; ++i) s.bucket_of[to_index(i)] = b;

@@ -41,7 +41,7 @@ class GradientReduction {
   /// `parameters`: leaves, whose gradients are views of the buffer from the end of a backward that makes them on.
   /// `sums`: as for gradient_buckets. `channel` must outlive it. Throws std::invalid_argument for more buckets than
   /// there are tags.
-  GradientReduction(channel::Channel& channel, std::vector<int> replicas, std::vector<at::Tensor> parameters,
+  GradientReduction(channel::Channel& channel, std::vector<at::Tensor> parameters,
                     const std::vector<GradientSum>& sums);
   ~GradientReduction();
   GradientReduction(const GradientReduction&) = delete;

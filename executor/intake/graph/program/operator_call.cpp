@@ -12,6 +12,7 @@
 #include "executor/intake/graph/program/dropout_call.h"
 #include "executor/intake/graph/program/higher_order.h"
 #include "executor/intake/graph/program/number_call.h"
+#include "executor/intake/graph/program/typed_call.h"
 #include "executor/model/recurrent_weights.h"
 
 namespace stagecraft::intake {
@@ -177,62 +178,38 @@ NodeCall make_call(const ProgramGraph& graph, const ProgramNode& node, const std
   const c10::FunctionSchema& schema = op.schema();
   check_results(schema, node, place);
   const auto given = in_order(schema, node, place);
-  struct Operand {
-    int slot = -1;  ///< of most arguments; otherwise as `push` says
-    ArgumentPush push;
-  };
-  std::vector<Operand> operands;
+  std::vector<ArgumentPush> arguments;
   for (std::size_t i = 0; i < given.size(); ++i) {
     const c10::Argument& wanted = schema.arguments()[i];
-    Operand& operand = operands.emplace_back();
-    operand.push = given[i] ? argument_push(graph, wanted, given[i]->value, place, slot)
-                            : ArgumentPush{ArgumentPush::Form::Constant, *wanted.default_value(), {}};
-    if (operand.push.form == ArgumentPush::Form::Slot) operand.slot = operand.push.parts.front().first;
+    arguments.push_back(given[i] ? argument_push(graph, wanted, given[i]->value, place, slot)
+                                 : ArgumentPush{ArgumentPush::Form::Constant, *wanted.default_value(), {}});
   }
   struct Result {
-    int slot = -1;
     bool list = false;
     std::vector<int> slots = {};
   };
   std::vector<Result> results;
-  for (std::size_t r = 0; r < schema.returns().size(); ++r) {
-    Result result;
-    if (r < node.results.size()) {
-      result.list = node.results[r].list;
-      for (const ValueIndex value : node.results[r].values) result.slots.push_back(slot(value.index));
-      if (!result.list && !result.slots.empty()) result.slot = result.slots.front();
-    }
-    results.push_back(std::move(result));
+  for (std::size_t r = 0; r < std::min(schema.returns().size(), node.results.size()); ++r) {
+    Result& result = results.emplace_back(Result{.list = node.results[r].list});
+    for (const ValueIndex value : node.results[r].values) result.slots.push_back(slot(value.index));
   }
-  return [op, recurrent = recurrent_kind(op.operator_name()), operands = std::move(operands),
+  if (results.size() == 1 && !results.front().slots.empty()) {
+    if (auto typed = typed_call(op.operator_name(), arguments, results.front().slots, place)) return *std::move(typed);
+  }
+  return [op, recurrent = recurrent_kind(op.operator_name()), arguments = std::move(arguments),
           results = std::move(results), place](Frame& frame) {
     auto& stack = frame.stack;
     stack.clear();
-    stack.reserve(operands.size());
-    for (const Operand& operand : operands) {
-      if (operand.slot >= 0) {
-        stack.push_back(frame.slots[to_index(operand.slot)]);
-      } else if (operand.push.form == ArgumentPush::Form::Constant) {
-        stack.push_back(operand.push.constant);
-      } else {
-        push(operand.push, frame);
-      }
-    }
+    stack.reserve(arguments.size());
+    for (const ArgumentPush& argument : arguments) push(argument, frame);
     if (recurrent) gather_weights(*recurrent, stack);
     op.callBoxed(stack);
     for (std::size_t r = 0; r < results.size(); ++r) {
       const Result& result = results[r];
-      if (!result.list) {
-        if (result.slot >= 0) frame.slots[to_index(result.slot)] = std::move(stack[r]);
-        continue;
-      }
-      const c10::List<at::Tensor> list = std::move(stack[r]).toTensorList();
-      if (list.size() != result.slots.size()) {
-        throw std::runtime_error(place + ": gave " + std::to_string(list.size()) + " tensors, expected " +
-                                 std::to_string(result.slots.size()));
-      }
-      for (std::size_t i = 0; i < result.slots.size(); ++i) {
-        if (result.slots[i] >= 0) frame.slots[to_index(result.slots[i])] = list.get(i);
+      if (result.list) {
+        put_list(std::move(stack[r]).toTensorVector(), result.slots, frame, place);
+      } else if (!result.slots.empty() && result.slots.front() >= 0) {
+        frame.slots[to_index(result.slots.front())] = std::move(stack[r]);
       }
     }
     stack.clear();

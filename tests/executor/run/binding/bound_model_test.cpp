@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <optional>
 #include <stdexcept>
 
 #include "executor/run/run.h"
@@ -14,7 +16,12 @@ namespace {
 using stagecraft::testing::cut_plan;
 using stagecraft::testing::planned_model;
 using stagecraft::testing::PlannedModel;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::Eq;
+using ::testing::Field;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 
 const std::map<std::string, std::string> kTiny{{"inputs", "4"}, {"width", "8"}, {"layers", "2"}, {"classes", "3"}};
@@ -47,6 +54,30 @@ TEST(BindModel, AllowsThemElsewhereAndWhereEachReplicaKeepsItsOwn) {
   const PlannedModel planned = with_a_written_buffer();
   EXPECT_NO_THROW(bind(cut_plan(planned, {2}, {2, 1}, "1f1b", 2), planned.model));
   EXPECT_NO_THROW(bind(cut_plan(planned, {2}, {1, 2}, "pipedream", 2), planned.model));
+}
+
+TEST(BindModel, SaysWhichReplicasSumGradientsAndExchangeStatistics) {
+  const PlannedModel planned = planned_model("resnet18", {{"image", "32"}, {"channels", "4"}, {"classes", "10"}}, 2);
+  ASSERT_EQ(planned.model.layers[1].kind, "BatchNorm2d");
+  const auto bound_to = [&](const std::string& schedule, const std::function<void(const BoundModel&)>& look) {
+    const BoundPlan plan(cut_plan(planned, {1, 2}, {1, 2, 3}, schedule, 6));
+    look(bind_model(plan, planned.model));
+  };
+  bound_to("1f1b", [](const BoundModel& bound) {
+    EXPECT_THAT(bound.sums[0], IsEmpty());
+    EXPECT_THAT(bound.sums[1], ElementsAre(Field(&GradientSum::ranks, ElementsAre(1, 2))));
+    EXPECT_FALSE(bound.statistics[0]);
+    EXPECT_THAT(bound.statistics[1]->ranks, ElementsAre(1, 2));
+    EXPECT_EQ(bound.statistics[1]->values, 2 * 4);  // mean and variance of four channels
+    EXPECT_THAT(bound.statistics[2]->ranks, ElementsAre(3, 4, 5));
+    const ParameterHome& mean = bound.homes.at("bn1.running_mean");
+    EXPECT_EQ(mean.stage, 1);
+    EXPECT_EQ(mean.owner, 1);
+    EXPECT_THAT(mean.holders, ElementsAre(1, 2));
+  });
+  for (const char* const schedule : {"pipedream", "forward"}) {
+    bound_to(schedule, [](const BoundModel& bound) { EXPECT_THAT(bound.statistics, Each(Eq(std::nullopt))); });
+  }
 }
 
 TEST(BindModel, RefusesAModelWithOtherParametersThanThePlanLists) {

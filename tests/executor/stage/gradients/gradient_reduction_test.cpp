@@ -95,7 +95,7 @@ struct Chain {
 TEST(GradientReduction, StartsBucketsDuringTheLastBackwardOnly) {
   const Chain chain;
   CountingChannel channel;
-  GradientReduction reduction(channel, {0, 1}, chain.weights, sums_of({4, 4, 4}, Bytes(16)));
+  GradientReduction reduction(channel, chain.weights, sums_of({4, 4, 4}, Bytes(16)));
   for (int step = 0; step < 2; ++step) {
     channel.started.clear();
     channel.sums.clear();
@@ -117,7 +117,7 @@ TEST(GradientReduction, StartsBucketsDuringTheLastBackwardOnly) {
 TEST(GradientReduction, KeepsTheOrderOfTheBucketsWhenOneIsNeverReady) {
   const Chain chain;
   CountingChannel channel;
-  GradientReduction reduction(channel, {0, 1}, {chain.weights[1], chain.weights[2], chain.weights[0]},
+  GradientReduction reduction(channel, {chain.weights[1], chain.weights[2], chain.weights[0]},
                               sums_of({4, 4, 4}, Bytes(16)));
   reduction.begin_step();
   reduction.last_backward();
@@ -132,7 +132,7 @@ TEST(GradientReduction, KeepsTheOrderOfTheBucketsWhenOneIsNeverReady) {
 TEST(GradientReduction, ForgetsTheGradientsOfTheStepBefore) {
   const Chain chain;
   CountingChannel channel;
-  GradientReduction reduction(channel, {0, 1}, chain.weights, sums_of({4, 4, 4}, {}));
+  GradientReduction reduction(channel, chain.weights, sums_of({4, 4, 4}, {}));
   // All three weights, then two, whose backward gives ones times 2; and their number.
   for (const double sum : {3 * 16.0 + 3, 2 * 8.0 + 2}) {
     reduction.begin_step();
@@ -149,7 +149,7 @@ TEST(GradientReduction, KeepsTheLayoutOfEachParameter) {
   const std::vector<at::Tensor> weights{leaf(at::ones({2, 3})), leaf(at::ones({3, 2}).t()),
                                         leaf(at::ones({2, 4, 4, 3}).permute({0, 3, 1, 2}))};
   CountingChannel channel;
-  GradientReduction reduction(channel, {0, 1}, weights, sums_of({6, 6, 96}, {}));
+  GradientReduction reduction(channel, weights, sums_of({6, 6, 96}, {}));
   reduction.begin_step();
   for (const at::Tensor& weight : weights) torch::autograd::backward({weight.sum()}, {});  // ones
   reduction.finish();
@@ -168,7 +168,7 @@ TEST(GradientReduction, SumsOverTheReplicasOfAChannel) {
     std::vector<std::jthread> ranks;
     for (std::size_t rank = 0; rank < 2; ++rank) {
       ranks.emplace_back([&, rank] {
-        GradientReduction reduction(*channels[rank], {0, 1}, chains[rank].weights, sums_of({4, 4, 4}, Bytes(20)));
+        GradientReduction reduction(*channels[rank], chains[rank].weights, sums_of({4, 4, 4}, Bytes(20)));
         reduction.begin_step();
         // Rank 1 has two microbatches, rank 0 one.
         if (rank == 1) chains[rank].backward();
@@ -189,7 +189,7 @@ TEST(GradientReduction, HasAGradientOnAllReplicasIfOneHasIt) {
     for (std::size_t rank = 0; rank < 2; ++rank) {
       ranks.emplace_back([&, rank] {
         const std::vector<at::Tensor>& weights = chains[rank].weights;
-        GradientReduction reduction(*channels[rank], {0, 1}, weights, sums_of({4, 4, 4}, bucket_bytes));
+        GradientReduction reduction(*channels[rank], weights, sums_of({4, 4, 4}, bucket_bytes));
         for (int step = 0; step < 3; ++step) {
           reduction.begin_step();
           reduction.last_backward();
