@@ -40,6 +40,7 @@ bool TripBound::each_pair(std::uint32_t set, const std::function<bool()>& stop, 
         now_.bytes += costs.bytes;
         now_.waiting += costs.waiting;
         now_.loading = std::max(now_.loading, costs.loading);
+        now_.workspace.add(kept_[to_index(node)], costs.workspace, costs.bytes.per_microbatch);
         if (held_[0].empty()) return;
         now_.has_parameters = now_.has_parameters || costs.parameters > Bytes(0);
         now_.separable = now_.separable && costs.separable;
@@ -59,7 +60,7 @@ bool TripBound::each_pair(std::uint32_t set, const std::function<bool()>& stop, 
         }
         if (stopped_) { return Descend::No; }
         if (begin_[set].forward + now_.least * least_share > time_ ||
-            (limit_ && costs_.least_peak(now_.bytes, 1, 1) > *limit_))
+            (limit_ && costs_.least_peak(now_.bytes, 1, 1, now_.workspace.most) > *limit_))
           return Descend::No;
         visit(below);
         return Descend::Yes;
@@ -211,7 +212,7 @@ bool TripBound::fits(const Sums& sums, std::uint32_t set, std::uint32_t below, c
   if (!limit_) return true;
   StageBytes bytes = sums.bytes;
   bytes.per_microbatch += received_[set];
-  return costs_.least_peak(bytes, held, replicas.first, workspace_[below], later) + sums.waiting * waiting +
+  return costs_.least_peak(bytes, held, replicas.first, sums.workspace.most, later) + sums.waiting * waiting +
              costs_.message_margin(incoming_[set] + outgoing_[below]) <=
          *limit_;
 }

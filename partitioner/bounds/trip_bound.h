@@ -76,6 +76,7 @@ class TripBound {
     StageBytes bytes;
     Bytes waiting;
     Seconds loading;
+    StageWorkspace workspace;
     bool has_parameters = false;
     bool separable = true;       ///< see NodeCosts, of all nodes
     bool leads = false;          ///< a node reads a value with a gradient from outside, ...
@@ -176,13 +177,12 @@ class TripBound {
   std::vector<std::size_t> level_at_;  ///< by device: the level that joins it and the one before; empty: of no use
   /// The path's hops over each level or one farther out, with their time at the port of a group below it.
   std::vector<std::vector<PathHop>> hops_at_;
-  std::vector<int> place_;        ///< by kept node: its place on the path, or -1
-  std::vector<int> path_at_;      ///< by set: the first place on the path that is left
-  std::vector<Begin> begin_;      ///< by set
-  std::vector<Bytes> received_;   ///< by set: least that a stage which begins in it receives per microbatch
-  std::vector<Bytes> workspace_;  ///< by set: least of the last layer of a stage before it
-  std::vector<Bytes> incoming_;   ///< by set: least messages to a stage that begins in it
-  std::vector<Bytes> outgoing_;   ///< by set: least messages of a stage before it
+  std::vector<int> place_;       ///< by kept node: its place on the path, or -1
+  std::vector<int> path_at_;     ///< by set: the first place on the path that is left
+  std::vector<Begin> begin_;     ///< by set
+  std::vector<Bytes> received_;  ///< by set: least that a stage which begins in it receives per microbatch
+  std::vector<Bytes> incoming_;  ///< by set: least messages to a stage that begins in it
+  std::vector<Bytes> outgoing_;  ///< by set: least messages of a stage before it
   Seconds time_;
   std::uint64_t asked_ = 0;
   bool stopped_ = false;

@@ -161,7 +161,7 @@ void TripBound::find_begins() {
   // If nodes were left out, such nodes may begin or end a stage, so nothing is known of what it receives.
   const Bytes unknown(is_whole() ? std::numeric_limits<std::int64_t>::max() : 0);
   received_.assign(lattice_.count(), unknown);
-  workspace_ = incoming_ = outgoing_ = received_;
+  incoming_ = outgoing_ = received_;
   path_at_.assign(lattice_.count(), to_int(path_.size()));
   for (std::uint32_t set = 1; set < lattice_.count(); ++set) {
     Begin& begin = begin_[set];
@@ -172,7 +172,6 @@ void TripBound::find_begins() {
       begin.both = std::min(begin.both, here.forward + here.back);
       const NodeCosts& costs = costs_.node(kept_[to_index(cover.node)]);
       received_[set] = std::min(received_[set], costs.received);
-      workspace_[cover.below] = std::min(workspace_[cover.below], costs.workspace);
       incoming_[set] = std::min(incoming_[set], costs.incoming);
       outgoing_[cover.below] = std::min(outgoing_[cover.below], costs.outgoing);
       const int place = place_[to_index(cover.node)];

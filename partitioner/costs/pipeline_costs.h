@@ -57,7 +57,7 @@ struct NodeCosts {
   Bytes incoming;   ///< messages of a microbatch, if all that the layer reads comes from other stages
   Bytes outgoing;   ///< the same if all that reads from the layer is in other stages
   Bytes waiting;    ///< per microbatch between the parts of the backward, with its margin; 0 if the backward is whole
-  Bytes workspace;  ///< beside the microbatch whose forward ends with this layer
+  Bytes workspace;  ///< of its forward
   Seconds loading;  ///< the host's time to load what the layer reads of a microbatch, beside the device's computation
 };
 

@@ -18,6 +18,14 @@ StageBytes& StageBytes::operator+=(const StageBytes& layer) {
   return *this;
 }
 
+// What a layer saves may come after those that are there. A layer that comes before one of them is followed by all of
+// them at most.
+void StageWorkspace::add(int node, Bytes workspace, Bytes node_saved) {
+  most = std::max({most - node_saved, node > last ? workspace : workspace - saved, Bytes(0)});
+  saved += node_saved;
+  last = std::max(last, node);
+}
+
 Bytes peak_bytes(const StageBytes& stage, std::int64_t in_flight, bool with_gradients, Bytes workspace, double factor) {
   const auto scaled = [factor](Bytes bytes) {
     return Bytes(static_cast<std::int64_t>(static_cast<double>(bytes.value) * factor));

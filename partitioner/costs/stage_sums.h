@@ -22,6 +22,16 @@ struct StageBytes {
   friend bool operator==(const StageBytes&, const StageBytes&) = default;
 };
 
+/// A lower bound of the workspace beside what a stage saves, in the forward of one microbatch: the most that a layer
+/// needs beyond what the layers after it in the stage save. Layers come in any order.
+struct StageWorkspace {
+  Bytes most;
+  Bytes saved;    ///< of all layers
+  int last = -1;  ///< the layer that comes last in the stage
+
+  void add(int node, Bytes workspace, Bytes node_saved);
+};
+
 /// The peak of a stage that holds up to `in_flight` microbatches at once, with `workspace` bytes beside them in the
 /// forward of the last one. `with_gradients`: gradients exist while the stage holds `in_flight` microbatches;
 /// otherwise, the first backward that ends creates the gradients and releases a microbatch. Activations and workspace,

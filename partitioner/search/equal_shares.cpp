@@ -132,7 +132,7 @@ void EqualShares::find_segments(Cuts& cuts) const {
       now.untied += node.untied;
       now.bytes += node.bytes;
       now.waiting += node.waiting;
-      now.workspace = std::max(now.workspace - node.bytes.per_microbatch, node.workspace);
+      now.workspace.add(v, node.workspace, node.bytes.per_microbatch);
       message.add(v);
       bytes.add(v);
     }
@@ -186,7 +186,7 @@ std::vector<EqualShares::Load> EqualShares::loads(const EqualShape& shape, const
 
 bool EqualShares::fits(const Segment& segment, const Load& load) const {
   if (!load.limit) return true;
-  Bytes beside = segment.workspace + segment.waiting * load.waiting;
+  Bytes beside = segment.workspace.most + segment.waiting * load.waiting;
   if (load.with_messages) beside += segment.messages;
   return costs_.least_peak(segment.bytes, load.held, load.replicas, beside) + load.besides <= *load.limit;
 }
@@ -438,10 +438,11 @@ std::optional<Seconds> EqualShares::least_busiest(int devices, int chunks, Bytes
         if (rest.together >= kTooMany) continue;
         // With chunks, gradients and the largest workspace may come at other moments.
         Bytes need = chunks == 1
-                         ? costs_.least_peak(segment.bytes, held[stage], 1)
+                         ? costs_.least_peak(segment.bytes, held[stage], 1, segment.workspace.most)
                          : segment.bytes.state + (segment.bytes.per_microbatch + segment.bytes.loaded) * held[stage];
         if (chunks == 1 && held_later[stage] > 0)
-          need = std::max(need, costs_.least_peak(segment.bytes, held_later[stage], 1, {}, /*later=*/true));
+          need = std::max(
+              need, costs_.least_peak(segment.bytes, held_later[stage], 1, segment.workspace.most, /*later=*/true));
         if (need > limit) continue;
         here[set].together = std::min(here[set].together, need + rest.together);
         here[set].slowest = std::min(here[set].slowest, std::max(segment.time, rest.slowest));

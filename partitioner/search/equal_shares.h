@@ -68,7 +68,7 @@ class EqualShares {
     Bytes untied;
     StageBytes bytes;
     Bytes waiting;  ///< see NodeCosts
-    Bytes workspace;
+    StageWorkspace workspace;
     Bytes messages;  ///< while they are sent and received
   };
   /// What a shape's stage holds and computes.

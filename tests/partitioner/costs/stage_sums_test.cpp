@@ -43,6 +43,24 @@ TEST(PeakBytes, AddsWhatIsLoaded) {
   EXPECT_EQ(peak_bytes(stage, 4, false, 7_B), 100_B + 40_B + 5_B + 7_B + 80_B);
 }
 
+// In the order of the stage, the second layer needs 50 B less the 20 B that the third saves. In another order, the
+// first is known to need at least 40 B less all that the others save.
+TEST(StageWorkspace, IsWhatALayerNeedsBeyondLaterOnes) {
+  StageWorkspace stage;
+  stage.add(0, 40_B, 10_B);
+  EXPECT_EQ(stage.most, 40_B);
+  stage.add(1, 50_B, 5_B);
+  EXPECT_EQ(stage.most, 50_B);
+  stage.add(2, 1_B, 20_B);
+  EXPECT_EQ(stage.most, 30_B);
+  StageWorkspace other;
+  other.add(2, 1_B, 20_B);
+  other.add(0, 40_B, 10_B);
+  EXPECT_EQ(other.most, 20_B);
+  other.add(1, 50_B, 5_B);
+  EXPECT_EQ(other.most, 20_B) << "50 B less 30 B";
+}
+
 TEST(StageBytesSum, KeepsTheLargestSegment) {
   StageBytes sum{1_B, 2_B, 3_B, 4_B, 5_B};
   sum += StageBytes{10_B, 20_B, 30_B, 40_B, 3_B};
