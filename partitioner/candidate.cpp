@@ -36,6 +36,16 @@ int devices_of(const Plan& plan) {
   return to_int(devices.size());
 }
 
+bool is_in_order(const Plan& plan) {
+  int next = 0;
+  for (std::size_t s = 0; s < plan.stages.size() / to_index(plan.chunks); ++s) {
+    for (const int device : plan.stages[s].devices) {
+      if (device != next++) return false;
+    }
+  }
+  return true;
+}
+
 Bytes peak_memory(const Prediction& prediction) {
   Bytes most;
   for (const RankMemory& memory : prediction.timeline.memory) most = std::max(most, memory.total);

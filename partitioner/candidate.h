@@ -46,6 +46,9 @@ struct Candidate {
 /// The number of devices in the plan's stages, each counted once.
 [[nodiscard]] int devices_of(const Plan& plan);
 
+/// Whether the stages' devices are 0, 1, 2, ... from stage to stage.
+[[nodiscard]] bool is_in_order(const Plan& plan);
+
 /// The predicted memory of the rank that needs the most.
 [[nodiscard]] Bytes peak_memory(const Prediction& prediction);
 

@@ -64,16 +64,6 @@ struct PlansOfShape {
   int count = 0;
 };
 
-bool is_in_order(const Plan& plan) {
-  int next = 0;
-  for (std::size_t s = 0; s < plan.stages.size() / to_index(plan.chunks); ++s) {
-    for (const int device : plan.stages[s].devices) {
-      if (device != next++) return false;
-    }
-  }
-  return true;
-}
-
 /// A row of the ranking: a shape, and others that follow it and are as fast, within kTie.
 struct RankingRow {
   PlansOfShape first;

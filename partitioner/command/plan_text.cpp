@@ -79,8 +79,11 @@ std::string stages_text(const Graph& graph, const RankedPlan& ranked, const std:
   }
   if (plan.iteration) out += fmt::format("; predicted step {}{}", mark, format_seconds(*plan.iteration));
   if (plan.iteration && prediction.samples_per_s) out += ", " + throughput_text(prediction, mark);
-  if (plan.iteration && plan.lower_bound)
-    out += fmt::format(": {} on these devices", gap_text(*plan.iteration, *plan.lower_bound));
+  if (plan.iteration && plan.lower_bound) {
+    const bool is_bound_of_others = !is_in_order(plan) && *plan.lower_bound >= *plan.iteration;
+    out += is_bound_of_others ? ": no plan on devices in order is shorter"
+                              : fmt::format(": {} on these devices", gap_text(*plan.iteration, *plan.lower_bound));
+  }
   out += "\n";
   if (plan.iteration) out += bubble_text(prediction, mark) + "\n" + rates_lines(prediction, mark);
   if (!mark.empty()) out += "~ marks figures that were not measured on this topology's devices: " + other_device + "\n";

@@ -49,14 +49,36 @@ std::optional<Devices> undivided(const Topology& topology, const std::vector<int
   return out;
 }
 
-/// Replica j of all stages on consecutive devices; absent if their numbers differ.
-std::optional<Devices> side_by_side(const std::vector<int>& replicas) {
-  const int stages = to_int(replicas.size());
-  if (std::ranges::any_of(replicas, [&](int r) { return r != replicas.front(); })) return std::nullopt;
-  Devices out(replicas.size());
-  for (int s = 0; s < stages; ++s) {
-    for (int j = 0; j < replicas.front(); ++j) out[to_index(s)].push_back(j * stages + s);
+/// Group after group of the stages from `begin` to `end` on consecutive devices; replica j is in group j mod `groups`.
+void add_groups(const std::vector<int>& replicas, std::size_t begin, std::size_t end, int groups, int& next,
+                Devices& out) {
+  for (int group = 0; group < groups; ++group) {
+    for (std::size_t s = begin; s < end; ++s) {
+      out[s].resize(to_index(replicas[s]));
+      for (int j = group; j < replicas[s]; j += groups) out[s][to_index(j)] = next++;
+    }
   }
+}
+
+/// In each run of stages with equal numbers of replicas, replica j of all of them on consecutive devices.
+Devices side_by_side(const std::vector<int>& replicas) {
+  Devices out(replicas.size());
+  int next = 0;
+  for (std::size_t begin = 0; begin < replicas.size();) {
+    std::size_t end = begin;
+    while (end < replicas.size() && replicas[end] == replicas[begin]) ++end;
+    add_groups(replicas, begin, end, replicas[begin], next, out);
+    begin = end;
+  }
+  return out;
+}
+
+/// Replicas that compute the same microbatches on consecutive devices.
+Devices by_microbatch(const std::vector<int>& replicas) {
+  Devices out(replicas.size());
+  const int groups = std::accumulate(replicas.begin(), replicas.end(), 0, std::gcd<int, int>);
+  int next = 0;
+  add_groups(replicas, 0, replicas.size(), groups, next, out);
   return out;
 }
 
@@ -69,7 +91,8 @@ std::vector<Devices> placements(const Topology& topology, const std::vector<int>
                                    replicas.begin() + static_cast<std::ptrdiff_t>(replicas.size() / to_index(chunks)));
   std::vector<Devices> out;
   const Devices ordered = in_order(positions);
-  for (auto devices : {undivided(topology, positions), side_by_side(positions)}) {
+  for (auto devices : {undivided(topology, positions), std::optional(side_by_side(positions)),
+                       std::optional(by_microbatch(positions))}) {
     if (!devices || *devices == ordered || std::ranges::find(out, *devices) != out.end()) continue;
     out.push_back(std::move(*devices));
   }
@@ -112,6 +135,58 @@ void PlacedPlans::try_placements(const std::function<bool()>& stop) {
       candidate.devices = std::move(devices);
       plans_.predict(origin + kPlacedOrigin, candidate);
     }
+  }
+}
+
+void PlacedPlans::improve(const SearchContext& context, const std::vector<Split>& starts,
+                          const std::function<bool()>& stop) {
+  if (!is_useful()) return;
+  const PipelineCosts& costs = context.costs;
+  const auto each_placed = [&](const Split& split, Seconds upper_bound, const auto& visit) {
+    for (auto& devices : placements(topology_, split.replicas, split.chunks)) {
+      const std::optional<Seconds> bound = costs.lower_bound(split, devices, upper_bound);
+      if (bound && *bound < upper_bound) visit(*bound, std::move(devices));
+    }
+  };
+  const SplitValue bound = [&](const Split& split, Seconds upper_bound) {
+    std::optional<Seconds> out;
+    each_placed(split, upper_bound, [&](Seconds time, auto&&) { out = std::min(out.value_or(time), time); });
+    return out;
+  };
+  const SplitValue step = [&](const Split& split, Seconds upper_bound) -> std::optional<Seconds> {
+    const auto [known, fresh] = steps_.try_emplace(Key(split.stage_of_node, split.replicas));
+    std::optional<Seconds>& out = known->second;
+    if (fresh) {
+      each_placed(split, upper_bound, [&](Seconds time, StageDevices devices) {
+        if (out && time >= *out) return;
+        Candidate candidate = given_candidate(graph_, costs.partition(split), {}, {}, {},
+                                              microbatches_of_a_step(constraints_.plan), split.chunks);
+        candidate.devices = std::move(devices);
+        const std::optional<Seconds> predicted = plans_.predict(plans_.origin() + kPlacedOrigin, candidate);
+        if (predicted && (!out || *predicted < *out)) out = predicted;
+      });
+    }
+    return out && *out < upper_bound ? out : std::nullopt;
+  };
+  std::vector<std::pair<Seconds, Split>> found;
+  const auto add = [&](const Split& split) {
+    if (const auto time = bound(split, plans_.best().value_or(kForever))) found.emplace_back(*time, split);
+  };
+  for (const Split& split : starts) add(split);
+  const Movable movable = context.movable(costs.devices());
+  for (const RankedPlan& ranked : plans_.sorted()) {
+    if (ranked.fits && ranked.origin.ends_with(kPlacedOrigin)) {
+      add(costs.split_of(candidate_of(ranked).partition, ranked.plan.chunks));
+      break;
+    }
+  }
+  std::ranges::stable_sort(found, {}, [](const auto& entry) { return entry.first; });
+  if (found.size() > SearchTuning::kMostPlaced) found.resize(SearchTuning::kMostPlaced);
+  for (const auto& [time, split] : found) {
+    if (stop()) return;
+    (void)step(split, plans_.best().value_or(kForever));
+    (void)step(improved(costs, split, movable, bound, stop), plans_.best().value_or(kForever));
+    (void)improved(costs, split, movable, step, stop);
   }
 }
 

@@ -25,6 +25,7 @@ class PredictedPlans {
   PredictedPlans(std::string origin, const Graph& graph, const Topology& topology, const CostModel& model,
                  const Constraints& constraints, const PipelineCosts& costs);
 
+  [[nodiscard]] const std::string& origin() const { return origin_; }
   /// Excludes plans whose steps are not shorter than `step` from now on; best() is then at most `step`.
   void exclude_from(Seconds step) { shortest_.assign(to_index(constraints_.wanted), step); }
 

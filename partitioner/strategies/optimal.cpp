@@ -131,6 +131,7 @@ class Search {
   Seconds search_round(ChainSpaces& spaces, Seconds low) {
     if (!trips_) SplitPolish(context_, nullptr, {}).improve_best(SearchTuning::kFirstPolishShare);
     low = proved(follow_path(low, SearchTuning::kPathShare));
+    if (time_.round() == 0) any_order_ = low;
     low = proved(follow_trips(low));
     if (!trips_ && suggests_splits()) low = proved(follow_path(low, SearchTuning::kLongPathShare));
     time_.allow_some(SearchTuning::kPlaceShare);
@@ -149,6 +150,7 @@ class Search {
     }
     time_.allow(1, kPlacementPart);
     placed_.try_placements(time_.stop());
+    if (!plans_.is_excluded(any_order_)) placed_.improve(context_, suggested_, time_.stop());
     if (is_path_cut_off_) time_.cut_off(kBoundPart);
     return low;
   }
@@ -216,6 +218,7 @@ class Search {
     time_.allow(SearchTuning::kTripShare, kBoundPart);
     const Seconds done = trips_->least(low, costs_.devices(), SearchTuning::kBoundPrecision);
     suggested_ = trips_->suggested(done, costs_.devices());
+    if (time_.round() == 0 && is_bound_by_trips()) any_order_ = done;
     if (!is_bound_by_trips()) return low;
     low = done;
     if (trips_->knows_order()) {
@@ -389,6 +392,7 @@ class Search {
   std::map<int, std::unique_ptr<PathBound>> paths_;  ///< by number of cuts
   std::unique_ptr<TripSearch> trips_;
   std::vector<Split> suggested_;  ///< by trips_
+  Seconds any_order_;             ///< a lower bound of all plans on devices in any order
   Seconds fitting_;               ///< least_where_stages_fit; 0 before it is known
 };
 

@@ -204,6 +204,28 @@ TEST(Optimal, MissesNoneOfTheWantedPlans) {
   EXPECT_GT(all_found, 100);
 }
 
+/// Three servers of two devices; 1e8 bytes from the first stage to the second take 0.1 s within a server and 10 s
+/// between servers. No two layers fit on one device. Two replicas are faster than one, but only side by side: a
+/// microbatch takes 2 (1 + 0.1 + 1) s there and back, and what the third stage does at the end hardly counts. The sum
+/// of its gradients would take 100 s.
+TEST(Optimal, FindsPlansThatAreOnlyShortWhenTheyArePlaced) {
+  Graph graph = testing::chain_graph({1, 1, 0.01}, {1, 1, 0.01}, Bytes(100'000'000));
+  graph.layers[1].outputs.front().bytes = Bytes(1000);
+  graph.layers[2].parameter_bytes = Bytes(1'000'000'000);
+  graph.layers[0].frozen_bytes = graph.layers[1].frozen_bytes = Bytes(2'000'000'000);
+  Topology topology = testing::flat_topology(2);
+  topology.levels.push_back({"racks", 3, {BytesPerSecond(1e7), Seconds(0), {}, {}}});
+  Constraints constraints;
+  constraints.plan.schedule = "gpipe";
+  constraints.plan.microbatches = 2;
+  constraints.memory_limit = Bytes(3'500'000'000);
+  const StrategyResult result = optimal_strategy().plan(graph, topology, simulated_costs(), constraints);
+  const RankedPlan& best = std::get<Ranking>(result).plans.front();
+  EXPECT_NEAR(best.prediction.iteration.value, 4.2 + 0.04, 0.01);
+  EXPECT_EQ(best.plan.stages[0].devices, (std::vector{0, 2}));
+  EXPECT_EQ(best.plan.stages[1].devices, (std::vector{1, 3}));
+}
+
 /// A known step at which the best plan, or what is shorter, is not of interest; and one at which it is.
 TEST(Optimal, FindsShorterPlansThanAKnownOne) {
   const CostModel costs = simulated_costs();
