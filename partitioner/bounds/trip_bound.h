@@ -40,6 +40,9 @@ class TripBound {
   TripBound(const TripBound&) = delete;
   TripBound& operator=(const TripBound&) = delete;
 
+  /// Asks from now on about plans that keep within `limit`. Precondition: it was made with a limit.
+  void limit_to(Bytes limit) { limit_ = limit; }
+
   /// Whether it makes a difference that devices are in order, and the bound can ask about that.
   [[nodiscard]] bool knows_order() const { return !level_at_.empty(); }
 

@@ -112,6 +112,21 @@ std::vector<Split> TripSearch::suggested(Seconds least, int devices, bool in_ord
   return out;
 }
 
+std::vector<Split> TripSearch::suggested_that_fit(Seconds least, int devices, bool in_order) {
+  std::vector<Split> out;
+  const std::optional<Bytes> limit = context_.countable();
+  for (const double less : SearchTuning::kLessMemory) {
+    if (limit) bound_->limit_to(Bytes(static_cast<std::int64_t>(static_cast<double>(limit->value) * (1 - less))));
+    const std::vector<Split> more = suggested(least, devices, in_order);
+    for (const Split& split : more) {
+      if (std::ranges::find(out, split) == out.end()) out.push_back(split);
+    }
+    if (!limit || (!more.empty() && context_.plans.fits(more.front())) || context_.time.is_up()) break;
+  }
+  if (limit) bound_->limit_to(*limit);
+  return out;
+}
+
 Seconds TripSearch::enumerate_all(Seconds low, int devices) {
   const auto stop = context_.time.stop();
   return enumerate(context_, low, low, is_whole(), [&](Seconds time) {

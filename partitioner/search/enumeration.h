@@ -39,6 +39,8 @@ class TripSearch {
   /// The splits that the constraints allow and whose bounds are within a little more time than `least`; with
   /// `in_order`, up to the last wanted step.
   [[nodiscard]] std::vector<Split> suggested(Seconds least, int devices, bool in_order = false);
+  /// The same, and if the first of them does not fit in memory, also those of a bound with less memory.
+  [[nodiscard]] std::vector<Split> suggested_that_fit(Seconds least, int devices, bool in_order);
 
   /// Predicts all splits over at most so many devices in order, by bounds that rise from `low`. Returns the bound up to
   /// which no split was left out.

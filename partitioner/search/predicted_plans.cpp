@@ -62,12 +62,25 @@ void PredictedPlans::keep(RankedPlan ranked) {
 
 bool PredictedPlans::make_known(const Split& split) { return known_.emplace(key_of(split), std::nullopt).second; }
 
+Candidate PredictedPlans::candidate_of(const Split& split) const {
+  return given_candidate(graph_, costs_.partition(split), {}, {}, {}, microbatches_of_a_step(constraints_.plan),
+                         split.chunks);
+}
+
+bool PredictedPlans::fits(const Split& split) const {
+  if (!limit_) return true;
+  try {
+    PlanSettings settings = constraints_.plan;
+    settings.microbatches = costs_.microbatches_that_fill(split);
+    const BoundPlan plan(plan_of_candidate(graph_, topology_, candidate_of(split), settings));
+    return model_.memory(graph_, topology_, plan).peak <= *limit_;
+  } catch (const std::invalid_argument&) { return false; }
+}
+
 std::optional<Seconds> PredictedPlans::step_of(const Split& split) {
   const auto [known, fresh] = known_.emplace(key_of(split), std::nullopt);
   if (!fresh) return known->second;
-  const Candidate candidate = given_candidate(graph_, costs_.partition(split), {}, {}, {},
-                                              microbatches_of_a_step(constraints_.plan), split.chunks);
-  const std::optional<Seconds> out = predict(origin_, candidate);
+  const std::optional<Seconds> out = predict(origin_, candidate_of(split));
   set_step(split, out);
   return out;
 }

@@ -47,6 +47,9 @@ class PredictedPlans {
   /// Predicts the candidate's plan and returns the step; absent if the plan does not fit in memory or cannot run.
   std::optional<Seconds> predict(const std::string& origin, const Candidate& candidate);
 
+  /// Whether the split's plan on devices in order fits in memory; false if it cannot run.
+  [[nodiscard]] bool fits(const Split& split) const;
+
   /// Predicts the split on devices in order, as predict does. Returns the step of a known split without a prediction.
   std::optional<Seconds> step_of(const Split& split);
   /// Makes a split known, without a step. False if the split was known before.
@@ -66,6 +69,7 @@ class PredictedPlans {
   [[nodiscard]] std::vector<RankedPlan> take();
 
  private:
+  [[nodiscard]] Candidate candidate_of(const Split& split) const;
   using Key = std::tuple<std::vector<int>, std::vector<int>, int>;
   static Key key_of(const Split& split) { return {split.stage_of_node, split.replicas, split.chunks}; }
   void keep(RankedPlan ranked);

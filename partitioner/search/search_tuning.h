@@ -27,9 +27,11 @@ struct SearchTuning {
   static constexpr double kPlaceShare = 0.24;           ///< the first placements
   static constexpr double kSearchShare = 0.9;           ///< the last placements begin
 
-  static constexpr int kFewPathCuts = 200;           ///< of PathBound in large graphs, for a first bound
-  static constexpr int kMostPathCuts = 1000;         ///< of PathBound, whose time grows with their square
-  static constexpr double kQuickPrecision = 0.03;    ///< of a bound that only has to refute a setting
+  static constexpr int kFewPathCuts = 200;         ///< of PathBound in large graphs, for a first bound
+  static constexpr int kMostPathCuts = 1000;       ///< of PathBound, whose time grows with their square
+  static constexpr double kQuickPrecision = 0.03;  ///< of a bound that only has to refute a setting
+  /// Plans need more memory than TripBound counts, so it also suggests splits that keep within less, until one fits.
+  static constexpr std::array kLessMemory{0.0, 0.005, 0.01, 0.02, 0.04, 0.08};
   static constexpr double kBoundPrecision = 2e-3;    ///< of a bound of all splits: well below kTie
   static constexpr double kSegmentPrecision = 1e-4;  ///< of SegmentBound, which takes no time
   static constexpr double kPathProbe = 0.15;         ///< PathBound is asked near the lower end: it refutes fast

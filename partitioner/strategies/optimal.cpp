@@ -217,13 +217,13 @@ class Search {
     if (!trips_) return low;
     time_.allow(SearchTuning::kTripShare, kBoundPart);
     const Seconds done = trips_->least(low, costs_.devices(), SearchTuning::kBoundPrecision);
-    suggested_ = trips_->suggested(done, costs_.devices());
+    suggested_ = trips_->suggested_that_fit(done, costs_.devices(), false);
     if (time_.round() == 0 && is_bound_by_trips()) any_order_ = done;
     if (!is_bound_by_trips()) return low;
     low = done;
     if (trips_->knows_order()) {
       low = trips_->least_in_order(low);
-      for (Split& split : trips_->suggested(low, costs_.devices(), true)) {
+      for (Split& split : trips_->suggested_that_fit(low, costs_.devices(), true)) {
         if (std::ranges::find(suggested_, split) == suggested_.end()) suggested_.push_back(std::move(split));
       }
     }
