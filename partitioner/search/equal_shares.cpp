@@ -1,6 +1,7 @@
 #include "partitioner/search/equal_shares.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <span>
 
@@ -452,7 +453,68 @@ std::optional<Seconds> EqualShares::least_busiest(int devices, int chunks, Bytes
   }
   const Later& all = later[cuts.lattice->full()];
   if (all.together > limit * devices) return std::nullopt;
-  return std::max(all.slowest, all_ * (1.0 / devices));
+  Seconds low = std::max(all.slowest, all_ * (1.0 / devices));
+  std::size_t segments = 0;
+  for (const auto& of_set : cuts.segments) segments += of_set.size();
+  if (chunks == 1 || segments * held.size() > SearchTuning::kMostGameSegments) return low;
+  if (refutes_devices(cuts, held, devices, limit, kForever)) return std::nullopt;
+  for (Seconds high = all_; low * (1 + SearchTuning::kGamePrecision) < high && !stop();) {
+    const Seconds middle = (low + high) * 0.5;
+    (refutes_devices(cuts, held, devices, limit, middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+/// Whether no split of several stages per device keeps all devices within `time` for a microbatch and within `limit`.
+/// Let l_c be what a split takes of such a limit c, as a part of it. If all l_c <= 1, then so is each weighted mean of
+/// them. So no split keeps them if the least weighted mean of any split, which dynamic programming finds, is above 1
+/// for some weights. The weights of what the split of the latest weights exceeds grow, as in a matrix game.
+bool EqualShares::refutes_devices(const Cuts& cuts, const std::vector<int>& held, int devices, Bytes limit,
+                                  Seconds time) const {
+  const std::size_t positions = to_index(devices);
+  const auto part_of_time = [&](const Segment& segment) { return segment.time / time; };
+  const auto part_of_limit = [&](const Segment& segment, std::size_t stage) {
+    const Bytes need = segment.bytes.state + (segment.bytes.per_microbatch + segment.bytes.loaded) * held[stage];
+    return static_cast<double>(need.value) / static_cast<double>(limit.value);
+  };
+  constexpr double kImpossible = 1e100;
+  std::vector<double> weights(2 * positions, 0.5 / static_cast<double>(positions));  // of times, then of memory
+  std::vector<std::vector<const Segment*>> next(held.size(), std::vector<const Segment*>(cuts.lattice->count()));
+  for (int turn = 0; turn < SearchTuning::kGameTurns; ++turn) {
+    std::vector<double> later(cuts.lattice->count(), kImpossible);
+    later[0] = 0;
+    for (std::size_t stage = held.size(); stage-- > 0;) {
+      std::vector<double> here(cuts.lattice->count(), kImpossible);
+      const double of_time = weights[stage % positions];
+      const double of_limit = weights[positions + stage % positions];
+      for (std::uint32_t set = 1; set < cuts.lattice->count(); ++set) {
+        for (const Segment& segment : cuts.segments[set]) {
+          if (later[segment.below] >= kImpossible || segment.time > time) continue;
+          const double need = part_of_limit(segment, stage);
+          const double sum = later[segment.below] + of_time * part_of_time(segment) + of_limit * need;
+          if (need > 1 || sum >= here[set]) continue;
+          here[set] = sum;
+          next[stage][set] = &segment;
+        }
+      }
+      later = std::move(here);
+    }
+    if (later[cuts.lattice->full()] > 1 + kRounding) return true;
+    std::vector<double> parts(2 * positions);
+    std::uint32_t set = cuts.lattice->full();
+    for (std::size_t stage = 0; stage < held.size(); ++stage) {
+      const Segment& segment = *next[stage][set];
+      parts[stage % positions] += part_of_time(segment);
+      parts[positions + stage % positions] += part_of_limit(segment, stage);
+      set = segment.below;
+    }
+    if (std::ranges::max(parts) <= 1) return false;
+    double sum = 0;
+    for (std::size_t c = 0; c < weights.size(); ++c)
+      sum += weights[c] *= std::exp(SearchTuning::kGameRate * (std::min(parts[c], 2.0) - 1));
+    for (double& weight : weights) weight /= sum;
+  }
+  return false;
 }
 
 bool EqualShares::is_possible(const EqualShape& shape, const MemoryRule& memory) const {

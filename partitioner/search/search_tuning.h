@@ -84,6 +84,12 @@ struct SearchTuning {
 
   // EqualShares, equal drafts.
 
+  /// EqualShares::least_busiest: the most segments times stages, with several stages per device; the precision of the
+  /// bound, and how often and how fast the weights change.
+  static constexpr std::size_t kMostGameSegments = 200'000;
+  static constexpr double kGamePrecision = 0.01;
+  static constexpr int kGameTurns = 60;
+  static constexpr double kGameRate = 0.5;
   static constexpr std::size_t kMostEqualSets = 300;  ///< all are considered; of more, cuts of one order of the layers
   static constexpr std::size_t kMostLineCuts = 1000;  ///< cuts of that order
   static constexpr std::size_t kFewLineCuts = 200;    ///< the same for an estimate, which has about a millisecond

@@ -121,7 +121,7 @@ TEST(EqualShares, FindsTheFastestSlowestStage) {
 }
 
 /// Four layers of 1 + 1 s that each save 100 B for a microbatch. Two stages on each of two devices hold 3 and 2
-/// microbatches, and 2 and 1: 800 B of the smallest possible stages. With a limit of 300 B no two devices hold that.
+/// microbatches, and 2 and 1: 500 B on the first device. Less is too little, although both together need only 800 B.
 TEST(EqualShares, BoundsTheBusiestDeviceOfSeveralStages) {
   const Graph graph = saving_chain(4);
   PlanSettings settings;
@@ -133,12 +133,11 @@ TEST(EqualShares, BoundsTheBusiestDeviceOfSeveralStages) {
   split.replicas = {1, 1, 1, 1};
   split.chunks = 2;
   const std::vector<int> held = costs.held_together(split);
-  const int all = std::accumulate(held.begin(), held.end(), 0);
   EXPECT_EQ(held[0] + held[2], 5) << "2 (2 - 1) + (2 - 1) 2 before the first backward, and one more";
   EXPECT_EQ(held[1] + held[3], 3);
   const EqualShares shares(costs);
-  EXPECT_EQ(shares.least_busiest(2, 2, Bytes(50 * all), go_on), Seconds(4));
-  EXPECT_FALSE(shares.least_busiest(2, 2, Bytes(50 * all - 1), go_on));
+  EXPECT_EQ(shares.least_busiest(2, 2, 500_B, go_on), Seconds(4));
+  EXPECT_FALSE(shares.least_busiest(2, 2, 499_B, go_on)) << "the first device needs 500 B, both together 800 B";
   // With one stage each, the first holds three microbatches.
   EXPECT_EQ(shares.least_busiest(2, 1, 600_B, go_on), Seconds(4));
   EXPECT_EQ(shares.least_busiest(2, 1, 599_B, go_on), Seconds(6));
