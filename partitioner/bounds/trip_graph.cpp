@@ -27,8 +27,9 @@ bool order_matters(const PipelineCosts& costs) {
 std::unique_ptr<TripBound> TripBound::of(const PipelineCosts& costs, std::optional<Bytes> limit,
                                          std::size_t most_sets) {
   if (!costs.waits()) return nullptr;
-  // In order, every stage takes devices, even without work.
-  const bool keeps_all = order_matters(costs) && Lattice::of(reversed(costs.dag()), BoundLimits::kMostWholeSets);
+  // In order, every stage takes devices, even without work; and it is known what a stage receives.
+  const bool keeps_all =
+      (order_matters(costs) || limit) && Lattice::of(reversed(costs.dag()), BoundLimits::kMostWholeSets);
   std::vector<int> kept;
   std::vector<int> number(to_index(costs.dag().nodes), -1);
   for (int v = 0; v < costs.dag().nodes; ++v) {
