@@ -1,4 +1,4 @@
-#include "costmodel/simulation/flows/flows.h"
+#include "costmodel/simulation/flows.h"
 
 #include <gtest/gtest.h>
 
