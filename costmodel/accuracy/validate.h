@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/accuracy/scores.h"
+#include "costmodel/accuracy/compare.h"
 #include "costmodel/prediction/predict.h"
 #include "costmodel/text/table.h"
 #include "costmodel/timeline.h"

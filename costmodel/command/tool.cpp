@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "costmodel/conditions.h"
-#include "costmodel/errors/catalogue.h"
+#include "costmodel/errors.h"
 #include "costmodel/graph.h"
 #include "costmodel/text/number.h"
 #include "costmodel/text/shell_line.h"

@@ -19,7 +19,6 @@
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/predict.h"
 #include "costmodel/prediction/stage_costs.h"
-#include "costmodel/prediction/unmeasured.h"
 #include "costmodel/report/text_gantt.h"
 #include "costmodel/text/progress.h"
 #include "costmodel/text/table.h"

@@ -19,7 +19,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
 #include "costmodel/interchange/traces/tensorboard.h"
-#include "costmodel/prediction/throughput.h"
+#include "costmodel/prediction/predict.h"
 #include "costmodel/schedule.h"
 #include "costmodel/text/units_text.h"
 

@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "costmodel/accuracy/intervals.h"
 #include "costmodel/command/tool.h"
 #include "costmodel/command/tool_inputs.h"
 #include "costmodel/errors.h"
@@ -22,7 +23,6 @@
 #include "costmodel/interchange/plan_formats.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/stage_costs.h"
-#include "costmodel/prediction/unmeasured.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 #include "partitioner/candidate.h"

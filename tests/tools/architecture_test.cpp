@@ -28,16 +28,14 @@ namespace fs = std::filesystem;
 /// Files at the root of executor/ and profiler/ may include their folders.
 const std::map<std::string, std::vector<std::string>> kArrows{
     {"costmodel", {}},
-    {"costmodel/errors", {"costmodel"}},
     {"costmodel/text", {"costmodel"}},
     {"costmodel/scheduling", {"costmodel"}},
     {"costmodel/links", {"costmodel"}},
     {"costmodel/simulation", {"costmodel"}},
     {"costmodel/prediction", {"costmodel/links", "costmodel/simulation", "costmodel/text"}},
     {"costmodel/accuracy", {"costmodel/prediction"}},
-    {"costmodel/analysis", {"costmodel/accuracy", "costmodel/roofline"}},
+    {"costmodel/analysis", {"costmodel/accuracy"}},
     {"costmodel/doctor", {"costmodel/accuracy"}},
-    {"costmodel/roofline", {"costmodel/prediction"}},
     {"costmodel/format/files", {"costmodel"}},
     {"costmodel/format", {"costmodel/format/files", "costmodel/doctor", "costmodel/analysis"}},
     {"costmodel/format/results", {"costmodel/format"}},
@@ -48,7 +46,7 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"costmodel/interchange/convert", {"costmodel/interchange"}},
     {"costmodel/report", {"costmodel/interchange/pictures", "costmodel/format/results"}},
     {"costmodel/project", {"costmodel/format/results"}},
-    {"costmodel/command", {"costmodel/errors", "costmodel/interchange/convert"}},
+    {"costmodel/command", {"costmodel/interchange/convert"}},
     {"costmodel/tools", {"costmodel/command"}},
     {"partitioner/costs", {"costmodel/prediction"}},
     {"partitioner/bounds", {"partitioner/costs"}},
@@ -92,7 +90,7 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"profiler/layers", {"profiler/subject"}},
     {"profiler/links", {"profiler/subject", "executor/channel/nccl"}},
     {"profiler", {"profiler/layers", "profiler/links"}},
-    {"python/bindings", {"partitioner/strategies", "costmodel/report", "costmodel/errors"}},
+    {"python/bindings", {"partitioner/strategies", "costmodel/report"}},
 };
 
 /// `folder` and everything that it may include.
@@ -119,7 +117,6 @@ std::set<std::string> may_include(const std::string& file) {
   if (!is_tool(file)) return reach(folder);
   std::set<std::string> out = reach(folder);
   out.merge(reach("costmodel/command"));
-  out.merge(reach("costmodel/roofline"));
   out.merge(reach("costmodel/report"));
   out.merge(reach("costmodel/interchange/traces"));
   out.merge(reach("costmodel/project"));
