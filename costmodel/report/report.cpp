@@ -22,7 +22,6 @@
 #include "costmodel/plan.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/memory.h"
-#include "costmodel/report/next_steps.h"
 #include "costmodel/report/pictures.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"

@@ -15,7 +15,6 @@
 #include "costmodel/format/results/step_change_json.h"
 #include "costmodel/format/timeline_json.h"
 #include "costmodel/report/pictures.h"
-#include "costmodel/report/text_gantt.h"
 #include "costmodel/text/table.h"
 
 namespace {

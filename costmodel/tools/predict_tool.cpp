@@ -19,7 +19,7 @@
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/predict.h"
 #include "costmodel/prediction/stage_costs.h"
-#include "costmodel/report/text_gantt.h"
+#include "costmodel/report/pictures.h"
 #include "costmodel/text/progress.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"

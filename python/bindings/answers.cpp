@@ -19,7 +19,6 @@
 #include "costmodel/format/results/whatif_json.h"
 #include "costmodel/prediction/predict.h"
 #include "costmodel/report/pictures.h"
-#include "costmodel/report/text_gantt.h"
 #include "costmodel/text/units_text.h"
 #include "partitioner/strategy.h"
 #include "python/bindings/bind.h"

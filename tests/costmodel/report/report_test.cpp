@@ -23,7 +23,6 @@
 #include "costmodel/format/timeline_json.h"
 #include "costmodel/format/topology_json.h"
 #include "costmodel/report/pictures.h"
-#include "costmodel/report/text_gantt.h"
 #include "tests/costmodel/documents.h"
 #include "tests/costmodel/report/check_picture.h"
 #include "tests/support/chains.h"
