@@ -107,7 +107,7 @@ struct Comparison {
 /// Whether the measured step lies inside the prediction's interval; absent if it has none.
 [[nodiscard]] std::optional<bool> is_inside(const Comparison& comparison);
 
-/// A table to print. The document is format/comparison_json.h.
+/// A table to print. The document is format/results/accuracy_json.h.
 [[nodiscard]] std::string comparison_text(const Comparison& comparison);
 
 /// A predicted time, its interval if it has one, and the measured time. `group`: runs in the same group are

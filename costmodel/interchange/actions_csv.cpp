@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/actions_row.h"
+#include "costmodel/format/plan_json.h"
 #include "costmodel/index.h"
 
 namespace stagecraft::interchange {

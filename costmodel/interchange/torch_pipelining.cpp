@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "costmodel/format/json_string.h"
+#include "costmodel/format/escaping.h"
 #include "costmodel/interchange/actions_csv.h"
 
 namespace stagecraft::interchange {
@@ -40,7 +40,6 @@ MICROBATCHES = {microbatches}
 ACTIONS = """\
 {actions}"""
 
-
 def named(text):
     module, _, path = text.partition(":")
     value = importlib.import_module(module)
@@ -48,10 +47,8 @@ def named(text):
         value = getattr(value, part)
     return value
 
-
 def refuse(message):
     sys.exit(message if os.environ.get("RANK", "0") == "0" else 1)
-
 
 def planned_stages(model):
     """The stage of each parameter by the plan, under every name that the parameter has."""
@@ -70,7 +67,6 @@ def planned_stages(model):
                    f"not add up its gradients; use a plan with both in one stage")
     return {{name: stages for names, stages in holders.values() for name in names}}
 
-
 def split_points(model):
     """Before the first layer of each stage but the first; if that is not a module, after the last one before it."""
     modules = {{path for path, _ in model.named_modules()}}
@@ -86,7 +82,6 @@ def split_points(model):
                    f"torch marks split points at modules; use a plan that is cut at one")
     return points
 
-
 def check_stages(pipe, planned):
     """Checks that torch's stages have the parameters of the plan's layers."""
     if pipe.num_stages != len(STAGES):
@@ -98,7 +93,6 @@ def check_stages(pipe, planned):
             if wanted and stage not in wanted:
                 refuse(f'torch puts parameter "{{name}}" in stage {{stage}}, the plan in stage {{min(wanted)}}: stages '
                        f"must be runs of modules in execution order")
-
 
 def schedule_of(name, stages, loss):
     if name != "plan":
@@ -112,7 +106,6 @@ def schedule_of(name, stages, loss):
             file.write(ACTIONS)
         schedule._load_csv(path, format="compute_only")
     return schedule
-
 
 def main():
     parser = argparse.ArgumentParser(description="Trains a model in the stages of a stagecraft plan.")
@@ -165,7 +158,6 @@ def main():
         if losses:
             print(f"step {{step}} loss {{torch.stack(losses).mean().item():.6f}}", flush=True)
     dist.destroy_process_group()
-
 
 if __name__ == "__main__":
     main()

@@ -24,7 +24,7 @@
 #pragma pop_macro("NDEBUG")
 
 #include "costmodel/errors.h"
-#include "costmodel/format/json_string.h"
+#include "costmodel/format/escaping.h"
 #include "costmodel/schedule.h"
 #include "costmodel/text/units_text.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "costmodel/analysis/explain.h"
-#include "costmodel/interchange/pictures/markup.h"
+#include "costmodel/format/escaping.h"
 #include "costmodel/report/pictures.h"
 #include "costmodel/report/report.h"
 #include "costmodel/version.h"
@@ -17,7 +17,7 @@
 namespace stagecraft::report {
 namespace {
 
-using interchange::markup_text;
+using format::markup_text;
 
 constexpr const char* kPageStyle = R"(
 :root{color-scheme:light dark;--paper:#fff;--ink:#1b1d21;--soft:#565b63;--line:#dfe2e6;--card:#f4f5f7;--accent:#0f6cab;--warn:#9a4300}

@@ -8,7 +8,6 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/graph_json.h"
-#include "costmodel/format/plan_hash.h"
 #include "costmodel/format/plan_json.h"
 #include "costmodel/interchange/actions_csv.h"
 #include "costmodel/prediction/device_match.h"

@@ -4,16 +4,14 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/calibration_json.h"
 #include "costmodel/format/checkpoint_manifest.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/graph_json.h"
 #include "costmodel/format/plan_json.h"
 #include "costmodel/format/prediction_json.h"
-#include "costmodel/format/results/comparison_json.h"
+#include "costmodel/format/results/accuracy_json.h"
 #include "costmodel/format/results/plan_list_json.h"
 #include "costmodel/format/results/steps_json.h"
-#include "costmodel/format/results/validation_json.h"
 #include "costmodel/format/safetensors_header.h"
 #include "costmodel/format/timeline_json.h"
 #include "costmodel/format/topology_json.h"

@@ -9,8 +9,8 @@
 #include <set>
 #include <vector>
 
+#include "costmodel/format/escaping.h"
 #include "costmodel/index.h"
-#include "costmodel/interchange/pictures/markup.h"
 #include "costmodel/interchange/pipedream_conf.h"
 #include "costmodel/plan.h"
 #include "costmodel/prediction/memory.h"
@@ -41,7 +41,7 @@ constexpr std::size_t kLongest = 40;
 /// backslashes make one; a tooltip is read twice, so it needs four.
 std::string escaped(const std::string& text, std::size_t longest, std::size_t backslashes = 2) {
   std::string out;
-  for (const char c : markup_text(text, longest)) out.append(c == '\\' ? backslashes : 1, c);
+  for (const char c : format::markup_text(text, longest)) out.append(c == '\\' ? backslashes : 1, c);
   return out;
 }
 

@@ -9,8 +9,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "costmodel/format/escaping.h"
 #include "costmodel/index.h"
-#include "costmodel/interchange/pictures/markup.h"
 #include "costmodel/text/units_text.h"
 
 namespace stagecraft::interchange {
@@ -170,7 +170,7 @@ std::string scatter_picture(const Validation& validation) {
       out += line(scale.x(*run.times.low), y, scale.x(*run.times.high), y,
                   fmt::format("stroke=\"{}\" clip-path=\"url(#square)\"", kColours.at(model % kColours.size())));
     }
-    const std::string title = fmt::format("<title>{}: predicted {}, measured {}</title>", markup_text(run.name),
+    const std::string title = fmt::format("<title>{}: predicted {}, measured {}</title>", format::markup_text(run.name),
                                           format_seconds(run.times.predicted), format_seconds(run.times.measured));
     out += marker(model, scale.x(run.times.predicted), y, title);
   }
@@ -178,7 +178,7 @@ std::string scatter_picture(const Validation& validation) {
   for (std::size_t i = 0; i < models.size(); ++i) {
     const double y = kTop + 10 + 22 * static_cast<double>(i);
     out += marker(i, x, y, "");
-    out += text(x + 14, y + 4, "start", markup_text(models[i], kLongestName));
+    out += text(x + 14, y + 4, "start", format::markup_text(models[i], kLongestName));
   }
   out += text(x - 6, kTop + 14 + 22 * static_cast<double>(models.size()), "start", "grey: within 10 %");
   return out + "</svg>\n";

@@ -9,7 +9,7 @@
 #include <stdexcept>
 
 #include "costmodel/format/prediction_json.h"
-#include "costmodel/format/results/comparison_json.h"
+#include "costmodel/format/results/accuracy_json.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft {

@@ -1,4 +1,4 @@
-#include "costmodel/format/results/explanation_json.h"
+#include "costmodel/format/results/analysis_json.h"
 
 #include "costmodel/format/shared_notations.h"
 
@@ -123,5 +123,102 @@ const Document<Explanation>& explanation_document() {
 
 std::string explanation_json(const Explanation& explanation) { return explanation_document().text(explanation); }
 DocumentSchema explanation_schema() { return explanation_document().schema(); }
+
+namespace {
+
+Notation<RankMemory> rank_peak() {
+  return object<RankMemory>(
+      {
+          required("rank", &RankMemory::rank, whole(), "Rank number."),
+          required("peak_bytes", &RankMemory::total, bytes(), "Predicted peak, bytes."),
+      },
+      "One rank.");
+}
+
+Notation<Prediction> side() {
+  using P = Prediction;
+  const auto fits = [](const P& of) {
+    std::vector<bool> out;
+    for (const StagePrediction& stage : of.stages) out.push_back(stage.fits);
+    return out;
+  };
+  return object(fields<P>(
+      {predicted_step_fields(),
+       {
+           optional("other_device", &P::other_device, text(),
+                    "Why the times are for a device other than the topology's, or how they were estimated for it; "
+                    "absent if they belong to it. Since version 2."),
+           required("bubble", &P::bubble, finite(),
+                    "Share of all ranks' time that is neither compute, update nor reduce; a ratio."),
+           required("memory", path(&P::timeline, &Timeline::memory), list(rank_peak()), "Peak memory of each rank."),
+           shown<P, std::vector<bool>>("fits", fits, list(boolean("Whether it fits.")),
+                                       "Of each stage, whether its rank's peak fits in the device's memory."),
+       }}));
+}
+
+const Document<WhatIf>& whatif_document() {
+  static const Document<WhatIf> document(
+      {.name = "whatif",
+       .version = 2,
+       .title = "What if",
+       .help = "A prediction before and after changes. Written by stagecraft whatif --json.",
+       .changes = "Version 2 added other_device."},
+      {
+          required("changes", &WhatIf::changes, list(text("NAME=VALUE.")), "The changes, in order."),
+          required("before", &WhatIf::before, side(), "Before the changes."),
+          required("after", &WhatIf::after, side(), "After the changes."),
+          required("time_ratio", &WhatIf::ratio, step_ratio("after_over_before"), kStepRatioHelp),
+      });
+  return document;
+}
+
+}  // namespace
+
+std::string whatif_json(const WhatIf& result) { return whatif_document().text(result); }
+DocumentSchema whatif_schema() { return whatif_document().schema(); }
+
+namespace {
+
+Notation<MovedLayer> moved_layer() {
+  return object<MovedLayer>(
+      {
+          required("layer", &MovedLayer::layer, text(), "Its id."),
+          required("first", &MovedLayer::first, whole(), "Its stage in the first plan."),
+          required("second", &MovedLayer::second, whole(), "Its stage in the second plan."),
+      },
+      "One layer.");
+}
+
+Notation<PlanDifference> plan_difference() {
+  return object<PlanDifference>(
+      {
+          required("what", &PlanDifference::what, text(), "In words."),
+          required("first", &PlanDifference::first, text(), "In the first plan."),
+          required("second", &PlanDifference::second, text(), "In the second plan."),
+      },
+      "One difference.");
+}
+
+const Document<PlanComparison>& diff_document() {
+  using P = PlanComparison;
+  static const Document<P> document(
+      {.name = "diff",
+       .version = 1,
+       .title = "Diff",
+       .help = "Two plans for one graph and topology. Written by stagecraft diff --json."},
+      {
+          required("moved", &P::moved, list(moved_layer()), "Layers in different stages."),
+          required("differences", &P::differences, list(plan_difference()), "What else differs."),
+          required("first", &P::first, object(predicted_step_fields()), "The first plan's prediction."),
+          required("second", &P::second, object(predicted_step_fields()), "The second plan's prediction."),
+          required("time_ratio", &P::ratio, step_ratio("first_over_second"), kStepRatioHelp),
+      });
+  return document;
+}
+
+}  // namespace
+
+std::string plan_comparison_json(const PlanComparison& comparison) { return diff_document().text(comparison); }
+DocumentSchema plan_comparison_schema() { return diff_document().schema(); }
 
 }  // namespace stagecraft::format

@@ -1,4 +1,4 @@
-#include "costmodel/format/files/folder.h"
+#include "costmodel/format/files/outputs.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "costmodel/format/results/comparison_json.h"
+#include "costmodel/format/results/accuracy_json.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
