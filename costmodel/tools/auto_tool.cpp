@@ -8,7 +8,7 @@
 #include "costmodel/format/escaping.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/project/auto.h"
-#include "costmodel/project/new_project.h"
+#include "costmodel/project/project.h"
 
 namespace {
 

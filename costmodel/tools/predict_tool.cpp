@@ -15,7 +15,7 @@
 #include "costmodel/format/prediction_json.h"
 #include "costmodel/format/trace_events.h"
 #include "costmodel/index.h"
-#include "costmodel/interchange/traces/chakra.h"
+#include "costmodel/interchange/chakra.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/predict.h"
 #include "costmodel/prediction/stage_costs.h"

@@ -9,7 +9,7 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/graph_json.h"
 #include "costmodel/format/plan_json.h"
-#include "costmodel/interchange/actions_csv.h"
+#include "costmodel/interchange/torch_pipelining.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/verify.h"
 #include "costmodel/text/progress.h"

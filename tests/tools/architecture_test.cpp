@@ -40,11 +40,9 @@ const std::map<std::string, std::vector<std::string>> kArrows{
     {"costmodel/format", {"costmodel/format/files", "costmodel/doctor", "costmodel/analysis"}},
     {"costmodel/format/results", {"costmodel/format"}},
     {"costmodel/interchange/problems", {"costmodel/format"}},
-    {"costmodel/interchange/traces", {"costmodel/format"}},
     {"costmodel/interchange", {"costmodel/interchange/problems"}},
-    {"costmodel/interchange/pictures", {"costmodel/interchange"}},
     {"costmodel/interchange/convert", {"costmodel/interchange"}},
-    {"costmodel/report", {"costmodel/interchange/pictures", "costmodel/format/results"}},
+    {"costmodel/report", {"costmodel/interchange", "costmodel/format/results"}},
     {"costmodel/project", {"costmodel/format/results"}},
     {"costmodel/command", {"costmodel/interchange/convert"}},
     {"costmodel/tools", {"costmodel/command"}},
@@ -83,7 +81,7 @@ const std::map<std::string, std::vector<std::string>> kArrows{
      {"executor/intake", "executor/data", "executor/launch", "executor/checkpoint", "executor/stage/gradients",
       "costmodel/interchange"}},
     {"executor/run/worker", {"executor/run/binding"}},
-    {"executor/run", {"executor/run/worker", "costmodel/format/results", "costmodel/interchange/traces"}},
+    {"executor/run", {"executor/run/worker", "costmodel/format/results"}},
     {"executor", {"executor/run", "executor/intake/export"}},
     {"profiler/kernels", {"executor/device"}},
     {"profiler/subject", {"profiler/kernels", "executor/run"}},
@@ -118,7 +116,6 @@ std::set<std::string> may_include(const std::string& file) {
   std::set<std::string> out = reach(folder);
   out.merge(reach("costmodel/command"));
   out.merge(reach("costmodel/report"));
-  out.merge(reach("costmodel/interchange/traces"));
   out.merge(reach("costmodel/project"));
   // The profiler's tools start ranks like the executor's.
   if (folder == "profiler") out.insert("executor");

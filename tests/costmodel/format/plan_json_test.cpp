@@ -9,7 +9,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/plan_json.h"
-#include "costmodel/interchange/actions_csv.h"
+#include "costmodel/interchange/torch_pipelining.h"
 #include "costmodel/plan.h"
 #include "tests/costmodel/interleavings.h"
 #include "tests/support/refused.h"

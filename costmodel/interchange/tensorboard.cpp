@@ -1,4 +1,4 @@
-#include "costmodel/interchange/traces/tensorboard.h"
+#include "costmodel/interchange/tensorboard.h"
 
 #include <array>
 #include <protozero/pbf_builder.hpp>

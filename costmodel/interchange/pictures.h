@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "costmodel/accuracy/validate.h"
 #include "costmodel/graph.h"
 #include "costmodel/plan.h"
 
@@ -15,5 +16,10 @@ namespace stagecraft::interchange {
 /// common kinds of colour blindness, and all text is black on light ones.
 /// Throws std::invalid_argument naming a layer that is in only one of graph and plan.
 [[nodiscard]] std::string graph_dot(const Graph& graph, const Plan* plan = nullptr);
+
+/// An SVG picture of predicted (x) against measured (y) step times on the same logarithmic scale, with a line where
+/// they are equal, a band of 10 % on both sides, and bars for intervals. Up to eight models each have their own colour
+/// and shape. Throws std::invalid_argument if there are no runs or a time is not above 0.
+[[nodiscard]] std::string scatter_picture(const Validation& validation);
 
 }  // namespace stagecraft::interchange

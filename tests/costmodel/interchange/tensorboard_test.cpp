@@ -1,4 +1,4 @@
-#include "costmodel/interchange/traces/tensorboard.h"
+#include "costmodel/interchange/tensorboard.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "costmodel/interchange/traces/chakra.h"
+#include "costmodel/interchange/chakra.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "costmodel/interchange/pictures/graph_picture.h"
+#include "costmodel/interchange/pictures.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
