@@ -193,7 +193,7 @@ struct ProfileQuality {
   friend bool operator==(const ProfileQuality&, const ProfileQuality&) = default;
 };
 
-/// How the times of a graph were estimated for its device, see roofline/estimate.h.
+/// How the times of a graph were estimated for its device, see prediction/estimate.h.
 struct Estimate {
   std::string from;           ///< device on which the times it started from were measured; empty: there were none
   std::string from_math;      ///< of those times: "float32", "tf32", "bfloat16", ...; empty without them

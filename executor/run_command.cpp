@@ -8,7 +8,7 @@
 
 #include "costmodel/command/tool.h"
 #include "costmodel/format/files/outputs.h"
-#include "costmodel/format/plan_hash.h"
+#include "costmodel/format/plan_json.h"
 #include "executor/channel/table/channels.h"
 #include "executor/data/data_source.h"
 #include "executor/files/tensor_files.h"

@@ -10,8 +10,8 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/timeline_json.h"
+#include "costmodel/format/trace_events.h"
 #include "costmodel/index.h"
-#include "costmodel/interchange/traces/chrome_trace.h"
 #include "costmodel/prediction/cards.h"
 #include "executor/device/device.h"
 #include "executor/device/machine/provenance.h"
@@ -100,7 +100,7 @@ int finish(const RunResult& result, const RunCommand& o, const stagecraft::Bound
     std::cerr << "not trusted: " + reason + "\n";
   if (!o.output.empty()) write_measurement(o, m);
   if (!o.trace.empty())
-    stagecraft::format::write_text(o.trace, stagecraft::interchange::chrome_trace(m.timeline, m.model + ", measured"));
+    stagecraft::format::write_text(o.trace, stagecraft::format::chrome_trace(m.timeline, m.model + ", measured"));
   if (result.check) {
     if (!o.output.empty()) {
       std::cerr << "note: the comparison made the steps in " << o.output << " longer; measure times without it\n";

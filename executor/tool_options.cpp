@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "costmodel/command/tool.h"
-#include "costmodel/errors/catalogue.h"
+#include "costmodel/errors.h"
 #include "costmodel/text/number.h"
 #include "executor/channel/table/channels.h"
 #include "executor/data/data_source.h"

@@ -12,7 +12,7 @@
 #include "costmodel/index.h"
 #include "costmodel/plan.h"
 #include "costmodel/prediction/device_match.h"
-#include "costmodel/prediction/throughput.h"
+#include "costmodel/prediction/predict.h"
 #include "costmodel/prediction/verify.h"
 #include "costmodel/text/units_text.h"
 #include "partitioner/remedies.h"

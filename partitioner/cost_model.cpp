@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "costmodel/index.h"
-#include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/memory_replay.h"
 #include "costmodel/prediction/stage_costs.h"
 

@@ -11,7 +11,6 @@
 #include <string>
 
 #include "costmodel/accuracy/compare.h"
-#include "costmodel/accuracy/scores.h"
 #include "costmodel/errors.h"
 #include "costmodel/graph.h"
 #include "costmodel/index.h"

@@ -77,7 +77,7 @@ struct StepChange {
 [[nodiscard]] StepChange step_change(const Measurement& first, const Measurement& second, std::size_t skip = 2);
 
 /// A table to print, no wider than the screen if its columns allow it; `first` and `second` are the names of its
-/// columns. The document is format/results/step_change_json.h.
+/// columns. The document is format/results/accuracy_json.h.
 [[nodiscard]] std::string step_change_text(const StepChange& change, const std::string& first,
                                            const std::string& second, const Screen& screen);
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/accuracy/scores.h"
+#include "costmodel/accuracy/compare.h"
 #include "costmodel/prediction/predict.h"
 #include "costmodel/text/table.h"
 #include "costmodel/timeline.h"
@@ -51,8 +51,8 @@ struct Validation {
 /// std::invalid_argument if there are no runs, or if `noise` is negative or not finite.
 [[nodiscard]] Validation validated(std::vector<ValidatedRun> runs, double noise = 0);
 
-/// Tables of regimes and of runs, no wider than the screen. The document is format/validation_json.h, the
-/// picture interchange/scatter_picture.h.
+/// Tables of regimes and of runs, no wider than the screen. The document is format/results/accuracy_json.h, the
+/// picture interchange/pictures.h.
 [[nodiscard]] std::string validation_text(const Validation& validation, const Screen& screen);
 
 }  // namespace stagecraft

@@ -54,7 +54,7 @@ struct SettingText {
 /// time of the smallest measured one), the bandwidth's the rest. Layer times, on every type of devices, are first
 /// scaled by closure_factor, whose iteration is then dropped, so that a change of one stage leaves the others alone. An
 /// absolute time of a stage is that on the slowest type of its devices. Another number of groups changes the plan too,
-/// as with_groups says. Another card scales the graph's times as roofline::estimated does, from the card that they
+/// as with_groups says. Another card scales the graph's times as estimated does, from the card that they
 /// belong to, and sets the devices' name and memory; links stay. Throws std::invalid_argument: a change without "=", an
 /// unknown name (listing the known ones), level, stage or card, or a value that is not valid for it.
 [[nodiscard]] Scenario with_change(Scenario scenario, const std::string& change);

@@ -17,8 +17,8 @@
 #include "costmodel/links/collectives.h"
 #include "costmodel/prediction/cards.h"
 #include "costmodel/prediction/device_match.h"
+#include "costmodel/prediction/estimate.h"
 #include "costmodel/prediction/stage_costs.h"
-#include "costmodel/roofline/estimate.h"
 #include "costmodel/text/number.h"
 #include "costmodel/text/units_text.h"
 
@@ -292,11 +292,11 @@ void set_count(Scenario& scenario, const Names& names, const std::string& value)
 }
 
 /// The device of the graph's times, as a roofline describes it.
-roofline::Machine machine_of_times(const Graph& graph) {
+Machine machine_of_times(const Graph& graph) {
   const std::string name = measured_device(graph).name;
-  roofline::Machine out = [&] {
+  Machine out = [&] {
     try {
-      return roofline::machine_of(find_card(name), graph.dtype, graph.allow_tf32.value_or(false));
+      return machine_of(find_card(name), graph.dtype, graph.allow_tf32.value_or(false));
     } catch (const std::invalid_argument&) {
       throw std::invalid_argument(fmt::format(
           "the graph's times are those of {}, whose peak rates are not in the table of cards; stagecraft estimate "
@@ -322,9 +322,9 @@ void set_device(Scenario& scenario, const Names&, const std::string& value) {
   if (!scenario.topology.others.empty() || !scenario.graph.profiles.empty())
     throw std::invalid_argument("needs devices of one type, the topology has several");
   const Graph before = scenario.graph;
-  const roofline::RooflineReference reference{before, machine_of_times(before)};
-  const roofline::Machine target = roofline::machine_of(card, before.dtype, before.allow_tf32.value_or(false));
-  scenario.graph = roofline::estimated(before, target, reference);
+  const RooflineReference reference{before, machine_of_times(before)};
+  const Machine target = machine_of(card, before.dtype, before.allow_tf32.value_or(false));
+  scenario.graph = estimated(before, target, reference);
   for (std::size_t i = 0; before.estimate && i < before.layers.size(); ++i) {
     Layer& layer = scenario.graph.layers[i];
     add_doubt(layer.forward, before.layers[i].forward);

@@ -13,7 +13,7 @@
 #include "costmodel/command/tool.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
-#include "costmodel/format/files/folder.h"
+#include "costmodel/format/files/outputs.h"
 #include "costmodel/format/graph_json.h"
 #include "costmodel/format/plan_json.h"
 #include "costmodel/index.h"

@@ -14,10 +14,10 @@
 #include <utility>
 
 #include "costmodel/conditions.h"
-#include "costmodel/errors/catalogue.h"
+#include "costmodel/errors.h"
+#include "costmodel/format/escaping.h"
 #include "costmodel/graph.h"
 #include "costmodel/text/number.h"
-#include "costmodel/text/shell_line.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 #include "costmodel/version.h"
@@ -168,7 +168,7 @@ int run_tool(const ToolText& text, int argc, char** argv, const std::function<vo
     std::cerr << place << with_code(message, usage_kind(error)) << "\nsee stagecraft " << text.verb << " --help\n";
     return 2;
   };
-  running_tool() = {program, command_line(text.verb, argc, argv)};
+  running_tool() = {program, format::command_line(text.verb, argc, argv)};
   try {
     CLI::App app(text.purpose, "stagecraft " + text.verb);
     app.footer("Example:\n  " + text.example + "\n\nExit status: 0 done, 1 bad input or no answer, 2 wrong usage.");

@@ -10,9 +10,9 @@
 
 #include "costmodel/command/tool.h"
 #include "costmodel/errors.h"
-#include "costmodel/format/calibration_json.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/graph_json.h"
+#include "costmodel/format/results/accuracy_json.h"
 #include "costmodel/format/topology_json.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/text/table.h"

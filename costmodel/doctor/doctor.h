@@ -75,7 +75,7 @@ struct Diagnosis {
 [[nodiscard]] std::ptrdiff_t count(const Diagnosis& diagnosis, Severity severity);
 
 /// "warning SC101 topology.json: /levels/0/bandwidth_bytes_per_s: ...", one line per finding; then a line that counts
-/// files, errors and warnings. The document is format/diagnosis_json.h.
+/// files, errors and warnings. The document is format/results/diagnosis_json.h.
 [[nodiscard]] std::string diagnosis_text(const Diagnosis& diagnosis);
 
 /// One line per check: code, severity, summary.

@@ -1,5 +1,7 @@
 #include "costmodel/format/shared_notations.h"
 
+#include "costmodel/index.h"
+
 namespace stagecraft::format {
 
 Notation<DeviceKind> device_kind() {
@@ -110,6 +112,127 @@ FieldList<Prediction> predicted_step_fields() {
       optional("samples_per_s", &Prediction::samples_per_s, not_negative(),
                "Samples per second; absent if the graph does not give its microbatch."),
   };
+}
+
+namespace {
+
+Notation<std::map<MemoryPart, Bytes>> parts_of_memory() {
+  const Notation<MemoryPart> names = words("part of memory", MemoryPart::Workspace);
+  const Notation<Bytes> part = integer(0, Cursor::kMostBytes, "One part, bytes");
+  return {[part](const Cursor& at) {
+            if (!at.value().is_object()) at.fail_type("an object");
+            std::map<MemoryPart, Bytes> out;
+            for (const auto& [key, value] : at.value().items()) {
+              const Cursor one = at.inside(value);
+              try {
+                out[memory_part(key)] = part.read(one);
+              } catch (const std::invalid_argument& e) { one.fail(e.what()); }
+            }
+            return out;
+          },
+          [part](const std::map<MemoryPart, Bytes>& parts) {
+            Json out = Json::object();
+            for (const auto& [name, bytes] : parts) out[to_string(name)] = part.write(bytes);
+            return out;
+          },
+          [names, part](Json& definitions) {
+            Json out = typed_schema("object", "");
+            out["propertyNames"]["enum"] = names.schema(definitions)["enum"];
+            out["additionalProperties"] = part.schema(definitions);
+            return out;
+          }};
+}
+
+Notation<StepTime> step_time_notation() {
+  return object<StepTime>(
+             {
+                 required("step", &StepTime::step, whole(), "Step number."),
+                 required("start_s", &StepTime::start, finite(), "First action's start, seconds"),
+                 required("end_s", &StepTime::end, finite(), "Last action's end, not before start_s, seconds"),
+             },
+             "Begin and end of a step, over all ranks.",
+             [](const Cursor& at, StepTime& step) {
+               if (step.end < step.start) at.fail("the step ends before it starts");
+             })
+      .named("step");
+}
+
+/// A span is a row of these columns: files hold hundreds of thousands of them.
+FieldList<Span> columns() {
+  const Integer or_none = integer(-1, kMost);
+  return {
+      required("action", path(&Span::action, &Action::kind), action(""), "Kind of action."),
+      required("rank", &Span::rank, whole(), "Its rank, below ranks."),
+      required("step", &Span::step, whole(), "Step number."),
+      required("stage", path(&Span::action, &Action::stage), whole(), "Its stage."),
+      required("microbatch", path(&Span::action, &Action::microbatch), or_none, "Microbatch; -1: none."),
+      required("peer", path(&Span::action, &Action::peer), or_none, "The other stage of a transfer; -1: none."),
+      required("start_s", &Span::start, finite(), "Start, seconds"),
+      required("end_s", &Span::end, finite(), "End, seconds"),
+  };
+}
+
+Field<Timeline> column_names() {
+  Json names = Json::array();
+  for (const AnyField& column : columns().all) names.push_back(column.key);
+  Field<Timeline> out{{.key = "columns", .help = "Columns of a span, in order."}};
+  out.read = [names](const Cursor& at, void*) {
+    if (at.value() != names) at.fail_type(names.dump());
+  };
+  out.write = [names](const void*) { return names; };
+  out.schema = [names](Json&) { return Json{{"const", names}}; };
+  return out;
+}
+
+/// Refuses an element of the list at `at` that is of a rank that the timeline does not have.
+template <class T>
+void check_ranks(const Cursor& at, const std::vector<T>& of_ranks, const Timeline& timeline) {
+  for (std::size_t i = 0; i < of_ranks.size(); ++i) {
+    if (of_ranks[i].rank < timeline.ranks) continue;
+    at.at(i).fail("rank " + std::to_string(of_ranks[i].rank) + " does not exist, the timeline has 0.." +
+                  std::to_string(timeline.ranks - 1));
+  }
+}
+
+}  // namespace
+
+Notation<RankMemory> rank_memory() {
+  return object<RankMemory>(
+             {
+                 required("rank", &RankMemory::rank, whole(), "Rank number."),
+                 required("total_bytes", &RankMemory::total, bytes(), "Total peak, bytes"),
+                 required("parts_bytes", &RankMemory::parts, parts_of_memory(),
+                          "Parts of the peak, by name; a prediction's parts add up to the total."),
+             },
+             "Peak memory of one rank.")
+      .named("memory");
+}
+
+Notation<Timeline> timeline() {
+  const auto span =
+      row<Span>(columns(), "One action; it ends no earlier than it starts.", [](const Cursor& at, Span& read) {
+        if (read.end < read.start) at.fail("the span ends before it starts");
+      });
+  return object<Timeline>(
+             {
+                 required("ranks", &Timeline::ranks, integer(1, kMost), "Number of ranks."),
+                 required("stage_of_rank", &Timeline::stage_of_rank, list<int>(whole("Stage number.")),
+                          "Stage of each rank, one number per rank.")
+                     .then([](const Cursor& at, Timeline& timeline) {
+                       if (timeline.stage_of_rank.size() == to_index(timeline.ranks)) return;
+                       at.fail(std::to_string(timeline.stage_of_rank.size()) + " entries for " +
+                               std::to_string(timeline.ranks) + " ranks");
+                     }),
+                 required("steps", &Timeline::steps, list(step_time_notation()), "The steps in order."),
+                 required("memory", &Timeline::memory, list(rank_memory()), "Peak memory of ranks.")
+                     .then([](const Cursor& at, Timeline& timeline) { check_ranks(at, timeline.memory, timeline); }),
+                 column_names(),
+                 required("spans", &Timeline::spans, list(span),
+                          "Actions, one row each: files hold hundreds of thousands of them.")
+                     .then([](const Cursor& at, Timeline& timeline) { check_ranks(at, timeline.spans, timeline); }),
+             },
+             "Spans of work and waiting on each rank.")
+      .named("timeline");
 }
 
 }  // namespace stagecraft::format

@@ -7,6 +7,7 @@
 #include "costmodel/format/description.h"
 #include "costmodel/graph.h"
 #include "costmodel/prediction/predict.h"
+#include "costmodel/timeline.h"
 
 // Only for this folder: what several documents contain.
 
@@ -45,5 +46,10 @@ template <class T>
 Field<T> provenance_field(Provenance T::* place) {
   return optional("provenance", place, provenance());
 }
+
+// Only for this folder: what predictions and measurements share.
+
+[[nodiscard]] Notation<RankMemory> rank_memory();
+[[nodiscard]] Notation<Timeline> timeline();
 
 }  // namespace stagecraft::format

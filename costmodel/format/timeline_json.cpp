@@ -2,7 +2,6 @@
 
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/shared_notations.h"
-#include "costmodel/format/timeline_notation.h"
 
 namespace stagecraft::format {
 namespace {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "costmodel/timeline.h"
 #include "costmodel/units.h"
 
 namespace stagecraft::format {
@@ -72,5 +73,9 @@ class TraceEvents {
 
   std::string text_;
 };
+
+/// The timeline as Chrome trace events (also read by Perfetto): one process per rank, with one track for computation,
+/// one for waiting and one for sending; times in microseconds. `title` names the file in the viewer.
+[[nodiscard]] std::string chrome_trace(const Timeline& timeline, const std::string& title);
 
 }  // namespace stagecraft::format

@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "costmodel/format/cursor.h"
-#include "costmodel/format/json_string.h"
+#include "costmodel/format/escaping.h"
 #include "costmodel/index.h"
 #include "costmodel/plan.h"
 
@@ -49,7 +49,6 @@ from deepspeed.pipe import PipelineModule
 PARTS = [{parts}]
 LAYERS = [
 {layers}]
-
 
 class PlannedPipelineModule(PipelineModule):
     def _partition_layers(self, method="uniform"):

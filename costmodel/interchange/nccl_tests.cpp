@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "costmodel/format/cursor.h"
-#include "costmodel/format/files/utf8.h"
+#include "costmodel/format/escaping.h"
 #include "costmodel/index.h"
 #include "costmodel/links/collectives.h"
 #include "costmodel/text/number.h"

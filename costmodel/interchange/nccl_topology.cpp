@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/files/utf8.h"
+#include "costmodel/format/escaping.h"
 #include "costmodel/index.h"
 #include "costmodel/links/declared_links.h"
 #include "costmodel/text/number.h"

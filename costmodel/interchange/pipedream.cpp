@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/files/utf8.h"
+#include "costmodel/format/escaping.h"
 #include "costmodel/index.h"
 #include "costmodel/text/number.h"
 #include "costmodel/text/units_text.h"

@@ -5,7 +5,6 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
-#include "costmodel/interchange/actions_csv.h"
 #include "costmodel/interchange/deepspeed_parts.h"
 #include "costmodel/interchange/megatron_layout.h"
 #include "costmodel/interchange/pipedream.h"

@@ -8,9 +8,9 @@
 
 #include "costmodel/gradient_sums.h"
 #include "costmodel/index.h"
-#include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/memory.h"
+#include "costmodel/prediction/stage_costs.h"
 
 namespace stagecraft {
 namespace {

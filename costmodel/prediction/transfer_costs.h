@@ -5,8 +5,7 @@
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/graph.h"
-#include "costmodel/simulation/flows/transfer.h"
-#include "costmodel/simulation/host/host_input.h"
+#include "costmodel/simulation/simulation_input.h"
 #include "costmodel/topology.h"
 
 namespace stagecraft {

@@ -20,6 +20,7 @@
 #include "costmodel/accuracy/compare.h"
 #include "costmodel/errors.h"
 #include "costmodel/format/cursor.h"
+#include "costmodel/format/escaping.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/prediction_json.h"
@@ -27,7 +28,6 @@
 #include "costmodel/format/timeline_json.h"
 #include "costmodel/index.h"
 #include "costmodel/project/process.h"
-#include "costmodel/text/shell_line.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 #include "costmodel/version.h"
@@ -156,12 +156,12 @@ class Doer {
       }
       fmt::print("# {}: {}\n", step.name, decision.reason);
       if (!step.training.empty() && decision.new_training && exists(files_.run_folder))
-        fmt::print("{}\n", shell_line({"mv", files_.run_folder, free_name(files_.run_folder)}));
+        fmt::print("{}\n", format::shell_line({"mv", files_.run_folder, free_name(files_.run_folder)}));
       std::set<std::string> folders;
       for (const std::string& output : step.outputs) folders.insert(parent_of(output));
       for (const std::string& folder : folders) {
         if (folders_shown_.insert(folder).second && (!exists(folder) || folder == files_.run_folder))
-          fmt::print("{}\n", shell_line({"mkdir", "-p", folder}));
+          fmt::print("{}\n", format::shell_line({"mkdir", "-p", folder}));
       }
       fmt::print("{}\n", command(step));
       changing.insert(step.outputs.begin(), step.outputs.end());
@@ -211,8 +211,8 @@ class Doer {
     format::write_text(files_.state, format::steps_json(records_));
   }
   std::string command(const ProjectStep& step) const {
-    std::string out = options_.call(step.name) + " " + shell_line(step.arguments);
-    if (!step.standard_output.empty()) out += " > " + shell_line({step.standard_output});
+    std::string out = options_.call(step.name) + " " + format::shell_line(step.arguments);
+    if (!step.standard_output.empty()) out += " > " + format::shell_line({step.standard_output});
     return out;
   }
   static std::string free_name(const std::string& path) {
@@ -347,13 +347,13 @@ format::StepRecord record_of(const ProjectStep& step) {
   std::ranges::copy_if(step.arguments, std::back_inserter(words), [&](const std::string& word) {
     return std::ranges::find(step.unhashed, word) == step.unhashed.end();
   });
-  out.command = shell_line(words);
+  out.command = format::shell_line(words);
   out.version = version();
   out.ended = false;
   for (const std::string& path : step.inputs) out.inputs[path] = file_hash(path);
   for (const std::string& path : step.data) out.inputs[path] = data_hash(path);
   if (!step.training.empty()) {
-    std::string all = shell_line(step.training) + "\n" + out.version + "\n";
+    std::string all = format::shell_line(step.training) + "\n" + out.version + "\n";
     for (const auto& [path, hash] : out.inputs) {
       if (std::ranges::find(step.beside, path) == step.beside.end()) all += path + " " + hash + "\n";
     }

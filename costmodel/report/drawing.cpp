@@ -8,14 +8,13 @@
 #include <cstdint>
 #include <utility>
 
-#include "costmodel/format/files/utf8.h"
+#include "costmodel/format/escaping.h"
 #include "costmodel/index.h"
-#include "costmodel/interchange/pictures/markup.h"
 
 namespace stagecraft::report {
 namespace {
 
-using interchange::markup_text;
+using format::markup_text;
 
 enum class Hatch { None, Falling, Rising, Upright, Dots };
 

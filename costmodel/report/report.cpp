@@ -9,20 +9,18 @@
 #include "costmodel/accuracy/compare.h"
 #include "costmodel/accuracy/intervals.h"
 #include "costmodel/errors.h"
+#include "costmodel/format/escaping.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/graph_json.h"
 #include "costmodel/format/plan_json.h"
 #include "costmodel/format/prediction_json.h"
-#include "costmodel/format/results/comparison_json.h"
-#include "costmodel/format/results/validation_json.h"
+#include "costmodel/format/results/accuracy_json.h"
 #include "costmodel/format/timeline_json.h"
 #include "costmodel/format/topology_json.h"
 #include "costmodel/index.h"
-#include "costmodel/interchange/pictures/markup.h"
 #include "costmodel/plan.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/memory.h"
-#include "costmodel/report/next_steps.h"
 #include "costmodel/report/pictures.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
@@ -30,7 +28,7 @@
 namespace stagecraft::report {
 namespace {
 
-using interchange::markup_text;
+using format::markup_text;
 
 template <class T>
 void add_only(std::optional<FromFile<T>>& place, const std::string& file, T value, const std::string& kind) {

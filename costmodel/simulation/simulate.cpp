@@ -9,12 +9,11 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "costmodel/simulation/flows/flows.h"
-#include "costmodel/simulation/host/hosts.h"
-#include "costmodel/simulation/lanes.h"
+#include "costmodel/simulation/flows.h"
+#include "costmodel/simulation/hosts.h"
 #include "costmodel/simulation/rank_spans.h"
-#include "costmodel/simulation/reduce_groups.h"
 #include "costmodel/simulation/repetition.h"
+#include "costmodel/simulation/waiting.h"
 
 namespace stagecraft::simulation {
 namespace {

@@ -5,10 +5,10 @@
 #include <iostream>
 
 #include "costmodel/command/tool.h"
+#include "costmodel/format/escaping.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/project/auto.h"
-#include "costmodel/project/new_project.h"
-#include "costmodel/text/shell_line.h"
+#include "costmodel/project/project.h"
 
 namespace {
 
@@ -34,7 +34,8 @@ std::optional<std::string> program_of(const std::vector<fs::path>& places, const
 std::string call_of(const std::string& called_as, const std::string& verb, bool elsewhere) {
   const auto word = [&](const std::string& called) {
     const bool relative = called.find('/') != std::string::npos && !called.starts_with('/');
-    return stagecraft::shell_line({relative && elsewhere ? fs::absolute(called).lexically_normal().string() : called});
+    return stagecraft::format::shell_line(
+        {relative && elsewhere ? fs::absolute(called).lexically_normal().string() : called});
   };
   if (const std::string front = variable("STAGECRAFT_FRONT"); !front.empty()) return word(front) + " " + verb;
   const std::string name = "stagecraft-auto";
@@ -82,7 +83,7 @@ int main(int argc, char** argv) {
         const bool elsewhere = !folder.empty() && folder != ".";
         const std::string called_as = argv[0];
         options.shown = call_of(called_as, "auto", false);
-        if (path != "stagecraft.toml") options.shown += " " + stagecraft::shell_line({path});
+        if (path != "stagecraft.toml") options.shown += " " + stagecraft::format::shell_line({path});
         std::map<std::string, std::string> calls;
         for (const std::string& verb : stagecraft::project::step_names())
           calls[verb] = call_of(called_as, verb, elsewhere);
@@ -93,7 +94,8 @@ int main(int argc, char** argv) {
         options.program = [places](const std::string& verb) { return program_of(places, verb); };
         options.find_example = stagecraft::project::example_topology;
         if (elsewhere) {
-          if (options.dry_run) std::cout << "cd " << stagecraft::shell_line({folder.string()}) << "\n" << std::flush;
+          if (options.dry_run)
+            std::cout << "cd " << stagecraft::format::shell_line({folder.string()}) << "\n" << std::flush;
           fs::current_path(folder);
         }
         return stagecraft::project::do_steps(project, options);

@@ -6,11 +6,11 @@
 
 #include "costmodel/command/tool.h"
 #include "costmodel/command/tool_inputs.h"
-#include "costmodel/format/calibration_json.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/graph_json.h"
 #include "costmodel/format/plan_json.h"
+#include "costmodel/format/results/accuracy_json.h"
 #include "costmodel/format/timeline_json.h"
 #include "costmodel/format/topology_json.h"
 #include "costmodel/prediction/device_match.h"

@@ -11,11 +11,9 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/prediction_json.h"
-#include "costmodel/format/results/comparison_json.h"
-#include "costmodel/format/results/step_change_json.h"
+#include "costmodel/format/results/accuracy_json.h"
 #include "costmodel/format/timeline_json.h"
 #include "costmodel/report/pictures.h"
-#include "costmodel/report/text_gantt.h"
 #include "costmodel/text/table.h"
 
 namespace {

@@ -4,7 +4,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/plan_json.h"
-#include "costmodel/format/results/plan_comparison_json.h"
+#include "costmodel/format/results/analysis_json.h"
 #include "costmodel/text/progress.h"
 #include "costmodel/text/table.h"
 

@@ -3,7 +3,7 @@
 
 #include "costmodel/command/tool.h"
 #include "costmodel/doctor/doctor.h"
-#include "costmodel/errors/catalogue.h"
+#include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 
 namespace {

@@ -14,18 +14,17 @@
 #include "costmodel/format/graph_json.h"
 #include "costmodel/prediction/cards.h"
 #include "costmodel/prediction/device_match.h"
-#include "costmodel/prediction/microbatch_size.h"
+#include "costmodel/prediction/estimate.h"
 #include "costmodel/prediction/stage_costs.h"
-#include "costmodel/roofline/estimate.h"
 #include "costmodel/text/units_text.h"
 
 namespace {
 
 using stagecraft::DeviceKind;
 using stagecraft::Graph;
+using stagecraft::Machine;
 using stagecraft::MeasuredDevice;
-using stagecraft::roofline::Machine;
-using stagecraft::roofline::RooflineReference;
+using stagecraft::RooflineReference;
 
 /// What the command line says of one device; 0 and empty: not given.
 struct DeviceOptions {
@@ -67,7 +66,7 @@ Machine machine_by_hand(const DeviceOptions& o, const std::string& dtype, bool t
           stagecraft::FlopsPerSecond(o.peak),
           kind != DeviceKind::Processor && (half || tf32),
           stagecraft::BytesPerSecond(o.bandwidth),
-          stagecraft::roofline::default_time_per_operator(kind)};
+          stagecraft::default_time_per_operator(kind)};
 }
 
 /// `prefix`: "--" or "--from-", of the options that describe the device.
@@ -79,7 +78,7 @@ Machine machine_of(const DeviceOptions& o, const std::string& prefix, const std:
       prefix);
   Machine out = [&] {
     try {
-      return stagecraft::roofline::machine_of(stagecraft::find_card(o.name), dtype, tf32);
+      return stagecraft::machine_of(stagecraft::find_card(o.name), dtype, tf32);
     } catch (const std::invalid_argument& e) {
       throw stagecraft::InputError(stagecraft::kind_of(e), e.what() + remedy);
     }
@@ -271,7 +270,7 @@ int run(const EstimateOptions& o) {
   if (o.operator_s) target.time_per_operator = stagecraft::Seconds(*o.operator_s);
   Graph out = [&] {
     try {
-      return stagecraft::roofline::estimated(graph, target, reference);
+      return stagecraft::estimated(graph, target, reference);
     } catch (const std::invalid_argument& e) {
       throw stagecraft::InputError(stagecraft::kind_of(e), o.graph + ": " + e.what() + remedy(o, graph, unused));
     }

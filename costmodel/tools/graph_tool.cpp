@@ -13,7 +13,7 @@
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/graph_json.h"
 #include "costmodel/format/plan_json.h"
-#include "costmodel/interchange/pictures/graph_picture.h"
+#include "costmodel/interchange/pictures.h"
 #include "costmodel/interchange/pipedream.h"
 #include "costmodel/project/process.h"
 

@@ -7,7 +7,7 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/topology_json.h"
 #include "costmodel/prediction/cards.h"
-#include "costmodel/project/new_project.h"
+#include "costmodel/project/project.h"
 
 namespace {
 

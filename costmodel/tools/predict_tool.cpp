@@ -13,14 +13,13 @@
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/plan_json.h"
 #include "costmodel/format/prediction_json.h"
+#include "costmodel/format/trace_events.h"
 #include "costmodel/index.h"
-#include "costmodel/interchange/traces/chakra.h"
-#include "costmodel/interchange/traces/chrome_trace.h"
+#include "costmodel/interchange/chakra.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/predict.h"
 #include "costmodel/prediction/stage_costs.h"
-#include "costmodel/prediction/unmeasured.h"
-#include "costmodel/report/text_gantt.h"
+#include "costmodel/report/pictures.h"
 #include "costmodel/text/progress.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
@@ -244,7 +243,7 @@ int main(int argc, char** argv) {
         if (!output.empty()) stagecraft::format::write_text(output, stagecraft::format::prediction_json(prediction));
         if (!trace.empty())
           stagecraft::format::write_text(
-              trace, stagecraft::interchange::chrome_trace(prediction.timeline, plan.plan().model + ", predicted"));
+              trace, stagecraft::format::chrome_trace(prediction.timeline, plan.plan().model + ", predicted"));
         if (!chakra.empty())
           stagecraft::interchange::write_chakra(
               chakra, stagecraft::interchange::chakra_trace(prediction.timeline, plan, graph), plan.plan().model);

@@ -5,9 +5,9 @@
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/files/outputs.h"
 #include "costmodel/format/prediction_json.h"
-#include "costmodel/format/results/validation_json.h"
+#include "costmodel/format/results/accuracy_json.h"
 #include "costmodel/format/timeline_json.h"
-#include "costmodel/interchange/pictures/scatter_picture.h"
+#include "costmodel/interchange/pictures.h"
 #include "costmodel/text/progress.h"
 #include "costmodel/text/table.h"
 

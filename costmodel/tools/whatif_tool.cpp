@@ -6,7 +6,7 @@
 #include "costmodel/command/tool_inputs.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/plan_json.h"
-#include "costmodel/format/results/whatif_json.h"
+#include "costmodel/format/results/analysis_json.h"
 #include "costmodel/text/progress.h"
 #include "costmodel/text/table.h"
 

@@ -10,7 +10,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
-#include "costmodel/format/plan_hash.h"
+#include "costmodel/format/plan_json.h"
 #include "costmodel/index.h"
 #include "costmodel/version.h"
 #include "executor/channel/control_tags.h"

@@ -9,7 +9,6 @@
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/timeline.h"
-#include "costmodel/timeline_order.h"
 #include "executor/channel/channel.h"
 #include "executor/run/binding/check.h"
 

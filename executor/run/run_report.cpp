@@ -18,8 +18,8 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "costmodel/interchange/traces/tensorboard.h"
-#include "costmodel/prediction/throughput.h"
+#include "costmodel/interchange/tensorboard.h"
+#include "costmodel/prediction/predict.h"
 #include "costmodel/schedule.h"
 #include "costmodel/text/units_text.h"
 

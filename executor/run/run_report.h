@@ -7,7 +7,7 @@
 #include <string>
 
 #include "costmodel/bound_plan.h"
-#include "costmodel/format/results/metrics_json.h"
+#include "costmodel/format/results/evaluation_json.h"
 #include "costmodel/text/progress.h"
 #include "costmodel/timeline.h"
 #include "executor/run/run.h"

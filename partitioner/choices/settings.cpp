@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "costmodel/index.h"
-#include "costmodel/prediction/microbatch_size.h"
+#include "costmodel/prediction/estimate.h"
 #include "costmodel/schedule.h"
 #include "costmodel/text/units_text.h"
 #include "partitioner/candidate.h"

@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "costmodel/accuracy/intervals.h"
 #include "costmodel/command/tool.h"
 #include "costmodel/command/tool_inputs.h"
 #include "costmodel/errors.h"
@@ -18,11 +19,10 @@
 #include "costmodel/format/plan_json.h"
 #include "costmodel/graph.h"
 #include "costmodel/index.h"
-#include "costmodel/interchange/actions_csv.h"
 #include "costmodel/interchange/plan_formats.h"
+#include "costmodel/interchange/torch_pipelining.h"
 #include "costmodel/prediction/device_match.h"
 #include "costmodel/prediction/stage_costs.h"
-#include "costmodel/prediction/unmeasured.h"
 #include "costmodel/text/table.h"
 #include "costmodel/text/units_text.h"
 #include "partitioner/candidate.h"

@@ -10,7 +10,6 @@
 #include "costmodel/gradient_sums.h"
 #include "costmodel/index.h"
 #include "costmodel/links/collectives.h"
-#include "costmodel/prediction/backward_parts.h"
 #include "costmodel/prediction/stage_costs.h"
 #include "partitioner/costs/action_replay.h"
 #include "partitioner/costs/round_trips.h"

@@ -8,8 +8,7 @@
 #include <map>
 #include <utility>
 
-#include "costmodel/format/files/utf8.h"
-#include "costmodel/format/json_string.h"
+#include "costmodel/format/escaping.h"
 #include "costmodel/format/trace_events.h"
 #include "costmodel/index.h"
 #include "profiler/kernels/attribution.h"

@@ -9,9 +9,9 @@
 
 #include "costmodel/accuracy/calibrate.h"
 #include "costmodel/bound_plan.h"
-#include "costmodel/format/calibration_json.h"
 #include "costmodel/format/graph_json.h"
 #include "costmodel/format/plan_json.h"
+#include "costmodel/format/results/accuracy_json.h"
 #include "costmodel/format/timeline_json.h"
 #include "costmodel/format/topology_json.h"
 #include "costmodel/graph.h"

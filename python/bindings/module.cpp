@@ -1,6 +1,6 @@
 #include <stdexcept>
 
-#include "costmodel/errors/catalogue.h"
+#include "costmodel/errors.h"
 #include "costmodel/version.h"
 #include "python/bindings/bind.h"
 

@@ -28,29 +28,23 @@ namespace fs = std::filesystem;
 /// Files at the root of executor/ and profiler/ may include their folders.
 const std::map<std::string, std::vector<std::string>> kArrows{
     {"costmodel", {}},
-    {"costmodel/errors", {"costmodel"}},
     {"costmodel/text", {"costmodel"}},
     {"costmodel/scheduling", {"costmodel"}},
     {"costmodel/links", {"costmodel"}},
-    {"costmodel/simulation/flows", {"costmodel"}},
-    {"costmodel/simulation/host", {"costmodel/simulation/flows"}},
-    {"costmodel/simulation", {"costmodel/simulation/host"}},
+    {"costmodel/simulation", {"costmodel"}},
     {"costmodel/prediction", {"costmodel/links", "costmodel/simulation", "costmodel/text"}},
     {"costmodel/accuracy", {"costmodel/prediction"}},
-    {"costmodel/analysis", {"costmodel/accuracy", "costmodel/roofline"}},
+    {"costmodel/analysis", {"costmodel/accuracy"}},
     {"costmodel/doctor", {"costmodel/accuracy"}},
-    {"costmodel/roofline", {"costmodel/prediction"}},
     {"costmodel/format/files", {"costmodel"}},
     {"costmodel/format", {"costmodel/format/files", "costmodel/doctor", "costmodel/analysis"}},
     {"costmodel/format/results", {"costmodel/format"}},
     {"costmodel/interchange/problems", {"costmodel/format"}},
-    {"costmodel/interchange/traces", {"costmodel/format"}},
     {"costmodel/interchange", {"costmodel/interchange/problems"}},
-    {"costmodel/interchange/pictures", {"costmodel/interchange"}},
     {"costmodel/interchange/convert", {"costmodel/interchange"}},
-    {"costmodel/report", {"costmodel/interchange/pictures", "costmodel/format/results"}},
+    {"costmodel/report", {"costmodel/interchange", "costmodel/format/results"}},
     {"costmodel/project", {"costmodel/format/results"}},
-    {"costmodel/command", {"costmodel/errors", "costmodel/interchange/convert"}},
+    {"costmodel/command", {"costmodel/interchange/convert"}},
     {"costmodel/tools", {"costmodel/command"}},
     {"partitioner/costs", {"costmodel/prediction"}},
     {"partitioner/bounds", {"partitioner/costs"}},
@@ -87,14 +81,14 @@ const std::map<std::string, std::vector<std::string>> kArrows{
      {"executor/intake", "executor/data", "executor/launch", "executor/checkpoint", "executor/stage/gradients",
       "costmodel/interchange"}},
     {"executor/run/worker", {"executor/run/binding"}},
-    {"executor/run", {"executor/run/worker", "costmodel/format/results", "costmodel/interchange/traces"}},
+    {"executor/run", {"executor/run/worker", "costmodel/format/results"}},
     {"executor", {"executor/run", "executor/intake/export"}},
     {"profiler/kernels", {"executor/device"}},
     {"profiler/subject", {"profiler/kernels", "executor/run"}},
     {"profiler/layers", {"profiler/subject"}},
     {"profiler/links", {"profiler/subject", "executor/channel/nccl"}},
     {"profiler", {"profiler/layers", "profiler/links"}},
-    {"python/bindings", {"partitioner/strategies", "costmodel/report", "costmodel/errors"}},
+    {"python/bindings", {"partitioner/strategies", "costmodel/report"}},
 };
 
 /// `folder` and everything that it may include.
@@ -121,9 +115,7 @@ std::set<std::string> may_include(const std::string& file) {
   if (!is_tool(file)) return reach(folder);
   std::set<std::string> out = reach(folder);
   out.merge(reach("costmodel/command"));
-  out.merge(reach("costmodel/roofline"));
   out.merge(reach("costmodel/report"));
-  out.merge(reach("costmodel/interchange/traces"));
   out.merge(reach("costmodel/project"));
   // The profiler's tools start ranks like the executor's.
   if (folder == "profiler") out.insert("executor");

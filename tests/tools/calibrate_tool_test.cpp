@@ -1,11 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "costmodel/format/calibration_json.h"
 #include "costmodel/format/graph_json.h"
 #include "costmodel/format/plan_json.h"
 #include "costmodel/format/prediction_json.h"
-#include "costmodel/format/results/validation_json.h"
+#include "costmodel/format/results/accuracy_json.h"
 #include "costmodel/format/timeline_json.h"
 #include "costmodel/format/topology_json.h"
 #include "tests/support/chains.h"

@@ -5,7 +5,7 @@
 
 #include "costmodel/format/plan_json.h"
 #include "costmodel/format/prediction_json.h"
-#include "costmodel/format/results/comparison_json.h"
+#include "costmodel/format/results/accuracy_json.h"
 #include "costmodel/format/timeline_json.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/run_command.h"

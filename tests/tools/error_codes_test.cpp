@@ -14,7 +14,6 @@
 
 #include "costmodel/command/tool.h"
 #include "costmodel/errors.h"
-#include "costmodel/errors/catalogue.h"
 #include "costmodel/format/graph_json.h"
 #include "tests/support/places.h"
 #include "tests/support/run_command.h"

@@ -8,8 +8,8 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/topology_json.h"
+#include "costmodel/format/trace_events.h"
 #include "costmodel/interchange/pipedream_conf.h"
-#include "costmodel/interchange/traces/chrome_trace.h"
 #include "costmodel/timeline.h"
 #include "tests/support/chains.h"
 #include "tests/support/run_command.h"
@@ -52,7 +52,7 @@ TEST_F(Outputs, AreKnownByWhatTheyBeginWith) {
   EXPECT_EQ(format::text_kind(folder_.read("g.json")), "stagecraft.graph");
   EXPECT_EQ(format::text_kind(folder_.read("p.json")), "stagecraft.plan");
   EXPECT_EQ(format::text_kind(folder_.read("graph.txt")), "PipeDream profile");
-  EXPECT_EQ(format::text_kind(interchange::chrome_trace(Timeline{}, "a \"title\"")), "Chrome trace");
+  EXPECT_EQ(format::text_kind(format::chrome_trace(Timeline{}, "a \"title\"")), "Chrome trace");
   EXPECT_EQ(format::text_kind(interchange::pipedream_conf_text({{0, 0}, {{0}}, {}})), "PipeDream configuration");
   for (const auto& [arguments, kind] : std::vector<std::pair<std::string, std::string>>{
            {"export actions p.json", "schedule CSV"},

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "costmodel/format/files/folder.h"
+#include "costmodel/format/files/outputs.h"
 #include "costmodel/plan.h"
 
 namespace stagecraft::interchange {

@@ -20,7 +20,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
-#include "costmodel/timeline_order.h"
+#include "costmodel/timeline.h"
 #include "executor/device/dtype.h"
 #include "executor/device/machine/program.h"
 #include "executor/stage/stage_program.h"

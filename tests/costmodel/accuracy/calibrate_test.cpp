@@ -8,8 +8,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
-#include "costmodel/format/calibration_json.h"
-#include "costmodel/format/results/validation_json.h"
+#include "costmodel/format/results/accuracy_json.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/chains.h"
 

@@ -5,7 +5,7 @@
 
 #include <stdexcept>
 
-#include "costmodel/format/results/step_change_json.h"
+#include "costmodel/format/results/accuracy_json.h"
 #include "tests/costmodel/documents.h"
 #include "tests/support/chains.h"
 

@@ -5,7 +5,7 @@
 
 #include <stdexcept>
 
-#include "costmodel/interchange/pictures/scatter_picture.h"
+#include "costmodel/interchange/pictures.h"
 #include "tests/costmodel/documents.h"
 
 namespace stagecraft {

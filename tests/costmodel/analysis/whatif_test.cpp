@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "costmodel/bound_plan.h"
-#include "costmodel/format/results/whatif_json.h"
+#include "costmodel/format/results/analysis_json.h"
 #include "costmodel/prediction/device_match.h"
 #include "tests/support/chains.h"
 

@@ -1,4 +1,4 @@
-#include "costmodel/prediction/throughput.h"
+#include "costmodel/prediction/predict.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,6 @@
 #include "costmodel/bound_plan.h"
 #include "costmodel/index.h"
 #include "costmodel/plan.h"
-#include "costmodel/prediction/predict.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft {

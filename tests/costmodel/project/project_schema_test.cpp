@@ -11,7 +11,6 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
-#include "costmodel/project/new_project.h"
 #include "costmodel/project/project.h"
 #include "tests/support/places.h"
 

@@ -5,7 +5,6 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
-#include "costmodel/project/new_project.h"
 #include "costmodel/schedule.h"
 #include "tests/support/known_names.h"
 #include "tests/support/places.h"

@@ -8,9 +8,9 @@
 #include <map>
 #include <set>
 
+#include "costmodel/format/escaping.h"
 #include "costmodel/format/results/steps_json.h"
 #include "costmodel/project/auto.h"
-#include "costmodel/text/shell_line.h"
 #include "tests/support/run_command.h"
 
 namespace stagecraft::project {
@@ -47,7 +47,7 @@ TEST(IsModelFile, TellsPathsFromNames) {
 std::vector<std::string> lines(const std::string& text) {
   std::vector<std::string> out;
   for (const ProjectStep& step : steps_of(parse_project(text, "p.toml"), one_example))
-    out.push_back(step.name + " " + shell_line(step.arguments));
+    out.push_back(step.name + " " + format::shell_line(step.arguments));
   return out;
 }
 

@@ -1,4 +1,4 @@
-#include "costmodel/report/next_steps.h"
+#include "costmodel/report/report.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,8 +9,7 @@
 #include <random>
 #include <stdexcept>
 
-#include "costmodel/bound_plan.h"
-#include "costmodel/interchange/actions_csv.h"
+#include "costmodel/interchange/torch_pipelining.h"
 #include "tests/support/chains.h"
 
 namespace stagecraft {

@@ -9,7 +9,7 @@
 
 #include "costmodel/bound_plan.h"
 #include "costmodel/index.h"
-#include "costmodel/interchange/traces/chakra.h"
+#include "costmodel/interchange/chakra.h"
 #include "costmodel/prediction/predict.h"
 #include "executor/channel/channel_local.h"
 #include "executor/channel/control_tags.h"

@@ -8,7 +8,7 @@
 #include <stdexcept>
 
 #include "costmodel/errors.h"
-#include "costmodel/prediction/microbatch_size.h"
+#include "costmodel/prediction/estimate.h"
 #include "partitioner/candidate.h"
 #include "partitioner/choices/listing.h"
 #include "partitioner/costs/pipeline_costs.h"

@@ -1,4 +1,4 @@
-#include "costmodel/interchange/convert/value_flow.h"
+#include "costmodel/interchange/convert/stage_modules.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
