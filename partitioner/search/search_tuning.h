@@ -91,7 +91,7 @@ struct SearchTuning {
   static constexpr int kGameTurns = 60;
   static constexpr double kGameRate = 0.5;
   static constexpr std::size_t kMostEqualSets = 300;  ///< all are considered; of more, cuts of one order of the layers
-  static constexpr std::size_t kMostLineCuts = 1000;  ///< cuts of that order
+  static constexpr std::size_t kMostLineCuts = 1500;  ///< cuts of that order
   static constexpr std::size_t kFewLineCuts = 200;    ///< the same for an estimate, which has about a millisecond
   static constexpr double kEstimateSlower = 2;        ///< factor of the slowest stage's least time, for an estimate
   static constexpr double kLeastSlower = 1 + 1e-9;    ///< the least time itself, and rounding
