@@ -40,7 +40,7 @@ bool TripBound::each_pair(std::uint32_t set, const std::function<bool()>& stop, 
         now_.bytes += costs.bytes;
         now_.waiting += costs.waiting;
         now_.loading = std::max(now_.loading, costs.loading);
-        now_.workspace.add(kept_[to_index(node)], costs.workspace, costs.bytes.per_microbatch);
+        if (limit_) now_.workspace.add(kept_[to_index(node)], costs.workspace, costs.bytes.per_microbatch);
         if (held_[0].empty()) return;
         now_.has_parameters = now_.has_parameters || costs.parameters > Bytes(0);
         now_.separable = now_.separable && costs.separable;

@@ -129,12 +129,8 @@ Seconds PipelineCosts::busiest(const Split& split, const std::vector<StageSums>&
   Seconds out;
   for (std::size_t p = 0; p < positions; ++p) {
     Seconds load;
-    Seconds loading;
-    for (std::size_t s = p; s < sums.size(); s += positions) {
-      load += sums[s].least;
-      loading += sums[s].loading;
-    }
-    out = std::max({out, load * share(split.replicas[p]), least_loading(loading, split.replicas[p])});
+    for (std::size_t s = p; s < sums.size(); s += positions) load += sums[s].least;
+    out = std::max(out, load * share(split.replicas[p]));
   }
   return out;
 }

@@ -97,10 +97,9 @@ bool ChainSearch::should_stop() {
 
 Seconds ChainSearch::bound(const Sums& sums, int replicas, Seconds before, Seconds after) const {
   const Seconds computed = sums.least * costs_.share(replicas);
-  const Seconds busy = costs_.least_loading(sums.loading, replicas);
-  if (!costs_.waits()) return std::max(computed, busy);
+  if (!costs_.waits()) return computed;
   const Seconds reduced = costs_.least_reduce(sums.untied, replicas, sums.back) + sums.update;
-  return before + std::max(computed + std::max(reduced, after), busy);
+  return before + std::max(computed + std::max(reduced, after), costs_.least_loading(sums.loading, replicas));
 }
 
 /// The smallest number of replicas from `from` to `most` with a bound of at most time_; 0 if there is none.

@@ -414,6 +414,12 @@ Seconds EqualShares::estimate(const Split& split) const {
          std::min(placed(replicas, 1), placed(1, to_int(positions)));
 }
 
+/// The least that one of a device's stages holds when all of them hold the most together. Gradients and the largest
+/// workspace may come at other moments.
+Bytes EqualShares::need_of_chunk(const Segment& segment, int held) {
+  return segment.bytes.state + (segment.bytes.per_microbatch + segment.bytes.loaded) * held;
+}
+
 std::optional<Seconds> EqualShares::least_busiest(int devices, int chunks, Bytes limit,
                                                   const std::function<bool()>& stop) const {
   if (!sets_ && !is_chain_) return Seconds(0);
@@ -437,10 +443,8 @@ std::optional<Seconds> EqualShares::least_busiest(int devices, int chunks, Bytes
       for (const Segment& segment : cuts.segments[set]) {
         const Later& rest = later[segment.below];
         if (rest.together >= kTooMany) continue;
-        // With chunks, gradients and the largest workspace may come at other moments.
-        Bytes need = chunks == 1
-                         ? costs_.least_peak(segment.bytes, held[stage], 1, segment.workspace.most)
-                         : segment.bytes.state + (segment.bytes.per_microbatch + segment.bytes.loaded) * held[stage];
+        Bytes need = chunks == 1 ? costs_.least_peak(segment.bytes, held[stage], 1, segment.workspace.most)
+                                 : need_of_chunk(segment, held[stage]);
         if (chunks == 1 && held_later[stage] > 0)
           need = std::max(
               need, costs_.least_peak(segment.bytes, held_later[stage], 1, segment.workspace.most, /*later=*/true));
@@ -474,8 +478,7 @@ bool EqualShares::refutes_devices(const Cuts& cuts, const std::vector<int>& held
   const std::size_t positions = to_index(devices);
   const auto part_of_time = [&](const Segment& segment) { return segment.time / time; };
   const auto part_of_limit = [&](const Segment& segment, std::size_t stage) {
-    const Bytes need = segment.bytes.state + (segment.bytes.per_microbatch + segment.bytes.loaded) * held[stage];
-    return static_cast<double>(need.value) / static_cast<double>(limit.value);
+    return static_cast<double>(need_of_chunk(segment, held[stage]).value) / static_cast<double>(limit.value);
   };
   constexpr double kImpossible = 1e100;
   std::vector<double> weights(2 * positions, 0.5 / static_cast<double>(positions));  // of times, then of memory

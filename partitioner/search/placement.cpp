@@ -159,8 +159,7 @@ void PlacedPlans::improve(const SearchContext& context, const std::vector<Split>
     if (fresh) {
       each_placed(split, upper_bound, [&](Seconds time, StageDevices devices) {
         if (out && time >= *out) return;
-        Candidate candidate = given_candidate(graph_, costs.partition(split), {}, {}, {},
-                                              microbatches_of_a_step(constraints_.plan), split.chunks);
+        Candidate candidate = candidate_of_split(graph_, costs, constraints_, split);
         candidate.devices = std::move(devices);
         const std::optional<Seconds> predicted = plans_.predict(plans_.origin() + kPlacedOrigin, candidate);
         if (predicted && (!out || *predicted < *out)) out = predicted;

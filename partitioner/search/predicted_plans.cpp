@@ -14,6 +14,23 @@ void forget_spans(RankedPlan& ranked) { std::vector<Span>().swap(ranked.predicti
 
 }  // namespace
 
+Candidate candidate_of_split(const Graph& graph, const PipelineCosts& costs, const Constraints& constraints,
+                             const Split& split) {
+  return given_candidate(graph, costs.partition(split), {}, {}, {}, microbatches_of_a_step(constraints.plan),
+                         split.chunks);
+}
+
+std::optional<PlanMemory> memory_of_split(const Graph& graph, const Topology& topology, const CostModel& model,
+                                          const PipelineCosts& costs, const Constraints& constraints,
+                                          const Split& split) {
+  try {
+    PlanSettings settings = constraints.plan;
+    settings.microbatches = costs.microbatches_that_fill(split);
+    const Candidate candidate = candidate_of_split(graph, costs, constraints, split);
+    return model.memory(graph, topology, BoundPlan(plan_of_candidate(graph, topology, candidate, settings)));
+  } catch (const std::invalid_argument&) { return std::nullopt; }
+}
+
 PredictedPlans::PredictedPlans(std::string origin, const Graph& graph, const Topology& topology, const CostModel& model,
                                const Constraints& constraints, const PipelineCosts& costs)
     : origin_(std::move(origin)),
@@ -62,25 +79,16 @@ void PredictedPlans::keep(RankedPlan ranked) {
 
 bool PredictedPlans::make_known(const Split& split) { return known_.emplace(key_of(split), std::nullopt).second; }
 
-Candidate PredictedPlans::candidate_of(const Split& split) const {
-  return given_candidate(graph_, costs_.partition(split), {}, {}, {}, microbatches_of_a_step(constraints_.plan),
-                         split.chunks);
-}
-
 bool PredictedPlans::fits(const Split& split) const {
   if (!limit_) return true;
-  try {
-    PlanSettings settings = constraints_.plan;
-    settings.microbatches = costs_.microbatches_that_fill(split);
-    const BoundPlan plan(plan_of_candidate(graph_, topology_, candidate_of(split), settings));
-    return model_.memory(graph_, topology_, plan).peak <= *limit_;
-  } catch (const std::invalid_argument&) { return false; }
+  const std::optional<PlanMemory> memory = memory_of_split(graph_, topology_, model_, costs_, constraints_, split);
+  return memory && memory->peak <= *limit_;
 }
 
 std::optional<Seconds> PredictedPlans::step_of(const Split& split) {
   const auto [known, fresh] = known_.emplace(key_of(split), std::nullopt);
   if (!fresh) return known->second;
-  const std::optional<Seconds> out = predict(origin_, candidate_of(split));
+  const std::optional<Seconds> out = predict(origin_, candidate_of_split(graph_, costs_, constraints_, split));
   set_step(split, out);
   return out;
 }

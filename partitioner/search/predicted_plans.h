@@ -18,6 +18,16 @@
 
 namespace stagecraft::partitioner {
 
+/// The split on devices in order.
+[[nodiscard]] Candidate candidate_of_split(const Graph& graph, const PipelineCosts& costs,
+                                           const Constraints& constraints, const Split& split);
+
+/// The memory of that candidate's plan, with as few microbatches as fill it; absent if the schedule cannot run the
+/// split, whose stages may share parameters.
+[[nodiscard]] std::optional<PlanMemory> memory_of_split(const Graph& graph, const Topology& topology,
+                                                        const CostModel& model, const PipelineCosts& costs,
+                                                        const Constraints& constraints, const Split& split);
+
 /// The plans that a search predicted. Of many only the best are kept, and of all but the best the spans are dropped.
 class PredictedPlans {
  public:
@@ -69,7 +79,6 @@ class PredictedPlans {
   [[nodiscard]] std::vector<RankedPlan> take();
 
  private:
-  [[nodiscard]] Candidate candidate_of(const Split& split) const;
   using Key = std::tuple<std::vector<int>, std::vector<int>, int>;
   static Key key_of(const Split& split) { return {split.stage_of_node, split.replicas, split.chunks}; }
   void keep(RankedPlan ranked);

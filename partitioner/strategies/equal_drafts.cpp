@@ -10,6 +10,7 @@
 #include "partitioner/candidate.h"
 #include "partitioner/search/equal_shares.h"
 #include "partitioner/search/placement.h"
+#include "partitioner/search/predicted_plans.h"
 #include "partitioner/search/search_tuning.h"
 
 namespace stagecraft::partitioner {
@@ -166,11 +167,6 @@ class EqualDrafts {
   }
 
  private:
-  [[nodiscard]] Candidate candidate_of(const Split& split) const {
-    return given_candidate(graph_, shapes_.costs().partition(split), {}, {}, {},
-                           microbatches_of_a_step(constraints_.plan), split.chunks);
-  }
-
   [[nodiscard]] static std::size_t most_splits(const EqualShape& shape) {
     return shape.chunks > 1 ? SearchTuning::kMostSplitsOfChunks : SearchTuning::kMostSplitsOfShape;
   }
@@ -184,18 +180,14 @@ class EqualDrafts {
   /// The bytes by which the devices of each stage exceed the limit; empty if the schedule cannot run the split, whose
   /// stages may share parameters.
   [[nodiscard]] std::vector<Bytes> excess(const Split& split) const {
-    try {
-      PlanSettings settings = constraints_.plan;
-      settings.microbatches = shapes_.costs().microbatches_that_fill(split);
-      const BoundPlan plan(plan_of_candidate(graph_, topology_, candidate_of(split), settings));
-      const PlanMemory memory = model_.memory(graph_, topology_, plan);
-      const std::size_t positions = to_index(positions_of(split));
-      std::vector<Bytes> of_position(positions, Bytes(0) - *limit_);
-      for (std::size_t s = 0; s < memory.stages.size(); ++s) of_position[s % positions] += memory.stages[s].bound;
-      std::vector<Bytes> out;
-      for (std::size_t s = 0; s < memory.stages.size(); ++s) out.push_back(of_position[s % positions]);
-      return out;
-    } catch (const std::invalid_argument&) { return {}; }
+    const auto memory = memory_of_split(graph_, topology_, model_, shapes_.costs(), constraints_, split);
+    if (!memory) return {};
+    const std::size_t positions = to_index(positions_of(split));
+    std::vector<Bytes> of_position(positions, Bytes(0) - *limit_);
+    for (std::size_t s = 0; s < memory->stages.size(); ++s) of_position[s % positions] += memory->stages[s].bound;
+    std::vector<Bytes> out;
+    for (std::size_t s = 0; s < memory->stages.size(); ++s) out.push_back(of_position[s % positions]);
+    return out;
   }
 
   /// The splits of a shape that fit, the smallest bounds first. If none fits, `least` is the excess of the split with
@@ -274,7 +266,7 @@ class EqualDrafts {
     if (stop_()) return;
     const std::string origin = origin_of(shape);
     for (const auto& [bound, split] : splits_of(shape)) {
-      Candidate candidate = candidate_of(split);
+      Candidate candidate = candidate_of_split(graph_, shapes_.costs(), constraints_, split);
       out_.push_back({origin, candidate});
       for (auto& devices : placements_of(split)) {
         candidate.devices = std::move(devices);
@@ -307,9 +299,7 @@ std::optional<EqualDraft> smallest_equal_draft(const Graph& graph, const Topolog
   EqualShapes shapes(graph, topology, constraints);
   const auto found = shapes.smallest();
   if (!found) return std::nullopt;
-  return EqualDraft{origin_of(found->first),
-                    given_candidate(graph, shapes.costs().partition(found->second), {}, {}, {},
-                                    microbatches_of_a_step(constraints.plan), found->first.chunks)};
+  return EqualDraft{origin_of(found->first), candidate_of_split(graph, shapes.costs(), constraints, found->second)};
 }
 
 std::optional<Seconds> estimated_step(const Graph& graph, const Topology& topology, const Constraints& constraints) {
