@@ -1,11 +1,13 @@
 #include "costmodel/gradient_sums.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <unordered_map>
 #include <utility>
 
 #include "costmodel/index.h"
+#include "costmodel/text/units_text.h"
 
 namespace stagecraft {
 namespace {
@@ -20,6 +22,11 @@ std::string ranks_text(const std::vector<int>& ranks) {
   for (const int rank : ranks) words.push_back(std::to_string(rank));
   return (ranks.size() == 1 ? "rank " : "ranks ") + joined_words(words, "and");
 }
+
+/// Of a value of a gradient, and of its parameter: both are float32.
+constexpr Bytes kGradientBytes{4};
+
+std::int64_t values_of(Bytes bytes) { return bytes.value / kGradientBytes.value; }
 
 /// Where a gradient of `stage` is not summed over exactly its holders once.
 std::optional<std::string> wrong_holders(const BoundPlan& plan, int stage, const HeldParameters& held,
@@ -45,6 +52,10 @@ std::optional<std::string> wrong_holders(const BoundPlan& plan, int stage, const
         return where + "summed over " + ranks_text(sum.ranks) + ", but " + ranks_text(wanted) +
                (wanted.size() == 1 ? " holds" : " hold") + " it";
       }
+      Bytes updated;
+      for (const Bytes part : sum.parts) updated += part;
+      if (!sum.parts.empty() && (updated != sum.bytes || sum.parts.size() != sum.ranks.size()))
+        return where + "in a sum whose parts do not cover it: they have " + format_bytes(updated) + " of " + format_bytes(sum.bytes);
     }
     if (count > 1) return where + "summed twice";
     if (count == 0 && wanted.size() > 1 && parameter.bytes > Bytes(0))
@@ -123,7 +134,8 @@ std::optional<HeldParameters> held_parameters(const Plan& plan) {
   return out;
 }
 
-std::map<std::string, ParameterHome> parameter_homes(const BoundPlan& plan, const HeldParameters& held) {
+std::map<std::string, ParameterHome> parameter_homes(const BoundPlan& plan, const HeldParameters& held,
+                                                     const GradientSums& sums) {
   std::map<std::string_view, std::set<int>> stages;
   for (int s = 0; s < plan.stages(); ++s) {
     for (const HeldParameter& parameter : held[to_index(s)]) {
@@ -138,10 +150,93 @@ std::map<std::string, ParameterHome> parameter_homes(const BoundPlan& plan, cons
       ranks.insert(replicas.begin(), replicas.end());
     }
     const int first = *holding.begin();
-    out[std::string(name)] = {first, plan.first_rank(first), {ranks.begin(), ranks.end()}};
+    ParameterHome& home = out[std::string(name)];
+    home = {first, plan.first_rank(first), {ranks.begin(), ranks.end()}, {}};
+    if (sums.empty()) continue;
+    const std::vector<HeldParameter>& parameters = held[to_index(first)];
+    for (const GradientSum& sum : sums[to_index(first)]) {
+      const auto is_it = [&](std::size_t place) { return parameters[place].name == name; };
+      const auto found = std::ranges::find_if(sum.parameters, is_it);
+      if (sum.parts.empty() || found == sum.parameters.end()) continue;
+      std::vector<std::int64_t> values;
+      for (const std::size_t place : sum.parameters) values.push_back(values_of(parameters[place].bytes));
+      std::vector<std::int64_t> owned;
+      for (const Bytes part : sum.parts) owned.push_back(values_of(part));
+      for (std::size_t member = 0; member < owned.size(); ++member) {
+        const ValueRange range = owned_ranges(values, owned, member)[to_index(found - sum.parameters.begin())];
+        if (range.count > 0) home.parts.push_back({sum.ranks[member], range});
+      }
+    }
   }
   return out;
 }
+
+namespace {
+
+/// The cut nearest to `at` among those that owned_values allows.
+std::int64_t nearest_cut(std::span<const std::int64_t> values, std::int64_t at) {
+  std::int64_t begin = 0;
+  for (const std::int64_t count : values) {
+    const std::int64_t end = begin + count;
+    if (at <= end) {
+      const std::int64_t block = begin + (at - begin) / kOwnedBlock * kOwnedBlock;
+      const std::int64_t next = std::min(block + kOwnedBlock, end);
+      return at - block <= next - at ? block : next;
+    }
+    begin = end;
+  }
+  return begin;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> owned_values(std::span<const std::int64_t> values, std::size_t members) {
+  const std::int64_t all = std::accumulate(values.begin(), values.end(), std::int64_t{0});
+  std::vector<std::int64_t> out;
+  std::int64_t before = 0;
+  for (std::size_t member = 1; member <= members; ++member) {
+    // As chunk_begin of the channels, in two steps that do not overflow.
+    const auto n = static_cast<std::int64_t>(members);
+    const auto m = static_cast<std::int64_t>(member);
+    const std::int64_t cut = member == members ? all : nearest_cut(values, all / n * m + all % n * m / n);
+    out.push_back(cut - before);
+    before = cut;
+  }
+  return out;
+}
+
+std::vector<ValueRange> owned_ranges(std::span<const std::int64_t> values, std::span<const std::int64_t> owned,
+                                     std::size_t place) {
+  const std::int64_t first = std::accumulate(owned.begin(), owned.begin() + to_int(place), std::int64_t{0});
+  const std::int64_t last = first + owned[place];
+  std::vector<ValueRange> out;
+  std::int64_t begin = 0;
+  for (const std::int64_t count : values) {
+    const std::int64_t from = std::clamp(first - begin, std::int64_t{0}, count);
+    out.push_back({from, std::clamp(last - begin, std::int64_t{0}, count) - from});
+    begin += count;
+  }
+  return out;
+}
+
+Bytes updated_bytes(const std::vector<GradientSum>& sums, int rank, Bytes bytes) {
+  for (const GradientSum& sum : sums) {
+    if (!sum.parts.empty())
+      bytes += sum.parts[to_index(std::ranges::find(sum.ranks, rank) - sum.ranks.begin())] - sum.bytes;
+  }
+  return bytes;
+}
+
+namespace {
+
+/// Gives the sum its parts.
+void divide(GradientSum& sum, const std::vector<HeldParameter>& parameters) {
+  std::vector<std::int64_t> values;
+  for (const std::size_t place : sum.parameters) values.push_back(values_of(parameters[place].bytes));
+  for (const std::int64_t owned : owned_values(values, sum.ranks.size())) sum.parts.push_back(owned * kGradientBytes);
+}
+
+}  // namespace
 
 GradientSums gradient_sums(const BoundPlan& plan, const HeldParameters& held) {
   std::optional<Bytes> full;
@@ -186,6 +281,8 @@ GradientSums gradient_sums(const BoundPlan& plan, const HeldParameters& held) {
       GradientSum& sum = shared.at(plan.tied()[to_index(tied)].parameter);
       if (sum.bytes > Bytes(0)) sums.push_back(std::move(sum));
     }
+    if (plan.plan().sharding == StateSharding::None || !plan.schedule().trains) continue;
+    for (GradientSum& sum : sums) divide(sum, parameters);
   }
   return out;
 }
@@ -218,7 +315,7 @@ std::vector<std::vector<const GradientSum*>> sums_by_entry(const BoundPlan& plan
 
 std::optional<std::string> wrong_sum(const BoundPlan& plan, const HeldParameters& held, const GradientSums& sums,
                                      const std::vector<std::vector<Action>>& lists) {
-  const std::map<std::string, ParameterHome> homes = parameter_homes(plan, held);
+  const std::map<std::string, ParameterHome> homes = parameter_homes(plan, held, sums);
   for (int s = 0; s < plan.stages(); ++s) {
     if (auto wrong = wrong_holders(plan, s, held, sums[to_index(s)], homes)) return wrong;
   }

@@ -35,23 +35,39 @@ using HeldParameters = std::vector<std::vector<HeldParameter>>;
 /// As the plan lists them; absent if it does not, see lists_parameters.
 [[nodiscard]] std::optional<HeldParameters> held_parameters(const Plan& plan);
 
-/// Where a parameter lives.
-struct ParameterHome {
-  int stage = 0;             ///< the first that holds it
-  int owner = 0;             ///< that stage's replica 0: the rank that writes it to checkpoints
-  std::vector<int> holders;  ///< all replicas of the stages that hold it: ranks, ascending
+/// Consecutive values of a parameter, in the order of its memory.
+struct ValueRange {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  friend bool operator==(const ValueRange&, const ValueRange&) = default;
 };
 
-/// By name, the home of each named parameter.
-[[nodiscard]] std::map<std::string, ParameterHome> parameter_homes(const BoundPlan& plan, const HeldParameters& held);
+/// Values of a parameter whose state a rank keeps and writes to checkpoints.
+struct OwnedRange {
+  int rank = 0;
+  ValueRange values;
+  friend bool operator==(const OwnedRange&, const OwnedRange&) = default;
+};
 
-/// A sum of gradients over ranks: one all-reduce.
+/// Where a parameter lives.
+struct ParameterHome {
+  int stage = 0;                  ///< the first that holds it
+  int owner = 0;                  ///< that stage's replica 0: the rank that writes it to checkpoints, without parts
+  std::vector<int> holders;       ///< all replicas of the stages that hold it: ranks, ascending
+  std::vector<OwnedRange> parts;  ///< of the parts of its sum, ascending: each value once; empty: `owner` keeps all
+};
+
+/// A sum of gradients over ranks: one all-reduce; with parts one reduce-scatter, and after the update one all-gather of
+/// the parameters.
 struct GradientSum {
   std::vector<int> ranks;               ///< ascending
   Bytes bytes;                          ///< of the gradients, at each rank
   std::optional<int> tied;              ///< index in BoundPlan::tied of the parameter; absent: the stage shares none
   std::vector<std::size_t> parameters;  ///< places among the stage's held parameters, ascending
   std::size_t layer = 0;                ///< place among the stage's layers: its backward completes the gradients
+  /// With StateSharding::Optimizer, by place in `ranks`: the bytes that each updates, of the gradients of `parameters`
+  /// one after the other. Empty: all ranks update all.
+  std::vector<Bytes> parts = {};
   friend bool operator==(const GradientSum&, const GradientSum&) = default;
 };
 
@@ -60,6 +76,25 @@ struct GradientSum {
 /// BoundPlan::shared, over all holders.
 using GradientSums = std::vector<std::vector<GradientSum>>;
 [[nodiscard]] GradientSums gradient_sums(const BoundPlan& plan, const HeldParameters& held);
+/// By name, the home of each named parameter. `sums`: of these parameters, or none of tensors that nobody trains.
+[[nodiscard]] std::map<std::string, ParameterHome> parameter_homes(const BoundPlan& plan, const HeldParameters& held,
+                                                                   const GradientSums& sums);
+
+/// The values of tensors of so many `values`, one after the other, divided among `members` as equally as cuts allow that
+/// lie between two tensors or at a multiple of kOwnedBlock values from the beginning of one: so the kernels that update
+/// a range round as for the whole tensor, and a block's sum of squares has one owner. How many values each member has.
+inline constexpr std::int64_t kOwnedBlock = 1024;
+[[nodiscard]] std::vector<std::int64_t> owned_values(std::span<const std::int64_t> values, std::size_t members);
+
+/// What member `place` of a sum with parts updates of each of the sum's parameters, which have so many `values`: one
+/// range for each of them, of no values where it owns none. The same as `parts`.
+[[nodiscard]] std::vector<ValueRange> owned_ranges(std::span<const std::int64_t> values,
+                                                   std::span<const std::int64_t> owned, std::size_t place);
+
+/// The bytes of a stage's parameters that one of its ranks updates: all `bytes` that the stage holds, unless its `sums`
+/// have parts.
+[[nodiscard]] Bytes updated_bytes(const std::vector<GradientSum>& sums, int rank, Bytes bytes);
+
 /// Those of the graph's parameters. Precondition: the plan is valid for the graph.
 [[nodiscard]] GradientSums gradient_sums(const Graph& graph, const BoundPlan& plan);
 

@@ -28,6 +28,15 @@ std::string tied_text(const TiedLayers& tied) {
   return out;
 }
 
+const char* to_string(StateSharding sharding) { return sharding == StateSharding::None ? "none" : "optimizer"; }
+
+StateSharding state_sharding(const std::string& word) {
+  for (const StateSharding known : {StateSharding::None, StateSharding::Optimizer}) {
+    if (word == to_string(known)) return known;
+  }
+  throw InputError(ErrorKind::UnknownName, unknown_name("sharding", word, {"none", "optimizer"}));
+}
+
 bool has_gradient(const Boundary& boundary) {
   return std::any_of(boundary.tensors.begin(), boundary.tensors.end(),
                      [](const BoundaryTensor& t) { return t.gradient; });
@@ -170,6 +179,10 @@ void validate(const Plan& plan) {
   if (stages == 0) refuse("the plan has no stages");
   if (plan.gradient_bucket_bytes && *plan.gradient_bucket_bytes < Bytes(1)) {
     refuse("gradient buckets hold " + std::to_string(plan.gradient_bucket_bytes->value) + " bytes, must be at least 1");
+  }
+  if (plan.sharding != StateSharding::None && schedule_by_name(plan.schedule).weights != Weights::Flushed) {
+    refuse("schedule \"" + plan.schedule + "\" updates while other steps are in progress, so replicas cannot divide " +
+           "the " + to_string(plan.sharding) + "'s state; synchronous schedules such as 1f1b can");
   }
   std::unordered_map<std::string, int> stage_of;
   std::map<int, int> stage_of_device;

@@ -18,6 +18,18 @@ struct PlanTensor {
   friend bool operator==(const PlanTensor&, const PlanTensor&) = default;
 };
 
+/// What of a stage's training state its replicas divide among them, instead of each keeping all of it.
+enum class StateSharding {
+  None,
+  /// The optimizer's state, and its work: gradients are reduce-scattered, each replica updates its part of the
+  /// parameters, and the parameters are all-gathered. Source: Rajbhandari et al., "ZeRO", SC 2020, stage 1.
+  Optimizer,
+};
+/// "none", "optimizer".
+[[nodiscard]] const char* to_string(StateSharding sharding);
+/// The inverse. Throws std::invalid_argument listing the names.
+[[nodiscard]] StateSharding state_sharding(const std::string& word);
+
 /// A stage: its layers and its devices. Replica j of the stage runs on devices[j].
 struct Stage {
   std::vector<std::string> layers;  ///< layer ids in execution order
@@ -100,6 +112,8 @@ struct Plan {
                                             ///< action_lists
   /// Gradients of a stage are summed over its replicas in buckets of at most this many bytes; absent: all in one.
   std::optional<Bytes> gradient_bucket_bytes;
+  /// Of all stages: one that tied parameters join cannot have another.
+  StateSharding sharding = StateSharding::None;
   /// The slowest stage's time per microbatch, by the strategy's own estimate; with chunks, the slowest device's.
   std::optional<Seconds> steady_state;
   std::optional<Seconds> iteration;  ///< predicted time of one step
@@ -127,6 +141,7 @@ struct PlanSettings {
   bool recompute = false;                        ///< Stage::recompute of every stage
   int recompute_every = 0;                       ///< Stage::recompute_every of every stage, with `recompute`
   std::optional<Bytes> gradient_bucket_bytes = {};
+  StateSharding sharding = StateSharding::None;  ///< Plan::sharding
 };
 
 /// The plan of `partition`: layers in topological order, devices in order from 0, stage by stage, with chunks one for

@@ -267,6 +267,7 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
   plan.schedule = settings.schedule;
   plan.chunks = settings.chunks;
   plan.strategy = settings.strategy;
+  plan.sharding = settings.sharding;
   plan.provenance = {};
 
   check_chunks(to_int(partition.replicas.size()), settings.chunks);

@@ -285,12 +285,13 @@ void take_default_warmups(Plan& plan) {
 const Document<Plan>& plan_document() {
   static const Document<Plan> document(
       {.name = "plan",
-       .version = 9,
+       .version = 10,
        .title = "Plan",
        .help = "The layers of each stage, their devices and the order of execution.",
        .changes =
            "Version 2 added actions, 3 dtype, gradient_bucket_bytes and recompute_every, 4 tied, 5 allow_tf32, 6 "
-           "lower_bound_s, 7 optimizer, 8 sample_work, 9 parameters and exchanged_buffers of stages."},
+           "lower_bound_s, 7 optimizer, 8 sample_work, 9 parameters and exchanged_buffers of stages, 10 "
+           "sharding."},
       {
           required("model", &Plan::model, text(), "Name of the graph."),
           optional("options", &Plan::options, text_map(), "The model's options that are not defaults, by name."),
@@ -327,6 +328,10 @@ const Document<Plan>& plan_document() {
           optional(
               "gradient_bucket_bytes", &Plan::gradient_bucket_bytes, integer(1, Cursor::kMostBytes),
               "Most bytes of gradients that replicas sum in one all-reduce, bytes. Absent: all of a stage in one."),
+          optional("sharding", &Plan::sharding, words("sharding", StateSharding::Optimizer),
+                   "What of the training state the replicas of a stage divide among them: optimizer, its state and its "
+                   "work. Absent: none. Since version 10.")
+              .only_if([](const Plan& of) { return of.sharding != StateSharding::None; }),
           optional("actions", &Plan::listed, list(actions()),
                    "For schedule listed: each rank's actions, ranks in order of stages and then replicas."),
           provenance_field(&Plan::provenance),

@@ -104,7 +104,9 @@ class TraceBuilder {
       const Span& span = *it->second;
       spans.erase(it);
       if (action.kind == ActionKind::Reduce) {
-        add_reduction(rank, span);
+        add_collectives(rank, span, /*gathers=*/false);
+      } else if (action.kind == ActionKind::Update) {
+        add_update(rank, span);
       } else if (is_transfer(action.kind)) {
         add_message(rank, span);
       } else {
@@ -188,25 +190,47 @@ class TraceBuilder {
     if (sends) read(node, producer_of(span.action));
   }
 
-  /// The all-reduces follow each other; the span is divided by their bytes.
-  void add_reduction(int rank, const Span& span) {
-    const std::vector<GradientSum>& sums = sums_[to_index(span.action.stage)];
+  /// The collectives follow each other; the span is divided by their bytes.
+  void add_collectives(int rank, const Span& span, bool gathers) {
+    std::vector<const GradientSum*> sums;
+    for (const GradientSum& sum : sums_[to_index(span.action.stage)]) {
+      if (!gathers || !sum.parts.empty()) sums.push_back(&sum);
+    }
     Bytes all;
-    for (const GradientSum& sum : sums) all += sum.bytes;
+    for (const GradientSum* sum : sums) all += sum->bytes;
     Bytes done;
     Span part = span;
-    for (const GradientSum& sum : sums) {
-      done += sum.bytes;
-      part.end = &sum == &sums.back() ? span.end : span.start + (span.end - span.start) * (done / all);
-      ChakraNode& node = add(rank, part, ChakraKind::AllReduce);
-      node.bytes = sum.bytes;
+    for (const GradientSum* sum : sums) {
+      done += sum->bytes;
+      part.end = sum == sums.back() ? span.end : span.start + (span.end - span.start) * (done / all);
+      ChakraNode& node = add(rank, part,
+                             gathers              ? ChakraKind::AllGather
+                             : sum->parts.empty() ? ChakraKind::AllReduce
+                                                  : ChakraKind::ReduceScatter);
+      node.bytes = sum->bytes;
       // ASTRA-sim reads group 0 as all ranks.
-      node.group = 1 + (sum.tied ? bound_.stages() + *sum.tied : span.action.stage);
-      trace_.groups.emplace(node.group, sum.ranks);
-      read_gradients(node, span.action.stage);
+      node.group = 1 + (sum->tied ? bound_.stages() + *sum->tied : span.action.stage);
+      trace_.groups.emplace(node.group, sum->ranks);
+      if (!gathers) read_gradients(node, span.action.stage);
       computed_ = node.id;
+      if (gathers) updated_[span.action.stage] = node.id;
       part.start = part.end;
     }
+  }
+
+  /// An update, and the all-gathers of what the replicas have updated: they divide the span by their bytes.
+  void add_update(int rank, const Span& span) {
+    const std::vector<GradientSum>& sums = sums_[to_index(span.action.stage)];
+    Bytes gathered;
+    for (const GradientSum& sum : sums) gathered += sum.parts.empty() ? Bytes(0) : sum.bytes;
+    if (gathered == Bytes(0)) return add_computation(rank, span);
+    const Bytes updated = updated_bytes(sums, rank, parameters_[to_index(span.action.stage)]);
+    Span update = span;
+    update.end = span.start + (span.end - span.start) * (updated / (updated + gathered));
+    add_computation(rank, update);
+    Span rest = span;
+    rest.start = update.end;
+    add_collectives(rank, rest, /*gathers=*/true);
   }
 
   const BoundPlan& bound_;
@@ -244,7 +268,7 @@ std::string encode(const ChakraNode& node) {
   std::string name = "stage " + std::to_string(node.action.stage) + " " + to_string(node.action.kind);
   if (node.action.microbatch >= 0) name += " " + std::to_string(node.action.microbatch);
   message.add_string(Node::Name, name);
-  message.add_enum(Node::Type, static_cast<std::int32_t>(node.kind));
+  message.add_enum(Node::Type, static_cast<std::int32_t>(std::min(node.kind, ChakraKind::AllReduce)));
   message.add_packed_uint64(Node::ControlDependencies, node.control_dependencies.begin(),
                             node.control_dependencies.end());
   message.add_packed_uint64(Node::DataDependencies, node.data_dependencies.begin(), node.data_dependencies.end());
@@ -264,8 +288,9 @@ std::string encode(const ChakraNode& node) {
   } else {
     add_int64("comm_size", node.bytes.value);
   }
-  if (node.kind == ChakraKind::AllReduce) {
-    add_int64("comm_type", 0);  // ALL_REDUCE
+  if (node.kind >= ChakraKind::AllReduce) {
+    // ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER
+    add_int64("comm_type", node.kind == ChakraKind::AllReduce ? 0 : node.kind == ChakraKind::ReduceScatter ? 7 : 2);
     add_attribute(message, Node::Attribute, "pg_name",
                   [&](auto& a) { a.add_string(Attribute::String, std::to_string(node.group)); });
   } else if (node.kind != ChakraKind::Compute) {

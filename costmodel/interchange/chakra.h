@@ -12,10 +12,11 @@
 namespace stagecraft::interchange {
 
 /// What a node of a Chakra trace does. The values are those of the schema's NodeType.
-enum class ChakraKind { Compute = 4, Send = 5, Receive = 6, AllReduce = 7 };
+/// Chakra's types of nodes, except that its one for collectives is three here.
+enum class ChakraKind { Compute = 4, Send = 5, Receive = 6, AllReduce = 7, ReduceScatter = 8, AllGather = 9 };
 
 /// One node of a Chakra execution trace: an action of one rank in one step. A Reduce is one node, or more if the
-/// stage is replicated and has tied parameters.
+/// stage is replicated and has tied parameters, and so is an Update whose replicas gather the parameters.
 struct ChakraNode {
   std::uint64_t id = 0;  ///< index in its rank's trace; dependencies come earlier
   ChakraKind kind = ChakraKind::Compute;
@@ -29,7 +30,7 @@ struct ChakraNode {
   int from = -1;  ///< sending rank, for Send and Receive
   int to = -1;    ///< receiving rank
   int tag = -1;   ///< unique to a message, the same at both ends
-  int group = 0;  ///< for an AllReduce: key of ChakraTrace::groups
+  int group = 0;  ///< of a collective: key of ChakraTrace::groups
   friend bool operator==(const ChakraNode&, const ChakraNode&) = default;
 };
 

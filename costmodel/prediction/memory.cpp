@@ -104,6 +104,7 @@ double share_updated(const Layer& layer, Bytes held) {
 
 StageMemories::StageMemories(const Graph& graph, const BoundPlan& plan)
     : graph_(graph), plan_(plan), layers_(graph), members_(to_index(plan.stages())) {
+  if (plan.plan().sharding != StateSharding::None) sums_ = gradient_sums(graph, plan);
   std::vector<int> stage_of(graph.layers.size(), -1);
   for (std::size_t i = 0; i < graph.layers.size(); ++i) {
     stage_of[i] = plan.stage_of(graph.layers[i].id).value_or(-1);
@@ -155,6 +156,14 @@ Bytes StageMemories::loaded(int stage) const {
   return out;
 }
 
+Bytes StageMemories::most_updated(int stage, Bytes parameters) const {
+  if (sums_.empty()) return parameters;
+  Bytes most;
+  for (const int rank : plan_.ranks_of(stage))
+    most = std::max(most, updated_bytes(sums_[to_index(stage)], rank, parameters));
+  return most;
+}
+
 RankMemory StageMemories::operator()(int stage, int in_flight) const {
   const Stage& planned_stage = plan_.plan().stages[to_index(stage)];
   const ScheduleEntry& schedule = plan_.schedule();
@@ -202,7 +211,7 @@ RankMemory StageMemories::operator()(int stage, int in_flight) const {
   if (frozen > Bytes(0)) out.parts[MemoryPart::Frozen] = frozen;
   if (schedule.trains) {
     out.parts[MemoryPart::Gradients] = parameters;
-    out.parts[MemoryPart::Optimizer] = parameters * graph_.optimizer_state_values;
+    out.parts[MemoryPart::Optimizer] = most_updated(stage, parameters) * graph_.optimizer_state_values;
     out.parts[MemoryPart::Activations] = in_flight * (saved + received + unsaved);
     if (planned_stage.recompute) {
       const Recomputed again = recomputed(stage);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "costmodel/bound_plan.h"
+#include "costmodel/gradient_sums.h"
 #include "costmodel/graph.h"
 #include "costmodel/timeline.h"
 #include "costmodel/topology.h"
@@ -64,7 +65,8 @@ class StageMemories {
   StageMemories(const Graph& graph, const BoundPlan& plan);
   /// Bytes of a rank of `stage` that holds `in_flight` microbatches at once, with all parts at their largest, by part:
   ///   parameters, frozen (frozen parameters and buffers),
-  ///   gradients (as many bytes as the parameters), optimizer (optimizer_state_values for each parameter value),
+  ///   gradients (as many bytes as the parameters), optimizer (optimizer_state_values for each value that the rank
+  ///     updates, see updated_bytes: of the stage's ranks, the one that updates the most),
   ///   activations (in_flight * (saved bytes of its layers + what it receives, twice if no layer saves it: a layer's
   ///     saved bytes are less by what it released while the model was whole, and a stage keeps what it receives);
   ///     layers without saved_bytes count their outputs; with recomputation in_flight * (what it receives + what
@@ -95,11 +97,13 @@ class StageMemories {
 
   [[nodiscard]] Recomputed recomputed(int stage) const;
   [[nodiscard]] Bytes loaded(int stage) const;
+  [[nodiscard]] Bytes most_updated(int stage, Bytes parameters) const;
 
   const Graph& graph_;
   const BoundPlan& plan_;
   LayersById layers_;
   std::vector<Members> members_;  // by stage
+  GradientSums sums_;             // where replicas divide the optimizer's state
 };
 
 }  // namespace stagecraft

@@ -21,7 +21,7 @@ struct StageNeeds {
   Bytes parameters;      ///< of one version
   Bytes frozen;          ///< frozen parameters and buffers
   Bytes gradients;       ///< 0 without training
-  Bytes optimizer;       ///< its state
+  std::vector<Bytes> optimizer;  ///< its state, by replica
   Bytes per_microbatch;  ///< activations
   Bytes once;            ///< activations of what is run again, or of a forward that keeps nothing
   Bytes inputs;          ///< per microbatch
@@ -50,7 +50,7 @@ StageNeeds needs_of(const Graph& graph, const BoundPlan& plan, const StageMemori
   out.parameters = one.part(MemoryPart::Parameters);
   out.frozen = one.part(MemoryPart::Frozen);
   out.gradients = one.part(MemoryPart::Gradients);
-  out.optimizer = one.part(MemoryPart::Optimizer);
+  out.optimizer.assign(to_index(plan.replicas(stage)), one.part(MemoryPart::Optimizer));
   out.once = out.none.part(MemoryPart::Activations);
   out.per_microbatch = one.part(MemoryPart::Activations) - out.once;
   out.inputs = one.part(MemoryPart::Inputs);
@@ -92,6 +92,7 @@ StageNeeds needs_of(const Graph& graph, const BoundPlan& plan, const StageMemori
 /// A stage of a rank at one moment.
 struct StageUsage {
   const StageNeeds* needs = nullptr;
+  int replica = 0;
   int in_flight = 0;  ///< microbatches
   int waiting = 0;    ///< of them, for their weight gradient
   bool gradients = false;
@@ -116,7 +117,7 @@ struct StageUsage {
     at(MemoryPart::KeptGradients) = needs->kept * waiting;
     at(MemoryPart::Libraries) = libraries;
     at(MemoryPart::OlderVersions) = needs->parameters * (versions - 1);
-    at(MemoryPart::Optimizer) = needs->optimizer;
+    at(MemoryPart::Optimizer) = needs->optimizer[to_index(replica)];
     at(MemoryPart::Parameters) = needs->parameters;
     at(MemoryPart::Receiving) = receiving;
     at(MemoryPart::Reduction) = reduction;
@@ -186,6 +187,7 @@ class RankReplay {
     for (const int stage : plan.ranks()[to_index(rank)].stages) {
       StageUsage& state = states_.emplace_back();
       state.needs = &needs[to_index(stage)];
+      state.replica = plan.ranks()[to_index(rank)].replica;
       state.gradients = state.needs->has_flat_gradients;
       versions_.emplace_back(plan.schedule().weights, plan.plan().microbatches);
     }
@@ -450,7 +452,12 @@ std::vector<MemoryReplay> replay_memory(const Graph& graph, const BoundPlan& pla
   for (int s = 0; s < plan.stages(); ++s) {
     needs.push_back(needs_of(graph, plan, memories, s, layers[to_index(s)]));
     needs.back().splits = splits[to_index(s)];
-    if (plan.schedule().trains) needs.back().communication = communication_of(plan, sums[to_index(s)], place.channel);
+    if (!plan.schedule().trains) continue;
+    needs.back().communication = communication_of(plan, sums[to_index(s)], place.channel);
+    for (int r = 0; r < plan.replicas(s); ++r) {
+      needs.back().optimizer[to_index(r)] =
+          updated_bytes(sums[to_index(s)], plan.first_rank(s) + r, needs.back().parameters) * graph.optimizer_state_values;
+    }
   }
   const std::vector<std::vector<Bytes>> bytes = message_bytes(plan.plan());
   for (std::size_t b = 0; b < bytes[0].size(); ++b) {

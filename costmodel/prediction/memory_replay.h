@@ -31,6 +31,7 @@ struct MemoryReplay {
 
 /// Replays the action list of each rank and counts what it holds at each action. Parts as in StageMemories, except:
 ///   activations, inputs: of the microbatches held at that moment;
+///   optimizer: of what the rank updates, see updated_bytes;
 ///   gradients: from the end of the first backward on, with replicas always; under an asynchronous schedule between a
 ///     backward and the update. During the backward that creates them, the amount by which they exceed the activations
 ///     that it releases meanwhile;

@@ -194,6 +194,12 @@ std::vector<DataWait> data_waits(const std::vector<StageCost>& costs, const std:
 
 /// The buckets of a replicated stage's gradients. A `split` backward leaves the gradients to later parts, so all
 /// buckets wait for its end.
+/// With parts, the gradients are only scattered.
+Seconds sum_time(const GradientSum& sum, const std::vector<int>& devices, const Topology& topology) {
+  return sum.parts.empty() ? all_reduce_time(sum.bytes, devices, topology)
+                           : reduce_scatter_time(sum.bytes, devices, topology);
+}
+
 std::vector<ReduceBucket> reduce_buckets(const std::vector<const Layer*>& layers, const Topology& topology,
                                          const std::vector<int>& devices, const std::vector<GradientSum>& sums,
                                          bool split, double closure) {
@@ -204,7 +210,7 @@ std::vector<ReduceBucket> reduce_buckets(const std::vector<const Layer*>& layers
   for (const GradientSum& bucket : sums) {
     if (bucket.tied) continue;
     while (layer > bucket.layer) left -= layers[--layer]->backward.median * closure;
-    out.push_back({all_reduce_time(bucket.bytes, devices, topology), std::max(left, Seconds(0))});
+    out.push_back({sum_time(bucket, devices, topology), std::max(left, Seconds(0))});
   }
   return out;
 }
@@ -277,6 +283,19 @@ Seconds copy_time(const Graph& graph, const BoundPlan& plan, int stage, Seconds 
   return update * (2.0 / (3.0 + 2.0 * static_cast<double>(graph.optimizer_state_values)));
 }
 
+/// Where sums have parts, a rank updates its own, and then gets the parameters that the others have updated. The rank
+/// with the most counts.
+void divide_update(StageCost& cost, const std::vector<const Layer*>& layers, const Topology& topology,
+                   const BoundPlan& plan, int stage, const std::vector<GradientSum>& sums) {
+  const Bytes held = held_parameter_bytes(layers);
+  Bytes updated;
+  for (const int rank : plan.ranks_of(stage)) updated = std::max(updated, updated_bytes(sums, rank, held));
+  if (held > Bytes(0)) cost.update = cost.update * (updated / held);
+  for (const GradientSum& sum : sums) {
+    if (!sum.parts.empty()) cost.update += all_gather_time(sum.bytes, plan.devices_of(sum.ranks), topology);
+  }
+}
+
 /// Sets the costs of a stage's `sums` of gradients, which come one after the other.
 void add_reduce(StageCost& cost, const std::vector<const Layer*>& layers, const Topology& topology,
                 const BoundPlan& plan, int stage, const std::vector<GradientSum>& sums, double closure) {
@@ -287,7 +306,7 @@ void add_reduce(StageCost& cost, const std::vector<const Layer*>& layers, const 
   }
   for (const GradientSum& sum : sums) {
     if (!sum.tied && buckets) continue;
-    (sum.tied ? cost.tied : cost.reduce) += all_reduce_time(sum.bytes, plan.devices_of(sum.ranks), topology);
+    (sum.tied ? cost.tied : cost.reduce) += sum_time(sum, plan.devices_of(sum.ranks), topology);
   }
 }
 
@@ -316,6 +335,7 @@ std::vector<StageCost> costs_without_waits(const Graph& graph, const Topology& t
         std::ranges::none_of(layers[to_index(s)], [](const Layer* layer) { return layer->accumulation.has_value(); });
     if (!divides) cost.update = cost.update * undivided_part(graph);
     cost.update += copy;
+    divide_update(cost, layers[to_index(s)], topology, plan, s, sums[to_index(s)]);
     add_reduce(cost, layers[to_index(s)], topology, plan, s, sums[to_index(s)], closure);
     out.push_back(std::move(cost));
   }

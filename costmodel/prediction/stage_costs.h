@@ -68,9 +68,11 @@ struct SplitBackwardTimes {
 ///     splits it; less the accumulation of those that create gradients, as a mean over all (creating_share); like the
 ///     forward multiplied by in_flight_factor, unless the stage recomputes;
 ///   update: of a schedule that updates after every gradient, without the division by their number, and with a copy of
-///     the parameters where older versions are in use;
+///     the parameters where older versions are in use; with Plan::sharding, the part of the rank that updates the most,
+///     and the all-gathers of the parameters;
 ///   reduce or buckets: the sum over the replicas of all parameters but those shared with other stages;
 ///   tied: the sums of the parameters in BoundPlan::shared, each over its holders, one after the other.
+/// Sums with GradientSum::parts are reduce-scatters.
 /// A stage is timed on the type of its devices; where its replicas are of several types, on the slowest of them.
 /// Precondition: the plan is valid for graph and topology.
 [[nodiscard]] std::vector<StageCost> stage_costs(const Graph& graph, const Topology& topology, const BoundPlan& plan);

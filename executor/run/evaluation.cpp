@@ -208,6 +208,7 @@ constexpr std::size_t kHead = 5;
 Plan forward_plan(const BoundPlan& plan) {
   Plan out = plan.plan();
   out.schedule = "listed";
+  out.sharding = StateSharding::None;
   out.listed = plan.action_lists();
   for (std::vector<Action>& list : out.listed)
     std::erase_if(list, [](const Action& action) { return action.kind != ActionKind::Forward; });

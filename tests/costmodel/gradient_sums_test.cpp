@@ -77,13 +77,14 @@ TEST(GradientSums, AreTheSameFromTheGraphAndFromThePlanThatListsItsParameters) {
   EXPECT_EQ(held_parameters(bound.plan()), held);
   EXPECT_THAT(held[1], ElementsAre(HeldParameter{"h1.weight", 0, 24_B}, HeldParameter{"h1.bias", 0, 8_B},
                                    HeldParameter{"h2.weight", 1, 24_B}, HeldParameter{"h2.bias", 1, 8_B}));
-  const auto homes = parameter_homes(bound, held);
+  const GradientSums sums = gradient_sums(graph, bound);
+  const auto homes = parameter_homes(bound, held, sums);
   EXPECT_THAT(homes.at("wte").holders, ElementsAre(0, 1, 3));
   EXPECT_EQ(homes.at("wte").stage, 0);
   EXPECT_THAT(homes.at("h2.bias").holders, ElementsAre(2));
   EXPECT_EQ(homes.at("h2.bias").stage, 1);
   EXPECT_EQ(homes.at("h2.bias").owner, 2);
-  const GradientSums sums = gradient_sums(graph, bound);
+  EXPECT_THAT(homes.at("wte").parts, IsEmpty());
   EXPECT_THAT(sums[0], ElementsAre(GradientSum{{0, 1}, 32_B, {}, {0, 1}, 0}, GradientSum{{0, 1, 3}, 20_B, 0, {2}, 0}));
   EXPECT_THAT(sums[1], IsEmpty());
   EXPECT_THAT(sums[2], ElementsAre(GradientSum{{0, 1, 3}, 20_B, 0, {2}, 0}));
@@ -104,6 +105,45 @@ TEST(GradientSums, FillBucketsWithParametersFromTheLast) {
   }
   EXPECT_THAT(sums[0][0].parameters, ElementsAre(7, 8)) << "2 is the first \"wte\", 9 the last";
   EXPECT_EQ(sums[0][4], (GradientSum{{0, 1}, 20_B, 0, {2}, 0}));
+}
+
+TEST(OwnedValues, AreCutBetweenTensorsOrAtBlocksOfOne) {
+  // By hand. 1500 and 3000 values, cut ideally at 2250: 1500 + 1024 is nearer than 1500.
+  EXPECT_THAT(owned_values(std::vector<std::int64_t>{1500, 3000}, 2), ElementsAre(2524, 1976));
+  // Ideally at 1500 and 3000: 1500 itself, then 1500 + 1024 (2524) against 1500 + 2048 (3548): the first.
+  EXPECT_THAT(owned_values(std::vector<std::int64_t>{1500, 3000}, 3), ElementsAre(1500, 1024, 1976));
+  // Fewer values than a block: whole tensors.
+  EXPECT_THAT(owned_values(std::vector<std::int64_t>{7, 3, 10}, 2), ElementsAre(10, 10));
+  EXPECT_THAT(owned_values(std::vector<std::int64_t>{9}, 2), ElementsAre(0, 9));
+  EXPECT_THAT(owned_values(std::vector<std::int64_t>{}, 2), ElementsAre(0, 0));
+  EXPECT_THAT(owned_ranges(std::vector<std::int64_t>{1500, 3000}, std::vector<std::int64_t>{2524, 1976}, 0),
+              ElementsAre(ValueRange{0, 1500}, ValueRange{0, 1024}));
+  EXPECT_THAT(owned_ranges(std::vector<std::int64_t>{1500, 3000}, std::vector<std::int64_t>{2524, 1976}, 1),
+              ElementsAre(ValueRange{1500, 0}, ValueRange{1024, 1976}));
+}
+
+TEST(GradientSums, NameWhatEachHolderUpdatesWhereTheOptimizersStateIsDivided) {
+  Graph graph = named_graph();
+  Plan plan = make_plan(graph, flat_topology(4), {{0, 1, 1, 2}, {2, 1, 1}}, {.sharding = StateSharding::Optimizer});
+  const BoundPlan bound(plan);
+  const HeldParameters held = held_parameters(graph, bound.plan());
+  const GradientSums sums = gradient_sums(graph, bound);
+  // "h0.weight" (24 bytes) and "h0.bias" (8) over ranks 0 and 1; "wte" (20) over ranks 0, 1 and 3 is less than a block.
+  EXPECT_THAT(sums[0][0].parts, ElementsAre(24_B, 8_B));
+  EXPECT_THAT(sums[0][1].parts, ElementsAre(0_B, 20_B, 0_B));
+  EXPECT_EQ(sums[2][0].parts, sums[0][1].parts);
+  EXPECT_EQ(wrong_sum(bound, held, sums, bound.action_lists()), std::nullopt);
+  const auto homes = parameter_homes(bound, held, sums);
+  EXPECT_THAT(homes.at("h0.bias").parts, ElementsAre(OwnedRange{1, {0, 2}}));
+  EXPECT_THAT(homes.at("wte").parts, ElementsAre(OwnedRange{1, {0, 5}}));
+  EXPECT_THAT(homes.at("h2.bias").parts, IsEmpty()) << "its stage has one rank";
+  EXPECT_EQ(updated_bytes(sums[0], 0, 52_B), 24_B);
+  EXPECT_EQ(updated_bytes(sums[0], 1, 52_B), 28_B);
+  EXPECT_EQ(updated_bytes(sums[1], 2, 64_B), 64_B);
+  GradientSums wrong = sums;
+  wrong[0][0].parts = {24_B, 4_B};
+  EXPECT_THAT(wrong_sum(bound, held, wrong, bound.action_lists()).value_or(""),
+              ::testing::HasSubstr("in a sum whose parts do not cover it"));
 }
 
 TEST(WrongSum, NamesTheParameterThatIsNotSummedOverItsHoldersOnce) {

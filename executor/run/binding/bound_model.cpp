@@ -158,7 +158,8 @@ BoundModel bind_model(const BoundPlan& plan, const model::Model& model) {
     all.push_back(held_by(model, layers, /*buffers=*/true));
   }
   out.sums = gradient_sums(plan, out.parameters);
-  out.homes = parameter_homes(plan, all);
+  out.homes = parameter_homes(plan, out.parameters, out.sums);
+  out.homes.merge(parameter_homes(plan, all, {}));
   for (int s = 0; s < plan.stages(); ++s) out.statistics.push_back(statistics_of(out, s));
   return out;
 }
