@@ -87,14 +87,6 @@ const ScheduleEntry& schedule_by_name(const std::string& name) {
 
 const ScheduleEntry& chunked_schedule() { return *std::ranges::find_if(schedules(), &ScheduleEntry::chunked); }
 
-std::string schedules_with_replicas() {
-  std::vector<std::string> names;
-  for (const ScheduleEntry& entry : schedules()) {
-    if (entry.replicated && entry.trains && !entry.needs_lists) names.push_back(entry.name);
-  }
-  return joined_words(names, "and");
-}
-
 void check_shape(const ScheduleEntry& schedule, const PipelineShape& shape) {
   const std::string who = "schedule \"" + schedule.name + "\"";
   if (shape.microbatches < 1) throw InputError(ErrorKind::ScheduleMismatch, who + ": microbatches must be at least 1");
@@ -108,10 +100,13 @@ void check_shape(const ScheduleEntry& schedule, const PipelineShape& shape) {
     throw InputError(ErrorKind::ScheduleMismatch,
                      who + " runs one stage per device; " + chunked_schedule().name + " runs several");
   }
-  const bool replicated = std::any_of(shape.replicas.begin(), shape.replicas.end(), [](int r) { return r > 1; });
-  if (replicated && !schedule.replicated) {
+  for (int s = 0; schedule.equal_replicas && s < shape.stages; ++s) {
+    if (replicas_of(shape, s) == replicas_of(shape, 0)) continue;
     throw InputError(ErrorKind::ScheduleMismatch,
-                     who + " does not support replicas; " + schedules_with_replicas() + " do");
+                     who + " needs the same number of replicas at every position, but stage 0 has " +
+                         std::to_string(replicas_of(shape, 0)) + " and stage " + std::to_string(s) + " has " +
+                         std::to_string(replicas_of(shape, s)) + "; give all " +
+                         std::to_string(replicas_of(shape, 0)) + ", or use 1f1b, which takes any numbers");
   }
   for (std::size_t s = 0; schedule.weights == Weights::StepBefore && s < shape.warmups.size(); ++s) {
     const int in_flight = (shape.warmups[s] + 1) * replicas_of(shape, to_int(s));

@@ -103,8 +103,7 @@ struct PipelineShape {
   int microbatches = 1;
   int chunks = 1;
   int steps = 1;                                ///< covered by the lists of an asynchronous schedule
-  std::vector<int> replicas;                    ///< one number per stage; all 1 if the schedule does not support
-                                                ///< replicas
+  std::vector<int> replicas;                    ///< one number per stage
   std::vector<int> warmups;                     ///< see warmup_counts; one number per stage
   std::span<const std::vector<Action>> listed;  ///< for schedule "listed", one per rank
 };
@@ -146,7 +145,7 @@ struct ScheduleEntry {
   std::function<std::vector<Action>(const PipelineShape&, int position, int replica)> compute_actions;
   /// Largest number of microbatches that a rank at `position` holds at once, over all its stages.
   std::function<int(const PipelineShape&, int position)> in_flight_bound;
-  bool replicated = false;       ///< supports replicas
+  bool equal_replicas = false;   ///< all positions need the same number of replicas
   bool chunked = false;          ///< runs several stages per rank
   bool splits_backward = false;  ///< emits WeightGradient
   bool trains = true;            ///< has backwards and updates
@@ -173,8 +172,6 @@ struct ScheduleEntry {
 [[nodiscard]] const ScheduleEntry& schedule_by_name(const std::string& name);
 /// The first schedule that runs several stages per rank, which messages suggest.
 [[nodiscard]] const ScheduleEntry& chunked_schedule();
-/// "gpipe, 1f1b, ... and pipedream-2bw": all schedules that train with replicas and do not need lists, for messages.
-[[nodiscard]] std::string schedules_with_replicas();
 /// Throws std::invalid_argument if `schedule` cannot run `shape`, and names what it can run.
 void check_shape(const ScheduleEntry& schedule, const PipelineShape& shape);
 

@@ -11,6 +11,15 @@ Seconds time_limit(const OptionValues& options) {
   return seconds ? Seconds(*seconds) : kDefaultTimeLimit;
 }
 
+std::vector<int> chunk_counts(const Constraints& constraints) {
+  if (constraints.chunks) return {*constraints.chunks};
+  const PlanSettings& settings = constraints.plan;
+  std::vector<int> out = {1};
+  if (!settings.listed.empty() || !schedule_by_name(settings.schedule).chunked) return out;
+  for (int chunks = 2; chunks <= kMostChunks; chunks *= 2) out.push_back(chunks);
+  return out;
+}
+
 std::optional<Infeasible> too_few_devices(const Topology& topology, int stages, int chunks,
                                           const std::vector<int>& replicas) {
   const int devices = device_count(topology);

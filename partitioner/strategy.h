@@ -113,6 +113,13 @@ inline constexpr Seconds kDefaultTimeLimit{3};
 /// How long a search with these options may take.
 [[nodiscard]] Seconds time_limit(const OptionValues& options);
 
+/// The most stages per device that strategies try by themselves.
+inline constexpr int kMostChunks = 8;
+
+/// The numbers of stages per device that strategies try: Constraints::chunks, else 1 and, if the schedule can run
+/// several, 2, 4 and 8.
+[[nodiscard]] std::vector<int> chunk_counts(const Constraints& constraints);
+
 /// Why the topology has too few devices for stages with `chunks` of them per device and these replicas, if not empty;
 /// absent if it has enough. Precondition: `chunks` divides `stages`, and `replicas` has one number per stage.
 [[nodiscard]] std::optional<Infeasible> too_few_devices(const Topology& topology, int stages, int chunks,

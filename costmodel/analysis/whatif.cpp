@@ -26,9 +26,9 @@ int devices_inside(const Topology& topology, int level) {
 }
 
 void check_replicable(const Plan& plan, const std::string& what) {
-  if (!schedule_of(plan).replicated || !plan.listed.empty()) {
-    throw std::invalid_argument(what + ": schedule \"" + plan.schedule + "\" does not support replicas; 1f1b does");
-  }
+  if (plan.listed.empty()) return;
+  throw std::invalid_argument(what + ": the action lists of schedule \"" + plan.schedule +
+                              "\" are of fixed replicas; a plan with another schedule can have any");
 }
 
 /// The plan and as many copies as make `copies` with it, each in groups of its own at the level.

@@ -29,7 +29,6 @@ ScheduleEntry asynchronous_entry(const std::string& name, const std::string& hel
   entry.name = name;
   entry.help = "asynchronous: 1f1b that never drains, an update after every " + help;
   entry.in_flight_bound = warmup_and_one;
-  entry.replicated = true;
   entry.weights = weights;
   const ScheduleEntry rule = entry;
   entry.compute_actions = [rule](const PipelineShape& shape, int position, int replica) {

@@ -43,7 +43,6 @@ ScheduleEntry listed_schedule() {
           .help = "the action lists of the plan",
           .compute_actions = listed,
           .in_flight_bound = listed_in_flight,
-          .replicated = true,
           .chunked = true,
           .needs_lists = true};
 }

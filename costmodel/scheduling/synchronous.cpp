@@ -26,8 +26,7 @@ ScheduleEntry gpipe_schedule() {
   return {.name = "gpipe",
           .help = "all forwards, then all backwards",
           .compute_actions = gpipe,
-          .in_flight_bound = most_own,
-          .replicated = true};
+          .in_flight_bound = most_own};
 }
 
 namespace {
@@ -45,7 +44,6 @@ ScheduleEntry forward_schedule() {
           .help = "forwards only, for evaluation",
           .compute_actions = forward_only,
           .in_flight_bound = [](const PipelineShape&, int) { return 1; },
-          .replicated = true,
           .trains = false};
 }
 
@@ -54,7 +52,6 @@ ScheduleEntry one_forward_one_backward_schedule() {
           .help = "warm-up, then one forward and one backward in turn",
           .compute_actions = one_forward_one_backward,
           .in_flight_bound = warmup_and_one,
-          .replicated = true,
           .alternates = true};
 }
 
@@ -62,21 +59,20 @@ namespace {
 
 int interleaved_warmup(const PipelineShape& shape, int position) {
   const int p = shape.stages / shape.chunks;
-  const int total = shape.microbatches * shape.chunks;
-  return shape.microbatches == p ? total : std::min(2 * (p - position - 1) + (shape.chunks - 1) * p, total);
+  return 2 * (p - position - 1) + (shape.chunks - 1) * p;
 }
 
-/// Groups of p microbatches go through a rank's v chunks in turn.
-/// Source: Narayanan et al., SC 2021, and Megatron-LM's warm-up count.
-std::vector<Action> interleaved(const PipelineShape& shape, int position, int /*replica*/) {
+/// Groups of p of the replica's microbatches go through a rank's v chunks in turn. Source: Narayanan et al., SC 2021.
+std::vector<Action> interleaved(const PipelineShape& shape, int position, int replica) {
   const int v = shape.chunks;
   const int p = shape.stages / v;
-  const int total = shape.microbatches * v;
-  const int warmup = interleaved_warmup(shape, position);
+  const std::vector<int> microbatches = own_of(shape, position, replica);
+  const int total = to_int(microbatches.size()) * v;
+  const int warmup = std::min(interleaved_warmup(shape, position), total);
   const auto action = [&](ActionKind kind, int k) {
     const int g = k % (p * v);
     const int chunk = kind == ActionKind::Forward ? g / p : v - 1 - g / p;
-    return compute(kind, chunk * p + position, k / (p * v) * p + g % p);
+    return compute(kind, chunk * p + position, microbatches[to_index(k / (p * v) * p + g % p)]);
   };
   std::vector<Action> out;
   for (int k = 0; k < total + warmup; ++k) {
@@ -87,16 +83,22 @@ std::vector<Action> interleaved(const PipelineShape& shape, int position, int /*
 }
 
 int interleaved_in_flight(const PipelineShape& shape, int position) {
-  return std::min(interleaved_warmup(shape, position) + 1, shape.microbatches * shape.chunks);
+  return std::min(interleaved_warmup(shape, position) + 1, most_own(shape, position) * shape.chunks);
 }
 
 void check_groups(const PipelineShape& shape) {
   const int positions = shape.stages / shape.chunks;
-  if (shape.chunks > 1 && shape.microbatches % positions != 0) {
-    throw InputError(ErrorKind::ScheduleMismatch,
-                     "schedule \"interleaved-1f1b\": " + std::to_string(shape.microbatches) +
-                         " microbatches are not a multiple of " + std::to_string(positions) + " devices");
-  }
+  const int replicas = replicas_of(shape, 0);
+  const int group = positions * replicas;
+  if (shape.chunks == 1 || shape.microbatches % group == 0) return;
+  const int less = shape.microbatches / group * group;
+  throw InputError(ErrorKind::ScheduleMismatch,
+                   "schedule \"interleaved-1f1b\": " + std::to_string(shape.microbatches) +
+                       " microbatches are not a multiple of " + std::to_string(group) + " devices, " +
+                       (replicas > 1 ? std::to_string(positions) + " positions of " + std::to_string(replicas) +
+                                           " replicas, "
+                                     : "") +
+                       (less > 0 ? std::to_string(less) + " or " : "") + std::to_string(less + group) + " are");
 }
 
 }  // namespace
@@ -106,6 +108,7 @@ ScheduleEntry interleaved_schedule() {
           .help = "1f1b with several stages on a rank",
           .compute_actions = interleaved,
           .in_flight_bound = interleaved_in_flight,
+          .equal_replicas = true,
           .chunked = true,
           .check = check_groups};
 }
@@ -113,10 +116,10 @@ ScheduleEntry interleaved_schedule() {
 namespace {
 
 /// Weight gradients wait while at most `position` of them are pending. Source: Qi et al., ICLR 2024 (ZB-H1).
-std::vector<Action> zero_bubble_h1(const PipelineShape& shape, int position, int /*replica*/) {
+std::vector<Action> zero_bubble_h1(const PipelineShape& shape, int position, int replica) {
   std::vector<Action> out;
   std::deque<int> pending;
-  for (const Action& action : one_forward_one_backward(shape, position, 0)) {
+  for (const Action& action : one_forward_one_backward(shape, position, replica)) {
     out.push_back(action);
     if (action.kind != ActionKind::Backward) continue;
     pending.push_back(action.microbatch);
@@ -130,7 +133,7 @@ std::vector<Action> zero_bubble_h1(const PipelineShape& shape, int position, int
 }
 
 int zero_bubble_in_flight(const PipelineShape& shape, int position) {
-  return std::min(shape.microbatches, warmup_and_one(shape, position) + position);
+  return std::min(most_own(shape, position), warmup_and_one(shape, position) + position);
 }
 
 }  // namespace

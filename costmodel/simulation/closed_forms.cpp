@@ -336,12 +336,13 @@ Seconds StepBounds::chain(int microbatches, Seconds weight_gradients) const {
          first_message();
 }
 
-/// The same for interleaved stages, with p positions and v chunks on each: forward number k of the rank at position d
-/// has the level k + d, and backward number k the level k + p - 1 - d, whatever their chunks. There are M v + p - 1
-/// levels. With rendezvous, the first message over each boundary leaves only when its receiver has no action left
+/// The same for interleaved stages, with p positions, v chunks on each and M microbatches on each of the equal replicas:
+/// forward number k of the rank at position d has the level k + d, and backward number k the level k + p - 1 - d,
+/// whatever their chunks. There are M v + p - 1 levels. With rendezvous, the first message over each boundary leaves only when its receiver has no action left
 /// before it.
 Seconds StepBounds::interleaved() const {
-  const double levels = microbatches_ * plan_.plan().chunks + plan_.positions() - 1;
+  const int most_own = n_.stages().front().most;
+  const double levels = most_own * plan_.plan().chunks + plan_.positions() - 1;
   Seconds first;
   for (const MessageHop& hop : n_.hops()) first += hop.activation.longest + hop.back.longest;
   return levels * (n_.most([](const StageNumbers& stage) { return stage.forward + stage.out; }) +

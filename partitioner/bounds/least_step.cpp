@@ -39,7 +39,7 @@ Seconds least_computation(const PipelineCosts& costs) {
     loading = std::max(loading, costs.node(node).loading);
   }
   const Seconds spread = sum * (static_cast<double>(costs.microbatches()) / costs.devices());
-  const int replicas = costs.schedule().replicated ? costs.devices() : 1;
+  const int replicas = costs.devices();
   const Seconds busiest = std::max(largest * costs.share(replicas), costs.least_loading(loading, replicas));
   return std::max({spread, busiest, least_way(costs)}) * (1 - kEqual);
 }

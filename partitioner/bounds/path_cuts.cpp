@@ -118,7 +118,7 @@ std::vector<PathCut> PathCuts::every_cut(const PipelineCosts& costs, const std::
     cuts[c].several = cuts[c].high.nodes > cuts[c].low.nodes;
     if (c > 0 && c < length) cuts[c].hop = path_hop(costs, path[c - 1], path[c]);
     // A replica's messages may take several levels, and with them several ports.
-    if (costs.levels() > 1 && costs.schedule().replicated) cuts[c].hop.port = Seconds(0);
+    if (costs.levels() > 1) cuts[c].hop.port = Seconds(0);
   }
   PathCut begin;
   begin.several = false;

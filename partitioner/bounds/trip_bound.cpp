@@ -26,7 +26,6 @@ bool TripBound::each_pair(std::uint32_t set, const std::function<bool()>& stop, 
   const double least_share = costs_.share(most_replicas_);
   now_ = {};
   saved_.clear();
-  if (!held_[0].empty()) find_readers(set);
   walk_.each_subset(
       set,
       [&](int node) {
@@ -38,15 +37,8 @@ bool TripBound::each_pair(std::uint32_t set, const std::function<bool()>& stop, 
         now_.update += costs.update;
         now_.untied += costs.untied;
         now_.bytes += costs.bytes;
-        now_.waiting += costs.waiting;
         now_.loading = std::max(now_.loading, costs.loading);
         if (limit_) now_.workspace.add(kept_[to_index(node)], costs.workspace, costs.bytes.per_microbatch);
-        if (held_[0].empty()) return;
-        now_.has_parameters = now_.has_parameters || costs.parameters > Bytes(0);
-        now_.separable = now_.separable && costs.separable;
-        const bool leads = reads_before_[to_index(node)];
-        now_.leads = now_.leads || leads;
-        now_.leads_weights = now_.leads_weights || (leads && costs.parameters > Bytes(0));
       },
       [&](int) {
         now_ = saved_.back();
@@ -205,37 +197,15 @@ void TripBound::add_empty_stages(std::uint32_t set) {
   }
 }
 
-/// Whether a stage of the nodes of `set` outside `below` has memory for `held` microbatches, of which `waiting` wait
-/// for the second part of their backward. `later`: beside its gradients, see PipelineCosts::held_later.
+/// Whether a stage of the nodes of `set` outside `below` has memory for `held` microbatches.
 bool TripBound::fits(const Sums& sums, std::uint32_t set, std::uint32_t below, const ReplicaRange& replicas,
-                     std::int64_t held, std::int64_t waiting, bool later) const {
+                     std::int64_t held) const {
   if (!limit_) return true;
   StageBytes bytes = sums.bytes;
   bytes.per_microbatch += received_[set];
-  return costs_.least_peak(bytes, held, replicas.first, sums.workspace.most, later) + sums.waiting * waiting +
+  return costs_.least_peak(bytes, held, replicas.first, sums.workspace.most) +
              costs_.message_margin(incoming_[set] + outgoing_[below]) <=
          *limit_;
-}
-
-/// Finds the nodes of `set` that read a value with a gradient from outside.
-void TripBound::find_readers(std::uint32_t set) {
-  std::vector<bool> is_before(kept_.size());
-  for (const int node : lattice_.members(lattice_.full(), set)) is_before[to_index(node)] = true;
-  reads_before_.assign(kept_.size(), false);
-  for (std::size_t i = 0; i < kept_.size(); ++i) {
-    reads_before_[i] = std::ranges::any_of(costs_.read_by(kept_[i]), [&](int number) {
-      const CrossingValue& value = costs_.values()[to_index(number)];
-      const int from = kept_of_[to_index(value.producer)];
-      return value.gradient && from >= 0 && is_before[to_index(from)];
-    });
-  }
-}
-
-/// Whether a stage surely splits its backward: it sends a gradient back, and leaves weight gradients to the second
-/// part.
-bool TripBound::is_split(const Sums& sums) const {
-  return is_whole() && sums.separable &&
-         (costs_.splits_segments() ? sums.leads_weights : sums.leads && sums.has_parameters);
 }
 
 /// The Prefix of `below` after a stage of the nodes of `set` outside `below`, whose devices begin with `first` if they
@@ -265,21 +235,8 @@ bool TripBound::keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, 
   std::int64_t in_flight = share;
   if (alternates_)
     in_flight = std::min<std::int64_t>(share, flight(later.most_flight, replicas.first) / replicas.first);
-  const int stages_after = later.devices - idle_;  // if held_ is known
-  const int number = to_int(held_[0].size());
-  if (number > 0 && stages_after + 1 > number) return false;
-  const bool split = number > 0 && is_split(sums);
-  const std::size_t position = number > 0 ? to_index(number - 1 - stages_after) : 0;
-  const std::int64_t held = number > 0
-                                ? held_[split ? 1 : 0][position]
-                                : costs_.least_in_flight(flight(later.least_flight, replicas.last), replicas.last);
-  // An alternating schedule holds one microbatch for each stage from this one on; what is held beyond that waits.
-  const auto waiting = [&](std::int64_t microbatches) {
-    return split ? std::max<std::int64_t>(0, microbatches - stages_after - 1) : 0;
-  };
-  if (!fits(sums, set, below, replicas, held, waiting(held))) return false;
-  const std::int64_t again = number > 0 ? later_[split ? 1 : 0][position] : 0;
-  if (again > 0 && !fits(sums, set, below, replicas, again, waiting(again), /*later=*/true)) return false;
+  const std::int64_t held = costs_.least_in_flight(flight(later.least_flight, replicas.last), replicas.last);
+  if (!fits(sums, set, below, replicas, held)) return false;
   const bool on_path = path_at_[below] > path_at_[set];
   const bool is_last = path_at_[below] == to_int(path_.size());
   const Seconds before = on_path ? std::max(prefix.before, begin_[set].forward) : begin_[set].forward;
@@ -307,8 +264,7 @@ bool TripBound::go_back(const std::function<bool()>& stop) {
   const std::size_t slots = lattice_.count() * places();
   ways_.resize(slots * most_ways_);
   ways_at_.assign(slots, 0);
-  for (int idle = idle_; idle <= (in_order_ && held_[0].empty() ? devices_ : idle_); ++idle)
-    add_way(0, {Seconds(0), 0, 0, idle, {}});
+  for (int idle = 0; idle <= (in_order_ ? devices_ : 0); ++idle) add_way(0, {Seconds(0), 0, 0, idle, {}});
   add_empty_stages(0);
   for (std::uint32_t set = 1; set < lattice_.count(); ++set) {
     if (!is_reached(set)) continue;
@@ -318,7 +274,7 @@ bool TripBound::go_back(const std::function<bool()>& stop) {
         if (std::max(begin_[set].forward + load.reduced, begin_[set].both) + load.computed > time_ ||
             begin_[set].forward + load.busy > time_)
           continue;
-        if (!fits(now_, set, below, r, 1, 0)) continue;
+        if (!fits(now_, set, below, r, 1)) continue;
         for (int others = 0; others + r.first <= devices_; others += step_) {
           const std::size_t from = slot(below, others);
           for (std::size_t i = 0; i < ways_at_[from]; ++i) {
@@ -349,18 +305,11 @@ bool TripBound::go_back(const std::function<bool()>& stop) {
 std::optional<bool> TripBound::refutes(Seconds time, int devices, const std::function<bool()>& stop, bool in_order) {
   time_ = time * (1 + kRounding);
   in_order_ = in_order;
-  idle_ = 0;
   devices_ = std::min(devices, useful_devices_);
   step_ = devices_ / BoundLimits::kEveryDevice + 1;
   stopped_ = false;
   if (!go_forward(stop)) return std::nullopt;
   if (!is_reached(0)) return true;
-  if (limit_ && costs_.schedule().splits_backward && costs_.devices() <= BoundLimits::kEveryDevice) {
-    const std::optional<bool> refuted = refutes_each_number(stop);
-    held_ = later_ = {};
-    idle_ = 0;
-    if (!refuted || *refuted) return refuted;
-  }
   if (!go_back(stop)) return std::nullopt;
   return !is_any_way();
 }
@@ -370,24 +319,6 @@ bool TripBound::is_any_way() const {
     if (ways_at_[slot(lattice_.full(), d)] > 0) return true;
   }
   return false;
-}
-
-/// Answers refutes() for each number of stages by itself, with one device per stage.
-std::optional<bool> TripBound::refutes_each_number(const std::function<bool()>& stop) {
-  Split split;
-  for (int stages = 1; stages <= devices_; ++stages) {
-    split.replicas.assign(to_index(stages), 1);
-    for (const bool splits : {false, true}) {
-      held_[splits ? 1 : 0] = costs_.held(split, splits);
-      later_[splits ? 1 : 0] = costs_.held_later(split, splits);
-    }
-    idle_ = in_order_ ? devices_ - stages : 0;
-    if (!go_back(stop)) return std::nullopt;
-    for (const Way& way : ways(slot(lattice_.full(), stages + idle_))) {
-      if (way.devices == stages + idle_) return false;
-    }
-  }
-  return true;
 }
 
 bool TripBound::visit_splits(Seconds time, const std::function<Seconds(const Split&)>& visit,

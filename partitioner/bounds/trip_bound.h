@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,9 +22,7 @@ namespace stagecraft::partitioner {
 ///   - if the schedule alternates: the round trips from s to the end of P and back. A replica of s holds at most W_s
 ///     microbatches at once, so n > W_s microbatches take at least two round trips, with the work of the microbatches
 ///     between these trips, see trips_of;
-///   - with a memory limit: the microbatches that s holds, for each number that the stages after s allow. If the
-///     schedule splits the backward, this number depends on the stages before s too, so the bound asks about each
-///     number of stages by itself;
+///   - with a memory limit: the microbatches that s holds, for each number that the stages after s allow;
 ///   - all messages of P that pass through the port of one device.
 /// If the bound is asked about stages on devices in order, the devices of a stage are known, and with them the time to
 /// sum its gradients. A message of P from a stage that ends before device d to a later one takes at least the level
@@ -77,13 +74,8 @@ class TripBound {
     Seconds forward, back, least, update;
     Bytes untied;
     StageBytes bytes;
-    Bytes waiting;
     Seconds loading;
     StageWorkspace workspace;
-    bool has_parameters = false;
-    bool separable = true;       ///< see NodeCosts, of all nodes
-    bool leads = false;          ///< a node reads a value with a gradient from outside, ...
-    bool leads_weights = false;  ///< ... and has parameters
   };
   /// What a stage takes on some number of replicas.
   struct Load {
@@ -143,10 +135,7 @@ class TripBound {
     return std::span(ways_).subspan(slot * most_ways_, ways_at_[slot]);
   }
   [[nodiscard]] bool fits(const Sums& sums, std::uint32_t set, std::uint32_t below, const ReplicaRange& replicas,
-                          std::int64_t held, std::int64_t waiting, bool later = false) const;
-  [[nodiscard]] bool is_split(const Sums& sums) const;
-  void find_readers(std::uint32_t set);
-  [[nodiscard]] std::optional<bool> refutes_each_number(const std::function<bool()>& stop);
+                          std::int64_t held) const;
   [[nodiscard]] bool is_any_way() const;
   [[nodiscard]] Load load_of(const Sums& sums, const ReplicaRange& replicas) const;
   [[nodiscard]] bool keeps(const Sums& sums, std::uint32_t set, std::uint32_t below, const Load& load, const Way& later,
@@ -169,12 +158,7 @@ class TripBound {
   int most_replicas_ = 1;
   std::vector<ReplicaRange> replicas_, each_;  ///< each_: ranges of one number
   bool in_order_ = false;                      ///< of the latest question
-  int idle_ = 0;                               ///< of the devices of a Way, if one number of stages is asked about
   bool alternates_ = false;                    ///< see ScheduleEntry: what is in flight is known
-  /// By stage, for whole and for split backwards, if the bound is asked about one number of stages; else empty.
-  std::array<std::vector<int>, 2> held_, later_;
-  std::vector<int> kept_of_;           ///< by node: its place in kept_, or -1
-  std::vector<bool> reads_before_;     ///< by kept node: it reads a value with a gradient from before the walk's set
   std::vector<int> path_;              ///< kept nodes of the heaviest path
   std::vector<KeptEdge> hops_;         ///< between neighbours on the path
   std::vector<std::size_t> level_at_;  ///< by device: the level that joins it and the one before; empty: of no use

@@ -93,7 +93,7 @@ TripBound::TripBound(const PipelineCosts& costs, std::optional<Bytes> limit, std
       edges_(std::move(edges)),
       lattice_(std::move(lattice)),
       walk_(lattice_) {
-  most_replicas_ = costs.schedule().replicated ? std::min(costs.devices(), costs.microbatches()) : 1;
+  most_replicas_ = std::min(costs.devices(), costs.microbatches());
   replicas_ = replica_ranges(most_replicas_, costs.microbatches());
   const double useful = 1.0 * costs.dag().nodes * most_replicas_;
   useful_devices_ = static_cast<int>(std::min<double>(costs.devices(), useful));
@@ -102,8 +102,6 @@ TripBound::TripBound(const PipelineCosts& costs, std::optional<Bytes> limit, std
     const std::size_t entries = lattice_.count() * to_index(std::min(useful_devices_, BoundLimits::kEveryDevice) + 1);
     most_ways_ = std::clamp<std::size_t>(BoundLimits::kMostWayEntries / entries, 1, BoundLimits::kMostWays);
   }
-  kept_of_.assign(to_index(costs.dag().nodes), -1);
-  for (std::size_t i = 0; i < kept_.size(); ++i) kept_of_[to_index(kept_[i])] = to_int(i);
   find_path();
   find_begins();
   if (is_whole() && order_matters(costs)) find_levels();

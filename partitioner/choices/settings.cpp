@@ -83,10 +83,9 @@ std::vector<PlanSettings> with_recomputation(const PlanSettings& plain, const Gr
   return out;
 }
 
-/// Whether devices sum gradients, so that buckets matter.
-bool sums_gradients(const ScheduleEntry& schedule, const Graph& graph, const Topology& topology) {
-  const bool ties = std::ranges::any_of(graph.layers, [](const Layer& layer) { return !layer.tied.empty(); });
-  return schedule.trains && device_count(topology) > 1 && (schedule.replicated || ties);
+/// Whether devices may sum gradients, so that buckets matter.
+bool sums_gradients(const ScheduleEntry& schedule, const Topology& topology) {
+  return schedule.trains && device_count(topology) > 1;
 }
 
 /// Sizes of buckets, largest first.
@@ -131,7 +130,7 @@ std::vector<StepSettings> settings_of(const SettingSpace& space, const Topology&
       if (space.recomputation && is_limited && schedule.trains) variants = with_recomputation(plain, graph);
       for (const PlanSettings& variant : variants) {
         out.push_back({i, variant});
-        if (!space.buckets || !sums_gradients(schedule, graph, topology)) continue;
+        if (!space.buckets || !sums_gradients(schedule, topology)) continue;
         for (const Bytes bytes : bucket_sizes(graph)) {
           out.push_back({i, variant});
           out.back().plan.gradient_bucket_bytes = bytes;

@@ -359,13 +359,15 @@ std::vector<int> PipelineCosts::held_together(const Split& split) const {
   if (!schedule_.trains || !waits_) return out;
   PipelineShape shape = shape_of(split);
   shape.microbatches = microbatches_that_fill(split);
+  const int positions = positions_of(split);
+  const std::vector<int> first = first_ranks(split.replicas, positions);
   const std::vector<std::vector<Action>> lists = compute_lists(schedule_, shape);
-  for (std::size_t position = 0; position < lists.size(); ++position) {
+  for (int position = 0; position < positions; ++position) {
     std::vector<int> now(out.size());
     std::vector<int> fullest = now;
     int all = 0;
     int most = 0;
-    for (const Action& action : lists[position]) {
+    for (const Action& action : lists[to_index(first[to_index(position)])]) {
       const int change = action.kind == ActionKind::Forward ? 1 : action.kind == ActionKind::Backward ? -1 : 0;
       now[to_index(action.stage)] += change;
       all += change;
@@ -373,7 +375,7 @@ std::vector<int> PipelineCosts::held_together(const Split& split) const {
       most = all;
       fullest = now;
     }
-    for (std::size_t s = position; s < out.size(); s += lists.size()) out[s] = fullest[s];
+    for (int s = position; s < shape.stages; s += positions) out[to_index(s)] = fullest[to_index(s)];
   }
   return out;
 }

@@ -155,8 +155,6 @@ class PipelineCosts {
   [[nodiscard]] std::vector<int> held(const Split& split, bool splits = true) const;
   /// The most of them from the moment on at which a replica of the stage has gradients; 0 where nothing is known.
   [[nodiscard]] std::vector<int> held_later(const Split& split, bool splits = true) const;
-  /// Whether stages recompute in segments, each of which splits its own backward.
-  [[nodiscard]] bool splits_segments() const { return settings_.recompute && settings_.recompute_every > 0; }
   /// The microbatches that each stage holds at the moment when its device holds the most of all its stages together, on
   /// one replica each.
   [[nodiscard]] std::vector<int> held_together(const Split& split) const;

@@ -22,8 +22,7 @@ ChainSearch::ChainSearch(const PipelineCosts& costs, const Lattice& lattice, Sea
     : costs_(costs), lattice_(lattice), space_(std::move(space)), stop_(std::move(stop)), walk_(lattice) {
   devices_ = costs.devices();
   if (!space_.replicas.empty()) space_.stages = to_int(space_.replicas.size());
-  const bool replicated = costs.schedule().replicated && space_.chunks == 1;
-  most_replicas_ = replicated ? devices_ : 1;
+  most_replicas_ = devices_;
   if (costs.waits()) most_replicas_ = std::min(most_replicas_, costs.microbatches());
   if (!space_.replicas.empty()) most_replicas_ = *std::max_element(space_.replicas.begin(), space_.replicas.end());
   counts_ = space_.stages ? *space_.stages + 1 : 1;
@@ -157,8 +156,6 @@ void ChainSearch::remove() {
 }
 
 std::optional<bool> ChainSearch::refutes(Seconds time) {
-  const bool replicated = std::ranges::any_of(space_.replicas, [](int r) { return r > 1; });
-  if (replicated && !costs_.schedule().replicated) return true;
   time_ = time * (1 + kRounding);
   arrivals_.clear();
   std::fill(table_.begin(), table_.end(), kNone);
@@ -207,7 +204,7 @@ std::optional<bool> ChainSearch::refutes(Seconds time) {
   const std::int32_t needed = devices_for(0, lattice_.full());
   if (space_.chunks == 1) return needed > devices_;
   const int positions = *space_.stages / space_.chunks;
-  return needed >= kNone || work_[lattice_.full()] * (1.0 * costs_.microbatches() / positions) > time_;
+  return needed >= kNone || work_[lattice_.full()] * (costs_.share(space_.replicas.front()) / positions) > time_;
 }
 
 bool ChainSearch::visit_splits(Seconds time, const std::function<Seconds(const Split&)>& visit) {
@@ -226,7 +223,7 @@ bool ChainSearch::visit_splits(Seconds time, const std::function<Seconds(const S
 bool ChainSearch::fits_positions(const Sums& sums, std::uint32_t left, Seconds before) const {
   const std::size_t positions = load_.size();
   const std::size_t at = to_index(position_of(to_int(stages_.size()), to_int(positions)));
-  const double m = costs_.microbatches();
+  const double m = costs_.share(space_.replicas.front());
   const Seconds start = stages_.size() < positions ? before : start_[at];
   if (start + (load_[at] + sums.least) * m > time_) return false;
   Seconds room;
@@ -320,7 +317,8 @@ bool ChainSearch::go_on(std::uint32_t left, int devices) {
   for (const Next& next : continuations(left, devices)) {
     const std::vector<int> nodes = lattice_.members(left, next.left);
     if (space_.chunks > 1) {
-      if (fits_positions(next.sums, next.left, next.before) && !take(next, nodes, 1, devices)) return false;
+      if (!fits_positions(next.sums, next.left, next.before)) continue;
+      if (!take(next, nodes, space_.replicas.front(), devices)) return false;
       continue;
     }
     const int most = std::min(most_replicas_, devices_ - devices - devices_for(done + 1, next.left));

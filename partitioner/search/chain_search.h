@@ -15,7 +15,7 @@ namespace stagecraft::partitioner {
 struct SearchSpace {
   std::optional<int> stages;   ///< absent: any number
   std::vector<int> replicas;   ///< for each stage; empty: any numbers up to that of the microbatches of a step
-  int chunks = 1;              ///< above 1: `stages` is given, and every stage has one replica
+  int chunks = 1;              ///< above 1: `replicas` are given, all the same
   std::optional<Bytes> limit;  ///< PipelineCosts::countable of a device's memory
 };
 

@@ -1,7 +1,6 @@
 #include "partitioner/search/enumeration.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -143,10 +142,10 @@ ChainSpaces::ChainSpaces(const SearchContext& context) : context_(context) {
   space.limit = context.countable();
   space.stages = constraints.stages;
   space.replicas = constraints.replicas;
-  const int chunks = constraints.chunks.value_or(1);
-  if (chunks == 1) add(space);
-  const bool chunked = constraints.plan.listed.empty() && context.costs.schedule().chunked;
-  if (chunked || chunks != 1) add_chunks(std::move(space));
+  if (context.costs.schedule().equal_replicas || constraints.chunks.value_or(1) != 1)
+    add_equal_replicas(std::move(space));
+  else
+    add(space);
 }
 
 void ChainSpaces::make_lattice() {
@@ -168,25 +167,22 @@ void ChainSpaces::add(const SearchSpace& space) {
   spaces_.push_back(std::make_unique<ChainSearch>(context_.costs, *lattice_, space, context_.time.stop()));
 }
 
-void ChainSpaces::add_chunks(SearchSpace space) {
-  const Constraints& constraints = context_.constraints;
-  if (std::ranges::any_of(space.replicas, [](int r) { return r != 1; })) {
+void ChainSpaces::add_equal_replicas(SearchSpace space) {
+  const std::vector<int> wanted = std::exchange(space.replicas, {});
+  if (std::ranges::any_of(wanted, [&](int replicas) { return replicas != wanted.front(); })) {
     is_whole_ = false;
     return;
   }
-  if (!space.replicas.empty()) space.stages = to_int(space.replicas.size());
-  space.replicas.clear();
-  for (int chunks = 2; chunks <= std::max(SearchTuning::kMostChunks, constraints.chunks.value_or(1)); ++chunks) {
-    if (constraints.chunks ? chunks != *constraints.chunks : !std::has_single_bit(static_cast<unsigned>(chunks)))
-      continue;
+  for (const int chunks : chunk_counts(context_.constraints)) {
     space.chunks = chunks;
-    const std::optional<int> wanted = constraints.stages;
     for (int positions = 1; positions <= context_.costs.devices(); ++positions) {
       const int stages = positions * chunks;
-      if (stages > context_.costs.dag().nodes || (wanted && stages != *wanted)) continue;
-      if (constraints.plan.microbatches % positions != 0) continue;
-      space.stages = stages;
-      add(space);
+      if (stages > context_.costs.dag().nodes || (space.stages && stages != *space.stages)) continue;
+      for (int replicas = 1; positions * replicas <= context_.costs.devices(); ++replicas) {
+        space.replicas.assign(to_index(stages), replicas);
+        if (wanted.empty() ? replicas > context_.costs.microbatches() : wanted != space.replicas) continue;
+        if (context_.costs.can_run({{}, space.replicas, chunks})) add(space);
+      }
     }
   }
 }

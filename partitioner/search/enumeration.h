@@ -57,8 +57,8 @@ class TripSearch {
   std::unique_ptr<TripBound> bound_;
 };
 
-/// The searches over all splits that the constraints allow: one for each number of chunks and, with several chunks, of
-/// devices. Each search goes on for the time that the context allows. If the graph has too many down-sets, the searches
+/// The searches over all splits that the constraints allow: one, or if all stages need the same number of replicas, one
+/// for each number of chunks, positions and replicas. Each search goes on for the time that the context allows. If the graph has too many down-sets, the searches
 /// cut stages from one order of the layers.
 class ChainSpaces {
  public:
@@ -81,7 +81,7 @@ class ChainSpaces {
  private:
   void make_lattice();
   void add(const SearchSpace& space);
-  void add_chunks(SearchSpace space);
+  void add_equal_replicas(SearchSpace space);
 
   const SearchContext& context_;
   std::optional<Lattice> lattice_;

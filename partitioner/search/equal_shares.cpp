@@ -420,12 +420,12 @@ Bytes EqualShares::need_of_chunk(const Segment& segment, int held) {
   return segment.bytes.state + (segment.bytes.per_microbatch + segment.bytes.loaded) * held;
 }
 
-std::optional<Seconds> EqualShares::least_busiest(int devices, int chunks, Bytes limit,
+std::optional<Seconds> EqualShares::least_busiest(int positions, int replicas, int chunks, Bytes limit,
                                                   const std::function<bool()>& stop) const {
   if (!sets_ && !is_chain_) return Seconds(0);
   const Cuts& cuts = sets_ ? *sets_ : line_;
   Split split;
-  split.replicas.assign(to_index(devices * chunks), 1);
+  split.replicas.assign(to_index(positions * chunks), replicas);
   split.chunks = chunks;
   const std::vector<int> held = costs_.held_together(split);
   const std::vector<int> held_later = chunks == 1 ? costs_.held_later(split, /*splits=*/false) : std::vector<int>();
@@ -443,11 +443,11 @@ std::optional<Seconds> EqualShares::least_busiest(int devices, int chunks, Bytes
       for (const Segment& segment : cuts.segments[set]) {
         const Later& rest = later[segment.below];
         if (rest.together >= kTooMany) continue;
-        Bytes need = chunks == 1 ? costs_.least_peak(segment.bytes, held[stage], 1, segment.workspace.most)
+        Bytes need = chunks == 1 ? costs_.least_peak(segment.bytes, held[stage], replicas, segment.workspace.most)
                                  : need_of_chunk(segment, held[stage]);
         if (chunks == 1 && held_later[stage] > 0)
-          need = std::max(
-              need, costs_.least_peak(segment.bytes, held_later[stage], 1, segment.workspace.most, /*later=*/true));
+          need = std::max(need, costs_.least_peak(segment.bytes, held_later[stage], replicas, segment.workspace.most,
+                                                  /*later=*/true));
         if (need > limit) continue;
         here[set].together = std::min(here[set].together, need + rest.together);
         here[set].slowest = std::min(here[set].slowest, std::max(segment.time, rest.slowest));
@@ -456,15 +456,15 @@ std::optional<Seconds> EqualShares::least_busiest(int devices, int chunks, Bytes
     later = std::move(here);
   }
   const Later& all = later[cuts.lattice->full()];
-  if (all.together > limit * devices) return std::nullopt;
-  Seconds low = std::max(all.slowest, all_ * (1.0 / devices));
+  if (all.together > limit * positions) return std::nullopt;
+  Seconds low = std::max(all.slowest, all_ * (1.0 / positions));
   std::size_t segments = 0;
   for (const auto& of_set : cuts.segments) segments += of_set.size();
   if (chunks == 1 || segments * held.size() > SearchTuning::kMostGameSegments) return low;
-  if (refutes_devices(cuts, held, devices, limit, kForever)) return std::nullopt;
+  if (refutes_devices(cuts, held, positions, limit, kForever)) return std::nullopt;
   for (Seconds high = all_; low * (1 + SearchTuning::kGamePrecision) < high && !stop();) {
     const Seconds middle = (low + high) * 0.5;
-    (refutes_devices(cuts, held, devices, limit, middle) ? low : high) = middle;
+    (refutes_devices(cuts, held, positions, limit, middle) ? low : high) = middle;
   }
   return low;
 }

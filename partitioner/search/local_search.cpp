@@ -42,6 +42,11 @@ Split divided(Split split, int stage, const std::vector<int>& nodes, int cut, in
   return split;
 }
 
+/// Whether single stages may get more or fewer replicas.
+bool moves_replicas(const PipelineCosts& costs, const Movable& movable) {
+  return movable.replicas && !costs.schedule().equal_replicas;
+}
+
 /// A random number from 0 to below - 1. Precondition: below > 0.
 int pick(std::mt19937& random, int below) { return to_int(random() % static_cast<unsigned>(below)); }
 
@@ -63,7 +68,7 @@ class Moves {
   bool round() {
     const Split before = best_;
     move_nodes();
-    if (movable_.replicas && best_.chunks == 1) move_replicas();
+    if (moves_replicas(costs_, movable_) && best_.chunks == 1) move_replicas();
     if (movable_.stages && best_.chunks == 1) {
       join_stages();
       divide_stages();
@@ -159,7 +164,7 @@ class Moves {
 
   void join_stages() {
     for (int s = 0; s + 1 < to_int(best_.replicas.size()); ++s) {
-      try_split(joined(best_, s, movable_.replicas && costs_.schedule().replicated));
+      try_split(joined(best_, s, moves_replicas(costs_, movable_)));
       if (stop_()) return;
     }
   }
@@ -205,7 +210,7 @@ Split shaken(const PipelineCosts& costs, Split split, const Movable& movable, st
   const int stages = to_int(split.replicas.size());
   const int moves = 1 + pick(random, 3);
   for (int move = 0; move < moves; ++move) {
-    if (movable.replicas && split.chunks == 1 && costs.schedule().replicated && pick(random, 2) == 0) {
+    if (moves_replicas(costs, movable) && split.chunks == 1 && pick(random, 2) == 0) {
       const auto s = to_index(pick(random, stages));
       const auto t = to_index(pick(random, stages));
       if (split.replicas[t] > 1) --split.replicas[t];
@@ -248,7 +253,7 @@ class Rearrangement {
     if (what <= 1) return move_nodes();
     if (what == 2 && is_free && movable_.stages) return join();
     if (what == 3 && is_free && movable_.stages) return divide(pick(random_, stages()));
-    if (is_free && movable_.replicas && costs_.schedule().replicated) move_replica(pick(random_, stages()));
+    if (is_free && moves_replicas(costs_, movable_)) move_replica(pick(random_, stages()));
   }
   [[nodiscard]] Split take() { return std::move(split_); }
 
@@ -274,13 +279,13 @@ class Rearrangement {
   void join() {
     if (stages() < 2) return;
     const int stage = pick(random_, stages() - 1);
-    split_ = joined(std::move(split_), stage, movable_.replicas && costs_.schedule().replicated);
+    split_ = joined(std::move(split_), stage, moves_replicas(costs_, movable_));
   }
 
   void divide(int stage) {
     const std::vector<int> nodes = nodes_of(split_, stage);
     const int replicas = split_.replicas[to_index(stage)];
-    const bool is_shared = replicas > 1 && movable_.replicas;
+    const bool is_shared = replicas > 1 && moves_replicas(costs_, movable_);
     if (nodes.size() < 2 || (!is_shared && used(split_) + replicas > movable_.devices)) return;
     const int cut = 1 + pick(random_, to_int(nodes.size()) - 1);
     const int first = is_shared ? 1 + pick(random_, replicas - 1) : replicas;
@@ -312,7 +317,9 @@ Split random_split(const PipelineCosts& costs, const Movable& movable, std::mt19
   const int stages = 1 + pick(random, std::min({movable.devices, SearchTuning::kMostRandomStages, nodes}));
   Split out;
   out.replicas.assign(to_index(stages), 1);
-  if (movable.replicas && costs.schedule().replicated) {
+  if (movable.replicas && costs.schedule().equal_replicas) {
+    out.replicas.assign(to_index(stages), 1 + pick(random, movable.devices / stages));
+  } else if (movable.replicas) {
     for (int spare = pick(random, movable.devices - stages + 1); spare > 0; --spare)
       ++out.replicas[to_index(pick(random, stages))];
   }

@@ -54,7 +54,6 @@ struct SearchTuning {
   static constexpr std::size_t kMostTripSets = 20'000;  ///< of TripBound, which visits pairs of sets
   static constexpr std::size_t kMostSets = 1'500'000;   ///< of ChainSearch, whose tables have an entry for each
   static constexpr std::size_t kMostTableEntries = 60'000'000;  ///< of all tables: 240 MB
-  static constexpr int kMostChunks = 8;                         ///< stages per device
 
   // Plans that were predicted.
 

@@ -116,16 +116,28 @@ class Asks {
   void several_stages_per_device(int chunks) {
     Constraints wanted = constraints_;
     wanted.chunks = chunks;
+    const int devices = device_count(topology_);
+    const std::optional<int> microbatches = microbatches_of_a_step(constraints_.plan);
     const auto ask = [&](int stages) {
       wanted.stages = stages;
-      profile("profile, " + count_text(stages, "stage") + ", " + std::to_string(chunks) + " per device", wanted);
+      wanted.replicas.clear();
+      const std::string origin =
+          "profile, " + count_text(stages, "stage") + ", " + std::to_string(chunks) + " per device";
+      profile(origin, wanted);
+      const int positions = stages / chunks;
+      if (positions < 1 || !microbatches) return;
+      for (const int count : replica_counts(devices, positions, microbatches)) {
+        if (count == 1 || *microbatches % (positions * count) != 0) continue;
+        wanted.replicas.assign(to_index(stages), count);
+        profile(origin + " of " + count_text(count, "replica"), wanted);
+      }
     };
     if (constraints_.stages) {
       // If the request gives the chunks, the strategy says why they are not possible.
       if (constraints_.chunks || *constraints_.stages % chunks == 0) ask(*constraints_.stages);
       return;
     }
-    const int most = std::min(device_count(topology_), layers_in_stages(graph_) / chunks);
+    const int most = std::min(devices, layers_in_stages(graph_) / chunks);
     if (most == 0 && constraints_.chunks) ask(chunks);
     for (const int positions : counts_up_to(most)) {
       // On a single device, nothing can overlap.

@@ -82,7 +82,7 @@ class EqualShapes {
     if (std::ranges::any_of(given, [&](int replicas) { return replicas != given.front(); })) return out;
     for (const int chunks : chunk_counts(constraints_)) {
       for (const int positions : position_counts(chunks)) {
-        for (const int replicas : replica_counts(positions, chunks)) {
+        for (const int replicas : replica_counts(positions)) {
           const int stages = positions * chunks;
           if (costs_.can_run({{}, std::vector(to_index(stages), replicas), chunks}))
             out.push_back({stages, replicas, chunks});
@@ -110,9 +110,8 @@ class EqualShapes {
     return {out.begin(), out.end()};
   }
 
-  [[nodiscard]] std::vector<int> replica_counts(int positions, int chunks) const {
+  [[nodiscard]] std::vector<int> replica_counts(int positions) const {
     if (!constraints_.replicas.empty()) return {constraints_.replicas.front()};
-    if (chunks > 1 || !costs_.schedule().replicated) return {1};
     const int microbatches = costs_.microbatches();
     const int most =
         std::min(costs_.devices() / positions, microbatches_of_a_step(constraints_.plan).value_or(costs_.devices()));
@@ -306,15 +305,6 @@ std::optional<Seconds> estimated_step(const Graph& graph, const Topology& topolo
   if (!constraints.plan.listed.empty()) return std::nullopt;
   const auto shapes = EqualShapes(graph, topology, constraints).by_estimate();
   return shapes.empty() ? std::nullopt : std::optional(shapes.front().first);
-}
-
-std::vector<int> chunk_counts(const Constraints& constraints) {
-  if (constraints.chunks) return {*constraints.chunks};
-  const PlanSettings& settings = constraints.plan;
-  std::vector<int> out = {1};
-  if (!settings.listed.empty() || !schedule_by_name(settings.schedule).chunked) return out;
-  for (int chunks = 2; chunks <= SearchTuning::kMostChunks; chunks *= 2) out.push_back(chunks);
-  return out;
 }
 
 }  // namespace stagecraft::partitioner

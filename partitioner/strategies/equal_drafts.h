@@ -37,8 +37,4 @@ struct EqualDraft {
 [[nodiscard]] std::optional<Seconds> estimated_step(const Graph& graph, const Topology& topology,
                                                     const Constraints& constraints);
 
-/// The numbers of stages per device that strategies try: Constraints::chunks, else 1 and, if the schedule can run
-/// several, 2, 4 and 8.
-[[nodiscard]] std::vector<int> chunk_counts(const Constraints& constraints);
-
 }  // namespace stagecraft::partitioner

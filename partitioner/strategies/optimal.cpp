@@ -236,22 +236,26 @@ class Search {
     return refuted;
   }
 
-  /// The least that the busiest device computes in a step if stages without replicas fit in memory; 0 if unknown.
+  /// The least that the busiest device computes in a step if stages of equal replicas fit in memory; 0 if unknown.
   [[nodiscard]] Seconds least_where_stages_fit() {
     const std::optional<Bytes> limit = context_.countable();
-    if (!limit || costs_.schedule().replicated || !costs_.waits()) return Seconds(0);
+    if (!limit || !costs_.schedule().equal_replicas || !costs_.waits()) return Seconds(0);
     const int stages =
         constraints_.replicas.empty() ? constraints_.stages.value_or(0) : to_int(constraints_.replicas.size());
     const EqualShares shares(costs_);
     Seconds least = kForever;
     for (const int chunks : chunk_counts(constraints_)) {
-      for (int devices = std::min(costs_.devices(), costs_.dag().nodes / chunks); devices > 0; --devices) {
-        if (stages > 0 && devices * chunks != stages) continue;
-        if (!costs_.can_run({{}, std::vector(to_index(devices * chunks), 1), chunks})) continue;
-        const auto busiest = shares.least_busiest(devices, chunks, *limit, time_.stop());
-        if (!busiest) continue;
-        least = std::min(least, *busiest * static_cast<double>(costs_.microbatches()) * (1 - kEqual));
-        if (least <= Seconds(0)) return least;
+      for (int positions = std::min(costs_.devices(), costs_.dag().nodes / chunks); positions > 0; --positions) {
+        if (stages > 0 && positions * chunks != stages) continue;
+        for (int replicas = std::min(costs_.devices() / positions, costs_.microbatches()); replicas > 0; --replicas) {
+          const std::vector<int> all(to_index(positions * chunks), replicas);
+          if (!constraints_.replicas.empty() && constraints_.replicas != all) continue;
+          if (!costs_.can_run({{}, all, chunks})) continue;
+          const auto busiest = shares.least_busiest(positions, replicas, chunks, *limit, time_.stop());
+          if (!busiest) continue;
+          least = std::min(least, *busiest * costs_.share(replicas) * (1 - kEqual));
+          if (least <= Seconds(0)) return least;
+        }
       }
     }
     return least;

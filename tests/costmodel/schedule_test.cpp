@@ -63,6 +63,15 @@ TEST(Schedule, AReplicaRunsEveryRthMicrobatch) {
 TEST(Schedule, ZeroBubbleKeepsAsManyWeightGradientsPendingAsItsStageNumber) {
   // Stage 1 of 2: no warm-up; one weight gradient lags behind.
   EXPECT_EQ(text(schedule_by_name("zb-h1").compute_actions(shape(2, 3), 1, 0)), "F0 B0 F1 B1 W0 F2 B2 W1 W2");
+  // The second of two replicas of stage 1, of microbatches 1, 3 and 5.
+  EXPECT_EQ(text(schedule_by_name("zb-h1").compute_actions(shape(2, 6, {1, 2}), 1, 1)), "F1 B1 F3 B3 W1 F5 B5 W3 W5");
+}
+
+TEST(Schedule, EachReplicaInterleavesItsOwnMicrobatches) {
+  // Rank 1 of 2 with two chunks, microbatches 0 and 2: a warm-up of 2, then a forward and a backward in turn.
+  const auto& schedule = schedule_by_name("interleaved-1f1b");
+  EXPECT_EQ(text(schedule.compute_actions(shape(4, 4, {2, 2, 2, 2}, 2), 1, 0)), "F0 F2 F0 B0 F2 B2 B0 B2");
+  EXPECT_EQ(text(schedule.compute_actions(shape(4, 4, {2, 2, 2, 2}, 2), 1, 1)), "F1 F3 F1 B1 F3 B3 B1 B3");
 }
 
 TEST(Schedule, PipeDreamUpdatesAfterEveryBackwardAndDoesNotEmptyBetweenSteps) {
@@ -103,8 +112,8 @@ TEST(Schedule, EveryMicrobatchIsForwardThenBackwardExactlyOnce) {
     if (schedule.needs_lists) continue;  // the plan lists its actions
     for (int stages = 1; stages <= 4; ++stages) {
       for (int microbatches = 1; microbatches <= 8; ++microbatches) {
-        for (int r = 1; r <= (schedule.replicated ? 3 : 1); ++r) {
-          const int chunks = schedule.chunked && microbatches % stages == 0 ? 2 : 1;
+        for (int r = 1; r <= 3; ++r) {
+          const int chunks = schedule.chunked && microbatches % (stages * r) == 0 ? 2 : 1;
           if (schedule.weights == Weights::StepBefore && microbatches < stages * r) continue;
           const PipelineShape s = shape(stages * chunks, microbatches,
                                         std::vector<int>(static_cast<std::size_t>(stages * chunks), r), chunks);
@@ -155,8 +164,8 @@ TEST(Schedule, AlternatesForwardsAndBackwardsIfItSaysSo) {
     bool always = true;
     for (int stages = 1; stages <= 4; ++stages) {
       for (int microbatches = 1; microbatches <= 8; ++microbatches) {
-        for (int r = 1; r <= (schedule.replicated ? 3 : 1); ++r) {
-          std::vector<int> replicas(static_cast<std::size_t>(stages), 1);
+        for (int r = 1; r <= 3; ++r) {
+          std::vector<int> replicas(static_cast<std::size_t>(stages), schedule.equal_replicas ? r : 1);
           replicas.front() = r;
           const PipelineShape s = shape(stages, microbatches, replicas);
           for (int position = 0; position < stages; ++position) {
@@ -172,7 +181,6 @@ TEST(Schedule, AlternatesForwardsAndBackwardsIfItSaysSo) {
 
 TEST(Schedule, SuggestsEntriesOfTheTable) {
   EXPECT_EQ(chunked_schedule().name, "interleaved-1f1b");
-  EXPECT_EQ(schedules_with_replicas(), "gpipe, 1f1b, pipedream and pipedream-2bw");
 }
 
 TEST(Warmup, CountsTheStagesThatFollowWithoutReplicas) {
@@ -199,10 +207,17 @@ TEST(Warmup, BoundsTheMicrobatchesInFlight) {
 TEST(Schedule, RefusesWhatItCannotRun) {
   EXPECT_THAT([] { (void)schedule_by_name("2f2b"); },
               ThrowsMessage<std::invalid_argument>("unknown schedule \"2f2b\", known are " + known_names(schedules())));
-  EXPECT_THAT([] { check_shape(schedule_by_name("zb-h1"), shape(2, 4, {2, 1})); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("does not support replicas")));
+  EXPECT_THAT([] { check_shape(schedule_by_name("interleaved-1f1b"), shape(4, 4, {2, 1, 2, 1}, 2)); },
+              ThrowsMessage<std::invalid_argument>(
+                  "schedule \"interleaved-1f1b\" needs the same number of replicas at every position, but stage 0 has 2 "
+                  "and stage 1 has 1; give all 2, or use 1f1b, which takes any numbers"));
   EXPECT_THAT([] { check_shape(schedule_by_name("interleaved-1f1b"), shape(4, 3, {}, 2)); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("3 microbatches are not a multiple of 2 devices")));
+              ThrowsMessage<std::invalid_argument>(
+                  "schedule \"interleaved-1f1b\": 3 microbatches are not a multiple of 2 devices, 2 or 4 are"));
+  EXPECT_THAT([] { check_shape(schedule_by_name("interleaved-1f1b"), shape(4, 3, {2, 2, 2, 2}, 2)); },
+              ThrowsMessage<std::invalid_argument>(
+                  "schedule \"interleaved-1f1b\": 3 microbatches are not a multiple of 4 devices, 2 positions of 2 "
+                  "replicas, 4 are"));
   EXPECT_THAT([] { check_shape(schedule_by_name("pipedream-2bw"), shape(2, 3, {1, 4})); },
               ThrowsMessage<std::invalid_argument>(
                   HasSubstr("3 microbatches per step are fewer than the 5 that stage 0 has in flight")));

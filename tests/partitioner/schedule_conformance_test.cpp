@@ -67,8 +67,9 @@ std::vector<Wish> wishes(const ScheduleEntry& schedule) {
     for (const bool tied : {false, true}) {
       if (tied && schedule.weights != Weights::Flushed) continue;
       out.push_back({"profile", 1, {}, recompute, tied});
-      if (schedule.replicated) out.push_back({"profile", 1, {2, 1}, recompute, tied});
+      out.push_back({"profile", 1, schedule.equal_replicas ? std::vector{2, 2} : std::vector{2, 1}, recompute, tied});
       if (schedule.chunked) out.push_back({"profile", 2, {}, recompute, tied});
+      if (schedule.chunked && schedule.name != "listed") out.push_back({"profile", 2, {2, 2, 2, 2}, recompute, tied});
       if (schedule.name == "listed") continue;  // lists fit the stages that they were written for
       out.push_back({"auto", 1, {}, recompute, tied});
       if (schedule.chunked) out.push_back({"auto", 2, {}, recompute, tied});

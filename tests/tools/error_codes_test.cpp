@@ -79,7 +79,7 @@ const std::vector<Reach>& commands() {
       {"SC2006",
        "sed 's/\"devices\": .1./\"devices\": [9]/' plan.json > far.json && stagecraft-predict graph.json cpus.json "
        "far.json"},
-      {"SC2007", "stagecraft-plan graph.json -n 2 --strategy uniform --stages 1 --replicas 2 --schedule zb-h1"},
+      {"SC2007", "stagecraft-plan graph.json -n 3 --strategy uniform --replicas 2,1 --schedule interleaved-1f1b"},
       {"SC2008", "stagecraft-estimate graph.json --device H100-SXM -o estimate.json"},
       {"SC2009",
        "sed 's/\"latency_s\"/\"distrust\": [\"busy\"], &/' cpus.json > busy.json && "

@@ -370,10 +370,11 @@ TEST(Scaled, RefusesWhatCannotBeCopied) {
   EXPECT_THAT([&] { (void)scaled(one, 2, ScaledWork::PerCopy); },
               ThrowsMessage<std::invalid_argument>(::testing::HasSubstr("add a level for the link that joins hosts")));
   one = two_stages();
-  one.plan.schedule = "zb-h1";
-  EXPECT_THAT(
-      [&] { (void)scaled(one, 2, ScaledWork::PerCopy); },
-      ThrowsMessage<std::invalid_argument>("2 copies: schedule \"zb-h1\" does not support replicas; 1f1b does"));
+  one.plan.schedule = "listed";
+  one.plan.listed.resize(2);
+  EXPECT_THAT([&] { (void)scaled(one, 2, ScaledWork::PerCopy); },
+              ThrowsMessage<std::invalid_argument>("2 copies: the action lists of schedule \"listed\" are of fixed "
+                                                   "replicas; a plan with another schedule can have any"));
 }
 
 /// Two nodes of two devices; a stage on each node.
@@ -440,9 +441,6 @@ TEST(WithGroups, RefusesAPlanThatIsNotSoManyCopies) {
   mixed.topology.others = {{3, 1, {.name = "slow", .memory = std::nullopt}}};
   EXPECT_EQ(refusal(mixed, 0, 4), "needs devices of one type, the topology has several");
   EXPECT_EQ(with_groups(mixed, 1, 4).topology.others.back().first, 7);
-  mixed = two_nodes();
-  mixed.plan.schedule = "zb-h1";
-  EXPECT_EQ(refusal(mixed, 1, 4), "2 copies: schedule \"zb-h1\" does not support replicas; 1f1b does");
 }
 
 // Without parameters nothing is summed: each copy takes as long as one alone.

@@ -57,7 +57,7 @@ void for_each_plan(int most_positions, int most_microbatches,
     for (int positions = 1; positions <= most_positions; ++positions) {
       for (const int chunks : {1, 2}) {
         if (chunks > 1 && !schedule.chunked) continue;
-        for (const auto& replicas : replica_vectors(positions, schedule.replicated ? 3 : 1)) {
+        for (const auto& replicas : replica_vectors(positions, 3)) {
           for (int m = 1; m <= most_microbatches; ++m) {
             std::vector<int> stages = replicas;
             if (chunks == 2) stages.insert(stages.end(), replicas.begin(), replicas.end());
@@ -207,9 +207,10 @@ TEST(Verify, RefusesBrokenListsThatTheInterleavingsCannotRunAndNoOthers) {
     const int positions = 1 + static_cast<int>(random() % 3);
     const bool chunked = name == "interleaved-1f1b";
     std::vector<int> replicas;
+    const int equal = 1 + static_cast<int>(random() % 2);
     for (int s = 0; s < positions * (chunked ? 2 : 1); ++s)
-      replicas.push_back(name == "gpipe" || name == "1f1b" ? 1 + static_cast<int>(random() % 3) : 1);
-    const int m = chunked ? positions * (1 + static_cast<int>(random() % 2)) : 1 + static_cast<int>(random() % 4);
+      replicas.push_back(chunked ? equal : 1 + static_cast<int>(random() % 3));
+    const int m = chunked ? positions * equal * (1 + static_cast<int>(random() % 2)) : 1 + static_cast<int>(random() % 4);
     const Plan plan = row_plan(name, replicas, m, chunked ? 2 : 1);
     const Lists whole = BoundPlan(plan).action_lists(1, 1 + static_cast<int>(random() % 2));
     Lists lists = whole;

@@ -310,13 +310,13 @@ class RandomStep {
     const int chunks = schedule.chunked ? 1 + below(3) : 1;
     const int positions = 1 + below(asynchronous ? 4 : 5);
     std::vector<int> replicas(static_cast<std::size_t>(positions * chunks), 1);
-    if (schedule.replicated && !asynchronous) {
-      const int kind = below(3);
+    if (!asynchronous) {
+      const int kind = below(schedule.equal_replicas || chunks > 1 ? 2 : 3);
       const int equal = 1 + below(3);
       for (int& count : replicas) count = kind == 0 ? 1 : kind == 1 ? equal : 1 + below(4);
     }
     int microbatches = 1 + below(12);
-    if (chunks > 1) microbatches = positions * (1 + below(3));
+    if (chunks > 1) microbatches = positions * replicas.front() * (1 + below(3));
     if (asynchronous) microbatches = positions + below(4);
     Plan plan = row_plan(name, replicas, microbatches, chunks);
     if (below(4) == 0) plan.warmups = warmup_counts(replicas, below(4));

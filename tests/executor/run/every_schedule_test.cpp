@@ -79,7 +79,6 @@ TEST_P(EverySchedule, RunsPipelines) {
 
 TEST_P(EverySchedule, RunsReplicas) {
   const ScheduleEntry& schedule = schedule_by_name(GetParam());
-  if (!schedule.replicated) GTEST_SKIP() << "it runs stages without replicas";
   for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{3}, {2, 1}, {1, 2}, {2, 3, 1}})
     expect_runs(schedule, replicas, 1);
 }

@@ -257,9 +257,9 @@ TEST(PipelineCosts, KnowsWhatStagesHold) {
       for (const std::vector<int>& replicas :
            {std::vector<int>{1, 1, 1, 1}, std::vector<int>{2, 2}, std::vector<int>{3, 1, 2}, std::vector<int>{1}}) {
         const bool replicated = std::ranges::any_of(replicas, [](int r) { return r > 1; });
-        if (replicated && (!costs.schedule().replicated || microbatches < 3)) continue;
         Split split;
         split.replicas = replicas;
+        if ((replicated && microbatches < 3) || !costs.can_run(split)) continue;
         PipelineShape shape;
         shape.stages = static_cast<int>(replicas.size());
         shape.microbatches = microbatches;
@@ -291,12 +291,13 @@ TEST(PipelineCosts, KnowsWhatChunksHold) {
     const PipelineCosts costs(graph, testing::flat_topology(8), settings);
     for (const int positions : {1, 2, 3, 4}) {
       for (const int chunks : {1, 2, 3, 4}) {
-        if (chunks > 1 && microbatches % positions != 0) continue;
+        const int replicas = 1 + chunks % 2;
+        if (microbatches % (positions * replicas) != 0) continue;
         PipelineShape shape;
         shape.stages = positions * chunks;
         shape.chunks = chunks;
         shape.microbatches = microbatches;
-        shape.replicas.assign(to_index(shape.stages), 1);
+        shape.replicas.assign(to_index(shape.stages), replicas);
         shape.warmups = warmup_counts(shape.replicas);
         Split split;
         split.replicas = shape.replicas;
@@ -304,7 +305,8 @@ TEST(PipelineCosts, KnowsWhatChunksHold) {
         const auto lists = compute_lists(costs.schedule(), shape);
         const std::vector<int> held = costs.held(split);
         for (int s = 0; s < shape.stages; ++s)
-          EXPECT_EQ(held[to_index(s)], in_flight(lists[to_index(s % positions)], s)) << positions << " " << chunks;
+          EXPECT_EQ(held[to_index(s)], in_flight(lists[to_index(s % positions * replicas)], s))
+              << positions << " " << chunks;
       }
     }
   }
@@ -329,13 +331,12 @@ TEST(PipelineCosts, BoundIsNeverAboveTheSimulation) {
     const PlanSettings settings = random_settings(random, schedule);
     const PipelineCosts costs(graph, topology, settings);
     std::mt19937 places(seed);
-    testing::each_partition(graph, 4, [&](const Partition& partition) {
+    const bool chunked = schedule_by_name(schedule).chunked;
+    testing::each_partition(graph, chunked ? 8 : 4, [&](const Partition& partition) {
       if (random() % 8 != 0) return;
       Candidate candidate;
       candidate.partition = partition;
-      candidate.chunks = schedule == "interleaved-1f1b" && partition.replicas.size() % 2 == 0 ? 2 : 1;
-      // The devices of a position's first stage are those of all.
-      if (candidate.chunks > 1 && std::ranges::any_of(partition.replicas, [](int r) { return r > 1; })) return;
+      candidate.chunks = chunked && partition.replicas.size() % 2 == 0 ? 2 : 1;
       const Split split = costs.split_of(partition, candidate.chunks);
       EXPECT_EQ(costs.partition(split), partition);
       const std::optional<Seconds> bound = costs.lower_bound(split);

@@ -63,7 +63,6 @@ TEST(ChainSearch, EnumeratesEverySplitOnceWithoutABound) {
     testing::each_partition(graph, device_count(topology), [&](const Partition& partition) {
       const Split split = costs.split_of(partition, 1);
       if (space.stages && static_cast<int>(split.replicas.size()) != *space.stages) return;
-      if (!costs.schedule().replicated && std::ranges::any_of(split.replicas, [](int r) { return r > 1; })) return;
       if (!space.replicas.empty() && split.replicas != space.replicas) return;
       if (space.replicas.empty() && has_idle_replicas(costs, split)) return;
       all.emplace(split.stage_of_node, split.replicas);

@@ -136,13 +136,13 @@ TEST(EqualShares, BoundsTheBusiestDeviceOfSeveralStages) {
   EXPECT_EQ(held[0] + held[2], 5) << "2 (2 - 1) + (2 - 1) 2 before the first backward, and one more";
   EXPECT_EQ(held[1] + held[3], 3);
   const EqualShares shares(costs);
-  EXPECT_EQ(shares.least_busiest(2, 2, 500_B, go_on), Seconds(4));
-  EXPECT_FALSE(shares.least_busiest(2, 2, 499_B, go_on)) << "the first device needs 500 B, both together 800 B";
+  EXPECT_EQ(shares.least_busiest(2, 1, 2, 500_B, go_on), Seconds(4));
+  EXPECT_FALSE(shares.least_busiest(2, 1, 2, 499_B, go_on)) << "the first device needs 500 B, both together 800 B";
   // With one stage each, the first holds three microbatches.
-  EXPECT_EQ(shares.least_busiest(2, 1, 600_B, go_on), Seconds(4));
-  EXPECT_EQ(shares.least_busiest(2, 1, 599_B, go_on), Seconds(6));
-  EXPECT_FALSE(shares.least_busiest(2, 1, 299_B, go_on));
-  EXPECT_EQ(shares.least_busiest(2, 1, 299_B, [] { return true; }), Seconds(0)) << "says nothing if it was stopped";
+  EXPECT_EQ(shares.least_busiest(2, 1, 1, 600_B, go_on), Seconds(4));
+  EXPECT_EQ(shares.least_busiest(2, 1, 1, 599_B, go_on), Seconds(6));
+  EXPECT_FALSE(shares.least_busiest(2, 1, 1, 299_B, go_on));
+  EXPECT_EQ(shares.least_busiest(2, 1, 1, 299_B, [] { return true; }), Seconds(0)) << "says nothing if it was stopped";
 }
 
 /// No plan that fits in memory computes less on its busiest device than the bound says.

@@ -19,7 +19,8 @@ namespace stagecraft::partitioner {
 namespace {
 
 Constraints random_constraints(std::mt19937& random) {
-  const char* const schedules[] = {"1f1b", "1f1b", "gpipe", "zb-h1", "forward", "pipedream", "pipedream-2bw"};
+  const char* const schedules[] = {"1f1b",    "1f1b",      "gpipe",         "zb-h1",
+                                   "forward", "pipedream", "pipedream-2bw", "interleaved-1f1b"};
   Constraints out;
   out.plan.schedule = schedules[random() % std::size(schedules)];
   out.plan.microbatches = 1 + static_cast<int>(random() % 6);
@@ -31,14 +32,25 @@ Constraints random_constraints(std::mt19937& random) {
   return out;
 }
 
-/// Calls `visit` with all partitions with any replicas that fit, on devices in order.
+/// Calls `visit` with all partitions with any replicas and chunks, on devices in order.
+template <class Visit>
+void each_candidate(const Graph& graph, const Topology& topology, const Constraints& constraints, Visit visit) {
+  for (const int chunks : chunk_counts(constraints)) {
+    testing::each_partition(graph, device_count(topology) * chunks, [&](const Partition& partition) {
+      if (constraints.stages && static_cast<int>(partition.replicas.size()) != *constraints.stages) return;
+      Candidate candidate;
+      candidate.partition = partition;
+      candidate.chunks = chunks;
+      visit(candidate);
+    });
+  }
+}
+
+/// Calls `visit` with all of them that fit.
 template <class Visit>
 void each_plan(const Graph& graph, const Topology& topology, const CostModel& costs, const Constraints& constraints,
                Visit visit) {
-  testing::each_partition(graph, device_count(topology), [&](const Partition& partition) {
-    if (constraints.stages && static_cast<int>(partition.replicas.size()) != *constraints.stages) return;
-    Candidate candidate;
-    candidate.partition = partition;
+  each_candidate(graph, topology, constraints, [&](const Candidate& candidate) {
     try {
       const RankedPlan ranked = predicted_plan("any", graph, topology, candidate, costs, constraints);
       if (ranked.fits) visit(ranked);
@@ -113,10 +125,7 @@ TEST(Optimal, EqualsExhaustiveSearchWhereMemoryBinds) {
     if (constraints.plan.recompute && below(2) == 0) constraints.plan.recompute_every = 1 + below(2);
     constraints.memory_limit.reset();
     std::vector<std::pair<Bytes, Candidate>> all;
-    testing::each_partition(graph, devices, [&](const Partition& partition) {
-      if (constraints.stages && static_cast<int>(partition.replicas.size()) != *constraints.stages) return;
-      Candidate candidate;
-      candidate.partition = partition;
+    each_candidate(graph, topology, constraints, [&](const Candidate& candidate) {
       try {
         const BoundPlan plan(plan_of_candidate(graph, topology, candidate, constraints.plan));
         all.emplace_back(costs.memory(graph, topology, plan).peak, candidate);

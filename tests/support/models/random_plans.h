@@ -29,7 +29,8 @@ inline RandomPlan random_plan(const PlannedModel& planned, std::mt19937& random)
     const int positions = 1 + below(4);
     const int chunks = schedule.chunked ? 2 : 1;
     std::vector<int> replicas;
-    for (int p = 0; p < positions; ++p) replicas.push_back(schedule.replicated ? 1 + below(3) : 1);
+    for (int p = 0; p < positions; ++p)
+      replicas.push_back(p > 0 && schedule.equal_replicas ? replicas.front() : 1 + below(3));
     std::vector<int> stages;
     for (int c = 0; c < chunks; ++c) stages.insert(stages.end(), replicas.begin(), replicas.end());
     const int microbatches = 1 + below(12);
