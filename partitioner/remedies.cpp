@@ -97,6 +97,12 @@ std::string remedies_text(const Graph& graph, const Topology& topology, const Pl
   const bool may_recompute = trains && !(settings.recompute && settings.recompute_every > 0);
   if (may_recompute) remedies.end(try_recomputing(remedies, "", graph, topology, settings));
 
+  if (trains && settings.sharding == StateSharding::None && graph.optimizer_state_values > 0) {
+    PlanSettings divided = settings;
+    divided.sharding = StateSharding::Optimizer;
+    remedies.end(remedies.try_one("--shard optimizer", graph, topology, divided));
+  }
+
   const std::int64_t samples = graph.microbatch_samples.value_or(1);
   const auto smaller = [&](std::int64_t count) {
     return "microbatches of " + std::to_string(count) + (count == 1 ? " sample" : " samples") + " instead of " +

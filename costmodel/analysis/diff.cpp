@@ -77,6 +77,7 @@ std::vector<PlanDifference> plan_differences(const Plan& first, const Plan& seco
     compare(stage + "recomputation", recompute_text(a), recompute_text(b));
   }
   compare("gradient buckets", bucket(first), bucket(second));
+  compare("sharding", to_string(first.sharding), to_string(second.sharding));
   compare("warm-ups", numbers_text(first.warmups), numbers_text(second.warmups));
   if (first.listed != second.listed) out.push_back({"listed actions", listed_text(first), listed_text(second)});
   return out;

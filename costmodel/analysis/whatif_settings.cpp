@@ -281,6 +281,10 @@ void set_bucket(Scenario& scenario, const Names&, const std::string& value) {
   if (value != "off") scenario.plan.gradient_bucket_bytes = parse_bytes(value);
 }
 
+void set_shard(Scenario& scenario, const Names&, const std::string& value) {
+  scenario.plan.sharding = state_sharding(value);
+}
+
 void set_count(Scenario& scenario, const Names& names, const std::string& value) {
   const int level = level_of(scenario, names[0]);
   const auto by = factor(value);
@@ -363,6 +367,7 @@ const std::vector<ScenarioSetting>& table() {
       {{"schedule", "zb-h1", "schedule of the plan"}, set_schedule},
       {{"microbatches", "16", "microbatches per step; their size does not change"}, set_microbatches},
       {{"gradient_bucket", "25MB, off", "largest bucket of gradients in one all-reduce"}, set_bucket},
+      {{"shard", "optimizer, none", "what of the training state replicas divide among them"}, set_shard},
       {{"link.LEVEL.bandwidth", "2x, 25GB/s", "of the level's links, and of what was measured on them"}, set_bandwidth},
       {{"link.LEVEL.latency", "0.5x, 5us", "of the level's links, and of what was measured on them"}, set_latency},
       {{"LEVEL.count", "4, 2x", "number of groups; the plan is copied to added groups and dropped from removed ones"},

@@ -186,7 +186,8 @@ class Maker {
     }
     c.key("plan", "memory_limit", "--memory-limit").key("plan", "recompute", "--recompute");
     c.key("plan", "recompute_every", "--recompute-every");
-    c.key("plan", "gradient_bucket_bytes", "--gradient-bucket-bytes").key("plan", "time_limit", "--time-limit");
+    c.key("plan", "gradient_bucket_bytes", "--gradient-bucket-bytes").key("plan", "shard", "--shard");
+    c.key("plan", "time_limit", "--time-limit");
     if (searches_settings()) c.add({"--settings", "best"});
     c.key("plan", "accept_other_device", "--accept-other-device").more("plan").add({"-o", files_.plan});
     ProjectStep& s = step("plan", c);

@@ -25,6 +25,7 @@ PathSums difference(PathSums all, const PathSums& part) {
   all.update -= part.update;
   all.untied -= part.untied;
   all.bytes.state -= part.bytes.state;
+  all.bytes.divided -= part.bytes.divided;
   all.bytes.gradients -= part.bytes.gradients;
   all.bytes.per_microbatch -= part.bytes.per_microbatch;
   all.bytes.once -= part.bytes.once;

@@ -88,7 +88,7 @@ Seconds PathStages::reduce(const PathSums& sums, const Replicas& replicas) const
 bool PathStages::fits(const StageBound& stage, const Replicas& replicas, int later) const {
   if (!limit_) return true;
   const std::int64_t in_flight = costs_.least_in_flight(flight(later, replicas.last), replicas.last);
-  return costs_.least_peak(stage.sums.bytes, in_flight, replicas.first) <= *limit_;
+  return costs_.least_peak(stage.sums.bytes, in_flight, replicas.first, {}, false, replicas.last) <= *limit_;
 }
 
 // The replica that runs x, the last microbatch of the first round, begins when x arrives; or the first backward of this

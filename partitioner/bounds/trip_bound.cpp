@@ -203,7 +203,7 @@ bool TripBound::fits(const Sums& sums, std::uint32_t set, std::uint32_t below, c
   if (!limit_) return true;
   StageBytes bytes = sums.bytes;
   bytes.per_microbatch += received_[set];
-  return costs_.least_peak(bytes, held, replicas.first, sums.workspace.most) +
+  return costs_.least_peak(bytes, held, replicas.first, sums.workspace.most, false, replicas.last) +
              costs_.message_margin(incoming_[set] + outgoing_[below]) <=
          *limit_;
 }

@@ -83,8 +83,7 @@ class Improvement {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count() > options_.time.value;
   }
   [[nodiscard]] bool replicas_are_free() const {
-    return constraints_.replicas.empty() && candidate_.chunks == 1 && constraints_.plan.listed.empty() &&
-           schedule_by_name(constraints_.plan.schedule).replicated;
+    return constraints_.replicas.empty() && candidate_.chunks == 1 && constraints_.plan.listed.empty();
   }
   [[nodiscard]] bool stages_are_free() const {
     return !constraints_.stages && constraints_.replicas.empty() && candidate_.chunks == 1 &&

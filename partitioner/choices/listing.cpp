@@ -185,6 +185,7 @@ format::ListedSetting listed(const SettingTrial& trial, const SettingSpace& spac
   out.recompute = settings.recompute;
   out.recompute_every = settings.recompute_every;
   out.gradient_bucket_bytes = settings.gradient_bucket_bytes;
+  out.sharding = settings.sharding;
   out.memory = trial.need;
   if (has_bounds && trial.lower_bound < kForever) out.lower_bound = trial.lower_bound;
   if (!trial.plan) return out;
@@ -354,9 +355,11 @@ std::string settings_list_text(const format::PlanList& list, int lines, const st
   const bool recomputes = any([](const format::ListedSetting& setting) { return setting.recompute; });
   const bool buckets =
       any([](const format::ListedSetting& setting) { return setting.gradient_bucket_bytes.has_value(); });
+  const bool shards = any([](const format::ListedSetting& setting) { return setting.sharding != StateSharding::None; });
   std::vector<TableColumn> columns{{.title = "microbatches"}, {.title = "schedule", .left = true}};
   if (recomputes) columns.push_back({.title = "recompute", .left = true});
   if (buckets) columns.push_back({.title = "buckets"});
+  if (shards) columns.push_back({.title = "shard", .left = true});
   for (const char* title : {"step", "lower bound", "memory"}) columns.push_back({.title = title});
   columns.push_back({.title = "", .left = true});
   std::vector<std::vector<std::string>> rows;
@@ -367,6 +370,7 @@ std::string settings_list_text(const format::PlanList& list, int lines, const st
     std::vector<std::string> row{microbatches_text(setting), setting.schedule};
     if (recomputes) row.push_back(recomputation_text(setting.recompute, setting.recompute_every));
     if (buckets) row.push_back(setting.gradient_bucket_bytes ? format_bytes(*setting.gradient_bucket_bytes) : "none");
+    if (shards) row.emplace_back(to_string(setting.sharding));
     row.push_back(setting.step ? mark + format_seconds(*setting.step) : "");
     row.push_back(setting.lower_bound ? mark + format_seconds(*setting.lower_bound) : "");
     row.push_back(setting.memory ? mark + format_bytes(*setting.memory) : "");

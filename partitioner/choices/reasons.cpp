@@ -96,6 +96,20 @@ std::optional<std::string> recomputation(const Question& question, Bytes limit) 
   return out;
 }
 
+/// "--shard optimizer", if a plan with it fits.
+std::optional<std::string> sharding(const Question& question, Bytes limit) {
+  const PlanSettings& settings = question.constraints.plan;
+  if (settings.sharding != StateSharding::None || !settings.listed.empty() ||
+      schedule_by_name(settings.schedule).weights != Weights::Flushed)
+    return std::nullopt;
+  Question tried = question;
+  tried.constraints.plan.sharding = StateSharding::Optimizer;
+  if (!fits(tried, limit)) return std::nullopt;
+  const std::optional<RankedPlan> best = best_of(tried);
+  if (!best) return std::nullopt;
+  return "--shard optimizer: step " + format_seconds(best->prediction.iteration);
+}
+
 /// The first number of stages above the wanted one that fits.
 std::optional<std::string> more_stages(const Question& question, Bytes limit) {
   if (!question.constraints.stages || !question.constraints.replicas.empty()) return std::nullopt;
@@ -209,7 +223,7 @@ std::vector<std::string> smallest_changes(const Question& question) {
   if (const auto need = need_of(question))
     out.push_back(fmt::format("{} of memory per device instead of {}", format_bytes(*need), format_bytes(limit)));
   for (const auto& change :
-       {recomputation(question, limit), more_stages(question, limit), more_devices(question, limit)}) {
+       {sharding(question, limit), recomputation(question, limit), more_stages(question, limit), more_devices(question, limit)}) {
     if (change) out.push_back(*change);
   }
   return out;

@@ -130,7 +130,12 @@ std::vector<StepSettings> settings_of(const SettingSpace& space, const Topology&
       if (space.recomputation && is_limited && schedule.trains) variants = with_recomputation(plain, graph);
       for (const PlanSettings& variant : variants) {
         out.push_back({i, variant});
-        if (!space.buckets || !sums_gradients(schedule, topology)) continue;
+        if (!sums_gradients(schedule, topology)) continue;
+        if (space.sharding && is_limited && graph.optimizer_state_values > 0 && schedule.weights == Weights::Flushed) {
+          out.push_back({i, variant});
+          out.back().plan.sharding = StateSharding::Optimizer;
+        }
+        if (!space.buckets) continue;
         for (const Bytes bytes : bucket_sizes(graph)) {
           out.push_back({i, variant});
           out.back().plan.gradient_bucket_bytes = bytes;
@@ -144,7 +149,7 @@ std::vector<StepSettings> settings_of(const SettingSpace& space, const Topology&
 bool is_plain(const StepSettings& settings, const SettingSpace& space) {
   const PlanSettings& asked = space.constraints.plan;
   return settings.plan.recompute == asked.recompute && settings.plan.recompute_every == asked.recompute_every &&
-         settings.plan.gradient_bucket_bytes == asked.gradient_bucket_bytes;
+         settings.plan.gradient_bucket_bytes == asked.gradient_bucket_bytes && settings.plan.sharding == asked.sharding;
 }
 
 std::string recomputation_text(bool recompute, int every) {
@@ -160,6 +165,7 @@ std::string settings_text(const StepSettings& settings, const SettingSpace& spac
   out += ", " + plan.schedule;
   if (plan.recompute) out += ", recompute " + recomputation_text(true, plan.recompute_every);
   if (plan.gradient_bucket_bytes) out += ", buckets of " + format_bytes(*plan.gradient_bucket_bytes);
+  if (plan.sharding != StateSharding::None) out += std::string(", shard ") + to_string(plan.sharding);
   return out;
 }
 

@@ -37,7 +37,7 @@ struct SizedGraphs {
 /// The settings of a step besides its stages, replicas and chunks.
 struct StepSettings {
   std::size_t graph = 0;  ///< in SettingSpace::graphs: the microbatch size
-  PlanSettings plan;      ///< schedule, microbatches, recomputation, gradient buckets
+  PlanSettings plan;      ///< schedule, microbatches, recomputation, gradient buckets, sharding
 };
 
 /// What a search may choose from, all with the same samples per step.
@@ -47,6 +47,7 @@ struct SettingSpace {
   std::vector<std::string> schedules;  ///< not empty
   bool recomputation = true;           ///< also with recomputation; else as in the constraints
   bool buckets = true;                 ///< also with gradient buckets; else as in the constraints
+  bool sharding = true;                ///< also with the optimizer's state divided; else as in the constraints
   Constraints constraints;             ///< of every plan; its plan settings are those of the request
 };
 
@@ -80,9 +81,10 @@ struct SettingsSearch {
 /// All settings of the space, by size, schedule, recomputation and buckets, the simplest first. Recomputation, of whole
 /// stages and of 1, 2, 4, ... layers, is tried where memory is limited and the schedule trains. Buckets of the largest
 /// powers of two up to a 4th, 16th and 64th of all parameters are tried where gradients are summed over devices.
+/// StateSharding::Optimizer, without buckets, is tried where memory is limited and the optimizer keeps state.
 [[nodiscard]] std::vector<StepSettings> settings_of(const SettingSpace& space, const Topology& topology);
 
-/// Whether recomputation and buckets are those of the request.
+/// Whether recomputation, buckets and sharding are those of the request.
 [[nodiscard]] bool is_plain(const StepSettings& settings, const SettingSpace& space);
 
 /// "none", "stages" or "every 2"; `every`: Stage::recompute_every.

@@ -55,10 +55,11 @@ void write_plans(const std::string& folder, const std::vector<RankedPlan>& plans
                        [&](const std::string& name, const std::string& text) { return force || is_plan(name, text); });
 }
 
-/// The request's settings with the plan's recomputation.
+/// The request's settings with the plan's recomputation and sharding.
 Constraints constraints_like(Constraints constraints, const Plan& plan) {
   constraints.plan.recompute = plan.stages.front().recompute;
   constraints.plan.recompute_every = plan.stages.front().recompute_every;
+  constraints.plan.sharding = plan.sharding;
   return constraints;
 }
 
@@ -382,6 +383,7 @@ Candidate start_of(const Plan& plan, const Graph& graph, const Topology& topolog
   settings.recompute = plan.stages.front().recompute;
   settings.recompute_every = plan.stages.front().recompute_every;
   settings.gradient_bucket_bytes = plan.gradient_bucket_bytes;
+  settings.sharding = plan.sharding;
   constraints.chunks = plan.chunks;
   std::vector<std::vector<int>> devices;
   int next = 0;

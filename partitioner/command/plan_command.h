@@ -25,6 +25,7 @@ struct PlanRequest {
   bool strategy_named = false;
   bool microbatches_given = false;
   bool recomputation_given = false;  ///< --settings keeps it
+  bool sharding_given = false;       ///< likewise
   Acceptance acceptance;
   std::vector<std::string> graphs_for;  ///< of add_graph_for_option
   std::string other_device;             ///< accepted_differences

@@ -86,6 +86,7 @@ SettingSpace space_of(const PlanRequest& request, std::vector<SizedGraph> graphs
   out.schedules = request.schedules;
   out.recomputation = !request.recomputation_given;
   out.buckets = !request.constraints.plan.gradient_bucket_bytes;
+  out.sharding = !request.sharding_given;
   out.constraints = request.constraints;
   return out;
 }

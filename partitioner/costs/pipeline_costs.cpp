@@ -42,9 +42,10 @@ ScheduleEntry entry_of(const PlanSettings& settings) {
   return out;
 }
 
-/// The costs of a layer. `held`: the bytes of the layer's parameters that no earlier node holds.
+/// The costs of a layer. `held`: the bytes of the layer's parameters that no earlier node holds. `devices`: among the
+/// replicas of a stage at most.
 NodeCosts costs_of(const Layer& layer, Bytes held, const ScheduleEntry& schedule, const PlanSettings& settings,
-                   double closure, std::int64_t optimizer_values, double waiting_factor) {
+                   double closure, std::int64_t optimizer_values, double waiting_factor, int devices) {
   NodeCosts out;
   out.forward = layer.forward.median * closure;
   out.least = out.forward;
@@ -69,7 +70,13 @@ NodeCosts costs_of(const Layer& layer, Bytes held, const ScheduleEntry& schedule
   const Seconds split = std::min(whole, out.inputs + out.weights);
   if (!listed) out.least += again + (schedule.splits_backward ? split : whole);
   if (!schedule.splits_backward && !listed) out.least_return = out.backward;
-  out.bytes.state += held * optimizer_values;
+  if (settings.sharding == StateSharding::None) {
+    out.bytes.state += held * optimizer_values;
+  } else {
+    // Stages that share a parameter divide its state among all their replicas, however many these are.
+    out.bytes.divided = std::min(held, out.untied) * optimizer_values;
+    out.update = out.update * (1.0 / devices);
+  }
   out.bytes.gradients = held;
   if (settings.recompute) out.bytes.per_microbatch = layer.written_bytes;
   const Bytes saved = bytes_saved(layer);
@@ -110,7 +117,8 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
   const std::vector<Bytes> held = first_held_bytes(layers);
   for (std::size_t v = 0; v < layers.size(); ++v) {
     nodes_.push_back(
-        costs_of(*layers[v], held[v], schedule_, settings, closure_, graph.optimizer_state_values, waiting_factor));
+        costs_of(*layers[v], held[v], schedule_, settings, closure_, graph.optimizer_state_values, waiting_factor,
+                 devices_));
     if (graph.estimate || !layers[v]->saved_bytes || !layers[v]->workspace_bytes) nodes_.back().bytes.unmeasured = 1;
     if (!layers[v]->replicable && schedule_.trains && schedule_.weights == Weights::Flushed)
       single_.push_back(to_int(v));
@@ -218,6 +226,8 @@ Seconds PipelineCosts::reduce_time(Bytes bytes, int replicas, Seconds backward, 
                                    std::optional<int> first) const {
   if (replicas < 2 || !waits_ || !schedule_.trains || bytes <= Bytes(0)) return Seconds(0);
   const bool may_be_more = is_least || !tied_.empty();
+  // By formula, a reduce-scatter and an all-gather take no less than an all-reduce; measured curves say nothing.
+  if (divides() && !reduce_grows()) return Seconds(0);
   if (!settings_.gradient_bucket_bytes) return least_reduce_.time(bytes, replicas, may_be_more, first);
   // A stage's buckets are summed one after the other, none before the last backward begins. If the schedule splits the
   // backward, gradients come with the second part.
@@ -265,9 +275,8 @@ PipelineShape PipelineCosts::shape_of(const Split& split) const {
 bool PipelineCosts::can_run(const Split& split) const {
   const int stages = to_int(split.replicas.size());
   if (stages % split.chunks != 0) return false;
-  const bool replicated = std::ranges::any_of(split.replicas, [](int r) { return r > 1; });
-  if ((replicated && !schedule_.replicated) || (split.chunks > 1 && !schedule_.chunked)) return false;
-  if (schedule_.check || schedule_.weights == Weights::StepBefore) {
+  if (split.chunks > 1 && !schedule_.chunked) return false;
+  if (schedule_.check || schedule_.equal_replicas || schedule_.weights == Weights::StepBefore) {
     try {
       check_shape(schedule_, shape_of(split));
     } catch (const std::invalid_argument&) { return false; }
@@ -303,7 +312,15 @@ Seconds PipelineCosts::reduce_of_devices(Bytes bytes, int devices, int distance)
   if (devices < 2 || !waits_ || !schedule_.trains || (devices - 1) * distance >= devices_) return Seconds(0);
   std::vector<int> all;
   for (int i = 0; i < devices; ++i) all.push_back(i * distance);
-  return all_reduce_time(bytes, all, topology_);
+  return sum_time(bytes, all) + gather_time(bytes, all);
+}
+
+Seconds PipelineCosts::sum_time(Bytes bytes, const std::vector<int>& devices) const {
+  return divides() ? reduce_scatter_time(bytes, devices, topology_) : all_reduce_time(bytes, devices, topology_);
+}
+
+Seconds PipelineCosts::gather_time(Bytes bytes, const std::vector<int>& devices) const {
+  return divides() ? all_gather_time(bytes, devices, topology_) : Seconds(0);
 }
 
 std::size_t PipelineCosts::level_of(int a, int b) const { return to_index(joining_level(topology_, a, b)); }
@@ -381,13 +398,26 @@ std::vector<int> PipelineCosts::held_together(const Split& split) const {
 }
 
 Bytes PipelineCosts::least_peak(const StageBytes& stage, std::int64_t in_flight, int replicas, Bytes workspace,
-                                bool later) const {
+                                bool later, std::optional<int> most) const {
   // Replicas keep their gradients. A single replica holds as many microbatches again after the first backward if more
   // follow.
   const bool accumulates = (schedule_.alternates || in_flight == 1) && settings_.microbatches > in_flight;
   const bool with_gradients = later || (waits_ && schedule_.trains && (replicas > 1 || accumulates));
   return peak_bytes(stage, in_flight, with_gradients, schedule_.trains ? workspace : Bytes(0),
-                    stage.unmeasured > 0 ? unmeasured_factor_ : 1);
+                    stage.unmeasured > 0 ? unmeasured_factor_ : 1) -
+         stage.state + least_state(stage, most.value_or(devices_));
+}
+
+// The replica with the most microbatches may update the fewest values. A cut is at most half a block from an equal one,
+// see owned_values, so each part of a sum lacks at most a block; each full bucket is a sum, and so is the rest.
+Bytes PipelineCosts::least_state(const StageBytes& stage, int replicas) const {
+  if (replicas < 2 || stage.divided <= Bytes(0)) return stage.state + stage.divided;
+  const std::int64_t values = graph_.optimizer_state_values;
+  const std::int64_t sums = settings_.gradient_bucket_bytes
+                                ? stage.divided.value / values / settings_.gradient_bucket_bytes->value + 1
+                                : 1;
+  const std::int64_t block = kOwnedBlock * static_cast<std::int64_t>(sizeof(float)) * values;
+  return stage.state + Bytes(std::max<std::int64_t>(0, stage.divided.value / replicas - sums * block));
 }
 
 Bytes PipelineCosts::least_memory(const Split& split) const {
@@ -412,8 +442,9 @@ Bytes PipelineCosts::least_memory(const Split& split) const {
       // With chunks, the other stages of the device may hold most of the microbatches in flight.
       const std::int64_t held = split.chunks == 1 ? least_in_flight(in_flight_all, replicas) : 1;
       const StageBytes& stage = sums[s].bytes;
-      states += stage.state;
-      largest = std::max(largest, least_peak(stage, held, replicas, sums[s].workspace) - stage.state);
+      const Bytes state = least_state(stage, replicas);
+      states += state;
+      largest = std::max(largest, least_peak(stage, held, replicas, sums[s].workspace, false, replicas) - state);
     }
     most = std::max(most, states + largest);
   }

@@ -104,8 +104,9 @@ class PipelineCosts {
   /// Whether a backward follows that the stages before wait for as a whole. If the schedule splits the backward, its
   /// second part can be done meanwhile.
   [[nodiscard]] bool returns() const { return schedule_.trains && !schedule_.splits_backward; }
-  /// The least time from the end of a stage's last backward until `replicas` devices, those from `first` on or, without
-  /// `first`, any, have summed the stage's `bytes` of gradients. `backward` is the backward of a microbatch, during
+  /// The least time that `replicas` devices, those from `first` on or, without `first`, any, spend after the end of the
+  /// stage's last backward on summing its `bytes` of gradients, and on gathering as many bytes of parameters if replicas
+  /// divide their update. `backward` is the backward of a microbatch, during
   /// which buckets can be summed.
   [[nodiscard]] Seconds least_reduce(Bytes bytes, int replicas, Seconds backward, std::optional<int> first = {}) const;
   /// The same for a stage with at least `bytes` and a backward of at least `backward`. Let the real backward be d
@@ -138,7 +139,8 @@ class PipelineCosts {
   /// The least number of microbatches that one replica of a stage holds at once, if all its `replicas` replicas
   /// together may hold `flight`; see flight(). 1 if the order of work is not known.
   [[nodiscard]] std::int64_t least_in_flight(std::int64_t flight, int replicas) const;
-  /// The time to sum `bytes` of gradients over the devices 0, `distance`, 2 `distance`, ..., `devices` of them.
+  /// The time to sum `bytes` of gradients, and to gather the parameters if replicas divide their update, over the devices
+  /// 0, `distance`, 2 `distance`, ..., `devices` of them.
   [[nodiscard]] Seconds reduce_of_devices(Bytes bytes, int devices, int distance) const;
   /// joining_level of two devices.
   [[nodiscard]] std::size_t level_of(int a, int b) const;
@@ -163,9 +165,12 @@ class PipelineCosts {
   /// A number of microbatches, at most that of a step, with which all stages hold as much as in a step.
   [[nodiscard]] int microbatches_that_fill(const Split& split) const;
   /// A lower bound of the peak_bytes of a stage that holds `in_flight` microbatches, with `workspace` beside them.
-  /// `later`: and gradients too, see held_later().
+  /// `later`: and gradients too, see held_later(). The stage has at least `replicas` replicas, and at most `most`: by
+  /// default, as many as there are devices.
   [[nodiscard]] Bytes least_peak(const StageBytes& stage, std::int64_t in_flight, int replicas, Bytes workspace = {},
-                                 bool later = false) const;
+                                 bool later = false, std::optional<int> most = {}) const;
+  /// The least that any of a stage's `replicas` devices holds all the time.
+  [[nodiscard]] Bytes least_state(const StageBytes& stage, int replicas) const;
 
   /// The computation of each rank in order, for one stage per device with these replicas; null if the schedule cannot
   /// run the stages. Valid until the next call of this function or of lower_bound.
@@ -184,6 +189,10 @@ class PipelineCosts {
   [[nodiscard]] const std::vector<std::vector<Action>>& lists_of(const Split& split) const;
   [[nodiscard]] Seconds reduce_of(const Split& split, const StageSums& stage, int number,
                                   const std::vector<int>& devices) const;
+  [[nodiscard]] Seconds gather_of(const StageSums& stage, const std::vector<int>& devices) const;
+  [[nodiscard]] bool divides() const { return settings_.sharding != StateSharding::None; }
+  [[nodiscard]] Seconds sum_time(Bytes bytes, const std::vector<int>& devices) const;
+  [[nodiscard]] Seconds gather_time(Bytes bytes, const std::vector<int>& devices) const;
   void add_reduces(const Split& split, std::vector<StageSums>& sums, const std::vector<int>& first_rank,
                    const std::vector<int>& device_of_rank, std::vector<Seconds>& ends) const;
   [[nodiscard]] Seconds busiest(const Split& split, const std::vector<StageSums>& sums) const;

@@ -50,11 +50,12 @@ std::vector<StageSums> PipelineCosts::sums_of(const Split& split) const {
       stage.parameters += holders.bytes;
       stage.bytes.state += holders.bytes;
       if (!schedule_.trains) continue;
-      stage.bytes.state += holders.bytes * graph_.optimizer_state_values;
+      if (!divides()) stage.bytes.state += holders.bytes * graph_.optimizer_state_values;
       stage.bytes.gradients += holders.bytes;
       const Layer& layer = graph_.layers[to_index(layer_of_node_[to_index(v)])];
       if (layer.update && holders.bytes > Bytes(0))
-        stage.update += layer.update->median * (closure_ * share_updated(layer, holders.bytes));
+        stage.update += layer.update->median *
+                        (closure_ * share_updated(layer, holders.bytes) / (divides() ? devices_ : 1));
     }
   }
   return out;
@@ -177,7 +178,7 @@ Seconds PipelineCosts::reduce_of(const Split& split, const StageSums& stage, int
                                  const std::vector<int>& devices) const {
   const int replicas = split.replicas[to_index(number)];
   if (replicas < 2) return Seconds(0);
-  if (!settings_.gradient_bucket_bytes) return all_reduce_time(stage.parameters - stage.tied, devices, topology_);
+  if (!settings_.gradient_bucket_bytes) return sum_time(stage.parameters - stage.tied, devices);
   // Buckets fill from the last layer to the first during the backward.
   const auto backward = [&](std::size_t i) {
     return graph_.layers[to_index(layer_of_node_[to_index(stage.nodes[i])])].backward.median * closure_;
@@ -197,10 +198,25 @@ Seconds PipelineCosts::reduce_of(const Split& split, const StageSums& stage, int
   std::size_t node = stage.nodes.size();
   for (const FilledBucket& bucket : fill_buckets(bytes, settings_.gradient_bucket_bytes)) {
     while (node > node_of[bucket.first]) left -= backward(--node);
-    at = std::max(at, Seconds(0) - std::max(left, Seconds(0))) + all_reduce_time(bucket.bytes, devices, topology_);
+    at = std::max(at, Seconds(0) - std::max(left, Seconds(0))) + sum_time(bucket.bytes, devices);
     end = std::max(end, at);
   }
   return end;
+}
+
+/// The time to gather the parameters after an update that replicas divide, in the pieces of their sums.
+Seconds PipelineCosts::gather_of(const StageSums& stage, const std::vector<int>& devices) const {
+  if (!divides() || devices.size() < 2) return Seconds(0);
+  if (!settings_.gradient_bucket_bytes) return gather_time(stage.parameters - stage.tied, devices);
+  std::vector<Bytes> bytes;
+  for (const int node : stage.nodes) {
+    const std::vector<Bytes>& gradients = nodes_[to_index(node)].untied_parameters;
+    bytes.insert(bytes.end(), gradients.begin(), gradients.end());
+  }
+  Seconds out;
+  for (const FilledBucket& bucket : fill_buckets(bytes, settings_.gradient_bucket_bytes))
+    out += gather_time(bucket.bytes, devices);
+  return out;
 }
 
 std::optional<Seconds> PipelineCosts::lower_bound(const Split& split, const StageDevices& placed,
@@ -255,9 +271,11 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
         ranks.insert(device_of_rank[to_index(first_rank[to_index(s)] + r)]);
     }
     if (at.size() < 2 && ranks.size() < 2) continue;
-    const Seconds time =
-        holders.bytes > Bytes(0) ? all_reduce_time(holders.bytes, {ranks.begin(), ranks.end()}, topology_) : Seconds(0);
+    const std::vector<int> devices(ranks.begin(), ranks.end());
+    const bool has_values = holders.bytes > Bytes(0);
+    const Seconds time = has_values ? sum_time(holders.bytes, devices) : Seconds(0);
     for (const int s : at) {
+      if (has_values) sums[to_index(s)].update += gather_time(holders.bytes, devices);
       sums[to_index(s)].tied += holders.bytes;
       sharing[to_index(s)] += time;
     }
@@ -290,11 +308,11 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
   }
   ends = std::move(after);
   for (int s = 0; s < stages; ++s) {
-    ends[position(s)] += sums[to_index(s)].update;
-    // The sums of several stages of a device follow each other; buckets may be summed earlier.
-    if (split.chunks == 1 || settings_.gradient_bucket_bytes) continue;
     const auto first = device_of_rank.begin() + first_rank[to_index(s)];
     const std::vector<int> devices(first, first + split.replicas[to_index(s)]);
+    ends[position(s)] += sums[to_index(s)].update + gather_of(sums[to_index(s)], devices);
+    // The sums of several stages of a device follow each other; buckets may be summed earlier.
+    if (split.chunks == 1 || settings_.gradient_bucket_bytes) continue;
     ends[position(s)] += reduce_of(split, sums[to_index(s)], s, devices);
   }
 }

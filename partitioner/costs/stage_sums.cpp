@@ -9,6 +9,7 @@ namespace stagecraft::partitioner {
 
 StageBytes& StageBytes::operator+=(const StageBytes& layer) {
   state += layer.state;
+  divided += layer.divided;
   gradients += layer.gradients;
   per_microbatch += layer.per_microbatch;
   once += layer.once;

@@ -16,6 +16,7 @@ struct StageBytes {
   Bytes once;                   ///< while any microbatch is in flight: what all layers together recompute
   Bytes segment;                ///< the same for recomputation by segments: the layer that needs the most
   Bytes loaded = {};            ///< of the inputs that it reads, of each microbatch in flight
+  Bytes divided = {};           ///< the optimizer state that replicas divide among them, if they do: not in `state`
   std::int64_t unmeasured = 0;  ///< layers whose bytes were not measured: memory_bound adds more for them
 
   StageBytes& operator+=(const StageBytes& layer);

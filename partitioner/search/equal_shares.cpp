@@ -189,7 +189,8 @@ bool EqualShares::fits(const Segment& segment, const Load& load) const {
   if (!load.limit) return true;
   Bytes beside = segment.workspace.most + segment.waiting * load.waiting;
   if (load.with_messages) beside += segment.messages;
-  return costs_.least_peak(segment.bytes, load.held, load.replicas, beside) + load.besides <= *load.limit;
+  return costs_.least_peak(segment.bytes, load.held, load.replicas, beside, false, load.replicas) + load.besides <=
+         *load.limit;
 }
 
 /// Whether stages of at most `slowest` can cover the line. If any do, then also the stages that are as long as
@@ -416,8 +417,8 @@ Seconds EqualShares::estimate(const Split& split) const {
 
 /// The least that one of a device's stages holds when all of them hold the most together. Gradients and the largest
 /// workspace may come at other moments.
-Bytes EqualShares::need_of_chunk(const Segment& segment, int held) {
-  return segment.bytes.state + (segment.bytes.per_microbatch + segment.bytes.loaded) * held;
+Bytes EqualShares::need_of_chunk(const Segment& segment, int held, int replicas) const {
+  return costs_.least_state(segment.bytes, replicas) + (segment.bytes.per_microbatch + segment.bytes.loaded) * held;
 }
 
 std::optional<Seconds> EqualShares::least_busiest(int positions, int replicas, int chunks, Bytes limit,
@@ -443,11 +444,13 @@ std::optional<Seconds> EqualShares::least_busiest(int positions, int replicas, i
       for (const Segment& segment : cuts.segments[set]) {
         const Later& rest = later[segment.below];
         if (rest.together >= kTooMany) continue;
-        Bytes need = chunks == 1 ? costs_.least_peak(segment.bytes, held[stage], replicas, segment.workspace.most)
-                                 : need_of_chunk(segment, held[stage]);
+        const auto peak = [&](int microbatches, bool beside_gradients) {
+          return costs_.least_peak(segment.bytes, microbatches, replicas, segment.workspace.most, beside_gradients,
+                                   replicas);
+        };
+        Bytes need = chunks == 1 ? peak(held[stage], false) : need_of_chunk(segment, held[stage], replicas);
         if (chunks == 1 && held_later[stage] > 0)
-          need = std::max(need, costs_.least_peak(segment.bytes, held_later[stage], replicas, segment.workspace.most,
-                                                  /*later=*/true));
+          need = std::max(need, peak(held_later[stage], true));
         if (need > limit) continue;
         here[set].together = std::min(here[set].together, need + rest.together);
         here[set].slowest = std::min(here[set].slowest, std::max(segment.time, rest.slowest));
@@ -461,10 +464,10 @@ std::optional<Seconds> EqualShares::least_busiest(int positions, int replicas, i
   std::size_t segments = 0;
   for (const auto& of_set : cuts.segments) segments += of_set.size();
   if (chunks == 1 || segments * held.size() > SearchTuning::kMostGameSegments) return low;
-  if (refutes_devices(cuts, held, positions, limit, kForever)) return std::nullopt;
+  if (refutes_devices(cuts, held, positions, replicas, limit, kForever)) return std::nullopt;
   for (Seconds high = all_; low * (1 + SearchTuning::kGamePrecision) < high && !stop();) {
     const Seconds middle = (low + high) * 0.5;
-    (refutes_devices(cuts, held, positions, limit, middle) ? low : high) = middle;
+    (refutes_devices(cuts, held, positions, replicas, limit, middle) ? low : high) = middle;
   }
   return low;
 }
@@ -473,12 +476,12 @@ std::optional<Seconds> EqualShares::least_busiest(int positions, int replicas, i
 /// Let l_c be what a split takes of such a limit c, as a part of it. If all l_c <= 1, then so is each weighted mean of
 /// them. So no split keeps them if the least weighted mean of any split, which dynamic programming finds, is above 1
 /// for some weights. The weights of what the split of the latest weights exceeds grow, as in a matrix game.
-bool EqualShares::refutes_devices(const Cuts& cuts, const std::vector<int>& held, int devices, Bytes limit,
-                                  Seconds time) const {
+bool EqualShares::refutes_devices(const Cuts& cuts, const std::vector<int>& held, int devices, int replicas,
+                                  Bytes limit, Seconds time) const {
   const std::size_t positions = to_index(devices);
   const auto part_of_time = [&](const Segment& segment) { return segment.time / time; };
   const auto part_of_limit = [&](const Segment& segment, std::size_t stage) {
-    return static_cast<double>(need_of_chunk(segment, held[stage]).value) / static_cast<double>(limit.value);
+    return static_cast<double>(need_of_chunk(segment, held[stage], replicas).value) / static_cast<double>(limit.value);
   };
   constexpr double kImpossible = 1e100;
   std::vector<double> weights(2 * positions, 0.5 / static_cast<double>(positions));  // of times, then of memory

@@ -104,9 +104,9 @@ class EqualShares {
   [[nodiscard]] bool is_within(const Cuts& cuts, std::uint32_t set, std::size_t stages, std::size_t stage,
                                Seconds slowest) const;
   [[nodiscard]] Seconds estimate(const Split& split) const;
-  [[nodiscard]] static Bytes need_of_chunk(const Segment& segment, int held);
-  [[nodiscard]] bool refutes_devices(const Cuts& cuts, const std::vector<int>& held, int devices, Bytes limit,
-                                     Seconds time) const;
+  [[nodiscard]] Bytes need_of_chunk(const Segment& segment, int held, int replicas) const;
+  [[nodiscard]] bool refutes_devices(const Cuts& cuts, const std::vector<int>& held, int devices, int replicas,
+                                     Bytes limit, Seconds time) const;
   [[nodiscard]] bool can_be(const std::vector<Load>& loads, Seconds slowest) const;
   [[nodiscard]] std::optional<Seconds> least_slowest(const std::vector<Load>& loads) const;
   [[nodiscard]] std::optional<Seconds> least_slowest(const Cuts& cuts, const std::vector<Load>& loads,

@@ -189,7 +189,7 @@ void bind_functions(nb::module_& module) {
          const std::vector<std::string>& split_at, const std::map<std::string, OptionInPython>& options,
          std::optional<int> stages, std::optional<int> chunks, const std::vector<int>& replicas, int microbatches,
          const std::string& schedule, std::optional<Bytes> memory_limit, bool recompute, int recompute_every,
-         std::optional<Bytes> gradient_bucket_bytes, const AcceptedDoubts& acceptance) {
+         std::optional<Bytes> gradient_bucket_bytes, const std::string& shard, const AcceptedDoubts& acceptance) {
         Constraints constraints;
         constraints.stages = stages;
         constraints.chunks = chunks;
@@ -200,12 +200,13 @@ void bind_functions(nb::module_& module) {
         constraints.plan.recompute = recompute || recompute_every > 0;
         constraints.plan.recompute_every = recompute_every;
         constraints.plan.gradient_bucket_bytes = gradient_bucket_bytes;
+        constraints.plan.sharding = state_sharding(shard);
         return plans(graph, topology, strategy, split_at, options, std::move(constraints), acceptance);
       },
       nb::arg("graph"), nb::arg("topology"), nb::arg("strategy"), nb::arg("split_at"), nb::arg("options"),
       nb::arg("stages").none(), nb::arg("chunks").none(), nb::arg("replicas"), nb::arg("microbatches"),
       nb::arg("schedule"), nb::arg("memory_limit").none(), nb::arg("recompute"), nb::arg("recompute_every"),
-      nb::arg("gradient_bucket_bytes").none(), nb::arg("acceptance"), free);
+      nb::arg("gradient_bucket_bytes").none(), nb::arg("shard"), nb::arg("acceptance"), free);
   module.def(
       "predict",
       [](Graph graph, Topology topology, const Plan& plan, const std::optional<Calibration>& calibration,

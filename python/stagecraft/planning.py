@@ -76,6 +76,7 @@ def plans(graph: Graph | File, topology: Topology | File, *, strategy: str | Non
          global_batch: int | None = None, schedule: str = "1f1b",
           split_at: Sequence[str] = (), memory_limit: Bytes | None = None, recompute: bool = False,
           recompute_every: int | None = None, gradient_bucket_bytes: Bytes | None = None,
+          shard: str = "none",
           options: Mapping[str, bool | float | str] = {}, accept_untrusted: bool | None = None,
           accept_other_device: bool = False) -> Ranking:
     """All plans that a strategy compared, best first. The arguments are those of plan."""
@@ -91,7 +92,7 @@ def plans(graph: Graph | File, topology: Topology | File, *, strategy: str | Non
         raise InputError("split_at: gives the stages; remove strategy, stages and options")
     return _core.plans(graph, topology, strategy or _core.DEFAULT_STRATEGY, list(split_at), dict(options), stages, chunks,
                        list(replicas), microbatches, schedule, _bytes("memory_limit", memory_limit), recompute,
-                       recompute_every or 0, bucket, _acceptance(accept_untrusted, accept_other_device))
+                       recompute_every or 0, bucket, shard, _acceptance(accept_untrusted, accept_other_device))
 
 
 def plan(graph: Graph | File, topology: Topology | File, *, strategy: str | None = None, stages: int | None = None,
@@ -99,6 +100,7 @@ def plan(graph: Graph | File, topology: Topology | File, *, strategy: str | None
          global_batch: int | None = None, schedule: str = "1f1b",
          split_at: Sequence[str] = (), memory_limit: Bytes | None = None, recompute: bool = False,
          recompute_every: int | None = None, gradient_bucket_bytes: Bytes | None = None,
+         shard: str = "none",
          options: Mapping[str, bool | float | str] = {}, accept_untrusted: bool | None = None,
          accept_other_device: bool = False) -> Plan:
     """The best plan for a graph on a topology, as the program plan finds it.
@@ -111,6 +113,7 @@ def plan(graph: Graph | File, topology: Topology | File, *, strategy: str | None
     split_at -- stages set by hand: the first layer of every stage except the first
     memory_limit, gradient_bucket_bytes -- bytes, as a number or as a string such as "16GiB"
     recompute, recompute_every -- drop activations and compute them again, the whole stage or this many layers at once
+    shard -- "optimizer": the replicas of a stage divide the optimizer's state among them (ZeRO-1)
     options -- the strategy's own, such as {"time_limit": 10}
     accept_untrusted -- plan with times that the graph or the topology says cannot be trusted; default: STAGECRAFT_ACCEPT_UNTRUSTED
     accept_other_device -- plan with times that were measured on another kind of device
@@ -121,7 +124,7 @@ def plan(graph: Graph | File, topology: Topology | File, *, strategy: str | None
                     microbatches=microbatches, global_batch=global_batch, schedule=schedule, split_at=split_at,
                     memory_limit=memory_limit,
                     recompute=recompute, recompute_every=recompute_every, gradient_bucket_bytes=gradient_bucket_bytes,
-                    options=options, accept_untrusted=accept_untrusted, accept_other_device=accept_other_device)
+                    shard=shard, options=options, accept_untrusted=accept_untrusted, accept_other_device=accept_other_device)
     return ranking.best.plan
 
 

@@ -151,6 +151,7 @@ inline Plan full_plan() {
   plan.allow_tf32 = true;
   plan.optimizer = "adamw";
   plan.gradient_bucket_bytes = Bytes(1024);
+  plan.sharding = StateSharding::Optimizer;
   plan.stages = {{{"a"}, {0}, true, 2}, {{"b"}, {1}, false}, {{"c"}, {0}, false}, {{"d"}, {1}, false}};
   for (int s = 0; s < 3; ++s) {
     const std::string layer(1, static_cast<char>('a' + s));
@@ -390,6 +391,7 @@ inline format::PlanList full_plan_list() {
                     .recompute = true,
                     .recompute_every = 3,
                     .gradient_bucket_bytes = 1024_B,
+                    .sharding = StateSharding::Optimizer,
                     .replicas = {2, 1},
                     .chunks = 1,
                     .step = 12_s,

@@ -139,6 +139,9 @@ Notation<ListedSetting> setting() {
           .only_if([](const L& of) { return of.recompute; }),
       optional("gradient_bucket_bytes", &L::gradient_bucket_bytes, integer(1, Cursor::kMostBytes),
                "absent: one bucket per stage"),
+      optional("sharding", &L::sharding, words("sharding", StateSharding::Optimizer),
+               "what of the training state replicas divide among them; absent: none")
+          .only_if([](const L& of) { return of.sharding != StateSharding::None; }),
       required("outcome", &L::outcome, words("outcome", {"best", "not better", "does not fit", "no plan", "open"}),
                "open: a better plan may exist, but time was up; does not fit: no candidate does, and no plan is better "
                "than the best"),

@@ -49,6 +49,7 @@ struct ListedSetting {
   bool recompute = false;
   int recompute_every = 0;  ///< Stage::recompute_every
   std::optional<Bytes> gradient_bucket_bytes;
+  StateSharding sharding = StateSharding::None;
   std::vector<int> replicas;           ///< of the stages of the best plan that was found; empty: none was
   int chunks = 1;                      ///< of that plan
   std::optional<Seconds> step;         ///< of that plan

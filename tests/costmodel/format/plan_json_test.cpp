@@ -32,9 +32,9 @@ TEST(PlanJson, NamesThePlaceOfAWrongAction) {
 
 TEST(PlanJson, ReadsOlderVersions) {
   const Plan plan = row_plan("1f1b", {1, 1}, 2);
-  for (const char* version : {"1", "2", "3", "4", "5", "6", "7", "8"}) {
+  for (const char* version : {"1", "2", "3", "4", "5", "6", "7", "8", "9"}) {
     std::string text = plan_json(plan);
-    text.replace(text.find("\"version\": 9") + 11, 1, version);
+    text.replace(text.find("\"version\": 10") + 11, 2, version);
     EXPECT_EQ(parse_plan(text, "plan.json"), plan);
   }
 }
@@ -90,7 +90,7 @@ TEST(PlanJson, RefusesSharedParametersThatAreNotTied) {
 TEST(PlanJson, LeavesOutWhatIsNotSet) {
   const std::string text = plan_json(row_plan("1f1b", {1}, 2));  // boundary tensors would have a dtype
   for (const char* key : {"dtype", "allow_tf32", "optimizer", "gradient_bucket_bytes", "recompute", "tied",
-                          "parameters", "exchanged_buffers"})
+                          "parameters", "exchanged_buffers", "sharding"})
     EXPECT_EQ(text.find(key), std::string::npos) << key;
 }
 

@@ -118,6 +118,21 @@ TEST(StageMemory, AddsItsPartsByHand) {
   EXPECT_EQ(second.total, 564_B);
 }
 
+TEST(StageMemory, CountsTheOptimizersStateOfWhatARankUpdates) {
+  // 2048 values in each of two layers, an optimizer of two. Three ranks divide 4096 values at multiples of 1024 from the
+  // beginning of a layer: 1024, 2048 and 1024, by hand.
+  Graph graph = chain_graph({1, 1}, {1, 1}, 0_B, 8192_B);
+  graph.optimizer_state_values = 2;
+  const BoundPlan whole(make_plan(graph, flat_topology(3), {{0, 0}, {3}}, {}));
+  EXPECT_EQ(stage_memory(graph, whole, 0, 1).part(MemoryPart::Optimizer), 32768_B);
+  const BoundPlan plan(make_plan(graph, flat_topology(3), {{0, 0}, {3}}, {.sharding = StateSharding::Optimizer}));
+  EXPECT_EQ(stage_memory(graph, plan, 0, 1).part(MemoryPart::Optimizer), 16384_B);
+  std::vector<Bytes> ranks;
+  for (const MemoryReplay& replay : replay_memory(graph, plan, plan.action_lists()))
+    ranks.push_back(replay.peak.part(MemoryPart::Optimizer));
+  EXPECT_THAT(ranks, ElementsAre(8192_B, 16384_B, 8192_B));
+}
+
 TEST(StageMemory, CopiesGradientsToSumThemOnlyUnderAnAsynchronousSchedule) {
   const Graph graph = two_layers();
   const auto reduction = [&](const Plan& plan) {

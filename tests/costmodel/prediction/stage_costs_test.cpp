@@ -208,6 +208,26 @@ TEST(StageCosts, SumAndUpdateATiedParameterOfOneStageOnce) {
   EXPECT_DOUBLE_EQ(cost.tied.value, 2);
 }
 
+TEST(StageCosts, DivideTheUpdateAmongReplicasThatGatherTheParameters) {
+  // By hand, as above. 8000 bytes without "a" make equal parts, the 1000 of "a" belong to rank 1, which updates 5000 of
+  // 9000 bytes: 10 of 18 s. Collectives of two ranks take 0.5 s and half the bytes at 1000 B/s: a reduce-scatter of 8000
+  // bytes 4.5 s, one of 1000 bytes 1 s, and the all-gathers as long.
+  Graph graph = chain_graph({1, 1}, {1, 1}, 0_B, 5000_B);
+  graph.layers[0].tied = graph.layers[1].tied = {{"a", 1000_B}};
+  for (Layer& layer : graph.layers) layer.update = Timing{10_s, {}, 1, {}};
+  const Topology topology = flat_topology(2, 1000, 0.5);
+  Plan plan = make_plan(graph, topology, {{0, 0}, {2}}, {.sharding = StateSharding::Optimizer});
+  StageCost cost = stage_costs(graph, topology, BoundPlan(plan)).front();
+  EXPECT_DOUBLE_EQ(cost.reduce.value, 4.5);
+  EXPECT_DOUBLE_EQ(cost.tied.value, 1);
+  EXPECT_DOUBLE_EQ(cost.update.value, 10 + 4.5 + 1);
+  plan.gradient_bucket_bytes = Bytes(1000000);
+  cost = stage_costs(graph, topology, BoundPlan(plan)).front();
+  ASSERT_EQ(cost.buckets.size(), 1U);
+  EXPECT_DOUBLE_EQ(cost.buckets[0].time.value, 4.5);
+  EXPECT_DOUBLE_EQ(cost.update.value, 10 + 4.5 + 1);
+}
+
 TEST(StageCosts, AddTheCopyOfAnUpdateThatKeepsOlderVersions) {
   // Three stages of pipedream: the last updates in place. The optimizer keeps one value per parameter, so an update
   // passes over the parameters five times (2 parameter, 1 gradient, 2 state), a copy twice: 10 s + 4 s.

@@ -242,6 +242,8 @@ PlanSettings random_settings(std::mt19937& random, const std::string& schedule) 
   if (schedule != "forward" && random() % 4 == 0) out.recompute = true;
   if (out.recompute && random() % 2 == 0) out.recompute_every = 1 + static_cast<int>(random() % 3);
   if (random() % 4 == 0) out.gradient_bucket_bytes = Bytes(1 + static_cast<std::int64_t>(random() % 100'000));
+  if (random() % 4 == 0 && schedule_by_name(schedule).weights == Weights::Flushed)
+    out.sharding = StateSharding::Optimizer;
   return out;
 }
 

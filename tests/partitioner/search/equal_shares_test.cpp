@@ -187,7 +187,7 @@ TEST(EqualShares, BoundTheBusiestDeviceOfAllPlans) {
     for (const Fitted& plan : all) {
       if (plan.bytes <= limit) least = std::min(least, plan.busiest);
     }
-    const auto bound = EqualShares(costs).least_busiest(devices, chunks, costs.countable(limit), [] { return false; });
+    const auto bound = EqualShares(costs).least_busiest(devices, 1, chunks, costs.countable(limit), [] { return false; });
     excluded += bound ? 0 : 1;
     if (least >= Seconds(1e100)) continue;
     ASSERT_TRUE(bound);

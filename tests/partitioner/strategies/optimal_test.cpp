@@ -28,6 +28,8 @@ Constraints random_constraints(std::mt19937& random) {
   if (random() % 4 == 0) out.memory_limit = Bytes(100'000 + static_cast<std::int64_t>(random() % 900'000));
   if (out.plan.schedule != "forward" && random() % 5 == 0) out.plan.recompute = true;
   if (random() % 6 == 0) out.plan.gradient_bucket_bytes = Bytes(50'000);
+  if (random() % 4 == 0 && schedule_by_name(out.plan.schedule).weights == Weights::Flushed)
+    out.plan.sharding = StateSharding::Optimizer;
   out.options[kTimeLimit] = 600.0;  // never reached, however slow the machine
   return out;
 }
