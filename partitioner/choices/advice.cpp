@@ -74,8 +74,9 @@ std::vector<Change> changes_of(const Graph& graph, const Topology& topology, con
   }
   if (schedule.trains && schedule.weights == Weights::Flushed) {
     for (const std::string& other : schedules_to_compare()) {
-      const bool runs_chunks = constraints.chunks.value_or(1) == 1 || schedule_by_name(other).chunked;
-      if (other != asked.schedule && runs_chunks) add("--schedule " + other).constraints.plan.schedule = other;
+      const ScheduleEntry& entry = schedule_by_name(other);
+      const bool can_run = runs_chunks(entry, constraints.chunks.value_or(least_chunks(entry)));
+      if (other != asked.schedule && can_run) add("--schedule " + other).constraints.plan.schedule = other;
     }
   }
   if (graph.microbatch_samples.value_or(0) % 2 == 0 && graph.microbatch_samples.value_or(0) > 0 &&

@@ -100,7 +100,7 @@ std::optional<std::string> recomputation(const Question& question, Bytes limit) 
 std::optional<std::string> more_stages(const Question& question, Bytes limit) {
   if (!question.constraints.stages || !question.constraints.replicas.empty()) return std::nullopt;
   const int before = *question.constraints.stages;
-  const int most = device_count(question.topology) * question.constraints.chunks.value_or(1);
+  const int most = device_count(question.topology) * chunk_counts(question.constraints).front();
   for (int stages = before + 1; stages <= most; ++stages) {
     Question tried = question;
     tried.constraints.stages = stages;

@@ -89,6 +89,10 @@ class PipelineCosts {
   [[nodiscard]] const std::vector<int>& read_by(int node) const { return read_[to_index(node)]; }
   [[nodiscard]] const std::vector<int>& made_by(int node) const { return made_[to_index(node)]; }
   [[nodiscard]] const ScheduleEntry& schedule() const { return schedule_; }
+  /// The pipeline position of a stage of the split.
+  [[nodiscard]] int position_of(const Split& split, int stage) const {
+    return stagecraft::position_of(stage, positions_of(split), schedule_.placement);
+  }
   [[nodiscard]] int microbatches() const { return settings_.microbatches; }
   [[nodiscard]] int devices() const { return devices_; }
 
