@@ -18,12 +18,12 @@ constexpr int kLongestCycle = 60;
 
 }  // namespace
 
-std::vector<int> first_ranks(const std::vector<int>& replicas, int positions) {
+std::vector<int> first_ranks(const std::vector<int>& replicas, int positions, Placement placement) {
   std::vector<int> out(replicas.size());
   int next = 0;
   for (int s = 0; s < to_int(out.size()); ++s) {
     if (s >= positions) {
-      out[to_index(s)] = out[to_index(position_of(s, positions))];
+      out[to_index(s)] = out[to_index(position_of(s, positions, placement))];
       continue;
     }
     out[to_index(s)] = next;
@@ -68,13 +68,12 @@ BoundPlan::BoundPlan(Plan plan) : plan_(std::move(plan)) {
 }
 
 void BoundPlan::bind_ranks() {
-  first_rank_ = first_ranks(replicas_, positions());
+  first_rank_ = first_ranks(replicas_, positions(), schedule_.placement);
   for (int position = 0; position < positions(); ++position) {
     const std::vector<int>& devices = plan_.stages[to_index(position)].devices;
     for (std::size_t r = 0; r < devices.size(); ++r) {
-      RankRole role{devices[r], to_int(r), {}};
-      for (int s = position; s < stages(); s += positions()) role.stages.push_back(s);
-      ranks_.push_back(std::move(role));
+      ranks_.push_back(
+          {devices[r], to_int(r), stagecraft::stages_at(position, stages(), positions(), schedule_.placement)});
     }
   }
 }

@@ -71,7 +71,7 @@ struct TiedHolders {
 
 /// The rank of each stage's replica 0: ranks are numbered position by position, replica by replica. `replicas`: of each
 /// stage; those of a position's first stage count. `positions` divides their number.
-[[nodiscard]] std::vector<int> first_ranks(const std::vector<int>& replicas, int positions);
+[[nodiscard]] std::vector<int> first_ranks(const std::vector<int>& replicas, int positions, Placement placement);
 
 /// The rank that runs `microbatch` of a stage with these ranks.
 [[nodiscard]] constexpr int runner_of(int first_rank, int replicas, int microbatch) {
@@ -104,10 +104,12 @@ class BoundPlan {
   [[nodiscard]] PipelineShape shape(int steps = 1) const;
 
   [[nodiscard]] int stages() const { return to_int(replicas_.size()); }
-  /// Number of pipeline positions: stages that differ by a multiple of it run on the same ranks.
+  /// Number of pipeline positions, whose ranks run one stage or, with chunks, several.
   [[nodiscard]] int positions() const { return stages() / plan_.chunks; }
   /// The position whose ranks run the stage.
-  [[nodiscard]] int position_of(int stage) const { return stagecraft::position_of(stage, positions()); }
+  [[nodiscard]] int position_of(int stage) const {
+    return stagecraft::position_of(stage, positions(), schedule_.placement);
+  }
   /// The stages of a position, ascending: one, unless chunks > 1.
   [[nodiscard]] const std::vector<int>& stages_at(int position) const {
     return ranks_[to_index(first_rank(position))].stages;

@@ -80,9 +80,10 @@ using GradientSums = std::vector<std::vector<GradientSum>>;
 [[nodiscard]] std::map<std::string, ParameterHome> parameter_homes(const BoundPlan& plan, const HeldParameters& held,
                                                                    const GradientSums& sums);
 
-/// The values of tensors of so many `values`, one after the other, divided among `members` as equally as cuts allow that
-/// lie between two tensors or at a multiple of kOwnedBlock values from the beginning of one: so the kernels that update
-/// a range round as for the whole tensor, and a block's sum of squares has one owner. How many values each member has.
+/// The values of tensors of so many `values`, one after the other, divided among `members` as equally as cuts allow
+/// that lie between two tensors or at a multiple of kOwnedBlock values from the beginning of one: so the kernels that
+/// update a range round as for the whole tensor, and a block's sum of squares has one owner. How many values each
+/// member has.
 inline constexpr std::int64_t kOwnedBlock = 1024;
 [[nodiscard]] std::vector<std::int64_t> owned_values(std::span<const std::int64_t> values, std::size_t members);
 

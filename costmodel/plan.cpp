@@ -57,6 +57,7 @@ namespace {
 void validate_listed(const Plan& plan) {
   const int stages = to_int(plan.stages.size());
   const int positions = stages / plan.chunks;
+  const Placement placement = placement_of(plan.listed);
   std::vector<int> first_rank;                        // by position
   std::vector<std::pair<int, int>> position_replica;  // by rank
   for (int p = 0; p < positions; ++p) {
@@ -72,7 +73,7 @@ void validate_listed(const Plan& plan) {
     const auto [position, own_replica] = position_replica[rank];
     for (const Action& action : plan.listed[rank]) {
       const std::string where = "rank " + std::to_string(rank) + ": listed action " + action_text(action);
-      if (action.stage < 0 || action.stage >= stages || position_of(action.stage, positions) != position)
+      if (action.stage < 0 || action.stage >= stages || position_of(action.stage, positions, placement) != position)
         refuse(where + ": the rank does not have that stage");
       if (action.kind == ActionKind::Update) refuse(where + ": lists do not contain updates; they follow the list");
       if (action.kind == ActionKind::Reduce) continue;
@@ -158,6 +159,7 @@ ScheduleEntry schedule_of(const Plan& plan) {
   ScheduleEntry out = schedule_by_name(plan.schedule);
   if (plan.schedule != kListed) return out;
   out.trains = false;
+  out.placement = placement_of(plan.listed);
   for (const auto& list : plan.listed) {
     for (const Action& action : list) {
       out.trains = out.trains || action.kind == ActionKind::Backward;
@@ -165,6 +167,10 @@ ScheduleEntry schedule_of(const Plan& plan) {
     }
   }
   return out;
+}
+
+Placement placement_of(const PlanSettings& settings) {
+  return settings.listed.empty() ? schedule_by_name(settings.schedule).placement : placement_of(settings.listed);
 }
 
 bool updates_by_several(const Plan& plan) {
@@ -188,6 +194,9 @@ void validate(const Plan& plan) {
   std::map<int, int> stage_of_device;
   check_shape(schedule_by_name(plan.schedule), pipeline_shape(plan));
   const int positions = stages / plan.chunks;
+  const auto position = [positions, placement = schedule_of(plan).placement](int stage) {
+    return position_of(stage, positions, placement);
+  };
   for (int s = 0; s < stages; ++s) {
     const Stage& stage = plan.stages[to_index(s)];
     if (stage.layers.empty()) refuse(stage_text(s) + " has no layers");
@@ -210,13 +219,13 @@ void validate(const Plan& plan) {
       if (!devices_of_stage.insert(device).second)
         refuse(stage_text(s) + ": device " + std::to_string(device) + " appears twice");
       const auto [it, fresh] = stage_of_device.emplace(device, s);
-      if (!fresh && (plan.chunks <= 1 || position_of(it->second, positions) != position_of(s, positions))) {
+      if (!fresh && (plan.chunks <= 1 || position(it->second) != position(s))) {
         refuse("device " + std::to_string(device) + " is in " + stage_text(it->second) + " and in " + stage_text(s));
       }
     }
   }
   for (int s = positions; s < stages; ++s) {
-    const int first = position_of(s, positions);
+    const int first = position(s);
     if (plan.stages[to_index(s)].devices != plan.stages[to_index(first)].devices) {
       refuse(stage_text(s) + " must be on the devices of " + stage_text(first) +
              ", because both are chunks of the same position");

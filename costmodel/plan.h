@@ -192,6 +192,9 @@ void list_parameters(const Graph& graph, Plan& plan);
 /// Whether the plan lists the parameters of its stages.
 [[nodiscard]] bool lists_parameters(const Plan& plan);
 
+/// Where the schedule, or the lists, of these settings put the stages of a rank.
+[[nodiscard]] Placement placement_of(const PlanSettings& settings);
+
 /// Shape of the plan's pipeline for the schedule functions; it refers to the plan's `listed`, which must outlive it.
 [[nodiscard]] PipelineShape pipeline_shape(const Plan& plan);
 

@@ -271,7 +271,8 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
   plan.provenance = {};
 
   check_chunks(to_int(partition.replicas.size()), settings.chunks);
-  const std::size_t positions = partition.replicas.size() / to_index(settings.chunks);
+  const int positions = to_int(partition.replicas.size()) / settings.chunks;
+  const Placement placement = placement_of(settings);
   int next_device = 0;
   for (const int replicas : partition.replicas) {
     if (replicas < 1) {
@@ -281,10 +282,16 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
     Stage stage;
     stage.recompute = settings.recompute;
     stage.recompute_every = settings.recompute_every;
-    if (plan.stages.size() < positions) {
+    const int position = position_of(to_int(plan.stages.size()), positions, placement);
+    if (to_int(plan.stages.size()) == position) {
       for (int r = 0; r < replicas; ++r) stage.devices.push_back(next_device++);
     } else {
-      stage.devices = plan.stages[plan.stages.size() - positions].devices;
+      stage.devices = plan.stages[to_index(position)].devices;
+      if (replicas != to_int(stage.devices.size())) {
+        refuse(stage_text(to_int(plan.stages.size())) + " has " + std::to_string(replicas) +
+               " replicas, but is on the devices of " + stage_text(position) + ", which has " +
+               std::to_string(stage.devices.size()));
+      }
     }
     plan.stages.push_back(std::move(stage));
   }

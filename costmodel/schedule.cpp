@@ -45,6 +45,31 @@ std::string action_text(const Action& action) {
   return out + (is_send(action.kind) ? " to stage " : " from stage ") + std::to_string(action.peer);
 }
 
+std::vector<int> stages_at(int position, int stages, int positions, Placement placement) {
+  std::vector<int> out;
+  for (int s = 0; s < stages; ++s) {
+    if (position_of(s, positions, placement) == position) out.push_back(s);
+  }
+  return out;
+}
+
+Placement placement_of(std::span<const std::vector<Action>> lists) {
+  int last = 0;
+  for (const auto& list : lists) {
+    for (const Action& action : list) last = std::max(last, action.stage);
+  }
+  const bool is_v = std::ranges::any_of(lists, [&](const std::vector<Action>& list) {
+    bool has_first = false;
+    bool has_last = false;
+    for (const Action& action : list) {
+      if (action.stage != 0 && action.stage != last) return false;
+      (action.stage == 0 ? has_first : has_last) = true;
+    }
+    return has_first && has_last;
+  });
+  return is_v ? Placement::V : Placement::Loop;
+}
+
 std::vector<int> own_microbatches(int microbatches, int replicas, int replica) {
   std::vector<int> out;
   for (int m = replica; m < microbatches; m += replicas) out.push_back(m);
@@ -85,6 +110,12 @@ const ScheduleEntry& schedule_by_name(const std::string& name) {
   throw InputError(ErrorKind::UnknownName, unknown_name("schedule", name, known));
 }
 
+bool runs_chunks(const ScheduleEntry& schedule, int chunks) {
+  return schedule.placement == Placement::V ? chunks == 2 : chunks == 1 || schedule.chunked;
+}
+
+int least_chunks(const ScheduleEntry& schedule) { return runs_chunks(schedule, 1) ? 1 : 2; }
+
 const ScheduleEntry& chunked_schedule() { return *std::ranges::find_if(schedules(), &ScheduleEntry::chunked); }
 
 void check_shape(const ScheduleEntry& schedule, const PipelineShape& shape) {
@@ -96,17 +127,19 @@ void check_shape(const ScheduleEntry& schedule, const PipelineShape& shape) {
                                                       " stages cannot be divided into " + std::to_string(shape.chunks) +
                                                       " chunks per device");
   }
-  if (shape.chunks > 1 && !schedule.chunked) {
+  if (!runs_chunks(schedule, shape.chunks)) {
     throw InputError(ErrorKind::ScheduleMismatch,
-                     who + " runs one stage per device; " + chunked_schedule().name + " runs several");
+                     schedule.chunked
+                         ? who + " runs 2 stages per device, found " + std::to_string(shape.chunks)
+                         : who + " runs one stage per device; " + chunked_schedule().name + " runs several");
   }
   for (int s = 0; schedule.equal_replicas && s < shape.stages; ++s) {
     if (replicas_of(shape, s) == replicas_of(shape, 0)) continue;
     throw InputError(ErrorKind::ScheduleMismatch,
                      who + " needs the same number of replicas at every position, but stage 0 has " +
                          std::to_string(replicas_of(shape, 0)) + " and stage " + std::to_string(s) + " has " +
-                         std::to_string(replicas_of(shape, s)) + "; give all " +
-                         std::to_string(replicas_of(shape, 0)) + ", or use 1f1b, which takes any numbers");
+                         std::to_string(replicas_of(shape, s)) + "; give all " + std::to_string(replicas_of(shape, 0)) +
+                         ", or use 1f1b, which takes any numbers");
   }
   for (std::size_t s = 0; schedule.weights == Weights::StepBefore && s < shape.warmups.size(); ++s) {
     const int in_flight = (shape.warmups[s] + 1) * replicas_of(shape, to_int(s));

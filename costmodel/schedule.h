@@ -96,8 +96,13 @@ struct Action {
 /// The most microbatches that a step of a plan can have.
 inline constexpr int kMostMicrobatches = 1 << 20;
 
-/// The input of a schedule. There are `positions = stages / chunks` pipeline positions: position d has stages d, d +
-/// positions, d + 2 positions, ... (chunks > 1 is interleaving).
+/// Which stages a pipeline position has, of p positions.
+enum class Placement {
+  Loop,  ///< position d has the stages d, d + p, d + 2 p, ...
+  V,     ///< position d has the stages d and 2 p - 1 - d
+};
+
+/// The input of a schedule. There are `positions = stages / chunks` pipeline positions, each with `chunks` stages.
 struct PipelineShape {
   int stages = 1;
   int microbatches = 1;
@@ -112,7 +117,14 @@ struct PipelineShape {
 [[nodiscard]] constexpr int replica_of(int microbatch, int replicas) { return microbatch % replicas; }
 
 /// The pipeline position of a stage, one of `positions`.
-[[nodiscard]] constexpr int position_of(int stage, int positions) { return stage % positions; }
+[[nodiscard]] constexpr int position_of(int stage, int positions, Placement placement) {
+  const int place = stage % positions;
+  return placement == Placement::V && stage / positions % 2 == 1 ? positions - 1 - place : place;
+}
+/// Its stages, ascending, of `stages` in all.
+[[nodiscard]] std::vector<int> stages_at(int position, int stages, int positions, Placement placement);
+/// How lists place the stages that they contain: V if one of them has the first stage and the last, and no other.
+[[nodiscard]] Placement placement_of(std::span<const std::vector<Action>> lists);
 
 /// Microbatches that replica `replica` of a stage with `replicas` replicas runs: those for which it is the replica_of.
 [[nodiscard]] std::vector<int> own_microbatches(int microbatches, int replicas, int replica);
@@ -145,9 +157,11 @@ struct ScheduleEntry {
   std::function<std::vector<Action>(const PipelineShape&, int position, int replica)> compute_actions;
   /// Largest number of microbatches that a rank at `position` holds at once, over all its stages.
   std::function<int(const PipelineShape&, int position)> in_flight_bound;
-  bool equal_replicas = false;   ///< all positions need the same number of replicas
-  bool chunked = false;          ///< runs several stages per rank
+  bool equal_replicas = false;  ///< all positions need the same number of replicas
+  bool chunked = false;         ///< runs several stages per rank; with Placement::V two, else also one
+  Placement placement = Placement::Loop;
   bool splits_backward = false;  ///< emits WeightGradient
+  bool mixes_backwards = false;  ///< no WeightGradient follows some backwards: these are whole
   bool trains = true;            ///< has backwards and updates
   Weights weights = Weights::Flushed;
   /// Every list is PipelineShape::warmups forwards, then a forward and a backward in turn, then the remaining
@@ -170,6 +184,10 @@ struct ScheduleEntry {
 [[nodiscard]] const std::vector<ScheduleEntry>& schedules();
 /// The schedule called `name`. Throws std::invalid_argument listing the names.
 [[nodiscard]] const ScheduleEntry& schedule_by_name(const std::string& name);
+/// Whether the schedule runs so many stages per rank.
+[[nodiscard]] bool runs_chunks(const ScheduleEntry& schedule, int chunks);
+/// The fewest that it runs.
+[[nodiscard]] int least_chunks(const ScheduleEntry& schedule);
 /// The first schedule that runs several stages per rank, which messages suggest.
 [[nodiscard]] const ScheduleEntry& chunked_schedule();
 /// Throws std::invalid_argument if `schedule` cannot run `shape`, and names what it can run.

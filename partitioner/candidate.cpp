@@ -171,7 +171,7 @@ StrategyResult rank_one(const std::string& origin, const Graph& graph, const Top
 
 Candidate given_candidate(const Graph& graph, Partition partition, std::vector<std::vector<int>> devices,
                           std::vector<int> warmups, const std::vector<int>& replicas, std::optional<int> microbatches,
-                          int chunks) {
+                          int chunks, Placement placement) {
   if (!replicas.empty()) {
     if (!devices.empty()) throw std::invalid_argument("--replicas: the plan that was read already has replicas");
     if (replicas.size() != partition.replicas.size()) {
@@ -192,7 +192,7 @@ Candidate given_candidate(const Graph& graph, Partition partition, std::vector<s
   std::vector<Seconds> of_device(to_index(positions));
   for (std::size_t s = 0; s < times.size(); ++s) {
     const int replicas_at_work = std::min(partition.replicas[s], microbatches.value_or(partition.replicas[s]));
-    of_device[to_index(position_of(to_int(s), positions))] += times[s] / replicas_at_work;
+    of_device[to_index(position_of(to_int(s), positions, placement))] += times[s] / replicas_at_work;
   }
   out.partition = std::move(partition);
   out.devices = std::move(devices);
@@ -203,9 +203,9 @@ Candidate given_candidate(const Graph& graph, Partition partition, std::vector<s
 }
 
 Candidate split_candidate(const Graph& graph, const std::vector<std::string>& names, const std::vector<int>& replicas,
-                          std::optional<int> microbatches, int chunks) {
+                          std::optional<int> microbatches, int chunks, Placement placement) {
   return given_candidate(graph, partition_of_bounds(graph, bounds_at(layer_ids(graph), names)), {}, {}, replicas,
-                         microbatches, chunks);
+                         microbatches, chunks, placement);
 }
 
 std::optional<Infeasible> refutation(const RankedPlan& ranked, const Graph& graph, const Topology& topology) {

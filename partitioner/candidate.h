@@ -98,13 +98,14 @@ using CandidateOf = std::function<std::optional<Candidate>(const Graph&, const T
 /// that of the slowest device.
 [[nodiscard]] Candidate split_candidate(const Graph& graph, const std::vector<std::string>& names,
                                         const std::vector<int>& replicas, std::optional<int> microbatches = {},
-                                        int chunks = 1);
+                                        int chunks = 1, Placement placement = Placement::Loop);
 
 /// The same for a partition, with `devices` for each stage (empty: in order) and `warmups` (empty: by warmup_counts).
 /// `replicas`, if not empty, replace the partition's own. Throws std::invalid_argument for both replicas and devices.
 [[nodiscard]] Candidate given_candidate(const Graph& graph, Partition partition, std::vector<std::vector<int>> devices,
                                         std::vector<int> warmups, const std::vector<int>& replicas,
-                                        std::optional<int> microbatches = {}, int chunks = 1);
+                                        std::optional<int> microbatches = {}, int chunks = 1,
+                                        Placement placement = Placement::Loop);
 
 /// What the verifier finds wrong with a plan; absent if it proves that the plan's action lists follow the plan and end,
 /// and that no device needs more memory than it has. Memory is not checked of a plan with RankedPlan::fits false, which

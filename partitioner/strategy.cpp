@@ -14,8 +14,9 @@ Seconds time_limit(const OptionValues& options) {
 std::vector<int> chunk_counts(const Constraints& constraints) {
   if (constraints.chunks) return {*constraints.chunks};
   const PlanSettings& settings = constraints.plan;
-  std::vector<int> out = {1};
-  if (!settings.listed.empty() || !schedule_by_name(settings.schedule).chunked) return out;
+  const ScheduleEntry& schedule = schedule_by_name(settings.schedule);
+  std::vector<int> out = {least_chunks(schedule)};
+  if (!settings.listed.empty() || !schedule.chunked || out.front() > 1) return out;
   for (int chunks = 2; chunks <= kMostChunks; chunks *= 2) out.push_back(chunks);
   return out;
 }

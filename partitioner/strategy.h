@@ -116,8 +116,8 @@ inline constexpr Seconds kDefaultTimeLimit{3};
 /// The most stages per device that strategies try by themselves.
 inline constexpr int kMostChunks = 8;
 
-/// The numbers of stages per device that strategies try: Constraints::chunks, else 1 and, if the schedule can run
-/// several, 2, 4 and 8.
+/// The numbers of stages per device that strategies try: Constraints::chunks; else 2 if the schedule runs no others, or
+/// 1 and, if it can run several, 2, 4 and 8. Strategies that do not compare plans take the first.
 [[nodiscard]] std::vector<int> chunk_counts(const Constraints& constraints);
 
 /// Why the topology has too few devices for stages with `chunks` of them per device and these replicas, if not empty;

@@ -66,16 +66,17 @@ Plan plan_of_lists(const std::vector<std::vector<Action>>& lists) {
                                 " positions, expected the same number on each");
   }
   plan.chunks = stages / positions;
+  const Placement placement = placement_of(lists);
   plan.microbatches = std::max(microbatches, 1);
   int device = 0;
   std::vector<int> replicas;
   for (int s = 0; s < stages; ++s) {
-    const std::size_t position = to_index(s % positions);
+    const std::size_t position = to_index(position_of(s, positions, placement));
     if (!columns[position].contains(s)) {
       throw std::invalid_argument("stage " + std::to_string(s) + " is not at position " + std::to_string(position) +
                                   " of " + std::to_string(positions) + ": position d holds the stages d, d + " +
-                                  std::to_string(positions) +
-                                  ", ...; other placements, such as the V shape of ZBV and DualPipeV, are not run yet");
+                                  std::to_string(positions) + ", ..., or in a V the stages d and " +
+                                  std::to_string(2 * positions - 1) + " - d");
     }
     Stage stage{{"stage " + std::to_string(s)}, {}, false};
     if (s < positions) {
@@ -119,7 +120,8 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, _Pipel
 # The layers of each stage, by their paths in the model.
 STAGES = [
 {stages}]
-RANKS = {ranks}  # stage s runs on rank s % RANKS
+RANKS = {ranks}
+RANK_OF_STAGE = [{rank_of_stage}]
 MICROBATCHES = {microbatches}
 ACTIONS = """\
 {actions}"""
@@ -229,7 +231,7 @@ def main():
 
     dist.init_process_group("nccl" if on_cuda else "gloo")
     rank = dist.get_rank()
-    indices = [stage for stage in range(len(STAGES)) if stage % RANKS == rank]
+    indices = [stage for stage in range(len(STAGES)) if RANK_OF_STAGE[stage] == rank]
     stages = [pipe.build_stage(stage, device) for stage in indices]
     schedule = schedule_of(options.schedule, stages, named(options.loss))
     optimizer = torch.optim.SGD([p for stage in stages for p in stage.submod.parameters()], lr=options.learning_rate)
@@ -283,6 +285,8 @@ std::string torch_pipelining_script(const BoundPlan& bound) {
   if (!bound.schedule().trains) {
     throw std::invalid_argument("schedule \"" + plan.schedule + "\" does not train, but the program trains");
   }
+  std::vector<int> rank_of_stage;
+  for (int s = 0; s < bound.stages(); ++s) rank_of_stage.push_back(bound.position_of(s));
   std::string stages;
   for (const Stage& stage : plan.stages) {
     std::vector<std::string> layers;
@@ -290,7 +294,8 @@ std::string torch_pipelining_script(const BoundPlan& bound) {
     stages += fmt::format("    [{}],\n", fmt::join(layers, ", "));
   }
   return fmt::format(kScript, fmt::arg("ranks", bound.positions()), fmt::arg("microbatches", plan.microbatches),
-                     fmt::arg("stages", stages), fmt::arg("actions", plan_actions_csv(bound)));
+                     fmt::arg("rank_of_stage", fmt::join(rank_of_stage, ", ")), fmt::arg("stages", stages),
+                     fmt::arg("actions", plan_actions_csv(bound)));
 }
 
 }  // namespace stagecraft::interchange

@@ -17,24 +17,24 @@ namespace {
 
 /// The bytes that a stage needs, independent of the moment.
 struct StageNeeds {
-  RankMemory none;       ///< StageMemories without a microbatch
-  Bytes parameters;      ///< of one version
-  Bytes frozen;          ///< frozen parameters and buffers
-  Bytes gradients;       ///< 0 without training
+  RankMemory none;               ///< StageMemories without a microbatch
+  Bytes parameters;              ///< of one version
+  Bytes frozen;                  ///< frozen parameters and buffers
+  Bytes gradients;               ///< 0 without training
   std::vector<Bytes> optimizer;  ///< its state, by replica
-  Bytes per_microbatch;  ///< activations
-  Bytes once;            ///< activations of what is run again, or of a forward that keeps nothing
-  Bytes inputs;          ///< per microbatch
-  Bytes workspace;       ///< the largest of any layer
-  Bytes beside_saved;    ///< workspace of a layer less the saved bytes of later layers, the largest
-  Bytes growing;         ///< the same plus the gradients of later layers
-  Bytes beside_kept;     ///< workspace of a layer less the kept gradients of it and earlier layers, the largest
-  Bytes kept;            ///< kept_gradient_bytes per microbatch
-  Bytes sent_back;       ///< gradients of what it received
-  Bytes communication;   ///< reduce_buffer_bytes
-  Bytes messages;        ///< one over each boundary
-  bool measured = true;  ///< the bytes of all its layers
-  bool splits = false;   ///< its backward
+  Bytes per_microbatch;          ///< activations
+  Bytes once;                    ///< activations of what is run again, or of a forward that keeps nothing
+  Bytes inputs;                  ///< per microbatch
+  Bytes workspace;               ///< the largest of any layer
+  Bytes beside_saved;            ///< workspace of a layer less the saved bytes of later layers, the largest
+  Bytes growing;                 ///< the same plus the gradients of later layers
+  Bytes beside_kept;             ///< workspace of a layer less the kept gradients of it and earlier layers, the largest
+  Bytes kept;                    ///< kept_gradient_bytes per microbatch
+  Bytes sent_back;               ///< gradients of what it received
+  Bytes communication;           ///< reduce_buffer_bytes
+  Bytes messages;                ///< one over each boundary
+  bool measured = true;          ///< the bytes of all its layers
+  bool splits = false;           ///< its backward
   bool has_flat_gradients = false;
 };
 
@@ -456,7 +456,8 @@ std::vector<MemoryReplay> replay_memory(const Graph& graph, const BoundPlan& pla
     needs.back().communication = communication_of(plan, sums[to_index(s)], place.channel);
     for (int r = 0; r < plan.replicas(s); ++r) {
       needs.back().optimizer[to_index(r)] =
-          updated_bytes(sums[to_index(s)], plan.first_rank(s) + r, needs.back().parameters) * graph.optimizer_state_values;
+          updated_bytes(sums[to_index(s)], plan.first_rank(s) + r, needs.back().parameters) *
+          graph.optimizer_state_values;
     }
   }
   const std::vector<std::vector<Bytes>> bytes = message_bytes(plan.plan());

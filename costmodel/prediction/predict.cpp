@@ -313,8 +313,12 @@ std::vector<std::vector<int>> stages_of_positions(const Prediction& prediction) 
   const std::vector<int>& first = prediction.timeline.stage_of_rank;
   const int stages = to_int(prediction.stages.size());
   const int positions = first.empty() ? stages : std::min(stages, *std::ranges::max_element(first) + 1);
-  std::vector<std::vector<int>> out(to_index(positions));
-  for (int s = 0; s < stages; ++s) out[to_index(position_of(s, positions))].push_back(s);
+  const bool is_v = std::ranges::any_of(prediction.timeline.spans, [&](const Span& span) {
+    return 2 * positions == stages && span.action.stage == stages - 1 && first[to_index(span.rank)] == 0;
+  });
+  std::vector<std::vector<int>> out;
+  for (int position = 0; position < positions; ++position)
+    out.push_back(stages_at(position, stages, positions, is_v ? Placement::V : Placement::Loop));
   return out;
 }
 

@@ -179,7 +179,7 @@ std::vector<DataWait> data_waits(const std::vector<StageCost>& costs, const std:
   const auto microbatches = static_cast<double>(plan.plan().microbatches);
   for (int position = 0; position < plan.positions(); ++position) {
     DataWait wait{.stage = -1, .loading = {}, .work = {}};
-    for (int s = position; s < plan.stages(); s += plan.positions()) {
+    for (const int s : plan.stages_at(position)) {
       const StageCost& cost = costs[to_index(s)];
       wait.work += cost.forward;
       if (plan.schedule().trains)

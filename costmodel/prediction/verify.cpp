@@ -31,7 +31,8 @@ class Verifier {
         table_(plan, plan_.microbatches * options.steps),
         groups_(plan.reduce_groups()) {
     proof_.ranks.resize(roles_.size());
-    for (const auto& list : plan_.listed) {
+    if (!schedule_.mixes_backwards) return;
+    for (const auto& list : compute_lists(schedule_, shape_)) {
       for (const Action& a : list) {
         if (a.kind == ActionKind::WeightGradient) split_.insert({a.stage, a.microbatch});
       }
@@ -78,7 +79,7 @@ class Verifier {
   }
   std::size_t slot(const Action& a) const { return slot(a.stage, a.microbatch); }
   bool splits(int stage, int microbatch) const {
-    return schedule_.splits_backward && (plan_.listed.empty() || split_.contains({stage, microbatch}));
+    return schedule_.splits_backward && (!schedule_.mixes_backwards || split_.contains({stage, microbatch}));
   }
   /// Whether `a` is the last of its microbatch on its stage.
   bool is_gradient(const Action& a) const {
@@ -329,7 +330,7 @@ class Verifier {
   const std::vector<RankRole>& roles_;
   MessageTable table_;
   const std::vector<int>& groups_;
-  std::set<std::pair<int, int>> split_;  // (stage, microbatch) whose backward the listed actions split
+  std::set<std::pair<int, int>> split_;  // (stage, microbatch), if the schedule does not split all backwards
   Verified proof_;
 };
 

@@ -97,7 +97,7 @@ const std::vector<ProjectSection>& sections() {
          {},
          {"best", "given"}},
         {"stages", KeyKind::Integer, "number of stages", "2", 1},
-        {"chunks", KeyKind::Integer, "stages per device, for " + chunked_schedule().name, "2", 1},
+        {"chunks", KeyKind::Integer, "stages per device, for schedules such as " + chunked_schedule().name, "2", 1},
         {"replicas", KeyKind::Words, "replicas of each stage", "[2, 1]"},
         {"split_at", KeyKind::Words, "cut by hand: the first layer of every stage except the first", "[\"layer2.0\"]"},
         {"memory_limit", KeyKind::Bytes, "per device", "\"16GiB\""},

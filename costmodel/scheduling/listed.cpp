@@ -44,6 +44,7 @@ ScheduleEntry listed_schedule() {
           .compute_actions = listed,
           .in_flight_bound = listed_in_flight,
           .chunked = true,
+          .mixes_backwards = true,
           .needs_lists = true};
 }
 

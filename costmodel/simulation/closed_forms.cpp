@@ -53,6 +53,25 @@ Seconds zero_bubble_h1_time(Seconds forward, Seconds backward, Seconds weight_gr
          (stages - 1.0) * (forward + backward - weight_gradient);
 }
 
+Seconds interleaved_zero_bubble_time(Seconds forward, Seconds backward, Seconds weight_gradient, int devices,
+                                     int chunks, int microbatches) {
+  return microbatches * (forward + backward + weight_gradient) +
+         (devices - 1.0) / chunks * std::max({forward, backward, forward + backward - weight_gradient});
+}
+
+Seconds zero_bubble_v_time(Seconds forward, int devices, int microbatches) {
+  return (3.0 * microbatches + (devices - 1.0) / 2) * forward;
+}
+
+Seconds v_half_time(Seconds forward, int devices, int microbatches) {
+  return (3.0 * microbatches + (3.5 * devices - 2) / 2) * forward;
+}
+
+Seconds dualpipev_time(Seconds forward, Seconds backward, Seconds weight_gradient, int devices, int microbatches) {
+  return microbatches * (forward + backward + weight_gradient) +
+         (devices - 1.0) / 2 * (forward + backward - weight_gradient);
+}
+
 Bracket one_forward_one_backward_bracket(const StageTimes& stages, int microbatches) {
   Bracket out;
   Seconds before;
@@ -190,15 +209,14 @@ Seconds StepBounds::lower() const {
       const StageCost& cost = in_.stages[to_index(s)];
       begin = std::min(begin, first[to_index(s)]);
       end = std::min(end, last[to_index(s)]);
-      // Lists by hand split a backward or not.
-      const Seconds backward = plan_.schedule().needs_lists ? std::min(cost.whole_backward.value_or(cost.backward),
-                                                                       cost.backward + cost.weight_gradient)
-                                                            : stage.backward;
+      const Seconds backward = plan_.schedule().mixes_backwards ? std::min(cost.whole_backward.value_or(cost.backward),
+                                                                           cost.backward + cost.weight_gradient)
+                                                                : stage.backward;
       work += static_cast<double>(stage.most) * (stage.forward + backward);
-      if (!plan_.schedule().needs_lists) weights += static_cast<double>(stage.most) * stage.weights;
+      if (!plan_.schedule().mixes_backwards) weights += static_cast<double>(stage.most) * stage.weights;
     }
-    // What follows the last action of a list by hand is not known.
-    if (!plan_.schedule().needs_lists) out = std::max(out, begin + work + end);
+    // What follows the last action is not known then.
+    if (!plan_.schedule().mixes_backwards) out = std::max(out, begin + work + end);
     out = std::max(out, begin + work + weights + end_of_rank(d));
   }
   if (n_.schedule() == "gpipe" && n_.equal_replicas() == 1 && n_.chained()) {
@@ -227,7 +245,7 @@ Seconds StepBounds::one_after_the_other() const {
     const StageNumbers& stage = n_.at(s);
     const StageCost& cost = in_.stages[to_index(s)];
     Seconds microbatch_time = stage.forward + stage.backward + stage.weights;
-    if (plan_.schedule().needs_lists)
+    if (plan_.schedule().mixes_backwards)
       microbatch_time =
           stage.forward + std::max(cost.whole_backward.value_or(cost.backward), cost.backward + cost.weight_gradient);
     out += static_cast<double>(microbatches_) * microbatch_time + n_.reduce_of(s) + n_.buckets_of(s);
@@ -336,10 +354,10 @@ Seconds StepBounds::chain(int microbatches, Seconds weight_gradients) const {
          first_message();
 }
 
-/// The same for interleaved stages, with p positions, v chunks on each and M microbatches on each of the equal replicas:
-/// forward number k of the rank at position d has the level k + d, and backward number k the level k + p - 1 - d,
-/// whatever their chunks. There are M v + p - 1 levels. With rendezvous, the first message over each boundary leaves only when its receiver has no action left
-/// before it.
+/// The same for interleaved stages, with p positions, v chunks on each and M microbatches on each of the equal
+/// replicas: forward number k of the rank at position d has the level k + d, and backward number k the level k + p - 1
+/// - d, whatever their chunks. There are M v + p - 1 levels. With rendezvous, the first message over each boundary
+/// leaves only when its receiver has no action left before it.
 Seconds StepBounds::interleaved() const {
   const int most_own = n_.stages().front().most;
   const double levels = most_own * plan_.plan().chunks + plan_.positions() - 1;

@@ -24,14 +24,32 @@ struct StageTimes {
 [[nodiscard]] Seconds one_forward_one_backward_time(Seconds forward, Seconds backward, int stages, int microbatches,
                                                     Seconds hop);
 
-/// Step time of interleaved 1F1B: M(F+B) + (p-1)(F+B)/v with F, B of a device's v chunks together. Exact for equal
-/// stages, free hops, p dividing M.
+// Of schedules with several stages on a device, all times are of a device's v chunks together, which are alike.
+
+/// Step time of interleaved 1F1B and of breadth-first schedules: M(F+B) + (p-1)(F+B)/v. Exact for equal stages, free
+/// hops, p dividing M.
 [[nodiscard]] Seconds interleaved_time(Seconds forward, Seconds backward, int devices, int chunks, int microbatches);
 
 /// Step time of ZB-H1: M(F+B+W) + (p-1)(F+B-W), B the input gradient and W the weight gradient. Exact for equal
 /// stages, free hops, p dividing M and W <= min(F, B).
 [[nodiscard]] Seconds zero_bubble_h1_time(Seconds forward, Seconds backward, Seconds weight_gradient, int stages,
                                           int microbatches);
+
+/// Step time of the interleaved zero bubble: M(F+B+W) + (p-1) max(F, B, F+B-W)/v, B the input gradient and W the weight
+/// gradient. Exact for equal stages, free hops, p dividing M. Source: derived; checked against the event simulation.
+[[nodiscard]] Seconds interleaved_zero_bubble_time(Seconds forward, Seconds backward, Seconds weight_gradient,
+                                                   int devices, int chunks, int microbatches);
+
+/// Step time of ZB-V with F = B = W: 3MF + (p-1)F/2. Exact for equal stages, free hops, M >= 2p-1.
+[[nodiscard]] Seconds zero_bubble_v_time(Seconds forward, int devices, int microbatches);
+
+/// Step time of V-Half with F = B = W: 3MF + (7p/2-2)F/2. Exact for equal stages, free hops, even p, M >= p.
+[[nodiscard]] Seconds v_half_time(Seconds forward, int devices, int microbatches);
+
+/// Step time of DualPipeV if a forward and a backward never run at the same time: M(F+B+W) + (p-1)(F+B-W)/2. Exact for
+/// equal stages, free hops, F = B, W <= F, M >= 2p.
+[[nodiscard]] Seconds dualpipev_time(Seconds forward, Seconds backward, Seconds weight_gradient, int devices,
+                                     int microbatches);
 
 /// Lower and upper end of 1F1B's step time for any stages and free hops:
 /// max_s [M C_s + sum of C before s], C = F + B, and sum F + sum B + (M-1)(max F + max B).

@@ -32,15 +32,14 @@ using stagecraft::format_seconds;
 /// "does not fit" if the estimate exceeds the device's memory, "may not fit" if only the bound does, or empty; by
 /// stage. Stages of one device count together.
 std::vector<std::string> fit_texts(const stagecraft::Prediction& p, std::optional<stagecraft::Bytes> memory,
-                                   int positions) {
+                                   const stagecraft::BoundPlan& plan) {
   std::vector<std::string> out(p.stages.size());
   for (std::size_t s = 0; memory && s < out.size(); ++s) {
     stagecraft::Bytes total;
     stagecraft::Bytes bound;
-    for (std::size_t chunk = s % stagecraft::to_index(positions); chunk < out.size();
-         chunk += stagecraft::to_index(positions)) {
-      total += p.stages[chunk].memory.total;
-      bound += p.stages[chunk].memory_bound;
+    for (const int chunk : plan.stages_at(plan.position_of(stagecraft::to_int(s)))) {
+      total += p.stages[stagecraft::to_index(chunk)].memory.total;
+      bound += p.stages[stagecraft::to_index(chunk)].memory_bound;
     }
     if (bound > *memory) out[s] = "may not fit, up to " + format_bytes(bound);
     if (total > *memory) out[s] = "does not fit";
@@ -208,7 +207,7 @@ int main(int argc, char** argv) {
                                        stagecraft::slowdown_assumption(graph, topology)};
         for (const stagecraft::Unmeasured& part : stagecraft::unmeasured(graph, topology, plan))
           notes.push_back(part.text);
-        print(prediction, fit_texts(prediction, topology.device.memory, plan.positions()), notes);
+        print(prediction, fit_texts(prediction, topology.device.memory, plan), notes);
         if (!scale.empty()) {
           auto points = stagecraft::within("--scale", [&, &graph = graph, &topology = topology] {
             stagecraft::ShareProgress progress("predicting copies");

@@ -70,8 +70,13 @@ OrderBound::Order OrderBound::begun(const StageOrder& stages) const {
   }
   const std::vector<int>& replicas = out.replicas;
   const std::vector<std::vector<Action>>* lists = costs_.lists(stages.replicas);
+  if (lists == nullptr) {
+    out.low = kForever;  // the schedule runs no split with these replicas
+    out.done = true;
+    return out;
+  }
   const bool fits = !replicas.empty() && to_int(replicas.size()) <= cuts_.fine().back().first;
-  if (lists == nullptr || !fits || !add_events(out, *lists, number, costs_.microbatches())) {
+  if (!fits || !add_events(out, *lists, number, costs_.microbatches())) {
     out.done = true;
     return out;
   }

@@ -51,7 +51,8 @@ PathStages::PathStages(const PipelineCosts& costs, const PathCuts& cuts, std::op
 
 void PathStages::find_replicas() {
   const int m = costs_.microbatches();
-  for (const ReplicaRange& range : replica_ranges(std::min(costs_.devices(), m), m)) replicas_.push_back({range, 0, -1});
+  for (const ReplicaRange& range : replica_ranges(std::min(costs_.devices(), m), m))
+    replicas_.push_back({range, 0, -1});
   for (Replicas& replicas : replicas_) {
     replicas.wave = m - replicas.last * (replicas.share - 1);
     replicas.queue = to_int(std::ranges::upper_bound(kWaves, replicas.wave) - kWaves.begin()) - 1;

@@ -43,7 +43,10 @@ std::optional<SegmentBound> SegmentBound::of(const PipelineCosts& costs) {
     updates += costs.node(v).update;
     untied += costs.node(v).untied;
   }
-  for (const ReplicaRange& range : replica_ranges(std::min(costs.devices(), costs.microbatches()), costs.microbatches())) {
+  for (const ReplicaRange& range :
+       replica_ranges(std::min(costs.devices(), costs.microbatches()), costs.microbatches())) {
+    const int chunks = least_chunks(costs.schedule());
+    if (!costs.can_run({{}, std::vector(to_index(chunks), range.first), chunks})) continue;
     // Buckets are summed while other stages of the device compute. The line lies below the sums of each stage.
     const ReduceLine line = costs.buckets_are_hidden() ? ReduceLine{} : costs.reduce_line(untied, range.first);
     const Seconds sums =

@@ -10,8 +10,8 @@
 
 namespace stagecraft::partitioner {
 
-/// A lower bound of all splits whose stages have the same number r of replicas, with any number of stages per device and
-/// devices in any order, by the computation_path.
+/// A lower bound of all splits whose stages have the same number r of replicas, with any number of stages per device
+/// and devices in any order, by the computation_path.
 ///
 /// Let n be the most microbatches of one replica. Let a segment be a maximal run of the path's nodes on one device of
 /// that replica, in one or several of its stages. Let a microbatch take t_i seconds in segment i, before_i seconds in
@@ -34,9 +34,9 @@ namespace stagecraft::partitioner {
 /// microbatches, of the sums of gradients over r replicas, and of the updates:
 ///   (3) (n computation + sums + updates) r / D.
 ///
-/// On several levels and without replicas, (1) and (2) also hold for segments that are maximal on one group of g devices
-/// below level l > 0: the group takes at least m t_i / g for m microbatches, and messages between two groups take level
-/// l or one farther out.
+/// On several levels and without replicas, (1) and (2) also hold for segments that are maximal on one group of g
+/// devices below level l > 0: the group takes at least m t_i / g for m microbatches, and messages between two groups
+/// take level l or one farther out.
 class SegmentBound {
  public:
   /// Absent if nothing waits (see PipelineCosts::waits), no layer is left, or stages may have different numbers of

@@ -159,8 +159,8 @@ class TripBound {
   std::vector<ReplicaRange> replicas_, each_;  ///< each_: ranges of one number
   bool in_order_ = false;                      ///< of the latest question
   bool alternates_ = false;                    ///< see ScheduleEntry: what is in flight is known
-  std::vector<int> path_;              ///< kept nodes of the heaviest path
-  std::vector<KeptEdge> hops_;         ///< between neighbours on the path
+  std::vector<int> path_;                      ///< kept nodes of the heaviest path
+  std::vector<KeptEdge> hops_;                 ///< between neighbours on the path
   std::vector<std::size_t> level_at_;  ///< by device: the level that joins it and the one before; empty: of no use
   /// The path's hops over each level or one farther out, with their time at the port of a group below it.
   std::vector<std::vector<PathHop>> hops_at_;

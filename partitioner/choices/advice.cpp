@@ -69,15 +69,17 @@ std::vector<Change> changes_of(const Graph& graph, const Topology& topology, con
       change.constraints.plan.recompute = true;
       change.constraints.plan.recompute_every = every;
     };
-    if (asked.sharding == StateSharding::None && graph.optimizer_state_values > 0 && schedule.weights == Weights::Flushed)
+    if (asked.sharding == StateSharding::None && graph.optimizer_state_values > 0 &&
+        schedule.weights == Weights::Flushed)
       add("--shard optimizer").constraints.plan.sharding = StateSharding::Optimizer;
     for (const int every : recomputation_steps(to_int(graph.layers.size())))
       recompute(every == 0 ? "--recompute" : "--recompute-every " + std::to_string(every), every);
   }
   if (schedule.trains && schedule.weights == Weights::Flushed) {
     for (const std::string& other : schedules_to_compare()) {
-      const bool runs_chunks = constraints.chunks.value_or(1) == 1 || schedule_by_name(other).chunked;
-      if (other != asked.schedule && runs_chunks) add("--schedule " + other).constraints.plan.schedule = other;
+      const ScheduleEntry& entry = schedule_by_name(other);
+      const bool can_run = runs_chunks(entry, constraints.chunks.value_or(least_chunks(entry)));
+      if (other != asked.schedule && can_run) add("--schedule " + other).constraints.plan.schedule = other;
     }
   }
   if (graph.microbatch_samples.value_or(0) % 2 == 0 && graph.microbatch_samples.value_or(0) > 0 &&

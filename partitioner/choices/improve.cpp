@@ -103,7 +103,8 @@ class Improvement {
     if (!tried_.emplace(partition.stage_of_layer, partition.replicas, devices, recomputation).second) return false;
     try {
       Candidate candidate = given_candidate(graph_, std::move(partition), std::move(devices), {}, {},
-                                            microbatches_of_a_step(constraints_.plan), candidate_.chunks);
+                                            microbatches_of_a_step(constraints_.plan), candidate_.chunks,
+                                            placement_of(constraints_.plan));
       candidate.recomputation = std::move(recomputation);
       RankedPlan ranked = predicted_plan(origin_, graph_, topology_, candidate, costs_, constraints_);
       Key key = key_of(ranked);
@@ -265,7 +266,8 @@ class Improvement {
   bool place() {
     if (topology_.levels.size() < 2 || !constraints_.plan.listed.empty()) return false;
     bool out = try_one(candidate_.partition, {});
-    for (auto& devices : placements(topology_, candidate_.partition.replicas, candidate_.chunks))
+    for (auto& devices :
+         placements(topology_, candidate_.partition.replicas, candidate_.chunks, placement_of(constraints_.plan)))
       out = try_one(candidate_.partition, std::move(devices)) || out;
     return out;
   }

@@ -114,7 +114,7 @@ std::optional<std::string> sharding(const Question& question, Bytes limit) {
 std::optional<std::string> more_stages(const Question& question, Bytes limit) {
   if (!question.constraints.stages || !question.constraints.replicas.empty()) return std::nullopt;
   const int before = *question.constraints.stages;
-  const int most = device_count(question.topology) * question.constraints.chunks.value_or(1);
+  const int most = device_count(question.topology) * chunk_counts(question.constraints).front();
   for (int stages = before + 1; stages <= most; ++stages) {
     Question tried = question;
     tried.constraints.stages = stages;
@@ -222,8 +222,8 @@ std::vector<std::string> smallest_changes(const Question& question) {
   const Bytes limit = *memory_limit(question.topology, question.constraints);
   if (const auto need = need_of(question))
     out.push_back(fmt::format("{} of memory per device instead of {}", format_bytes(*need), format_bytes(limit)));
-  for (const auto& change :
-       {sharding(question, limit), recomputation(question, limit), more_stages(question, limit), more_devices(question, limit)}) {
+  for (const auto& change : {sharding(question, limit), recomputation(question, limit), more_stages(question, limit),
+                             more_devices(question, limit)}) {
     if (change) out.push_back(*change);
   }
   return out;

@@ -169,11 +169,13 @@ class SettingsRun {
 
   /// The candidates of `auto` with all settings, those first whose equal shares seem to be the fastest.
   void draft_all() {
-    std::map<std::tuple<std::size_t, std::string, bool, int, StateSharding>, Seconds> known;  // buckets make little difference
+    std::map<std::tuple<std::size_t, std::string, bool, int, StateSharding>, Seconds>
+        known;  // buckets make little difference
     const auto estimate = [&](const SettingTrial& trial) {
       const PlanSettings& plan = trial.settings.plan;
       const auto [it, fresh] = known.try_emplace(
-          std::tuple(trial.settings.graph, plan.schedule, plan.recompute, plan.recompute_every, plan.sharding), kForever);
+          std::tuple(trial.settings.graph, plan.schedule, plan.recompute, plan.recompute_every, plan.sharding),
+          kForever);
       if (fresh) {
         const auto step = estimated_step(graph_of(trial), topology_, constraints_of(trial, SearchTuning::kLeastSlice));
         it->second = step.value_or(kForever);

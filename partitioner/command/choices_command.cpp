@@ -84,9 +84,10 @@ void improve_best(Gathered& gathered, const Question& question, const StageConst
     if (honours(before, hand)) add(source);
     const auto after = with_stage_constraints(question.graph, before, hand);
     if (!after || to_int(starts.size()) >= kStarts) continue;
-    starts.emplace_back(given_candidate(question.graph, *after, {}, {}, {},
-                                        microbatches_of_a_step(question.constraints.plan), source.plan.chunks),
-                        &source);
+    starts.emplace_back(
+        given_candidate(question.graph, *after, {}, {}, {}, microbatches_of_a_step(question.constraints.plan),
+                        source.plan.chunks, schedule_of(source.plan).placement),
+        &source);
   }
   std::size_t number = 0;
   for (const auto& [start, source] : starts) {
@@ -394,7 +395,7 @@ Candidate start_of(const Plan& plan, const Graph& graph, const Topology& topolog
   }
   if (in_order) devices.clear();
   Candidate out = given_candidate(graph, partition_of(graph, plan), std::move(devices), {}, {},
-                                  microbatches_of_a_step(settings), plan.chunks);
+                                  microbatches_of_a_step(settings), plan.chunks, schedule_of(plan).placement);
   for (const Stage& stage : plan.stages) out.recomputation.push_back({stage.recompute, stage.recompute_every});
   return out;
 }

@@ -103,7 +103,7 @@ std::optional<Candidate> given_stages(PlanRequest& request, const Graph& graph) 
         request.strategy = format.name;
         out = given_candidate(graph, std::move(*plan.partition), std::move(plan.devices), std::move(plan.warmups),
                               request.constraints.replicas, microbatches_of_a_step(request.constraints.plan),
-                              request.constraints.chunks.value_or(1));
+                              chunk_counts(request.constraints).front(), placement_of(request.constraints.plan));
       }
     });
   }
@@ -111,7 +111,8 @@ std::optional<Candidate> given_stages(PlanRequest& request, const Graph& graph) 
     request.strategy = kSplitAt;
     out = within("--split-at", [&] {
       return split_candidate(graph, request.split_at, request.constraints.replicas,
-                             microbatches_of_a_step(request.constraints.plan), request.constraints.chunks.value_or(1));
+                             microbatches_of_a_step(request.constraints.plan),
+                             chunk_counts(request.constraints).front(), placement_of(request.constraints.plan));
     });
   }
   return out;

@@ -44,6 +44,12 @@ ActionReplay::ActionReplay(const Topology& topology, int microbatches, const std
     way->lane_free.assign(links.size() * to_index(microbatches), Seconds(0));
     way->done.assign(sums.size() * to_index(microbatches), kNotYet);
   }
+  splits_.assign(sums.size() * to_index(microbatches), false);
+  for (const auto& list : lists) {
+    for (const Action& action : list) {
+      if (action.kind == ActionKind::WeightGradient) splits_[slot(action.stage, action.microbatch)] = true;
+    }
+  }
 }
 
 /// The earliest time from `at` on at which the action can begin; below 0 if that is not known yet.
@@ -87,7 +93,9 @@ void ActionReplay::send(int l, bool back, int microbatch, Seconds at) {
 void ActionReplay::compute(std::size_t rank, const Action& action, Seconds start) {
   const StageSums& stage = sums_[to_index(action.stage)];
   const bool back = action.kind == ActionKind::Backward;
-  now_[rank] = start + (action.kind == ActionKind::Forward ? stage.forward : back ? stage.backward : stage.weights);
+  const Seconds backward =
+      stage.whole_backward && !splits_[slot(action.stage, action.microbatch)] ? *stage.whole_backward : stage.backward;
+  now_[rank] = start + (action.kind == ActionKind::Forward ? stage.forward : back ? backward : stage.weights);
   if (action.kind == ActionKind::WeightGradient) return;
   (back ? back_ : forward_).done[slot(action.stage, action.microbatch)] = now_[rank];
   for (const int l : (back ? incoming_ : outgoing_)[to_index(action.stage)]) {

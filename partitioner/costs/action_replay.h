@@ -75,6 +75,7 @@ class ActionReplay {
   std::vector<std::vector<int>> incoming_, outgoing_;  ///< links, by stage
   std::vector<int> cycle_;                             ///< by link: microbatches after which its ranks are the same
   Way forward_, back_;
+  std::vector<bool> splits_;  ///< by stage and microbatch: a weight gradient follows the backward
   std::vector<Seconds> now_;
   std::vector<PortUses> ports_;
 };

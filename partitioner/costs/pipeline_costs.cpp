@@ -36,6 +36,7 @@ ScheduleEntry entry_of(const PlanSettings& settings) {
   ScheduleEntry out = schedule_by_name(settings.schedule);
   if (settings.listed.empty()) return out;
   out.trains = false;
+  out.placement = placement_of(settings);
   for (const auto& list : settings.listed) {
     for (const Action& action : list) out.trains = out.trains || action.kind == ActionKind::Backward;
   }
@@ -99,9 +100,10 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
   if (waits_ && schedule_.trains) {
     PipelineShape alone;
     alone.microbatches = 2;
-    alone.replicas = {1};
-    alone.warmups = {0};
-    holds_all_ = schedule_.in_flight_bound(alone, 0) > 1;
+    alone.stages = alone.chunks = least_chunks(schedule_);
+    alone.replicas.assign(to_index(alone.stages), 1);
+    alone.warmups = warmup_counts(alone.replicas);
+    holds_all_ = schedule_.in_flight_bound(alone, 0) == alone.microbatches * alone.chunks;
   }
   closure_ = closure_factor(graph);
   const double waiting_factor = 1 + margins_.kept_gradients / (1 + margins_.total);
@@ -116,9 +118,8 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
   }
   const std::vector<Bytes> held = first_held_bytes(layers);
   for (std::size_t v = 0; v < layers.size(); ++v) {
-    nodes_.push_back(
-        costs_of(*layers[v], held[v], schedule_, settings, closure_, graph.optimizer_state_values, waiting_factor,
-                 devices_));
+    nodes_.push_back(costs_of(*layers[v], held[v], schedule_, settings, closure_, graph.optimizer_state_values,
+                              waiting_factor, devices_));
     if (graph.estimate || !layers[v]->saved_bytes || !layers[v]->workspace_bytes) nodes_.back().bytes.unmeasured = 1;
     if (!layers[v]->replicable && schedule_.trains && schedule_.weights == Weights::Flushed)
       single_.push_back(to_int(v));
@@ -275,7 +276,7 @@ PipelineShape PipelineCosts::shape_of(const Split& split) const {
 bool PipelineCosts::can_run(const Split& split) const {
   const int stages = to_int(split.replicas.size());
   if (stages % split.chunks != 0) return false;
-  if (split.chunks > 1 && !schedule_.chunked) return false;
+  if (!runs_chunks(schedule_, split.chunks)) return false;
   if (schedule_.check || schedule_.equal_replicas || schedule_.weights == Weights::StepBefore) {
     try {
       check_shape(schedule_, shape_of(split));
@@ -357,7 +358,7 @@ const PipelineCosts::Held& PipelineCosts::held_of(const Split& split, bool split
   if (!is_new) return known->second[splits ? 1 : 0];
   PipelineShape shape = shape_of(split);
   shape.microbatches = microbatches_that_fill(split);
-  const std::vector<int> first = first_ranks(split.replicas, positions_of(split));
+  const std::vector<int> first = first_ranks(split.replicas, positions_of(split), schedule_.placement);
   const std::vector<std::vector<Action>> lists = compute_lists(schedule_, shape);
   for (int s = 0; s < shape.stages; ++s) {
     const std::vector<Action>& list = lists[to_index(first[to_index(s)])];
@@ -377,7 +378,7 @@ std::vector<int> PipelineCosts::held_together(const Split& split) const {
   PipelineShape shape = shape_of(split);
   shape.microbatches = microbatches_that_fill(split);
   const int positions = positions_of(split);
-  const std::vector<int> first = first_ranks(split.replicas, positions);
+  const std::vector<int> first = first_ranks(split.replicas, positions, schedule_.placement);
   const std::vector<std::vector<Action>> lists = compute_lists(schedule_, shape);
   for (int position = 0; position < positions; ++position) {
     std::vector<int> now(out.size());
@@ -392,7 +393,8 @@ std::vector<int> PipelineCosts::held_together(const Split& split) const {
       most = all;
       fullest = now;
     }
-    for (int s = position; s < shape.stages; s += positions) out[to_index(s)] = fullest[to_index(s)];
+    for (const int s : stages_at(position, shape.stages, positions, schedule_.placement))
+      out[to_index(s)] = fullest[to_index(s)];
   }
   return out;
 }
@@ -413,9 +415,8 @@ Bytes PipelineCosts::least_peak(const StageBytes& stage, std::int64_t in_flight,
 Bytes PipelineCosts::least_state(const StageBytes& stage, int replicas) const {
   if (replicas < 2 || stage.divided <= Bytes(0)) return stage.state + stage.divided;
   const std::int64_t values = graph_.optimizer_state_values;
-  const std::int64_t sums = settings_.gradient_bucket_bytes
-                                ? stage.divided.value / values / settings_.gradient_bucket_bytes->value + 1
-                                : 1;
+  const std::int64_t sums =
+      settings_.gradient_bucket_bytes ? stage.divided.value / values / settings_.gradient_bucket_bytes->value + 1 : 1;
   const std::int64_t block = kOwnedBlock * static_cast<std::int64_t>(sizeof(float)) * values;
   return stage.state + Bytes(std::max<std::int64_t>(0, stage.divided.value / replicas - sums * block));
 }
@@ -430,21 +431,21 @@ Bytes PipelineCosts::least_memory(const Split& split) const {
       if (stage != from) sums[to_index(stage)].bytes.per_microbatch += value.bytes;
     }
   }
-  const std::size_t positions = to_index(positions_of(split));
   std::int64_t in_flight_all = 0;
   Bytes most;
-  for (std::size_t p = positions; p-- > 0;) {
-    const int replicas = split.replicas[p];
+  for (int p = positions_of(split); p-- > 0;) {
+    const int replicas = split.replicas[to_index(p)];
     in_flight_all = flight(in_flight_all, replicas);
     Bytes states;
     Bytes largest;  // of one stage, beside its state
-    for (std::size_t s = p; s < sums.size(); s += positions) {
+    for (const int s : stages_at(p, to_int(sums.size()), positions_of(split), schedule_.placement)) {
       // With chunks, the other stages of the device may hold most of the microbatches in flight.
       const std::int64_t held = split.chunks == 1 ? least_in_flight(in_flight_all, replicas) : 1;
-      const StageBytes& stage = sums[s].bytes;
+      const StageBytes& stage = sums[to_index(s)].bytes;
       const Bytes state = least_state(stage, replicas);
       states += state;
-      largest = std::max(largest, least_peak(stage, held, replicas, sums[s].workspace, false, replicas) - state);
+      largest =
+          std::max(largest, least_peak(stage, held, replicas, sums[to_index(s)].workspace, false, replicas) - state);
     }
     most = std::max(most, states + largest);
   }

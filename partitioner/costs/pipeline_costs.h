@@ -89,6 +89,10 @@ class PipelineCosts {
   [[nodiscard]] const std::vector<int>& read_by(int node) const { return read_[to_index(node)]; }
   [[nodiscard]] const std::vector<int>& made_by(int node) const { return made_[to_index(node)]; }
   [[nodiscard]] const ScheduleEntry& schedule() const { return schedule_; }
+  /// The pipeline position of a stage of the split.
+  [[nodiscard]] int position_of(const Split& split, int stage) const {
+    return stagecraft::position_of(stage, positions_of(split), schedule_.placement);
+  }
   [[nodiscard]] int microbatches() const { return settings_.microbatches; }
   [[nodiscard]] int devices() const { return devices_; }
 
@@ -105,9 +109,8 @@ class PipelineCosts {
   /// second part can be done meanwhile.
   [[nodiscard]] bool returns() const { return schedule_.trains && !schedule_.splits_backward; }
   /// The least time that `replicas` devices, those from `first` on or, without `first`, any, spend after the end of the
-  /// stage's last backward on summing its `bytes` of gradients, and on gathering as many bytes of parameters if replicas
-  /// divide their update. `backward` is the backward of a microbatch, during
-  /// which buckets can be summed.
+  /// stage's last backward on summing its `bytes` of gradients, and on gathering as many bytes of parameters if
+  /// replicas divide their update. `backward` is the backward of a microbatch, during which buckets can be summed.
   [[nodiscard]] Seconds least_reduce(Bytes bytes, int replicas, Seconds backward, std::optional<int> first = {}) const;
   /// The same for a stage with at least `bytes` and a backward of at least `backward`. Let the real backward be d
   /// longer: then more buckets are summed during it, and what follows is shorter by at most d. So the sum of this time
@@ -139,8 +142,8 @@ class PipelineCosts {
   /// The least number of microbatches that one replica of a stage holds at once, if all its `replicas` replicas
   /// together may hold `flight`; see flight(). 1 if the order of work is not known.
   [[nodiscard]] std::int64_t least_in_flight(std::int64_t flight, int replicas) const;
-  /// The time to sum `bytes` of gradients, and to gather the parameters if replicas divide their update, over the devices
-  /// 0, `distance`, 2 `distance`, ..., `devices` of them.
+  /// The time to sum `bytes` of gradients, and to gather the parameters if replicas divide their update, over the
+  /// devices 0, `distance`, 2 `distance`, ..., `devices` of them.
   [[nodiscard]] Seconds reduce_of_devices(Bytes bytes, int devices, int distance) const;
   /// joining_level of two devices.
   [[nodiscard]] std::size_t level_of(int a, int b) const;

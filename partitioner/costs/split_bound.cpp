@@ -54,8 +54,8 @@ std::vector<StageSums> PipelineCosts::sums_of(const Split& split) const {
       stage.bytes.gradients += holders.bytes;
       const Layer& layer = graph_.layers[to_index(layer_of_node_[to_index(v)])];
       if (layer.update && holders.bytes > Bytes(0))
-        stage.update += layer.update->median *
-                        (closure_ * share_updated(layer, holders.bytes) / (divides() ? devices_ : 1));
+        stage.update +=
+            layer.update->median * (closure_ * share_updated(layer, holders.bytes) / (divides() ? devices_ : 1));
     }
   }
   return out;
@@ -66,6 +66,7 @@ std::vector<StageSums> PipelineCosts::sums_of(const Split& split) const {
 void PipelineCosts::split_backward(const Split& split, std::vector<StageSums>& sums) const {
   for (StageSums& stage : sums) {
     const Seconds whole = stage.backward;
+    stage.whole_backward = whole;
     if (settings_.recompute && settings_.recompute_every > 0) {  // each segment splits its own backward
       stage.backward = Seconds(0);
       continue;
@@ -126,13 +127,10 @@ std::vector<StageLink> PipelineCosts::links_of(const Split& split) const {
 }
 
 Seconds PipelineCosts::busiest(const Split& split, const std::vector<StageSums>& sums) const {
-  const std::size_t positions = to_index(positions_of(split));
+  std::vector<Seconds> loads(to_index(positions_of(split)));
+  for (int s = 0; s < to_int(sums.size()); ++s) loads[to_index(position_of(split, s))] += sums[to_index(s)].least;
   Seconds out;
-  for (std::size_t p = 0; p < positions; ++p) {
-    Seconds load;
-    for (std::size_t s = p; s < sums.size(); s += positions) load += sums[s].least;
-    out = std::max(out, load * share(split.replicas[p]));
-  }
+  for (std::size_t p = 0; p < loads.size(); ++p) out = std::max(out, loads[p] * share(split.replicas[p]));
   return out;
 }
 
@@ -140,9 +138,8 @@ Seconds PipelineCosts::busiest(const Split& split, const std::vector<StageSums>&
 /// the way of the last gradient back from it.
 Seconds PipelineCosts::busiest_on_its_way(const Split& split, const std::vector<StageSums>& sums,
                                           const std::vector<StageLink>& links) const {
-  const int positions = positions_of(split);
   const auto message = [&](const StageLink& link, const std::vector<Seconds>& by_level) {
-    const bool inside = position_of(link.from, positions) == position_of(link.to, positions);
+    const bool inside = position_of(split, link.from) == position_of(split, link.to);
     return inside ? Seconds(0) : *std::ranges::min_element(by_level);
   };
   // Links are sorted by the stage that they leave, and each leads to a later stage.
@@ -156,18 +153,19 @@ Seconds PipelineCosts::busiest_on_its_way(const Split& split, const std::vector<
       after[to] = std::max(after[to], message(link, link.back) + sums[from].backward + after[from]);
   }
   Seconds out;
-  for (std::size_t p = 0; p < to_index(positions); ++p) {
+  for (int p = 0; p < positions_of(split); ++p) {
     Seconds load;
     Seconds loading;
-    Seconds first = before[p];
-    Seconds last = after[p];
-    for (std::size_t s = p; s < sums.size(); s += to_index(positions)) {
+    Seconds first = before[to_index(p)];
+    Seconds last = after[to_index(p)];
+    for (const int stage : stages_at(p, to_int(sums.size()), positions_of(split), schedule_.placement)) {
+      const auto s = to_index(stage);
       load += sums[s].least;
       loading += sums[s].loading;
       first = std::min(first, before[s]);
       last = std::min(last, after[s]);
     }
-    const int replicas = split.replicas[p];
+    const int replicas = split.replicas[to_index(p)];
     out = std::max(out, first + std::max(load * share(replicas) + last, least_loading(loading, replicas)));
   }
   return out;
@@ -229,7 +227,7 @@ std::optional<Seconds> PipelineCosts::lower_bound(const Split& split, const Stag
   const Seconds at_once = busiest_on_its_way(split, sums, links);
   if (at_once >= enough) return at_once;
   const int positions = positions_of(split);
-  const std::vector<int> first_rank = first_ranks(split.replicas, positions);
+  const std::vector<int> first_rank = first_ranks(split.replicas, positions, schedule_.placement);
   std::vector<int> device_of_rank;
   for (std::size_t p = 0; p < to_index(positions); ++p) {
     for (int r = 0; r < split.replicas[p]; ++r)
@@ -259,7 +257,6 @@ std::optional<Seconds> PipelineCosts::lower_bound(const Split& split, const Stag
 void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums, const std::vector<int>& first_rank,
                                 const std::vector<int>& device_of_rank, std::vector<Seconds>& ends) const {
   const int stages = to_int(sums.size());
-  const int positions = to_int(ends.size());
   std::vector<int> group = separate_reduce_groups(stages);
   std::vector<Seconds> sharing(to_index(stages));  // the time of each stage's sums of shared parameters, one by one
   for (const auto& [name, holders] : tied_) {
@@ -281,7 +278,7 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
     }
     join_reduce_groups(group, at);
   }
-  const auto position = [&](int s) { return to_index(position_of(s, positions)); };
+  const auto position = [&](int s) { return to_index(position_of(split, s)); };
   std::vector<Seconds> after = ends;
   for (int g = 0; g < stages; ++g) {
     if (group[to_index(g)] != g) continue;

@@ -45,7 +45,8 @@ struct StageWorkspace {
 /// Sums over the nodes of a stage.
 struct StageSums {
   Seconds forward, backward, weights, update, least;
-  Seconds loading;  ///< see NodeCosts, of the layer with the most
+  std::optional<Seconds> whole_backward;  ///< of backwards that no weight gradient follows, if others are split
+  Seconds loading;                        ///< see NodeCosts, of the layer with the most
   Bytes untied;
   Bytes parameters;
   Bytes tied;  ///< the part of `parameters` that other stages hold too

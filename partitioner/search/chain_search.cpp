@@ -64,8 +64,11 @@ void ChainSearch::find_ways() {
         const CrossingValue& value = costs_.values()[to_index(number)];
         const Arrival& there = way[to_index(value.producer)];
         const NodeCosts& producer = costs_.node(value.producer);
-        here.forward = std::max(here.forward, there.forward + producer.forward + value.least_forward);
-        if (returns(value)) here.back = std::max(here.back, there.back + producer.least_return + value.least_back);
+        // With chunks, that stage may be on the same device.
+        const Seconds forward = space_.chunks > 1 ? Seconds(0) : value.least_forward;
+        const Seconds back = space_.chunks > 1 ? Seconds(0) : value.least_back;
+        here.forward = std::max(here.forward, there.forward + producer.forward + forward);
+        if (returns(value)) here.back = std::max(here.back, there.back + producer.least_return + back);
       }
       forward = forward ? std::min(*forward, here.forward) : here.forward;
       both = both ? std::min(*both, here.forward + here.back) : here.forward + here.back;
@@ -136,10 +139,12 @@ void ChainSearch::add(int node) {
   now_.loading = std::max(now_.loading, costs.loading);
   if (arrivals_.empty()) return;
   for (const int number : costs_.read_by(node)) {
+    const CrossingValue& value = costs_.values()[to_index(number)];
     const Arrival& arrival = arrivals_[to_index(number)];
     if (arrival.forward < Seconds(0)) continue;
-    before_now_ = std::max(before_now_, arrival.forward);
-    after_now_ = std::max(after_now_, arrival.back);
+    const bool is_inside = space_.chunks > 1 && arrival.position == next_position();
+    before_now_ = std::max(before_now_, arrival.forward + (is_inside ? Seconds(0) : value.least_forward));
+    if (returns(value)) after_now_ = std::max(after_now_, arrival.back + (is_inside ? Seconds(0) : value.least_back));
   }
 }
 
@@ -222,7 +227,7 @@ bool ChainSearch::visit_splits(Seconds time, const std::function<Seconds(const S
 /// Whether, with chunks, the next stage leaves the devices enough time for itself and for what is left.
 bool ChainSearch::fits_positions(const Sums& sums, std::uint32_t left, Seconds before) const {
   const std::size_t positions = load_.size();
-  const std::size_t at = to_index(position_of(to_int(stages_.size()), to_int(positions)));
+  const std::size_t at = to_index(next_position());
   const double m = costs_.share(space_.replicas.front());
   const Seconds start = stages_.size() < positions ? before : start_[at];
   if (start + (load_[at] + sums.least) * m > time_) return false;
@@ -259,6 +264,11 @@ std::vector<ChainSearch::Next> ChainSearch::continuations(std::uint32_t left, in
   return out;
 }
 
+/// The pipeline position of the stage after those so far, with chunks.
+int ChainSearch::next_position() const {
+  return position_of(to_int(stages_.size()), to_int(load_.size()), costs_.schedule().placement);
+}
+
 /// Sets the arrivals of the values that the stage makes or passes on.
 void ChainSearch::arrive(const std::vector<int>& nodes, const Next& next, int replicas) {
   if (!costs_.waits()) return;
@@ -267,7 +277,7 @@ void ChainSearch::arrive(const std::vector<int>& nodes, const Next& next, int re
   const Seconds back = next.sums.back + std::max(reduce, next.after);
   const auto set = [&](int number) {
     const CrossingValue& value = costs_.values()[to_index(number)];
-    arrivals_[to_index(number)] = {end + value.least_forward, returns(value) ? back + value.least_back : Seconds(0)};
+    arrivals_[to_index(number)] = {end, returns(value) ? back : Seconds(0), space_.chunks > 1 ? next_position() : -1};
   };
   for (const int node : nodes) {
     for (const int number : costs_.read_by(node)) set(number);
@@ -279,7 +289,7 @@ bool ChainSearch::take(const Next& next, const std::vector<int>& nodes, int repl
   const std::vector<Arrival> before = arrivals_;
   arrive(nodes, next, replicas);
   const std::size_t positions = load_.size();
-  const std::size_t at = positions > 0 ? to_index(position_of(to_int(stages_.size()), to_int(positions))) : 0;
+  const std::size_t at = positions > 0 ? to_index(next_position()) : 0;
   const auto loads = std::pair(load_, start_);
   if (positions > 0) {
     if (stages_.size() < positions) start_[at] = next.before;

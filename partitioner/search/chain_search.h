@@ -46,10 +46,11 @@ class ChainSearch {
     StageBytes bytes;
     Seconds loading;
   };
-  /// `forward` is the earliest time at which a value can be read, below 0 if the value does not exist yet; `back` is
-  /// the least time that follows the backward of its reader.
+  /// `forward` is the earliest time at which a value can be read or sent, below 0 if the value does not exist yet;
+  /// `back` is the least time that follows the arrival of its gradient.
   struct Arrival {
     Seconds forward, back;
+    int position = -1;  ///< whose devices have the value, with chunks
   };
   /// A stage that a split may continue with.
   struct Next {
@@ -67,6 +68,7 @@ class ChainSearch {
   [[nodiscard]] bool is_too_large(const Sums& sums) const;
   void add(int node);
   void remove();
+  [[nodiscard]] int next_position() const;
   void arrive(const std::vector<int>& nodes, const Next& next, int replicas);
   [[nodiscard]] bool fits_positions(const Sums& sums, std::uint32_t left, Seconds before) const;
   std::vector<Next> continuations(std::uint32_t left, int devices);

@@ -74,7 +74,7 @@ Seconds least_time(Seconds low, Seconds high, double precision, double part,
 }
 
 std::unique_ptr<TripSearch> TripSearch::of(const SearchContext& context) {
-  if (context.constraints.chunks.value_or(1) != 1) return nullptr;
+  if (chunk_counts(context.constraints).front() != 1) return nullptr;
   std::unique_ptr<TripBound> bound = TripBound::of(context.costs, context.countable(), SearchTuning::kMostTripSets);
   if (!bound) return nullptr;
   return std::unique_ptr<TripSearch>(new TripSearch(context, std::move(bound)));
@@ -105,7 +105,8 @@ std::vector<Split> TripSearch::suggested(Seconds least, int devices, bool in_ord
     if (!refuted) break;
     if (*refuted) continue;
     for (Split& split : bound_->splits()) {
-      if (context_.is_wanted(split) && std::ranges::find(out, split) == out.end()) out.push_back(std::move(split));
+      if (context_.is_wanted(split) && context_.costs.can_run(split) && std::ranges::find(out, split) == out.end())
+        out.push_back(std::move(split));
     }
   }
   return out;

@@ -58,8 +58,8 @@ class TripSearch {
 };
 
 /// The searches over all splits that the constraints allow: one, or if all stages need the same number of replicas, one
-/// for each number of chunks, positions and replicas. Each search goes on for the time that the context allows. If the graph has too many down-sets, the searches
-/// cut stages from one order of the layers.
+/// for each number of chunks, positions and replicas. Each search goes on for the time that the context allows. If the
+/// graph has too many down-sets, the searches cut stages from one order of the layers.
 class ChainSpaces {
  public:
   /// The context must outlive it.

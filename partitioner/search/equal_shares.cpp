@@ -391,7 +391,7 @@ Seconds EqualShares::estimate(const Split& split) const {
   }
   const auto busiest = [&](const std::vector<Seconds>& by_stage) {
     std::vector<Seconds> sums(positions);
-    for (std::size_t s = 0; s < stages; ++s) sums[s % positions] += by_stage[s];
+    for (std::size_t s = 0; s < stages; ++s) sums[to_index(costs_.position_of(split, to_int(s)))] += by_stage[s];
     return *std::ranges::max_element(sums);
   };
   const int replicas = split.replicas.front();
@@ -402,7 +402,7 @@ Seconds EqualShares::estimate(const Split& split) const {
     crossing.push_back(crossing_messages(
         costs_, stage, stages, [&](const CrossingValue& value) { return value.forward[level] + value.back[level]; }));
   const auto placed = [&](int to_next_stage, int to_next_replica) {
-    const auto first_device = [&](std::size_t s) { return to_int(s % positions) * to_next_stage; };
+    const auto first_device = [&](std::size_t s) { return costs_.position_of(split, to_int(s)) * to_next_stage; };
     std::vector<Seconds> messages(stages);
     for (std::size_t s = 1; s < stages && positions > 1; ++s)
       messages[s] = crossing[costs_.level_of(first_device(s - 1) + to_next_stage - 1, first_device(s))][s];
@@ -449,8 +449,7 @@ std::optional<Seconds> EqualShares::least_busiest(int positions, int replicas, i
                                    replicas);
         };
         Bytes need = chunks == 1 ? peak(held[stage], false) : need_of_chunk(segment, held[stage], replicas);
-        if (chunks == 1 && held_later[stage] > 0)
-          need = std::max(need, peak(held_later[stage], true));
+        if (chunks == 1 && held_later[stage] > 0) need = std::max(need, peak(held_later[stage], true));
         if (need > limit) continue;
         here[set].together = std::min(here[set].together, need + rest.together);
         here[set].slowest = std::min(here[set].slowest, std::max(segment.time, rest.slowest));
@@ -479,6 +478,9 @@ std::optional<Seconds> EqualShares::least_busiest(int positions, int replicas, i
 bool EqualShares::refutes_devices(const Cuts& cuts, const std::vector<int>& held, int devices, int replicas,
                                   Bytes limit, Seconds time) const {
   const std::size_t positions = to_index(devices);
+  const auto position = [&, placement = costs_.schedule().placement](std::size_t stage) {
+    return to_index(position_of(to_int(stage), devices, placement));
+  };
   const auto part_of_time = [&](const Segment& segment) { return segment.time / time; };
   const auto part_of_limit = [&](const Segment& segment, std::size_t stage) {
     return static_cast<double>(need_of_chunk(segment, held[stage], replicas).value) / static_cast<double>(limit.value);
@@ -491,8 +493,8 @@ bool EqualShares::refutes_devices(const Cuts& cuts, const std::vector<int>& held
     later[0] = 0;
     for (std::size_t stage = held.size(); stage-- > 0;) {
       std::vector<double> here(cuts.lattice->count(), kImpossible);
-      const double of_time = weights[stage % positions];
-      const double of_limit = weights[positions + stage % positions];
+      const double of_time = weights[position(stage)];
+      const double of_limit = weights[positions + position(stage)];
       for (std::uint32_t set = 1; set < cuts.lattice->count(); ++set) {
         for (const Segment& segment : cuts.segments[set]) {
           if (later[segment.below] >= kImpossible || segment.time > time) continue;
@@ -510,8 +512,8 @@ bool EqualShares::refutes_devices(const Cuts& cuts, const std::vector<int>& held
     std::uint32_t set = cuts.lattice->full();
     for (std::size_t stage = 0; stage < held.size(); ++stage) {
       const Segment& segment = *next[stage][set];
-      parts[stage % positions] += part_of_time(segment);
-      parts[positions + stage % positions] += part_of_limit(segment, stage);
+      parts[position(stage)] += part_of_time(segment);
+      parts[positions + position(stage)] += part_of_limit(segment, stage);
       set = segment.below;
     }
     if (std::ranges::max(parts) <= 1) return false;

@@ -52,8 +52,8 @@ class EqualShares {
   /// Whether a split of the shape fits in memory.
   [[nodiscard]] bool is_possible(const EqualShape& shape, const MemoryRule& memory) const;
   /// A lower bound of what a device of the busiest of `positions` pipeline positions computes for a microbatch, if each
-  /// has `chunks` stages of any shares, on `replicas` devices, within the limit; absent if no such stages fit. 0 if the graph has so many sets of
-  /// layers that not all are considered, or if `stop` ended the search.
+  /// has `chunks` stages of any shares, on `replicas` devices, within the limit; absent if no such stages fit. 0 if the
+  /// graph has so many sets of layers that not all are considered, or if `stop` ended the search.
   [[nodiscard]] std::optional<Seconds> least_busiest(int positions, int replicas, int chunks, Bytes limit,
                                                      const std::function<bool()>& stop) const;
 

@@ -95,7 +95,7 @@ class Moves {
     const int positions = positions_of(best_);
     std::vector<Seconds> out(to_index(positions));
     for (int v = 0; v < costs_.dag().nodes; ++v)
-      out[to_index(best_.stage_of_node[to_index(v)] % positions)] += costs_.node(v).least;
+      out[to_index(costs_.position_of(best_, best_.stage_of_node[to_index(v)]))] += costs_.node(v).least;
     for (int p = 0; p < positions; ++p) out[to_index(p)] = out[to_index(p)] * costs_.share(best_.replicas[to_index(p)]);
     return out;
   }
@@ -120,8 +120,9 @@ class Moves {
       const auto blocks = [&](int other) { return best_.stage_of_node[to_index(other)] == from; };
       if (std::ranges::any_of((later ? consumers_ : producers_)[to_index(node)], blocks)) continue;
       if (movable_.is_step && positions > 1) {  // not if that alone takes too long
-        const Seconds more = costs_.node(node).least * costs_.share(best_.replicas[to_index(to % positions)]);
-        if (value_ && load[to_index(to % positions)] + more >= *value_) continue;
+        const auto position = to_index(costs_.position_of(best_, to));
+        const Seconds more = costs_.node(node).least * costs_.share(best_.replicas[position]);
+        if (value_ && load[position] + more >= *value_) continue;
       }
       Split split = best_;
       split.stage_of_node[to_index(node)] = to;

@@ -86,7 +86,8 @@ constexpr const char* kPlacedOrigin = ", placed";
 
 }  // namespace
 
-std::vector<Devices> placements(const Topology& topology, const std::vector<int>& replicas, int chunks) {
+std::vector<Devices> placements(const Topology& topology, const std::vector<int>& replicas, int chunks,
+                                Placement placement) {
   const std::vector<int> positions(replicas.begin(),
                                    replicas.begin() + static_cast<std::ptrdiff_t>(replicas.size() / to_index(chunks)));
   std::vector<Devices> out;
@@ -97,8 +98,8 @@ std::vector<Devices> placements(const Topology& topology, const std::vector<int>
     out.push_back(std::move(*devices));
   }
   for (Devices& devices : out) {
-    for (std::size_t s = positions.size(); s < replicas.size(); ++s)
-      devices.push_back(Devices::value_type(devices[s - positions.size()]));
+    for (int s = to_int(positions.size()); s < to_int(replicas.size()); ++s)
+      devices.push_back(Devices::value_type(devices[to_index(position_of(s, to_int(positions.size()), placement))]));
   }
   return out;
 }
@@ -127,7 +128,8 @@ void PlacedPlans::try_placements(const std::function<bool()>& stop) {
   for (auto& [candidate, origin] : tries) {
     const Key key = key_of(candidate);
     if (!placed_.insert(key).second) continue;
-    for (auto& devices : placements(topology_, candidate.partition.replicas, candidate.chunks)) {
+    for (auto& devices :
+         placements(topology_, candidate.partition.replicas, candidate.chunks, placement_of(constraints_.plan))) {
       if (stop()) {
         placed_.erase(key);
         return;
@@ -143,7 +145,7 @@ void PlacedPlans::improve(const SearchContext& context, const std::vector<Split>
   if (!is_useful()) return;
   const PipelineCosts& costs = context.costs;
   const auto each_placed = [&](const Split& split, Seconds upper_bound, const auto& visit) {
-    for (auto& devices : placements(topology_, split.replicas, split.chunks)) {
+    for (auto& devices : placements(topology_, split.replicas, split.chunks, costs.schedule().placement)) {
       const std::optional<Seconds> bound = costs.lower_bound(split, devices, upper_bound);
       if (bound && *bound < upper_bound) visit(*bound, std::move(devices));
     }

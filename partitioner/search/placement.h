@@ -22,7 +22,8 @@ namespace stagecraft::partitioner {
 /// divides all their numbers: these compute the same microbatches. With chunks, stages that differ by the number of
 /// positions share devices. Lists each way once; empty if none differs from the order.
 [[nodiscard]] std::vector<std::vector<std::vector<int>>> placements(const Topology& topology,
-                                                                    const std::vector<int>& replicas, int chunks);
+                                                                    const std::vector<int>& replicas, int chunks,
+                                                                    Placement placement = Placement::Loop);
 
 /// Predicts the best plans on other devices, where links differ.
 class PlacedPlans {

@@ -17,7 +17,7 @@ void forget_spans(RankedPlan& ranked) { std::vector<Span>().swap(ranked.predicti
 Candidate candidate_of_split(const Graph& graph, const PipelineCosts& costs, const Constraints& constraints,
                              const Split& split) {
   return given_candidate(graph, costs.partition(split), {}, {}, {}, microbatches_of_a_step(constraints.plan),
-                         split.chunks);
+                         split.chunks, costs.schedule().placement);
 }
 
 std::optional<PlanMemory> memory_of_split(const Graph& graph, const Topology& topology, const CostModel& model,

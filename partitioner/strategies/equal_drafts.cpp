@@ -173,7 +173,7 @@ class EqualDrafts {
   /// The placements of a split besides devices in order.
   [[nodiscard]] std::vector<StageDevices> placements_of(const Split& split) const {
     if (topology_.levels.size() < 2 || !constraints_.plan.listed.empty()) return {};
-    return placements(topology_, split.replicas, split.chunks);
+    return placements(topology_, split.replicas, split.chunks, shapes_.costs().schedule().placement);
   }
 
   /// The bytes by which the devices of each stage exceed the limit; empty if the schedule cannot run the split, whose
@@ -181,11 +181,11 @@ class EqualDrafts {
   [[nodiscard]] std::vector<Bytes> excess(const Split& split) const {
     const auto memory = memory_of_split(graph_, topology_, model_, shapes_.costs(), constraints_, split);
     if (!memory) return {};
-    const std::size_t positions = to_index(positions_of(split));
-    std::vector<Bytes> of_position(positions, Bytes(0) - *limit_);
-    for (std::size_t s = 0; s < memory->stages.size(); ++s) of_position[s % positions] += memory->stages[s].bound;
+    const auto position = [&](std::size_t s) { return to_index(shapes_.costs().position_of(split, to_int(s))); };
+    std::vector<Bytes> of_position(to_index(positions_of(split)), Bytes(0) - *limit_);
+    for (std::size_t s = 0; s < memory->stages.size(); ++s) of_position[position(s)] += memory->stages[s].bound;
     std::vector<Bytes> out;
-    for (std::size_t s = 0; s < memory->stages.size(); ++s) out.push_back(of_position[s % positions]);
+    for (std::size_t s = 0; s < memory->stages.size(); ++s) out.push_back(of_position[position(s)]);
     return out;
   }
 

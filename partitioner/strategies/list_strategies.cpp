@@ -65,7 +65,7 @@ std::vector<int> at_work(std::vector<int> replicas, const PlanSettings& settings
 
 int stage_count(const Topology& topology, const Constraints& constraints) {
   const std::vector<int>& replicas = constraints.replicas;
-  const int all_devices = device_count(topology) * constraints.chunks.value_or(1);
+  const int all_devices = device_count(topology) * chunk_counts(constraints).front();
   return constraints.stages.value_or(replicas.empty() ? all_devices : to_int(replicas.size()));
 }
 
@@ -86,7 +86,7 @@ std::variant<Candidate, Infeasible> list_candidate(const Graph& graph, const Top
   std::vector<int> replicas = constraints.replicas;
   const int stages = stage_count(topology, constraints);
   check(replicas, stages);
-  const int chunks = constraints.chunks.value_or(1);
+  const int chunks = chunk_counts(constraints).front();
   check_chunks(stages, chunks);
   const int positions = stages / chunks;
   if (auto few = too_few_devices(topology, stages, chunks, replicas)) return std::move(*few);
@@ -111,7 +111,7 @@ std::variant<Candidate, Infeasible> list_candidate(const Graph& graph, const Top
       candidate.partition.stage_of_layer[to_index(layer)] = stage;
       time += both_ways(layer_at(graph, layer));
     }
-    times[to_index(position_of(stage, positions))] += time / working[s];
+    times[to_index(position_of(stage, positions, placement_of(constraints.plan)))] += time / working[s];
   }
   candidate.steady_state = *std::ranges::max_element(times);
   return candidate;

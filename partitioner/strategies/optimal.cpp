@@ -136,6 +136,7 @@ class Search {
     if (!trips_ && suggests_splits()) low = proved(follow_path(low, SearchTuning::kLongPathShare));
     time_.allow_some(SearchTuning::kPlaceShare);
     placed_.try_placements(time_.stop());
+    if (spaces.is_empty() && spaces.is_whole() && !plans_.best()) return proved(kForever);  // no split can run
     if (!spaces.is_empty()) {
       const double more = trips_ ? 0 : SearchTuning::kLongerShare;
       SplitPolish(context_, trips_.get(),
@@ -204,9 +205,7 @@ class Search {
   }
 
   /// Whether all plans have one stage per device, as TripBound and PathBound assume.
-  [[nodiscard]] bool is_one_stage_per_device() const {
-    return constraints_.chunks.value_or(1) == 1 && (!costs_.schedule().chunked || constraints_.chunks);
-  }
+  [[nodiscard]] bool is_one_stage_per_device() const { return chunk_counts(constraints_) == std::vector{1}; }
   [[nodiscard]] bool is_bound_by_trips() const { return trips_ && is_one_stage_per_device(); }
 
   /// A bound of all plans, at least `low`, by TripBound. The local search begins with the plans that TripBound

@@ -115,9 +115,9 @@ PipedreamOptions options_of(const Constraints& constraints) {
 StrategyResult plan(const Graph& graph, const Topology& topology, const CostModel& costs,
                     const Constraints& constraints) {
   const ToldSearch told(costs.progress, kPipedreamStrategy);
-  if (constraints.chunks.value_or(1) > 1) {
-    throw std::invalid_argument("strategy pipedream: makes one stage per device, found " +
-                                std::to_string(*constraints.chunks) + " chunks; use auto or profile");
+  if (const int chunks = chunk_counts(constraints).front(); chunks > 1) {
+    throw std::invalid_argument("strategy pipedream: makes one stage per device, found " + std::to_string(chunks) +
+                                " chunks; use auto or profile");
   }
   auto found = pipedream_candidate(graph, topology, options_of(constraints));
   if (auto* infeasible = std::get_if<Infeasible>(&found)) return std::move(*infeasible);

@@ -49,7 +49,8 @@ std::optional<SmallestPlan> smallest_plan(const Graph& graph, const Topology& to
   const PipelineCosts costs(graph, topology, constraints.plan);
   const std::optional<int> microbatches = microbatches_of_a_step(constraints.plan);
   const auto candidate_of = [&](const Split& split) {
-    return given_candidate(graph, costs.partition(split), {}, {}, {}, microbatches, split.chunks);
+    return given_candidate(graph, costs.partition(split), {}, {}, {}, microbatches, split.chunks,
+                           costs.schedule().placement);
   };
   // The local search minimises seconds: one for each byte.
   const auto need = [&](const Split& split, Seconds upper_bound) -> std::optional<Seconds> {

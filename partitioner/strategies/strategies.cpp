@@ -65,7 +65,7 @@ std::optional<Infeasible> cannot_hold(const Topology& topology, const Constraint
   const PlanSettings& settings = constraints.plan;
   const bool chooses_chunks =
       !constraints.chunks && settings.listed.empty() && schedule_by_name(settings.schedule).chunked;
-  const int chunks = constraints.chunks.value_or(1);
+  const int chunks = chunk_counts(constraints).front();
   if (chooses_chunks || chunks < 1 || stages % chunks != 0) return std::nullopt;
   if (!replicas.empty() && to_int(replicas.size()) != stages) return std::nullopt;
   return too_few_devices(topology, stages, chunks, replicas);

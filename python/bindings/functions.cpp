@@ -124,7 +124,7 @@ partitioner::Ranking plans(Graph graph, Topology topology, const std::string& st
     if (!split_at.empty()) {
       const partitioner::Candidate given = partitioner::split_candidate(
           graph, split_at, constraints.replicas, partitioner::microbatches_of_a_step(constraints.plan),
-          constraints.chunks.value_or(1));
+          partitioner::chunk_counts(constraints).front(), placement_of(constraints.plan));
       const partitioner::CandidateOf same = [&](const Graph&,
                                                 const Topology& t) -> std::optional<partitioner::Candidate> {
         if (t.levels != topology.levels) return std::nullopt;

@@ -208,9 +208,10 @@ TEST(BoundPlan, RefusesAPlanThatIsNotValid) {
 }
 
 TEST(FirstRanks, CountTheReplicasOfEarlierPositions) {
-  EXPECT_THAT(first_ranks({2, 1, 3}, 3), ElementsAre(0, 2, 3));
+  EXPECT_THAT(first_ranks({2, 1, 3}, 3, Placement::Loop), ElementsAre(0, 2, 3));
   // Stages 2 and 3 run on the ranks of 0 and 1.
-  EXPECT_THAT(first_ranks({2, 1, 2, 1}, 2), ElementsAre(0, 2, 0, 2));
+  EXPECT_THAT(first_ranks({2, 1, 2, 1}, 2, Placement::Loop), ElementsAre(0, 2, 0, 2));
+  EXPECT_THAT(first_ranks({2, 2, 2, 2}, 2, Placement::V), ElementsAre(0, 2, 2, 0));
 }
 
 TEST(RunnerOf, TakesTurnsOverTheStagesRanks) {

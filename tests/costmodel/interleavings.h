@@ -28,7 +28,8 @@ inline Plan row_plan(const std::string& schedule, const std::vector<int>& replic
   for (int s = 0; s < stages; ++s) {
     Stage stage{{"l" + std::to_string(s)}, {}, false};
     for (int r = 0; r < replicas[static_cast<std::size_t>(s)]; ++r) stage.devices.push_back(device++);
-    if (s >= positions) stage.devices = plan.stages[static_cast<std::size_t>(s % positions)].devices;
+    const int position = position_of(s, positions, schedule_by_name(schedule).placement);
+    if (s >= positions) stage.devices = plan.stages[static_cast<std::size_t>(position)].devices;
     plan.stages.push_back(std::move(stage));
     if (s > 0) plan.boundaries.push_back({s - 1, s, {{"l" + std::to_string(s - 1), 0, Bytes(8), {}, "float32", true}}});
   }
@@ -45,7 +46,8 @@ class Interleavings {
     const int positions = static_cast<int>(plan.stages.size()) / plan.chunks;
     for (std::size_t s = 0; s < plan.stages.size(); ++s) {
       replicas_.push_back(static_cast<int>(plan.stages[s].devices.size()));
-      first_.push_back(static_cast<int>(s) < positions ? rank : first_[s % static_cast<std::size_t>(positions)]);
+      const int position = position_of(static_cast<int>(s), positions, schedule_of(plan).placement);
+      first_.push_back(static_cast<int>(s) < positions ? rank : first_[static_cast<std::size_t>(position)]);
       rank += replicas_.back();
     }
     for (const Boundary& b : plan.boundaries) edges_.emplace_back(b.source, b.destination);

@@ -74,6 +74,45 @@ TEST(Schedule, EachReplicaInterleavesItsOwnMicrobatches) {
   EXPECT_EQ(text(schedule.compute_actions(shape(4, 4, {2, 2, 2, 2}, 2), 1, 1)), "F1 F3 F1 B1 F3 B3 B1 B3");
 }
 
+/// The stage too.
+std::string cells(const std::vector<Action>& actions) {
+  std::string out;
+  for (const Action& a : actions) out += (out.empty() ? "" : " ") + action_text(a);
+  return out;
+}
+
+// Rank 1 of 2 in a V has the stages 1 and 2. By hand, from the orders in the papers.
+TEST(Schedule, PutsTheSecondHalfOfAVBackOnTheRanks) {
+  const PipelineShape s = shape(4, 4, {}, 2);
+  EXPECT_EQ(cells(schedule_by_name("zb-v").compute_actions(s, 1, 0)),
+            "1F0 2F0 1F1 2F1 2B0 2W0 1F2 1B0 1W0 2F2 2B1 2W1 1F3 1B1 1W1 2F3 2B2 2W2 1B2 2B3 1B3 1W2 2W3 1W3");
+  EXPECT_EQ(cells(schedule_by_name("dualpipev").compute_actions(s, 0, 0)),
+            "0F0 0F1 0F2 3F0 3B0 3W0 3F1 0F3 3B1 3F2 0B0 3B2 3F3 0B1 3B3 0B2 0W2 0B3 0W3");
+  // Slots of rank 0, x = 0: F of stage 0 at 0, 6, F of 3 at 4, 10, B of 3 at 8, 14, B of 0 at 13, 19.
+  EXPECT_EQ(cells(schedule_by_name("v-half").compute_actions(shape(4, 2, {}, 2), 0, 0)),
+            "0F0 3F0 0F1 3B0 3W0 3F1 0B0 3B1 0W0 3W1 0B1 0W1");
+}
+
+TEST(Schedule, FindsThePlacementOfLists) {
+  EXPECT_EQ(position_of(5, 3, Placement::Loop), 2);
+  EXPECT_EQ(position_of(5, 3, Placement::V), 0);
+  EXPECT_EQ(position_of(3, 3, Placement::V), 2);
+  EXPECT_THAT(stages_at(1, 6, 3, Placement::V), ElementsAre(1, 4));
+  const auto forwards = [](const std::vector<std::vector<int>>& ranks) {
+    std::vector<std::vector<Action>> out;
+    for (const std::vector<int>& stages : ranks) {
+      out.emplace_back();
+      for (const int stage : stages) out.back().push_back({ActionKind::Forward, stage, 0, -1});
+    }
+    return placement_of(out);
+  };
+  EXPECT_EQ(forwards({{0, 3}, {1, 2}}), Placement::V);
+  EXPECT_EQ(forwards({{0, 2}, {1, 3}}), Placement::Loop);
+  EXPECT_EQ(forwards({{0, 1, 2}}), Placement::Loop);
+  EXPECT_EQ(forwards({{0}, {1}, {2}}), Placement::Loop);
+  EXPECT_EQ(forwards({}), Placement::Loop);
+}
+
 TEST(Schedule, PipeDreamUpdatesAfterEveryBackwardAndDoesNotEmptyBetweenSteps) {
   PipelineShape s = shape(2, 2);
   s.steps = 2;
@@ -107,22 +146,30 @@ TEST(Schedule, ForwardRunsForwardsAlone) {
   EXPECT_EQ(text(schedule_by_name("forward").compute_actions(shape(2, 5, {2, 1}), 0, 1)), "F1 F3");
 }
 
+bool can_run(const ScheduleEntry& schedule, const PipelineShape& s) {
+  try {
+    check_shape(schedule, s);
+    return true;
+  } catch (const std::invalid_argument&) { return false; }
+}
+
 TEST(Schedule, EveryMicrobatchIsForwardThenBackwardExactlyOnce) {
   for (const ScheduleEntry& schedule : schedules()) {
     if (schedule.needs_lists) continue;  // the plan lists its actions
-    for (int stages = 1; stages <= 4; ++stages) {
+    int shapes = 0;
+    for (int positions = 1; positions <= 4; ++positions) {
       for (int microbatches = 1; microbatches <= 8; ++microbatches) {
         for (int r = 1; r <= 3; ++r) {
-          const int chunks = schedule.chunked && microbatches % (stages * r) == 0 ? 2 : 1;
-          if (schedule.weights == Weights::StepBefore && microbatches < stages * r) continue;
-          const PipelineShape s = shape(stages * chunks, microbatches,
-                                        std::vector<int>(static_cast<std::size_t>(stages * chunks), r), chunks);
-          check_shape(schedule, s);
+          const int chunks = schedule.chunked && microbatches % (positions * r) == 0 ? 2 : least_chunks(schedule);
+          const PipelineShape s = shape(positions * chunks, microbatches,
+                                        std::vector<int>(static_cast<std::size_t>(positions * chunks), r), chunks);
+          if (!can_run(schedule, s)) continue;
+          ++shapes;
           std::map<std::tuple<int, int>, std::string> seen;
-          for (int position = 0; position < stages; ++position) {
+          for (int position = 0; position < positions; ++position) {
             for (int replica = 0; replica < r; ++replica) {
               for (const Action& a : schedule.compute_actions(s, position, replica)) {
-                EXPECT_EQ(a.stage % stages, position);
+                EXPECT_EQ(position_of(a.stage, positions, schedule.placement), position);
                 EXPECT_EQ(std::max(a.microbatch, replica) % r, replica);
                 if (a.kind == ActionKind::Update) continue;
                 seen[{a.stage, a.microbatch}] += a.kind == ActionKind::Forward    ? 'F'
@@ -131,11 +178,48 @@ TEST(Schedule, EveryMicrobatchIsForwardThenBackwardExactlyOnce) {
               }
             }
           }
-          EXPECT_EQ(seen.size(), static_cast<std::size_t>(stages * chunks * microbatches)) << schedule.name;
-          for (const auto& [key, order] : seen)
-            EXPECT_EQ(order, !schedule.trains ? "F" : schedule.splits_backward ? "FBW" : "FB") << schedule.name;
+          EXPECT_EQ(seen.size(), static_cast<std::size_t>(positions * chunks * microbatches)) << schedule.name;
+          for (const auto& [key, order] : seen) {
+            const bool split = schedule.mixes_backwards ? order.size() == 3 : schedule.splits_backward;
+            EXPECT_EQ(order, !schedule.trains ? "F" : split ? "FBW" : "FB") << schedule.name;
+          }
         }
       }
+    }
+    EXPECT_GT(shapes, 20) << schedule.name;
+  }
+}
+
+/// What a rank holds at most is what its entry says, and in chunks of a device what the schedules' authors say.
+TEST(Schedule, HoldsAsManyMicrobatchesAsItsBoundSays) {
+  for (int p = 1; p <= 8; ++p) {
+    const std::map<std::string, int> most{{"interleaved-zb", 2 * p},
+                                          {"zb-v", 2 * p},
+                                          {"v-half", 2 * ((p + 2) / 2)},
+                                          {"v-min", 2 * ((p + 4) / 3)},
+                                          {"dualpipev", 2 * p + 1}};
+    for (const auto& [name, chunks] : most) {
+      const ScheduleEntry& schedule = schedule_by_name(name);
+      const PipelineShape s = shape(2 * p, 4 * p, {}, 2);
+      int fullest = 0;
+      for (int position = 0; position < p; ++position) {
+        EXPECT_EQ(schedule.in_flight_bound(s, position), chunks) << name;
+        std::map<std::pair<int, int>, bool> split;
+        const std::vector<Action> list = schedule.compute_actions(s, position, 0);
+        for (const Action& a : list) split[{a.stage, a.microbatch}] = a.kind == ActionKind::WeightGradient;
+        int held = 0;
+        int peak = 0;
+        for (const Action& a : list) {
+          held += a.kind == ActionKind::Forward ? 1 : 0;
+          peak = std::max(peak, held);
+          const bool releases =
+              split[{a.stage, a.microbatch}] ? a.kind == ActionKind::WeightGradient : a.kind == ActionKind::Backward;
+          held -= releases ? 1 : 0;
+        }
+        EXPECT_LE(peak, chunks) << name << " " << position;
+        fullest = std::max(fullest, peak);
+      }
+      EXPECT_EQ(fullest, chunks) << name << " on " << p;
     }
   }
 }
@@ -161,7 +245,11 @@ std::vector<Action> alternating(const PipelineShape& shape, int position, int re
 TEST(Schedule, AlternatesForwardsAndBackwardsIfItSaysSo) {
   for (const ScheduleEntry& schedule : schedules()) {
     if (schedule.needs_lists) continue;
-    bool always = true;
+    bool always = runs_chunks(schedule, 1);
+    if (!always) {
+      EXPECT_FALSE(schedule.alternates) << schedule.name;
+      continue;
+    }
     for (int stages = 1; stages <= 4; ++stages) {
       for (int microbatches = 1; microbatches <= 8; ++microbatches) {
         for (int r = 1; r <= 3; ++r) {
@@ -179,8 +267,14 @@ TEST(Schedule, AlternatesForwardsAndBackwardsIfItSaysSo) {
   }
 }
 
-TEST(Schedule, SuggestsEntriesOfTheTable) {
-  EXPECT_EQ(chunked_schedule().name, "interleaved-1f1b");
+TEST(Schedule, SuggestsEntriesOfTheTable) { EXPECT_EQ(chunked_schedule().name, "interleaved-1f1b"); }
+
+TEST(Schedule, SaysHowManyStagesOfARankItRuns) {
+  EXPECT_EQ(least_chunks(schedule_by_name("zb-v")), 2);
+  EXPECT_EQ(least_chunks(schedule_by_name("looped-bfs")), 1);
+  EXPECT_TRUE(runs_chunks(schedule_by_name("looped-bfs"), 3));
+  EXPECT_FALSE(runs_chunks(schedule_by_name("zb-v"), 4));
+  EXPECT_FALSE(runs_chunks(schedule_by_name("1f1b"), 2));
 }
 
 TEST(Warmup, CountsTheStagesThatFollowWithoutReplicas) {
@@ -207,10 +301,11 @@ TEST(Warmup, BoundsTheMicrobatchesInFlight) {
 TEST(Schedule, RefusesWhatItCannotRun) {
   EXPECT_THAT([] { (void)schedule_by_name("2f2b"); },
               ThrowsMessage<std::invalid_argument>("unknown schedule \"2f2b\", known are " + known_names(schedules())));
-  EXPECT_THAT([] { check_shape(schedule_by_name("interleaved-1f1b"), shape(4, 4, {2, 1, 2, 1}, 2)); },
-              ThrowsMessage<std::invalid_argument>(
-                  "schedule \"interleaved-1f1b\" needs the same number of replicas at every position, but stage 0 has 2 "
-                  "and stage 1 has 1; give all 2, or use 1f1b, which takes any numbers"));
+  EXPECT_THAT(
+      [] { check_shape(schedule_by_name("interleaved-1f1b"), shape(4, 4, {2, 1, 2, 1}, 2)); },
+      ThrowsMessage<std::invalid_argument>(
+          "schedule \"interleaved-1f1b\" needs the same number of replicas at every position, but stage 0 has 2 "
+          "and stage 1 has 1; give all 2, or use 1f1b, which takes any numbers"));
   EXPECT_THAT([] { check_shape(schedule_by_name("interleaved-1f1b"), shape(4, 3, {}, 2)); },
               ThrowsMessage<std::invalid_argument>(
                   "schedule \"interleaved-1f1b\": 3 microbatches are not a multiple of 2 devices, 2 or 4 are"));
@@ -218,6 +313,11 @@ TEST(Schedule, RefusesWhatItCannotRun) {
               ThrowsMessage<std::invalid_argument>(
                   "schedule \"interleaved-1f1b\": 3 microbatches are not a multiple of 4 devices, 2 positions of 2 "
                   "replicas, 4 are"));
+  EXPECT_THAT([] { check_shape(schedule_by_name("zb-v"), shape(3, 4)); },
+              ThrowsMessage<std::invalid_argument>("schedule \"zb-v\" runs 2 stages per device, found 1"));
+  EXPECT_THAT([] { check_shape(schedule_by_name("dualpipev"), shape(4, 7, {2, 2, 2, 2}, 2)); },
+              ThrowsMessage<std::invalid_argument>("schedule \"dualpipev\": 7 microbatches are fewer than the 4 stages "
+                                                   "of 2 replicas, at least 8 can run"));
   EXPECT_THAT([] { check_shape(schedule_by_name("pipedream-2bw"), shape(2, 3, {1, 4})); },
               ThrowsMessage<std::invalid_argument>(
                   HasSubstr("3 microbatches per step are fewer than the 5 that stage 0 has in flight")));

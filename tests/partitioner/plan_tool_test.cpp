@@ -359,9 +359,10 @@ TEST_F(PlanTool, SkipsCandidatesThatDoNotSuitAndSaysWhy) {
   const Outcome none = run("chain.json -n 4 --schedule interleaved-1f1b --replicas 2,1");
   EXPECT_EQ(none.status, 1);
   EXPECT_THAT(none.err, HasSubstr("no candidate is possible; skipped "));
-  EXPECT_THAT(none.err,
-              HasSubstr("schedule \"interleaved-1f1b\" needs the same number of replicas at every position, but stage 0 "
-                        "has 2 and stage 1 has 1; give all 2, or use 1f1b, which takes any numbers ("));
+  EXPECT_THAT(
+      none.err,
+      HasSubstr("schedule \"interleaved-1f1b\" needs the same number of replicas at every position, but stage 0 "
+                "has 2 and stage 1 has 1; give all 2, or use 1f1b, which takes any numbers ("));
   const Outcome many = run("chain.json -n 4 --stages 9");
   EXPECT_EQ(many.status, 1);
   EXPECT_THAT(many.err, HasSubstr("chain.json: 9 stages need as many devices, the topology has 4 [SC2101]"));
@@ -537,7 +538,9 @@ TEST_F(PlanTool, FindsTheNumberOfChunks) {
   // Five microbatches do not go round two devices.
   const Outcome odd = run("chain.json -n 2 --schedule interleaved-1f1b --microbatches 5");
   EXPECT_EQ(format::parse_plan(odd.out, "out").chunks, 1);
-  EXPECT_THAT(odd.err, HasSubstr("schedule \"interleaved-1f1b\": 5 microbatches are not a multiple of 2 devices, 4 or 6 are (3)"));
+  EXPECT_THAT(
+      odd.err,
+      HasSubstr("schedule \"interleaved-1f1b\": 5 microbatches are not a multiple of 2 devices, 4 or 6 are (3)"));
 }
 
 TEST_F(PlanTool, SaysWhyChunksAreNotPossible) {

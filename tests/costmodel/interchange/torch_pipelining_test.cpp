@@ -76,9 +76,11 @@ TEST(ActionsCsv, NamesTheCellThatItRefuses) {
 }
 
 TEST(ActionsCsv, GivesBackTheListsOfEverySchedule) {
-  for (const Plan& plan :
-       {row_plan("gpipe", {2, 3}, 4), row_plan("1f1b", {1, 2, 1}, 5), row_plan("zb-h1", {1, 1, 1}, 4),
-        row_plan("interleaved-1f1b", {1, 1, 1, 1}, 4, 2), row_plan("forward", {1, 2}, 3)}) {
+  for (const Plan& plan : {row_plan("gpipe", {2, 3}, 4), row_plan("1f1b", {1, 2, 1}, 5),
+                           row_plan("zb-h1", {1, 1, 1}, 4), row_plan("interleaved-1f1b", {1, 1, 1, 1}, 4, 2),
+                           row_plan("interleaved-zb", {2, 2, 2, 2}, 8, 2), row_plan("looped-bfs", {1, 1, 1, 1}, 3, 2),
+                           row_plan("zb-v", {1, 1, 1, 1, 1, 1}, 4, 2), row_plan("v-min", {2, 2, 2, 2}, 5, 2),
+                           row_plan("dualpipev", {1, 1, 1, 1}, 5, 2), row_plan("forward", {1, 2}, 3)}) {
     for (const bool transfers : {false, true}) {
       Lists lists = BoundPlan(plan).action_lists();
       for (auto& list : lists) {
@@ -162,6 +164,9 @@ TEST(PlanOfLists, FindsStagesReplicasAndChunks) {
   const Plan chunked = plan_of_lists(parse_actions_csv("0F0,2F0\n1F0,3F0", "s.csv"));
   EXPECT_EQ(chunked.chunks, 2);
   EXPECT_THAT(chunked.stages[3].devices, ElementsAre(1));
+  const Plan v_shaped = plan_of_lists(parse_actions_csv("0F0,3F0\n1F0,2F0", "s.csv"));
+  EXPECT_THAT(v_shaped.stages[2].devices, ElementsAre(1));
+  EXPECT_THAT(v_shaped.stages[3].devices, ElementsAre(0));
 }
 
 TEST(PlanOfLists, RefusesStagesPlacedDifferently) {
@@ -171,10 +176,9 @@ TEST(PlanOfLists, RefusesStagesPlacedDifferently) {
     } catch (const std::invalid_argument& e) { return std::string(e.what()); }
     return std::string();
   };
-  EXPECT_EQ(
-      message("0F0,3F0\n1F0,2F0"),  // V-shaped placement
-      "stage 2 is not at position 0 of 2: position d holds the stages d, d + 2, ...; other placements, such as the V "
-      "shape of ZBV and DualPipeV, are not run yet");
+  EXPECT_EQ(message("0F0,1F0\n2F0,3F0"),
+            "stage 1 is not at position 1 of 2: position d holds the stages d, d + 2, ..., or in a V the stages d and "
+            "3 - d");
   EXPECT_EQ(message("0F0\n1F0,2F0"), "the lists hold 3 stages on 2 positions, expected the same number on each");
   EXPECT_THAT(message("16777214F0"), HasSubstr("stage 0 is not at position 0 of 1"));
 }
@@ -192,14 +196,16 @@ TEST(TorchPipeliningScript, HoldsStagesRanksAndLists) {
   plan.boundaries[0].tensors[0].layer = "stem";
   const std::string script = torch_pipelining_script(BoundPlan(plan));
   EXPECT_THAT(script, HasSubstr("STAGES = [\n    [\"stem\", \"a \\\"quoted\\\" {name}\"],\n    [\"l1\"],\n]\n"
-                                "RANKS = 2  # stage s runs on rank s % RANKS\n"
+                                "RANKS = 2\nRANK_OF_STAGE = [0, 1]\n"
                                 "MICROBATCHES = 2\n"
                                 "ACTIONS = \"\"\"\\\n0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n\"\"\"\n"));
 }
 
 TEST(TorchPipeliningScript, CountsRanksNotStages) {
   EXPECT_THAT(torch_pipelining_script(BoundPlan(testing::row_plan("interleaved-1f1b", {1, 1, 1, 1}, 4, 2))),
-              HasSubstr("RANKS = 2  #"));
+              HasSubstr("RANKS = 2\nRANK_OF_STAGE = [0, 1, 0, 1]\n"));
+  EXPECT_THAT(torch_pipelining_script(BoundPlan(testing::row_plan("zb-v", {1, 1, 1, 1}, 4, 2))),
+              HasSubstr("RANKS = 2\nRANK_OF_STAGE = [0, 1, 1, 0]\n"));
 }
 
 TEST(TorchPipeliningScript, RefusesWhatTorchCannotRunAndSaysWhatWouldBeRight) {

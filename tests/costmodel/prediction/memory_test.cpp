@@ -119,8 +119,8 @@ TEST(StageMemory, AddsItsPartsByHand) {
 }
 
 TEST(StageMemory, CountsTheOptimizersStateOfWhatARankUpdates) {
-  // 2048 values in each of two layers, an optimizer of two. Three ranks divide 4096 values at multiples of 1024 from the
-  // beginning of a layer: 1024, 2048 and 1024, by hand.
+  // 2048 values in each of two layers, an optimizer of two. Three ranks divide 4096 values at multiples of 1024 from
+  // the beginning of a layer: 1024, 2048 and 1024, by hand.
   Graph graph = chain_graph({1, 1}, {1, 1}, 0_B, 8192_B);
   graph.optimizer_state_values = 2;
   const BoundPlan whole(make_plan(graph, flat_topology(3), {{0, 0}, {3}}, {}));

@@ -210,8 +210,8 @@ TEST(StageCosts, SumAndUpdateATiedParameterOfOneStageOnce) {
 
 TEST(StageCosts, DivideTheUpdateAmongReplicasThatGatherTheParameters) {
   // By hand, as above. 8000 bytes without "a" make equal parts, the 1000 of "a" belong to rank 1, which updates 5000 of
-  // 9000 bytes: 10 of 18 s. Collectives of two ranks take 0.5 s and half the bytes at 1000 B/s: a reduce-scatter of 8000
-  // bytes 4.5 s, one of 1000 bytes 1 s, and the all-gathers as long.
+  // 9000 bytes: 10 of 18 s. Collectives of two ranks take 0.5 s and half the bytes at 1000 B/s: a reduce-scatter of
+  // 8000 bytes 4.5 s, one of 1000 bytes 1 s, and the all-gathers as long.
   Graph graph = chain_graph({1, 1}, {1, 1}, 0_B, 5000_B);
   graph.layers[0].tied = graph.layers[1].tied = {{"a", 1000_B}};
   for (Layer& layer : graph.layers) layer.update = Timing{10_s, {}, 1, {}};

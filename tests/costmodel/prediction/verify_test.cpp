@@ -210,7 +210,8 @@ TEST(Verify, RefusesBrokenListsThatTheInterleavingsCannotRunAndNoOthers) {
     const int equal = 1 + static_cast<int>(random() % 2);
     for (int s = 0; s < positions * (chunked ? 2 : 1); ++s)
       replicas.push_back(chunked ? equal : 1 + static_cast<int>(random() % 3));
-    const int m = chunked ? positions * equal * (1 + static_cast<int>(random() % 2)) : 1 + static_cast<int>(random() % 4);
+    const int m =
+        chunked ? positions * equal * (1 + static_cast<int>(random() % 2)) : 1 + static_cast<int>(random() % 4);
     const Plan plan = row_plan(name, replicas, m, chunked ? 2 : 1);
     const Lists whole = BoundPlan(plan).action_lists(1, 1 + static_cast<int>(random() % 2));
     Lists lists = whole;

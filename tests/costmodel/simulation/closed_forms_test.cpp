@@ -307,7 +307,8 @@ class RandomStep {
   Plan plan_of(const std::string& name) {
     const ScheduleEntry& schedule = schedule_by_name(name);
     const bool asynchronous = schedule.weights != Weights::Flushed;
-    const int chunks = schedule.chunked ? 1 + below(3) : 1;
+    const int least = least_chunks(schedule);
+    const int chunks = least > 1 ? least : schedule.chunked ? 1 + below(3) : 1;
     const int positions = 1 + below(asynchronous ? 4 : 5);
     std::vector<int> replicas(static_cast<std::size_t>(positions * chunks), 1);
     if (!asynchronous) {
@@ -317,6 +318,7 @@ class RandomStep {
     }
     int microbatches = 1 + below(12);
     if (chunks > 1) microbatches = positions * replicas.front() * (1 + below(3));
+    if (name == "dualpipev") microbatches += positions * replicas.front();
     if (asynchronous) microbatches = positions + below(4);
     Plan plan = row_plan(name, replicas, microbatches, chunks);
     if (below(4) == 0) plan.warmups = warmup_counts(replicas, below(4));
@@ -345,7 +347,7 @@ class RandomStep {
     for (int s = 0; s < input.plan.stages(); ++s) {
       StageCost cost{time(), time(), time(), time(), time()};
       if (below(3) == 0) cost.tied = time();
-      if (input.plan.schedule().needs_lists && below(2) == 0) cost.whole_backward = time();
+      if (input.plan.schedule().mixes_backwards && below(2) == 0) cost.whole_backward = time();
       for (int bucket = below(3); bucket > 0; --bucket) cost.buckets.push_back({time(), time()});
       input.stages.push_back(equal && s > 0 ? input.stages.front() : cost);
     }

@@ -42,6 +42,7 @@ SimulationInput input_of(const Numbers& n, TransferMode mode = TransferMode::Lat
   for (std::size_t s = 0; s < n.forward.size(); ++s) {
     input.stages.push_back(
         {Seconds(n.forward[s]), Seconds(n.backward[s]), Seconds(n.weight_gradient), Seconds(0), Seconds(0)});
+    input.stages.back().whole_backward = Seconds(n.backward[s] + n.weight_gradient);
   }
   input.mode = mode;
   const double hop = n.hop;
@@ -102,6 +103,89 @@ TEST(Vectors, BracketCounterexamplesLieInsideTheSafeBracket) {
     EXPECT_DOUBLE_EQ(bracket.high.value, v.at("UB_safe").get<double>());
     const Numbers n{"1f1b", v.at("F"), v.at("B"), 0, v.at("M"), 1, 0};
     EXPECT_DOUBLE_EQ(time_of(n), v.at("T").get<double>());
+  }
+}
+
+/// p devices, v stages on each, M microbatches.
+struct Grid {
+  int positions;
+  int chunks;
+  int microbatches;
+};
+
+/// Whose stages take F, I and W: the gradients of inputs and of weights. The schedules that do not split their backward
+/// have backwards of I + W.
+double step_of(const std::string& schedule, const Grid& grid, double f, double i, double w) {
+  const bool splits = schedule_by_name(schedule).splits_backward;
+  const std::size_t stages = static_cast<std::size_t>(grid.positions * grid.chunks);
+  return time_of({schedule, std::vector<double>(stages, f), std::vector<double>(stages, splits ? i : i + w),
+                  splits ? w : 0, grid.microbatches, grid.chunks, 0});
+}
+
+class ChunkedSchedules : public ::testing::TestWithParam<Grid> {};
+
+INSTANTIATE_TEST_SUITE_P(Grids, ChunkedSchedules, ::testing::ValuesIn([] {
+                           std::vector<Grid> out;
+                           for (int p = 1; p <= 8; ++p) {
+                             for (int chunks = 1; chunks <= 4; ++chunks) {
+                               for (int m = 1; m <= 4 * p; ++m) out.push_back({p, chunks, m});
+                             }
+                           }
+                           return out;
+                         }()),
+                         [](const auto& grid) {
+                           return std::to_string(grid.param.positions) + "_" + std::to_string(grid.param.chunks) + "_" +
+                                  std::to_string(grid.param.microbatches);
+                         });
+
+TEST_P(ChunkedSchedules, TakeTheTimesOfTheirClosedForms) {
+  const auto [p, v, m] = GetParam();
+  const Grid grid = GetParam();
+  if (m % p == 0) {
+    EXPECT_DOUBLE_EQ(step_of("interleaved-1f1b", grid, 3, 2, 1.5),
+                     interleaved_time(Seconds(3 * v), Seconds(3.5 * v), p, v, m).value);
+    EXPECT_DOUBLE_EQ(step_of("looped-bfs", grid, 3, 2, 1.5),
+                     interleaved_time(Seconds(3 * v), Seconds(3.5 * v), p, v, m).value);
+    const double times[][3] = {{1, 1, 1}, {3, 2, 1}, {2, 3, 1}, {1, 2, 4}, {3, 1, 2}};
+    for (const auto& [f, i, w] : times) {
+      EXPECT_DOUBLE_EQ(step_of("interleaved-zb", grid, f, i, w),
+                       interleaved_zero_bubble_time(Seconds(f * v), Seconds(i * v), Seconds(w * v), p, v, m).value)
+          << f << " " << i << " " << w;
+    }
+  }
+  if (v != 2) return;
+  if (m >= 2 * p - 1) { EXPECT_DOUBLE_EQ(step_of("zb-v", grid, 2, 2, 2), zero_bubble_v_time(Seconds(4), p, m).value); }
+  if (m >= p && p % 2 == 0) { EXPECT_DOUBLE_EQ(step_of("v-half", grid, 2, 2, 2), v_half_time(Seconds(4), p, m).value); }
+  if (m >= 2 * p) {
+    for (const double w : {0.0, 0.5, 2.0, 3.0})
+      EXPECT_DOUBLE_EQ(step_of("dualpipev", grid, 3, 3, w),
+                       dualpipev_time(Seconds(6), Seconds(6), Seconds(2 * w), p, m).value)
+          << w;
+  }
+}
+
+// Zero-bubble README: 2/3 of the idle time of 1f1b, which is 6 (p - 1), in the limit of many devices.
+TEST(VMin, IdlesAsLongAsItsPatternSays) {
+  for (const auto& [p, idle] : {std::pair{4, 11.0}, {8, 27.0}, {12, 45.0}, {16, 59.0}}) {
+    for (const int m : {p, 2 * p, 3 * p + 1}) EXPECT_DOUBLE_EQ(step_of("v-min", {p, 2, m}, 1, 1, 1), 6 * m + idle) << p;
+  }
+}
+
+// By the time from its first action to its last, no rank of zb-v waits.
+TEST(ZbV, RunsOnWithoutAGap) {
+  for (const int p : {2, 3, 5}) {
+    const int m = 3 * p;
+    const std::vector<double> equal(static_cast<std::size_t>(2 * p), 1);
+    const auto timeline = std::get<Timeline>(simulate(input_of({"zb-v", equal, equal, 1, m, 2, 0})));
+    std::vector<double> first(static_cast<std::size_t>(p), 1e9);
+    std::vector<double> last(static_cast<std::size_t>(p), 0);
+    for (const Span& span : timeline.spans) {
+      if (!is_compute(span.action.kind)) continue;
+      const std::size_t rank = static_cast<std::size_t>(span.rank);
+      first[rank] = std::min(first[rank], span.start.value);
+      last[rank] = std::max(last[rank], span.end.value);
+    }
+    for (std::size_t rank = 0; rank < first.size(); ++rank) EXPECT_DOUBLE_EQ(last[rank] - first[rank], 6 * m) << rank;
   }
 }
 

@@ -48,21 +48,20 @@ std::vector<Case> cases() {
   for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{1}, {1, 1}, {2, 1}, {1, 1, 1}})
     out.push_back({"pipedream-2bw", replicas, 6});
   for (const int stages : {1, 2, 3}) out.push_back({"zb-h1", std::vector<int>(to_index(stages), 1), 5});
+  out.push_back({"zb-h1", {2, 1}, 5});
   out.push_back({"interleaved-1f1b", {1, 1}, 3, 2});
   out.push_back({"interleaved-1f1b", {1, 1, 1, 1}, 4, 2});
   out.push_back({"interleaved-1f1b", {1, 1, 1, 1, 1, 1}, 4, 3});
+  for (const char* schedule :
+       {"interleaved-1f1b", "looped-bfs", "interleaved-zb", "zb-v", "v-half", "v-min", "dualpipev"})
+    out.push_back({schedule, {2, 2, 2, 2}, 8, 2});
   return out;
 }
 
 Plan plan_of(const PlannedModel& planned, const Case& c) {
   const int layers = to_int(planned.model.layers.size());
   const int stages = to_int(c.replicas.size());
-  if (c.chunks == 1) return cut_plan(planned, even_cuts(layers, stages), c.replicas, c.schedule, c.microbatches);
-  Plan plan = cut_plan(planned, even_cuts(layers, stages), c.replicas, "gpipe", c.microbatches);
-  plan.schedule = c.schedule;
-  plan.chunks = c.chunks;
-  for (int s = 0; s < stages; ++s) plan.stages[to_index(s)].devices = {s % (stages / c.chunks)};
-  return plan;
+  return cut_plan(planned, even_cuts(layers, stages), c.replicas, c.schedule, c.microbatches, c.chunks);
 }
 
 bool computes(const Action& a) {

@@ -76,6 +76,15 @@ TEST(Run, EqualsASingleProcessUnderEveryOptimizer) {
   }
 }
 
+/// `plan` with recomputation in every stage, in segments of `every` layers; 0: the whole stage.
+Plan recomputing(Plan plan, int every) {
+  for (Stage& stage : plan.stages) {
+    stage.recompute = true;
+    stage.recompute_every = every;
+  }
+  return plan;
+}
+
 TEST(Run, EqualsASingleProcessWithTheBackwardInTwoParts) {
   for (const auto& [name, set] : std::vector<std::pair<std::string, std::map<std::string, std::string>>>{
            {"mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "4"}}},
@@ -84,12 +93,13 @@ TEST(Run, EqualsASingleProcessWithTheBackwardInTwoParts) {
            {"gpt", {{"layers", "2"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}}}) {
     const PlannedModel planned = planned_model(name, set, 2);
     const int layers = to_int(planned.model.layers.size());
-    for (const int stages : {1, 2, 3}) {
+    for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{1}, {1, 1}, {1, 1, 1}, {2, 1}, {1, 3}}) {
+      const int stages = to_int(replicas.size());
       for (const int microbatches : {1, 2, 5}) {
-        const Plan plan =
-            cut_plan(planned, even_cuts(layers, stages), std::vector<int>(to_index(stages), 1), "zb-h1", microbatches);
+        const Plan plan = cut_plan(planned, even_cuts(layers, stages), replicas, "zb-h1", microbatches);
         expect_bit_equal(planned, plan, checked(2),
-                         name + " S=" + std::to_string(stages) + " M=" + std::to_string(microbatches));
+                         name + " S=" + std::to_string(stages) + " of " + std::to_string(replicas.back()) +
+                             " replicas, M=" + std::to_string(microbatches));
       }
     }
   }
@@ -116,18 +126,27 @@ TEST(Run, EqualsASingleProcessWithSeveralStagesOnARank) {
            {"gpt", {{"layers", "3"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}}}}) {
     const PlannedModel planned = planned_model(name, set, 2);
     const int layers = to_int(planned.model.layers.size());
-    for (const auto& [positions, chunks, microbatches] :
-         std::vector<std::array<int, 3>>{{1, 2, 3}, {2, 2, 2}, {2, 2, 6}, {2, 3, 4}, {3, 2, 6}}) {
-      const int stages = positions * chunks;
-      if (stages > layers) continue;
-      Plan plan =
-          cut_plan(planned, even_cuts(layers, stages), std::vector<int>(to_index(stages), 1), "gpipe", microbatches);
-      plan.schedule = "interleaved-1f1b";
-      plan.chunks = chunks;
-      for (int s = 0; s < stages; ++s) plan.stages[to_index(s)].devices = {s % positions};
-      expect_bit_equal(planned, plan, checked(2),
-                       name + " " + std::to_string(positions) + " ranks of " + std::to_string(chunks) +
-                           " stages, M=" + std::to_string(microbatches));
+    for (const ScheduleEntry& schedule : schedules()) {
+      if (!schedule.chunked || schedule.needs_lists) continue;
+      int compared = 0;
+      for (const auto& [positions, chunks, replicas, microbatches] : std::vector<std::array<int, 4>>{
+               {1, 2, 1, 3}, {2, 2, 1, 2}, {2, 2, 1, 6}, {2, 3, 1, 4}, {3, 2, 1, 6}, {1, 2, 2, 5}, {2, 2, 2, 8}}) {
+        const int stages = positions * chunks;
+        if (stages > layers) continue;
+        const std::vector<int> all(to_index(stages), replicas);
+        Plan plan;
+        try {
+          plan = cut_plan(planned, even_cuts(layers, stages), all, schedule.name, microbatches, chunks);
+        } catch (const std::invalid_argument&) { continue; }  // the schedule cannot run this shape
+        const std::string what = name + " " + schedule.name + " " + std::to_string(positions) + " positions of " +
+                                 std::to_string(replicas) + " ranks with " + std::to_string(chunks) +
+                                 " stages, M=" + std::to_string(microbatches);
+        expect_bit_equal(planned, plan, checked(2), what);
+        if (schedule.splits_backward)
+          expect_bit_equal(planned, recomputing(plan, 0), checked(1), what + ", recomputed");
+        ++compared;
+      }
+      EXPECT_GT(compared, 2) << schedule.name;
     }
   }
 }
@@ -275,15 +294,6 @@ TEST(Run, TrainsParametersOfAnyLayoutAsItTrainsContiguousOnes) {
       }
     }
   }
-}
-
-/// `plan` with recomputation in every stage, in segments of `every` layers; 0: the whole stage.
-Plan recomputing(Plan plan, int every) {
-  for (Stage& stage : plan.stages) {
-    stage.recompute = true;
-    stage.recompute_every = every;
-  }
-  return plan;
 }
 
 /// conv, batch norm, two axes swapped, then per position layer norm or a sum over positions. The backward of a swap

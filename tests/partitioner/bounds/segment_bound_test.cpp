@@ -23,7 +23,8 @@ SegmentBound bound_of(const Graph& graph, const Topology& topology, const PlanSe
 /// Two layers of 1 + 2 s, messages of 1 s each way, 4 microbatches. On one device 4 (3 + 3) = 24 s. On two, the second
 /// waits for 1 + 1 s, computes for 4 * 3 s, and its last gradient takes 1 + 2 s: 17 s.
 TEST(SegmentBound, CountsWhatComesBeforeAndAfterTheBusiestDevice) {
-  const Graph graph = testing::chain_graph({1, 1}, {2, 2}, Bytes(1'000'000'000));
+  Graph graph = testing::chain_graph({1, 1}, {2, 2}, Bytes(1'000'000'000));
+  graph.layers.front().replicable = false;
   const SegmentBound bound = bound_of(graph, testing::flat_topology(2), settings_of("interleaved-1f1b", 4));
   EXPECT_EQ(bound.refutes(Seconds(16.99), kNoStop), true);
   EXPECT_EQ(bound.refutes(Seconds(17), kNoStop), false);
@@ -33,10 +34,26 @@ TEST(SegmentBound, CountsWhatComesBeforeAndAfterTheBusiestDevice) {
 /// Two layers of 1 + 1 s, messages of 3 s, 20 microbatches. On one device 80 s. On two, the first message leaves after
 /// 1 s, the last of 20 arrives 60 s later, and its microbatch still takes 1 + 1 + 3 + 1 s: 67 s.
 TEST(SegmentBound, CountsTheMessagesThroughAPort) {
-  const Graph graph = testing::chain_graph({1, 1}, {1, 1}, Bytes(3'000'000'000));
+  Graph graph = testing::chain_graph({1, 1}, {1, 1}, Bytes(3'000'000'000));
+  graph.layers.front().replicable = false;
   const SegmentBound bound = bound_of(graph, testing::flat_topology(2), settings_of("interleaved-1f1b", 20));
   EXPECT_EQ(bound.refutes(Seconds(66.99), kNoStop), true);
   EXPECT_EQ(bound.refutes(Seconds(67), kNoStop), false);
+}
+
+/// Two layers of 1 + 2 s and 4 GB of parameters each, 8 microbatches, links of 1 GB/s, without latency or messages. On
+/// one replica each, 8 * 3 = 24 s after the other layer's forward and before its backward: 27 s. On two, a device
+/// computes 4 * 6 s and sums 8 GB in 2 (2 - 1) 8 / 2 = 8 s: 32 s.
+TEST(SegmentBound, SumsGradientsOfReplicas) {
+  Graph graph = testing::chain_graph({1, 1}, {2, 2}, Bytes(0));
+  for (Layer& layer : graph.layers) layer.parameter_bytes = Bytes(4'000'000'000);
+  const SegmentBound bound = bound_of(graph, testing::flat_topology(2), settings_of("interleaved-1f1b", 8));
+  EXPECT_EQ(bound.refutes(Seconds(26.99), kNoStop), true);
+  EXPECT_EQ(bound.refutes(Seconds(27), kNoStop), false);
+  for (Layer& layer : graph.layers) layer.parameter_bytes = Bytes(500'000'000);  // 1 s instead of 8 s
+  const SegmentBound less = bound_of(graph, testing::flat_topology(2), settings_of("interleaved-1f1b", 8));
+  EXPECT_EQ(less.refutes(Seconds(24.99), kNoStop), true);
+  EXPECT_EQ(less.refutes(Seconds(25), kNoStop), false);
 }
 
 /// One microbatch of four layers of 1 + 1 s, each message longer than all of them: none is sent, 8 s.
@@ -50,7 +67,8 @@ TEST(SegmentBound, SendsNoMessagesWhereOneDeviceIsFaster) {
 /// Eight layers of 1 + 1 s in hosts of two devices, 20 microbatches; messages take 0.1 s in a host and 20 s between
 /// hosts. Two devices take 20 * 16 / 2 = 160 s at least; between hosts, 20 messages take 400 s.
 TEST(SegmentBound, CountsWhatTheDevicesOfAHostCompute) {
-  const Graph graph = testing::chain_graph({1, 1, 1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1, 1, 1}, Bytes(100'000'000));
+  Graph graph = testing::chain_graph({1, 1, 1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1, 1, 1}, Bytes(100'000'000));
+  graph.layers.front().replicable = false;
   Topology topology = testing::flat_topology(2);
   topology.levels.push_back({"hosts", 4, {BytesPerSecond(5e6), Seconds(0), {}, {}}});
   const SegmentBound bound = bound_of(graph, topology, settings_of("interleaved-1f1b", 20));
@@ -82,7 +100,9 @@ Topology random_topology(std::mt19937& random) {
 }
 
 PlanSettings random_settings(std::mt19937& random) {
-  PlanSettings out = settings_of("interleaved-1f1b", 1 + static_cast<int>(random() % 8));
+  const char* const schedules[] = {"interleaved-1f1b", "interleaved-1f1b", "looped-bfs", "interleaved-zb", "zb-v",
+                                   "dualpipev"};
+  PlanSettings out = settings_of(schedules[random() % std::size(schedules)], 1 + static_cast<int>(random() % 8));
   out.recompute = random() % 4 == 0;
   if (out.recompute && random() % 2 == 0) out.recompute_every = 1 + static_cast<int>(random() % 3);
   if (random() % 4 == 0) out.gradient_bucket_bytes = Bytes(50'000);
@@ -93,14 +113,15 @@ PlanSettings random_settings(std::mt19937& random) {
 /// The predicted step of stages on these devices, in turn; absent if the schedule cannot run them.
 std::optional<Seconds> step_of(const Graph& graph, const Topology& topology, const PlanSettings& settings,
                                const Partition& partition, int chunks, const std::vector<int>& order) {
+  if (!runs_chunks(schedule_by_name(settings.schedule), chunks)) return std::nullopt;
   const CostModel model = simulated_costs();
   const std::size_t positions = partition.replicas.size() / static_cast<std::size_t>(chunks);
   Candidate candidate;
   candidate.partition = partition;
   candidate.chunks = chunks;
-  const std::size_t replicas = static_cast<std::size_t>(partition.replicas.front());
   for (std::size_t s = 0; s < partition.replicas.size(); ++s) {
-    const auto first = order.begin() + static_cast<std::ptrdiff_t>(s % positions * replicas);
+    const auto position = position_of(static_cast<int>(s), static_cast<int>(positions), placement_of(settings));
+    const auto first = order.begin() + position * partition.replicas.front();
     candidate.devices.emplace_back(first, first + partition.replicas.front());
   }
   Constraints constraints;

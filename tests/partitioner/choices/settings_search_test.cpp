@@ -35,7 +35,6 @@ std::optional<Seconds> shortest(const Graph& graph, const Topology& topology, co
     testing::each_partition(graph, devices * chunks, [&](const Partition& partition) {
       const int stages = static_cast<int>(partition.replicas.size());
       if (constraints.stages && stages != *constraints.stages) return;
-      if (chunks > 1 && std::ranges::any_of(partition.replicas, [](int r) { return r > 1; })) return;
       Candidate candidate;
       candidate.partition = partition;
       candidate.chunks = chunks;

@@ -201,7 +201,7 @@ TEST(ActionReplay, IsTheLongestPathOfRandomPipelines) {
       }
     }
     shape.warmups = warmup_counts(shape.replicas);
-    const std::vector<int> first_rank = first_ranks(shape.replicas, stages);
+    const std::vector<int> first_rank = first_ranks(shape.replicas, stages, Placement::Loop);
     const Lists lists = compute_lists(schedule_by_name(some(2) == 0 ? "1f1b" : "gpipe"), shape);
     const Topology topology = testing::flat_topology(static_cast<int>(lists.size()));
     ActionReplay replay(topology, shape.microbatches, shape.replicas, first_rank, kInOrder, sums, links, lists);

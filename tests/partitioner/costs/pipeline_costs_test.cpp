@@ -204,7 +204,7 @@ TEST(PipelineCosts, NeverExceedTheSumOfGradientsOfLargerStages) {
 
 TEST(PipelineCosts, HaveNoBoundForWhatTheScheduleCannotRun) {
   const Graph graph = testing::chain_graph({1, 1}, {2, 2});
-  const PipelineCosts costs(graph, testing::flat_topology(4), settings_of("zb-h1", 3));
+  const PipelineCosts costs(graph, testing::flat_topology(4), settings_of("interleaved-1f1b", 3));
   EXPECT_EQ(costs.lower_bound({{0, 1}, {2, 1}}), std::nullopt);
   EXPECT_EQ(costs.lower_bound({{0, 1}, {1, 1}, 2}), std::nullopt);
 }
@@ -268,7 +268,7 @@ TEST(PipelineCosts, KnowsWhatStagesHold) {
         shape.replicas = replicas;
         shape.warmups = warmup_counts(replicas);
         const auto lists = compute_lists(costs.schedule(), shape);
-        const std::vector<int> first = first_ranks(replicas, shape.stages);
+        const std::vector<int> first = first_ranks(replicas, shape.stages, Placement::Loop);
         const std::vector<int> held = costs.held(split);
         for (int s = 0; s < shape.stages; ++s)
           EXPECT_EQ(held[to_index(s)], in_flight(lists[to_index(first[to_index(s)])], s)) << schedule << " " << s;
@@ -288,27 +288,30 @@ TEST(PipelineCosts, KnowsWhatChunksHold) {
   const Graph graph = testing::chain_graph(std::vector<double>(16, 1.0), std::vector<double>(16, 1.0));
   for (const int microbatches : {4, 8, 12, 24, 60, 120}) {
     PlanSettings settings;
-    settings.schedule = "interleaved-1f1b";
-    settings.microbatches = microbatches;
-    const PipelineCosts costs(graph, testing::flat_topology(8), settings);
-    for (const int positions : {1, 2, 3, 4}) {
-      for (const int chunks : {1, 2, 3, 4}) {
-        const int replicas = 1 + chunks % 2;
-        if (microbatches % (positions * replicas) != 0) continue;
-        PipelineShape shape;
-        shape.stages = positions * chunks;
-        shape.chunks = chunks;
-        shape.microbatches = microbatches;
-        shape.replicas.assign(to_index(shape.stages), replicas);
-        shape.warmups = warmup_counts(shape.replicas);
-        Split split;
-        split.replicas = shape.replicas;
-        split.chunks = chunks;
-        const auto lists = compute_lists(costs.schedule(), shape);
-        const std::vector<int> held = costs.held(split);
-        for (int s = 0; s < shape.stages; ++s)
-          EXPECT_EQ(held[to_index(s)], in_flight(lists[to_index(s % positions * replicas)], s))
-              << positions << " " << chunks;
+    for (const char* const schedule :
+         {"interleaved-1f1b", "looped-bfs", "interleaved-zb", "zb-v", "v-half", "v-min", "dualpipev"}) {
+      settings.schedule = schedule;
+      settings.microbatches = microbatches;
+      const PipelineCosts costs(graph, testing::flat_topology(8), settings);
+      for (const int positions : {1, 2, 3, 4}) {
+        for (const int chunks : {1, 2, 3, 4}) {
+          const int replicas = 1 + chunks % 2;
+          PipelineShape shape;
+          shape.stages = positions * chunks;
+          shape.chunks = chunks;
+          shape.microbatches = microbatches;
+          shape.replicas.assign(to_index(shape.stages), replicas);
+          shape.warmups = warmup_counts(shape.replicas);
+          Split split;
+          split.replicas = shape.replicas;
+          split.chunks = chunks;
+          if (!costs.can_run(split)) continue;
+          const auto lists = compute_lists(costs.schedule(), shape);
+          const std::vector<int> held = costs.held(split);
+          for (int s = 0; s < shape.stages; ++s)
+            EXPECT_EQ(held[to_index(s)], in_flight(lists[to_index(costs.position_of(split, s) * replicas)], s))
+                << schedule << " " << positions << " " << chunks;
+        }
       }
     }
   }
@@ -327,8 +330,9 @@ TEST(PipelineCosts, BoundIsNeverAboveTheSimulation) {
       graph.iteration = Timing{Seconds(0.3), {}, 0};
     }
     const Topology topology = random_topology(random);
-    const char* const schedules[] = {"1f1b",      "gpipe",        "zb-h1", "forward", "interleaved-1f1b",
-                                     "pipedream", "pipedream-2bw"};
+    const char* const schedules[] = {"1f1b",      "gpipe",         "zb-h1",      "forward",        "interleaved-1f1b",
+                                     "pipedream", "pipedream-2bw", "looped-bfs", "interleaved-zb", "zb-v",
+                                     "v-half",    "dualpipev"};
     const std::string schedule = schedules[seed % std::size(schedules)];
     const PlanSettings settings = random_settings(random, schedule);
     const PipelineCosts costs(graph, topology, settings);

@@ -156,11 +156,13 @@ TEST(EqualShares, BoundTheBusiestDeviceOfAllPlans) {
     const Graph graph = testing::branching_graph(random, 3 + static_cast<int>(random() % 4));
     PlanSettings settings;
     settings.schedule = "interleaved-1f1b";
-    const int devices = 1 + static_cast<int>(random() % 3);
+    const int positions = 1 + static_cast<int>(random() % 3);
     const int chunks = 1 + static_cast<int>(random() % 3);
-    settings.microbatches = devices * (1 + static_cast<int>(random() % 4));
+    const int replicas = 1 + static_cast<int>(random() % 2);
+    if (chunks == 2 && random() % 2 == 0) settings.schedule = random() % 2 == 0 ? "zb-v" : "v-half";
+    settings.microbatches = positions * replicas * (1 + static_cast<int>(random() % 4));
     settings.recompute = random() % 3 == 0;
-    Topology topology = testing::flat_topology(devices);
+    Topology topology = testing::flat_topology(positions * replicas);
     if (random() % 3 == 0) topology.device.kind = DeviceKind::Gpu;
     const PipelineCosts costs(graph, topology, settings);
     struct Fitted {
@@ -168,16 +170,17 @@ TEST(EqualShares, BoundTheBusiestDeviceOfAllPlans) {
       Seconds busiest;
     };
     std::vector<Fitted> all;
-    testing::each_partition(graph, devices * chunks, [&](const Partition& partition) {
-      if (partition.replicas != std::vector<int>(to_index(devices * chunks), 1)) return;
+    testing::each_partition(graph, positions * chunks, [&](Partition partition) {
+      if (partition.replicas != std::vector<int>(to_index(positions * chunks), 1)) return;
+      partition.replicas.assign(partition.replicas.size(), replicas);
       Candidate candidate;
       candidate.partition = partition;
       candidate.chunks = chunks;
       const BoundPlan plan(plan_of_candidate(graph, topology, candidate, settings));
-      std::vector<Seconds> times(to_index(devices));
+      std::vector<Seconds> times(to_index(positions));
       const Split split = costs.split_of(partition, chunks);
       for (int v = 0; v < costs.dag().nodes; ++v)
-        times[to_index(split.stage_of_node[to_index(v)] % devices)] += costs.node(v).least;
+        times[to_index(costs.position_of(split, split.stage_of_node[to_index(v)]))] += costs.node(v).least;
       all.push_back({simulated_costs().memory(graph, topology, plan).peak, std::ranges::max(times)});
     });
     if (all.empty()) continue;
@@ -187,7 +190,8 @@ TEST(EqualShares, BoundTheBusiestDeviceOfAllPlans) {
     for (const Fitted& plan : all) {
       if (plan.bytes <= limit) least = std::min(least, plan.busiest);
     }
-    const auto bound = EqualShares(costs).least_busiest(devices, 1, chunks, costs.countable(limit), [] { return false; });
+    const auto bound =
+        EqualShares(costs).least_busiest(positions, replicas, chunks, costs.countable(limit), [] { return false; });
     excluded += bound ? 0 : 1;
     if (least >= Seconds(1e100)) continue;
     ASSERT_TRUE(bound);

@@ -19,8 +19,9 @@ namespace stagecraft::partitioner {
 namespace {
 
 Constraints random_constraints(std::mt19937& random) {
-  const char* const schedules[] = {"1f1b",    "1f1b",      "gpipe",         "zb-h1",
-                                   "forward", "pipedream", "pipedream-2bw", "interleaved-1f1b"};
+  const char* const schedules[] = {
+      "1f1b",       "1f1b",           "gpipe", "zb-h1", "forward",  "pipedream", "pipedream-2bw", "interleaved-1f1b",
+      "looped-bfs", "interleaved-zb", "zb-v",  "v-min", "dualpipev"};
   Constraints out;
   out.plan.schedule = schedules[random() % std::size(schedules)];
   out.plan.microbatches = 1 + static_cast<int>(random() % 6);

@@ -40,9 +40,9 @@ inline PlannedModel planned_model(const std::string& name, const std::map<std::s
   return planned_model(intake::build_model(name, set), microbatch_samples, compute);
 }
 
-/// The plan that cuts the model's layers, in order, before each layer number in `cuts`.
+/// The plan that cuts the model's layers, in order, before each layer number in `cuts`; with `chunks` stages on a rank.
 inline Plan cut_plan(const PlannedModel& planned, const std::vector<int>& cuts, const std::vector<int>& replicas,
-                     const std::string& schedule, int microbatches) {
+                     const std::string& schedule, int microbatches, int chunks = 1) {
   Partition partition;
   partition.replicas = replicas;
   const int inputs = static_cast<int>(planned.model.inputs.size());
@@ -56,6 +56,7 @@ inline Plan cut_plan(const PlannedModel& planned, const std::vector<int>& cuts, 
   PlanSettings settings;
   settings.microbatches = microbatches;
   settings.schedule = schedule;
+  settings.chunks = chunks;
   return make_plan(planned.graph, flat_topology(devices), partition, settings);
 }
 

@@ -36,13 +36,8 @@ inline RandomPlan random_plan(const PlannedModel& planned, std::mt19937& random)
     const int microbatches = 1 + below(12);
     try {
       RandomPlan out;
-      // Chunks of one position are on the same devices; make_plan gives each stage others.
-      out.plan = cut_plan(planned, even_cuts(layers, to_int(stages.size())), stages,
-                          chunks > 1 ? "gpipe" : schedule.name, microbatches);
-      out.plan.schedule = schedule.name;
-      out.plan.chunks = chunks;
-      for (std::size_t s = to_index(positions); s < stages.size(); ++s)
-        out.plan.stages[s].devices = out.plan.stages[s % to_index(positions)].devices;
+      out.plan =
+          cut_plan(planned, even_cuts(layers, to_int(stages.size())), stages, schedule.name, microbatches, chunks);
       static_cast<void>(BoundPlan(out.plan));
       out.what = schedule.name + ", replicas";
       for (const int r : replicas) out.what += " " + std::to_string(r);
