@@ -19,7 +19,10 @@ std::string purpose(int tag) {
     case kPlateauTag:
       return " about a validation's loss";
     case kNormTag:
+    case kBlocksTag:
       return " about gradient norms";
+    case kCountsTag:
+      return " about which gradients there are";
     case kStopTag:
       return " about stopping";
     case kReportTag:

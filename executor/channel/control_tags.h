@@ -24,8 +24,10 @@ inline constexpr int kProofTag = Channel::kControlTag + 11;       ///< proof tha
 inline constexpr int kTimesTag = Channel::kControlTag + 12;       ///< processor times, to rank 0
 inline constexpr int kNextResultTag = Channel::kControlTag + 13;  ///< steps until the next results, from rank 0
 inline constexpr int kPlateauTag = Channel::kControlTag + 14;     ///< a validation's loss, from rank 0
-inline constexpr int kTiesTag = Channel::kControlTag + 16;        ///< and up: tied parameters
-inline constexpr int kBucketsTag = kTiesTag + (1 << 14);  ///< and up: all-reduces among a stage's replicas, by bucket
+inline constexpr int kCountsTag = Channel::kControlTag + 15;      ///< how many replicas have each gradient
+inline constexpr int kBlocksTag = Channel::kControlTag + 16;      ///< squares of the gradients that each rank updates
+inline constexpr int kTiesTag = Channel::kControlTag + 32;        ///< and up: tied parameters
+inline constexpr int kBucketsTag = kTiesTag + (1 << 14);  ///< and up: collectives of a stage's replicas, by bucket
 inline constexpr int kMostBuckets = 1 << 14;
 inline constexpr int kBarrierTag = Channel::kMostTags - 1;
 

@@ -2,20 +2,42 @@
 
 #include <c10/util/accumulate.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "costmodel/index.h"
 #include "executor/channel/channel.h"
+#include "executor/channel/collective.h"
 
 namespace stagecraft::channel {
+namespace {
+
+Collective kind_of(const NcclCall& call) {
+  return call.kind == NcclCall::Kind::AllReduce       ? Collective::AllReduce
+         : call.kind == NcclCall::Kind::ReduceScatter ? Collective::ReduceScatter
+                                                      : Collective::AllGather;
+}
+
+}  // namespace
+
+CollectiveCall collective_of(const NcclCall& call, at::Tensor values, std::vector<int> members) {
+  return {.kind = kind_of(call),
+          .values = std::move(values),
+          .members = std::move(members),
+          .tag = call.tag,
+          .counts = call.counts};
+}
+
 std::string to_string(const NcclCall& call) {
-  const char* kind = call.kind == NcclCall::Kind::Send      ? "send"
-                     : call.kind == NcclCall::Kind::Receive ? "receive"
-                                                            : "all-reduce";
-  return fmt::format("{} of {} under tag {}", kind, describe(call.spec), call.tag);
+  const char* const kind = call.kind == NcclCall::Kind::Send      ? "send"
+                           : call.kind == NcclCall::Kind::Receive ? "receive"
+                                                                  : collective_text(kind_of(call));
+  const std::string parts = call.counts.empty() ? "" : fmt::format(" in parts of {}", fmt::join(call.counts, ", "));
+  return fmt::format("{} of {}{} under tag {}", kind, describe(call.spec), parts, call.tag);
 }
 
 int NcclProgram::reduction(const std::vector<int>& members, int tag) const {
@@ -48,12 +70,15 @@ std::int64_t bytes_of(const NcclCall& call) {
 std::vector<std::vector<NcclCall>> distinct_messages(const NcclProgram& program, int communicator, int rank) {
   std::vector<std::vector<NcclCall>> out;
   if (to_index(rank) >= program.calls.size()) return out;
-  std::set<std::vector<std::int64_t>> seen;  // bytes of the calls: the kind depends on communicator and rank
+  std::set<std::vector<std::int64_t>> seen;  // kind, bytes and counts of the calls
   std::vector<NcclCall> message;
   const auto end_message = [&] {
-    std::vector<std::int64_t> bytes;
-    for (const NcclCall& call : message) bytes.push_back(bytes_of(call));
-    if (!message.empty() && seen.insert(bytes).second) out.push_back(message);
+    std::vector<std::int64_t> content;
+    for (const NcclCall& call : message) {
+      content.insert(content.end(), {static_cast<std::int64_t>(call.kind), bytes_of(call)});
+      content.insert(content.end(), call.counts.begin(), call.counts.end());
+    }
+    if (!message.empty() && seen.insert(content).second) out.push_back(message);
     message.clear();
   };
   for (const NcclCall& call : program.calls[to_index(rank)]) {
@@ -78,17 +103,21 @@ std::string find_mismatch(const NcclProgram& program) {
       if (place == communicator.ranks.end())
         return fmt::format("{}: rank {} calls it but is not a member", communicator.name, rank);
       const bool front = place == communicator.ranks.begin();
-      const auto wanted = communicator.reduces ? NcclCall::Kind::AllReduce
-                          : front              ? NcclCall::Kind::Send
-                                               : NcclCall::Kind::Receive;
+      const auto is_right = [&](const NcclCall& call) {
+        if (communicator.reduces) return is_collective(call.kind);
+        return call.kind == (front ? NcclCall::Kind::Send : NcclCall::Kind::Receive);
+      };
       for (std::size_t i = 0; i < std::max(called.size(), first.size()); ++i) {
         const auto text = [&](const std::vector<const NcclCall*>& list) {
           if (i >= list.size()) return std::string("nothing");
-          return (list[i]->kind == NcclCall::Kind::AllReduce ? "an " : "a ") + to_string(*list[i]) +
+          const std::string call = to_string(*list[i]);
+          return (call.starts_with('a') ? "an " : "a ") + call +
                  (list[i]->joins ? ", grouped with the call before it" : "");
         };
-        const bool same = i < called.size() && i < first.size() && called[i]->kind == wanted &&
-                          bytes_of(*called[i]) == bytes_of(*first[i]) && called[i]->joins == first[i]->joins;
+        const bool same = i < called.size() && i < first.size() && is_right(*called[i]) &&
+                          (!communicator.reduces || called[i]->kind == first[i]->kind) &&
+                          called[i]->counts == first[i]->counts && bytes_of(*called[i]) == bytes_of(*first[i]) &&
+                          called[i]->joins == first[i]->joins;
         if (same) continue;
         return fmt::format("{}, call {}: rank {} has {}, rank {} has {}", communicator.name, i + 1,
                            communicator.ranks.front(), text(first), rank, text(called));

@@ -20,16 +20,23 @@ struct CommunicatorPlan {
 
 /// One call on a communicator.
 struct NcclCall {
-  enum class Kind { Send, Receive, AllReduce } kind = Kind::Send;
+  enum class Kind { Send, Receive, AllReduce, ReduceScatter, AllGather } kind = Kind::Send;
   int communicator = 0;
   int tag = 0;
   TensorSpec spec;
   bool joins = false;  ///< in one NCCL group with the call before it: tensors of one message travel together
+  std::vector<std::int64_t> counts = {};  ///< CollectiveCall::counts
   friend bool operator==(const NcclCall& a, const NcclCall& b) {
     return a.kind == b.kind && a.communicator == b.communicator && a.tag == b.tag && a.joins == b.joins &&
-           a.spec.dtype == b.spec.dtype && a.spec.shape == b.spec.shape;
+           a.counts == b.counts && a.spec.dtype == b.spec.dtype && a.spec.shape == b.spec.shape;
   }
 };
+
+[[nodiscard]] inline bool is_collective(NcclCall::Kind kind) {
+  return kind != NcclCall::Kind::Send && kind != NcclCall::Kind::Receive;
+}
+/// What a collective `call` does with `values` over `members`.
+[[nodiscard]] CollectiveCall collective_of(const NcclCall& call, at::Tensor values, std::vector<int> members);
 
 /// "send of float32 [4, 8] under tag 2".
 [[nodiscard]] std::string to_string(const NcclCall& call);
@@ -60,9 +67,9 @@ int assign_rounds(std::vector<CommunicatorPlan>& communicators);
                                                                    int rank);
 
 /// Proves by NCCL's rules that every call has its counterpart: the calls on a communicator are matched in order; a send
-/// matches a receive of as many bytes at the other end, grouped alike, an all-reduce one of as many values at every
-/// member; a rank never sends on a communicator on which it receives. Empty if proved, else communicator, position and
-/// both calls.
+/// matches a receive of as many bytes at the other end, grouped alike, a collective one of its kind with as many values
+/// in each part at every member; a rank never sends on a communicator on which it receives. Empty if proved, else
+/// communicator, position and both calls.
 [[nodiscard]] std::string find_mismatch(const NcclProgram& program);
 
 }  // namespace stagecraft::channel

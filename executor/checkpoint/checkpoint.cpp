@@ -89,10 +89,10 @@ format::CheckpointManifest read_manifest(const std::string& path) {
   return manifest;
 }
 
-/// The tensor `name` if the files hold it: of the shape of `like`, and of its dtype or, with `any_floating` and where
-/// `like` is floating too, of any floating one.
-at::Tensor read_like(const files::TensorFiles& files, const std::string& name, const files::TensorKind& like,
-                     bool any_floating) {
+/// Refuses a tensor `name` that has not the shape of `like`, and its dtype or, with `any_floating` and where `like` is
+/// floating too, any floating one.
+void check_kind(const files::TensorFiles& files, const std::string& name, const files::TensorKind& like,
+                bool any_floating) {
   const files::TensorKind& found = files.kind(name);
   const bool dtype = found.dtype == like.dtype ||
                      (any_floating && c10::isFloatingType(like.dtype) && c10::isFloatingType(found.dtype));
@@ -100,7 +100,18 @@ at::Tensor read_like(const files::TensorFiles& files, const std::string& name, c
     throw FormatError(ErrorKind::OtherCheckpoint, files.path_of(name) + ": tensor \"" + name + "\": found " +
                                                       files::kind_text(found) + ", expected " + files::kind_text(like));
   }
+}
+
+/// The tensor `name`, checked.
+at::Tensor read_like(const files::TensorFiles& files, const std::string& name, const files::TensorKind& like,
+                     bool any_floating) {
+  check_kind(files, name, like, any_floating);
   return files.read(name);
+}
+
+/// The first value of `parameter`, in the order of its memory, that `updated` has.
+std::int64_t first_of(const at::Tensor& parameter, const at::Tensor& updated) {
+  return updated.sizes() == parameter.sizes() ? 0 : updated.storage_offset() - parameter.storage_offset();
 }
 
 void load_values(const files::TensorFiles& files, const std::vector<stage::Parameter>& values, bool any_floating) {
@@ -307,23 +318,38 @@ stage::OptimizerOptions saved_optimizer(const format::CheckpointManifest& manife
   return out;
 }
 
-void collect_state(stage::StageProgram& program, const stage::Optimizer& optimizer, const OwnedParts& owned,
+void collect_state(stage::StageProgram& program, const stage::Optimizer& optimizer, const OwnedRanges& owned,
                    std::vector<StatePiece>& out) {
-  const auto add = [&](const std::string& name, const std::string& prefix, const at::Tensor& tensor) {
-    const std::vector<std::int64_t> shape = tensor.sizes().vec();
-    for (const TensorSlice& part : owned(name, shape))
-      out.push_back({prefix + name, shape, part, files::narrowed(tensor.detach(), part)});
-  };
+  const at::NoGradGuard no_graph;
   const std::vector<stage::Parameter>& parameters = program.parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    add(parameters[i].name, "", parameters[i].value);
+    const auto& [name, layer, value] = parameters[i];
+    const std::optional<ValueRange> range = owned(name, value.numel());
+    if (!range) continue;
+    const std::vector<std::int64_t> shape = value.sizes().vec();
+    const std::vector<TensorSlice> parts = files::slices_of_memory(value, range->first, range->count);
+    const auto add = [&](const std::string& prefix, const at::Tensor& values, std::int64_t first) {
+      for (const TensorSlice& part : parts)
+        out.push_back({prefix + name, shape, part, files::part_of_memory(values.detach(), first, part, value)});
+    };
+    add("", value, 0);
     const stage::OptimizerState state = optimizer.state(i);
     for (const StatePart& part : kState) {
-      if ((state.*part.tensor).defined()) add(parameters[i].name, part.prefix, state.*part.tensor);
+      const at::Tensor& tensor = state.*part.tensor;
+      if (!tensor.defined()) continue;
+      if (!part.scalar) {
+        add(part.prefix, tensor, first_of(value, optimizer.parameters()[i]));
+      } else if (range->first == 0 && (range->count > 0 || value.numel() == 0)) {
+        out.push_back({part.prefix + name, {}, {}, tensor});
+      }
     }
   }
   for (const stage::Parameter& buffer : program.buffers()) {
-    if (files::safetensors_hold(buffer.value.scalar_type())) add(buffer.name, "", buffer.value);
+    if (!files::safetensors_hold(buffer.value.scalar_type())) continue;
+    const std::optional<ValueRange> range = owned(buffer.name, buffer.value.numel());
+    if (!range) continue;
+    for (const TensorSlice& part : files::slices_of_memory(buffer.value, range->first, range->count))
+      out.push_back({buffer.name, buffer.value.sizes().vec(), part, files::narrowed(buffer.value.detach(), part)});
   }
 }
 
@@ -333,13 +359,18 @@ void load_state(const files::TensorFiles& files, stage::StageProgram& program, s
   load_values(files, program.buffers(), false);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& value = parameters[i].value;
+    const at::Tensor& updated = optimizer.parameters()[i];
     const files::TensorKind like = files::kind_of(value);
     const files::TensorKind scalar{like.dtype, {}};
     stage::OptimizerState state;
     for (const StatePart& part : kState) {
       const std::string name = part.prefix + parameters[i].name;
-      if (files.holds(name))
-        state.*part.tensor = read_like(files, name, part.scalar ? scalar : like, false).to(value.device());
+      if (!files.holds(name)) continue;
+      check_kind(files, name, part.scalar ? scalar : like, false);
+      const bool whole = part.scalar || updated.sizes() == value.sizes();
+      const at::Tensor read =
+          whole ? files.read(name) : files.read_memory(name, value, first_of(value, updated), updated.numel());
+      state.*part.tensor = read.to(value.device());
     }
     optimizer.set_state(i, state);
   }

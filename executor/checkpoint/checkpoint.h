@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "costmodel/format/checkpoint_manifest.h"
+#include "costmodel/gradient_sums.h"
 #include "executor/files/safetensors.h"
 #include "executor/files/tensor_files.h"
 #include "executor/model/model.h"
@@ -83,19 +84,19 @@ void check_can_save(const model::Model& model);
 /// What determines which optimizer state a checkpoint has.
 [[nodiscard]] stage::OptimizerOptions saved_optimizer(const format::CheckpointManifest& manifest);
 
-/// The parts that a rank writes of a tensor of this shape: of a parameter or buffer with this name, or of a parameter's
-/// state. The parts of all ranks hold each element once.
-using OwnedParts =
-    std::function<std::vector<TensorSlice>(const std::string& name, const std::vector<std::int64_t>& shape)>;
+/// What a rank writes of the parameter or buffer with this name, which has so many `values`, and of a parameter's
+/// state: values in the order of its memory, or nothing. The ranges of all ranks hold each value once.
+using OwnedRanges = std::function<std::optional<ValueRange>(const std::string& name, std::int64_t values)>;
 
-/// Adds to `out` the owned parts of the stage's parameters and buffers, and of the optimizer's state as
+/// Adds to `out` what is `owned` of the stage's parameters and buffers, and of the optimizer's state as
 /// optimizer.first/NAME, optimizer.second/NAME, optimizer.third/NAME, optimizer.steps/NAME, optimizer.product/NAME and
-/// optimizer.average/NAME (see OptimizerState), none for a parameter that had no gradient yet. Parameter i of `program`
-/// is parameter i of `optimizer`. Shares memory with both.
-void collect_state(stage::StageProgram& program, const stage::Optimizer& optimizer, const OwnedParts& owned,
+/// optimizer.average/NAME (see OptimizerState), none for a parameter that had no gradient yet. Parameter i of
+/// `optimizer` is parameter i of `program`, or a vector of its values in the order of its memory, at least those that
+/// are owned. Shares memory with both.
+void collect_state(stage::StageProgram& program, const stage::Optimizer& optimizer, const OwnedRanges& owned,
                    std::vector<StatePiece>& out);
-/// Sets everything that collect_state collects from `files`. Throws FormatError naming file and tensor for one of
-/// another shape or dtype. What is absent is left as it is: see check_names.
+/// Sets all parameters and buffers, and the state of what the optimizer updates, from `files`. Throws FormatError
+/// naming file and tensor for one of another shape or dtype. What is absent is left as it is: see check_names.
 void load_state(const files::TensorFiles& files, stage::StageProgram& program, stage::Optimizer& optimizer);
 /// Sets parameters, and the buffers present, from `files`. A floating-point tensor may have any floating dtype, others
 /// must have the same dtype. Throws FormatError as load_state does.

@@ -8,6 +8,7 @@
 #include <array>
 #include <filesystem>
 #include <functional>
+#include <numeric>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
 #include "costmodel/format/safetensors_header.h"
+#include "costmodel/index.h"
 #include "executor/files/safetensors.h"
 #include "executor/files/torch_file.h"
 
@@ -43,6 +45,32 @@ at::Tensor narrowed(const at::Tensor& tensor, const TensorSlice& part) {
   for (std::size_t d = 0; d < part.shape.size(); ++d)
     out = out.narrow(static_cast<std::int64_t>(d), part.begin[d], part.shape[d]);
   return out;
+}
+
+std::vector<TensorSlice> slices_of_memory(const at::Tensor& tensor, std::int64_t first, std::int64_t count) {
+  if (count == tensor.numel()) return {whole_slice(tensor.sizes().vec())};
+  std::vector<std::size_t> order(to_index(tensor.dim()));  // of the dimensions, outermost first
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto stride = [&](std::size_t d) { return tensor.stride(to_int(d)); };
+  std::ranges::stable_sort(order, std::greater<>(), stride);
+  std::vector<std::int64_t> shape;
+  for (const std::size_t d : order) shape.push_back(tensor.size(to_int(d)));
+  std::vector<TensorSlice> out = slices_of_range(shape, first, count);
+  for (TensorSlice& slice : out) {
+    const TensorSlice ordered = slice;
+    for (std::size_t d = 0; d < order.size(); ++d) {
+      slice.begin[order[d]] = ordered.begin[d];
+      slice.shape[order[d]] = ordered.shape[d];
+    }
+  }
+  return out;
+}
+
+at::Tensor part_of_memory(const at::Tensor& values, std::int64_t first, const TensorSlice& part,
+                          const at::Tensor& like) {
+  std::int64_t begin = values.storage_offset() - first;
+  for (std::size_t d = 0; d < part.begin.size(); ++d) begin += part.begin[d] * like.stride(to_int(d));
+  return values.as_strided(part.shape, like.strides(), begin);
 }
 
 std::unique_ptr<TensorFile> open_tensor_file(const std::string& path) {
@@ -179,6 +207,14 @@ at::Tensor TensorFiles::read(const std::string& name, const TensorSlice& part) c
     const TensorSlice common = common_part(piece.part, part);
     if (element_count(common.shape) > 0) narrowed(out, within(common, part)).copy_(read(piece, common));
   }
+  return out;
+}
+
+at::Tensor TensorFiles::read_memory(const std::string& name, const at::Tensor& like, std::int64_t first,
+                                    std::int64_t count) const {
+  at::Tensor out = at::empty({count}, kind(name).dtype);
+  for (const TensorSlice& part : slices_of_memory(like, first, count))
+    part_of_memory(out, first, part, like).copy_(read(name, part));
   return out;
 }
 

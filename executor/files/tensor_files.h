@@ -28,6 +28,15 @@ struct TensorKind {
 /// The view of a part of `tensor`.
 [[nodiscard]] at::Tensor narrowed(const at::Tensor& tensor, const TensorSlice& part);
 
+/// The parts of `tensor`, which has no overlaps and no gaps, that hold values [first, first + count) in the order of
+/// its memory, as slices_of_range gives them.
+[[nodiscard]] std::vector<TensorSlice> slices_of_memory(const at::Tensor& tensor, std::int64_t first,
+                                                        std::int64_t count);
+/// Of a tensor like `like`, the `part` among `values`: a range of them in the order of that memory, from `first` on.
+/// All of it must be one of slices_of_memory.
+[[nodiscard]] at::Tensor part_of_memory(const at::Tensor& values, std::int64_t first, const TensorSlice& part,
+                                        const at::Tensor& like);
+
 /// A file of named tensors, open for reading; its first bytes identify its kind.
 class TensorFile {
  public:
@@ -80,6 +89,10 @@ class TensorFiles {
   /// in the part is read. Throws FormatError as TensorFile::read, std::invalid_argument for a part outside the tensor.
   [[nodiscard]] at::Tensor read(const std::string& name) const { return read(name, whole_slice(kind(name).shape)); }
   [[nodiscard]] at::Tensor read(const std::string& name, const TensorSlice& part) const;
+  /// Values [first, first + count) of the tensor `name` in the order of the memory of `like`, which has its shape and
+  /// dtype, as a vector; read as above.
+  [[nodiscard]] at::Tensor read_memory(const std::string& name, const at::Tensor& like, std::int64_t first,
+                                       std::int64_t count) const;
 
  private:
   /// Part of a tensor: its file, and its name there.

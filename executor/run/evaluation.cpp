@@ -247,13 +247,18 @@ bool TrainingValidation::is_due(std::int64_t done, std::int64_t steps) const {
   return done == steps || (every_ > 0 && done % every_ == 0);
 }
 
-void TrainingValidation::follow(StageWorker& training) {
+void TrainingValidation::follow(StageWorker& training) { follow(training, training.gather_averages()); }
+
+void TrainingValidation::follow(StageWorker& training, const std::map<std::string, at::Tensor>& averages) {
   Tensors trained;
   training.visit_stages([&](int, stage::StageProgram& program, stage::Optimizer& optimizer) {
     const std::vector<stage::Parameter>& parameters = program.parameters();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const at::Tensor average = optimizer.state(i).average;
-      trained.emplace(parameters[i].name, average.defined() ? average : parameters[i].value);
+      const at::Tensor& value = parameters[i].value;
+      const auto gathered = averages.find(parameters[i].name);
+      at::Tensor average = gathered != averages.end() ? gathered->second : optimizer.state(i).average;
+      if (!average.defined() || average.sizes() != value.sizes()) average = value;
+      trained.emplace(parameters[i].name, average);
     }
     for (const stage::Parameter& buffer : program.buffers()) trained.emplace(buffer.name, buffer.value);
   });
@@ -349,9 +354,11 @@ format::ModelEvaluation TrainingValidation::gather(const Part& part) {
 
 std::optional<format::ModelEvaluation> TrainingValidation::run(StageWorker& training) {
   const double begin = now_();
-  follow(training);
+  const std::map<std::string, at::Tensor> averages = training.gather_averages();
+  follow(training, averages);
   Part part;
   compute(part);
+  if (!averages.empty()) follow(training, {});  // releases their memory
   std::optional<format::ModelEvaluation> out;
   if (rank_ == 0) {
     out = gather(part);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -115,6 +116,8 @@ class TrainingValidation {
 
  private:
   struct Part;
+  /// `averages`: of the parameters of which the training's ranks keep parts.
+  void follow(StageWorker& training, const std::map<std::string, at::Tensor>& averages);
   void compute(Part& part);
   [[nodiscard]] std::vector<double> packed(const Part& part) const;
   [[nodiscard]] format::ModelEvaluation gather(const Part& part);

@@ -303,6 +303,7 @@ void RankRun::train(SynchronousWorker& worker) {
     worker.compute(step);
     if (comparison_->active()) {
       memory_.stop();
+      worker.gather_gradients();
       const stage::MicrobatchLosses losses = worker.take_losses(step);
       reports_->send(losses);
       comparison_->compare_step(step, worker, losses);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <set>
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
@@ -220,13 +221,19 @@ void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
     if (std::isfinite(saved_plateau_->best)) written.plateau->best = saved_plateau_->best;
   }
   std::vector<checkpoint::StatePiece> pieces;
+  std::set<std::string> divided;  // several stages of a rank may have a tied parameter
   worker.visit_stages([&](int stage, stage::StageProgram& program, stage::Optimizer& optimizer) {
-    const auto parts = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
+    const auto owned = [&](const std::string& name, std::int64_t values) {
       const ParameterHome& home = bound_.homes.at(name);
-      const bool writes = home.stage == stage && home.owner == rank_;
-      return writes ? std::vector{whole_slice(shape)} : std::vector<TensorSlice>{};
+      ValueRange range{0, values};
+      bool writes = home.stage == stage && home.owner == rank_;
+      if (!home.parts.empty()) {
+        range = owned_range(home, rank_);
+        writes = range.count > 0 && divided.insert(name).second;
+      }
+      return writes ? std::optional(range) : std::nullopt;
     };
-    checkpoint::collect_state(program, optimizer, parts, pieces);
+    checkpoint::collect_state(program, optimizer, owned, pieces);
   });
   bool finite = std::ranges::all_of(pieces, [](const auto& piece) { return stage::all_finite(piece.values); });
   format::CheckpointFile file;  // of 0 bytes: none, of a rank that owns nothing

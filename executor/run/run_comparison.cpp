@@ -23,7 +23,7 @@
 #include "executor/device/dtype.h"
 #include "executor/device/machine/processor.h"
 #include "executor/run/binding/loss_shares.h"
-#include "executor/stage/gradients/gradient_reduction.h"
+#include "executor/stage/gradients/norms.h"
 
 namespace stagecraft::run {
 

@@ -54,6 +54,8 @@ class Optimizer {
   /// with get_ema_multi_avg_fn(decay).
   void step(double divisor, double rate_factor = 1);
 
+  [[nodiscard]] const std::vector<at::Tensor>& parameters() const { return parameters_; }
+
   /// The state of parameter `i` of the constructor; shares its memory.
   [[nodiscard]] OptimizerState state(std::size_t i) const { return states_.at(i); }
   /// Continues from a result of `state`, whose tensors it takes over.

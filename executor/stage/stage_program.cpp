@@ -32,6 +32,8 @@ at::Tensor view_laid_out_like(const at::Tensor& flat, std::int64_t offset, const
   return flat.narrow(0, offset, like.numel()).view(like.sizes());
 }
 
+at::Tensor in_memory_order(const at::Tensor& tensor) { return tensor.detach().as_strided({tensor.numel()}, {1}); }
+
 at::Tensor dense(const at::Tensor& parameter) {
   return parameter.is_non_overlapping_and_dense() ? parameter : parameter.contiguous();
 }

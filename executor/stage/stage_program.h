@@ -23,6 +23,9 @@ namespace stagecraft::stage {
 /// unless `like` overlaps or has gaps: then contiguous.
 [[nodiscard]] at::Tensor view_laid_out_like(const at::Tensor& flat, std::int64_t offset, const at::Tensor& like);
 
+/// The values of a tensor without overlaps and gaps as a vector in the order of its memory, which it shares.
+[[nodiscard]] at::Tensor in_memory_order(const at::Tensor& tensor);
+
 /// `parameter` without overlaps and gaps in its memory, in its own layout if it has none.
 [[nodiscard]] at::Tensor dense(const at::Tensor& parameter);
 

@@ -335,8 +335,9 @@ class NcclLanes {
       for (const NcclCall& call : message) {
         tensors.push_back(
             at::empty(call.spec.shape, at::TensorOptions(call.spec.dtype).device(line_->device)).fill_(0));
-        if (call.kind != NcclCall::Kind::AllReduce) continue;
-        reductions.push_back(work_of({.values = tensors.back().view({-1}), .members = lane.plan.ranks}, 0));
+        if (!is_collective(call.kind)) continue;
+        const CollectiveCall collective = collective_of(call, tensors.back().view({-1}), lane.plan.ranks);
+        reductions.push_back(work_of(collective, place_of(line_->rank, collective)));
       }
       NcclOperation operation;
       order_after_compute(lane, operation);

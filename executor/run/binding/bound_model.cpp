@@ -170,6 +170,11 @@ int loss_stage(const BoundModel& bound) {
   return to_int(std::ranges::find_if(bound.layers, holds) - bound.layers.begin());
 }
 
+ValueRange owned_range(const ParameterHome& home, int rank) {
+  const auto found = std::ranges::find(home.parts, rank, &OwnedRange::rank);
+  return found == home.parts.end() ? ValueRange{} : found->values;
+}
+
 std::vector<TiedHolders> tied_of_rank(const BoundPlan& plan, int rank) {
   std::vector<TiedHolders> out;
   std::ranges::copy_if(plan.tied(), std::back_inserter(out),

@@ -43,6 +43,9 @@ struct BoundModel {
 /// The stage that holds the model's last layer, which computes the loss.
 [[nodiscard]] int loss_stage(const BoundModel& bound);
 
+/// What `rank` updates of a parameter with parts: no values if nothing.
+[[nodiscard]] ValueRange owned_range(const ParameterHome& home, int rank);
+
 /// The tied parameters that `rank` holds, in the order in which all ranks sum them.
 [[nodiscard]] std::vector<TiedHolders> tied_of_rank(const BoundPlan& plan, int rank);
 

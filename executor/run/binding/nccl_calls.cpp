@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <stdexcept>
 #include <tuple>
@@ -13,6 +14,7 @@
 #include "executor/channel/channel.h"
 #include "executor/channel/control_tags.h"
 #include "executor/device/dtype.h"
+#include "executor/stage/gradients/part_gather.h"
 
 namespace stagecraft::run {
 namespace {
@@ -69,6 +71,23 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
     communicators.carries(communicator, tag);
     calls.push_back({kind, communicator, tag, std::move(spec)});
   };
+  using Kind = channel::NcclCall::Kind;
+  // With parts, `more` values follow each of them.
+  const auto add_divided = [&](std::vector<channel::NcclCall>& calls, Kind kind, const GradientSum& sum, int tag,
+                               std::int64_t more) {
+    std::vector<std::int64_t> counts = stage::part_values(sum);
+    for (std::int64_t& count : counts) count += more;
+    add(calls, kind, communicators.reduction(sum.ranks, sum.tied.has_value()), tag,
+        {{std::accumulate(counts.begin(), counts.end(), std::int64_t{0})}, at::kFloat});
+    calls.back().counts = std::move(counts);
+  };
+  // A message counts for each parameter how many ranks have its gradient, but not one of a stage's replicas with parts.
+  const auto add_sum = [&](std::vector<channel::NcclCall>& calls, const GradientSum& sum, int tag) {
+    if (!sum.parts.empty()) return add_divided(calls, Kind::ReduceScatter, sum, tag, sum.tied ? 1 : 0);
+    const std::int64_t values =
+        sum.bytes.value / static_cast<std::int64_t>(sizeof(float)) + to_int(sum.parameters.size());
+    add(calls, Kind::AllReduce, communicators.reduction(sum.ranks, sum.tied.has_value()), tag, {{values}, at::kFloat});
+  };
   for (std::size_t rank = 0; rank < lists.size(); ++rank) {
     std::vector<channel::NcclCall>& calls = out.calls.emplace_back();
     const auto sums = sums_by_entry(plan, bound.sums, to_int(rank), lists[rank]);
@@ -89,21 +108,28 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
           bool joins = false;
           for (std::size_t t = 0; t < tensors.size(); ++t) {
             if (gradient && !tensors[t].gradient) continue;
-            add(calls, out_going ? channel::NcclCall::Kind::Send : channel::NcclCall::Kind::Receive, edge,
-                plan.tag(b, t, gradient), {tensors[t].shape, device::dtype_of(tensors[t].dtype)});
+            add(calls, out_going ? Kind::Send : Kind::Receive, edge, plan.tag(b, t, gradient),
+                {tensors[t].shape, device::dtype_of(tensors[t].dtype)});
             calls.back().joins = std::exchange(joins, true);
           }
           break;
         }
         case ActionKind::Reduce: {
           int bucket = 0;
-          for (const GradientSum* sum : sums[i]) {
-            if (sum->parameters.empty()) continue;
-            // A message counts for each parameter how many ranks have its gradient.
-            const std::int64_t values =
-                sum->bytes.value / static_cast<std::int64_t>(sizeof(float)) + to_int(sum->parameters.size());
-            add(calls, channel::NcclCall::Kind::AllReduce, communicators.reduction(sum->ranks, sum->tied.has_value()),
-                sum->tied ? channel::kTiesTag + *sum->tied : channel::kBucketsTag + bucket++, {{values}, at::kFloat});
+          std::int64_t counts = 0;
+          const GradientSum* last = nullptr;  // of the stage's own
+          for (const GradientSum* const sum : sums[i]) {
+            if (sum->tied || sum->parameters.empty()) continue;
+            add_sum(calls, *sum, channel::kBucketsTag + bucket++);
+            counts += to_int(sum->parameters.size());
+            last = sum;
+          }
+          if (last && !last->parts.empty()) {
+            add(calls, Kind::AllReduce, communicators.reduction(last->ranks, false), channel::kCountsTag,
+                {{counts}, at::kFloat});
+          }
+          for (const GradientSum* const sum : sums[i]) {
+            if (sum->tied) add_sum(calls, *sum, channel::kTiesTag + *sum->tied);
           }
           break;
         }
@@ -114,9 +140,23 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
     for (const int stage : plan.ranks()[rank].stages) {
       const std::optional<StatisticsExchange>& exchange = bound.statistics[to_index(stage)];
       if (!exchange) continue;
-      add(calls, channel::NcclCall::Kind::AllReduce, communicators.reduction(exchange->ranks, false),
-          channel::kStatisticsTag, {{plan.plan().microbatches, exchange->values}, at::kFloat});
+      add(calls, Kind::AllReduce, communicators.reduction(exchange->ranks, false), channel::kStatisticsTag,
+          {{plan.plan().microbatches, exchange->values}, at::kFloat});
     }
+    // After the update: the parameters.
+    std::map<int, const GradientSum*> tied;
+    for (const int stage : plan.ranks()[rank].stages) {
+      int bucket = 0;
+      for (const GradientSum& sum : bound.sums[to_index(stage)]) {
+        if (sum.parts.empty() || sum.parameters.empty()) continue;
+        if (sum.tied) {
+          tied.emplace(*sum.tied, &sum);
+        } else {
+          add_divided(calls, Kind::AllGather, sum, channel::kBucketsTag + bucket++, 0);
+        }
+      }
+    }
+    for (const auto& [tie, sum] : tied) add_divided(calls, Kind::AllGather, *sum, channel::kTiesTag + tie, 0);
   }
   // Creation order, which determines the numbers in the calls.
   std::vector<std::string> before;

@@ -110,7 +110,7 @@ void warm_up(ResidentStage& resident, const BoundModel& bound, const stage::Opti
   for (auto& [buffer, before] : buffers) buffer.copy_(before);
 }
 
-ResidentStage make_resident_stage(const BoundModel& bound, int stage, int microbatches,
+ResidentStage make_resident_stage(const BoundModel& bound, int stage, int rank, int microbatches,
                                   const stage::OptimizerOptions& optimizer, std::uint64_t seed,
                                   stage::Placement placement) {
   ResidentStage out;
@@ -122,7 +122,14 @@ ResidentStage make_resident_stage(const BoundModel& bound, int stage, int microb
   const Stage& planned = bound.plan.plan().stages[number];
   if (!bound.plan.schedule().trains) out.program->evaluate();
   if (planned.recompute) out.program->recompute_every(planned.recompute_every);
-  out.optimizer = stage::optimizer_of(optimizer, out.program->parameters());
+  std::vector<stage::Parameter> updated = out.program->parameters();
+  for (stage::Parameter& parameter : updated) {
+    const ParameterHome& home = bound.homes.at(parameter.name);
+    if (home.parts.empty()) continue;
+    const ValueRange owned = owned_range(home, rank);
+    parameter.value = stage::in_memory_order(parameter.value).narrow(0, owned.first, owned.count);
+  }
+  out.optimizer = stage::optimizer_of(optimizer, updated);
   const auto count = to_index(microbatches);
   out.flights.resize(count);
   out.input_gradients.resize(count);
@@ -177,8 +184,8 @@ StageWorker::StageWorker(const BoundModel& bound, int rank, channel::Channel& ch
   }
   wait_range_ = device::range_name("wait");
   for (const int number : bound.plan.ranks().at(to_index(rank)).stages) {
-    ResidentStage stage = make_resident_stage(bound, number, setup_.plan().microbatches * list_steps, setup_.optimizer,
-                                              options.seed, setup_.placement);
+    ResidentStage stage = make_resident_stage(bound, number, rank, setup_.plan().microbatches * list_steps,
+                                              setup_.optimizer, options.seed, setup_.placement);
     for (const Action& action : setup_.actions) {
       if (action.kind == ActionKind::WeightGradient && action.stage == number) stage.split.insert(action.microbatch);
     }

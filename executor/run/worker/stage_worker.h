@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -31,7 +32,8 @@ namespace stagecraft::run {
 struct ResidentStage {
   int stage = 0;
   std::unique_ptr<stage::StageProgram> program;
-  std::unique_ptr<stage::Optimizer> optimizer;
+  std::unique_ptr<stage::Optimizer> optimizer;           ///< of the program's parameters, or of what the rank updates
+                                                         ///< of them in the order of their memory
   std::vector<std::vector<int>> slots;                   ///< by boundary: the slot of each of its tensors
   std::vector<stage::Flight> flights;                    ///< by microbatch
   std::vector<std::vector<at::Tensor>> input_gradients;  ///< by microbatch, until sent
@@ -40,8 +42,8 @@ struct ResidentStage {
   std::unique_ptr<data::Prefetch> data;                  ///< whether its layers read inputs of the model
 };
 
-/// Stage `stage` with its first parameters, for `microbatches` microbatches. The model must outlive it.
-[[nodiscard]] ResidentStage make_resident_stage(const BoundModel& bound, int stage, int microbatches,
+/// Stage `stage` on `rank` with its first parameters, for `microbatches` microbatches. The model must outlive it.
+[[nodiscard]] ResidentStage make_resident_stage(const BoundModel& bound, int stage, int rank, int microbatches,
                                                 const stage::OptimizerOptions& optimizer, std::uint64_t seed,
                                                 stage::Placement placement);
 
@@ -126,14 +128,19 @@ class StageWorker {
   /// clipping and on ranks other than 0.
   [[nodiscard]] virtual std::optional<double> take_gradient_norm(std::int64_t) { return std::nullopt; }
 
+  /// The moving averages of the parameters that this rank updates in part only, by name; none before the first step.
+  /// All ranks call it.
+  [[nodiscard]] virtual std::map<std::string, at::Tensor> gather_averages() { return {}; }
+
   /// On a GPU, call before the first transfer: see run::warm_up.
   void warm_up(const data::DataSource& data);
 
   /// Takes the losses of this rank's microbatches in a finished step, see StepLosses::take.
   [[nodiscard]] stage::MicrobatchLosses take_losses(std::int64_t step);
-  /// Parameters of all stages of this rank with their gradients.
+  /// Parameters of all stages of this rank with their gradients, see SynchronousWorker::gather_gradients.
   [[nodiscard]] std::vector<stage::Parameter> parameters() const;
-  /// Calls `visit` with each stage of this rank. Parameter i of the program is parameter i of the optimizer.
+  /// Calls `visit` with each stage of this rank. The optimizer has parameter i of the program, or what this rank
+  /// updates of it, as its parameter i.
   void visit_stages(const std::function<void(int stage, stage::StageProgram&, stage::Optimizer&)>& visit);
   /// The rank's list of actions.
   [[nodiscard]] const std::vector<Action>& actions() const { return setup_.actions; }

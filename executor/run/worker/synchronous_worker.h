@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -31,10 +32,15 @@ class SynchronousWorker : public StageWorker {
   void compute(std::int64_t step);
   /// Runs the step's Updates: gradients are first divided by the number of microbatches, and by more if they are
   /// clipped; clipping needs a call on all ranks. Clears the gradients. No effect for a schedule without backwards.
-  /// Between compute and update, parameters() has the gradients' sums over all microbatches. The span of the first
+  /// Between compute and update, parameters() has the gradients' sums over all microbatches, or where several ranks
+  /// divide the optimizer's state, each its part of them: see gather_gradients. The span of the first
   /// Update begins where compute ended its list and includes all that the whole rank does for its update: sums of tied
-  /// parameters within the stage, checks of the gradients, clipping, moving statistics.
+  /// parameters within the stage, checks of the gradients, clipping, moving statistics; that of the last Update ends
+  /// when parameters are the same on all ranks that hold them.
   void update_step(std::int64_t step);
+  /// Call between compute and update_step, on all ranks, for the whole sums in parameters().
+  void gather_gradients();
+  [[nodiscard]] std::map<std::string, at::Tensor> gather_averages() override;
   /// From now on, updates multiply the learning rate by `factor` too.
   void scale_rate(double factor) { rate_scale_ = factor; }
   [[nodiscard]] std::optional<double> take_gradient_norm(std::int64_t step) override;
@@ -44,6 +50,7 @@ class SynchronousWorker : public StageWorker {
  private:
   /// Further state per stage, in the order of the worker's stages.
   struct StageState {
+    std::vector<stage::Parameter> updated;                // what the optimizer updates, with names; if the plan trains
     std::unique_ptr<stage::GradientReduction> reduction;  // for a replicated stage's parameters that are not tied
     std::unique_ptr<stage::MovingStatistics> statistics;  // of a replicated stage
     int last_backward = -1;                               // microbatch; -1 if its backward is split
@@ -63,6 +70,15 @@ class SynchronousWorker : public StageWorker {
   void prepare_gradients(ResidentStage& stage);
   void keep_buffers();
   void restore_buffers();
+  /// What this rank updates, of all stages.
+  [[nodiscard]] std::vector<stage::Parameter> updated() const;
+  /// Calls `visit` with the sums that have parts, in an order that all their ranks have: those of each stage over its
+  /// replicas, then each tied parameter's. `tags` are those of their collectives.
+  using VisitDivided = std::function<void(const ResidentStage& stage, const std::vector<const GradientSum*>& sums,
+                                          const std::vector<int>& tags)>;
+  void visit_divided(const VisitDivided& visit);
+  /// Squared norms of the gradients of this rank's parameters.
+  [[nodiscard]] std::map<std::string, double> squared_norms();
   /// Before an update, with all gradients complete: whether it must be skipped.
   [[nodiscard]] bool skips(std::int64_t step);
   void settle_statistics(bool skipped);

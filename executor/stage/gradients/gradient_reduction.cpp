@@ -1,29 +1,26 @@
 #include "executor/stage/gradients/gradient_reduction.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <iterator>
 #include <numeric>
 #include <ranges>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "costmodel/index.h"
+#include "executor/channel/collective.h"
 #include "executor/channel/control_tags.h"
+#include "executor/stage/gradients/part_gather.h"
 #include "executor/stage/stage_program.h"
 
 namespace stagecraft::stage {
@@ -63,12 +60,17 @@ struct GradientReduction::State {
   at::Tensor flat;
   std::vector<GradientBucket> buckets;
   std::vector<channel::CollectiveCall> sums;  // by bucket: of its message, a part of flat
-  std::vector<at::Tensor> counts;             // in messages: how many replicas have each gradient
-  std::vector<std::size_t> bucket_of;         // by parameter
-  std::vector<bool> written;                  // since the step began, by parameter: its view
-  std::vector<bool> made;                     // by a backward of this replica
-  std::vector<int> missing;                   // gradients, by bucket
-  std::vector<std::unique_ptr<channel::CollectiveInProgress>> started;  // by bucket
+  std::vector<at::Tensor> counts;             // by bucket: how many replicas have each gradient
+  // If the sums have parts:
+  std::optional<channel::CollectiveCall> sum_of_counts;
+  std::vector<at::Tensor> updated;                                      // by parameter
+  std::vector<at::Tensor> updated_gradients;                            // by parameter, parts of flat
+  std::vector<PartGather> gathers;                                      // by bucket: of the parameters
+  std::vector<std::size_t> bucket_of;                                   // by parameter
+  std::vector<bool> written;                                            // since the step began, by parameter: its view
+  std::vector<bool> made;                                               // by a backward of this replica
+  std::vector<int> missing;                                             // gradients, by bucket
+  std::vector<std::unique_ptr<channel::CollectiveInProgress>> started;  // by bucket, then the sum of the counts
   bool last = false;
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators;  // a tensor without other owners loses its hooks
 
@@ -99,6 +101,7 @@ struct GradientReduction::State {
     }
     count_here(bucket);
     started.push_back(channel.start(sums[bucket]));
+    if (sum_of_counts && started.size() == buckets.size()) started.push_back(channel.start(*sum_of_counts));
   }
   void count_here(std::size_t bucket) {
     const int first = buckets[bucket].first;
@@ -119,6 +122,11 @@ struct GradientReduction::State {
       if (host[i - first].item<float>() == 0) leaves[to_index(i)].mutable_grad() = at::Tensor();
     }
   }
+  /// Where a gradient in `bucket` that begins after `values` of all gradients lies in flat. Without parts, each
+  /// bucket's counts follow its gradients.
+  [[nodiscard]] std::int64_t place(std::int64_t values, const GradientBucket& bucket) const {
+    return values + (sum_of_counts ? 0 : bucket.first);
+  }
   void ready(std::size_t parameter, bool gradient) {
     if (gradient) made[parameter] = true;
     if (gradient && !written[parameter]) take_first(parameter);
@@ -129,9 +137,10 @@ struct GradientReduction::State {
 };
 
 GradientReduction::GradientReduction(channel::Channel& channel, std::vector<at::Tensor> parameters,
-                                     const std::vector<GradientSum>& sums)
+                                     const std::vector<GradientSum>& sums, std::vector<at::Tensor> updated)
     : state_(std::make_shared<State>(channel, std::move(parameters))) {
   State& s = *state_;
+  s.updated = std::move(updated);
   const std::vector<GradientSum> planned = over_replicas(sums);
   std::vector<std::int64_t> values;
   for (const at::Tensor& leaf : s.leaves) values.push_back(leaf.numel());
@@ -145,18 +154,38 @@ GradientReduction::GradientReduction(channel::Channel& channel, std::vector<at::
   const c10::Device device = s.leaves.empty() ? c10::Device(c10::kCPU) : s.leaves.front().device();
   s.flat = at::zeros({count + to_int(s.leaves.size())}, at::TensorOptions(at::kFloat).device(device));
   s.bucket_of.resize(s.leaves.size());
+  if (!s.updated.empty()) {
+    s.sum_of_counts = {.values = s.flat.narrow(0, count, to_int(s.leaves.size())),
+                       .members = planned.front().ranks,
+                       .tag = channel::kCountsTag};
+  }
   for (std::size_t b = 0; b < s.buckets.size(); ++b) {
     const GradientBucket& bucket = s.buckets[b];
-    s.sums.push_back({.kind = Collective::AllReduce,
-                      .values = s.flat.narrow(0, bucket.begin + bucket.first, bucket.message()),
+    const std::int64_t begin = s.place(bucket.begin, bucket);
+    const std::int64_t gradients = bucket.end - bucket.begin;
+    const std::vector<std::int64_t> parts = part_values(planned[b]);
+    s.sums.push_back({.kind = parts.empty() ? Collective::AllReduce : Collective::ReduceScatter,
+                      .values = s.flat.narrow(0, begin, parts.empty() ? bucket.message() : gradients),
                       .members = planned[b].ranks,
-                      .tag = channel::kBucketsTag + to_int(b)});
-    s.counts.push_back(s.sums.back().values.narrow(0, bucket.end - bucket.begin, bucket.last - bucket.first));
+                      .tag = channel::kBucketsTag + to_int(b),
+                      .counts = parts});
+    s.counts.push_back(
+        s.flat.narrow(0, parts.empty() ? begin + gradients : count + bucket.first, bucket.last - bucket.first));
     for (int i = bucket.first; i < bucket.last; ++i) s.bucket_of[to_index(i)] = b;
+    if (parts.empty()) continue;
+    channel::CollectiveCall all = s.sums.back();
+    all.kind = Collective::AllGather;
+    s.gathers.emplace_back(std::move(all), channel.rank(),
+                           std::vector(s.leaves.begin() + bucket.first, s.leaves.begin() + bucket.last));
   }
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < s.leaves.size(); ++i) {
-    s.views.push_back(view_laid_out_like(s.flat, offset + s.buckets[s.bucket_of[i]].first, s.leaves[i]));
+    const std::int64_t begin = s.place(offset, s.buckets[s.bucket_of[i]]);
+    s.views.push_back(view_laid_out_like(s.flat, begin, s.leaves[i]));
+    if (s.sum_of_counts) {
+      const std::int64_t first = s.updated[i].storage_offset() - s.leaves[i].storage_offset();
+      s.updated_gradients.push_back(s.flat.narrow(0, begin + first, s.updated[i].numel()));
+    }
     offset += values[i];
     s.accumulators.push_back(torch::autograd::impl::grad_accumulator(s.leaves[i]));
     s.accumulators.back()->add_post_hook(std::make_unique<State::Hook>(state_, i));
@@ -187,15 +216,39 @@ void GradientReduction::finish() {
   while (s.started.size() < s.buckets.size()) s.start_next();
   for (const auto& reducing : s.started) reducing->wait();
   for (std::size_t b = 0; b < s.buckets.size(); ++b) s.drop_missing(b);
+  for (std::size_t i = 0; i < s.updated.size(); ++i) {
+    if (s.updated[i].numel() == 0) continue;
+    s.updated[i].mutable_grad() = s.leaves[i].grad().defined() ? s.updated_gradients[i] : at::Tensor();
+  }
+}
+
+void GradientReduction::gather_gradients() {
+  State& s = *state_;
+  std::vector<std::unique_ptr<channel::CollectiveInProgress>> gathering;
+  for (std::size_t b = 0; b < s.gathers.size(); ++b) {
+    channel::CollectiveCall all = s.sums[b];
+    all.kind = Collective::AllGather;
+    gathering.push_back(s.channel.start(all));
+  }
+  for (const auto& gather : gathering) gather->wait();
+}
+
+void GradientReduction::gather_parameters() {
+  for (PartGather& gather : state_->gathers) gather.start(state_->channel);
+  for (PartGather& gather : state_->gathers) gather.finish();
 }
 
 std::size_t GradientReduction::started() const { return state_->started.size(); }
 
 TiedGradients::TiedGradients(channel::Channel& channel, const std::vector<TiedHolders>& tied,
-                             std::vector<StageProgram*> programs)
-    : channel_(channel), programs_(std::move(programs)) {
+                             std::vector<StageProgram*> programs, const GradientSums& sums,
+                             std::vector<std::vector<at::Tensor>> updated)
+    : channel_(channel), programs_(std::move(programs)), updated_(std::move(updated)) {
   for (const TiedHolders& holders : tied) {
-    Tie tie{holders.parameter, {}, holders.ranks, channel::kTiesTag + holders.tag};
+    Tie tie{holders.parameter, {}, holders.ranks, channel::kTiesTag + holders.tag, {}, false};
+    for (const GradientSum& sum : std::views::join(sums)) {
+      if (sum.tied == holders.tag) tie.parts = part_values(sum);
+    }
     for (std::size_t p = 0; p < programs_.size(); ++p) {
       Copies copies;
       copies.program = p;
@@ -203,7 +256,10 @@ TiedGradients::TiedGradients(channel::Channel& channel, const std::vector<TiedHo
       for (std::size_t i = 0; i < leaves.size(); ++i) {
         if (leaves[i].name == holders.parameter) copies.leaves.push_back(i);
       }
-      if (!copies.leaves.empty()) tie.stages.push_back(std::move(copies));
+      if (copies.leaves.empty()) continue;
+      copies.parameter = to_index(std::ranges::find(programs_[p]->parameters(), tie.name, &Parameter::name) -
+                                  programs_[p]->parameters().begin());
+      tie.stages.push_back(std::move(copies));
     }
     ties_.push_back(std::move(tie));
   }
@@ -250,6 +306,10 @@ void TiedGradients::reduce() {
       const at::Tensor stage_sum = copies.leaves.size() > 1 ? std::exchange(copies.sum, {}) : value(copies, 0).grad();
       if (stage_sum.defined()) sum = sum.defined() ? sum.add(stage_sum) : stage_sum.clone();
     }
+    if (!tie.parts.empty()) {
+      reduce_part(tie, sum);
+      continue;
+    }
     if (tie.ranks.size() > 1) sum = over_ranks(tie, sum);
     // Stages take separate gradients: the optimizer divides each of them in place.
     for (const Copies& copies : tie.stages) {
@@ -270,73 +330,77 @@ at::Tensor TiedGradients::over_ranks(const Tie& tie, const at::Tensor& sum) cons
   return sum.defined() || count.item<float>() > 0 ? total : at::Tensor();
 }
 
-std::map<std::string, double> squared_norms(const std::vector<Parameter>& parameters) {
+void TiedGradients::reduce_part(Tie& tie, const at::Tensor& sum) {
+  const at::Tensor& parameter = value(tie.stages.front(), 0);
+  channel::CollectiveCall call{
+      .kind = Collective::ReduceScatter,
+      .values = at::empty({parameter.numel() + to_int(tie.ranks.size())}, parameter.options().requires_grad(false)),
+      .members = tie.ranks,
+      .tag = tie.tag};
+  // Each part is followed by the number of ranks that have a gradient.
+  for (const std::int64_t values : tie.parts) call.counts.push_back(values + 1);
+  const std::vector<at::Tensor> messages = call.values.split_with_sizes(call.counts);
+  const at::Tensor flat = sum.defined() ? in_memory_order(laid_out_like(sum, parameter)) : at::Tensor();
+  std::int64_t offset = 0;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const at::Tensor part = messages[i].narrow(0, 0, tie.parts[i]);
+    sum.defined() ? part.copy_(flat.narrow(0, offset, tie.parts[i])) : part.zero_();
+    messages[i][tie.parts[i]].fill_(sum.defined() ? 1 : 0);
+    offset += tie.parts[i];
+  }
+  channel_.start(call)->wait();
+  const std::size_t mine = channel::place_of(channel_.rank(), call);
+  const std::int64_t values = tie.parts[mine];
+  tie.has_gradient = sum.defined() || messages[mine][values].item<float>() > 0;
+  for (const Copies& copies : tie.stages) {
+    value(copies, 0).mutable_grad() = at::Tensor();
+    part(copies).mutable_grad() =
+        tie.has_gradient && values > 0 ? messages[mine].narrow(0, 0, values).clone() : at::Tensor();
+  }
+}
+
+PartGather TiedGradients::gather_of(const Tie& tie, const at::Tensor& tensor) const {
+  return PartGather({.kind = Collective::AllGather,
+                     .values = at::empty({tensor.numel()}, tensor.options().requires_grad(false)),
+                     .members = tie.ranks,
+                     .tag = tie.tag,
+                     .counts = tie.parts},
+                    channel_.rank(), {tensor});
+}
+
+void TiedGradients::gather_gradients() {
   const at::NoGradGuard no_graph;
-  std::map<std::string, double> out;
-  std::vector<std::string> names;
-  std::vector<at::Tensor> gradients;
-  for (const Parameter& parameter : parameters) {
-    const at::Tensor& gradient = parameter.value.grad();
-    if (!out.emplace(parameter.name, 0).second || !gradient.defined()) continue;
-    names.push_back(parameter.name);
-    gradients.push_back(gradient);
+  for (Tie& tie : ties_) {
+    if (tie.parts.empty() || !tie.has_gradient) continue;
+    const at::Tensor& parameter = value(tie.stages.front(), 0);
+    const at::Tensor whole = at::empty_like(parameter);
+    const at::Tensor& own = part(tie.stages.front());
+    if (own.grad().defined()) {
+      const std::int64_t first = own.storage_offset() - parameter.storage_offset();
+      in_memory_order(whole).narrow(0, first, own.numel()).copy_(own.grad());
+    }
+    PartGather gather = gather_of(tie, whole);
+    gather.start(channel_);
+    gather.finish();
+    for (const Copies& copies : tie.stages) value(copies, 0).mutable_grad() = whole;
   }
-  if (gradients.empty()) return out;
-  // On a GPU, a few kernels and one copy to the host for all of them.
-  const at::Tensor norms = at::stack(at::_foreach_norm(gradients, 2, at::kDouble)).cpu();
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    const double norm = norms.const_data_ptr<double>()[i];
-    out[names[i]] = norm * norm;
-  }
-  return out;
 }
 
-std::map<std::string, double> gather_squared_norms(channel::Channel& channel,
-                                                   const std::map<std::string, double>& norms,
-                                                   const std::vector<std::string>& names) {
-  constexpr double kAbsent = -1;
-  const auto count = static_cast<std::int64_t>(names.size());
-  at::Tensor rows = at::full({channel.ranks() * count}, kAbsent, at::TensorOptions().dtype(at::kDouble));
-  double* const values = rows.data_ptr<double>();
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto it = norms.find(names[to_index(i)]);
-    if (it != norms.end()) values[channel.rank() * count + i] = it->second;
+void TiedGradients::gather_parameters() {
+  const at::NoGradGuard no_graph;
+  std::vector<std::pair<const Tie*, PartGather>> gathers;
+  for (const Tie& tie : ties_) {
+    if (tie.parts.empty()) continue;
+    gathers.emplace_back(&tie, gather_of(tie, value(tie.stages.front(), 0)));
+    gathers.back().second.start(channel_);
   }
-  channel
-      .start({.kind = Collective::AllGather,
-              .values = rows,
-              .members = channel::all_ranks(channel),
-              .tag = channel::kNormTag})
-      ->wait();
-  std::map<std::string, double> out;
-  for (std::int64_t rank = 0; rank < channel.ranks(); ++rank) {
-    for (std::int64_t i = 0; i < count; ++i) {
-      // NaN is kept: a diverging run must show.
-      const double value = rows.const_data_ptr<double>()[rank * count + i];
-      if (value != kAbsent) out.emplace(names[to_index(i)], value);
+  for (auto& [tie, gather] : gathers) {
+    gather.finish();
+    const at::Tensor& first = value(tie->stages.front(), 0);
+    for (const Copies& copies : tie->stages) {
+      if (&copies != &tie->stages.front()) value(copies, 0).copy_(first);
     }
   }
-  return out;
-}
-
-double gradient_norm(const std::map<std::string, double>& squared, double divisor) {
-  double sum = 0;
-  for (const auto& [name, square] : squared) sum += square;
-  return std::sqrt(sum) / divisor;
-}
-
-double clip_divisor(const std::map<std::string, double>& squared, double divisor, double limit) {
-  return std::max(1.0, gradient_norm(squared, divisor) / limit);
-}
-
-std::vector<std::string> trainable_names(const model::Model& model) {
-  std::set<std::string> out;
-  for (const model::LayerSpec& layer : model.layers) {
-    for (const model::ParameterSpec& parameter : layer.parameters) {
-      if (parameter.trainable) out.insert(parameter.name);
-    }
-  }
-  return {out.begin(), out.end()};
 }
 
 }  // namespace stagecraft::stage

@@ -12,6 +12,7 @@
 #include "costmodel/bound_plan.h"
 #include "costmodel/gradient_sums.h"
 #include "executor/channel/channel.h"
+#include "executor/stage/gradients/part_gather.h"
 #include "executor/stage/stage_program.h"
 
 namespace stagecraft::stage {
@@ -33,16 +34,18 @@ struct GradientBucket {
 [[nodiscard]] std::vector<GradientBucket> gradient_buckets(const std::vector<std::int64_t>& values,
                                                            const std::vector<GradientSum>& sums);
 
-/// The gradients of a stage's replica, in one buffer, summed over all replicas bucket by bucket. A bucket is started as
-/// soon as its gradients of the step's last microbatch are complete and the previous bucket has been started: all
-/// replicas start them in the same order, however their backwards differ.
+/// The gradients of a stage's replica, in one buffer, summed over all replicas bucket by bucket. If the sums have
+/// parts, this replica gets those of its parts, and updates these values of the parameters. A bucket is started as soon
+/// as its gradients of the step's last microbatch are complete and the previous bucket has been started: all replicas
+/// start them in the same order, however their backwards differ.
 class GradientReduction {
  public:
   /// `parameters`: leaves, whose gradients are views of the buffer from the end of a backward that makes them on.
-  /// `sums`: as for gradient_buckets. `channel` must outlive it. Throws std::invalid_argument for more buckets than
-  /// there are tags.
-  GradientReduction(channel::Channel& channel, std::vector<at::Tensor> parameters,
-                    const std::vector<GradientSum>& sums);
+  /// `sums`: as for gradient_buckets. `updated`: if they have parts, for each parameter what this rank updates of its
+  /// in_memory_order, of no values if nothing. `channel` must outlive it. Throws std::invalid_argument for more buckets
+  /// than there are tags.
+  GradientReduction(channel::Channel& channel, std::vector<at::Tensor> parameters, const std::vector<GradientSum>& sums,
+                    std::vector<at::Tensor> updated = {});
   ~GradientReduction();
   GradientReduction(const GradientReduction&) = delete;
   GradientReduction& operator=(const GradientReduction&) = delete;
@@ -54,7 +57,14 @@ class GradientReduction {
   /// Returns when all gradients hold their sums, like CollectiveInProgress::wait; starts buckets that have not been
   /// started. A gradient that a backward made on some replica is defined on all, one that no backward made on none: an
   /// optimizer must not decay its parameter. Only a replica that lacks a gradient waits for a GPU to find out.
+  /// With parts, a parameter's gradient holds sums only where this rank updates it, which is the gradient of its
+  /// `updated`.
   void finish();
+  /// These are for all replicas to call together, and have no effect without parts.
+  /// After finish: all gradients hold their sums everywhere.
+  void gather_gradients();
+  /// After the update: the parameters are everywhere what their owners have made them. The gradients' memory is in use.
+  void gather_parameters();
   /// Number of started buckets. For tests.
   [[nodiscard]] std::size_t started() const;
 
@@ -68,8 +78,10 @@ class GradientReduction {
 class TiedGradients {
  public:
   /// `tied`: those that this rank holds, in the order in which all ranks sum them. `programs` are the stages that it
-  /// holds, in order; they and the channel must outlive this.
-  TiedGradients(channel::Channel& channel, const std::vector<TiedHolders>& tied, std::vector<StageProgram*> programs);
+  /// holds, in order; they and the channel must outlive this. `sums`: of all stages; if they have parts, `updated` is
+  /// as for GradientReduction, by program.
+  TiedGradients(channel::Channel& channel, const std::vector<TiedHolders>& tied, std::vector<StageProgram*> programs,
+                const GradientSums& sums = {}, std::vector<std::vector<at::Tensor>> updated = {});
 
   /// Whether the parameter is tied.
   [[nodiscard]] bool is_tied(const std::string& name) const;
@@ -80,14 +92,19 @@ class TiedGradients {
 
   /// Sums over all holders, in one order on all ranks. A parameter without a gradient from any holder has none
   /// afterwards. The message of a sum has one more value, the number of ranks with a gradient. Call once per step,
-  /// after the last backward.
+  /// after the last backward. With parts, only what this rank updates has a gradient afterwards, which each stage may
+  /// change.
   void reduce();
+  /// As those of GradientReduction, for all holders to call together.
+  void gather_gradients();
+  void gather_parameters();
 
  private:
   /// The leaves of the layers of one stage that hold the parameter.
   struct Copies {
     std::size_t program = 0;
     std::vector<std::size_t> leaves;               // positions in the program's leaves
+    std::size_t parameter = 0;                     // position in its parameters
     at::Tensor sum;                                // of several copies' gradients, over the finished microbatches
     std::map<int, std::vector<at::Tensor>> begun;  // by microbatch with a half-finished backward: one gradient per copy
   };
@@ -96,35 +113,23 @@ class TiedGradients {
     std::vector<Copies> stages;
     std::vector<int> ranks;
     int tag = 0;
+    std::vector<std::int64_t> parts;  // values that each of the ranks updates, or none
+    bool has_gradient = false;        // with parts: any rank
   };
   [[nodiscard]] at::Tensor& value(const Copies& copies, std::size_t i) const;
+  /// With parts, what this rank updates.
+  [[nodiscard]] at::Tensor& part(const Copies& copies) { return updated_[copies.program][copies.parameter]; }
   /// `sum`, which may be undefined, summed over the ranks of `tie`; undefined if it is on all.
   [[nodiscard]] at::Tensor over_ranks(const Tie& tie, const at::Tensor& sum) const;
+  /// The same with parts: this rank's becomes the gradient of what it updates.
+  void reduce_part(Tie& tie, const at::Tensor& sum);
+  /// Of `tensor`, which is like the parameter.
+  [[nodiscard]] PartGather gather_of(const Tie& tie, const at::Tensor& tensor) const;
 
   channel::Channel& channel_;
   std::vector<StageProgram*> programs_;
+  std::vector<std::vector<at::Tensor>> updated_;
   std::vector<Tie> ties_;
 };
-
-/// Squared Euclidean norm of each parameter's gradient, in double, by name; 0 without one. Layers that share a name
-/// have the same gradient by then: it counts once.
-[[nodiscard]] std::map<std::string, double> squared_norms(const std::vector<Parameter>& parameters);
-
-/// The whole model's squared norms, gathered from the `norms` of each rank: `names` are those of all parameters,
-/// ascending. All ranks call it.
-[[nodiscard]] std::map<std::string, double> gather_squared_norms(channel::Channel& channel,
-                                                                 const std::map<std::string, double>& norms,
-                                                                 const std::vector<std::string>& names);
-
-/// Euclidean norm of the mean gradient: that of the sum, whose squared norms are `squared`, divided by `divisor`. The
-/// squares are added in the order of their names, so that every rank of every plan gets the same bits.
-[[nodiscard]] double gradient_norm(const std::map<std::string, double>& squared, double divisor);
-
-/// What to divide summed gradients by, beyond `divisor`, so that the norm of their mean is at most `limit`: 1, or
-/// norm / limit if that is more.
-[[nodiscard]] double clip_divisor(const std::map<std::string, double>& squared, double divisor, double limit);
-
-/// Names of all trainable parameters of `model`, ascending, each once.
-[[nodiscard]] std::vector<std::string> trainable_names(const model::Model& model);
 
 }  // namespace stagecraft::stage

@@ -321,6 +321,26 @@ TEST(NcclChannel, NamesTheRankMissingFromACommunicator) {
   EXPECT_EQ(error_at(0), "rank 0 waited 0.3 s for ncclCommInitRankConfig of NCCL communicator \"edge 0 1\"");
 }
 
+/// The kinds and bytes of NCCL's calls that one call of a program is for the member at `place`.
+std::vector<std::pair<std::string, std::size_t>> nccl_calls(const NcclCall& call, std::size_t place) {
+  const auto all = to_index(bytes_of(call));
+  if (call.kind == NcclCall::Kind::Send) return {{"send", all}};
+  if (call.kind == NcclCall::Kind::Receive) return {{"receive", all}};
+  if (call.kind == NcclCall::Kind::AllReduce) return {{"all-reduce", all}};
+  const bool gathers = call.kind == NcclCall::Kind::AllGather;
+  if (std::ranges::adjacent_find(call.counts, std::not_equal_to<>()) == call.counts.end())
+    return {gathers ? std::pair("all-gather", all / call.counts.size()) : std::pair("reduce-scatter", all)};
+  std::vector<std::pair<std::string, std::size_t>> out;
+  for (std::size_t i = 0; i < call.counts.size(); ++i) {
+    const auto own = to_index(call.counts[place]) * sizeof(float);
+    const auto theirs = to_index(call.counts[i]) * sizeof(float);
+    if (i == place) continue;
+    if (const auto sent = gathers ? own : theirs; sent > 0) out.emplace_back("send", sent);
+    if (const auto received = gathers ? theirs : own; received > 0) out.emplace_back("receive", received);
+  }
+  return out;
+}
+
 /// Trains over the fake NCCL and over local channels: both give the same bits, and the calls match the plan's program.
 void expect_trains_alike(const PlannedModel& planned, const Plan& plan, const run::RunOptions& options,
                          const std::string& what) {
@@ -351,13 +371,10 @@ void expect_trains_alike(const PlannedModel& planned, const Plan& plan, const ru
     for (std::int64_t step = 0; step < (asynchronous ? 1 : options.steps); ++step) {
       for (const NcclCall& call : program.calls[rank]) {
         const CommunicatorPlan& on = program.communicators[to_index(call.communicator)];
-        std::int64_t bytes = static_cast<std::int64_t>(c10::elementSize(call.spec.dtype));
-        for (const std::int64_t length : call.spec.shape) bytes *= length;
-        const auto place = std::ranges::find(on.ranks, to_int(rank)) - on.ranks.begin();
-        foretold[{on.name, to_int(place)}].emplace_back(call.kind == NcclCall::Kind::Send      ? "send"
-                                                        : call.kind == NcclCall::Kind::Receive ? "receive"
-                                                                                               : "all-reduce",
-                                                        static_cast<std::size_t>(bytes));
+        const auto place = to_index(std::ranges::find(on.ranks, to_int(rank)) - on.ranks.begin());
+        const std::vector<std::pair<std::string, std::size_t>> calls = nccl_calls(call, place);
+        auto& of_rank = foretold[{on.name, to_int(place)}];
+        of_rank.insert(of_rank.end(), calls.begin(), calls.end());
       }
     }
   }
@@ -381,6 +398,27 @@ TEST(NcclRun, TrainsLikeTheLocalChannelAndMakesThePredictedCalls) {
       std::string what = schedule.name + " replicas";
       for (const int r : replicas) what += " " + std::to_string(r);
       expect_trains_alike(mlp, plan, options, what);
+    }
+  }
+}
+
+TEST(NcclRun, DividesTheOptimizersStateAsTheLocalChannelAndMakesThePredictedCalls) {
+  const PlannedModel mlp = planned_model("mlp", {{"inputs", "30"}, {"width", "50"}, {"layers", "4"}}, 2);
+  const PlannedModel gpt = planned_model(
+      "gpt", {{"layers", "1"}, {"width", "24"}, {"heads", "2"}, {"vocabulary", "64"}, {"sequence", "8"}}, 2);
+  const PlannedModel convnet = planned_model("convnet", {{"channels", "4"}}, 2);
+  run::RunOptions options;
+  options.steps = 3;
+  options.optimizer = {.name = "adamw", .learning_rate = 0.01, .clip_norm = 0.1};
+  for (const PlannedModel* const planned : {&mlp, &gpt, &convnet}) {
+    const int layers = to_int(planned->model.layers.size());
+    for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{2}, {3}, {2, 1}, {2, 3}}) {
+      for (const std::optional<Bytes> bucket : {std::optional<Bytes>(), std::optional(Bytes(4000))}) {
+        Plan plan = cut_plan(*planned, even_cuts(layers, to_int(replicas.size())), replicas, "1f1b", 3);
+        plan.gradient_bucket_bytes = bucket;
+        plan.sharding = StateSharding::Optimizer;
+        expect_trains_alike(*planned, plan, options, planned->model.name + " on " + std::to_string(replicas.front()));
+      }
     }
   }
 }

@@ -54,7 +54,7 @@ NcclProgram doubled(NcclProgram program) {
   for (auto& calls : program.calls) {
     std::vector<NcclCall> out;
     for (NcclCall call : calls) {
-      if (call.kind != NcclCall::Kind::AllReduce) {
+      if (!is_collective(call.kind)) {
         call.tag *= 2;
         out.push_back(call);
         call.joins = true;

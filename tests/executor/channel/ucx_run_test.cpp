@@ -11,7 +11,8 @@
 #include "tests/support/models/planned_models.h"
 #include "tests/support/models/random_plans.h"
 
-// Training over UCX has the bits of training over the local channel, for random plans.
+// Training over UCX has the bits of training over the local channel, for random plans. Half of those that can divide
+// the optimizer's state among replicas, which training over the local channel does not do here.
 
 namespace stagecraft::channel {
 namespace {
@@ -50,6 +51,10 @@ std::map<int, std::vector<Drawn>> draw(const PlannedModel& mlp, unsigned first, 
     Drawn drawn{testing::random_plan(mlp, random), {}};
     drawn.random.what += ", seed " + std::to_string(seed);
     drawn.expected = run::run_local(drawn.random.plan, mlp.model, *mlp.data, options(), kLong);
+    if (seed % 2 == 0 && !BoundPlan(drawn.random.plan).asynchronous()) {
+      drawn.random.plan.sharding = StateSharding::Optimizer;
+      drawn.random.what += ", with divided state";
+    }
     out[to_int(BoundPlan(drawn.random.plan).ranks().size())].push_back(std::move(drawn));
   }
   return out;

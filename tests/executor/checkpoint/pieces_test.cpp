@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <functional>
@@ -19,6 +20,7 @@
 #include "executor/checkpoint/checkpoint.h"
 #include "executor/run/run.h"
 #include "tests/costmodel/documents.h"
+#include "tests/support/models/laid_out_model.h"
 #include "tests/support/models/planned_models.h"
 #include "tests/support/run_command.h"
 
@@ -251,6 +253,22 @@ TEST_F(CheckpointPieces, ThatAreNotInTheirFilesAreNamed) {
             manifest + "does not list tensor \"b\", which is in part-1.safetensors");
 }
 
+TEST(SlicesOfMemory, AreBoxesOfTheTensorInTheOrderOfItsMemory) {
+  // 2 x 3 x 4, the first axis innermost: memory goes over (1, 2, 0).
+  const at::Tensor tensor = at::arange(24, at::kFloat).view({3, 4, 2}).permute({2, 0, 1});
+  for (std::int64_t first = 0; first <= 24; ++first) {
+    for (std::int64_t count = 0; first + count <= 24; ++count) {
+      const at::Tensor values = at::arange(first, first + count, at::kFloat);
+      std::int64_t elements = 0;
+      for (const TensorSlice& part : files::slices_of_memory(tensor, first, count)) {
+        EXPECT_TRUE(at::equal(files::part_of_memory(values, first, part, tensor), files::narrowed(tensor, part)));
+        elements += element_count(part.shape);
+      }
+      EXPECT_EQ(elements, count);
+    }
+  }
+}
+
 /// Small trainings that write checkpoints.
 class RunFromPieces : public CheckpointPieces {
  protected:
@@ -264,8 +282,28 @@ class RunFromPieces : public CheckpointPieces {
     out.checkpoint.data = "synthetic";
     return out;
   }
+  run::RunResult run(const PlannedModel& planned, const Plan& plan, const std::string& where,
+                     std::int64_t steps) const {
+    return run::run_local(plan, planned.model, *planned.data, options(where, steps), milliseconds(60000));
+  }
   run::RunResult run(const Plan& plan, const std::string& where, std::int64_t steps) const {
-    return run::run_local(plan, gpt_.model, *gpt_.data, options(where, steps), milliseconds(60000));
+    return run(gpt_, plan, where, steps);
+  }
+  /// Trains under each of `plans`, which train alike, for two steps, and continues under each other one: the end is
+  /// that of a training without an interruption under the first.
+  void expect_same_under(const PlannedModel& planned, const std::vector<Plan>& plans) const {
+    (void)run(planned, plans.front(), "uninterrupted", 4);
+    for (std::size_t first = 0; first < plans.size(); ++first) {
+      const std::string begun = "begun" + std::to_string(first);
+      (void)run(planned, plans[first], begun, 2);
+      for (std::size_t second = 0; second < plans.size(); ++second) {
+        std::filesystem::copy(folder(begun), folder("on"), std::filesystem::copy_options::recursive);
+        EXPECT_EQ(run(planned, plans[second], "on", 4).first_step, 2);
+        SCOPED_TRACE("plan " + std::to_string(first) + ", then plan " + std::to_string(second));
+        expect_same("on/step-4", "uninterrupted/step-4");
+        std::filesystem::remove_all(folder("on"));
+      }
+    }
   }
   void expect_same(const std::string& a, const std::string& b) const {
     const files::TensorFiles one = opened(folder(a));
@@ -291,10 +329,10 @@ TEST_F(RunFromPieces, OfThreeWritersContinuesBitForBitUnderOtherNumbersOfWriters
   load_state(opened(whole), program, *optimizer);
   std::vector<std::vector<StatePiece>> pieces(3);
   for (std::int64_t writer = 0; writer < 3; ++writer) {
-    const OwnedParts owned = [&](const std::string&, const std::vector<std::int64_t>& shape) {
-      const std::int64_t n = element_count(shape);
+    const OwnedRanges owned = [&](const std::string&, std::int64_t n) {
       const std::array<std::int64_t, 4> bounds{0, n / 5, 4 * n / 7, n};
-      return slices_of_range(shape, bounds[to_index(writer)], bounds[to_index(writer + 1)] - bounds[to_index(writer)]);
+      const std::int64_t first = bounds[to_index(writer)];
+      return ValueRange{first, bounds[to_index(writer + 1)] - first};
     };
     collect_state(program, *optimizer, owned, pieces[to_index(writer)]);
   }
@@ -334,6 +372,31 @@ TEST_F(RunFromPieces, OrFromACheckpointWithoutAListOfTensors) {
   expect_same("new/step-2", "old/step-2");
   EXPECT_EQ(run(plan, "old", 4).measurement.losses, run(plan, "new", 4).measurement.losses);
   expect_same("new/step-4", "old/step-4");
+}
+
+Plan divided(Plan plan) {
+  plan.sharding = StateSharding::Optimizer;
+  return plan;
+}
+
+TEST_F(RunFromPieces, OfReplicasThatDivideTheOptimizersStateContinuesUnderAnyPlan) {
+  // Its weights' memory is transposed, and has several blocks. Two microbatches, so that all sums have the same order.
+  const PlannedModel mlp = planned_model(
+      testing::laid_out_model(intake::build_model("mlp", {{"inputs", "30"}, {"width", "50"}, {"layers", "3"}})), 2);
+  expect_same_under(mlp,
+                    {cut_plan(mlp, {}, {1}, "1f1b", 2), cut_plan(mlp, {}, {2}, "1f1b", 2),
+                     divided(cut_plan(mlp, {}, {2}, "1f1b", 2)), divided(cut_plan(mlp, {}, {3}, "gpipe", 2)),
+                     divided(cut_plan(mlp, {2}, {2, 1}, "1f1b", 2)), divided(cut_plan(mlp, {3}, {2, 2}, "1f1b", 2))});
+  // Each of two replicas has written its part of one parameter.
+  const format::CheckpointManifest manifest = check_checkpoint(folder("begun2") + "/step-2");
+  const auto has_parts = [](const auto& tensor) { return tensor.second.pieces.size() > 1; };
+  EXPECT_GT(std::ranges::count_if(manifest.tensors, has_parts), 0);
+  EXPECT_EQ(manifest.files.size(), 2U);
+}
+
+TEST_F(RunFromPieces, OfRanksThatDivideATiedParametersStateContinuesWithoutTheDivision) {
+  const Plan plan = cut_plan(gpt_, {half_}, {2, 1}, "1f1b", 2);
+  expect_same_under(gpt_, {plan, divided(plan)});
 }
 
 }  // namespace

@@ -194,7 +194,10 @@ TEST(Allocations, AreNoneInAStepOnTheLocalChannel) {
                                                   << all_places();
     }
   }
-  Plan plan = cut_plan(planned, even_cuts(layers, 4), {1, 1, 1, 1}, "gpipe", 4);
+  Plan plan = cut_plan(planned, even_cuts(layers, 2), {2, 1}, "1f1b", 4);
+  plan.sharding = StateSharding::Optimizer;
+  EXPECT_EQ(allocations(planned, plan, 3), 0) << "with divided state\n" << all_places();
+  plan = cut_plan(planned, even_cuts(layers, 4), {1, 1, 1, 1}, "gpipe", 4);
   plan.schedule = "interleaved-1f1b";
   plan.chunks = 2;
   for (int s = 0; s < 4; ++s) plan.stages[to_index(s)].devices = {s % 2};

@@ -39,8 +39,10 @@ Plan plan_of(const ScheduleEntry& schedule, const std::vector<int>& replicas, in
   return plan;
 }
 
-void expect_runs(const ScheduleEntry& schedule, const std::vector<int>& replicas, int chunks) {
-  const Plan plan = plan_of(schedule, replicas, chunks);
+void expect_runs(const ScheduleEntry& schedule, const std::vector<int>& replicas, int chunks,
+                 StateSharding sharding = StateSharding::None) {
+  Plan plan = plan_of(schedule, replicas, chunks);
+  plan.sharding = sharding;
   const bool compares = schedule.weights == Weights::Flushed && schedule_of(plan).trains;
   RunOptions options;
   options.steps = 3;
@@ -79,6 +81,13 @@ TEST_P(EverySchedule, RunsReplicas) {
     if (runs_chunks(schedule, 1)) expect_runs(schedule, replicas, 1);
   }
   if (schedule.equal_replicas) expect_runs(schedule, {2, 2, 2, 2}, 2);
+}
+
+TEST_P(EverySchedule, RunsReplicasThatDivideTheOptimizersState) {
+  const ScheduleEntry& schedule = schedule_by_name(GetParam());
+  if (!schedule.replicated || schedule.weights != Weights::Flushed) GTEST_SKIP() << "replicas divide nothing";
+  for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{3}, {2, 1}, {2, 3, 1}})
+    expect_runs(schedule, replicas, 1, StateSharding::Optimizer);
 }
 
 TEST_P(EverySchedule, RunsSeveralStagesOnARank) {

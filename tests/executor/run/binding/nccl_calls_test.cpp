@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "costmodel/index.h"
+#include "executor/channel/control_tags.h"
 #include "tests/support/models/planned_models.h"
 #include "tests/support/schedule_shapes.h"
 
@@ -73,8 +74,9 @@ TEST(NcclProgram, MatchesForEveryScheduleReplicaVectorAndNumberOfMicrobatches) {
            std::vector<std::vector<int>>{{1}, {3}, {1, 1}, {2, 1}, {1, 2}, {3, 2}, {1, 1, 1}, {2, 3, 1}, {1, 2, 2}}) {
         for (const int microbatches : {1, 2, 5, 12}) {
           if (!testing::runs_one_stage_per_rank(schedule, replicas, microbatches)) continue;
-          const Plan plan =
+          Plan plan =
               cut_plan(*planned, even_cuts(layers, to_int(replicas.size())), replicas, schedule.name, microbatches);
+          if (microbatches == 2 && schedule.weights == Weights::Flushed) plan.sharding = StateSharding::Optimizer;
           const channel::NcclProgram program = program_of(plan, planned->model, 4);
           EXPECT_EQ(channel::find_mismatch(program), "") << schedule.name;
           ++programs;
@@ -136,6 +138,21 @@ TEST(NcclProgram, KeepsEachBucketsPlace) {
   EXPECT_EQ(program.communicators[0].tags.size(), program.calls[1].size());
   EXPECT_EQ(program.reduction({0, 1}, program.calls[1].front().tag), 0);
   EXPECT_EQ(program.reduction({0, 2}, program.calls[1].front().tag), -1);
+}
+
+TEST(NcclProgram, ScattersGradientsAndGathersParametersWhereReplicasDivideTheState) {
+  Plan plan = cut_plan(mlp(), {2}, {2, 1}, "1f1b", 2);
+  plan.sharding = StateSharding::Optimizer;
+  const channel::NcclProgram program = program_of(plan, mlp().model);
+  EXPECT_EQ(channel::find_mismatch(program), "");
+  std::vector<std::string> collectives;
+  for (const channel::NcclCall& call : program.calls[1])
+    if (channel::is_collective(call.kind)) collectives.push_back(to_string(call));
+  // A Linear with 12 x 16 weights and 16 biases: less than a block, so rank 0 updates the weights.
+  const std::string bucket = " under tag " + std::to_string(channel::kBucketsTag);
+  EXPECT_THAT(collectives, ElementsAre("reduce-scatter of float32 [208] in parts of 192, 16" + bucket,
+                                       "all-reduce of float32 [2] under tag " + std::to_string(channel::kCountsTag),
+                                       "all-gather of float32 [208] in parts of 192, 16" + bucket));
 }
 
 }  // namespace

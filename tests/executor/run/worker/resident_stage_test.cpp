@@ -55,7 +55,8 @@ Plan three_stages() {
 struct Bound {
   explicit Bound(Plan made = three_stages()) : plan(std::move(made)) {}
   [[nodiscard]] ResidentStage stage(int number, int microbatches = 2) const {
-    return make_resident_stage(bound, number, microbatches, {.learning_rate = 0.5}, 1, {});
+    return make_resident_stage(bound, number, bound.plan.first_rank(number), microbatches, {.learning_rate = 0.5}, 1,
+                               {});
   }
   model::Model model = three_layers();
   BoundPlan plan;

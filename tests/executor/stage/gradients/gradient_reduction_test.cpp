@@ -1,6 +1,6 @@
 #include "executor/stage/gradients/gradient_reduction.h"
 
-#include <ATen/ops/full.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,11 +14,11 @@
 #include "executor/channel/control_tags.h"
 #include "tests/support/channels/recording_channel.h"
 #include "tests/support/models/scaling_model.h"
-#include "tests/support/operator_count.h"
 
 namespace stagecraft::stage {
 namespace {
 
+using stagecraft::testing::RecordingChannel;
 using ::testing::ElementsAre;
 
 /// The sums over two replicas of a stage of one layer with parameters of these numbers of values.
@@ -207,6 +207,66 @@ TEST(GradientReduction, HasAGradientOnAllReplicasIfOneHasIt) {
   }
 }
 
+/// The sums of sums_of, divided: the first two weights in one bucket, then the third; rank 0 updates `parts` of each.
+std::vector<GradientSum> divided_sums(const std::vector<std::int64_t>& first_parts) {
+  std::vector<GradientSum> sums = sums_of({4, 4, 4}, Bytes(20));
+  for (std::size_t s = 0; s < sums.size(); ++s)
+    sums[s].parts = {Bytes(4 * first_parts[s]), sums[s].bytes - Bytes(4 * first_parts[s])};
+  return sums;
+}
+
+// The weights have 4 values each. Buckets hold weights 1 and 2, then weight 0. Of the first, rank 0 updates weight 1
+// and one value of weight 2; of the second nothing.
+TEST(GradientReduction, GivesEachReplicaTheSumsOfWhatItUpdates) {
+  const std::vector<GradientSum> sums = divided_sums({5, 0});
+  const std::vector<std::vector<ValueRange>> owned{{{0, 0}, {0, 4}, {0, 1}}, {{0, 4}, {0, 0}, {1, 3}}};
+  auto channels = channel::make_local_channels(2, std::chrono::seconds(20));
+  std::vector<std::jthread> ranks;
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const Chain chain;
+      RecordingChannel channel(*channels[rank]);
+      std::vector<at::Tensor> updated;
+      for (std::size_t i = 0; i < 3; ++i)
+        updated.push_back(in_memory_order(chain.weights[i]).narrow(0, owned[rank][i].first, owned[rank][i].count));
+      GradientReduction reduction(channel, chain.weights, sums, updated);
+      for (int step = 0; step < 2; ++step) {
+        channel.notes.clear();
+        reduction.begin_step();
+        reduction.last_backward();
+        // Weight 0 has a gradient on rank 0 in step 1 only.
+        chain.backward(rank == 0 && step == 1 ? 0 : 1);
+        reduction.finish();
+        const std::string bucket = std::to_string(channel::kBucketsTag);
+        const std::string second = std::to_string(channel::kBucketsTag + 1);
+        EXPECT_THAT(channel.notes, ElementsAre("reduce-scatter under " + bucket, "reduce-scatter under " + second,
+                                               "all-reduce under " + std::to_string(channel::kCountsTag)));
+        // As in HasAGradientOnAllReplicasIfOneHasIt: in step 0, weights 1 and 2 have gradients of 2 on each rank; in
+        // step 1, rank 0's are 4.
+        const double each = step == 0 ? 2 + 2 : 4 + 2;
+        for (std::size_t i = 1; i < 3; ++i) {
+          EXPECT_EQ(updated[i].grad().defined(), owned[rank][i].count > 0) << "rank " << rank << ", weight " << i;
+          if (!updated[i].grad().defined()) continue;
+          EXPECT_EQ(updated[i].grad().sizes(), updated[i].sizes());
+          EXPECT_TRUE(updated[i].grad().eq(each).all().item<bool>()) << "rank " << rank << ", weight " << i;
+        }
+        EXPECT_EQ(updated[0].grad().defined(), rank == 1 && step == 1) << "rank " << rank;
+        reduction.gather_gradients();
+        for (std::size_t i = 1; i < 3; ++i) EXPECT_TRUE(chain.weights[i].grad().eq(each).all().item<bool>());
+        EXPECT_EQ(chain.weights[0].grad().defined(), step == 1);
+        // An update, and what the other replica has updated.
+        const at::NoGradGuard no_graph;
+        for (const at::Tensor& part : updated) part.add_(1);
+        reduction.gather_parameters();
+        for (const at::Tensor& weight : chain.weights) {
+          EXPECT_TRUE(weight.eq(2).all().item<bool>()) << "rank " << rank << ", step " << step;
+          at::Tensor(weight).fill_(1);
+        }
+      }
+    });
+  }
+}
+
 }  // namespace
 
 // Both layers of scaling_model hold "a" = 2: h = a x, loss = a h. The gradients of a are a x in the first layer and h
@@ -215,7 +275,6 @@ TEST(GradientReduction, HasAGradientOnAllReplicasIfOneHasIt) {
 namespace {
 
 using stagecraft::testing::crossing;
-using stagecraft::testing::RecordingChannel;
 using stagecraft::testing::scaling_model;
 
 model::Model tied_model() {
@@ -357,42 +416,39 @@ TEST(TiedGradients, SumOverTheRanksThatHoldThem) {
   }
 }
 
-Parameter with_gradient(const std::string& name, int layer, double gradient) {
-  at::Tensor value = at::full({4}, 1.0).set_requires_grad(true);
-  value.mutable_grad() = at::full({4}, gradient);
-  return {name, layer, value};
-}
-
-TEST(SquaredNorms, CountASharedParameterOnce) {
-  // Squared norm of four values of 3: 36; of four values of 0.5: 1.
-  const auto norms = squared_norms({with_gradient("a", 0, 3), with_gradient("b", 1, 0.5), with_gradient("a", 2, 3)});
-  EXPECT_THAT(norms, ::testing::UnorderedElementsAre(::testing::Pair("a", 36), ::testing::Pair("b", 1)));
-}
-
-TEST(SquaredNorms, AreZeroWithoutAGradient) {
-  EXPECT_THAT(squared_norms({{"a", 0, at::full({4}, 1.0)}}), ::testing::ElementsAre(::testing::Pair("a", 0)));
-}
-
-TEST(SquaredNorms, TakeAsManyOperatorsForManyParametersAsForOne) {
-  const auto operators = [](int parameters) {
-    std::vector<Parameter> all;
-    for (int i = 0; i < parameters; ++i) all.push_back(with_gradient(std::to_string(i), 0, i));
-    return operators_of([&] { (void)squared_norms(all); });
-  };
-  EXPECT_EQ(operators(20), operators(1));
-}
-
-TEST(GradientNorm, IsThatOfTheMean) {
-  EXPECT_EQ(gradient_norm({{"a", 64}, {"b", 36}}, 5), 2);
-  EXPECT_EQ(gradient_norm({}, 5), 0);
-}
-
-TEST(ClipDivisor, BringsTheMeanGradientsNormDownToTheLimit) {
-  // Gradients summed over 5 microbatches with norm 10: the mean has norm 2.
-  EXPECT_EQ(clip_divisor({{"a", 64}, {"b", 36}}, 5, 0.5), 4);
-  EXPECT_EQ(clip_divisor({{"a", 64}, {"b", 36}}, 5, 2), 1);
-  EXPECT_EQ(clip_divisor({{"a", 64}, {"b", 36}}, 5, 100), 1);
-  EXPECT_EQ(clip_divisor({}, 5, 1), 1);
+// "a" of tied_model has one value, which rank 1 updates.
+TEST(TiedGradients, SumWhatEachRankUpdates) {
+  const model::Model model = tied_model();
+  const auto channels = channel::make_local_channels(2, std::chrono::seconds(20));
+  const std::vector<TiedHolders> wanted{{"a", 3, {}, {0, 1}}};
+  const GradientSums sums{{{{0, 1}, Bytes(4), 3, {0}, 0, {Bytes(0), Bytes(4)}}}};
+  for (const bool has_gradient : {true, false}) {
+    std::vector<std::jthread> ranks;
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        RecordingChannel channel(*channels[rank]);
+        StageProgram program(model, {0}, {}, {{.layer = 0}}, 1);
+        const at::Tensor part = in_memory_order(program.parameters()[0].value).narrow(0, 0, rank == 0 ? 0 : 1);
+        TiedGradients tied(channel, wanted, {&program}, sums, {{part}});
+        // x is 3, and the gradient of h 2 on rank 0; rank 1 has no backward.
+        if (rank == 0 && has_gradient) (void)program.backward(program.forward({}, {crossing(3)}, 0, 0), {crossing(2)});
+        tied.add_copies(0, 0, true);
+        tied.reduce();
+        EXPECT_EQ(part.grad().defined(), has_gradient && rank == 1);
+        if (part.grad().defined()) { EXPECT_EQ(part.grad().item<double>(), 2 * 3); }
+        tied.gather_gradients();
+        EXPECT_EQ(program.parameters()[0].value.grad().defined(), has_gradient);
+        if (has_gradient) { EXPECT_EQ(gradient(program, 0), 2 * 3) << "rank " << rank; }
+        const at::NoGradGuard no_graph;
+        part.sub_(1.5);
+        tied.gather_parameters();
+        EXPECT_EQ(program.parameters()[0].value.item<double>(), 0.5) << "rank " << rank;
+        const std::string tag = " under " + std::to_string(channel::kTiesTag + 3);
+        EXPECT_EQ(channel.notes.front(), "reduce-scatter" + tag);
+        EXPECT_EQ(channel.notes.back(), "all-gather" + tag);
+      });
+    }
+  }
 }
 
 }  // namespace

@@ -1,0 +1,242 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <chrono>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "costmodel/bound_plan.h"
+#include "costmodel/index.h"
+#include "executor/run/run.h"
+#include "executor/run/worker/synchronous_worker.h"
+#include "tests/support/channels/ranks.h"
+#include "tests/support/models/closure_layers.h"
+#include "tests/support/models/finite_data.h"
+#include "tests/support/models/laid_out_model.h"
+#include "tests/support/models/planned_models.h"
+
+// Replicas that divide the optimizer's state among them (Plan::sharding) train with the bits of replicas that do not.
+
+namespace stagecraft::run {
+namespace {
+
+using stagecraft::testing::cut_plan;
+using stagecraft::testing::even_cuts;
+using stagecraft::testing::planned_model;
+using stagecraft::testing::PlannedModel;
+
+constexpr int kSteps = 3;
+constexpr std::chrono::milliseconds kDeadline{60000};
+
+/// "odd" has a gradient in odd microbatches only, so with two replicas on one of them; "never" has none. Another
+/// parameter has no values.
+model::Model with_missing_gradients() {
+  using model::LayerCall;
+  model::Model model;
+  model::ValueRef x = model::append(model, model::ModelInput{"x", "float32", {40}});
+  x = testing::closure_linear(model, "first", x, 40, 40);
+  x = testing::closure_layer(model, "odd", x, {model::uniform("odd", {40, 40}, 0.1)}, [](const LayerCall& call) {
+    return call.microbatch % 2 == 1 ? call.inputs[0].matmul(call.parameters[0]) : call.inputs[0].mul(2);
+  });
+  x = testing::closure_layer(model, "never", x, {model::ones("never", {1500}), model::ones("none", {0})},
+                             [](const LayerCall& call) { return call.inputs[0].add(call.parameters[1].sum()); });
+  x = testing::closure_linear(model, "last", x, 40, 30);
+  testing::closure_layer(model, "loss", x, {}, [](const LayerCall& call) { return call.inputs[0].pow(2).mean(); });
+  return model;
+}
+
+struct Case {
+  const PlannedModel* planned = nullptr;
+  Plan plan;
+  stage::OptimizerOptions optimizer;
+  std::optional<int> infinite_step;  ///< in which an input of microbatch 0 is infinite; all ranks then skip the step
+  std::string what;
+};
+
+/// The samples of `data`, but for the infinite one.
+class CaseData : public data::DataSource {
+ public:
+  explicit CaseData(const Case& c) : case_(c) {}
+  std::vector<at::Tensor> batch(std::int64_t step, int microbatch, int microbatches, std::int64_t samples,
+                                std::span<const int> inputs) const override {
+    std::vector<at::Tensor> out = case_.planned->data->batch(step, microbatch, microbatches, samples, inputs);
+    if (step != case_.infinite_step || microbatch != 0) return out;
+    for (at::Tensor& input : out) {
+      if (input.is_floating_point()) input.fill_(std::numeric_limits<float>::infinity());
+    }
+    return out;
+  }
+
+ private:
+  const Case& case_;
+};
+
+/// By "rank 0, step 1, gradient of NAME": all that a training has made.
+using Made = std::map<std::string, at::Tensor>;
+
+Made train(const Case& c, const Plan& plan, const std::string& channels) {
+  const BoundPlan bound_plan(plan);
+  const BoundModel bound = bind_model(bound_plan, c.planned->model);
+  const CaseData data(c);
+  Made out;
+  std::mutex mutex;
+  run_on_ranks(channels, to_int(bound_plan.ranks().size()), kDeadline, [&](channel::Channel& channel) {
+    SynchronousWorker worker(bound, channel.rank(), channel, data, {.optimizer = c.optimizer, .steps = kSteps});
+    worker.on_nonfinite(c.infinite_step ? stage::OnNonfinite::Skip : stage::OnNonfinite::Stop, nullptr);
+    if (plan.dtype == "float16") worker.scale_loss(stage::LossScaler({.first = 0x1p20}));  // overflows at first
+    Made made;
+    const auto note = [&](const std::string& what, const at::Tensor& tensor) {
+      if (tensor.defined()) made["rank " + std::to_string(channel.rank()) + ", " + what] = tensor.detach().clone();
+    };
+    for (int step = 0; step < kSteps; ++step) {
+      const std::string when = "step " + std::to_string(step) + ", ";
+      worker.compute(step);
+      for (const auto& [microbatch, loss] : worker.take_losses(step))
+        note(when + "loss of microbatch " + std::to_string(microbatch), at::scalar_tensor(loss, at::kDouble));
+      worker.gather_gradients();
+      for (const stage::Parameter& parameter : worker.parameters())
+        note(when + "gradient of " + parameter.name, parameter.value.grad());
+      worker.update_step(step);
+      if (const auto norm = worker.take_gradient_norm(step)) note(when + "norm", at::scalar_tensor(*norm, at::kDouble));
+      for (const stage::Parameter& parameter : worker.parameters()) note(when + parameter.name, parameter.value);
+    }
+    if (const stage::LossScaler* const scaler = worker.loss_scaler())
+      note("loss scale", at::scalar_tensor(scaler->scale(), at::kDouble));
+    const std::map<std::string, at::Tensor> gathered = worker.gather_averages();
+    worker.visit_stages([&](int, stage::StageProgram& program, stage::Optimizer& optimizer) {
+      for (std::size_t i = 0; i < program.parameters().size(); ++i) {
+        const std::string& name = program.parameters()[i].name;
+        const auto found = gathered.find(name);
+        note("average of " + name, found != gathered.end() ? found->second : optimizer.state(i).average);
+      }
+    });
+    channel.barrier();
+    const std::lock_guard lock(mutex);
+    out.merge(made);
+  });
+  return out;
+}
+
+/// Equal to the bit: NaN equals itself.
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  const auto bits = [](const at::Tensor& t) { return t.view(t.element_size() == 8 ? at::kLong : at::kInt); };
+  return a.sizes() == b.sizes() && at::equal(bits(a), bits(b));
+}
+
+void expect_same_training(const Case& c, const std::string& channels) {
+  Plan divided = c.plan;
+  divided.sharding = StateSharding::Optimizer;
+  const Made expected = train(c, c.plan, "local");
+  const Made found = train(c, divided, channels);
+  for (const auto& [what, tensor] : found) EXPECT_TRUE(expected.contains(what)) << c.what << ": " << what;
+  for (const auto& [what, tensor] : expected) {
+    const auto it = found.find(what);
+    ASSERT_NE(it, found.end()) << c.what << ": " << what << " is missing";
+    ASSERT_TRUE(same_bits(it->second, tensor)) << c.what << ": " << what;
+  }
+}
+
+/// With parameters of several blocks, tied ones, moving statistics, other layouts and missing gradients.
+const std::vector<PlannedModel>& models() {
+  static const std::vector<PlannedModel> all = [] {
+    const std::map<std::string, std::string> gpt{
+        {"layers", "1"}, {"width", "24"}, {"heads", "2"}, {"vocabulary", "64"}, {"sequence", "8"}};
+    std::vector<PlannedModel> out;
+    out.push_back(planned_model("mlp", {{"inputs", "30"}, {"width", "50"}, {"layers", "4"}}, 2));
+    out.push_back(planned_model("gpt", gpt, 2));
+    out.push_back(planned_model(testing::laid_out_model(intake::build_model("convnet", {{"channels", "8"}})), 2));
+    out.push_back(planned_model(with_missing_gradients(), 2));
+    out.push_back(planned_model("gpt", gpt, 2, at::kHalf));
+    return out;
+  }();
+  return all;
+}
+
+/// A random model, pipeline and optimizer.
+Case random_case(unsigned seed) {
+  std::mt19937 random(seed);
+  const auto below = [&](std::size_t count) { return static_cast<std::size_t>(random() % count); };
+  const auto chance = [&] { return below(2) == 0; };
+  Case out;
+  const std::size_t model = below(models().size());
+  out.planned = &models()[model];
+  const std::vector<std::vector<int>> replicas{{2}, {3}, {4}, {2, 1}, {1, 2}, {2, 2}, {2, 3}, {1, 2, 1}};
+  const std::vector<int>& drawn = replicas[below(replicas.size())];
+  const int microbatches = 1 + to_int(below(5));
+  const std::string schedule = chance() ? "gpipe" : "1f1b";
+  out.plan = cut_plan(*out.planned, even_cuts(to_int(out.planned->model.layers.size()), to_int(drawn.size())), drawn,
+                      schedule, microbatches);
+  if (chance()) out.plan.gradient_bucket_bytes = Bytes(static_cast<std::int64_t>(1 + below(20000)));
+  if (chance()) {
+    for (Stage& stage : out.plan.stages) stage.recompute = true;
+  }
+  stage::OptimizerOptions& o = out.optimizer;
+  o.name = stage::optimizer_names()[seed % stage::optimizer_names().size()];
+  o.learning_rate = 0.01;
+  o.weight_decay = chance() ? 0.1 : 0;
+  if (o.name == "sgd" || o.name == "rmsprop") o.momentum = chance() ? 0.9 : 0;
+  if (o.name == "sgd" && o.momentum != 0) o.nesterov = chance();
+  if (o.name == "adam" || o.name == "adamw") o.amsgrad = chance();
+  if (o.name == "rmsprop") o.centered = chance();
+  if (chance()) o.ema_decay = 0.9;
+  if (chance()) o.clip_norm = 0.01;
+  if (chance()) o.groups = {{.pattern = "bias", .weight_decay = 0, .rate_factor = 2}};
+  if (model == 0 && chance()) out.infinite_step = 1;
+  out.what = "seed " + std::to_string(seed) + ", model " + std::to_string(model) + ", " + schedule + ", " + o.name +
+             (o.clip_norm > 0 ? " clipped" : "") + ", " + std::to_string(microbatches) + " microbatches, replicas";
+  for (const int r : drawn) out.what += " " + std::to_string(r);
+  return out;
+}
+
+class DividedState : public ::testing::TestWithParam<unsigned> {};
+INSTANTIATE_TEST_SUITE_P(Seeds, DividedState, ::testing::Range(0U, 10U));
+
+TEST_P(DividedState, TrainsWithTheSameBitsUnderEveryOptimizer) {
+  for (unsigned seed = 20 * GetParam(); seed < 20 * (GetParam() + 1) && !HasFailure(); ++seed)
+    expect_same_training(random_case(seed), "local");
+}
+
+class DividedStateOverChannels : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Channels, DividedStateOverChannels, ::testing::ValuesIn(suite_channels()),
+                         [](const auto& entry) { return entry.param; });
+
+TEST_P(DividedStateOverChannels, TrainsWithTheSameBits) {
+  for (unsigned seed = 1000; seed < 1010 && !HasFailure(); ++seed) expect_same_training(random_case(seed), GetParam());
+}
+
+TEST(DividedStateOfARun, IsWholeInChecksAndValidations) {
+  for (const std::size_t model : {0U, 1U}) {
+    const PlannedModel& planned = models()[model];
+    const auto endless = data::make_data_source("synthetic", planned.model, 9);
+    const testing::Finite other(*endless, 10);
+    RunOptions options;
+    options.steps = 4;
+    options.optimizer = {.name = "adam", .learning_rate = 0.01, .clip_norm = 0.1, .ema_decay = 0.5};
+    options.check = true;
+    options.validation = {&other, &planned.model, 2};
+    Plan plan = cut_plan(planned, {2}, {2, 1}, "1f1b", 2);
+    const RunResult whole = run_local(plan, planned.model, *planned.data, options, kDeadline);
+    plan.sharding = StateSharding::Optimizer;
+    const RunResult divided = run_local(plan, planned.model, *planned.data, options, kDeadline);
+    EXPECT_EQ(divided.check->different, 0) << check_text(*divided.check);
+    EXPECT_EQ(divided.check->values, whole.check->values);
+    EXPECT_EQ(divided.measurement.losses, whole.measurement.losses);
+    ASSERT_EQ(divided.validations.size(), 2U);
+    for (const std::int64_t done : {2, 4})
+      EXPECT_EQ(divided.validations.at(done).loss, whole.validations.at(done).loss);
+    options.optimizer.ema_decay = 0;
+    const RunResult without = run_local(plan, planned.model, *planned.data, options, kDeadline);
+    EXPECT_NE(divided.validations.at(4).loss, without.validations.at(4).loss) << "averages are other values";
+  }
+}
+
+}  // namespace
+}  // namespace stagecraft::run
