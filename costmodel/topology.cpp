@@ -126,6 +126,16 @@ std::string distrust_text(const Topology& topology) {
   return out;
 }
 
+Topology smaller_topology(Topology topology, int devices) {
+  int group = device_count(topology);
+  for (auto level = topology.levels.rbegin(); level != topology.levels.rend(); ++level) {
+    group /= level->count;
+    level->count = std::clamp(devices / group, 1, level->count);
+    devices /= level->count;
+  }
+  return topology;
+}
+
 int device_count(const Topology& topology) {
   int count = 1;
   for (const Level& level : topology.levels) count *= level.count;

@@ -138,6 +138,11 @@ void validate(const Topology& topology);
 /// Product of the level counts.
 [[nodiscard]] int device_count(const Topology& topology);
 
+/// What is left of a topology of more than `devices` devices, which is at least 1: as many whole groups of the
+/// outermost level as they fill, or, if they fill none, one group with what is left of it in the same way.
+/// Precondition: the devices are of one type.
+[[nodiscard]] Topology smaller_topology(Topology topology, int devices);
+
 /// The type of a device: that of the range in `others` that has it, else `device`.
 [[nodiscard]] const Device& device_at(const Topology& topology, int device);
 

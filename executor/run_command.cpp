@@ -191,11 +191,20 @@ void add_checkpoints(CLI::App& app, RunCommand& o) {
   app.add_flag("--resume", o.run.checkpoint.resume,
                "resume from the newest complete checkpoint, if any; the plan may differ")
       ->needs(folder);
-  app.add_option("--restart", o.restarts,
-                 "with --spawn or --hosts: if a rank fails, restart all ranks from the newest checkpoint, at "
-                 "most this many times")
-      ->needs(folder)
-      ->transform(integer(0));
+  const auto restart =
+      app.add_option("--restart", o.restarts,
+                     "with --spawn or --hosts: if a rank fails, restart all ranks from the newest checkpoint, at "
+                     "most this many times")
+          ->needs(folder)
+          ->transform(integer(0));
+  app.add_option(
+         "--replan", o.replan,
+         "with --restart: if a rank is killed twice without a new checkpoint in between, or its host is not "
+         "reached twice, leave its device or host out and plan for the rest, from the graph and the topology of "
+         "the plan; the steps' samples stay the same")
+      ->needs(restart)
+      ->type_name("GRAPH TOPOLOGY")
+      ->expected(2);
   o.agreed.names_files(
       app.add_option(
              "--weights", o.run.checkpoint.weights,

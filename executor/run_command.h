@@ -34,6 +34,7 @@ struct RunCommand {
   std::string logs;
   bool dry_run = false;
   int restarts = 0;
+  std::vector<std::string> replan;  ///< graph and topology; empty: not given
   double timeout_s = 60;
   std::string output;
   std::string trace;

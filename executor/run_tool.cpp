@@ -23,6 +23,7 @@
 #include "executor/launch/spawn.h"
 #include "executor/launch/stop_signals.h"
 #include "executor/meeting/launch_info.h"
+#include "executor/replan_command.h"
 #include "executor/run/binding/nccl_calls.h"
 #include "executor/run/run.h"
 #include "executor/run/run_job.h"
@@ -225,17 +226,23 @@ std::string hosts_and_roles_text(const RunCommand& o, const stagecraft::BoundPla
 }
 
 /// Starts one process per rank, here or on the hosts, and waits for them.
-int start_ranks(const RunCommand& o, int ranks, const std::vector<std::string>& arguments, milliseconds deadline) {
+int start_ranks(const RunCommand& o, const RunJob& job, const std::vector<std::string>& arguments,
+                milliseconds deadline) {
+  stagecraft::launch::RankCommand first{job.ranks(), arguments, {}};
+  if (!o.hosts.empty()) first.hosts = stagecraft::launch::read_hosts(o.hosts);
+  stagecraft::launch::RankCommand next = first;
+  if (!o.run.checkpoint.resume) next.arguments.emplace_back("--resume");
   stagecraft::launch::SpawnOptions options;
   options.restarts = o.restarts;
-  options.again = arguments;
-  if (!o.run.checkpoint.resume) options.again.push_back("--resume");
-  if (!o.logs.empty()) stagecraft::launch::check_log_folder(o.logs);
-  if (!o.hosts.empty()) {
-    options.hosts = stagecraft::launch::read_hosts(o.hosts);
-    options.remote_shell = o.remote_shell;
+  options.remote_shell = o.remote_shell;
+  options.again = [&](const stagecraft::launch::FailedRank&) { return next; };
+  std::optional<stagecraft::Replanner> replanner;
+  if (!o.replan.empty()) {
+    replanner.emplace(o, job.plan.plan(), next);
+    options.again = [&](const stagecraft::launch::FailedRank& failed) { return replanner->again(failed); };
   }
-  const int status = stagecraft::launch::spawn(ranks, arguments, deadline, options);
+  if (!o.logs.empty()) stagecraft::launch::check_log_folder(o.logs);
+  const int status = stagecraft::launch::spawn(first, deadline, options);
   if (status != 0 && status != stagecraft::launch::kStopped) name_checkpoint(o);
   return status;
 }
@@ -280,7 +287,7 @@ int run(RunCommand o, const std::vector<std::string>& arguments, std::optional<s
   if (start.how == How::Spawn) {
     if (signals->asked()) return 128 + signals->number();
     signals.reset();
-    return start_ranks(o, job.ranks(), arguments, deadline);
+    return start_ranks(o, job, arguments, deadline);
   }
   if (signals) checkpoint.stop = [&] { return signals->asked(); };
   checkpoint.tell = [](const std::string& text) { std::cerr << text + "\n"; };

@@ -214,7 +214,7 @@ int run(Options o, const std::vector<std::string>& arguments) {
   stagecraft::launch::check_rank_count(start, launch, ranks, fmt::format("--ranks is {}", ranks));
   o.channel = start.channel;
   if (start.how == How::Threads) return run_threads(o, ranks, deadline);
-  if (start.how == How::Spawn) return stagecraft::launch::spawn(ranks, arguments, deadline);
+  if (start.how == How::Spawn) return stagecraft::launch::spawn({ranks, arguments, {}}, deadline);
   return run_process(*launch, o, deadline);
 }
 

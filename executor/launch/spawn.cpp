@@ -177,22 +177,32 @@ int status_of(int raw) { return WIFSIGNALED(raw) ? 128 + WTERMSIG(raw) : WEXITST
 
 void print(const std::string& text) { fmt::print(stderr, "stagecraft: {}\n", text); }
 
-/// How a rank ended, in words. `status` is from status_of; a remote shell reports signals like a shell.
-std::string ending(int rank, const std::string& host, int raw) {
+/// Whether a rank was killed; a remote shell reports signals like a shell.
+bool was_killed(const std::string& host, int raw) {
+  const int status = status_of(raw);
+  return WIFSIGNALED(raw) || (!host.empty() && status > 128 && status <= 128 + SIGRTMAX);
+}
+
+/// Whether a rank's remote shell failed, not the rank.
+bool lost_host(const std::string& host, int raw) {
   constexpr int kRemoteShellFailed = 255;
+  return !host.empty() && status_of(raw) == kRemoteShellFailed;
+}
+
+/// How a rank ended, in words.
+std::string ending(int rank, const std::string& host, int raw) {
   const std::string name = fmt::format("rank {}{}", rank, host.empty() ? "" : " on " + host);
   const int status = status_of(raw);
-  const bool by_signal = WIFSIGNALED(raw) || (!host.empty() && status > 128 && status <= 128 + SIGRTMAX);
-  if (by_signal) return fmt::format("{} was killed by signal {} ({})", name, status - 128, strsignal(status - 128));
+  if (was_killed(host, raw))
+    return fmt::format("{} was killed by signal {} ({})", name, status - 128, strsignal(status - 128));
   return fmt::format("{} ended with status {}{}", name, status,
-                     !host.empty() && status == kRemoteShellFailed
-                         ? ": its remote shell could not reach the host or lost the connection"
-                         : "");
+                     lost_host(host, raw) ? ": its remote shell could not reach the host or lost the connection" : "");
 }
 
 struct Ending {
   int status = 0;
   bool interrupted = false;  ///< a signal was passed on
+  FailedRank failed = {};
 };
 
 /// Where rank 0 runs the rendezvous server of ranks on several hosts.
@@ -212,9 +222,10 @@ MeetingAddress meeting_address(const std::vector<RankPlace>& places,
 }
 
 /// The start of each rank: on this machine, meeting at `server`, or on the hosts.
-std::vector<Start> starts(int ranks, const std::vector<std::string>& arguments, const SpawnOptions& options,
+std::vector<Start> starts(const RankCommand& command, const std::string& remote_shell,
                           const std::map<std::string, std::string>& environment, const std::string& id,
                           int number_of_start, const std::optional<meeting::StoreServer>& server) {
+  const auto& [ranks, arguments, hosts] = command;
   std::map<std::string, std::string> launch;
   launch["WORLD_SIZE"] = std::to_string(ranks);
   launch["TORCHELASTIC_RUN_ID"] = id;
@@ -224,12 +235,12 @@ std::vector<Start> starts(int ranks, const std::vector<std::string>& arguments, 
   for (int rank = 0; rank < ranks; ++rank) places[to_index(rank)] = {"localhost", rank};
   MeetingAddress meeting{"127.0.0.1", server ? std::to_string(server->port()) : ""};
   if (!server) {
-    places = place_ranks(options.hosts, ranks);
+    places = place_ranks(hosts, ranks);
     meeting = meeting_address(places, environment, number_of_start);
   }
   launch["MASTER_ADDR"] = meeting.host;
   launch["MASTER_PORT"] = meeting.port;
-  std::istringstream words(options.remote_shell);
+  std::istringstream words(remote_shell);
   std::vector<std::string> shell{"/usr/bin/env"};  // which searches PATH for the program
   for (std::string word; words >> word;) shell.push_back(word);
 
@@ -296,6 +307,7 @@ Ending wait_for_all(std::vector<Child>& running, std::chrono::milliseconds grace
   bool stopped = false;
   bool interrupted = false;
   bool killed = false;
+  FailedRank failed_rank;
   Clock::time_point failed_at;
   Clock::time_point last_end;
   while (left > 0) {
@@ -333,7 +345,9 @@ Ending wait_for_all(std::vector<Child>& running, std::chrono::milliseconds grace
     if (failed && (result == 0 || cause)) {
       if (result == 0) failed_at = Clock::now();
       result = status_of(first_raw);
-      print(ending(first, running[to_index(first)].host, first_raw));
+      const std::string& host = running[to_index(first)].host;
+      failed_rank = {first, was_killed(host, first_raw) || lost_host(host, first_raw)};
+      print(ending(first, host, first_raw));
     }
     // Ranks that ended well no longer watch each other.
     const bool all_halted = left > 0 && left < ranks && std::ranges::count(running, true, &Child::halted) == left;
@@ -352,23 +366,23 @@ Ending wait_for_all(std::vector<Child>& running, std::chrono::milliseconds grace
       killed = true;
     }
   }
-  return {result == 0 && stopped ? kStopped : result, interrupted};
+  return {result == 0 && stopped ? kStopped : result, interrupted, failed_rank};
 }
 
 /// Starts all ranks and waits for them.
-Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std::chrono::milliseconds grace,
-                      const SpawnOptions& options, int number_of_start, const BlockedSignals& signals) {
+Ending start_and_wait(const RankCommand& command, std::chrono::milliseconds grace, const std::string& remote_shell,
+                      int number_of_start, const BlockedSignals& signals) {
   std::map<std::string, std::string> environment = process_environment();
-  if (options.hosts.empty()) environment.erase("STAGECRAFT_LISTEN");
+  if (command.hosts.empty()) environment.erase("STAGECRAFT_LISTEN");
   const std::string id = fmt::format("stagecraft-{}", getpid());
   std::optional<meeting::StoreServer> server;
   // A new secret for this start, unless one was set for ranks on hosts.
   std::string& secret = environment[meeting::kSecretVariable];
-  if (options.hosts.empty() || secret.empty()) secret = meeting::random_secret();
+  if (command.hosts.empty() || secret.empty()) secret = meeting::random_secret();
   // The run's id, as read by launch_from_environment.
-  if (options.hosts.empty())
+  if (command.hosts.empty())
     server.emplace(meeting::MeetingPlace{.secret = secret, .run_id = fmt::format("{}.{}", id, number_of_start)});
-  const std::vector<Start> all = starts(ranks, arguments, options, environment, id, number_of_start, server);
+  const std::vector<Start> all = starts(command, remote_shell, environment, id, number_of_start, server);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 
   std::vector<Child> running = start_all(all, secret, signals);
@@ -379,18 +393,20 @@ Ending start_and_wait(int ranks, const std::vector<std::string>& arguments, std:
 
 }  // namespace
 
-int spawn(int ranks, const std::vector<std::string>& arguments, std::chrono::milliseconds grace,
-          const SpawnOptions& options) {
-  if (ranks < 1) throw std::invalid_argument(fmt::format("a run must have at least 1 rank, got {}", ranks));
+int spawn(RankCommand command, std::chrono::milliseconds grace, const SpawnOptions& options) {
+  const std::vector<std::string>& arguments = command.arguments;
+  if (command.ranks < 1)
+    throw std::invalid_argument(fmt::format("a run must have at least 1 rank, got {}", command.ranks));
   if (arguments.empty() || access(arguments[0].c_str(), X_OK) != 0) {
     throw std::invalid_argument(fmt::format("cannot execute \"{}\"", arguments.empty() ? "" : arguments[0]));
   }
   const BlockedSignals signals;
-  Ending ending = start_and_wait(ranks, arguments, grace, options, 0, signals);
+  Ending ending = start_and_wait(command, grace, options.remote_shell, 0, signals);
   for (int restart = 1; restart <= options.restarts; ++restart) {
     if (ending.status == 0 || ending.status == kStopped || ending.interrupted) break;
     print(fmt::format("restarting all ranks, attempt {} of {}", restart, options.restarts));
-    ending = start_and_wait(ranks, options.again, grace, options, restart, signals);
+    command = options.again(ending.failed);
+    ending = start_and_wait(command, grace, options.remote_shell, restart, signals);
   }
   return ending.status;
 }

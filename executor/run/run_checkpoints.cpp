@@ -1,13 +1,19 @@
 #include "executor/run/run_checkpoints.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/core/Event.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <memory>
 #include <set>
+#include <utility>
 
 #include "costmodel/errors.h"
 #include "costmodel/format/files/files.h"
@@ -63,6 +69,41 @@ std::int64_t content_digest(format::CheckpointManifest manifest) {
   manifest.plan_hash.clear();
   manifest.provenance = {};
   return files::crc32_of(format::checkpoint_json(manifest));
+}
+
+/// Whether getting the result would not wait; false if there is none.
+template <class Result>
+bool is_ready(const std::future<Result>& future) {
+  return future.valid() && future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+/// Replaces the pieces' values, which share memory with the model and its optimizer, by copies in host memory. Those
+/// from a GPU are enqueued on the current stream, and have arrived when the returned event has occurred.
+std::unique_ptr<c10::Event> copy_to_host(std::vector<checkpoint::StatePiece>& pieces) {
+  std::optional<c10::Device> gpu;
+  for (checkpoint::StatePiece& piece : pieces) {
+    const at::Tensor values = std::exchange(piece.values, {});
+    if (!values.is_cpu()) gpu = values.device();
+    piece.values = at::empty_like(values, values.options().device(at::kCPU).pinned_memory(!values.is_cpu()));
+    piece.values.copy_(values, /*non_blocking=*/true);
+  }
+  if (!gpu) return nullptr;
+  auto copied = std::make_unique<c10::Event>(gpu->type());
+  copied->record(at::accelerator::getCurrentStream(gpu->index()));
+  return copied;
+}
+
+/// Writes the file of `rank`, once the pieces have been `copied`; without pieces only that of rank 0. For a thread of
+/// its own, which leaves the processors to the training: it mostly works while the training waits.
+RunCheckpoints::Part write_part(const std::string& partial, int rank, std::vector<checkpoint::StatePiece> pieces,
+                                std::unique_ptr<c10::Event> copied) {
+  constexpr int kYielding = 10;
+  [[maybe_unused]] const int ignored = ::nice(kYielding);  // on Linux, of this thread alone
+  if (copied) copied->synchronize();
+  RunCheckpoints::Part out;
+  out.finite = std::ranges::all_of(pieces, [](const auto& piece) { return stage::all_finite(piece.values); });
+  if (rank == 0 || !pieces.empty()) out.file = checkpoint::write_pieces(partial, rank, pieces);
+  return out;
 }
 
 /// Refuses a checkpoint of another run than that of `ours`. `trains`: whether the run continues training.
@@ -201,13 +242,37 @@ void RunCheckpoints::load(stage::StageProgram& program, stage::Optimizer& optimi
 
 bool RunCheckpoints::after_step(StageWorker& worker, std::int64_t done, std::int64_t steps) {
   if (options_.folder.empty() || !trains_) return false;
-  const bool stop = options_.stop && stage::on_any_rank(channel_, options_.stop(), channel::kStopTag);
-  if (stop || done == steps || done % options_.every == 0) write(worker, done);
+  const bool due = done == steps || done % options_.every == 0;
+  if (is_ready(committed_)) committed_.get();
+  if (writing_ && !writing_->written && (due || is_ready(writing_->part))) writing_->written = writing_->part.get();
+  bool stop = false;
+  bool unfinished = false;
+  if (options_.stop || writing_) {
+    at::Tensor ranks = at::empty({2}, at::kFloat);  // those asked to stop, and those that are still writing
+    ranks.data_ptr<float>()[0] = options_.stop && options_.stop() ? 1 : 0;
+    ranks.data_ptr<float>()[1] = writing_ && !writing_->written ? 1 : 0;
+    channel_
+        .start({.kind = Collective::AllReduce,
+                .values = ranks,
+                .members = channel::all_ranks(channel_),
+                .tag = channel::kStopTag})
+        ->wait();
+    stop = ranks.const_data_ptr<float>()[0] > 0;
+    unfinished = ranks.const_data_ptr<float>()[1] > 0;
+  }
+  const bool last = stop || done == steps;
+  if (writing_ && (last || !unfinished)) finish();
+  if (last || due) begin(worker, done);
+  if (last) {
+    finish();
+    if (committed_.valid()) committed_.get();
+  }
   return stop;
 }
 
-void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
+void RunCheckpoints::begin(StageWorker& worker, std::int64_t done) {
   channel_.activity().begin({.action = "checkpoint", .step = done - 1});
+  if (committed_.valid()) committed_.get();
   const std::string partial = rank_ == 0 ? checkpoint::begin_checkpoint(options_.folder, done)
                                          : checkpoint::partial_path(options_.folder, done);
   channel_.barrier();
@@ -235,12 +300,19 @@ void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
     };
     checkpoint::collect_state(program, optimizer, owned, pieces);
   });
-  bool finite = std::ranges::all_of(pieces, [](const auto& piece) { return stage::all_finite(piece.values); });
-  format::CheckpointFile file;  // of 0 bytes: none, of a rank that owns nothing
-  if (rank_ == 0 || !pieces.empty()) file = checkpoint::write_pieces(partial, rank_, pieces);
+  std::unique_ptr<c10::Event> copied = copy_to_host(pieces);
+  writing_.emplace(std::move(written),
+                   std::async(std::launch::async, write_part, partial, rank_, std::move(pieces), std::move(copied)));
+}
+
+void RunCheckpoints::finish() {
+  Writing writing = *std::exchange(writing_, std::nullopt);
+  format::CheckpointManifest& written = writing.manifest;
+  channel_.activity().begin({.action = "checkpoint", .step = written.step - 1});
+  auto [file, finite] = writing.written ? *writing.written : writing.part.get();
   if (rank_ != 0) {
     channel_.send(numbers({file.bytes.value, file.crc32, finite ? 1 : 0}), 0, channel::kReportTag)->wait();
-    if (finite) finite_ = {done};
+    if (finite) finite_ = {written.step};
     return;
   }
   written.files = {file};
@@ -254,12 +326,12 @@ void RunCheckpoints::write(StageWorker& worker, std::int64_t done) {
   written.finite = finite;
   const auto stay = to_index(options_.keep - (finite ? 1 : 0));
   if (finite_.size() > stay) finite_.erase(finite_.begin(), finite_.end() - static_cast<std::ptrdiff_t>(stay));
-  checkpoint::commit_checkpoint(options_.folder, written, finite_);
+  committed_ = std::async(std::launch::async, checkpoint::commit_checkpoint, options_.folder, written, finite_);
   if (finite) {
-    finite_.push_back(done);
+    finite_.push_back(written.step);
   } else {
     tell(fmt::format("{} contains infinities or NaNs; earlier checkpoints are kept",
-                     checkpoint::checkpoint_path(options_.folder, done)));
+                     checkpoint::checkpoint_path(options_.folder, written.step)));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,7 +18,7 @@ namespace stagecraft::run {
 /// Checkpoint settings of a run.
 struct CheckpointOptions {
   std::string folder;        ///< folder shared by all ranks; empty: no checkpoints
-  std::int64_t every = 100;  ///< steps between checkpoints; the last step always writes one
+  std::int64_t every = 100;  ///< steps between checkpoints; the last step always has one
   bool resume = false;       ///< resume from the newest complete and finite checkpoint, if any
   int keep = 2;              ///< number of newest finite checkpoints to keep
   std::string weights;  ///< file with initial parameters (see tensor_files.h), unless a checkpoint is loaded; or empty
@@ -36,8 +37,17 @@ void check_can_resume(const BoundModel& bound, const CheckpointOptions& options,
 
 /// One rank's part in loading and writing checkpoints. All ranks call the same functions in the same order. A plan that
 /// only evaluates loads parameters and buffers from a checkpoint of any training of the model, and writes none.
+/// A checkpoint is written while the run continues: after the step that is due, each rank copies what it writes to host
+/// memory, and a thread of its own writes the copy. After the first step at which all ranks have written, rank 0
+/// commits the checkpoint, also on a thread. One checkpoint is in progress at most.
 class RunCheckpoints {
  public:
+  /// What a rank has written for a checkpoint.
+  struct Part {
+    format::CheckpointFile file;  ///< of 0 bytes: none, of a rank that writes nothing
+    bool finite = true;
+  };
+
   /// Finds where the run begins. Arguments must outlive it. Throws FormatError for a checkpoint of another model, seed,
   /// optimizer, data source or number of samples per step, and on a rank that has another checkpoint of the step than
   /// rank 0. Throws std::invalid_argument if the folder has checkpoints and `resume` is false, if an evaluation has a
@@ -55,18 +65,29 @@ class RunCheckpoints {
   void save(const stage::Plateau* plateau) { saved_plateau_ = plateau; }
   /// Loads the program's state from the checkpoint or the file of weights, if there is one.
   void load(stage::StageProgram& program, stage::Optimizer& optimizer) const;
-  /// Call after each step, when `done` of `steps` are done: writes a checkpoint if one is due. True if the run ends
-  /// here because a rank was asked to stop.
+  /// Call after each step, when `done` of `steps` are done: starts a checkpoint if one is due, once the previous one is
+  /// complete, and commits one that all ranks have written. True if the run ends here because a rank was asked to stop.
+  /// When the run ends, its last checkpoint is complete. Throws what this rank's threads threw since the last call.
   [[nodiscard]] bool after_step(StageWorker& worker, std::int64_t done, std::int64_t steps);
   /// Path of the newest checkpoint from which a run could continue, as far as this rank knows; empty if there is none.
   [[nodiscard]] std::string newest() const;
 
  private:
+  /// A checkpoint that is not committed yet.
+  struct Writing {
+    format::CheckpointManifest manifest;  ///< without files
+    std::future<Part> part;               ///< until it is in `written`
+    std::optional<Part> written = {};
+  };
+
   [[nodiscard]] format::CheckpointManifest manifest(std::int64_t done) const;
   void find();
   /// `digest`: of the manifest that rank 0 has.
   void open(std::int64_t step, std::int64_t digest);
-  void write(StageWorker& worker, std::int64_t done);
+  /// Copies the state after `done` steps and starts to write it.
+  void begin(StageWorker& worker, std::int64_t done);
+  /// Waits until all ranks have written the checkpoint in progress; rank 0 starts to commit it.
+  void finish();
   void tell(const std::string& text) const;
 
   const BoundModel& bound_;
@@ -83,6 +104,8 @@ class RunCheckpoints {
   std::optional<stage::Plateau> plateau_;
   const stage::Plateau* saved_plateau_ = nullptr;
   bool weights_alone_ = false;
+  std::optional<Writing> writing_;  // on all ranks or none
+  std::future<void> committed_;     // on rank 0
 };
 
 }  // namespace stagecraft::run

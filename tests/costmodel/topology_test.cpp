@@ -23,6 +23,20 @@ Topology three_levels() {
   return topology;
 }
 
+TEST(Topology, LeavesOutWholeGroupsAndThenDevicesOfTheLastOne) {
+  const auto counts = [](int devices) {
+    std::vector<int> out;
+    for (const Level& level : smaller_topology(three_levels(), devices).levels) out.push_back(level.count);
+    return out;
+  };
+  ASSERT_EQ(counts(12), (std::vector{2, 3, 2}));
+  EXPECT_EQ(counts(11), (std::vector{2, 3, 1}));
+  EXPECT_EQ(counts(6), (std::vector{2, 3, 1}));
+  EXPECT_EQ(counts(5), (std::vector{2, 2, 1}));
+  EXPECT_EQ(counts(3), (std::vector{2, 1, 1}));
+  EXPECT_EQ(counts(1), (std::vector{1, 1, 1}));
+}
+
 TEST(Topology, CountsDevicesAsTheProductOfItsLevels) { EXPECT_EQ(device_count(three_levels()), 12); }
 
 TEST(Topology, FindsTheGroupThatHoldsADevice) {

@@ -607,6 +607,14 @@ TEST_F(RunTool, EndsWithTheReasonWhenACheckpointCannotBeWritten) {
       folder_.run("trap '' XFSZ; ulimit -f 1\nstagecraft-run small.json --steps 4 --checkpoint saved --resume");
   EXPECT_EQ(o.status, 1);
   EXPECT_THAT(o.err, HasSubstr("saved/step-4.partial/part-0.safetensors: cannot write: File too large"));
+  // While the run continues, by a rank other than the one that commits: only rank 1's file is too long.
+  folder_.write("uneven.json", format::plan_json(cut_plan(*planned_, {1}, {1, 1}, "1f1b", 4)));
+  const Outcome going = folder_.run(
+      "trap '' XFSZ; ulimit -f 2\n"
+      "stagecraft-run uneven.json --steps 100000000 --checkpoint uneven --checkpoint-every 3");
+  EXPECT_EQ(going.status, 1);
+  EXPECT_THAT(going.err, HasSubstr("uneven/step-3.partial/part-1.safetensors: cannot write: File too large"));
+  EXPECT_EQ(folder_.run("ls uneven").out, "step-3.partial\n");
   const Outcome after = folder_.run("stagecraft-run small.json --steps 4 --checkpoint saved --resume");
   EXPECT_EQ(after.status, 0);
   EXPECT_THAT(after.err, HasSubstr("resuming from saved/step-2\n"));

@@ -19,7 +19,7 @@ std::string rank_program() { return program_folder() + "/nccl_rank_program"; }
 class NcclOnAGpu : public GpuTest {
  protected:
   static int run(int ranks, const std::string& name) {
-    return launch::spawn(ranks, {rank_program(), name}, std::chrono::seconds(10));
+    return launch::spawn({ranks, {rank_program(), name}, {}}, std::chrono::seconds(10));
   }
 };
 

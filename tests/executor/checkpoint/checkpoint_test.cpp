@@ -538,6 +538,26 @@ TEST_F(CheckpointedRun, EndsOnAllRanksAfterTheStepInWhichOneIsAskedTo) {
   EXPECT_THAT(names(), ElementsAre("step-2", "step-4"));
 }
 
+TEST_F(CheckpointedRun, HoldsTheStateAfterItsStepAlthoughTheRunGoesOn) {
+  // 3 MiB of parameters and state, so that steps end while a thread writes them.
+  const PlannedModel wide = planned_model("mlp", {{"inputs", "12"}, {"width", "256"}, {"layers", "3"}}, 1);
+  const Plan plan = cut_plan(wide, {3}, {2, 1}, "1f1b", 2);
+  run::RunOptions every = options("adam", folder(), 6);
+  every.checkpoint.every = 1;
+  every.checkpoint.keep = 6;
+  (void)run(wide, plan, every);
+  EXPECT_THAT(names(), ElementsAre("step-1", "step-2", "step-3", "step-4", "step-5", "step-6"));
+  for (const int step : {1, 3, 5}) {
+    const std::string until = "until-" + std::to_string(step);
+    (void)run(wide, plan, options("adam", folder(until), step));
+    const files::TensorFiles expected = tensors(checkpoint_path(folder(until), step));
+    const files::TensorFiles found = tensors(checkpoint_path(folder(), step));
+    EXPECT_EQ(found.names(), expected.names());
+    for (const std::string& name : expected.names())
+      EXPECT_TRUE(at::equal(found.read(name), expected.read(name))) << "step " << step << ", " << name;
+  }
+}
+
 TEST_F(CheckpointedRun, LeavesTheStepsThatAreDone) {
   const PlannedModel small = mlp();
   const Plan plan = cut_plan(small, {3}, {1, 1}, "1f1b", 2);

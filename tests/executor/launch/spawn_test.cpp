@@ -54,7 +54,8 @@ EndedRun spawn_scripts(int ranks, const std::string& first, int restarts = 0, co
   };
   ::testing::internal::CaptureStderr();
   EndedRun outcome;
-  outcome.status = spawn(ranks, script(first), milliseconds(300), {.restarts = restarts, .again = script(again)});
+  const auto restart = [&](const FailedRank&) { return RankCommand{ranks, script(again), {}}; };
+  outcome.status = spawn({ranks, script(first), {}}, milliseconds(300), {.restarts = restarts, .again = restart});
   outcome.text = ::testing::internal::GetCapturedStderr();
   return outcome;
 }
@@ -97,6 +98,21 @@ TEST(Spawn, RestartsAllRanksAtMostNTimes) {
             "stagecraft: rank 1 ended with status 5\n");
 }
 
+TEST(Spawn, AsksWhatToRestartAndSaysWhichRankFailedAndWhetherItIsGone) {
+  const auto script = [](const std::string& text) { return std::vector<std::string>{"/bin/sh", "-c", text}; };
+  std::vector<std::pair<int, bool>> failures;
+  const auto restart = [&](const FailedRank& failed) {
+    failures.emplace_back(failed.rank, failed.gone);
+    if (failures.size() == 1) return RankCommand{3, script("[ $RANK = 1 ] && kill -KILL $$ || exit 0"), {}};
+    return RankCommand{2, script("[ $WORLD_SIZE = 2 ]"), {}};
+  };
+  ::testing::internal::CaptureStderr();
+  const int status = spawn({3, script("[ $RANK != 2 ]"), {}}, milliseconds(300), {.restarts = 2, .again = restart});
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(status, 0) << text;
+  EXPECT_THAT(failures, ::testing::ElementsAre(std::pair(2, false), std::pair(1, true))) << text;
+}
+
 TEST(Spawn, DoesNotTakeARankThatWasAskedToStopForAFailure) {
   const EndedRun outcome = spawn_scripts(2, "exit 75", 3, "exit 0");
   EXPECT_EQ(outcome.status, kStopped);
@@ -104,9 +120,9 @@ TEST(Spawn, DoesNotTakeARankThatWasAskedToStopForAFailure) {
 }
 
 TEST(Spawn, RefusesWhatItCannotStart) {
-  EXPECT_THROW((void)spawn(0, {"/bin/true"}, milliseconds(1)), std::invalid_argument);
-  EXPECT_THROW((void)spawn(1, {"/no/such/program"}, milliseconds(1)), std::invalid_argument);
-  EXPECT_THROW((void)spawn(1, {}, milliseconds(1)), std::invalid_argument);
+  EXPECT_THROW((void)spawn({0, {"/bin/true"}, {}}, milliseconds(1)), std::invalid_argument);
+  EXPECT_THROW((void)spawn({1, {"/no/such/program"}, {}}, milliseconds(1)), std::invalid_argument);
+  EXPECT_THROW((void)spawn({1, {}, {}}, milliseconds(1)), std::invalid_argument);
 }
 
 }  // namespace

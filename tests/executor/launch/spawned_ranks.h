@@ -27,7 +27,7 @@ inline EndedRun run_ranks(int ranks, std::vector<std::string> arguments,
   arguments.insert(arguments.begin(), program_folder() + "/rank_program");
   ::testing::internal::CaptureStderr();  // includes the children's output
   EndedRun outcome;
-  outcome.status = launch::spawn(ranks, arguments, grace);
+  outcome.status = launch::spawn({ranks, arguments, {}}, grace);
   outcome.text = ::testing::internal::GetCapturedStderr();
   return outcome;
 }
