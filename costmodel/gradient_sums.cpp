@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "costmodel/index.h"
-#include "costmodel/text/units_text.h"
 
 namespace stagecraft {
 namespace {
@@ -55,8 +54,8 @@ std::optional<std::string> wrong_holders(const BoundPlan& plan, int stage, const
       Bytes updated;
       for (const Bytes part : sum.parts) updated += part;
       if (!sum.parts.empty() && (updated != sum.bytes || sum.parts.size() != sum.ranks.size()))
-        return where + "in a sum whose parts do not cover it: they have " + format_bytes(updated) + " of " +
-               format_bytes(sum.bytes);
+        return where + "in a sum whose parts do not cover it: they have " + std::to_string(updated.value) + " of " +
+               std::to_string(sum.bytes.value) + " bytes";
     }
     if (count > 1) return where + "summed twice";
     if (count == 0 && wanted.size() > 1 && parameter.bytes > Bytes(0))
