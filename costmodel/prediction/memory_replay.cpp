@@ -316,6 +316,11 @@ class RankReplay {
       case ActionKind::Backward:
         take_inputs(state, action);
         state.unsent += state.needs->sent_back;
+        // What a stage of this rank handed over is used now.
+        for (const Passage& input : plan_.inputs(action)) {
+          if (!plan_.is_message(action, input))
+            states_[place_of(input.peer)].unsent -= bytes_[true][to_index(input.boundary)];
+        }
         if (is_split(action)) break;
         release(place, action);
         break;

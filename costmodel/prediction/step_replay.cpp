@@ -162,7 +162,8 @@ std::optional<StepReplay> replay_ends(const Graph& graph, const Topology& topolo
                                       const PredictOptions& options) {
   const Plan& plan = bound.plan();
   if (bound.step_window().steps > 1 || !plan.listed.empty()) return std::nullopt;
-  std::int64_t cycle = plan.chunks > 1 ? bound.positions() : 1;
+  // With chunks, the microbatches of each replica go through the positions in groups.
+  std::int64_t cycle = plan.chunks > 1 ? bound.positions() * bound.replicas(0) : 1;
   const std::int64_t most = options.most_whole / bound.stages();
   for (int s = 0; s < bound.stages(); ++s) {
     cycle = std::lcm(cycle, static_cast<std::int64_t>(bound.replicas(s)));

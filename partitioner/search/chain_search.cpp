@@ -65,10 +65,10 @@ void ChainSearch::find_ways() {
         const Arrival& there = way[to_index(value.producer)];
         const NodeCosts& producer = costs_.node(value.producer);
         // With chunks, that stage may be on the same device.
-        const Seconds forward = space_.chunks > 1 ? Seconds(0) : value.least_forward;
-        const Seconds back = space_.chunks > 1 ? Seconds(0) : value.least_back;
-        here.forward = std::max(here.forward, there.forward + producer.forward + forward);
-        if (returns(value)) here.back = std::max(here.back, there.back + producer.least_return + back);
+        const Seconds there_to_here = space_.chunks > 1 ? Seconds(0) : value.least_forward;
+        const Seconds and_back = space_.chunks > 1 ? Seconds(0) : value.least_back;
+        here.forward = std::max(here.forward, there.forward + producer.forward + there_to_here);
+        if (returns(value)) here.back = std::max(here.back, there.back + producer.least_return + and_back);
       }
       forward = forward ? std::min(*forward, here.forward) : here.forward;
       both = both ? std::min(*both, here.forward + here.back) : here.forward + here.back;

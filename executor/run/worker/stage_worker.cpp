@@ -388,8 +388,12 @@ void StageWorker::backward(const Action& action, std::int64_t step) {
   stage.program->backward(flight, sent_gradients_, loss_gradient, gradients,
                           split ? &stage.rests[to_index(action.microbatch)] : nullptr);
   sent_gradients_.clear();
-  for (const Passage& output : setup_.bound.plan.outputs(action))
-    transfers_.hand_over(action, output, stage.slots[to_index(output.boundary)], gradients);
+  for (const Passage& output : setup_.bound.plan.outputs(action)) {
+    const std::vector<int>& slots = stage.slots[to_index(output.boundary)];
+    transfers_.hand_over(action, output, slots, gradients);
+    if (setup_.bound.plan.is_message(action, output)) continue;
+    for (const int slot : slots) gradients[to_index(slot)].reset();  // the other stage holds them until it needs them
+  }
   after_backward(stage, action, !split);
   spans_.record(action, step, start);
 }
