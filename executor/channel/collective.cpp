@@ -82,10 +82,8 @@ class CollectiveCheck {
             [] { return "received must be in other memory than values"; });
   }
 
-  /// `counts`, or those of equal parts if there are none.
-  [[nodiscard]] std::vector<std::int64_t> counts_of(std::vector<std::int64_t> counts, const at::Tensor& tensor,
-                                                    const char* name) const {
-    if (counts.empty()) return equal_counts(tensor.numel(), call_.members.size());
+  /// `counts` that are given must fit the tensor.
+  void check_counts(const std::vector<std::int64_t>& counts, const at::Tensor& tensor, const char* name) const {
     require(counts.size() == call_.members.size(), [&] {
       return fmt::format("{} must have one entry for each of {} members, got [{}]", name, call_.members.size(),
                          fmt::join(counts, ", "));
@@ -97,6 +95,13 @@ class CollectiveCheck {
               return fmt::format("{} must not be negative and must add up to the {} values of {}, got [{}]", name,
                                  numel, describe(spec_of(tensor)), fmt::join(counts, ", "));
             });
+  }
+
+  /// `counts`, or those of equal parts if there are none.
+  [[nodiscard]] std::vector<std::int64_t> counts_of(const std::vector<std::int64_t>& counts, const at::Tensor& tensor,
+                                                    const char* name) const {
+    if (counts.empty()) return equal_counts(tensor.numel(), call_.members.size());
+    check_counts(counts, tensor, name);
     return counts;
   }
 
@@ -259,7 +264,12 @@ std::optional<CollectiveCall> checked_collective(const Channel& channel, const C
                 [&] { return fmt::format("there must be no counts, got [{}]", fmt::join(call.counts, ", ")); });
   check.require(all_to_all || (!call.received.defined() && call.received_counts.empty()),
                 [] { return "received and received_counts must be empty, they are of an all-to-all"; });
-  if (call.kind == Collective::AllReduce && call.values.dim() == 1 && !call.values.requires_grad()) return std::nullopt;
+  const bool is_flat = call.values.dim() == 1 && !call.values.requires_grad();
+  if (is_flat && call.kind == Collective::AllReduce) return std::nullopt;
+  if (is_flat && !all_to_all && !call.counts.empty()) {
+    check.check_counts(call.counts, call.values, "counts");
+    return std::nullopt;
+  }
   CollectiveCall out{.kind = call.kind, .values = flat(call.values), .members = call.members, .tag = call.tag};
   if (call.kind != Collective::AllReduce) out.counts = check.counts_of(call.counts, call.values, "counts");
   if (!all_to_all) return out;

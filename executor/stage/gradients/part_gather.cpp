@@ -25,7 +25,7 @@ PartGather::PartGather(channel::CollectiveCall all, int rank, const std::vector<
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor flat = in_memory_order(tensors[i]);
-    const auto add = [&](Copies& copies, std::int64_t first, std::int64_t last) {
+    const auto add = [&](CopiedValues& copies, std::int64_t first, std::int64_t last) {
       if (first == last) return;
       copies.tensors.push_back(flat.narrow(0, first, last - first));
       copies.gathered.push_back(all_.values.narrow(0, offset + first, last - first));

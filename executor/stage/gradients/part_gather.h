@@ -27,13 +27,13 @@ class PartGather {
 
  private:
   /// The same values in the tensors and in the all-gather.
-  struct Copies {
+  struct CopiedValues {
     std::vector<at::Tensor> tensors;
     std::vector<at::Tensor> gathered;
   };
   channel::CollectiveCall all_;
-  Copies own_;
-  Copies others_;
+  CopiedValues own_;
+  CopiedValues others_;
   std::unique_ptr<channel::CollectiveInProgress> running_;
 };
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "costmodel/bound_plan.h"
+#include "costmodel/gradient_sums.h"
 #include "costmodel/index.h"
 #include "executor/run/run.h"
 #include "executor/run/worker/synchronous_worker.h"
@@ -235,6 +236,31 @@ TEST(DividedStateOfARun, IsWholeInChecksAndValidations) {
     options.optimizer.ema_decay = 0;
     const RunResult without = run_local(plan, planned.model, *planned.data, options, kDeadline);
     EXPECT_NE(divided.validations.at(4).loss, without.validations.at(4).loss) << "averages are other values";
+  }
+}
+
+TEST(DividedStateOfARun, HoldsTheStateOfWhatARankUpdates) {
+  const PlannedModel planned = planned_model("mlp", {{"inputs", "30"}, {"width", "200"}, {"layers", "4"}}, 2);
+  const Bytes parameters(4 * model::parameter_count(planned.model));
+  RunOptions options;
+  options.steps = 2;
+  options.optimizer.name = "adam";  // two values for each of a parameter
+  for (const int replicas : {2, 3}) {
+    Plan plan = cut_plan(planned, {}, {replicas}, "1f1b", 6);
+    const auto peaks = [&] {
+      return run_local(plan, planned.model, *planned.data, options, kDeadline).measurement.timeline.memory;
+    };
+    const std::vector<RankMemory> whole = peaks();
+    plan.sharding = StateSharding::Optimizer;
+    const std::vector<RankMemory> divided = peaks();
+    const GradientSums sums = gradient_sums(planned.graph, BoundPlan(plan));
+    for (int rank = 0; rank < replicas; ++rank) {
+      const Bytes others = parameters - updated_bytes(sums.front(), rank, parameters);
+      const Bytes less = whole[to_index(rank)].total - divided[to_index(rank)].total;
+      // Besides the state, only the counts of steps of parameters that the rank does not update.
+      EXPECT_NEAR(less / (others * 2), 1, 0.01) << "rank " << rank << " of " << replicas;
+      EXPECT_GT(others, Bytes(0));
+    }
   }
 }
 
