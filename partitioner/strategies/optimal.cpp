@@ -136,7 +136,7 @@ class Search {
     if (!trips_ && suggests_splits()) low = proved(follow_path(low, SearchTuning::kLongPathShare));
     time_.allow_some(SearchTuning::kPlaceShare);
     placed_.try_placements(time_.stop());
-    if (spaces.is_empty() && spaces.is_whole() && !plans_.best()) return proved(kForever);  // no split can run
+    if (spaces.is_empty() && spaces.is_whole()) return proved(kForever);  // no split can run
     if (!spaces.is_empty()) {
       const double more = trips_ ? 0 : SearchTuning::kLongerShare;
       SplitPolish(context_, trips_.get(),

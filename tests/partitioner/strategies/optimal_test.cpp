@@ -30,22 +30,33 @@ Constraints random_constraints(std::mt19937& random) {
   if (out.plan.schedule != "forward" && random() % 5 == 0) out.plan.recompute = true;
   if (random() % 6 == 0) out.plan.gradient_bucket_bytes = Bytes(50'000);
   // More replicas than microbatches have nothing to compute, but would update a part: the strategy considers none.
-  if (random() % 4 == 0 && out.plan.microbatches >= 3 && schedule_by_name(out.plan.schedule).weights == Weights::Flushed)
+  if (random() % 4 == 0 && out.plan.microbatches >= 3 &&
+      schedule_by_name(out.plan.schedule).weights == Weights::Flushed)
     out.plan.sharding = StateSharding::Optimizer;
   out.options[kTimeLimit] = 600.0;  // never reached, however slow the machine
   return out;
 }
 
-/// Calls `visit` with all partitions with any replicas and chunks, on devices in order.
+/// Calls `visit` with all partitions with any replicas, on devices in order; with several stages per device, which need
+/// equal replicas, with all of these up to the microbatches: the strategy considers no others.
 template <class Visit>
 void each_candidate(const Graph& graph, const Topology& topology, const Constraints& constraints, Visit visit) {
+  const int devices = device_count(topology);
   for (const int chunks : chunk_counts(constraints)) {
-    testing::each_partition(graph, device_count(topology) * chunks, [&](const Partition& partition) {
-      if (constraints.stages && static_cast<int>(partition.replicas.size()) != *constraints.stages) return;
+    const int most = chunks == 1 ? devices : std::min(devices * chunks, static_cast<int>(graph.layers.size()));
+    testing::each_partition(graph, most, [&](const Partition& partition) {
+      const int stages = static_cast<int>(partition.replicas.size());
+      if (constraints.stages && stages != *constraints.stages) return;
       Candidate candidate;
       candidate.partition = partition;
       candidate.chunks = chunks;
-      visit(candidate);
+      if (chunks == 1) return visit(candidate);
+      if (stages % chunks != 0 || std::ranges::any_of(partition.replicas, [](int r) { return r > 1; })) return;
+      const int most_replicas = std::min(devices / (stages / chunks), constraints.plan.microbatches);
+      for (int replicas = 1; replicas <= most_replicas; ++replicas) {
+        candidate.partition.replicas.assign(partition.replicas.size(), replicas);
+        visit(candidate);
+      }
     });
   }
 }
