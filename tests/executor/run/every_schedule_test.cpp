@@ -85,9 +85,13 @@ TEST_P(EverySchedule, RunsReplicas) {
 
 TEST_P(EverySchedule, RunsReplicasThatDivideTheOptimizersState) {
   const ScheduleEntry& schedule = schedule_by_name(GetParam());
-  if (!schedule.replicated || schedule.weights != Weights::Flushed) GTEST_SKIP() << "replicas divide nothing";
-  for (const std::vector<int>& replicas : std::vector<std::vector<int>>{{3}, {2, 1}, {2, 3, 1}})
-    expect_runs(schedule, replicas, 1, StateSharding::Optimizer);
+  if (schedule.weights != Weights::Flushed) GTEST_SKIP() << "replicas divide nothing";
+  std::vector<std::vector<int>> all{{3}, {2, 1}, {2, 3, 1}};
+  if (schedule.equal_replicas) all = {{3}, {2, 2}};
+  for (const std::vector<int>& replicas : all) {
+    if (runs_chunks(schedule, 1)) expect_runs(schedule, replicas, 1, StateSharding::Optimizer);
+  }
+  if (schedule.equal_replicas) expect_runs(schedule, {2, 2, 2, 2}, 2, StateSharding::Optimizer);
 }
 
 TEST_P(EverySchedule, RunsSeveralStagesOnARank) {

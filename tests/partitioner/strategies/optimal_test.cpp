@@ -137,6 +137,7 @@ TEST(Optimal, EqualsExhaustiveSearchWhereMemoryBinds) {
     if (below(3) == 0) topology.device.kind = DeviceKind::Gpu;
     Constraints constraints = random_constraints(random);
     constraints.plan.microbatches = 1 + below(4);
+    if (constraints.plan.microbatches < devices) constraints.plan.sharding = StateSharding::None;
     if (constraints.plan.recompute && below(2) == 0) constraints.plan.recompute_every = 1 + below(2);
     constraints.memory_limit.reset();
     std::vector<std::pair<Bytes, Candidate>> all;
