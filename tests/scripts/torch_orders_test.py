@@ -26,9 +26,9 @@ V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
 
 def grid():
     for name in OURS:
-        for devices in (1, 2, 3, 4, 6):
+        for devices in (1, 2, 3, 4, 5, 6, 8):
             for chunks in (2,) if name in V_SHAPED else (2, 3):
-                for microbatches in (1, devices, 2 * devices - 1, 2 * devices, 3 * devices, 4 * devices + 1):
+                for microbatches in sorted({1, devices, 2 * devices - 1, 2 * devices, 3 * devices, 4 * devices + 1}):
                     groups = name.startswith("Interleaved")
                     if groups and microbatches % devices != 0 or name == "DualPipeV" and microbatches < 2 * devices:
                         continue
@@ -68,14 +68,14 @@ def ours(binaries, folder, case):
     plan = {"format": "stagecraft.plan", "version": 9, "model": "none", "microbatches": microbatches,
             "schedule": OURS[name], "chunks": chunks,
             "stages": [{"layers": [f"l{s}"], "devices": [position(s)]} for s in range(stages)],
-            "boundaries": [{"source": s, "destination": s + 1, "tensors": [{"layer": f"l{s}", "bytes": 1}]}
+            "boundaries": [{"source": s, "destination": s + 1, "tensors": [{"layer": f"l{s}", "activation_bytes": 1, "gradient": True}]}
                            for s in range(stages - 1)]}
     path = os.path.join(folder, "-".join(map(str, case)))
     with open(path + ".json", "w") as file:
         json.dump(plan, file)
     subprocess.run([os.path.join(binaries, "stagecraft-export"), "torch-pipelining", "--kind", "csv", path + ".json",
                     "-o", path],
-                   check=True, capture_output=True, text=True)
+                   check=True)
     with open(path) as file:
         return [line.split(",") for line in file.read().splitlines()]
 

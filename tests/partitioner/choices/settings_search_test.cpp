@@ -32,17 +32,24 @@ std::optional<Seconds> shortest(const Graph& graph, const Topology& topology, co
   const int devices = device_count(topology);
   const bool chunked = schedule_by_name(constraints.plan.schedule).chunked;
   for (const int chunks : chunked ? std::vector{1, 2, 4, 8} : std::vector{1}) {
-    testing::each_partition(graph, devices * chunks, [&](const Partition& partition) {
+    const int most = chunks == 1 ? devices : std::min(devices * chunks, static_cast<int>(graph.layers.size()));
+    testing::each_partition(graph, most, [&](const Partition& partition) {
       const int stages = static_cast<int>(partition.replicas.size());
       if (constraints.stages && stages != *constraints.stages) return;
+      if (chunks > 1 && std::ranges::any_of(partition.replicas, [](int r) { return r > 1; })) return;
       Candidate candidate;
       candidate.partition = partition;
       candidate.chunks = chunks;
-      try {
-        const RankedPlan ranked = predicted_plan("any", graph, topology, candidate, costs, constraints);
-        if (ranked.fits) out = std::min(out.value_or(ranked.prediction.iteration), ranked.prediction.iteration);
-      } catch (const std::invalid_argument&) {
-      } catch (const std::runtime_error&) {}
+      // Stages of one device need equal replicas.
+      const int most_replicas = std::min(devices * chunks / stages, constraints.plan.microbatches);
+      for (int replicas = 1; replicas <= (chunks == 1 ? 1 : most_replicas); ++replicas) {
+        if (chunks > 1) candidate.partition.replicas.assign(partition.replicas.size(), replicas);
+        try {
+          const RankedPlan ranked = predicted_plan("any", graph, topology, candidate, costs, constraints);
+          if (ranked.fits) out = std::min(out.value_or(ranked.prediction.iteration), ranked.prediction.iteration);
+        } catch (const std::invalid_argument&) {
+        } catch (const std::runtime_error&) {}
+      }
     });
   }
   return out;
