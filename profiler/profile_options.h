@@ -18,9 +18,9 @@ struct ProfileOptions {
   int threads = 1;                    ///< intra-op threads, as a rank of a run will have
   stage::OptimizerOptions optimizer;  ///< whose step is timed
   std::uint64_t seed = 1;
-  stage::Placement placement;  ///< device and type of the computation
-  int warmup = 3;              ///< iterations that do not count
-  StoppingRule rule;           ///< when there are enough samples
+  stage::ComputePlace placement;  ///< device and type of the computation
+  int warmup = 3;                 ///< iterations that do not count
+  StoppingRule rule;              ///< when there are enough samples
   /// Limit for the whole profile. Once it is reached, each remaining phase takes one sample or is skipped: see
   /// Profile::cut.
   double most_seconds = std::numeric_limits<double>::infinity();

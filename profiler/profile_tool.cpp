@@ -205,8 +205,8 @@ std::string size_text(const stagecraft::model::Model& model, const stagecraft::G
 /// Layers, shapes and bytes, operations and bytes moved; nothing is measured.
 int write_structure(const Options& o, const stagecraft::model::Model& model,
                     const stagecraft::data::DataSource& source) {
-  const stagecraft::stage::Placement placement{stagecraft::device::open_device(o.device, o.allow_tf32),
-                                               stagecraft::device::dtype_of(o.type)};
+  const stagecraft::stage::ComputePlace placement{stagecraft::device::open_device(o.device, o.allow_tf32),
+                                                  stagecraft::device::dtype_of(o.type)};
   for (std::int64_t samples : o.microbatches) {
     // Two by default, or what the model allows.
     if (o.default_microbatch) samples = std::clamp<std::int64_t>(2, model.least_samples, model.most_samples);

@@ -165,7 +165,7 @@ model::Model without_memory(model::Model model) {
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 Graph traced(const model::Model& model, const std::vector<at::Tensor>& batch, std::int64_t samples,
-             const StructureOptions& options, const stage::Placement& placement) {
+             const StructureOptions& options, const stage::ComputePlace& placement) {
   const auto watched = [&](const char* what) {
     if (!options.progress) return model;
     return announcing(model, [&options, what](int layer) { options.progress(what, layer); });

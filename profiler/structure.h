@@ -17,7 +17,7 @@ namespace stagecraft::profiler {
 struct StructureOptions {
   stage::OptimizerOptions optimizer;
   std::uint64_t seed = 0;
-  stage::Placement placement;
+  stage::ComputePlace placement;
   bool count_work = true;
   bool run = false;  ///< run the model, instead of computing shapes without memory
   /// Called before each layer's forward with what is done; empty: not called.

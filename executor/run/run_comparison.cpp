@@ -45,7 +45,7 @@ Reference::Reference(const BoundModel& bound, const data::DataSource& data, cons
   std::iota(all.begin(), all.end(), 0);
   program_ = std::make_unique<stage::StageProgram>(model, std::move(all), std::vector<stage::ReceivedValue>{},
                                                    std::vector<model::ValueRef>{}, seed,
-                                                   stage::Placement{device, device::compute_type(plan_.dtype)});
+                                                   stage::ComputePlace{device, device::compute_type(plan_.dtype)});
   optimizer_ = stage::optimizer_of(optimizer, program_->parameters());
   const auto is_replicated = [this](int layer) { return bound_.replicas(stage_of_layer_[to_index(layer)]) > 1; };
   statistics_ = std::make_unique<stage::MovingStatistics>(model, *program_, is_replicated);

@@ -54,7 +54,7 @@ std::string to_string(const model::Model& model, const model::ValueRef& value) {
 }
 
 StageProgram::StageProgram(const model::Model& model, std::vector<int> layers, std::vector<ReceivedValue> received,
-                           const std::vector<model::ValueRef>& sent, std::uint64_t seed, Placement placement)
+                           const std::vector<model::ValueRef>& sent, std::uint64_t seed, ComputePlace placement)
     : received_(std::move(received)),
       seed_(seed),
       placement_(placement),

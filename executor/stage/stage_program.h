@@ -69,7 +69,7 @@ struct Flight {
 
 /// The device and type of a stage's computation. Parameters stay float32; with another `compute` type (bfloat16,
 /// float16) each operation runs in the type chosen by LibTorch's autocast.
-struct Placement {
+struct ComputePlace {
   c10::Device device{c10::kCPU};
   at::ScalarType compute = at::kFloat;
 };
@@ -82,7 +82,7 @@ class StageProgram {
   /// from the model's inputs; `sent` are their values that other stages read. Initial parameters depend on `seed` and
   /// their names. Throws std::invalid_argument naming the layer and a value without a source. `model` must outlive it.
   StageProgram(const model::Model& model, std::vector<int> layers, std::vector<ReceivedValue> received,
-               const std::vector<model::ValueRef>& sent, std::uint64_t seed, Placement placement = {});
+               const std::vector<model::ValueRef>& sent, std::uint64_t seed, ComputePlace placement = {});
 
   /// Model inputs that the layers read, ascending; forward takes them in this order.
   [[nodiscard]] const std::vector<int>& data_inputs() const { return data_inputs_; }
@@ -188,7 +188,7 @@ class StageProgram {
   std::vector<at::Tensor> roots_;
   std::vector<at::Tensor> root_gradients_;
   std::uint64_t seed_;
-  Placement placement_;
+  ComputePlace placement_;
   bool training_ = true;
   bool only_trains_ = false;
 };

@@ -47,7 +47,7 @@ constexpr int kRunsAtOnce = 4;
 }  // namespace
 
 LayerAlone::LayerAlone(const model::Model& model, int layer, const std::vector<at::Tensor>& batch,
-                       const Outputs& outputs, std::uint64_t seed, stage::Placement placement)
+                       const Outputs& outputs, std::uint64_t seed, stage::ComputePlace placement)
     : program(model, {layer}, received_by(model, layer, outputs), sent_by(model, layer), seed, placement) {
   for (const stage::ReceivedValue& value : received_by(model, layer, outputs))
     inputs.push_back(tensor(value.value, outputs));
@@ -66,7 +66,7 @@ bool sends_gradient(const model::Model& model, int layer, const Outputs& outputs
 
 std::vector<IsolatedTime> isolated_times(const model::Model& model, const std::vector<at::Tensor>& batch,
                                          const std::vector<std::vector<at::Tensor>>& outputs, std::uint64_t seed,
-                                         stage::Placement placement, Bytes cache, const StoppingRule& rule,
+                                         stage::ComputePlace placement, Bytes cache, const StoppingRule& rule,
                                          const std::function<void(const std::string&)>& progress) {
   const bool host = placement.device.is_cpu();
   const std::unique_ptr<StreamGate> gate = make_stream_gate(placement.device);
@@ -230,7 +230,7 @@ Timing nothing_beside(const Timing& timing) { return scaled(timing, 0); }
 
 std::vector<std::optional<SplitTime>> split_times(const model::Model& model, const std::vector<at::Tensor>& batch,
                                                   const std::vector<std::vector<at::Tensor>>& outputs,
-                                                  std::uint64_t seed, stage::Placement placement, Bytes cache,
+                                                  std::uint64_t seed, stage::ComputePlace placement, Bytes cache,
                                                   const StoppingRule& rule,
                                                   const std::function<void(const std::string&)>& progress) {
   const std::unique_ptr<StreamGate> gate = make_stream_gate(placement.device);

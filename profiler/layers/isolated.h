@@ -34,7 +34,7 @@ class StreamGate {
 /// of all layers in that iteration, see layer_outputs.
 struct LayerAlone {
   LayerAlone(const model::Model& model, int layer, const std::vector<at::Tensor>& batch,
-             const std::vector<std::vector<at::Tensor>>& outputs, std::uint64_t seed, stage::Placement placement);
+             const std::vector<std::vector<at::Tensor>>& outputs, std::uint64_t seed, stage::ComputePlace placement);
 
   stage::StageProgram program;
   std::vector<at::Tensor> inputs;     ///< from other layers
@@ -60,7 +60,7 @@ struct IsolatedTime {
 /// runs.
 [[nodiscard]] std::vector<IsolatedTime> isolated_times(const model::Model& model, const std::vector<at::Tensor>& batch,
                                                        const std::vector<std::vector<at::Tensor>>& outputs,
-                                                       std::uint64_t seed, stage::Placement placement, Bytes cache,
+                                                       std::uint64_t seed, stage::ComputePlace placement, Bytes cache,
                                                        const StoppingRule& rule,
                                                        const std::function<void(const std::string&)>& progress = {});
 
@@ -79,7 +79,7 @@ struct SplitTime {
 /// parameters, or without a gradient to send to another layer: there is nothing to split.
 [[nodiscard]] std::vector<std::optional<SplitTime>> split_times(
     const model::Model& model, const std::vector<at::Tensor>& batch,
-    const std::vector<std::vector<at::Tensor>>& outputs, std::uint64_t seed, stage::Placement placement, Bytes cache,
+    const std::vector<std::vector<at::Tensor>>& outputs, std::uint64_t seed, stage::ComputePlace placement, Bytes cache,
     const StoppingRule& rule, const std::function<void(const std::string&)>& progress = {});
 
 /// The parts of a layer's backward that takes `backward` in a step: those of `alone`, scaled by one factor, so that its

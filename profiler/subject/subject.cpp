@@ -88,7 +88,7 @@ model::Model announcing(model::Model model, const std::function<void(int layer)>
 }
 
 std::vector<std::vector<at::Tensor>> layer_outputs(const model::Model& model, const std::vector<at::Tensor>& batch,
-                                                   std::uint64_t seed, stage::Placement placement) {
+                                                   std::uint64_t seed, stage::ComputePlace placement) {
   std::vector<std::vector<at::Tensor>> outputs(model.layers.size());
   model::Model recording = model;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -186,7 +186,7 @@ std::vector<double> StepTimer::take() {
 }
 
 Subject::Subject(const model::Model& model, const stage::OptimizerOptions& optimizer, std::uint64_t seed,
-                 stage::Placement placement, bool update_by_layer)
+                 stage::ComputePlace placement, bool update_by_layer)
     : program_(model, all_layers(model), {}, {}, seed, placement) {
   stage::OptimizerOptions still = optimizer;
   still.learning_rate = 0;

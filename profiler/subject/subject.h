@@ -27,7 +27,7 @@ namespace stagecraft::profiler {
 /// The outputs of each layer for `batch`, with their autograd graph.
 [[nodiscard]] std::vector<std::vector<at::Tensor>> layer_outputs(const model::Model& model,
                                                                  const std::vector<at::Tensor>& batch,
-                                                                 std::uint64_t seed, stage::Placement placement);
+                                                                 std::uint64_t seed, stage::ComputePlace placement);
 
 /// The layers and edges of `model`, without times: inputs as in `batch`, outputs as in `outputs`, both for a microbatch
 /// of `samples`; parameters and tied parameters. An input that no layer reads has the shape that the model declares, or
@@ -57,7 +57,7 @@ class Subject {
   /// If `update_by_layer`, a watched update runs layer by layer. Otherwise one update covers all parameters, as in a
   /// run, and counts as a part of layer 0.
   Subject(const model::Model& model, const stage::OptimizerOptions& optimizer, std::uint64_t seed,
-          stage::Placement placement, bool update_by_layer);
+          stage::ComputePlace placement, bool update_by_layer);
 
   [[nodiscard]] stage::StageProgram& program() { return program_; }
   /// Runs forward, backward and update as a run does. `timer` measures these.

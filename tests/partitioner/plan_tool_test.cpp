@@ -527,7 +527,9 @@ TEST_F(PlanTool, MakesInterleavedPlans) {
 }
 
 TEST_F(PlanTool, FindsTheNumberOfChunks) {
-  write("chain.json", format::graph_json(testing::chain_graph(std::vector<double>(16, 1), std::vector<double>(16, 2))));
+  Graph graph = testing::chain_graph(std::vector<double>(16, 1), std::vector<double>(16, 2));
+  graph.layers.front().replicable = false;  // two replicas of all layers would take 2 * 48
+  write("chain.json", format::graph_json(graph));
   const Outcome o = run("chain.json -n 2 --schedule interleaved-1f1b --microbatches 4");
   EXPECT_EQ(o.status, 0) << o.err;
   const Plan plan = format::parse_plan(o.out, "out");

@@ -127,7 +127,7 @@ TEST_F(GpuProfile, GivesTheLossOfTheCpu) {
   for (const Small& small : small_models()) {
     const model::Model model = intake::build_model(small.name, small.set);
     const Whole whole(model);
-    const auto loss = [&](stage::Placement placement) {
+    const auto loss = [&](stage::ComputePlace placement) {
       return layer_outputs(model, whole.batch, 1, placement).back().front().item<double>();
     };
     const double cpu = loss({});

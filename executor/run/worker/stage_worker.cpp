@@ -87,7 +87,7 @@ void warm_up(const stage::OptimizerOptions& options, c10::Device device) {
 }  // namespace
 
 void warm_up(ResidentStage& resident, const BoundModel& bound, const stage::OptimizerOptions& optimizer,
-             const stage::Placement& placement, std::vector<at::Tensor> data) {
+             const stage::ComputePlace& placement, std::vector<at::Tensor> data) {
   const bool trains = bound.plan.schedule().trains;
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers;  // with their values
   for (const stage::Parameter& buffer : resident.program->buffers())
@@ -112,7 +112,7 @@ void warm_up(ResidentStage& resident, const BoundModel& bound, const stage::Opti
 
 ResidentStage make_resident_stage(const BoundModel& bound, int stage, int rank, int microbatches,
                                   const stage::OptimizerOptions& optimizer, std::uint64_t seed,
-                                  stage::Placement placement) {
+                                  stage::ComputePlace placement) {
   ResidentStage out;
   out.stage = stage;
   CrossingValues values = find_crossing_values(bound.model, bound.plan, out);

@@ -45,14 +45,14 @@ struct ResidentStage {
 /// Stage `stage` on `rank` with its first parameters, for `microbatches` microbatches. The model must outlive it.
 [[nodiscard]] ResidentStage make_resident_stage(const BoundModel& bound, int stage, int rank, int microbatches,
                                                 const stage::OptimizerOptions& optimizer, std::uint64_t seed,
-                                                stage::Placement placement);
+                                                stage::ComputePlace placement);
 
 /// Runs the stage once on `data` and on zeros for what it receives, forward and, if the plan trains, backward, and
 /// takes an optimizer step elsewhere. Parameters, gradients and buffers stay as they are. A GPU loads a kernel when it
 /// is first used, and that may wait for a transfer in progress, whose peer may wait for this rank: call it before the
 /// first transfer.
 void warm_up(ResidentStage& resident, const BoundModel& bound, const stage::OptimizerOptions& optimizer,
-             const stage::Placement& placement, std::vector<at::Tensor> data);
+             const stage::ComputePlace& placement, std::vector<at::Tensor> data);
 
 /// Handles losses and gradients that are not finite on one rank.
 class NonfiniteGuard {
@@ -95,7 +95,7 @@ struct WorkerSetup {
   int rank = 0;
   channel::Channel& channel;
   stage::OptimizerOptions optimizer;
-  stage::Placement placement;
+  stage::ComputePlace placement;
   std::int64_t first_step = 0;
   int list_steps = 1;           ///< number of steps that the list covers
   std::vector<Action> actions;  ///< the rank's list
