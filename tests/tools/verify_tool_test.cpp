@@ -90,13 +90,15 @@ TEST_F(VerifyTool, TakesListsWithoutAPlan) {
   folder_.write("broken.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1\n");
   folder_.write("text.csv", "0F0,ten\n");
   folder_.write("vee.csv", "0F0,3F0\n1F0,2F0\n");
+  folder_.write("blocks.csv", "0F0,1F0\n2F0,3F0\n");
   EXPECT_THAT(verify("sound.csv").out, HasSubstr("sound.csv: proved of 2 ranks, 18 actions, 4 messages"));
   EXPECT_EQ(verify("- < sound.csv").status, 0);
   EXPECT_EQ(verify("broken.csv").err, "stagecraft-verify: broken.csv: rank 1 lacks 1B1 [SC2103]\n");
   EXPECT_EQ(verify("broken.csv").status, 1);
   EXPECT_THAT(verify("text.csv").err,
               HasSubstr("stagecraft-verify: text.csv: line 1: cell 2: found \"ten\", expected"));
-  EXPECT_THAT(verify("vee.csv").err, HasSubstr("stagecraft-verify: vee.csv: stage 2 is not at position 0 of 2"));
+  EXPECT_THAT(verify("vee.csv").out, HasSubstr("vee.csv: proved of 2 ranks"));
+  EXPECT_THAT(verify("blocks.csv").err, HasSubstr("stagecraft-verify: blocks.csv: stage 1 is not at position 1 of 2"));
 }
 
 TEST_F(VerifyTool, EndsWithOneOnBadInputAndTwoOnWrongUsage) {
