@@ -49,8 +49,9 @@ SynchronousWorker::SynchronousWorker(const BoundModel& bound, int rank, channel:
     for (const Action& action : setup().actions) {
       if (action.kind == ActionKind::Backward && action.stage == stage.stage) state.last_backward = action.microbatch;
     }
-    // A split backward leaves its weight gradients for later, so there is nothing to wait for in it.
-    if (stage.split.contains(state.last_backward)) state.last_backward = -1;
+    // A split backward leaves its weight gradients for later, so there is nothing to wait for in it. Several stages of
+    // a rank sum their gradients under the same tags, so one after the other.
+    if (stage.split.contains(state.last_backward) || stages().size() > 1) state.last_backward = -1;
     if (bound.statistics[to_index(stage.stage)])
       state.statistics =
           std::make_unique<stage::MovingStatistics>(bound.model, *stage.program, [](int) { return true; });

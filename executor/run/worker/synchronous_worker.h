@@ -53,7 +53,7 @@ class SynchronousWorker : public StageWorker {
     std::vector<stage::Parameter> updated;                // what the optimizer updates, with names; if the plan trains
     std::unique_ptr<stage::GradientReduction> reduction;  // for a replicated stage's parameters that are not tied
     std::unique_ptr<stage::MovingStatistics> statistics;  // of a replicated stage
-    int last_backward = -1;                               // microbatch; -1 if its backward is split
+    int last_backward = -1;  // microbatch whose backward starts sums; -1: only the Reduce does
   };
   void after_backward(ResidentStage& stage, const Action& action, bool last) override;
   void before_forward(ResidentStage& stage, const Action& action) override;
