@@ -50,7 +50,7 @@ class VList {
     return counts_[kind == ActionKind::Forward ? 0 : 1][stage == near_ ? 0 : 1];
   }
   void add(ActionKind kind, int stage) { put({kind, stage, number(kind, stage)++, -1}); }
-  void take(std::deque<Action>::const_iterator which) {
+  void take(const std::deque<Action>::iterator& which) {
     if (which == pending_.end()) return;
     put(*which);
     pending_.erase(which);
