@@ -119,7 +119,7 @@ void expect_order(const Plan& plan, const Timeline& timeline) {
         const auto replicas = to_int(plan.stages[to_index(a.peer)].devices.size());
         return std::tuple(a.kind, a.stage, a.peer, a.microbatch % replicas);
       };
-      const auto here = [&](const Action& a) { return bound.first_rank(a.peer) == rank && shape.chunks > 1; };
+      const auto here = [&](const Action& a) { return shape.chunks > 1 && bound.runner(a.peer, a.microbatch) == rank; };
       for (const Action& a : only(found, receives)) {
         if (!here(a)) waits[edge(a)].push_back(a);
       }
