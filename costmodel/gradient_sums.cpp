@@ -134,6 +134,37 @@ std::optional<HeldParameters> held_parameters(const Plan& plan) {
   return out;
 }
 
+std::vector<std::int64_t> parameter_values(const GradientSum& sum, const std::vector<HeldParameter>& held) {
+  std::vector<std::int64_t> out;
+  for (const std::size_t place : sum.parameters) out.push_back(values_of(held[place].bytes));
+  return out;
+}
+
+std::vector<std::int64_t> part_values(const GradientSum& sum) {
+  std::vector<std::int64_t> out;
+  for (const Bytes part : sum.parts) out.push_back(values_of(part));
+  return out;
+}
+
+namespace {
+
+/// Adds what each member of a sum of `stage` updates to the homes of the named parameters that live there.
+void add_owners(int stage, const GradientSum& sum, const std::vector<HeldParameter>& held,
+                std::map<std::string, ParameterHome>& homes) {
+  const std::vector<std::int64_t> values = parameter_values(sum, held);
+  const std::vector<std::int64_t> parts = part_values(sum);
+  for (std::size_t member = 0; member < parts.size(); ++member) {
+    const std::vector<ValueRange> owned = owned_ranges(values, parts, member);
+    for (std::size_t i = 0; i < owned.size(); ++i) {
+      const auto home = homes.find(std::string(held[sum.parameters[i]].name));
+      if (owned[i].count > 0 && home != homes.end() && home->second.stage == stage)
+        home->second.parts.push_back({sum.ranks[member], owned[i]});
+    }
+  }
+}
+
+}  // namespace
+
 std::map<std::string, ParameterHome> parameter_homes(const BoundPlan& plan, const HeldParameters& held,
                                                      const GradientSums& sums) {
   std::map<std::string_view, std::set<int>> stages;
@@ -150,23 +181,10 @@ std::map<std::string, ParameterHome> parameter_homes(const BoundPlan& plan, cons
       ranks.insert(replicas.begin(), replicas.end());
     }
     const int first = *holding.begin();
-    ParameterHome& home = out[std::string(name)];
-    home = {first, plan.first_rank(first), {ranks.begin(), ranks.end()}, {}};
-    if (sums.empty()) continue;
-    const std::vector<HeldParameter>& parameters = held[to_index(first)];
-    for (const GradientSum& sum : sums[to_index(first)]) {
-      const auto is_it = [&](std::size_t place) { return parameters[place].name == name; };
-      const auto found = std::ranges::find_if(sum.parameters, is_it);
-      if (sum.parts.empty() || found == sum.parameters.end()) continue;
-      std::vector<std::int64_t> values;
-      for (const std::size_t place : sum.parameters) values.push_back(values_of(parameters[place].bytes));
-      std::vector<std::int64_t> owned;
-      for (const Bytes part : sum.parts) owned.push_back(values_of(part));
-      for (std::size_t member = 0; member < owned.size(); ++member) {
-        const ValueRange range = owned_ranges(values, owned, member)[to_index(found - sum.parameters.begin())];
-        if (range.count > 0) home.parts.push_back({sum.ranks[member], range});
-      }
-    }
+    out[std::string(name)] = {first, plan.first_rank(first), {ranks.begin(), ranks.end()}, {}};
+  }
+  for (std::size_t s = 0; s < sums.size(); ++s) {
+    for (const GradientSum& sum : sums[s]) add_owners(to_int(s), sum, held[s], out);
   }
   return out;
 }
@@ -227,16 +245,11 @@ Bytes updated_bytes(const std::vector<GradientSum>& sums, int rank, Bytes bytes)
   return bytes;
 }
 
-namespace {
-
-/// Gives the sum its parts.
-void divide(GradientSum& sum, const std::vector<HeldParameter>& parameters) {
-  std::vector<std::int64_t> values;
-  for (const std::size_t place : sum.parameters) values.push_back(values_of(parameters[place].bytes));
-  for (const std::int64_t owned : owned_values(values, sum.ranks.size())) sum.parts.push_back(owned * kGradientBytes);
+Bytes most_updated_bytes(const std::vector<GradientSum>& sums, const std::vector<int>& ranks, Bytes bytes) {
+  Bytes out;
+  for (const int rank : ranks) out = std::max(out, updated_bytes(sums, rank, bytes));
+  return out;
 }
-
-}  // namespace
 
 GradientSums gradient_sums(const BoundPlan& plan, const HeldParameters& held) {
   std::optional<Bytes> full;
@@ -282,7 +295,10 @@ GradientSums gradient_sums(const BoundPlan& plan, const HeldParameters& held) {
       if (sum.bytes > Bytes(0)) sums.push_back(std::move(sum));
     }
     if (plan.plan().sharding == StateSharding::None || !plan.schedule().trains) continue;
-    for (GradientSum& sum : sums) divide(sum, parameters);
+    for (GradientSum& sum : sums) {
+      for (const std::int64_t values : owned_values(parameter_values(sum, parameters), sum.ranks.size()))
+        sum.parts.push_back(values * kGradientBytes);
+    }
   }
   return out;
 }

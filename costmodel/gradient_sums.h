@@ -92,9 +92,17 @@ inline constexpr std::int64_t kOwnedBlock = 1024;
 [[nodiscard]] std::vector<ValueRange> owned_ranges(std::span<const std::int64_t> values,
                                                    std::span<const std::int64_t> owned, std::size_t place);
 
+/// How many values each of the sum's parameters has, which are among the stage's `held`; and each of its parts, if it
+/// has any.
+[[nodiscard]] std::vector<std::int64_t> parameter_values(const GradientSum& sum,
+                                                         const std::vector<HeldParameter>& held);
+[[nodiscard]] std::vector<std::int64_t> part_values(const GradientSum& sum);
+
 /// The bytes of a stage's parameters that one of its ranks updates: all `bytes` that the stage holds, unless its `sums`
-/// have parts.
+/// have parts. And the most that any of its `ranks` updates.
 [[nodiscard]] Bytes updated_bytes(const std::vector<GradientSum>& sums, int rank, Bytes bytes);
+[[nodiscard]] Bytes most_updated_bytes(const std::vector<GradientSum>& sums, const std::vector<int>& ranks,
+                                       Bytes bytes);
 
 /// Those of the graph's parameters. Precondition: the plan is valid for the graph.
 [[nodiscard]] GradientSums gradient_sums(const Graph& graph, const BoundPlan& plan);

@@ -37,6 +37,15 @@ StateSharding state_sharding(const std::string& word) {
   throw InputError(ErrorKind::UnknownName, unknown_name("sharding", word, {"none", "optimizer"}));
 }
 
+bool allows_sharding(const ScheduleEntry& schedule) { return schedule.weights == Weights::Flushed; }
+
+void check_sharding(StateSharding sharding, const ScheduleEntry& schedule) {
+  if (sharding == StateSharding::None || allows_sharding(schedule)) return;
+  throw InputError(ErrorKind::ScheduleMismatch,
+                   "schedule \"" + schedule.name + "\" updates while other steps are in progress, so replicas cannot " +
+                       "divide the " + to_string(sharding) + "'s state; synchronous schedules such as 1f1b can");
+}
+
 bool has_gradient(const Boundary& boundary) {
   return std::any_of(boundary.tensors.begin(), boundary.tensors.end(),
                      [](const BoundaryTensor& t) { return t.gradient; });
@@ -186,10 +195,7 @@ void validate(const Plan& plan) {
   if (plan.gradient_bucket_bytes && *plan.gradient_bucket_bytes < Bytes(1)) {
     refuse("gradient buckets hold " + std::to_string(plan.gradient_bucket_bytes->value) + " bytes, must be at least 1");
   }
-  if (plan.sharding != StateSharding::None && schedule_by_name(plan.schedule).weights != Weights::Flushed) {
-    refuse("schedule \"" + plan.schedule + "\" updates while other steps are in progress, so replicas cannot divide " +
-           "the " + to_string(plan.sharding) + "'s state; synchronous schedules such as 1f1b can");
-  }
+  check_sharding(plan.sharding, schedule_by_name(plan.schedule));
   std::unordered_map<std::string, int> stage_of;
   std::map<int, int> stage_of_device;
   check_shape(schedule_by_name(plan.schedule), pipeline_shape(plan));

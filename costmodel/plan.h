@@ -29,6 +29,10 @@ enum class StateSharding {
 [[nodiscard]] const char* to_string(StateSharding sharding);
 /// The inverse. Throws std::invalid_argument listing the names.
 [[nodiscard]] StateSharding state_sharding(const std::string& word);
+/// Whether the schedule can run with a sharding: synchronous ones can.
+[[nodiscard]] bool allows_sharding(const ScheduleEntry& schedule);
+/// Throws std::invalid_argument if `schedule` cannot run with `sharding`.
+void check_sharding(StateSharding sharding, const ScheduleEntry& schedule);
 
 /// A stage: its layers and its devices. Replica j of the stage runs on devices[j].
 struct Stage {
@@ -112,7 +116,7 @@ struct Plan {
                                             ///< action_lists
   /// Gradients of a stage are summed over its replicas in buckets of at most this many bytes; absent: all in one.
   std::optional<Bytes> gradient_bucket_bytes;
-  /// Of all stages: one that tied parameters join cannot have another.
+  /// The same for all stages, because tied parameters may join them.
   StateSharding sharding = StateSharding::None;
   /// The slowest stage's time per microbatch, by the strategy's own estimate; with chunks, the slowest device's.
   std::optional<Seconds> steady_state;

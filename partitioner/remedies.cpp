@@ -6,6 +6,7 @@
 
 #include "costmodel/index.h"
 #include "costmodel/text/units_text.h"
+#include "partitioner/strategy.h"
 
 namespace stagecraft::partitioner {
 namespace {
@@ -97,7 +98,7 @@ std::string remedies_text(const Graph& graph, const Topology& topology, const Pl
   const bool may_recompute = trains && !(settings.recompute && settings.recompute_every > 0);
   if (may_recompute) remedies.end(try_recomputing(remedies, "", graph, topology, settings));
 
-  if (trains && settings.sharding == StateSharding::None && graph.optimizer_state_values > 0) {
+  if (may_shard(graph, settings)) {
     PlanSettings divided = settings;
     divided.sharding = StateSharding::Optimizer;
     remedies.end(remedies.try_one("--shard optimizer", graph, topology, divided));

@@ -11,6 +11,12 @@ Seconds time_limit(const OptionValues& options) {
   return seconds ? Seconds(*seconds) : kDefaultTimeLimit;
 }
 
+bool may_shard(const Graph& graph, const PlanSettings& settings) {
+  const ScheduleEntry& schedule = schedule_by_name(settings.schedule);
+  return settings.sharding == StateSharding::None && graph.optimizer_state_values > 0 && schedule.trains &&
+         allows_sharding(schedule);
+}
+
 std::vector<int> chunk_counts(const Constraints& constraints) {
   if (constraints.chunks) return {*constraints.chunks};
   const PlanSettings& settings = constraints.plan;

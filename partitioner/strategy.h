@@ -116,6 +116,9 @@ inline constexpr Seconds kDefaultTimeLimit{3};
 /// The most stages per device that strategies try by themselves.
 inline constexpr int kMostChunks = 8;
 
+/// Whether dividing the optimizer's state can save memory with these settings, which do not divide it.
+[[nodiscard]] bool may_shard(const Graph& graph, const PlanSettings& settings);
+
 /// The numbers of stages per device that strategies try: Constraints::chunks; else 2 if the schedule runs no others, or
 /// 1 and, if it can run several, 2, 4 and 8. Strategies that do not compare plans take the first.
 [[nodiscard]] std::vector<int> chunk_counts(const Constraints& constraints);

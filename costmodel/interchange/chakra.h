@@ -11,8 +11,8 @@
 
 namespace stagecraft::interchange {
 
-/// What a node of a Chakra trace does. The values are those of the schema's NodeType.
-/// Chakra's types of nodes, except that its one for collectives is three here.
+/// What a node of a Chakra trace does. The values are those of the schema's NodeType, whose one for collectives is
+/// three here.
 enum class ChakraKind { Compute = 4, Send = 5, Receive = 6, AllReduce = 7, ReduceScatter = 8, AllGather = 9 };
 
 /// One node of a Chakra execution trace: an action of one rank in one step. A Reduce is one node, or more if the

@@ -156,14 +156,6 @@ Bytes StageMemories::loaded(int stage) const {
   return out;
 }
 
-Bytes StageMemories::most_updated(int stage, Bytes parameters) const {
-  if (sums_.empty()) return parameters;
-  Bytes most;
-  for (const int rank : plan_.ranks_of(stage))
-    most = std::max(most, updated_bytes(sums_[to_index(stage)], rank, parameters));
-  return most;
-}
-
 RankMemory StageMemories::operator()(int stage, int in_flight) const {
   const Stage& planned_stage = plan_.plan().stages[to_index(stage)];
   const ScheduleEntry& schedule = plan_.schedule();
@@ -211,7 +203,9 @@ RankMemory StageMemories::operator()(int stage, int in_flight) const {
   if (frozen > Bytes(0)) out.parts[MemoryPart::Frozen] = frozen;
   if (schedule.trains) {
     out.parts[MemoryPart::Gradients] = parameters;
-    out.parts[MemoryPart::Optimizer] = most_updated(stage, parameters) * graph_.optimizer_state_values;
+    const Bytes updated =
+        sums_.empty() ? parameters : most_updated_bytes(sums_[to_index(stage)], plan_.ranks_of(stage), parameters);
+    out.parts[MemoryPart::Optimizer] = updated * graph_.optimizer_state_values;
     out.parts[MemoryPart::Activations] = in_flight * (saved + received + unsaved);
     if (planned_stage.recompute) {
       const Recomputed again = recomputed(stage);

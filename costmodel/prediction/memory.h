@@ -97,7 +97,6 @@ class StageMemories {
 
   [[nodiscard]] Recomputed recomputed(int stage) const;
   [[nodiscard]] Bytes loaded(int stage) const;
-  [[nodiscard]] Bytes most_updated(int stage, Bytes parameters) const;
 
   const Graph& graph_;
   const BoundPlan& plan_;

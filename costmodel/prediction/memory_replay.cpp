@@ -21,7 +21,7 @@ struct StageNeeds {
   Bytes parameters;              ///< of one version
   Bytes frozen;                  ///< frozen parameters and buffers
   Bytes gradients;               ///< 0 without training
-  std::vector<Bytes> optimizer;  ///< its state, by replica
+  std::vector<Bytes> optimizer;  ///< its state, by replica; 0 without training
   Bytes per_microbatch;          ///< activations
   Bytes once;                    ///< activations of what is run again, or of a forward that keeps nothing
   Bytes inputs;                  ///< per microbatch
@@ -50,7 +50,7 @@ StageNeeds needs_of(const Graph& graph, const BoundPlan& plan, const StageMemori
   out.parameters = one.part(MemoryPart::Parameters);
   out.frozen = one.part(MemoryPart::Frozen);
   out.gradients = one.part(MemoryPart::Gradients);
-  out.optimizer.assign(to_index(plan.replicas(stage)), one.part(MemoryPart::Optimizer));
+  out.optimizer.resize(to_index(plan.replicas(stage)));
   out.once = out.none.part(MemoryPart::Activations);
   out.per_microbatch = one.part(MemoryPart::Activations) - out.once;
   out.inputs = one.part(MemoryPart::Inputs);

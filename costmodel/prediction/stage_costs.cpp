@@ -192,14 +192,14 @@ std::vector<DataWait> data_waits(const std::vector<StageCost>& costs, const std:
   return out;
 }
 
-/// The buckets of a replicated stage's gradients. A `split` backward leaves the gradients to later parts, so all
-/// buckets wait for its end.
 /// With parts, the gradients are only scattered.
 Seconds sum_time(const GradientSum& sum, const std::vector<int>& devices, const Topology& topology) {
   return sum.parts.empty() ? all_reduce_time(sum.bytes, devices, topology)
                            : reduce_scatter_time(sum.bytes, devices, topology);
 }
 
+/// The buckets of a replicated stage's gradients. A `split` backward leaves the gradients to later parts, so all
+/// buckets wait for its end.
 std::vector<ReduceBucket> reduce_buckets(const std::vector<const Layer*>& layers, const Topology& topology,
                                          const std::vector<int>& devices, const std::vector<GradientSum>& sums,
                                          bool split, double closure) {
@@ -288,9 +288,7 @@ Seconds copy_time(const Graph& graph, const BoundPlan& plan, int stage, Seconds 
 void divide_update(StageCost& cost, const std::vector<const Layer*>& layers, const Topology& topology,
                    const BoundPlan& plan, int stage, const std::vector<GradientSum>& sums) {
   const Bytes held = held_parameter_bytes(layers);
-  Bytes updated;
-  for (const int rank : plan.ranks_of(stage)) updated = std::max(updated, updated_bytes(sums, rank, held));
-  if (held > Bytes(0)) cost.update = cost.update * (updated / held);
+  if (held > Bytes(0)) cost.update = cost.update * (most_updated_bytes(sums, plan.ranks_of(stage), held) / held);
   for (const GradientSum& sum : sums) {
     if (!sum.parts.empty()) cost.update += all_gather_time(sum.bytes, plan.devices_of(sum.ranks), topology);
   }

@@ -1,6 +1,7 @@
 #include "costmodel/scheduling/building_blocks.h"
 
 #include <algorithm>
+#include <deque>
 
 #include "costmodel/index.h"
 
@@ -29,6 +30,21 @@ std::vector<Action> one_forward_one_backward(const PipelineShape& shape, int pos
     if (i < microbatches.size()) out.push_back(compute(ActionKind::Forward, position, microbatches[i]));
     if (i >= warmup) out.push_back(compute(ActionKind::Backward, position, microbatches[i - warmup]));
   }
+  return out;
+}
+
+std::vector<Action> with_weight_gradients(const std::vector<Action>& list, int position) {
+  std::vector<Action> out;
+  std::deque<Action> pending;
+  for (const Action& action : list) {
+    out.push_back(action);
+    if (action.kind != ActionKind::Backward) continue;
+    pending.push_back(compute(ActionKind::WeightGradient, action.stage, action.microbatch));
+    if (to_int(pending.size()) <= position) continue;
+    out.push_back(pending.front());
+    pending.pop_front();
+  }
+  out.insert(out.end(), pending.begin(), pending.end());
   return out;
 }
 

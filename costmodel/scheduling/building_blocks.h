@@ -27,6 +27,10 @@ namespace stagecraft::scheduling {
 /// 1F1B: as many forwards as in PipelineShape::warmups, then a forward and a backward in turn.
 [[nodiscard]] std::vector<Action> one_forward_one_backward(const PipelineShape& shape, int position, int replica);
 
+/// The forwards and backwards of a list with its backwards split: weight gradients wait while at most `position` of
+/// them are pending. Source: Qi et al., ICLR 2024 (ZB-H1).
+[[nodiscard]] std::vector<Action> with_weight_gradients(const std::vector<Action>& list, int position);
+
 /// Largest number of microbatches that a position of 1F1B holds at once.
 [[nodiscard]] int warmup_and_one(const PipelineShape& shape, int position);
 

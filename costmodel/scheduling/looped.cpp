@@ -1,7 +1,6 @@
 // Schedules of several stages on a rank, of which position d of p has the stages d, d + p, d + 2 p, ...
 
 #include <algorithm>
-#include <deque>
 #include <string>
 
 #include "costmodel/errors.h"
@@ -44,8 +43,8 @@ void check_groups(const std::string& name, const PipelineShape& shape) {
 }
 
 /// Groups of p of the replica's microbatches go through a rank's v stages in turn: `warmup` forwards, then a forward
-/// and a backward in turn. If `splits`, weight gradients wait while at most `position` of them are pending.
-std::vector<Action> interleaved(const PipelineShape& shape, int position, int replica, int warmup, bool splits) {
+/// and a backward in turn.
+std::vector<Action> interleaved(const PipelineShape& shape, int position, int replica, int warmup) {
   const int v = shape.chunks;
   const int p = shape.stages / v;
   const std::vector<int> microbatches = own_of(shape, position, replica);
@@ -57,18 +56,10 @@ std::vector<Action> interleaved(const PipelineShape& shape, int position, int re
     return compute(kind, chunk * p + position, microbatches[to_index(k / (p * v) * p + g % p)]);
   };
   std::vector<Action> out;
-  std::deque<Action> pending;
   for (int k = 0; k < total + warmup; ++k) {
     if (k < total) out.push_back(action(ActionKind::Forward, k));
-    if (k < warmup) continue;
-    out.push_back(action(ActionKind::Backward, k - warmup));
-    if (!splits) continue;
-    pending.push_back(compute(ActionKind::WeightGradient, out.back().stage, out.back().microbatch));
-    if (to_int(pending.size()) <= position) continue;
-    out.push_back(pending.front());
-    pending.pop_front();
+    if (k >= warmup) out.push_back(action(ActionKind::Backward, k - warmup));
   }
-  out.insert(out.end(), pending.begin(), pending.end());
   return out;
 }
 
@@ -98,7 +89,7 @@ ScheduleEntry interleaved_schedule() {
           .help = "1f1b with several stages on a rank",
           .compute_actions =
               [](const PipelineShape& shape, int position, int replica) {
-                return interleaved(shape, position, replica, interleaved_warmup(shape, position, 2), false);
+                return interleaved(shape, position, replica, interleaved_warmup(shape, position, 2));
               },
           .in_flight_bound =
               [](const PipelineShape& shape, int position) {
@@ -116,7 +107,8 @@ ScheduleEntry interleaved_zero_bubble_schedule() {
           .help = "interleaved-1f1b with weight gradients moved into idle time (Qi et al., ICLR 2024)",
           .compute_actions =
               [](const PipelineShape& shape, int position, int replica) {
-                return interleaved(shape, position, replica, interleaved_warmup(shape, position, 1), true);
+                return with_weight_gradients(
+                    interleaved(shape, position, replica, interleaved_warmup(shape, position, 1)), position);
               },
           .in_flight_bound = [](const PipelineShape& shape,
                                 int position) { return std::min(shape.stages, all_chunks(shape, position)); },

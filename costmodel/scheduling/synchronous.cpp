@@ -1,7 +1,6 @@
 #include "costmodel/scheduling/building_blocks.h"
 
 #include <algorithm>
-#include <deque>
 
 #include "costmodel/index.h"
 
@@ -54,21 +53,8 @@ ScheduleEntry one_forward_one_backward_schedule() {
 
 namespace {
 
-/// Weight gradients wait while at most `position` of them are pending. Source: Qi et al., ICLR 2024 (ZB-H1).
 std::vector<Action> zero_bubble_h1(const PipelineShape& shape, int position, int replica) {
-  std::vector<Action> out;
-  std::deque<int> pending;
-  for (const Action& action : one_forward_one_backward(shape, position, replica)) {
-    out.push_back(action);
-    if (action.kind != ActionKind::Backward) continue;
-    pending.push_back(action.microbatch);
-    if (to_int(pending.size()) > position) {
-      out.push_back(compute(ActionKind::WeightGradient, position, pending.front()));
-      pending.pop_front();
-    }
-  }
-  for (const int m : pending) out.push_back(compute(ActionKind::WeightGradient, position, m));
-  return out;
+  return with_weight_gradients(one_forward_one_backward(shape, position, replica), position);
 }
 
 int zero_bubble_in_flight(const PipelineShape& shape, int position) {

@@ -14,8 +14,8 @@
 namespace stagecraft::scheduling {
 namespace {
 
-/// The list of a rank with a stage `near` the begin of the pipeline and a stage `far` from it. Each call adds an action
-/// of the next of the replica's microbatches; those beyond its last one are left out.
+/// The list of a rank with a stage `near` the beginning of the pipeline and a stage `far` from it. Each call adds an
+/// action of the next of the replica's microbatches; those beyond its last one are left out.
 class VList {
  public:
   VList(const PipelineShape& shape, int position, int replica)
@@ -203,6 +203,16 @@ std::vector<Action> by_slots(const PipelineShape& shape, int position, int repli
   return list.done();
 }
 
+ScheduleEntry slots_entry(const std::string& name, const std::string& help, VSlots (*slots_of)(int p, int r),
+                          int (*most)(int p)) {
+  ScheduleEntry out = v_entry(name, help);
+  out.compute_actions = [slots_of](const PipelineShape& shape, int position, int replica) {
+    return by_slots(shape, position, replica, slots_of);
+  };
+  out.in_flight_bound = at_most(most);
+  return out;
+}
+
 }  // namespace
 
 /// Source: Qi et al., ICLR 2024, section 6, and torch 2.11's ScheduleZBVZeroBubble.
@@ -238,24 +248,14 @@ ScheduleEntry dualpipev_schedule() {
 
 /// Source: Qi et al., NeurIPS 2024.
 ScheduleEntry v_half_schedule() {
-  ScheduleEntry out =
-      v_entry("v-half", "zb-v with half of the activations and more idle time (Qi et al., NeurIPS 2024)");
-  out.compute_actions = [](const PipelineShape& shape, int position, int replica) {
-    return by_slots(shape, position, replica, v_half_slots);
-  };
-  out.in_flight_bound = at_most([](int p) { return 2 * ((p + 2) / 2); });
-  return out;
+  return slots_entry("v-half", "zb-v with half of the activations and more idle time (Qi et al., NeurIPS 2024)",
+                     v_half_slots, [](int p) { return 2 * ((p + 2) / 2); });
 }
 
 /// Source: Qi et al., NeurIPS 2024.
 ScheduleEntry v_min_schedule() {
-  ScheduleEntry out =
-      v_entry("v-min", "zb-v with a third of the activations and the most idle time (Qi et al., NeurIPS 2024)");
-  out.compute_actions = [](const PipelineShape& shape, int position, int replica) {
-    return by_slots(shape, position, replica, v_min_slots);
-  };
-  out.in_flight_bound = at_most([](int p) { return 2 * ((p + 4) / 3); });
-  return out;
+  return slots_entry("v-min", "zb-v with a third of the activations and the most idle time (Qi et al., NeurIPS 2024)",
+                     v_min_slots, [](int p) { return 2 * ((p + 4) / 3); });
 }
 
 }  // namespace stagecraft::scheduling

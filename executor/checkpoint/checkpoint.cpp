@@ -109,11 +109,6 @@ at::Tensor read_like(const files::TensorFiles& files, const std::string& name, c
   return files.read(name);
 }
 
-/// The first value of `parameter`, in the order of its memory, that `updated` has.
-std::int64_t first_of(const at::Tensor& parameter, const at::Tensor& updated) {
-  return updated.sizes() == parameter.sizes() ? 0 : updated.storage_offset() - parameter.storage_offset();
-}
-
 void load_values(const files::TensorFiles& files, const std::vector<stage::Parameter>& values, bool any_floating) {
   const at::NoGradGuard no_graph;
   for (const stage::Parameter& value : values) {
@@ -338,7 +333,7 @@ void collect_state(stage::StageProgram& program, const stage::Optimizer& optimiz
       const at::Tensor& tensor = state.*part.tensor;
       if (!tensor.defined()) continue;
       if (!part.scalar) {
-        add(part.prefix, tensor, first_of(value, optimizer.parameters()[i]));
+        add(part.prefix, tensor, stage::first_value(value, optimizer.parameters()[i]));
       } else if (range->first == 0 && (range->count > 0 || value.numel() == 0)) {
         out.push_back({part.prefix + name, {}, {}, tensor});
       }
@@ -368,8 +363,9 @@ void load_state(const files::TensorFiles& files, stage::StageProgram& program, s
       if (!files.holds(name)) continue;
       check_kind(files, name, part.scalar ? scalar : like, false);
       const bool whole = part.scalar || updated.sizes() == value.sizes();
-      const at::Tensor read =
-          whole ? files.read(name) : files.read_memory(name, value, first_of(value, updated), updated.numel());
+      const at::Tensor read = whole
+                                  ? files.read(name)
+                                  : files.read_memory(name, value, stage::first_value(value, updated), updated.numel());
       state.*part.tensor = read.to(value.device());
     }
     optimizer.set_state(i, state);

@@ -34,6 +34,10 @@ at::Tensor view_laid_out_like(const at::Tensor& flat, std::int64_t offset, const
 
 at::Tensor in_memory_order(const at::Tensor& tensor) { return tensor.detach().as_strided({tensor.numel()}, {1}); }
 
+std::int64_t first_value(const at::Tensor& parameter, const at::Tensor& updated) {
+  return updated.sizes() == parameter.sizes() ? 0 : updated.storage_offset() - parameter.storage_offset();
+}
+
 at::Tensor dense(const at::Tensor& parameter) {
   return parameter.is_non_overlapping_and_dense() ? parameter : parameter.contiguous();
 }

@@ -69,9 +69,7 @@ std::vector<Change> changes_of(const Graph& graph, const Topology& topology, con
       change.constraints.plan.recompute = true;
       change.constraints.plan.recompute_every = every;
     };
-    if (asked.sharding == StateSharding::None && graph.optimizer_state_values > 0 &&
-        schedule.weights == Weights::Flushed)
-      add("--shard optimizer").constraints.plan.sharding = StateSharding::Optimizer;
+    if (may_shard(graph, asked)) add("--shard optimizer").constraints.plan.sharding = StateSharding::Optimizer;
     for (const int every : recomputation_steps(to_int(graph.layers.size())))
       recompute(every == 0 ? "--recompute" : "--recompute-every " + std::to_string(every), every);
   }

@@ -99,9 +99,7 @@ std::optional<std::string> recomputation(const Question& question, Bytes limit) 
 /// "--shard optimizer", if a plan with it fits.
 std::optional<std::string> sharding(const Question& question, Bytes limit) {
   const PlanSettings& settings = question.constraints.plan;
-  if (settings.sharding != StateSharding::None || !settings.listed.empty() ||
-      schedule_by_name(settings.schedule).weights != Weights::Flushed)
-    return std::nullopt;
+  if (!settings.listed.empty() || !may_shard(question.graph, settings)) return std::nullopt;
   Question tried = question;
   tried.constraints.plan.sharding = StateSharding::Optimizer;
   if (!fits(tried, limit)) return std::nullopt;

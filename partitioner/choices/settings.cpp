@@ -131,7 +131,7 @@ std::vector<StepSettings> settings_of(const SettingSpace& space, const Topology&
       for (const PlanSettings& variant : variants) {
         out.push_back({i, variant});
         if (!sums_gradients(schedule, topology)) continue;
-        if (space.sharding && is_limited && graph.optimizer_state_values > 0 && schedule.weights == Weights::Flushed) {
+        if (space.sharding && is_limited && may_shard(graph, variant)) {
           out.push_back({i, variant});
           out.back().plan.sharding = StateSharding::Optimizer;
         }

@@ -169,8 +169,8 @@ class SettingsRun {
 
   /// The candidates of `auto` with all settings, those first whose equal shares seem to be the fastest.
   void draft_all() {
-    std::map<std::tuple<std::size_t, std::string, bool, int, StateSharding>, Seconds>
-        known;  // buckets make little difference
+    // Without buckets, which make little difference.
+    std::map<std::tuple<std::size_t, std::string, bool, int, StateSharding>, Seconds> known;
     const auto estimate = [&](const SettingTrial& trial) {
       const PlanSettings& plan = trial.settings.plan;
       const auto [it, fresh] = known.try_emplace(

@@ -87,13 +87,8 @@ void check_usage(PlanRequest& request, bool schedule_given) {
           "--chunks", "schedule " + schedule + " runs one stage per device; use --schedule " + chunked_schedule().name);
     }
   }
-  if (request.constraints.plan.sharding != StateSharding::None && lists_file(request).empty() &&
-      request.schedules.size() <= 1 && schedule_by_name(schedule).weights != Weights::Flushed) {
-    throw CLI::ValidationError("--shard",
-                               "schedule " + schedule +
-                                   " updates while other steps are in progress, so its "
-                                   "replicas cannot divide the optimizer's state; use a synchronous one, such as 1f1b");
-  }
+  if (lists_file(request).empty() && request.schedules.size() <= 1)
+    usage("--shard", [&] { check_sharding(request.constraints.plan.sharding, schedule_by_name(schedule)); });
   if (!request.from.empty()) usage("--from", [&] { (void)interchange::plan_format(request.from[0]); });
   check_topology(request.topology);
 }
@@ -163,12 +158,13 @@ void declare_plan(CLI::App& app, PlanRequest& request) {
   add_bytes_option(app, "--gradient-bucket-bytes", request.constraints.plan.gradient_bucket_bytes,
                    "largest gradient bucket, such as 25e6 or 25MiB (default: one bucket per stage)");
   app.add_option_function<std::string>(
-         "--shard", [&request](const std::string& word) { request.constraints.plan.sharding = state_sharding(word); },
+         "--shard",
+         [&request](const std::string& word) {
+           request.constraints.plan.sharding = usage("--shard", [&] { return state_sharding(word); });
+         },
          "what of the training state the replicas of a stage divide among them, instead of each keeping all of it: "
-         "none, "
-         "or optimizer for the optimizer's state and its work, with the same results (ZeRO-1) (default: none)")
-      ->check(CLI::IsMember({"none", "optimizer"}))
-      ->option_text("SHARDING");
+         "none, or optimizer for the optimizer's state and its work, with the same results (ZeRO-1) (default: none)")
+      ->type_name("SHARDING");
   declare_choices(app, request.choice);
   declare_settings(app, request);
   add_graph_for_option(app, request.graphs_for);

@@ -305,12 +305,14 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
   }
   ends = std::move(after);
   for (int s = 0; s < stages; ++s) {
+    ends[position(s)] += sums[to_index(s)].update;
+    // The sums of several stages of a device follow each other; buckets may be summed earlier.
+    const bool follow = split.chunks > 1 && !settings_.gradient_bucket_bytes;
+    if (!follow && !divides()) continue;
     const auto first = device_of_rank.begin() + first_rank[to_index(s)];
     const std::vector<int> devices(first, first + split.replicas[to_index(s)]);
-    ends[position(s)] += sums[to_index(s)].update + gather_of(sums[to_index(s)], devices);
-    // The sums of several stages of a device follow each other; buckets may be summed earlier.
-    if (split.chunks == 1 || settings_.gradient_bucket_bytes) continue;
-    ends[position(s)] += reduce_of(split, sums[to_index(s)], s, devices);
+    ends[position(s)] += gather_of(sums[to_index(s)], devices);
+    if (follow) ends[position(s)] += reduce_of(split, sums[to_index(s)], s, devices);
   }
 }
 

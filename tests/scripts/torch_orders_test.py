@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""torch_orders_test.py BIN: the action lists of our schedules are those that torch.distributed.pipelining makes, action by
-action, over a grid of devices, stages per device and microbatches. Exits with 77, which CTest treats as skipped, if
+"""torch_orders_test.py BIN: the action lists of our schedules are those that torch.distributed.pipelining makes, action
+by action, over a grid of devices, stages per device and microbatches. Exits with 77, which CTest treats as skipped, if
 this Python has no torch.
 
-A list that torch names an overlapped pair is a forward and a backward in turn here. torch's LoopedBFS runs the backwards of a stage in
-descending order, ours in ascending order."""
+What torch lists as an overlapped pair is a forward and then a backward here. torch's LoopedBFS runs the backwards of a
+stage in descending order, ours in ascending order."""
 
 import json
 import os
@@ -68,7 +68,8 @@ def ours(binaries, folder, case):
     plan = {"format": "stagecraft.plan", "version": 9, "model": "none", "microbatches": microbatches,
             "schedule": OURS[name], "chunks": chunks,
             "stages": [{"layers": [f"l{s}"], "devices": [position(s)]} for s in range(stages)],
-            "boundaries": [{"source": s, "destination": s + 1, "tensors": [{"layer": f"l{s}", "activation_bytes": 1, "gradient": True}]}
+            "boundaries": [{"source": s, "destination": s + 1,
+                            "tensors": [{"layer": f"l{s}", "activation_bytes": 1, "gradient": True}]}
                            for s in range(stages - 1)]}
     path = os.path.join(folder, "-".join(map(str, case)))
     with open(path + ".json", "w") as file:

@@ -14,7 +14,6 @@
 #include "executor/channel/channel.h"
 #include "executor/channel/control_tags.h"
 #include "executor/device/dtype.h"
-#include "executor/stage/gradients/part_gather.h"
 
 namespace stagecraft::run {
 namespace {
@@ -75,7 +74,7 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
   // With parts, `more` values follow each of them.
   const auto add_divided = [&](std::vector<channel::NcclCall>& calls, Kind kind, const GradientSum& sum, int tag,
                                std::int64_t more) {
-    std::vector<std::int64_t> counts = stage::part_values(sum);
+    std::vector<std::int64_t> counts = part_values(sum);
     for (std::int64_t& count : counts) count += more;
     add(calls, kind, communicators.reduction(sum.ranks, sum.tied.has_value()), tag,
         {{std::accumulate(counts.begin(), counts.end(), std::int64_t{0})}, at::kFloat});

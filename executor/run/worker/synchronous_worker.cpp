@@ -237,34 +237,34 @@ void SynchronousWorker::gather_gradients() {
 std::map<std::string, at::Tensor> SynchronousWorker::gather_averages() {
   const at::NoGradGuard no_graph;
   std::map<std::string, at::Tensor> out;
-  visit_divided([&](const ResidentStage& stage, const std::vector<const GradientSum*>& sums,
-                    const std::vector<int>& tags) {
-    const std::vector<stage::Parameter>& parameters = stage.program->parameters();
-    for (std::size_t s = 0; s < sums.size(); ++s) {
-      std::vector<at::Tensor> averages;
-      std::int64_t values = 0;
-      for (const std::size_t place : sums[s]->parameters) {
-        const std::string_view name = setup().bound.parameters[to_index(stage.stage)][place].name;
-        const auto found = std::ranges::find(parameters, name, &stage::Parameter::name);
-        const std::size_t i = to_index(found - parameters.begin());
-        const at::Tensor own = stage.optimizer->state(i).average;
-        if (!own.defined()) return;
-        const at::Tensor& average = averages.emplace_back(at::empty_like(found->value).detach());
-        const std::int64_t first = stage.optimizer->parameters()[i].storage_offset() - found->value.storage_offset();
-        stage::in_memory_order(average).narrow(0, first, own.numel()).copy_(own.view({-1}));
-        values += average.numel();
-        out[found->name] = average;
-      }
-      stage::PartGather gather({.kind = Collective::AllGather,
-                                .values = at::empty({values}, averages.front().options()),
-                                .members = sums[s]->ranks,
-                                .tag = tags[s],
-                                .counts = stage::part_values(*sums[s])},
-                               setup().rank, averages);
-      gather.start(setup().channel);
-      gather.finish();
-    }
-  });
+  visit_divided(
+      [&](const ResidentStage& stage, const std::vector<const GradientSum*>& sums, const std::vector<int>& tags) {
+        const std::vector<stage::Parameter>& parameters = stage.program->parameters();
+        for (std::size_t s = 0; s < sums.size(); ++s) {
+          std::vector<at::Tensor> averages;
+          std::int64_t values = 0;
+          for (const std::size_t place : sums[s]->parameters) {
+            const std::string_view name = setup().bound.parameters[to_index(stage.stage)][place].name;
+            const auto found = std::ranges::find(parameters, name, &stage::Parameter::name);
+            const std::size_t i = to_index(found - parameters.begin());
+            const at::Tensor own = stage.optimizer->state(i).average;
+            if (!own.defined()) return;
+            const at::Tensor& average = averages.emplace_back(at::empty_like(found->value).detach());
+            const std::int64_t first = stage::first_value(found->value, stage.optimizer->parameters()[i]);
+            stage::in_memory_order(average).narrow(0, first, own.numel()).copy_(own.view({-1}));
+            values += average.numel();
+            out[found->name] = average;
+          }
+          stage::PartGather gather({.kind = Collective::AllGather,
+                                    .values = at::empty({values}, averages.front().options()),
+                                    .members = sums[s]->ranks,
+                                    .tag = tags[s],
+                                    .counts = part_values(*sums[s])},
+                                   setup().rank, averages);
+          gather.start(setup().channel);
+          gather.finish();
+        }
+      });
   return out;
 }
 

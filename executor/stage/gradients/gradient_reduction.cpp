@@ -183,7 +183,7 @@ GradientReduction::GradientReduction(channel::Channel& channel, std::vector<at::
     const std::int64_t begin = s.place(offset, s.buckets[s.bucket_of[i]]);
     s.views.push_back(view_laid_out_like(s.flat, begin, s.leaves[i]));
     if (s.sum_of_counts) {
-      const std::int64_t first = s.updated[i].storage_offset() - s.leaves[i].storage_offset();
+      const std::int64_t first = first_value(s.leaves[i], s.updated[i]);
       s.updated_gradients.push_back(s.flat.narrow(0, begin + first, s.updated[i].numel()));
     }
     offset += values[i];
@@ -376,8 +376,7 @@ void TiedGradients::gather_gradients() {
     const at::Tensor whole = at::empty_like(parameter);
     const at::Tensor& own = part(tie.stages.front());
     if (own.grad().defined()) {
-      const std::int64_t first = own.storage_offset() - parameter.storage_offset();
-      in_memory_order(whole).narrow(0, first, own.numel()).copy_(own.grad());
+      in_memory_order(whole).narrow(0, first_value(parameter, own), own.numel()).copy_(own.grad());
     }
     PartGather gather = gather_of(tie, whole);
     gather.start(channel_);

@@ -15,7 +15,6 @@
 
 #include "costmodel/index.h"
 #include "executor/channel/control_tags.h"
-#include "executor/stage/gradients/part_gather.h"
 
 namespace stagecraft::stage {
 namespace {
@@ -105,9 +104,7 @@ void gather_squared_blocks(channel::Channel& channel, const std::vector<const Gr
   std::vector<std::vector<OwnedBlocks>> owned(ranks.size());
   for (const GradientSum* const sum : sums) {
     const std::vector<std::int64_t> parts = part_values(*sum);
-    std::vector<std::int64_t> values;
-    for (const std::size_t place : sum->parameters)
-      values.push_back(parameters[place].bytes.value / static_cast<std::int64_t>(sizeof(float)));
+    const std::vector<std::int64_t> values = parameter_values(*sum, parameters);
     for (std::size_t member = 0; member < ranks.size(); ++member) {
       const std::vector<ValueRange> ranges = owned_ranges(values, parts, member);
       for (std::size_t i = 0; i < ranges.size(); ++i)

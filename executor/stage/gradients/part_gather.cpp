@@ -11,12 +11,6 @@
 
 namespace stagecraft::stage {
 
-std::vector<std::int64_t> part_values(const GradientSum& sum) {
-  std::vector<std::int64_t> out;
-  for (const Bytes part : sum.parts) out.push_back(part.value / static_cast<std::int64_t>(sizeof(float)));
-  return out;
-}
-
 PartGather::PartGather(channel::CollectiveCall all, int rank, const std::vector<at::Tensor>& tensors)
     : all_(std::move(all)) {
   std::vector<std::int64_t> values;

@@ -11,9 +11,6 @@
 
 namespace stagecraft::stage {
 
-/// The float32 values of each of the sum's parts; none without parts.
-[[nodiscard]] std::vector<std::int64_t> part_values(const GradientSum& sum);
-
 /// What all ranks of a sum own of tensors like its parameters, gathered by all of them.
 class PartGather {
  public:
