@@ -121,7 +121,9 @@ struct Plan {
   /// The slowest stage's time per microbatch, by the strategy's own estimate; with chunks, the slowest device's.
   std::optional<Seconds> steady_state;
   std::optional<Seconds> iteration;  ///< predicted time of one step
-  SampleWork sample_work = {};       ///< of the graph on the devices, with `iteration`
+  /// Of a step in a run, if it is less than `iteration` because steps overlap: see steady_step.
+  std::optional<Seconds> run_iteration;
+  SampleWork sample_work = {};  ///< of the graph on the devices, with `iteration`
   /// Of the predicted step, over all plans that the strategy considered; absent if it gives none.
   std::optional<Seconds> lower_bound;
   Provenance provenance;

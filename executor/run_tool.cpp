@@ -13,6 +13,7 @@
 #include "costmodel/format/trace_events.h"
 #include "costmodel/index.h"
 #include "costmodel/prediction/cards.h"
+#include "costmodel/prediction/predict.h"
 #include "executor/device/device.h"
 #include "executor/device/machine/provenance.h"
 #include "executor/launch/hosts.h"
@@ -86,7 +87,7 @@ int finish(const RunResult& result, const RunCommand& o, const stagecraft::Bound
   if (result.evaluation) {
     std::cerr << stagecraft::run::evaluation_text(*result.evaluation, *m.microbatch_samples, pass) + "\n";
   } else {
-    std::cerr << stagecraft::run::closing_text(m, plan.plan().iteration, work_here(o, plan)) + "\n";
+    std::cerr << stagecraft::run::closing_text(m, stagecraft::step_in_run(plan.plan()), work_here(o, plan)) + "\n";
   }
   if (result.nonfinite_steps > 0) {
     std::cerr << fmt::format("{} of {} steps had infinite or NaN values{}\n", result.nonfinite_steps, m.losses.size(),

@@ -94,7 +94,7 @@ RankedPlan predicted_plan(const std::string& origin, const Graph& graph, const T
   auto predicted = costs.predict(graph, topology, plan);
   if (const auto* infeasible = std::get_if<Infeasible>(&predicted)) throw NoAnswerError("", *infeasible);
   out.prediction = std::move(std::get<Prediction>(predicted));
-  out.plan.iteration = out.prediction.iteration;
+  set_times(out.plan, out.prediction);
   out.plan.sample_work = sample_work(graph, topology, out.plan);
   out.fits = memory_excess(out, topology, constraints).empty();
   return out;

@@ -89,6 +89,7 @@ Scenario reduced(const Scenario& one, int level, int parts) {
 /// Without what was known of another scenario, and checked.
 Scenario finished(Scenario scenario) {
   scenario.plan.iteration.reset();
+  scenario.plan.run_iteration.reset();
   scenario.plan.lower_bound.reset();
   validate(scenario.topology);
   return scenario;

@@ -285,13 +285,13 @@ void take_default_warmups(Plan& plan) {
 const Document<Plan>& plan_document() {
   static const Document<Plan> document(
       {.name = "plan",
-       .version = 10,
+       .version = 11,
        .title = "Plan",
        .help = "The layers of each stage, their devices and the order of execution.",
        .changes =
            "Version 2 added actions, 3 dtype, gradient_bucket_bytes and recompute_every, 4 tied, 5 allow_tf32, 6 "
            "lower_bound_s, 7 optimizer, 8 sample_work, 9 parameters and exchanged_buffers of stages, 10 "
-           "sharding."},
+           "sharding, 11 run_iteration_s."},
       {
           required("model", &Plan::model, text(), "Name of the graph."),
           optional("options", &Plan::options, text_map(), "The model's options that are not defaults, by name."),
@@ -310,6 +310,10 @@ const Document<Plan>& plan_document() {
           optional("steady_state_s", &Plan::steady_state, not_negative(),
                    "Time of the slowest stage per microbatch, by the strategy's own estimate, seconds"),
           optional("iteration_s", &Plan::iteration, not_negative(), "Predicted time of one step, seconds"),
+          optional(
+              "run_iteration_s", &Plan::run_iteration, not_negative(),
+              "Predicted time of a step in a run, whose steps overlap, seconds. Absent: iteration_s. Since version "
+              "11."),
           optional("sample_work", &Plan::sample_work, sample_work_notation(),
                    "What a sample consists of and costs, for throughput beside samples per second."),
           optional("lower_bound_s", &Plan::lower_bound, not_negative(),

@@ -408,8 +408,9 @@ Seconds steady_step(const Timeline& timeline) {
   // A message moves once its receive is posted, which happens after the rank's last action of the step before.
   std::map<Seconds, Seconds> first_arrivals;  // and when the last message before it began to move
   for (const Working& rank : ranks) first_arrivals.emplace(rank.begin, rank.begin);
+  const Seconds last_arrival = first_arrivals.empty() ? Seconds(0) : first_arrivals.rbegin()->first;
   for (const Span& span : timeline.spans) {
-    if (!is_send(span.action.kind)) continue;
+    if (span.end > last_arrival || !is_send(span.action.kind)) continue;
     const auto arrival = first_arrivals.find(span.end);
     if (arrival != first_arrivals.end()) arrival->second = std::min(arrival->second, span.start);
   }
@@ -422,6 +423,17 @@ Seconds steady_step(const Prediction& prediction) {
   if (prediction.timeline.steps.size() != 1) return prediction.iteration;
   const Seconds out = steady_step(prediction.timeline);
   return out > Seconds(0) ? std::min(out, prediction.iteration) : prediction.iteration;
+}
+
+void set_times(Plan& plan, const Prediction& prediction) {
+  plan.iteration = prediction.iteration;
+  const Seconds in_run = steady_step(prediction);
+  plan.run_iteration.reset();
+  if (in_run < prediction.iteration * (1 - 1e-9)) plan.run_iteration = in_run;
+}
+
+std::optional<Seconds> step_in_run(const Plan& plan) {
+  return plan.run_iteration ? plan.run_iteration : plan.iteration;
 }
 
 }  // namespace stagecraft

@@ -201,4 +201,9 @@ struct Prediction {
 /// The same of a prediction. With an asynchronous schedule, or without a timeline, its `iteration`.
 [[nodiscard]] Seconds steady_step(const Prediction& prediction);
 
+/// Sets Plan::iteration and, where a step of a run is shorter by more than 1e-9 of it, Plan::run_iteration.
+void set_times(Plan& plan, const Prediction& prediction);
+/// The predicted step of a run of the plan; absent without a prediction.
+[[nodiscard]] std::optional<Seconds> step_in_run(const Plan& plan);
+
 }  // namespace stagecraft

@@ -140,7 +140,7 @@ Seconds StepReporter::MeanTime::take() {
 StepReporter::StepReporter(const Plan& plan, const ReportOptions& options)
     : samples_(plan.microbatch_samples.value_or(0) * plan.microbatches),
       work_(plan.sample_work),
-      predicted_(plan.iteration),
+      predicted_(step_in_run(plan)),
       options_(options) {}
 
 std::string StepReporter::text(const Progress& progress, Seconds step_time) const {

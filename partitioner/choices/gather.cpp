@@ -132,7 +132,7 @@ class Gathering {
     auto predicted = costs_.predict(graph_, topology_, BoundPlan(ranked.plan));
     if (std::holds_alternative<Infeasible>(predicted)) return;
     ranked.prediction = std::move(std::get<Prediction>(predicted));
-    ranked.plan.iteration = ranked.prediction.iteration;
+    set_times(ranked.plan, ranked.prediction);
     ranked.plan.lower_bound.reset();  // of plans on these devices only
     ranked.fits = memory_excess(ranked, topology_, wanted).empty();
     add(std::move(ranked));

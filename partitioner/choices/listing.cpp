@@ -30,28 +30,34 @@ struct PlanRow {
   std::string outcome;
 };
 
+/// The title of a column of steps in a run, see step_in_run.
+constexpr const char* kInRun = "in a run";
+
 /// A table of what plans achieve; `best`: the row that is marked.
 std::string plans_table(const TableColumn& name, const std::vector<PlanRow>& plans, std::optional<std::size_t> best,
                         const std::string& mark, const Screen& screen) {
+  const bool overlap = std::ranges::any_of(
+      plans, [](const PlanRow& row) { return row.ranked != nullptr && row.ranked->plan.run_iteration; });
+  std::vector<TableColumn> columns{name, {.title = "replicas"}, {.title = "step"}};
+  if (overlap) columns.push_back({.title = kInRun});
+  for (const char* title : {"idle", "peak memory"}) columns.push_back({.title = title});
+  columns.push_back({.title = "", .left = true});
   std::vector<std::vector<std::string>> rows;
   for (const PlanRow& row : plans) {
-    std::vector<std::string>& cells = rows.emplace_back(6);
-    cells.front() = row.name;
+    std::vector<std::string>& cells = rows.emplace_back();
+    cells.push_back(row.name);
+    if (row.ranked != nullptr) {
+      const Prediction& prediction = row.ranked->prediction;
+      cells.push_back(replicas_text(replicas_of(row.ranked->plan), kReplicasWidth));
+      cells.push_back(mark + format_seconds(prediction.iteration));
+      if (overlap) cells.push_back(mark + format_seconds(step_in_run(row.ranked->plan).value_or(prediction.iteration)));
+      cells.push_back(fmt::format("{}{:.1f} %", mark, prediction.bubble * 100));
+      cells.push_back(mark + format_bytes(peak_memory(prediction)));
+    }
+    cells.resize(columns.size());
     cells.back() = row.outcome;
-    if (row.ranked == nullptr) continue;
-    const Prediction& prediction = row.ranked->prediction;
-    cells[1] = replicas_text(replicas_of(row.ranked->plan), kReplicasWidth);
-    cells[2] = mark + format_seconds(prediction.iteration);
-    cells[3] = fmt::format("{}{:.1f} %", mark, prediction.bubble * 100);
-    cells[4] = mark + format_bytes(peak_memory(prediction));
   }
-  return table_text({name,
-                     {.title = "replicas"},
-                     {.title = "step"},
-                     {.title = "idle"},
-                     {.title = "peak memory"},
-                     {.title = "", .left = true}},
-                    rows, screen, best);
+  return table_text(columns, rows, screen, best);
 }
 
 /// Rows of a ranking.
@@ -166,9 +172,13 @@ std::string name_of(const format::ListedPlan& plan) {
 constexpr const char* kOpen = "open";
 constexpr const char* kBest = "best";
 
-std::string outcome_of(const SettingTrial& trial, const SettingTrial& best) {
-  if (&trial == &best) return kBest;
-  if (!is_settled(trial, best.plan->prediction.iteration)) return kOpen;
+std::string outcome_of(const SettingTrial& trial, const SettingsSearch& search) {
+  if (&trial == &search.trials[search.best]) return kBest;
+  Seconds shortest = kForever;
+  for (const SettingTrial& other : search.trials) {
+    if (other.plan) shortest = std::min(shortest, other.plan->prediction.iteration);
+  }
+  if (!is_settled(trial, shortest)) return kOpen;
   if (trial.plan) return "not better";
   if (trial.need) return "does not fit";
   return trial.lower_bound >= kForever ? "no plan" : "not better";
@@ -192,6 +202,7 @@ format::ListedSetting listed(const SettingTrial& trial, const SettingSpace& spac
   out.replicas = replicas_of(trial.plan->plan);
   out.chunks = trial.plan->plan.chunks;
   out.step = trial.plan->prediction.iteration;
+  out.run_step = trial.plan->plan.run_iteration;
   out.memory = merits(*trial.plan).memory;
   return out;
 }
@@ -339,10 +350,10 @@ format::PlanList settings_list(const SettingsSearch& search, const SettingSpace&
       to_int(std::ranges::count_if(search.trials, [](const SettingTrial& t) { return t.plan.has_value(); }));
   for (const SettingTrial& trial : search.trials) {
     out.settings.push_back(listed(trial, space, has_bounds));
-    out.settings.back().outcome = outcome_of(trial, best);
+    out.settings.back().outcome = outcome_of(trial, search);
   }
   std::ranges::stable_sort(out.settings, {}, [](const format::ListedSetting& setting) {
-    return std::tuple(setting.outcome != kBest, setting.step.value_or(kForever),
+    return std::tuple(setting.outcome != kBest, setting.run_step.value_or(setting.step.value_or(kForever)),
                       setting.lower_bound.value_or(kForever));
   });
   return out;
@@ -356,11 +367,14 @@ std::string settings_list_text(const format::PlanList& list, int lines, const st
   const bool buckets =
       any([](const format::ListedSetting& setting) { return setting.gradient_bucket_bytes.has_value(); });
   const bool shards = any([](const format::ListedSetting& setting) { return setting.sharding != StateSharding::None; });
+  const bool overlap = any([](const format::ListedSetting& setting) { return setting.run_step.has_value(); });
   std::vector<TableColumn> columns{{.title = "microbatches"}, {.title = "schedule", .left = true}};
   if (recomputes) columns.push_back({.title = "recompute", .left = true});
   if (buckets) columns.push_back({.title = "buckets"});
   if (shards) columns.push_back({.title = "shard", .left = true});
-  for (const char* title : {"step", "lower bound", "memory"}) columns.push_back({.title = title});
+  columns.push_back({.title = "step"});
+  if (overlap) columns.push_back({.title = kInRun});
+  for (const char* title : {"lower bound", "memory"}) columns.push_back({.title = title});
   columns.push_back({.title = "", .left = true});
   std::vector<std::vector<std::string>> rows;
   std::optional<std::size_t> best;
@@ -372,6 +386,7 @@ std::string settings_list_text(const format::PlanList& list, int lines, const st
     if (buckets) row.push_back(setting.gradient_bucket_bytes ? format_bytes(*setting.gradient_bucket_bytes) : "none");
     if (shards) row.emplace_back(to_string(setting.sharding));
     row.push_back(setting.step ? mark + format_seconds(*setting.step) : "");
+    if (overlap) row.push_back(setting.step ? mark + format_seconds(setting.run_step.value_or(*setting.step)) : "");
     row.push_back(setting.lower_bound ? mark + format_seconds(*setting.lower_bound) : "");
     row.push_back(setting.memory ? mark + format_bytes(*setting.memory) : "");
     row.push_back(setting.outcome);
@@ -388,8 +403,8 @@ std::string settings_list_text(const format::PlanList& list, int lines, const st
 
 std::string settings_note(const SettingsSearch& search, const SettingSpace& space) {
   const SettingTrial& best = search.trials[search.best];
-  const auto open =
-      std::ranges::count_if(search.trials, [&](const SettingTrial& trial) { return outcome_of(trial, best) == kOpen; });
+  const auto open = std::ranges::count_if(
+      search.trials, [&](const SettingTrial& trial) { return outcome_of(trial, search) == kOpen; });
   return fmt::format("best of {} settings{}: {}", search.trials.size(),
                      open == 0 ? "" : fmt::format(", {} of them open", open), settings_text(best.settings, space));
 }
@@ -416,7 +431,8 @@ std::string schedules_note(const SettingsSearch& search) {
   for (const SettingTrial& trial : search.trials) {
     const std::string& schedule = trial.settings.plan.schedule;
     if (trial.plan) {
-      steps.push_back(schedule + " " + format_seconds(trial.plan->prediction.iteration));
+      steps.push_back(schedule + " " +
+                      format_seconds(step_in_run(trial.plan->plan).value_or(trial.plan->prediction.iteration)));
     } else {
       without.push_back(schedule);
     }

@@ -64,9 +64,10 @@ struct SettingTrial {
 /// The plans of one request with several settings.
 struct SettingsSearch {
   std::vector<SettingTrial> trials;
-  std::size_t best = 0;  ///< the one whose plan has the shortest step, of those that fit if one does
+  std::size_t best = 0;  ///< the one whose plan has the shortest step in a run, of those that fit if one does
   /// No plan that was considered has a shorter step: the smallest of the trials' bounds; the best plan's step if none
-  /// is smaller. Absent if no bound is known for one of the plans.
+  /// is smaller. Absent if no bound is known for one of the plans. If another plan's single step is shorter than the
+  /// best's, no plan with the best's settings.
   std::optional<Seconds> lower_bound = {};
 };
 

@@ -43,10 +43,29 @@ SettingTrial try_schedule(const std::string& schedule, Constraints constraints,
   return out;
 }
 
-/// Whether `a` is better than `b`; of equal ones the first stays.
+Seconds run_step(const RankedPlan& ranked) { return step_in_run(ranked.plan).value_or(ranked.prediction.iteration); }
+
+/// Whether a run of `a` is faster than one of `b`, or `b` does not fit in memory; of equal ones the first stays.
 bool is_better(const RankedPlan& a, const RankedPlan& b) {
   if (a.fits != b.fits) return a.fits;
-  return a.prediction.iteration < b.prediction.iteration;
+  return run_step(a) < run_step(b) * (1 - kEqual);
+}
+
+/// Sets `best` among the trials with plans, and the bound: of all plans, unless the best is chosen for its steps in a
+/// run although another's single step is shorter: then of those with its settings.
+void choose_best(SettingsSearch& search) {
+  std::optional<std::size_t> best;
+  Seconds shortest = kForever;
+  for (std::size_t i = 0; i < search.trials.size(); ++i) {
+    const std::optional<RankedPlan>& plan = search.trials[i].plan;
+    if (!plan) continue;
+    if (plan->fits) shortest = std::min(shortest, plan->prediction.iteration);
+    if (!best || is_better(*plan, *search.trials[*best].plan)) best = i;
+  }
+  search.best = *best;
+  const SettingTrial& chosen = search.trials[search.best];
+  if (search.lower_bound && chosen.plan->prediction.iteration * (1 - kEqual) > shortest)
+    search.lower_bound = std::min(chosen.lower_bound, chosen.plan->prediction.iteration);
 }
 
 class SettingsRun {
@@ -75,6 +94,7 @@ class SettingsRun {
     search_rounds();
     if (best_ >= kForever) throw_no_plan();
     out_.lower_bound = lower_bound();
+    choose_best(out_);
     return std::move(out_);
   }
 
@@ -106,7 +126,6 @@ class SettingsRun {
     trial.need.reset();
     if (step >= best_ * (1 - kEqual)) return;
     best_ = step;
-    out_.best = to_index(&trial - out_.trials.data());
     tell();
   }
 
@@ -265,10 +284,8 @@ SettingsSearch search_schedules(const std::vector<std::string>& schedules, const
   bool has_plan = false;
   bool all_bounded = true;
   for (const std::string& schedule : schedules) out.trials.push_back(try_schedule(schedule, constraints, plan));
-  for (std::size_t i = 0; i < out.trials.size(); ++i) {
-    SettingTrial& trial = out.trials[i];
+  for (SettingTrial& trial : out.trials) {
     if (!trial.plan) continue;
-    if (!has_plan || is_better(*trial.plan, *out.trials[out.best].plan)) out.best = i;
     has_plan = true;
     const std::optional<Seconds>& bound = trial.plan->plan.lower_bound;
     all_bounded = all_bounded && bound;
@@ -277,7 +294,10 @@ SettingsSearch search_schedules(const std::vector<std::string>& schedules, const
     out.lower_bound = std::min(out.lower_bound.value_or(*bound), *bound);
   }
   if (!all_bounded) out.lower_bound.reset();
-  if (has_plan) return out;
+  if (has_plan) {
+    choose_best(out);
+    return out;
+  }
   std::string reasons;
   for (const SettingTrial& trial : out.trials)
     reasons += fmt::format("\n  {}: {}", trial.settings.plan.schedule, trial.reason);

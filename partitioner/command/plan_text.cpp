@@ -78,6 +78,7 @@ std::string stages_text(const Graph& graph, const RankedPlan& ranked, const std:
                        format_seconds(*plan.steady_state), endless ? " in steady state" : "");
   }
   if (plan.iteration) out += fmt::format("; predicted step {}{}", mark, format_seconds(*plan.iteration));
+  if (plan.run_iteration) out += fmt::format(" ({}{} in a run)", mark, format_seconds(*plan.run_iteration));
   if (plan.iteration && prediction.samples_per_s) out += ", " + throughput_text(prediction, mark);
   if (plan.iteration && plan.lower_bound) {
     const bool is_bound_of_others = !is_in_order(plan) && *plan.lower_bound >= *plan.iteration;

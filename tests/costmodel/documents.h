@@ -176,6 +176,7 @@ inline Plan full_plan() {
   plan.listed[0].push_back({ActionKind::WeightGradient, 0, 3, -1});
   plan.steady_state = 2_s;
   plan.iteration = 10_s;
+  plan.run_iteration = 9_s;
   plan.lower_bound = 9_s;
   plan.sample_work = {1024, Flops(3e12), FlopsPerSecond(8e14), "NVIDIA H100 80GB HBM3 (bfloat16)"};
   plan.provenance = full_provenance();
@@ -395,6 +396,7 @@ inline format::PlanList full_plan_list() {
                     .replicas = {2, 1},
                     .chunks = 1,
                     .step = 12_s,
+                    .run_step = 2.5_s,
                     .memory = 400_B,
                     .lower_bound = 11_s,
                     .outcome = "best"}};

@@ -146,6 +146,8 @@ Notation<ListedSetting> setting() {
                "open: a better plan may exist, but time was up; does not fit: no candidate does, and no plan is better "
                "than the best"),
       optional("step_s", &L::step, not_negative(), "predicted, of the best plan that was found; absent: none was"),
+      optional("run_step_s", &L::run_step, not_negative(),
+               "the same in a run, whose steps overlap; absent: step_s. Since version 5"),
       optional("replicas", &L::replicas, list<int>(kCount), "of that plan's stages").only_if(has_plan),
       optional("chunks", &L::chunks, kCount, "of that plan: stages per device").only_if(has_plan),
       optional("memory_bytes", &L::memory, bytes(),
@@ -160,11 +162,12 @@ const Document<PlanList>& plan_list_document() {
   using SkipReason = std::pair<std::string, int>;
   static const Document<P> document(
       {.name = "plans",
-       .version = 4,
+       .version = 5,
        .title = "Plans",
        .help = "The plans that stagecraft plan --top, --front or --settings lists with --json, which stagecraft report "
                "draws.",
-       .changes = "Version 2 added memory_limit_bytes, and parts of all plans; version 3 settings, version 4 proven."},
+       .changes = "Version 2 added memory_limit_bytes, and parts of all plans; version 3 settings, version 4 proven, "
+                  "version 5 run_step_s."},
       {
           required("model", &P::model, text(), "the graph's name"),
           required(

@@ -53,6 +53,7 @@ struct ListedSetting {
   std::vector<int> replicas;           ///< of the stages of the best plan that was found; empty: none was
   int chunks = 1;                      ///< of that plan
   std::optional<Seconds> step;         ///< of that plan
+  std::optional<Seconds> run_step;     ///< Plan::run_iteration of that plan
   std::optional<Bytes> memory;         ///< of its device that needs the most; without a plan what is needed at least
   std::optional<Seconds> lower_bound;  ///< no plan with these settings has a shorter step; absent: unknown
   std::string outcome;                 ///< "best", "not better", "does not fit", "no plan", "open"

@@ -64,7 +64,7 @@ TEST(PlanListJson, ReadsVersionOneWithoutParts) {
   EXPECT_FALSE(list.memory_limit);
   EXPECT_FALSE(list.plans[0].parts);
   EXPECT_FALSE(list.plans[0].explained);
-  json["version"] = 5;
+  json["version"] = 6;
   expect_refused(json, "/version: ");
 }
 
