@@ -1,6 +1,7 @@
 #include "costmodel/bound_plan.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <set>
@@ -15,6 +16,43 @@ namespace {
 
 /// Steps after which replicas of different counts return to their start together, if few enough to replay.
 constexpr int kLongestCycle = 60;
+
+/// With StateSharding::Parameters, for each entry of a rank's list of computations, what comes before it: the rank
+/// frees stages that it does not need soon, and gathers those that it does. Last, what comes after the list.
+std::vector<std::vector<Action>> residences(const std::vector<Action>& computing,
+                                            const std::function<bool(int stage)>& gathers) {
+  std::vector<std::vector<Action>> out(computing.size() + 1);
+  std::vector<int> whole;
+  for (std::size_t i = 0; i < computing.size(); ++i) {
+    std::vector<int> soon;
+    for (std::size_t j = i; j < computing.size() && to_int(soon.size()) < kWholeStages; ++j) {
+      const int stage = computing[j].stage;
+      if (is_compute(computing[j].kind) && gathers(stage) && std::ranges::find(soon, stage) == soon.end())
+        soon.push_back(stage);
+    }
+    std::erase_if(whole, [&](int stage) {
+      if (std::ranges::find(soon, stage) != soon.end()) return false;
+      out[i].push_back({ActionKind::Free, stage, -1, -1});
+      return true;
+    });
+    for (const int stage : soon) {
+      if (std::ranges::find(whole, stage) != whole.end()) continue;
+      whole.push_back(stage);
+      out[i].push_back({ActionKind::Gather, stage, -1, -1});
+    }
+  }
+  for (const int stage : whole) out.back().push_back({ActionKind::Free, stage, -1, -1});
+  return out;
+}
+
+/// The last computation of each stage in a list.
+std::map<int, std::size_t> last_of_stages(const std::vector<Action>& computing) {
+  std::map<int, std::size_t> out;
+  for (std::size_t i = 0; i < computing.size(); ++i) {
+    if (is_compute(computing[i].kind)) out[computing[i].stage] = i;
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -121,6 +159,15 @@ void BoundPlan::bind_tied() {
   }
 }
 
+bool BoundPlan::gathers(int stage) const {
+  return plan_.sharding == StateSharding::Parameters && schedule_.trains && replicas(stage) > 1;
+}
+
+bool BoundPlan::reduces_early(int stage) const {
+  return plan_.sharding >= StateSharding::Gradients && schedule_.trains && replicas(stage) > 1 &&
+         shared_[to_index(stage)].empty();
+}
+
 PipelineShape BoundPlan::shape(int steps) const {
   PipelineShape out = pipeline_shape(plan_);
   out.steps = steps;
@@ -185,19 +232,26 @@ std::vector<std::vector<Action>> BoundPlan::action_lists(int steps, int prefetch
       }
     }
 
+    const std::vector<std::vector<Action>> moved = residences(computing, [&](int stage) { return gathers(stage); });
+    const std::map<int, std::size_t> last = last_of_stages(computing);
+    const bool listed_reduces = std::ranges::find(computing, ActionKind::Reduce, &Action::kind) != computing.end();
+
     std::vector<Action> list;
     for (std::size_t i = 0; i < computing.size(); ++i) {
+      list.insert(list.end(), moved[i].begin(), moved[i].end());
       list.insert(list.end(), posted[i].begin(), posted[i].end());
       const Action& action = computing[i];
       if (action.kind == ActionKind::Update && reduces(action.stage))
         list.push_back({ActionKind::Reduce, action.stage, -1, -1});
       if (action.kind == ActionKind::Reduce && !reduces(action.stage)) continue;
       list.push_back(action);
-      if (placed) continue;
       for (const Passage& output : outputs(action)) {
-        if (is_message(action, output)) list.push_back(send_of(action, output));
+        if (!placed && is_message(action, output)) list.push_back(send_of(action, output));
       }
+      if (!listed_reduces && reduces_early(action.stage) && is_compute(action.kind) && last.at(action.stage) == i)
+        list.push_back({ActionKind::Reduce, action.stage, -1, -1});
     }
+    list.insert(list.end(), moved.back().begin(), moved.back().end());
     if (schedule_.trains && !asynchronous()) {
       for (const int s : stages_of_rank) {
         const Action reduce{ActionKind::Reduce, s, -1, -1};

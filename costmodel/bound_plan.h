@@ -179,6 +179,11 @@ class BoundPlan {
   [[nodiscard]] const std::vector<int>& reduce_groups() const { return reduce_groups_; }
   /// Whether the stage sums gradients with other ranks: with its replicas, or for tied parameters with other stages.
   [[nodiscard]] bool reduces(int stage) const { return replicas(stage) > 1 || !shared(stage).empty(); }
+  /// Whether its ranks gather its parameters before they use them: those that it does not share.
+  [[nodiscard]] bool gathers(int stage) const;
+  /// Whether it sums its gradients right after its last backward of a step, to keep a part of them only. A stage that
+  /// shares a parameter does so at the end of the step.
+  [[nodiscard]] bool reduces_early(int stage) const;
 
   /// The full action list of each rank: the schedule's compute actions with receives placed at most `prefetch`
   /// microbatches ahead of their consumer on each directed edge (at least 1, which is just before it), sends right

@@ -1,6 +1,7 @@
 #include "costmodel/plan.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -28,13 +29,18 @@ std::string tied_text(const TiedLayers& tied) {
   return out;
 }
 
-const char* to_string(StateSharding sharding) { return sharding == StateSharding::None ? "none" : "optimizer"; }
+namespace {
+
+constexpr std::array<const char*, 4> kShardings{"none", "optimizer", "gradients", "parameters"};
+
+}  // namespace
+
+const char* to_string(StateSharding sharding) { return kShardings[static_cast<std::size_t>(sharding)]; }
 
 StateSharding state_sharding(const std::string& word) {
-  for (const StateSharding known : {StateSharding::None, StateSharding::Optimizer}) {
-    if (word == to_string(known)) return known;
-  }
-  throw InputError(ErrorKind::UnknownName, unknown_name("sharding", word, {"none", "optimizer"}));
+  const auto* const found = std::ranges::find(kShardings, word);
+  if (found != kShardings.end()) return static_cast<StateSharding>(found - kShardings.begin());
+  throw InputError(ErrorKind::UnknownName, unknown_name("sharding", word, {kShardings.begin(), kShardings.end()}));
 }
 
 bool allows_sharding(const ScheduleEntry& schedule) { return schedule.weights == Weights::Flushed; }
@@ -43,7 +49,7 @@ void check_sharding(StateSharding sharding, const ScheduleEntry& schedule) {
   if (sharding == StateSharding::None || allows_sharding(schedule)) return;
   throw InputError(ErrorKind::ScheduleMismatch,
                    "schedule \"" + schedule.name + "\" updates while other steps are in progress, so replicas cannot " +
-                       "divide the " + to_string(sharding) + "'s state; synchronous schedules such as 1f1b can");
+                       "divide the state of training; synchronous schedules such as 1f1b can");
 }
 
 bool has_gradient(const Boundary& boundary) {
@@ -85,6 +91,7 @@ void validate_listed(const Plan& plan) {
       if (action.stage < 0 || action.stage >= stages || position_of(action.stage, positions, placement) != position)
         refuse(where + ": the rank does not have that stage");
       if (action.kind == ActionKind::Update) refuse(where + ": lists do not contain updates; they follow the list");
+      if (is_residence(action.kind)) refuse(where + ": lists do not contain it; it follows from the plan's sharding");
       if (action.kind == ActionKind::Reduce) continue;
       const int replicas = to_int(plan.stages[to_index(action.stage)].devices.size());
       if (action.microbatch < 0 || action.microbatch >= plan.microbatches) {
@@ -189,6 +196,23 @@ bool updates_by_several(const Plan& plan) {
   return schedule.weights == Weights::Newest ? replicated : plan.microbatches > 1;
 }
 
+namespace {
+
+/// With StateSharding::Parameters, the replicas of a stage gather them together, so that all need them equally often.
+void check_shares(const Plan& plan) {
+  if (plan.sharding != StateSharding::Parameters) return;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const int replicas = to_int(plan.stages[s].devices.size());
+    if (replicas < 2 || plan.microbatches % replicas == 0) continue;
+    refuse("stage " + std::to_string(s) + " has " + std::to_string(replicas) + " replicas for " +
+           std::to_string(plan.microbatches) +
+           " microbatches; replicas that share their parameters need equally many microbatches: take a multiple of " +
+           std::to_string(replicas));
+  }
+}
+
+}  // namespace
+
 void validate(const Plan& plan) {
   const int stages = to_int(plan.stages.size());
   if (stages == 0) refuse("the plan has no stages");
@@ -196,6 +220,7 @@ void validate(const Plan& plan) {
     refuse("gradient buckets hold " + std::to_string(plan.gradient_bucket_bytes->value) + " bytes, must be at least 1");
   }
   check_sharding(plan.sharding, schedule_by_name(plan.schedule));
+  check_shares(plan);
   std::unordered_map<std::string, int> stage_of;
   std::map<int, int> stage_of_device;
   check_shape(schedule_by_name(plan.schedule), pipeline_shape(plan));

@@ -24,8 +24,16 @@ enum class StateSharding {
   /// The optimizer's state, and its work: gradients are reduce-scattered, each replica updates its part of the
   /// parameters, and the parameters are all-gathered. Source: Rajbhandari et al., "ZeRO", SC 2020, stage 1.
   Optimizer,
+  /// Its gradients too: each stage sums them after its last backward of the step, and a replica keeps its part.
+  /// Stage 2.
+  Gradients,
+  /// Its parameters too: a rank gathers those of the stage that it computes and of the next one, see kWholeStages.
+  /// Stage 3, or FSDP.
+  Parameters,
 };
-/// "none", "optimizer".
+/// With StateSharding::Parameters, the stages of a rank whose parameters are whole at once, at most.
+inline constexpr int kWholeStages = 2;
+/// "none", "optimizer", "gradients", "parameters".
 [[nodiscard]] const char* to_string(StateSharding sharding);
 /// The inverse. Throws std::invalid_argument listing the names.
 [[nodiscard]] StateSharding state_sharding(const std::string& word);

@@ -20,6 +20,8 @@ enum class ActionKind {
   ReceiveActivation,
   SendGradient,
   ReceiveGradient,
+  Gather,
+  Free,
   Reduce,
   Update,
 };
@@ -38,6 +40,11 @@ enum class ActionKind {
   return kind == ActionKind::SendGradient || kind == ActionKind::ReceiveGradient;
 }
 
+/// Whether it is a Gather or a Free.
+[[nodiscard]] constexpr bool is_residence(ActionKind kind) {
+  return kind == ActionKind::Gather || kind == ActionKind::Free;
+}
+
 /// How tables and pictures show an action: one colour and one sign for each.
 enum class ActionLook { Forward, Backward, WeightGradient, Reduce, Update, Wait, Hidden };
 
@@ -54,7 +61,7 @@ struct ActionTraits {
 };
 
 /// All kinds, in the order of ActionKind.
-inline constexpr std::array<ActionTraits, 9> kActions{{
+inline constexpr std::array<ActionTraits, 11> kActions{{
     {ActionKind::Forward, "forward", "F", true, 0, ActionLook::Forward},
     {ActionKind::Backward, "backward", "B", true, 0, ActionLook::Backward, ActionKind::Forward},
     {ActionKind::WeightGradient, "weight-gradient", "W", true, 0, ActionLook::WeightGradient, ActionKind::Backward},
@@ -62,6 +69,8 @@ inline constexpr std::array<ActionTraits, 9> kActions{{
     {ActionKind::ReceiveActivation, "receive-activation", "RECV_F", true, -1, ActionLook::Wait},
     {ActionKind::SendGradient, "send-gradient", "SEND_B", true, -1, ActionLook::Hidden, ActionKind::Backward},
     {ActionKind::ReceiveGradient, "receive-gradient", "RECV_B", true, 1, ActionLook::Wait},
+    {ActionKind::Gather, "gather", "UNSHARD", false, 0, ActionLook::Wait},
+    {ActionKind::Free, "free", "RESHARD", false, 0, ActionLook::Hidden},
     {ActionKind::Reduce, "reduce", "REDUCE_GRAD", false, 0, ActionLook::Reduce},
     {ActionKind::Update, "update", "UPDATE", false, 0, ActionLook::Update},
 }};
@@ -75,8 +84,10 @@ inline constexpr std::array<ActionTraits, 9> kActions{{
 [[nodiscard]] ActionKind action_kind(const std::string& word);
 
 /// One entry of a rank's list. `peer` is the other stage of a transfer, -1 otherwise; the peer's replica follows from
-/// the microbatch. `microbatch` is -1 for Reduce and Update. A Receive only posts: the compute action that needs its
-/// data waits for it. A Send only enqueues, on the lane of its directed edge.
+/// the microbatch. `microbatch` is -1 for Gather, Free, Reduce and Update. A Receive only posts: the compute action
+/// that needs its data waits for it. A Send only enqueues, on the lane of its directed edge. A Gather only begins to
+/// gather the stage's parameters from its replicas: the next compute action of the stage waits for them. Free releases
+/// them.
 struct Action {
   ActionKind kind = ActionKind::Forward;
   int stage = 0;
@@ -89,8 +100,8 @@ struct Action {
 [[nodiscard]] Action other_end(const Action& transfer);
 
 /// The action in the notation of torch.distributed.pipelining, stage first: "1F0", "1B0", "1W0", "1SEND_F0",
-/// "1RECV_F0", "1SEND_B0", "1RECV_B0", "1REDUCE_GRAD"; and "1UPDATE". A peer that is not adjacent follows: "0SEND_F3 to
-/// stage 2".
+/// "1RECV_F0", "1SEND_B0", "1RECV_B0", "1UNSHARD", "1RESHARD", "1REDUCE_GRAD"; and "1UPDATE". A peer that is not
+/// adjacent follows: "0SEND_F3 to stage 2".
 [[nodiscard]] std::string action_text(const Action& action);
 
 /// The most microbatches that a step of a plan can have.

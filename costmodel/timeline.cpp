@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -76,8 +77,12 @@ std::string quoted(const Action& action) { return '"' + action_text(action) + '"
 
 std::vector<Action> measured_actions(const BoundPlan& plan, const std::vector<Action>& list) {
   std::vector<Action> out;
+  std::set<int> gathering;
   for (const Action& action : list) {
-    if (is_receive(action.kind)) continue;
+    if (action.kind == ActionKind::Gather) gathering.insert(action.stage);
+    if (is_receive(action.kind) || is_residence(action.kind)) continue;
+    if (is_compute(action.kind) && gathering.erase(action.stage) > 0)
+      out.push_back({ActionKind::Gather, action.stage, -1, -1});
     for (const Passage& input : plan.inputs(action)) out.push_back(receive_of(action, input));
     // A backward takes later stages' gradients first.
     if (action.kind == ActionKind::Backward)

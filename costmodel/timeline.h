@@ -148,9 +148,10 @@ class SpanKeeper {
   std::vector<Span> spans_;
 };
 
-/// The spans that a rank measures for its list, in order: its entries except receives, which only post; before a
-/// forward a wait (a receive) for each boundary into its stage in the plan's order, before a backward one for each
-/// boundary from which gradients come back, in the reverse order. Boundaries between stages of one rank count too.
+/// The spans that a rank measures for its list, in order: its entries except receives and gathers, which only begin,
+/// and Free; before the first computation of a stage that it gathers a wait for that (a Gather); before a forward a
+/// wait (a receive) for each boundary into its stage in the plan's order, before a backward one for each boundary from
+/// which gradients come back, in the reverse order. Boundaries between stages of one rank count too.
 [[nodiscard]] std::vector<Action> measured_actions(const BoundPlan& plan, const std::vector<Action>& list);
 /// Checks that a rank follows its list, span by span: exactly the measured_actions of its list in order, with a
 /// synchronous schedule again in each step. Looks at the order of the spans, not at their times.

@@ -174,11 +174,12 @@ Candidate given_candidate(const Graph& graph, Partition partition, std::vector<s
                           int chunks, Placement placement) {
   if (!replicas.empty()) {
     if (!devices.empty()) throw std::invalid_argument("--replicas: the plan that was read already has replicas");
-    if (replicas.size() != partition.replicas.size()) {
+    if (replicas.size() != 1 && replicas.size() != partition.replicas.size()) {
       throw std::invalid_argument("replicas: found " + count_text(replicas.size(), "number") + " for " +
-                                  count_text(partition.replicas.size(), "stage") + ", expected one per stage");
+                                  count_text(partition.replicas.size(), "stage") + ", expected one, or one per stage");
     }
-    partition.replicas = replicas;
+    for (std::size_t s = 0; s < partition.replicas.size(); ++s)
+      partition.replicas[s] = replicas.size() == 1 ? replicas.front() : replicas[s];
   }
   std::vector<Seconds> times(partition.replicas.size());
   for (std::size_t i = 0; i < graph.layers.size(); ++i) {

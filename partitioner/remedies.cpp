@@ -101,7 +101,12 @@ std::string remedies_text(const Graph& graph, const Topology& topology, const Pl
   if (may_shard(graph, settings)) {
     PlanSettings divided = settings;
     divided.sharding = StateSharding::Optimizer;
-    remedies.end(remedies.try_one("--shard optimizer", graph, topology, divided));
+    bool fits = remedies.try_one("--shard optimizer", graph, topology, divided);
+    divided.sharding = StateSharding::Parameters;
+    divided.schedule = kSeldomGathers;
+    const std::string name = std::string("--schedule ") + kSeldomGathers + " --shard parameters";
+    if (!fits) fits = remedies.try_one(name, graph, topology, divided);
+    remedies.end(fits);
   }
 
   const std::int64_t samples = graph.microbatch_samples.value_or(1);

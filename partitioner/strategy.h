@@ -36,7 +36,7 @@ struct Option {
 struct Constraints {
   std::optional<int> stages;          ///< absent: the strategy decides
   std::optional<int> chunks;          ///< stages per device; absent: 1, or what a strategy that compares finds best
-  std::vector<int> replicas;          ///< for each stage; empty: the strategy decides
+  std::vector<int> replicas;          ///< for each stage, or one number for all; empty: the strategy decides
   std::optional<Bytes> memory_limit;  ///< per device, besides the topology's own
   PlanSettings plan;                  ///< schedule, microbatches and the like; its strategy and chunks are ignored
   OptionValues options;               ///< options of the strategy itself, see Strategy::options
@@ -116,6 +116,9 @@ inline constexpr Seconds kDefaultTimeLimit{3};
 /// The most stages per device that strategies try by themselves.
 inline constexpr int kMostChunks = 8;
 
+/// The schedule of several stages on a rank that gathers each of them at most twice a step, where replicas divide the
+/// parameters: others gather them again and again as microbatches pass.
+inline constexpr const char* kSeldomGathers = "looped-bfs";
 /// Whether dividing the optimizer's state can save memory with these settings, which do not divide it.
 [[nodiscard]] bool may_shard(const Graph& graph, const PlanSettings& settings);
 

@@ -27,7 +27,8 @@ const std::vector<RowWord>& row_words() {
   static const std::vector<RowWord> words = [] {
     std::vector<RowWord> out;
     for (const ActionTraits& action : kActions) {
-      if (action.kind == ActionKind::Update) continue;  // has no cell
+      // An update has no cell, and gathers follow from the sharding.
+      if (action.kind == ActionKind::Update || is_residence(action.kind)) continue;
       out.push_back({action.cell, &action});
       if (action.kind == ActionKind::Backward) out.push_back({"I", &action});
     }
@@ -332,9 +333,10 @@ const Document<Plan>& plan_document() {
           optional(
               "gradient_bucket_bytes", &Plan::gradient_bucket_bytes, integer(1, Cursor::kMostBytes),
               "Most bytes of gradients that replicas sum in one all-reduce, bytes. Absent: all of a stage in one."),
-          optional("sharding", &Plan::sharding, words("sharding", StateSharding::Optimizer),
+          optional("sharding", &Plan::sharding, words("sharding", StateSharding::Parameters),
                    "What of the training state the replicas of a stage divide among them: optimizer, its state and its "
-                   "work. Absent: none. Since version 10.")
+                   "work; gradients, these too; parameters, these too. Absent: none. Since version 10, gradients and "
+                   "parameters since version 11.")
               .only_if([](const Plan& of) { return of.sharding != StateSharding::None; }),
           optional("actions", &Plan::listed, list(actions()),
                    "For schedule listed: each rank's actions, ranks in order of stages and then replicas."),

@@ -60,6 +60,11 @@ class TraceBuilder {
  public:
   TraceBuilder(const Timeline& timeline, const BoundPlan& plan, const Graph& graph)
       : bound_(plan), plan_(plan.plan()), sums_(gradient_sums(graph, plan)), lists_(plan.action_lists()) {
+    if (plan_.sharding == StateSharding::Parameters) {
+      throw std::invalid_argument(
+          "a Chakra trace cannot say when a rank gathers and releases the parameters of a stage; plan with --shard "
+          "optimizer");
+    }
     for (const auto& layers : layers_of_stages(graph, plan_)) {
       Bytes outputs;
       for (const Layer* layer : layers) outputs += activation_bytes(*layer);

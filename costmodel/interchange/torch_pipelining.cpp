@@ -260,7 +260,7 @@ std::string plan_actions_csv(const BoundPlan& plan, bool transfers) {
   auto lists = plan.action_lists(1, 1);
   for (auto& list : lists) {
     std::erase_if(list, [&](const Action& action) {
-      return action.kind == ActionKind::Update || (!transfers && !is_compute(action.kind));
+      return action.kind == ActionKind::Update || is_residence(action.kind) || (!transfers && !is_compute(action.kind));
     });
   }
   return actions_csv(lists);

@@ -46,6 +46,41 @@ Bytes reduce_buffer_bytes(Bytes values, int ranks, const std::string& channel) {
   return traits->reduce_buffers(values, ranks);
 }
 
+std::vector<std::vector<Bytes>> message_bytes(const Plan& plan) {
+  std::vector<std::vector<Bytes>> out(2);
+  for (const Boundary& boundary : plan.boundaries) {
+    Bytes forth;
+    Bytes back;
+    for (const BoundaryTensor& tensor : boundary.tensors) {
+      forth += tensor.bytes;
+      if (tensor.gradient) back += tensor.bytes;
+    }
+    out[0].push_back(forth);
+    out[1].push_back(back);
+  }
+  return out;
+}
+
+Bytes communication_of(const BoundPlan& plan, const std::vector<GradientSum>& sums, const std::string& channel) {
+  Bytes own;
+  Bytes out;
+  // Shared parameters are summed one after the other: each takes the buffer of an earlier one if that is large enough.
+  Bytes largest;
+  for (const GradientSum& sum : sums) {
+    Bytes bytes = sum.bytes;
+    if (!sum.tied && plan.plan().gradient_bucket_bytes && !plan.asynchronous())
+      bytes = std::min(bytes, *plan.plan().gradient_bucket_bytes);
+    const Bytes buffer = reduce_buffer_bytes(bytes, to_int(sum.ranks.size()), channel);
+    if (!sum.tied) {
+      own = std::max(own, buffer);
+    } else if (buffer > largest) {
+      largest = buffer;
+      out += buffer;
+    }
+  }
+  return own + out;
+}
+
 int in_flight(const std::vector<Action>& list, int stage, bool splits, bool later) {
   // By microbatch, what releases it: its weight gradient, or its backward if it has none, or its forward if it has
   // neither.

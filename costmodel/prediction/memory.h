@@ -58,6 +58,13 @@ inline constexpr Bytes kGpuBase{std::int64_t{4800} << 20};
 /// ChannelTraits::reduce_buffers; 0 for one rank, no values, and a channel that is not in that table.
 [[nodiscard]] Bytes reduce_buffer_bytes(Bytes values, int ranks, const std::string& channel);
 
+/// Bytes of a message over each boundary: of the activation, and of the gradient.
+[[nodiscard]] std::vector<std::vector<Bytes>> message_bytes(const Plan& plan);
+
+/// Bytes of the buffers for a stage's `sums` of gradients.
+[[nodiscard]] Bytes communication_of(const BoundPlan& plan, const std::vector<GradientSum>& sums,
+                                     const std::string& channel);
+
 /// The bytes that the ranks of each stage hold. The constructor searches the graph once.
 class StageMemories {
  public:

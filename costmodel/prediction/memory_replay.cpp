@@ -33,6 +33,10 @@ struct StageNeeds {
   Bytes sent_back;               ///< gradients of what it received
   Bytes communication;           ///< reduce_buffer_bytes
   Bytes messages;                ///< one over each boundary
+  Bytes divided;                 ///< parameters that its replicas gather, or of whose gradients each keeps a part
+  std::vector<Bytes> own;        ///< of them, what each replica keeps
+  bool gathers = false;          ///< BoundPlan::gathers
+  bool keeps_parts = false;      ///< of its gradients, see StateSharding::Gradients
   bool measured = true;          ///< the bytes of all its layers
   bool splits = false;           ///< its backward
   bool has_flat_gradients = false;
@@ -56,7 +60,10 @@ StageNeeds needs_of(const Graph& graph, const BoundPlan& plan, const StageMemori
   out.inputs = one.part(MemoryPart::Inputs);
   out.workspace = one.part(MemoryPart::Workspace);
   out.sent_back = one.part(MemoryPart::Sending);
-  out.has_flat_gradients = trains && !plan.asynchronous() && plan.replicas(stage) > 1;
+  out.gathers = plan.gathers(stage);
+  out.keeps_parts = trains && plan.plan().sharding >= StateSharding::Gradients && plan.replicas(stage) > 1;
+  out.has_flat_gradients = trains && !plan.asynchronous() && plan.replicas(stage) > 1 && !out.keeps_parts;
+  out.own.resize(to_index(plan.replicas(stage)));
   out.beside_saved = out.workspace;
   Bytes saved;
   Bytes gradients;
@@ -96,7 +103,9 @@ struct StageUsage {
   int in_flight = 0;  ///< microbatches
   int waiting = 0;    ///< of them, for their weight gradient
   bool gradients = false;
-  Bytes growing;  ///< of gradients, while a backward makes them
+  bool whole = false;  ///< its parameters are gathered
+  Bytes gathering;     ///< memory for what arrives of them
+  Bytes growing;       ///< of gradients, while a backward makes them
   int versions = 1;
   Bytes receiving;
   Bytes unsent;   ///< gradients that a backward made
@@ -110,15 +119,18 @@ struct StageUsage {
     std::array<Bytes, kMemoryParts> out;
     const auto at = [&](MemoryPart part) -> Bytes& { return out[static_cast<std::size_t>(part)]; };
     at(MemoryPart::Activations) = needs->per_microbatch * in_flight + (in_flight > 0 ? needs->once : Bytes(0));
-    at(MemoryPart::Communication) = needs->communication;
+    const Bytes own = needs->own[to_index(replica)];
+    at(MemoryPart::Communication) = needs->communication + gathering;
     at(MemoryPart::Frozen) = needs->frozen;
-    at(MemoryPart::Gradients) = (gradients ? needs->gradients : Bytes(0)) + growing;
+    at(MemoryPart::Gradients) =
+        (gradients ? needs->gradients : Bytes(0)) + (needs->keeps_parts ? own : Bytes(0)) + growing;
     at(MemoryPart::Inputs) = needs->inputs * in_flight;
     at(MemoryPart::KeptGradients) = needs->kept * waiting;
     at(MemoryPart::Libraries) = libraries;
     at(MemoryPart::OlderVersions) = needs->parameters * (versions - 1);
     at(MemoryPart::Optimizer) = needs->optimizer[to_index(replica)];
     at(MemoryPart::Parameters) = needs->parameters;
+    if (needs->gathers) at(MemoryPart::Parameters) += own - (whole ? Bytes(0) : needs->divided);
     at(MemoryPart::Receiving) = receiving;
     at(MemoryPart::Reduction) = reduction;
     at(MemoryPart::Sending) = unsent + sending;
@@ -249,7 +261,18 @@ class RankReplay {
     StageUsage& state = states_[place];
     const StageNeeds& needs = *state.needs;
     const bool asynchronous = plan_.asynchronous();
+    if (is_compute(action.kind)) state.gathering = Bytes(0);
+    // The first backward of a step makes room for the gradients.
+    if (needs.keeps_parts && (action.kind == ActionKind::Backward || action.kind == ActionKind::WeightGradient))
+      state.gradients = true;
     switch (action.kind) {
+      case ActionKind::Gather:
+        state.whole = true;
+        state.gathering = needs.divided;
+        break;
+      case ActionKind::Free:
+        state.whole = false;
+        break;
       case ActionKind::Forward:
         take_inputs(state, action);
         if (asynchronous) versions_[place].begin(action.microbatch);
@@ -329,6 +352,9 @@ class RankReplay {
         --state.waiting;
         release(place, action);
         break;
+      case ActionKind::Reduce:
+        if (state.needs->keeps_parts) state.gradients = false;
+        break;
       case ActionKind::Update:
         if (!asynchronous) break;
         versions_[place].update();
@@ -404,43 +430,6 @@ class RankReplay {
   MemoryReplay out_;
 };
 
-/// Bytes of a message over each boundary: of the activation, and of the gradient.
-std::vector<std::vector<Bytes>> message_bytes(const Plan& plan) {
-  std::vector<std::vector<Bytes>> out(2);
-  for (const Boundary& boundary : plan.boundaries) {
-    Bytes forth;
-    Bytes back;
-    for (const BoundaryTensor& tensor : boundary.tensors) {
-      forth += tensor.bytes;
-      if (tensor.gradient) back += tensor.bytes;
-    }
-    out[0].push_back(forth);
-    out[1].push_back(back);
-  }
-  return out;
-}
-
-/// Bytes of the buffers for a stage's `sums` of gradients.
-Bytes communication_of(const BoundPlan& plan, const std::vector<GradientSum>& sums, const std::string& channel) {
-  Bytes own;
-  Bytes out;
-  // Shared parameters are summed one after the other: each takes the buffer of an earlier one if that is large enough.
-  Bytes largest;
-  for (const GradientSum& sum : sums) {
-    Bytes bytes = sum.bytes;
-    if (!sum.tied && plan.plan().gradient_bucket_bytes && !plan.asynchronous())
-      bytes = std::min(bytes, *plan.plan().gradient_bucket_bytes);
-    const Bytes buffer = reduce_buffer_bytes(bytes, to_int(sum.ranks.size()), channel);
-    if (!sum.tied) {
-      own = std::max(own, buffer);
-    } else if (buffer > largest) {
-      largest = buffer;
-      out += buffer;
-    }
-  }
-  return own + out;
-}
-
 }  // namespace
 
 MemoryPlace memory_place(const Topology& topology) {
@@ -463,6 +452,11 @@ std::vector<MemoryReplay> replay_memory(const Graph& graph, const BoundPlan& pla
       needs.back().optimizer[to_index(r)] =
           updated_bytes(sums[to_index(s)], plan.first_rank(s) + r, needs.back().parameters) *
           graph.optimizer_state_values;
+    }
+    for (const GradientSum& sum : sums[to_index(s)]) {
+      if (sum.tied || sum.parts.empty()) continue;
+      needs.back().divided += sum.bytes;
+      for (std::size_t r = 0; r < sum.parts.size(); ++r) needs.back().own[r] += sum.parts[r];
     }
   }
   const std::vector<std::vector<Bytes>> bytes = message_bytes(plan.plan());

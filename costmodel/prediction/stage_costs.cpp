@@ -283,14 +283,16 @@ Seconds copy_time(const Graph& graph, const BoundPlan& plan, int stage, Seconds 
   return update * (2.0 / (3.0 + 2.0 * static_cast<double>(graph.optimizer_state_values)));
 }
 
-/// Where sums have parts, a rank updates its own, and then gets the parameters that the others have updated. The rank
-/// with the most counts.
+/// Where sums have parts, a rank updates its own, and then gets the parameters that the others have updated; or before
+/// it computes, with StateSharding::Parameters. The rank with the most counts.
 void divide_update(StageCost& cost, const std::vector<const Layer*>& layers, const Topology& topology,
                    const BoundPlan& plan, int stage, const std::vector<GradientSum>& sums) {
   const Bytes held = held_parameter_bytes(layers);
   if (held > Bytes(0)) cost.update = cost.update * (most_updated_bytes(sums, plan.ranks_of(stage), held) / held);
   for (const GradientSum& sum : sums) {
-    if (!sum.parts.empty()) cost.update += all_gather_time(sum.bytes, plan.devices_of(sum.ranks), topology);
+    if (sum.parts.empty()) continue;
+    (!sum.tied && plan.gathers(stage) ? cost.gather : cost.update) +=
+        all_gather_time(sum.bytes, plan.devices_of(sum.ranks), topology);
   }
 }
 

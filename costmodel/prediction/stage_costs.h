@@ -70,6 +70,8 @@ struct SplitBackwardTimes {
 ///   update: of a schedule that updates after every gradient, without the division by their number, and with a copy of
 ///     the parameters where older versions are in use; with Plan::sharding, the part of the rank that updates the most,
 ///     and the all-gathers of the parameters;
+///   gather: with StateSharding::Parameters, the all-gathers of those that the stage does not share, before it computes
+///     instead of in the update;
 ///   reduce or buckets: the sum over the replicas of all parameters but those shared with other stages;
 ///   tied: the sums of the parameters in BoundPlan::shared, each over its holders, one after the other.
 /// Sums with GradientSum::parts are reduce-scatters.

@@ -101,6 +101,9 @@ std::vector<StageShares> shares_of(const SimulationInput& input, const Timeline&
       case ActionKind::Update:
         stage.update += time;
         break;
+      case ActionKind::Gather:
+        stage.reduce += time;
+        break;
       case ActionKind::Reduce:
         stage.reduce += within(all_there.at({groups[to_index(span.action.stage)], span.end}), span.end);
         break;

@@ -46,7 +46,9 @@ class Verifier {
     };
     for (const auto& [proved, find] :
          {Proof{"every action is on its rank", &Verifier::standing}, Proof{"no action is missing", &Verifier::complete},
-          Proof{"inputs come first", &Verifier::ordered}, Proof{"every gradient has its update", &Verifier::applied},
+          Proof{"inputs come first", &Verifier::ordered},
+          Proof{"parameters are whole where they are used", &Verifier::whole},
+          Proof{"every gradient has its update", &Verifier::applied},
           Proof{"both ends of an edge agree", &Verifier::edges}, Proof{"no deadlock", &Verifier::ending},
           Proof{"bounds of the schedule", &Verifier::bounded}}) {
       if (options_.progress) options_.progress(proved);
@@ -196,6 +198,58 @@ class Verifier {
     for (const Passage& input : bound_.inputs(a))
       out.push_back(bound_.is_message(a, input) ? receive_of(a, input) : of(a.kind, input.peer));
     return out;
+  }
+
+  /// A rank computes with gathered parameters only, and holds few of them; the replicas of a position gather and reduce
+  /// in one order.
+  Refusal whole() {
+    for (int rank = 0; rank < to_int(lists_.size()); ++rank) {
+      const auto& list = lists_[to_index(rank)];
+      std::set<int> held;
+      std::set<int> updated;
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        const Action& a = list[i];
+        const bool gathers = bound_.gathers(a.stage);
+        if (is_residence(a.kind) && !gathers) return place(rank, i) + ": the stage keeps its parameters whole";
+        if (a.kind == ActionKind::Update) updated.insert(a.stage);
+        if (a.kind == ActionKind::Gather) {
+          if (updated.contains(a.stage)) return place(rank, i) + " comes after the update";
+          if (!held.insert(a.stage).second) return place(rank, i) + ": the parameters are gathered already";
+          if (to_int(held.size()) > kWholeStages)
+            return place(rank, i) + ": " + std::to_string(kWholeStages) +
+                   " other stages are gathered, the most allowed";
+        } else if (a.kind == ActionKind::Free) {
+          if (held.erase(a.stage) == 0) return place(rank, i) + ": the parameters are not gathered";
+        } else if (gathers && is_compute(a.kind) && !held.contains(a.stage)) {
+          return place(rank, i) + " comes before the parameters are gathered";
+        }
+      }
+      if (!held.empty())
+        return rank_text(rank) + " never frees the parameters of stage " + std::to_string(*held.begin());
+      if (Refusal refusal = same_order(rank)) return refusal;
+    }
+    return std::nullopt;
+  }
+  /// Against replica 0 of the rank's position.
+  Refusal same_order(int rank) {
+    const int first = bound_.first_rank(roles_[to_index(rank)].stages.front());
+    std::size_t other = 0;
+    const auto& others = lists_[to_index(first)];
+    const auto joins = [&](const Action& a) {
+      return a.kind == ActionKind::Gather || (a.kind == ActionKind::Reduce && bound_.reduces_early(a.stage));
+    };
+    for (std::size_t i = 0; i < lists_[to_index(rank)].size(); ++i) {
+      const Action& a = lists_[to_index(rank)][i];
+      if (!joins(a)) continue;
+      while (other < others.size() && !joins(others[other])) ++other;
+      if (other == others.size()) return place(rank, i) + ": " + rank_text(first) + " has ended without it";
+      if (others[other] != a) return place(rank, i) + " is " + place(first, other) + " there";
+      ++other;
+    }
+    for (; other < others.size(); ++other) {
+      if (joins(others[other])) return place(first, other) + ": " + rank_text(rank) + " ends without it";
+    }
+    return std::nullopt;
   }
 
   /// Every gradient goes into its Update, and every microbatch finds its parameters.

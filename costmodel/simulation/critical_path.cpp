@@ -97,6 +97,8 @@ class PathSearch {
         need(message(action));
         continue;
       }
+      // A wait for parameters counts for the computation that needs them.
+      if (is_residence(action.kind)) continue;
       const int node = to_int(nodes_.size());
       nodes_.emplace_back();
       need(node);
@@ -140,7 +142,7 @@ class PathSearch {
     std::vector<std::size_t> next(of_rank_.size());
     const auto wrong = [] { throw std::invalid_argument("the timeline is not a replay of all actions"); };
     for (const Span& span : timeline.spans) {
-      if (is_receive(span.action.kind)) continue;
+      if (is_receive(span.action.kind) || is_residence(span.action.kind)) continue;
       int node = -1;
       if (is_send(span.action.kind)) {
         const auto it = sends_.find(

@@ -17,11 +17,11 @@ inline constexpr int kParts = 4;
 
 /// What a flow does, and for whom.
 struct Task {
-  enum class Kind : std::uint8_t { Compute, Latency, Wire, Delivery, Reduce, Handling, Balance };
+  enum class Kind : std::uint8_t { Compute, Latency, Wire, Delivery, Reduce, Gather, Handling, Balance };
   Kind kind = Kind::Compute;
   HandlingPart part = HandlingPart::SendFixed;  ///< of Handling
-  int owner = 0;                                ///< rank of Compute and Reduce, host of Balance, lane of the others
-  int microbatch = -1;                          ///< of Delivery
+  int owner = 0;        ///< rank of Compute and Reduce, stage of Gather, host of Balance, lane of the others
+  int microbatch = -1;  ///< of Delivery
 };
 
 /// Ports that a flow shares with others; -1: none.

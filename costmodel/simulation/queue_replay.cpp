@@ -10,6 +10,7 @@
 
 #include "costmodel/errors.h"
 #include "costmodel/index.h"
+#include "costmodel/simulation/waiting.h"
 
 namespace stagecraft {
 namespace {
@@ -28,7 +29,7 @@ class Replay {
  public:
   Replay(const MessageTable& table, const std::vector<std::vector<Action>>& lists, Queues queues,
          const std::vector<int>& reduce_groups)
-      : table_(table), lists_(lists), kind_(queues), groups_(reduce_groups) {
+      : table_(table), lists_(lists), kind_(queues), groups_(reduce_groups), gathers_(lists) {
     next_.assign(lists.size(), 0);
     joined_.assign(lists.size(), false);
     messages_.resize(table.count());
@@ -130,13 +131,28 @@ class Replay {
       if (is_transfer(action.kind)) {
         ++next_[to_index(rank)];
         begin(rank, action);
+      } else if (action.kind == ActionKind::Gather) {
+        ++next_[to_index(rank)];
+        gather(rank, action.stage);
+      } else if (action.kind == ActionKind::Free) {
+        ++next_[to_index(rank)];
       } else if (action.kind == ActionKind::Reduce) {
         if (!reduced(rank, action)) return;
       } else {
-        if (missing(action) >= 0) return;
+        if (lacks_parameters(rank, action) || missing(action) >= 0) return;
         ++next_[to_index(rank)];
       }
     }
+  }
+  void gather(int rank, int stage) {
+    if (!gathers_.begin(rank, stage)) return;
+    (void)gathers_.end(stage);
+    for (const int member : gathers_.members(stage)) {
+      if (member != rank) ready_.push_back(member);
+    }
+  }
+  bool lacks_parameters(int rank, const Action& action) const {
+    return is_compute(action.kind) && !gathers_.is_whole(rank, action.stage);
   }
   /// A message that the action needs and that has not arrived, -1 if it can run.
   int missing(const Action& action) const {
@@ -202,6 +218,12 @@ class Replay {
             Place{member, -1}};
       }
     }
+    if (lacks_parameters(place.rank, action)) {
+      const int member = gathers_.missing(place.rank, action.stage);
+      const std::string waits = who + " waits for the parameters of rank " + std::to_string(member) + ", which ";
+      if (ended(member)) return {waits + "has ended", {}};
+      return {waits + "is blocked at " + action_text(stuck(member)), Place{member, -1}};
+    }
     const int message = missing(action);
     const int queue = messages_[to_index(message)].receive;
     if (queue >= 0 && first(queue, message)) return other_end(who, message, true);
@@ -258,6 +280,7 @@ class Replay {
   const std::vector<std::vector<Action>>& lists_;
   const Queues kind_;
   const std::vector<int>& groups_;
+  simulation::Gathers gathers_;
   std::vector<std::size_t> next_;
   std::vector<bool> reduces_several_;  // the rank reduces more than one stage
   std::vector<bool> joined_;           // the rank is at its Reduce and was counted

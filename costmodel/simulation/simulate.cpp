@@ -27,7 +27,7 @@ struct RankState {
   Seconds since{};     // it has been at `next`
   int step = 0;        // of its last gradient
   bool runs = false;   // its thread computes, or handles a message
-  bool waits = false;  // in a Reduce
+  bool waits = false;  // in a Reduce, or for parameters
 };
 
 /// Replays the lists of all ranks. Ranks start flows (computations, messages, sums) and lanes pass messages on; each
@@ -43,6 +43,7 @@ class Simulation final : private Hosts::Messages {
         lanes_(input),
         hosts_(input.hosts, input.mode, input.lists.size(), lanes_.count(), flows_, *this),
         reduces_(input),
+        gathers_(input.lists),
         spans_(input.lists),
         step_ends_(to_index(input.steps)) {
     const std::size_t slots = in_.stages.size() * to_index(microbatches_);
@@ -53,8 +54,8 @@ class Simulation final : private Hosts::Messages {
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) ranks_[rank].list = in_.lists[rank];
     find_splits();
     // At any moment each rank has at most one computation or sum and one timer of its host, and each lane one message
-    // and one part of its handling at each end.
-    flows_.reserve(2 * ranks_.size() + 3 * to_index(lanes_.count()));
+    // and one part of its handling at each end; replicas have one gather.
+    flows_.reserve(3 * ranks_.size() + 3 * to_index(lanes_.count()));
   }
 
   std::variant<Timeline, Infeasible> run() {
@@ -146,6 +147,9 @@ class Simulation final : private Hosts::Messages {
         step(task.owner);
         if (!at(task.owner).runs) advance(task.owner);
         break;
+      case Task::Kind::Gather:
+        gathered(task.owner);
+        break;
       case Task::Kind::Balance:
         hosts_.balance(task.owner);
         break;
@@ -179,6 +183,12 @@ class Simulation final : private Hosts::Messages {
           post(action);
           step(rank);
           break;
+        case ActionKind::Gather:
+          start_gather(gathers_.begin(rank, action.stage));
+          [[fallthrough]];
+        case ActionKind::Free:
+          step(rank);
+          break;
         case ActionKind::Reduce:
           if (!reduces_.is_last(rank, at(rank).next)) {
             record(rank, action, flows_.now(), flows_.now());
@@ -189,7 +199,7 @@ class Simulation final : private Hosts::Messages {
           return;
         default:
           if (hosts_.interrupts(rank) && receives(action)) return;
-          if (!inputs_ready(rank, action)) return;
+          if (!is_whole(rank, action) || !inputs_ready(rank, action)) return;
           start_compute(rank, cost(action));
           return;
       }
@@ -247,6 +257,29 @@ class Simulation final : private Hosts::Messages {
       since = end;
     }
     return true;
+  }
+
+  /// Whether the rank has the parameters for the action. A wait for them becomes a span.
+  bool is_whole(int rank, const Action& action) {
+    if (gathers_.members(action.stage).empty() || action.kind == ActionKind::Update) return true;
+    if (!gathers_.is_whole(rank, action.stage)) {
+      at(rank).waits = true;
+      return false;
+    }
+    if (!at(rank).waits) return true;
+    record(rank, {ActionKind::Gather, action.stage, -1, -1}, at(rank).since, flows_.now());
+    at(rank).since = flows_.now();
+    at(rank).waits = false;
+    return true;
+  }
+  void start_gather(std::optional<int> stage) {
+    if (stage) flows_.start({.kind = Task::Kind::Gather, .owner = *stage}, in_.stages[to_index(*stage)].gather);
+  }
+  void gathered(int stage) {
+    start_gather(gathers_.end(stage));
+    for (const int rank : gathers_.members(stage)) {
+      if (!at(rank).runs) advance(rank);
+    }
   }
 
   void join_reduce(int rank, const Action& action) {
@@ -366,6 +399,7 @@ class Simulation final : private Hosts::Messages {
     hosts_.append_state(out.counts, out.times);
     for (int group = 0; group < reduces_.count(); ++group)
       out.counts.push_back(static_cast<std::int64_t>(reduces_.waiting(group)));
+    gathers_.append_state(out.counts);
     flows_.visit_in_order([&](const Flow& flow, Seconds end) {
       for (const int number : {static_cast<int>(flow.task.kind), flow.task.owner, static_cast<int>(flow.task.part),
                                flow.ports.egress, flow.ports.ingress})
@@ -431,6 +465,7 @@ class Simulation final : private Hosts::Messages {
   Lanes lanes_;
   Hosts hosts_;
   ReduceGroups reduces_;
+  Gathers gathers_;
   RankSpans spans_;
   std::vector<Seconds> step_ends_;
   std::vector<RankState> ranks_;

@@ -86,6 +86,7 @@ struct StageCost {
   Seconds weight_gradient;  ///< of one microbatch, if the schedule splits the backward
   Seconds reduce;           ///< of one Reduce, among all replicas
   Seconds update;           ///< of one Update
+  Seconds gather = {};      ///< of one Gather, among all replicas; a rank's Gathers go one after the other
   Seconds tied = {};  ///< of the part of a Reduce that sums tied parameters over all their holders, after `reduce`
   /// Time of a backward that the lists do not split although they split others, as lists by hand may; absent:
   /// `backward`.

@@ -112,4 +112,57 @@ Seconds ReduceGroups::time(std::span<const Member> members, Seconds now) {
   return reduce + tied + buckets_left(members, now);
 }
 
+Gathers::Gathers(const std::vector<std::vector<Action>>& lists) {
+  for (std::size_t rank = 0; rank < lists.size(); ++rank) {
+    for (const Action& action : lists[rank]) {
+      const std::size_t stage = to_index(action.stage);
+      if (stage >= members_.size()) members_.resize(stage + 1);
+      if (action.kind != ActionKind::Gather) continue;
+      if (members_[stage].empty() || members_[stage].back() != to_int(rank)) members_[stage].push_back(to_int(rank));
+    }
+  }
+  for (const std::vector<int>& members : members_) begun_.emplace_back(members.size());
+  ended_.resize(members_.size());
+  queues_.resize(lists.size());
+}
+
+int Gathers::begun(int rank, int stage) const {
+  const std::vector<int>& members = members_[to_index(stage)];
+  const auto found = std::ranges::lower_bound(members, rank);
+  return found == members.end() || *found != rank ? 0 : begun_[to_index(stage)][to_index(found - members.begin())];
+}
+
+std::optional<int> Gathers::begin(int rank, int stage) {
+  const std::vector<int>& members = members_[to_index(stage)];
+  std::vector<int>& begun = begun_[to_index(stage)];
+  const int before = std::ranges::min(begun);
+  ++begun[to_index(std::ranges::lower_bound(members, rank) - members.begin())];
+  if (std::ranges::min(begun) == before) return std::nullopt;
+  queue(stage).push_back(stage);
+  return queue(stage).size() == 1 ? std::optional(stage) : std::nullopt;
+}
+
+std::optional<int> Gathers::end(int stage) {
+  ++ended_[to_index(stage)];
+  std::deque<int>& waiting = queue(stage);
+  waiting.pop_front();
+  return waiting.empty() ? std::nullopt : std::optional(waiting.front());
+}
+
+bool Gathers::is_whole(int rank, int stage) const { return begun(rank, stage) <= ended_[to_index(stage)]; }
+
+int Gathers::missing(int rank, int stage) const {
+  for (const int member : members_[to_index(stage)]) {
+    if (begun(member, stage) < begun(rank, stage)) return member;
+  }
+  return -1;
+}
+
+void Gathers::append_state(std::vector<std::int64_t>& out) const {
+  for (std::size_t stage = 0; stage < begun_.size(); ++stage) {
+    for (const int begun : begun_[stage]) out.push_back(begun - ended_[stage]);
+  }
+  for (const std::deque<int>& waiting : queues_) out.insert(out.end(), waiting.begin(), waiting.end());
+}
+
 }  // namespace stagecraft::simulation

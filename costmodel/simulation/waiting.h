@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <vector>
@@ -105,6 +107,35 @@ class ReduceGroups {
   const SimulationInput& input_;
   std::vector<Group> groups_;    // by the number that BoundPlan::reduce_groups gives them
   std::vector<Seconds> latest_;  // by stage: when its last member came, or kNobody; used only within `time`
+};
+
+/// Which ranks have the whole parameters of their stages. A gather goes on once all members have come to it: the ranks
+/// that have a Gather of its stage. Gathers of the same members go on one after the other.
+class Gathers {
+ public:
+  explicit Gathers(const std::vector<std::vector<Action>>& lists);
+
+  /// A rank comes to its next Gather of the stage: the stage whose gather begins to go on then, if one does.
+  [[nodiscard]] std::optional<int> begin(int rank, int stage);
+  /// The stage's gather that goes on ends: the stage whose gather goes on next, if one does.
+  [[nodiscard]] std::optional<int> end(int stage);
+  /// Whether all gathers of the stage that the rank has come to have ended.
+  [[nodiscard]] bool is_whole(int rank, int stage) const;
+  /// The members of the stage's gathers; none if nobody gathers it.
+  [[nodiscard]] const std::vector<int>& members(int stage) const { return members_[to_index(stage)]; }
+  /// A member that has not come to the gather that `rank` waits for; -1 if all have.
+  [[nodiscard]] int missing(int rank, int stage) const;
+  /// Appends what distinguishes the state from another one.
+  void append_state(std::vector<std::int64_t>& out) const;
+
+ private:
+  [[nodiscard]] int begun(int rank, int stage) const;
+  [[nodiscard]] std::deque<int>& queue(int stage) { return queues_[to_index(members(stage).front())]; }
+
+  std::vector<std::vector<int>> members_;  // by stage, ascending
+  std::vector<std::vector<int>> begun_;    // by stage and member: gathers that it has come to
+  std::vector<int> ended_;                 // by stage: gathers
+  std::vector<std::deque<int>> queues_;    // by first member: stages that all have come to, the first goes on
 };
 
 }  // namespace stagecraft::simulation

@@ -21,8 +21,6 @@ std::string purpose(int tag) {
     case kNormTag:
     case kBlocksTag:
       return " about gradient norms";
-    case kCountsTag:
-      return " about which gradients there are";
     case kStopTag:
       return " about stopping";
     case kReportTag:

@@ -24,12 +24,19 @@ inline constexpr int kProofTag = Channel::kControlTag + 11;       ///< proof tha
 inline constexpr int kTimesTag = Channel::kControlTag + 12;       ///< processor times, to rank 0
 inline constexpr int kNextResultTag = Channel::kControlTag + 13;  ///< steps until the next results, from rank 0
 inline constexpr int kPlateauTag = Channel::kControlTag + 14;     ///< a validation's loss, from rank 0
-inline constexpr int kCountsTag = Channel::kControlTag + 15;      ///< how many replicas have each gradient
-inline constexpr int kBlocksTag = Channel::kControlTag + 16;      ///< squares of the gradients that each rank updates
+inline constexpr int kBlocksTag = Channel::kControlTag + 15;      ///< squares of the gradients that each rank updates
 inline constexpr int kTiesTag = Channel::kControlTag + 32;        ///< and up: tied parameters
-inline constexpr int kBucketsTag = kTiesTag + (1 << 14);  ///< and up: collectives of a stage's replicas, by bucket
-inline constexpr int kMostBuckets = 1 << 14;
+inline constexpr int kBucketsTag = kTiesTag + (1 << 14);          ///< and up: see StageTags
+inline constexpr int kMostBuckets = 1 << 14;                      ///< of all stages of a rank
 inline constexpr int kBarrierTag = Channel::kMostTags - 1;
+
+/// The tags of the collectives among a stage's replicas: those of several stages of a rank can go on at once.
+struct StageTags {
+  int place = 0;   ///< of the stage among those of its ranks
+  int stages = 1;  ///< of each of its ranks
+  /// Of a bucket of gradients or parameters; also, for the bucket after the last, of the counts of gradients.
+  [[nodiscard]] int bucket(int number) const { return kBucketsTag + number * stages + place; }
+};
 
 /// Every rank of `channel`, ascending.
 [[nodiscard]] inline std::vector<int> all_ranks(const Channel& channel) {

@@ -355,9 +355,11 @@ format::ModelEvaluation TrainingValidation::gather(const Part& part) {
 std::optional<format::ModelEvaluation> TrainingValidation::run(StageWorker& training) {
   const double begin = now_();
   const std::map<std::string, at::Tensor> averages = training.gather_averages();
+  training.gather_parameters();
   follow(training, averages);
   Part part;
   compute(part);
+  training.free_parameters();
   if (!averages.empty()) follow(training, {});  // releases their memory
   std::optional<format::ModelEvaluation> out;
   if (rank_ == 0) {

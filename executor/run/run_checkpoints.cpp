@@ -233,10 +233,11 @@ void RunCheckpoints::open(std::int64_t step, std::int64_t digest) {
 
 void RunCheckpoints::load(stage::StageProgram& program, stage::Optimizer& optimizer) const {
   if (!files_) return;
+  const auto updated = [&](const std::string& name) { return owned_range(bound_.homes.at(name), rank_); };
   if (weights_alone_ || !trains_) {
-    checkpoint::load_weights(*files_, program);
+    checkpoint::load_weights(*files_, program, &optimizer, updated);
   } else {
-    checkpoint::load_state(*files_, program, optimizer);
+    checkpoint::load_state(*files_, program, optimizer, updated);
   }
 }
 

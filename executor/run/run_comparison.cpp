@@ -327,9 +327,11 @@ void RunComparison::compare_gradients(std::int64_t step, const StageWorker& work
 
 void RunComparison::compare_end(StageWorker& worker) {
   if (!record_) return;
+  worker.gather_parameters();
   worker.visit_stages([&](int, stage::StageProgram& program, stage::Optimizer&) {
     record_->compare_end(program.parameters(), program.buffers(), check_);
   });
+  worker.free_parameters();
 }
 
 }  // namespace stagecraft::run

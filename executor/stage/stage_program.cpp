@@ -1,5 +1,6 @@
 #include "executor/stage/stage_program.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/full_like.h>
@@ -34,9 +35,22 @@ at::Tensor view_laid_out_like(const at::Tensor& flat, std::int64_t offset, const
 
 at::Tensor in_memory_order(const at::Tensor& tensor) { return tensor.detach().as_strided({tensor.numel()}, {1}); }
 
-std::int64_t first_value(const at::Tensor& parameter, const at::Tensor& updated) {
-  return updated.sizes() == parameter.sizes() ? 0 : updated.storage_offset() - parameter.storage_offset();
+void release_memory(const at::Tensor& tensor) {
+  c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  storage.set_data_ptr_noswap(c10::DataPtr(nullptr, storage.device()));
+  storage.set_nbytes(0);
 }
+
+void restore_memory(const at::Tensor& tensor) {
+  if (has_memory(tensor)) return;
+  c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  const std::size_t bytes = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(),
+                                                             to_index(tensor.storage_offset()));
+  storage.set_data_ptr_noswap(storage.allocator()->allocate(bytes));
+  storage.set_nbytes(bytes);
+}
+
+bool has_memory(const at::Tensor& tensor) { return tensor.storage().nbytes() > 0 || tensor.numel() == 0; }
 
 at::Tensor dense(const at::Tensor& parameter) {
   return parameter.is_non_overlapping_and_dense() ? parameter : parameter.contiguous();

@@ -26,9 +26,11 @@ namespace stagecraft::stage {
 /// The values of a tensor without overlaps and gaps as a vector in the order of its memory, which it shares.
 [[nodiscard]] at::Tensor in_memory_order(const at::Tensor& tensor);
 
-/// The first value of `parameter`, in the order of its memory, that `updated` has: a part of its in_memory_order, or a
-/// tensor like it.
-[[nodiscard]] std::int64_t first_value(const at::Tensor& parameter, const at::Tensor& updated);
+/// Releases the memory of a tensor that alone has it; the tensor keeps its shape, and views of it stay views.
+void release_memory(const at::Tensor& tensor);
+/// Gives it memory again, of any values; no effect if it has some. A graph that saved the tensor uses the new values.
+void restore_memory(const at::Tensor& tensor);
+[[nodiscard]] bool has_memory(const at::Tensor& tensor);
 
 /// `parameter` without overlaps and gaps in its memory, in its own layout if it has none.
 [[nodiscard]] at::Tensor dense(const at::Tensor& parameter);

@@ -134,6 +134,10 @@ std::vector<StepSettings> settings_of(const SettingSpace& space, const Topology&
         if (space.sharding && is_limited && may_shard(graph, variant)) {
           out.push_back({i, variant});
           out.back().plan.sharding = StateSharding::Optimizer;
+          if (name == kSeldomGathers) {
+            out.push_back({i, variant});
+            out.back().plan.sharding = StateSharding::Parameters;
+          }
         }
         if (!space.buckets) continue;
         for (const Bytes bytes : bucket_sizes(graph)) {

@@ -129,7 +129,8 @@ void declare_plan(CLI::App& app, PlanRequest& request) {
                      ": device d of p has the stages d, d + p, d + 2p, ...; not for strategy pipedream (default: 1; " +
                      strategies_with(&Strategy::compares) + " try 1, 2, 4 and 8)")
       ->transform(integer(1));
-  app.add_option("--replicas", request.constraints.replicas, "replicas per stage, for all strategies except pipedream")
+  app.add_option("--replicas", request.constraints.replicas,
+                 "replicas of each stage, or one number for all of them; for all strategies except pipedream")
       ->delimiter(',')
       ->transform(integer(1))
       ->type_name("COUNT ...");
@@ -162,8 +163,10 @@ void declare_plan(CLI::App& app, PlanRequest& request) {
          [&request](const std::string& word) {
            request.constraints.plan.sharding = usage("--shard", [&] { return state_sharding(word); });
          },
-         "what of the training state the replicas of a stage divide among them, instead of each keeping all of it: "
-         "none, or optimizer for the optimizer's state and its work, with the same results (ZeRO-1) (default: none)")
+         "what of the training state the replicas of a stage divide among them, instead of each keeping all of it, "
+         "with "
+         "the same results: none; optimizer, its state and its work (ZeRO-1); gradients, these too (ZeRO-2); or "
+         "parameters, these too (ZeRO-3, FSDP), which needs several stages per device to save memory (default: none)")
       ->type_name("SHARDING");
   declare_choices(app, request.choice);
   declare_settings(app, request);

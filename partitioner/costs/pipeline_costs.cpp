@@ -43,6 +43,13 @@ ScheduleEntry entry_of(const PlanSettings& settings) {
   return out;
 }
 
+/// How many values replicas divide for each value of a parameter: of the optimizer's state, and its gradient and the
+/// value itself with the shardings that divide them.
+std::int64_t divided_copies(const PlanSettings& settings, std::int64_t optimizer_values) {
+  return optimizer_values + (settings.sharding >= StateSharding::Gradients ? 1 : 0) +
+         (settings.sharding >= StateSharding::Parameters ? 1 : 0);
+}
+
 /// The costs of a layer. `held`: the bytes of the layer's parameters that no earlier node holds. `devices`: among the
 /// replicas of a stage at most.
 NodeCosts costs_of(const Layer& layer, Bytes held, const ScheduleEntry& schedule, const PlanSettings& settings,
@@ -75,10 +82,12 @@ NodeCosts costs_of(const Layer& layer, Bytes held, const ScheduleEntry& schedule
     out.bytes.state += held * optimizer_values;
   } else {
     // Stages that share a parameter divide its state among all their replicas, however many these are.
-    out.bytes.divided = std::min(held, out.untied) * optimizer_values;
+    out.bytes.divided = std::min(held, out.untied) * divided_copies(settings, optimizer_values);
     out.update = out.update * (1.0 / devices);
   }
-  out.bytes.gradients = held;
+  if (settings.sharding == StateSharding::Parameters) out.bytes.state -= std::min(held, out.untied);
+  // Of sharded gradients, a stage has all for a while only.
+  if (settings.sharding < StateSharding::Gradients) out.bytes.gradients = held;
   if (settings.recompute) out.bytes.per_microbatch = layer.written_bytes;
   const Bytes saved = bytes_saved(layer);
   const bool is_kept = !settings.recompute || schedule.splits_backward;
@@ -228,7 +237,8 @@ Seconds PipelineCosts::reduce_time(Bytes bytes, int replicas, Seconds backward, 
   if (replicas < 2 || !waits_ || !schedule_.trains || bytes <= Bytes(0)) return Seconds(0);
   const bool may_be_more = is_least || !tied_.empty();
   // By formula, a reduce-scatter and an all-gather take no less than an all-reduce; measured curves say nothing.
-  if (divides() && !reduce_grows()) return Seconds(0);
+  // Gathers before the computation may be hidden.
+  if (divides() && (!reduce_grows() || settings_.sharding == StateSharding::Parameters)) return Seconds(0);
   if (!settings_.gradient_bucket_bytes) return least_reduce_.time(bytes, replicas, may_be_more, first);
   // A stage's buckets are summed one after the other, none before the last backward begins. If the schedule splits the
   // backward, gradients come with the second part.
@@ -282,6 +292,10 @@ bool PipelineCosts::can_run(const Split& split) const {
       check_shape(schedule_, shape_of(split));
     } catch (const std::invalid_argument&) { return false; }
   }
+  // Replicas that gather their parameters together need equally many microbatches.
+  if (settings_.sharding == StateSharding::Parameters && schedule_.trains &&
+      std::ranges::any_of(split.replicas, [&](int replicas) { return settings_.microbatches % replicas != 0; }))
+    return false;
   // A stage with one of these layers has a single replica. If the stages are open, some stage must have one.
   for (const int v : single_) {
     const int replicas = split.stage_of_node.empty() ? *std::ranges::min_element(split.replicas)
@@ -321,7 +335,8 @@ Seconds PipelineCosts::sum_time(Bytes bytes, const std::vector<int>& devices) co
 }
 
 Seconds PipelineCosts::gather_time(Bytes bytes, const std::vector<int>& devices) const {
-  return divides() ? all_gather_time(bytes, devices, topology_) : Seconds(0);
+  const bool counts = divides() && settings_.sharding != StateSharding::Parameters;
+  return counts ? all_gather_time(bytes, devices, topology_) : Seconds(0);
 }
 
 std::size_t PipelineCosts::level_of(int a, int b) const { return to_index(joining_level(topology_, a, b)); }
@@ -414,7 +429,7 @@ Bytes PipelineCosts::least_peak(const StageBytes& stage, std::int64_t in_flight,
 // see owned_values, so each part of a sum lacks at most a block; each full bucket is a sum, and so is the rest.
 Bytes PipelineCosts::least_state(const StageBytes& stage, int replicas) const {
   if (replicas < 2 || stage.divided <= Bytes(0)) return stage.state + stage.divided;
-  const std::int64_t values = graph_.optimizer_state_values;
+  const std::int64_t values = divided_copies(settings_, graph_.optimizer_state_values);
   const std::int64_t sums =
       settings_.gradient_bucket_bytes ? stage.divided.value / values / settings_.gradient_bucket_bytes->value + 1 : 1;
   const std::int64_t block = kOwnedBlock * static_cast<std::int64_t>(sizeof(float)) * values;

@@ -306,8 +306,10 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
   ends = std::move(after);
   for (int s = 0; s < stages; ++s) {
     ends[position(s)] += sums[to_index(s)].update;
-    // The sums of several stages of a device follow each other; buckets may be summed earlier.
-    const bool follow = split.chunks > 1 && !settings_.gradient_bucket_bytes;
+    // The sums of several stages of a device follow each other; buckets may be summed earlier, and so may gradients of
+    // which a rank keeps a part.
+    const bool follow =
+        split.chunks > 1 && !settings_.gradient_bucket_bytes && settings_.sharding < StateSharding::Gradients;
     if (!follow && !divides()) continue;
     const auto first = device_of_rank.begin() + first_rank[to_index(s)];
     const std::vector<int> devices(first, first + split.replicas[to_index(s)]);

@@ -72,7 +72,7 @@ int stage_count(const Topology& topology, const Constraints& constraints) {
 void check(const std::vector<int>& replicas, int stages) {
   if (!replicas.empty() && to_int(replicas.size()) != stages) {
     throw std::invalid_argument("replicas: found " + count_text(replicas.size(), "number") + " for " +
-                                count_text(stages, "stage") + ", expected one per stage");
+                                count_text(stages, "stage") + ", expected one, or one per stage");
   }
   for (const int count : replicas) {
     if (count < 1) throw std::invalid_argument("replicas: found " + std::to_string(count) + ", must be at least 1");

@@ -77,6 +77,8 @@ StrategyResult plan_with(const std::string& name, const Graph& graph, const Topo
                          Constraints constraints) {
   const Strategy& strategy = strategy_by_name(name);
   constraints.options.merge(options_of_name(name));
+  if (constraints.replicas.size() == 1 && constraints.stages)
+    constraints.replicas.assign(to_index(*constraints.stages), constraints.replicas.front());
   if (!strategy.decides_stages) {
     if (auto few = cannot_hold(topology, constraints)) return std::move(*few);
   }

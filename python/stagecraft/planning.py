@@ -113,7 +113,8 @@ def plan(graph: Graph | File, topology: Topology | File, *, strategy: str | None
     split_at -- stages set by hand: the first layer of every stage except the first
     memory_limit, gradient_bucket_bytes -- bytes, as a number or as a string such as "16GiB"
     recompute, recompute_every -- drop activations and compute them again, the whole stage or this many layers at once
-    shard -- "optimizer": the replicas of a stage divide the optimizer's state among them (ZeRO-1)
+    shard -- what the replicas of a stage divide among them: "optimizer", its state (ZeRO-1); "gradients" or "parameters",
+        these too (ZeRO-2, ZeRO-3)
     options -- the strategy's own, such as {"time_limit": 10}
     accept_untrusted -- plan with times that the graph or the topology says cannot be trusted; default: STAGECRAFT_ACCEPT_UNTRUSTED
     accept_other_device -- plan with times that were measured on another kind of device

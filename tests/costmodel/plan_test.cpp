@@ -193,8 +193,8 @@ TEST(ValidatePlan, NamesWhatIsWrongWithThePlanAlone) {
       {"stage 1: device 3 appears twice", [](Plan& p) { p.stages[1].devices = {3, 3}; }},
       {"device 0 is in stage 0 and in stage 1", [](Plan& p) { p.stages[1].devices = {0}; }},
       {"gradient buckets hold 0 bytes, must be at least 1", [](Plan& p) { p.gradient_bucket_bytes = Bytes(0); }},
-      {"schedule \"pipedream\" updates while other steps are in progress, so replicas cannot divide the optimizer's "
-       "state; synchronous schedules such as 1f1b can",
+      {"schedule \"pipedream\" updates while other steps are in progress, so replicas cannot divide the state "
+       "of training; synchronous schedules such as 1f1b can",
        [](Plan& p) {
          p.schedule = "pipedream";
          p.sharding = StateSharding::Optimizer;

@@ -73,8 +73,10 @@ TEST_F(GivenPlan, BeginsStagesWhereSplitAtSays) {
 TEST_F(GivenPlan, GivesTheStagesTheReplicasAskedFor) {
   EXPECT_EQ(plan("--split-at h.2 --replicas 3,1 -o p.json").status, 0);
   EXPECT_THAT(read("p.json").stages[0].devices, ElementsAre(0, 1, 2));
-  EXPECT_THAT(plan("--split-at h.2 --replicas 3").err,
-              HasSubstr("--split-at: replicas: found 1 number for 2 stages, expected one per stage"));
+  EXPECT_EQ(plan("--split-at h.2 --replicas 2 -o all.json").status, 0);
+  EXPECT_THAT(read("all.json").stages[1].devices, ElementsAre(2, 3));
+  EXPECT_THAT(plan("--split-at h.2 --replicas 1,1,1").err,
+              HasSubstr("--split-at: replicas: found 3 numbers for 2 stages, expected one, or one per stage"));
   EXPECT_THAT(plan("--split-at h.2 --replicas 4,1").err, HasSubstr("the stages need 5 devices"));
 }
 

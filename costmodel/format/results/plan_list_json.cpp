@@ -139,7 +139,7 @@ Notation<ListedSetting> setting() {
           .only_if([](const L& of) { return of.recompute; }),
       optional("gradient_bucket_bytes", &L::gradient_bucket_bytes, integer(1, Cursor::kMostBytes),
                "absent: one bucket per stage"),
-      optional("sharding", &L::sharding, words("sharding", StateSharding::Optimizer),
+      optional("sharding", &L::sharding, words("sharding", StateSharding::Parameters),
                "what of the training state replicas divide among them; absent: none")
           .only_if([](const L& of) { return of.sharding != StateSharding::None; }),
       required("outcome", &L::outcome, words("outcome", {"best", "not better", "does not fit", "no plan", "open"}),

@@ -90,6 +90,17 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
   for (std::size_t rank = 0; rank < lists.size(); ++rank) {
     std::vector<channel::NcclCall>& calls = out.calls.emplace_back();
     const auto sums = sums_by_entry(plan, bound.sums, to_int(rank), lists[rank]);
+    const std::vector<int>& stages = plan.ranks()[rank].stages;
+    const auto tags_of = [&](int stage) {
+      return channel::StageTags{to_int(std::ranges::find(stages, stage) - stages.begin()), to_int(stages.size())};
+    };
+    const auto add_gathers = [&](int stage) {
+      int bucket = 0;
+      for (const GradientSum& sum : bound.sums[to_index(stage)]) {
+        if (!sum.tied && !sum.parts.empty() && !sum.parameters.empty())
+          add_divided(calls, Kind::AllGather, sum, tags_of(stage).bucket(bucket++), 0);
+      }
+    };
     for (std::size_t i = 0; i < lists[rank].size(); ++i) {
       const Action& action = lists[rank][i];
       switch (action.kind) {
@@ -113,19 +124,22 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
           }
           break;
         }
+        case ActionKind::Gather:
+          add_gathers(action.stage);
+          break;
         case ActionKind::Reduce: {
           int bucket = 0;
           std::int64_t counts = 0;
           const GradientSum* last = nullptr;  // of the stage's own
           for (const GradientSum* const sum : sums[i]) {
             if (sum->tied || sum->parameters.empty()) continue;
-            add_sum(calls, *sum, channel::kBucketsTag + bucket++);
+            add_sum(calls, *sum, tags_of(action.stage).bucket(bucket++));
             counts += to_int(sum->parameters.size());
             last = sum;
           }
           if (last && !last->parts.empty()) {
-            add(calls, Kind::AllReduce, communicators.reduction(last->ranks, false), channel::kCountsTag,
-                {{counts}, at::kFloat});
+            add(calls, Kind::AllReduce, communicators.reduction(last->ranks, false),
+                tags_of(action.stage).bucket(bucket), {{counts}, at::kFloat});
           }
           for (const GradientSum* const sum : sums[i]) {
             if (sum->tied) add_sum(calls, *sum, channel::kTiesTag + *sum->tied);
@@ -136,23 +150,18 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
           break;
       }
     }
-    for (const int stage : plan.ranks()[rank].stages) {
+    for (const int stage : stages) {
       const std::optional<StatisticsExchange>& exchange = bound.statistics[to_index(stage)];
       if (!exchange) continue;
       add(calls, Kind::AllReduce, communicators.reduction(exchange->ranks, false), channel::kStatisticsTag,
           {{plan.plan().microbatches, exchange->values}, at::kFloat});
     }
-    // After the update: the parameters.
+    // After the update: the parameters that are not gathered before they are used.
     std::map<int, const GradientSum*> tied;
-    for (const int stage : plan.ranks()[rank].stages) {
-      int bucket = 0;
+    for (const int stage : stages) {
+      if (!plan.gathers(stage)) add_gathers(stage);
       for (const GradientSum& sum : bound.sums[to_index(stage)]) {
-        if (sum.parts.empty() || sum.parameters.empty()) continue;
-        if (sum.tied) {
-          tied.emplace(*sum.tied, &sum);
-        } else {
-          add_divided(calls, Kind::AllGather, sum, channel::kBucketsTag + bucket++, 0);
-        }
+        if (sum.tied && !sum.parts.empty() && !sum.parameters.empty()) tied.emplace(*sum.tied, &sum);
       }
     }
     for (const auto& [tie, sum] : tied) add_divided(calls, Kind::AllGather, *sum, channel::kTiesTag + tie, 0);

@@ -1,6 +1,7 @@
 #include "executor/run/worker/stage_worker.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
@@ -93,8 +94,13 @@ void warm_up(ResidentStage& resident, const BoundModel& bound, const stage::Opti
   for (const stage::Parameter& buffer : resident.program->buffers())
     buffers.emplace_back(buffer.value, buffer.value.detach().clone());
   std::vector<at::Tensor> gradients;
-  for (stage::Parameter& parameter : resident.program->leaves())
+  std::vector<at::Tensor> without_memory;
+  for (stage::Parameter& parameter : resident.program->leaves()) {
     gradients.push_back(std::exchange(parameter.value.mutable_grad(), at::Tensor()));
+    if (stage::has_memory(parameter.value)) continue;
+    without_memory.push_back(parameter.value);
+    stage::restore_memory(parameter.value);
+  }
   stage::Flight flight =
       resident.program->forward(zeros_received(resident, bound.plan, placement.device), std::move(data), 0, 0, trains);
   if (trains) {
@@ -106,6 +112,7 @@ void warm_up(ResidentStage& resident, const BoundModel& bound, const stage::Opti
   }
   for (std::size_t i = 0; i < gradients.size(); ++i)
     resident.program->leaves()[i].value.mutable_grad() = std::move(gradients[i]);
+  for (const at::Tensor& value : without_memory) stage::release_memory(value);
   const at::NoGradGuard no_graph;
   for (auto& [buffer, before] : buffers) buffer.copy_(before);
 }
@@ -123,12 +130,22 @@ ResidentStage make_resident_stage(const BoundModel& bound, int stage, int rank, 
   if (!bound.plan.schedule().trains) out.program->evaluate();
   if (planned.recompute) out.program->recompute_every(planned.recompute_every);
   std::vector<stage::Parameter> updated = out.program->parameters();
+  std::vector<at::Tensor> whole;
   for (stage::Parameter& parameter : updated) {
+    at::Tensor& value = whole.emplace_back(parameter.value);
     const ParameterHome& home = bound.homes.at(parameter.name);
     if (home.parts.empty()) continue;
     const ValueRange owned = owned_range(home, rank);
-    parameter.value = stage::in_memory_order(parameter.value).narrow(0, owned.first, owned.count);
+    parameter.value = stage::in_memory_order(value).narrow(0, owned.first, owned.count);
+    const bool is_tied = std::ranges::count(bound.plan.tied(), parameter.name, &TiedHolders::parameter) > 0;
+    if (!bound.plan.gathers(stage) || is_tied) continue;
+    // Between its computations, the rank has its own part alone.
+    parameter.value = parameter.value.clone();
+    value = at::empty_strided(value.sizes(), value.strides(), value.options().requires_grad(false));
+    value.requires_grad_(true);
+    stage::release_memory(value);
   }
+  if (bound.plan.gathers(stage)) out.program->bind(whole);
   out.optimizer = stage::optimizer_of(optimizer, updated);
   const auto count = to_index(microbatches);
   out.flights.resize(count);
@@ -295,14 +312,21 @@ void StageWorker::run(const Action& action, std::int64_t step) {
     case ActionKind::ReceiveActivation:
     case ActionKind::ReceiveGradient:
       return transfers_.post(action);
+    case ActionKind::Gather: {
+      ResidentStage& stage = resident(action.stage);
+      begin_gather(stage);
+      stage.gathering = true;
+      return;
+    }
+    case ActionKind::Free:
+      return free(resident(action.stage));
+    case ActionKind::WeightGradient:
+      return weight_gradient(action, step);
     default:
       break;
   }
   const DeviceClock::Moment start = spans_.mark();
   switch (action.kind) {
-    case ActionKind::WeightGradient:
-      weight_gradient(action);
-      break;
     case ActionKind::SendActivation:
       transfers_.send(action, slots(action), resident(action.stage).flights[to_index(action.microbatch)].sent);
       break;
@@ -336,6 +360,7 @@ void StageWorker::forward(const Action& action, std::int64_t step) {
   ResidentStage& stage = resident(action.stage);
   stage::Flight& flight = stage.flights[to_index(action.microbatch)];
   flight.clear();
+  await_parameters(stage, step);
   for (const Passage& input : setup_.bound.plan.inputs(action)) await(action, input, step, flight.received);
   const DeviceClock::Moment start = spans_.mark();
   if (stage.data) flight.data = stage.data->take();
@@ -363,6 +388,7 @@ void StageWorker::forward(const Action& action, std::int64_t step) {
 void StageWorker::backward(const Action& action, std::int64_t step) {
   ResidentStage& stage = resident(action.stage);
   stage::Flight& flight = stage.flights[to_index(action.microbatch)];
+  await_parameters(stage, step);
   // Later stages' gradients first, as in an unsplit backward.
   sent_gradients_.assign(flight.sent.size(), at::Tensor());
   for (const Passage& input : setup_.bound.plan.inputs(action) | std::views::reverse) {
@@ -398,10 +424,25 @@ void StageWorker::backward(const Action& action, std::int64_t step) {
   spans_.record(action, step, start);
 }
 
-void StageWorker::weight_gradient(const Action& action) {
+void StageWorker::weight_gradient(const Action& action, std::int64_t step) {
   ResidentStage& stage = resident(action.stage);
+  await_parameters(stage, step);
+  const DeviceClock::Moment start = spans_.mark();
   stage.rests[to_index(action.microbatch)].of_weights();
   after_backward(stage, action, true);
+  spans_.record(action, step, start);
 }
+
+void StageWorker::await_parameters(ResidentStage& stage, std::int64_t step) {
+  if (!std::exchange(stage.gathering, false)) return;
+  const device::ScopedRange range(wait_range_, stage.stage);
+  const DeviceClock::Moment start = spans_.mark();
+  finish_gather(stage);
+  spans_.record({ActionKind::Gather, stage.stage, -1, -1}, step, start);
+}
+
+void StageWorker::begin_gather(ResidentStage&) { throw std::logic_error("this worker keeps its parameters whole"); }
+void StageWorker::finish_gather(ResidentStage&) {}
+void StageWorker::free(ResidentStage&) {}
 
 }  // namespace stagecraft::run

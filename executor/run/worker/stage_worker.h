@@ -40,6 +40,7 @@ struct ResidentStage {
   std::set<int> split;                                   ///< microbatches whose backward has two parts
   std::vector<stage::SplitBackward> rests;               ///< by microbatch, until its weight gradients are due
   std::unique_ptr<data::Prefetch> data;                  ///< whether its layers read inputs of the model
+  bool gathering = false;                                ///< its parameters are on their way
 };
 
 /// Stage `stage` on `rank` with its first parameters, for `microbatches` microbatches. The model must outlive it.
@@ -132,6 +133,11 @@ class StageWorker {
   /// All ranks call it.
   [[nodiscard]] virtual std::map<std::string, at::Tensor> gather_averages() { return {}; }
 
+  /// Gathers the whole parameters of stages that have them only while they compute, and releases them again, for what
+  /// needs them between steps. All ranks call both.
+  virtual void gather_parameters() {}
+  virtual void free_parameters() {}
+
   /// On a GPU, call before the first transfer: see run::warm_up.
   void warm_up(const data::DataSource& data);
 
@@ -168,6 +174,10 @@ class StageWorker {
   [[nodiscard]] virtual double before_backward(ResidentStage&, const Action&) { return 1; }
   /// After each part of a backward, `last` after the last one.
   virtual void after_backward(ResidentStage&, const Action&, bool last) = 0;
+  /// Of a Gather, what it begins, and what the stage's next computation waits for; and of a Free.
+  virtual void begin_gather(ResidentStage& stage);
+  virtual void finish_gather(ResidentStage& stage);
+  virtual void free(ResidentStage& stage);
   virtual void reduce(const Action& action) = 0;
   virtual void update(const Action& action) = 0;
 
@@ -186,7 +196,9 @@ class StageWorker {
   void run(const Action& action, std::int64_t step);
   void forward(const Action& action, std::int64_t step);
   void backward(const Action& action, std::int64_t step);
-  void weight_gradient(const Action& action);
+  void weight_gradient(const Action& action, std::int64_t step);
+  /// Waits for the stage's parameters if they are on their way.
+  void await_parameters(ResidentStage& stage, std::int64_t step);
   /// Adds the tensors on `boundary` for the consumer's microbatch to `out`.
   void await(const Action& consumer, const Passage& input, std::int64_t step, std::vector<at::Tensor>& out);
   [[nodiscard]] const std::vector<int>& slots(const Action& transfer);

@@ -50,7 +50,7 @@ SynchronousWorker::SynchronousWorker(const BoundModel& bound, int rank, channel:
       if (action.kind == ActionKind::Backward && action.stage == stage.stage) state.last_backward = action.microbatch;
     }
     // A split backward leaves its weight gradients for later, so there is nothing to wait for in it. Several stages of
-    // a rank sum their gradients under the same tags, so one after the other.
+    // a rank may end their backwards in another order than on another replica, so they sum one after the other.
     if (stage.split.contains(state.last_backward) || stages().size() > 1) state.last_backward = -1;
     if (bound.statistics[to_index(stage.stage)])
       state.statistics =
@@ -60,24 +60,33 @@ SynchronousWorker::SynchronousWorker(const BoundModel& bound, int rank, channel:
 
 std::size_t SynchronousWorker::place_of(const ResidentStage& stage) { return to_index(&stage - stages().data()); }
 
+channel::StageTags SynchronousWorker::tags_of(const ResidentStage& stage) {
+  return {to_int(place_of(stage)), to_int(stages().size())};
+}
+
 void SynchronousWorker::prepare_gradients(ResidentStage& stage) {
   std::vector<stage::Parameter>& parameters = stage.program->parameters();
   for (stage::Parameter& parameter : parameters) parameter.value.mutable_grad() = at::Tensor();
   for (stage::Parameter& updated : state_of(stage).updated) updated.value.mutable_grad() = at::Tensor();
-  const std::vector<GradientSum>& sums = setup().bound.sums[to_index(stage.stage)];
-  if (std::ranges::all_of(sums, [](const GradientSum& sum) { return sum.tied.has_value(); })) return;
+  if (stage::GradientReduction* const reducing = reduction(stage)) reducing->begin_step();
+}
+
+stage::GradientReduction* SynchronousWorker::reduction(ResidentStage& stage) {
   StageState& state = state_of(stage);
-  if (!state.reduction) {
-    std::vector<at::Tensor> untied, updated;
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if (ties_.is_tied(parameters[i].name)) continue;
-      untied.push_back(parameters[i].value);
-      if (!sums.front().parts.empty()) updated.push_back(state.updated[i].value);
-    }
-    state.reduction =
-        std::make_unique<stage::GradientReduction>(setup().channel, std::move(untied), sums, std::move(updated));
+  const std::vector<GradientSum>& sums = setup().bound.sums[to_index(stage.stage)];
+  if (state.reduction || std::ranges::all_of(sums, [](const GradientSum& sum) { return sum.tied.has_value(); }))
+    return state.reduction.get();
+  const std::vector<stage::Parameter>& parameters = stage.program->parameters();
+  std::vector<at::Tensor> untied;
+  stage::DividedState divided{.sharding = setup().plan().sharding};
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (ties_.is_tied(parameters[i].name)) continue;
+    untied.push_back(parameters[i].value);
+    if (!sums.front().parts.empty()) divided.updated.push_back(state.updated[i].value);
   }
-  state.reduction->begin_step();
+  state.reduction = std::make_unique<stage::GradientReduction>(setup().channel, std::move(untied), sums,
+                                                               std::move(divided), tags_of(stage));
+  return state.reduction.get();
 }
 
 void SynchronousWorker::before_forward(ResidentStage& stage, const Action&) {
@@ -90,6 +99,7 @@ void SynchronousWorker::after_forward(ResidentStage& stage, const Action& action
 
 double SynchronousWorker::before_backward(ResidentStage& stage, const Action& action) {
   const StageState& state = state_of(stage);
+  if (state.reduction) state.reduction->begin_backward();
   if (state.reduction && action.microbatch == state.last_backward) state.reduction->last_backward();
   return loss_gradient() * (stage.stage == loss_stage(setup().bound) ? loss_share(action.microbatch) : 1);
 }
@@ -100,6 +110,32 @@ double SynchronousWorker::loss_share(int microbatch) const {
 
 void SynchronousWorker::after_backward(ResidentStage& stage, const Action& action, bool last) {
   ties_.add_copies(place_of(stage), action.microbatch, last);
+}
+
+void SynchronousWorker::begin_gather(ResidentStage& stage) {
+  if (stage::GradientReduction* const reducing = reduction(stage)) reducing->begin_gather();
+}
+
+void SynchronousWorker::finish_gather(ResidentStage& stage) {
+  if (stage::GradientReduction* const reducing = reduction(stage)) reducing->finish_gather();
+}
+
+void SynchronousWorker::free(ResidentStage& stage) {
+  if (stage::GradientReduction* const reducing = reduction(stage)) reducing->free_parameters();
+}
+
+void SynchronousWorker::gather_parameters() {
+  for (ResidentStage& stage : stages()) {
+    if (!setup().bound.plan.gathers(stage.stage)) continue;
+    begin_gather(stage);
+    finish_gather(stage);
+  }
+}
+
+void SynchronousWorker::free_parameters() {
+  for (ResidentStage& stage : stages()) {
+    if (setup().bound.plan.gathers(stage.stage)) free(stage);
+  }
 }
 
 void SynchronousWorker::reduce(const Action& action) {
@@ -202,7 +238,7 @@ void SynchronousWorker::visit_divided(const VisitDivided& visit) {
     std::vector<int> tags;
     for (const GradientSum& sum : bound.sums[to_index(stage.stage)]) {
       if (sum.tied || sum.parameters.empty()) continue;
-      tags.push_back(channel::kBucketsTag + to_int(sums.size()));
+      tags.push_back(tags_of(stage).bucket(to_int(sums.size())));
       sums.push_back(&sum);
     }
     if (!sums.empty()) visit(stage, sums, tags);
@@ -250,7 +286,7 @@ std::map<std::string, at::Tensor> SynchronousWorker::gather_averages() {
             const at::Tensor own = stage.optimizer->state(i).average;
             if (!own.defined()) return;
             const at::Tensor& average = averages.emplace_back(at::empty_like(found->value).detach());
-            const std::int64_t first = stage::first_value(found->value, stage.optimizer->parameters()[i]);
+            const std::int64_t first = owned_range(setup().bound.homes.at(found->name), setup().rank).first;
             stage::in_memory_order(average).narrow(0, first, own.numel()).copy_(own.view({-1}));
             values += average.numel();
             out[found->name] = average;
@@ -295,7 +331,6 @@ void SynchronousWorker::update_step(std::int64_t step) {
     const DeviceClock::Moment start = &stage == &stages().front() ? update_start_ : spans().mark();
     if (!overflow && !skipped) {
       stage.optimizer->step(divisor, stage::rate_factor(setup().optimizer.rate, step) * rate_scale_);
-      // Before another stage's, which has the same tags.
       if (const auto& reduction = state_of(stage).reduction) reduction->gather_parameters();
       if (&stage == &stages().back()) ties_.gather_parameters();
     }

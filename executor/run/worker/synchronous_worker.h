@@ -41,6 +41,8 @@ class SynchronousWorker : public StageWorker {
   /// Call between compute and update_step, on all ranks, for the whole sums in parameters().
   void gather_gradients();
   [[nodiscard]] std::map<std::string, at::Tensor> gather_averages() override;
+  void gather_parameters() override;
+  void free_parameters() override;
   /// From now on, updates multiply the learning rate by `factor` too.
   void scale_rate(double factor) { rate_scale_ = factor; }
   [[nodiscard]] std::optional<double> take_gradient_norm(std::int64_t step) override;
@@ -60,13 +62,19 @@ class SynchronousWorker : public StageWorker {
   void after_forward(ResidentStage& stage, const Action& action) override;
   [[nodiscard]] double before_backward(ResidentStage& stage, const Action& action) override;
   [[nodiscard]] double loss_share(int microbatch) const override;
+  void begin_gather(ResidentStage& stage) override;
+  void finish_gather(ResidentStage& stage) override;
+  void free(ResidentStage& stage) override;
   void reduce(const Action& action) override;
   void update(const Action& action) override;
 
   [[nodiscard]] std::size_t place_of(const ResidentStage& stage);
+  [[nodiscard]] channel::StageTags tags_of(const ResidentStage& stage);
   [[nodiscard]] StageState& state_of(const ResidentStage& stage) { return states_[place_of(stage)]; }
   /// Initial gradient of the loss.
   [[nodiscard]] double loss_gradient() const { return scaler_ ? scaler_->scale() : 1; }
+  /// The stage's reduction, made when it is first needed; null if it has none.
+  stage::GradientReduction* reduction(ResidentStage& stage);
   void prepare_gradients(ResidentStage& stage);
   void keep_buffers();
   void restore_buffers();

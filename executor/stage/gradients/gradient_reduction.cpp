@@ -1,9 +1,11 @@
 #include "executor/stage/gradients/gradient_reduction.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -62,16 +64,19 @@ struct GradientReduction::State {
   std::vector<channel::CollectiveCall> sums;  // by bucket: of its message, a part of flat
   std::vector<at::Tensor> counts;             // by bucket: how many replicas have each gradient
   // If the sums have parts:
+  DividedState divided;
   std::optional<channel::CollectiveCall> sum_of_counts;
-  std::vector<at::Tensor> updated;                                      // by parameter
-  std::vector<at::Tensor> updated_gradients;                            // by parameter, parts of flat
-  std::vector<PartGather> gathers;                                      // by bucket: of the parameters
+  std::vector<at::Tensor> own_parts;                                    // by parameter, of flat
+  std::vector<at::Tensor> updated_gradients;                            // by parameter: own_parts, or copies of them
+  at::Tensor arriving;                                                  // with StateSharding::Parameters
+  std::vector<PartGather> parameter_gathers;                            // by bucket: of the parameters
   std::vector<std::size_t> bucket_of;                                   // by parameter
   std::vector<bool> written;                                            // since the step began, by parameter: its view
   std::vector<bool> made;                                               // by a backward of this replica
   std::vector<int> missing;                                             // gradients, by bucket
   std::vector<std::unique_ptr<channel::CollectiveInProgress>> started;  // by bucket, then the sum of the counts
   bool last = false;
+  std::vector<bool> summed;                                          // by parameter, after finish: it has a gradient
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators;  // a tensor without other owners loses its hooks
 
   struct Hook : torch::autograd::FunctionPostHook {
@@ -122,6 +127,12 @@ struct GradientReduction::State {
       if (host[i - first].item<float>() == 0) leaves[to_index(i)].mutable_grad() = at::Tensor();
     }
   }
+  /// Whether the gradients have memory from the first backward of a step until they are summed only.
+  [[nodiscard]] bool keeps_parts() const { return sum_of_counts && divided.sharding >= StateSharding::Gradients; }
+  [[nodiscard]] bool gathers() const { return sum_of_counts && divided.sharding == StateSharding::Parameters; }
+  /// On a CPU, copying the first gradients takes half as long as setting all to zero and adding to them. On a GPU,
+  /// where that is fast, copies would have to wait for autograd's streams.
+  [[nodiscard]] bool copies() const { return flat.device().is_cpu(); }
   /// Where a gradient in `bucket` that begins after `values` of all gradients lies in flat. Without parts, each
   /// bucket's counts follow its gradients.
   [[nodiscard]] std::int64_t place(std::int64_t values, const GradientBucket& bucket) const {
@@ -137,28 +148,38 @@ struct GradientReduction::State {
 };
 
 GradientReduction::GradientReduction(channel::Channel& channel, std::vector<at::Tensor> parameters,
-                                     const std::vector<GradientSum>& sums, std::vector<at::Tensor> updated)
+                                     const std::vector<GradientSum>& sums, DividedState divided,
+                                     channel::StageTags tags)
     : state_(std::make_shared<State>(channel, std::move(parameters))) {
   State& s = *state_;
-  s.updated = std::move(updated);
+  s.divided = std::move(divided);
+  const std::vector<at::Tensor>& updated = s.divided.updated;
   const std::vector<GradientSum> planned = over_replicas(sums);
   std::vector<std::int64_t> values;
   for (const at::Tensor& leaf : s.leaves) values.push_back(leaf.numel());
   s.buckets = gradient_buckets(values, sums);
-  if (s.buckets.size() > channel::kMostBuckets) {
+  const int most = channel::kMostBuckets / tags.stages - 1;
+  if (to_int(s.buckets.size()) > most) {
     throw std::invalid_argument("the gradients of a stage are in " + std::to_string(s.buckets.size()) +
-                                " buckets, at most " + std::to_string(channel::kMostBuckets) +
+                                " buckets, at most " + std::to_string(most) +
                                 " are possible; use larger buckets (gradient_bucket_bytes)");
   }
   const std::int64_t count = s.buckets.empty() ? 0 : s.buckets.front().end;
   const c10::Device device = s.leaves.empty() ? c10::Device(c10::kCPU) : s.leaves.front().device();
-  s.flat = at::zeros({count + to_int(s.leaves.size())}, at::TensorOptions(at::kFloat).device(device));
+  const at::TensorOptions options = at::TensorOptions(at::kFloat).device(device);
+  const std::int64_t counts = to_int(s.leaves.size());
+  s.flat = at::zeros({count + (updated.empty() ? counts : 0)}, options);
   s.bucket_of.resize(s.leaves.size());
-  if (!s.updated.empty()) {
-    s.sum_of_counts = {.values = s.flat.narrow(0, count, to_int(s.leaves.size())),
+  if (!updated.empty()) {
+    s.sum_of_counts = {.values = at::zeros({counts}, options),
                        .members = planned.front().ranks,
-                       .tag = channel::kCountsTag};
+                       .tag = tags.bucket(to_int(s.buckets.size()))};
   }
+  if (s.gathers()) {
+    s.arriving = at::empty({count}, options);
+    for (const at::Tensor& leaf : s.leaves) restore_memory(leaf);  // to make views of it
+  }
+  std::vector<ValueRange> owned(s.leaves.size());
   for (std::size_t b = 0; b < s.buckets.size(); ++b) {
     const GradientBucket& bucket = s.buckets[b];
     const std::int64_t begin = s.place(bucket.begin, bucket);
@@ -167,29 +188,41 @@ GradientReduction::GradientReduction(channel::Channel& channel, std::vector<at::
     s.sums.push_back({.kind = parts.empty() ? Collective::AllReduce : Collective::ReduceScatter,
                       .values = s.flat.narrow(0, begin, parts.empty() ? bucket.message() : gradients),
                       .members = planned[b].ranks,
-                      .tag = channel::kBucketsTag + to_int(b),
+                      .tag = tags.bucket(to_int(b)),
                       .counts = parts});
-    s.counts.push_back(
-        s.flat.narrow(0, parts.empty() ? begin + gradients : count + bucket.first, bucket.last - bucket.first));
+    s.counts.push_back(parts.empty() ? s.flat.narrow(0, begin + gradients, bucket.last - bucket.first)
+                                     : s.sum_of_counts->values.narrow(0, bucket.first, bucket.last - bucket.first));
     for (int i = bucket.first; i < bucket.last; ++i) s.bucket_of[to_index(i)] = b;
     if (parts.empty()) continue;
     channel::CollectiveCall all = s.sums.back();
     all.kind = Collective::AllGather;
-    s.gathers.emplace_back(std::move(all), channel.rank(),
-                           std::vector(s.leaves.begin() + bucket.first, s.leaves.begin() + bucket.last));
+    if (s.gathers()) all.values = s.arriving.narrow(0, begin, gradients);
+    const auto of_bucket = [&](const std::vector<at::Tensor>& tensors) {
+      return std::vector(tensors.begin() + bucket.first, tensors.begin() + bucket.last);
+    };
+    s.parameter_gathers.emplace_back(std::move(all), channel.rank(), of_bucket(s.leaves),
+                                     s.gathers() ? of_bucket(updated) : std::vector<at::Tensor>());
+    const std::vector<std::int64_t> of_parameters(values.begin() + bucket.first, values.begin() + bucket.last);
+    const std::vector<ValueRange> own =
+        owned_ranges(of_parameters, parts, channel::place_of(channel.rank(), s.sums.back()));
+    std::copy(own.begin(), own.end(), owned.begin() + bucket.first);
   }
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < s.leaves.size(); ++i) {
     const std::int64_t begin = s.place(offset, s.buckets[s.bucket_of[i]]);
     s.views.push_back(view_laid_out_like(s.flat, begin, s.leaves[i]));
-    if (s.sum_of_counts) {
-      const std::int64_t first = first_value(s.leaves[i], s.updated[i]);
-      s.updated_gradients.push_back(s.flat.narrow(0, begin + first, s.updated[i].numel()));
-    }
+    if (s.sum_of_counts) s.own_parts.push_back(s.flat.narrow(0, begin + owned[i].first, owned[i].count));
     offset += values[i];
     s.accumulators.push_back(torch::autograd::impl::grad_accumulator(s.leaves[i]));
     s.accumulators.back()->add_post_hook(std::make_unique<State::Hook>(state_, i));
   }
+  s.updated_gradients = s.own_parts;
+  if (!s.keeps_parts()) return;
+  for (at::Tensor& gradient : s.updated_gradients) gradient = at::zeros_like(gradient);
+  release_memory(s.flat);
+  if (!s.gathers()) return;
+  release_memory(s.arriving);
+  free_parameters();
 }
 
 GradientReduction::~GradientReduction() = default;
@@ -200,42 +233,92 @@ void GradientReduction::begin_step() {
   s.started.clear();
   s.missing.clear();
   for (const GradientBucket& bucket : s.buckets) s.missing.push_back(bucket.last - bucket.first);
-  // On a CPU, copying the first gradients takes half as long as setting all to zero and adding to them. On a GPU, where
-  // that is fast, copies would have to wait for autograd's streams.
-  const bool copies = s.flat.device().is_cpu();
+  const bool copies = s.copies();
   s.written.assign(s.leaves.size(), !copies);
   s.made.assign(s.leaves.size(), false);
-  if (!copies) s.flat.zero_();
-  for (std::size_t i = 0; i < s.leaves.size(); ++i) s.leaves[i].mutable_grad() = copies ? at::Tensor() : s.views[i];
+  if (s.keeps_parts()) {
+    if (has_memory(s.flat)) release_memory(s.flat);
+  } else if (!copies) {
+    s.flat.zero_();
+  }
+  const bool views = !copies && !s.keeps_parts();
+  for (std::size_t i = 0; i < s.leaves.size(); ++i) s.leaves[i].mutable_grad() = views ? s.views[i] : at::Tensor();
+}
+
+void GradientReduction::begin_backward() {
+  State& s = *state_;
+  if (!s.keeps_parts() || has_memory(s.flat)) return;
+  restore_memory(s.flat);
+  if (s.copies()) return;
+  s.flat.zero_();
+  for (std::size_t i = 0; i < s.leaves.size(); ++i) s.leaves[i].mutable_grad() = s.views[i];
 }
 
 void GradientReduction::last_backward() { state_->last = true; }
 
 void GradientReduction::finish() {
   State& s = *state_;
+  begin_backward();  // a replica may have none
   while (s.started.size() < s.buckets.size()) s.start_next();
   for (const auto& reducing : s.started) reducing->wait();
   for (std::size_t b = 0; b < s.buckets.size(); ++b) s.drop_missing(b);
-  for (std::size_t i = 0; i < s.updated.size(); ++i) {
-    if (s.updated[i].numel() == 0) continue;
-    s.updated[i].mutable_grad() = s.leaves[i].grad().defined() ? s.updated_gradients[i] : at::Tensor();
+  if (!s.sum_of_counts) return;
+  s.summed.clear();
+  for (const at::Tensor& leaf : s.leaves) s.summed.push_back(leaf.grad().defined());
+  for (std::size_t i = 0; i < s.leaves.size(); ++i) {
+    const at::Tensor& updated = s.divided.updated[i];
+    if (updated.numel() > 0) updated.mutable_grad() = s.summed[i] ? s.updated_gradients[i] : at::Tensor();
   }
+  if (!s.keeps_parts()) return;
+  const at::NoGradGuard no_graph;
+  at::_foreach_copy_(s.updated_gradients, s.own_parts);
+  for (at::Tensor& leaf : s.leaves) leaf.mutable_grad() = at::Tensor();
+  release_memory(s.flat);
 }
 
 void GradientReduction::gather_gradients() {
   State& s = *state_;
+  if (!s.sum_of_counts) return;
+  const at::NoGradGuard no_graph;
+  if (s.keeps_parts()) {
+    restore_memory(s.flat);
+    at::_foreach_copy_(s.own_parts, s.updated_gradients);
+  }
   std::vector<std::unique_ptr<channel::CollectiveInProgress>> gathering;
-  for (std::size_t b = 0; b < s.gathers.size(); ++b) {
-    channel::CollectiveCall all = s.sums[b];
+  for (channel::CollectiveCall all : s.sums) {
     all.kind = Collective::AllGather;
     gathering.push_back(s.channel.start(all));
   }
   for (const auto& gather : gathering) gather->wait();
+  for (std::size_t i = 0; i < s.leaves.size() && s.keeps_parts(); ++i)
+    s.leaves[i].mutable_grad() = s.summed[i] ? s.views[i] : at::Tensor();
 }
 
 void GradientReduction::gather_parameters() {
-  for (PartGather& gather : state_->gathers) gather.start(state_->channel);
-  for (PartGather& gather : state_->gathers) gather.finish();
+  State& s = *state_;
+  if (s.gathers()) return;
+  for (PartGather& gather : s.parameter_gathers) gather.start(s.channel);
+  for (PartGather& gather : s.parameter_gathers) gather.finish();
+}
+
+void GradientReduction::begin_gather() {
+  State& s = *state_;
+  if (!s.gathers()) return;
+  for (const at::Tensor& leaf : s.leaves) restore_memory(leaf);
+  restore_memory(s.arriving);
+  for (PartGather& gather : s.parameter_gathers) gather.start(s.channel);
+}
+
+void GradientReduction::finish_gather() {
+  State& s = *state_;
+  if (!s.gathers()) return;
+  for (PartGather& gather : s.parameter_gathers) gather.finish();
+  release_memory(s.arriving);
+}
+
+void GradientReduction::free_parameters() {
+  if (!state_->gathers()) return;
+  for (const at::Tensor& leaf : state_->leaves) release_memory(leaf);
 }
 
 std::size_t GradientReduction::started() const { return state_->started.size(); }
@@ -376,7 +459,9 @@ void TiedGradients::gather_gradients() {
     const at::Tensor whole = at::empty_like(parameter);
     const at::Tensor& own = part(tie.stages.front());
     if (own.grad().defined()) {
-      in_memory_order(whole).narrow(0, first_value(parameter, own), own.numel()).copy_(own.grad());
+      const auto mine = tie.parts.begin() + (std::ranges::find(tie.ranks, channel_.rank()) - tie.ranks.begin());
+      const std::int64_t first = std::accumulate(tie.parts.begin(), mine, std::int64_t{0});
+      in_memory_order(whole).narrow(0, first, own.numel()).copy_(own.grad());
     }
     PartGather gather = gather_of(tie, whole);
     gather.start(channel_);

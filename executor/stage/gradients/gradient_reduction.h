@@ -12,6 +12,7 @@
 #include "costmodel/bound_plan.h"
 #include "costmodel/gradient_sums.h"
 #include "executor/channel/channel.h"
+#include "executor/channel/control_tags.h"
 #include "executor/stage/gradients/part_gather.h"
 #include "executor/stage/stage_program.h"
 
@@ -34,6 +35,13 @@ struct GradientBucket {
 [[nodiscard]] std::vector<GradientBucket> gradient_buckets(const std::vector<std::int64_t>& values,
                                                            const std::vector<GradientSum>& sums);
 
+/// What a replica keeps of a stage's state, where the sums of the stage's gradients have parts.
+struct DividedState {
+  std::vector<at::Tensor> updated = {};  ///< for each parameter what this rank updates of its in_memory_order, of no
+                                         ///< values if nothing; with StateSharding::Parameters, in memory of its own
+  StateSharding sharding = StateSharding::Optimizer;
+};
+
 /// The gradients of a stage's replica, in one buffer, summed over all replicas bucket by bucket. If the sums have
 /// parts, this replica gets those of its parts, and updates these values of the parameters. A bucket is started as soon
 /// as its gradients of the step's last microbatch are complete and the previous bucket has been started: all replicas
@@ -41,30 +49,37 @@ struct GradientBucket {
 class GradientReduction {
  public:
   /// `parameters`: leaves, whose gradients are views of the buffer from the end of a backward that makes them on.
-  /// `sums`: as for gradient_buckets. `updated`: if they have parts, for each parameter what this rank updates of its
-  /// in_memory_order, of no values if nothing. `channel` must outlive it. Throws std::invalid_argument for more buckets
-  /// than there are tags.
+  /// `sums`: as for gradient_buckets. `divided`: if they have parts. `channel` must outlive it. Throws
+  /// std::invalid_argument for more buckets than there are tags.
   GradientReduction(channel::Channel& channel, std::vector<at::Tensor> parameters, const std::vector<GradientSum>& sums,
-                    std::vector<at::Tensor> updated = {});
+                    DividedState divided = {}, channel::StageTags tags = {});
   ~GradientReduction();
   GradientReduction(const GradientReduction&) = delete;
   GradientReduction& operator=(const GradientReduction&) = delete;
 
   /// Forgets all gradients.
   void begin_step();
+  /// Before each backward: from StateSharding::Gradients on, the first of a step makes room for the gradients.
+  void begin_backward();
   /// The next backward is this replica's last of the step.
   void last_backward();
   /// Returns when all gradients hold their sums, like CollectiveInProgress::wait; starts buckets that have not been
   /// started. A gradient that a backward made on some replica is defined on all, one that no backward made on none: an
   /// optimizer must not decay its parameter. Only a replica that lacks a gradient waits for a GPU to find out.
   /// With parts, a parameter's gradient holds sums only where this rank updates it, which is the gradient of its
-  /// `updated`.
+  /// `updated`; from StateSharding::Gradients on, no other memory of gradients is left.
   void finish();
   /// These are for all replicas to call together, and have no effect without parts.
   /// After finish: all gradients hold their sums everywhere.
   void gather_gradients();
-  /// After the update: the parameters are everywhere what their owners have made them. The gradients' memory is in use.
+  /// After the update, unless they are gathered before they are used: the parameters are everywhere what their owners
+  /// have made them. The gradients' memory is in use.
   void gather_parameters();
+  /// These have no effect but with StateSharding::Parameters: the parameters get memory, and what the other replicas
+  /// own begins to arrive, which finish_gather waits for; the memory is released.
+  void begin_gather();
+  void finish_gather();
+  void free_parameters();
   /// Number of started buckets. For tests.
   [[nodiscard]] std::size_t started() const;
 

@@ -15,8 +15,10 @@ namespace stagecraft::stage {
 class PartGather {
  public:
   /// `all`: an all-gather of the tensors, one after the other in the order of their memory: its `values` are memory for
-  /// them, and its `counts` what each member owns. `rank` is a member.
-  PartGather(channel::CollectiveCall all, int rank, const std::vector<at::Tensor>& tensors);
+  /// them, and its `counts` what each member owns. `rank` is a member. `own`: memory of its own that has what `rank`
+  /// owns of each of the tensors, which then need not have it; none: the tensors have it.
+  PartGather(channel::CollectiveCall all, int rank, const std::vector<at::Tensor>& tensors,
+             const std::vector<at::Tensor>& own = {});
   /// Sends what `rank` owns of the tensors.
   void start(channel::Channel& channel);
   /// Once, after start: returns when the tensors have what the other members own, as CollectiveInProgress::wait does.

@@ -526,9 +526,9 @@ TEST(Verify, TellsWhatItProves) {
   VerifyOptions options;
   options.progress = [&](const std::string& proved) { told.push_back(proved); };
   (void)verify(plan, plan.action_lists(), graph, topology, options);
-  ASSERT_EQ(told.size(), 9U);
+  ASSERT_EQ(told.size(), 10U);
   EXPECT_EQ(told.front(), "every action is on its rank");
-  EXPECT_EQ(told[7], "every gradient is summed by its holders");
+  EXPECT_EQ(told[8], "every gradient is summed by its holders");
   EXPECT_EQ(told.back(), "memory of every rank");
   // After a refusal nothing more is proved.
   told.clear();

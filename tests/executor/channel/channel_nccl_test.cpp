@@ -417,7 +417,11 @@ TEST(NcclRun, DividesTheOptimizersStateAsTheLocalChannelAndMakesThePredictedCall
         Plan plan = cut_plan(*planned, even_cuts(layers, to_int(replicas.size())), replicas, "1f1b", 3);
         plan.gradient_bucket_bytes = bucket;
         plan.sharding = StateSharding::Optimizer;
-        expect_trains_alike(*planned, plan, options, planned->model.name + " on " + std::to_string(replicas.front()));
+        const std::string what = planned->model.name + " on " + std::to_string(replicas.front());
+        expect_trains_alike(*planned, plan, options, what);
+        plan.sharding = StateSharding::Parameters;
+        plan.microbatches = 6;
+        expect_trains_alike(*planned, plan, options, what);
       }
     }
   }

@@ -10,8 +10,8 @@ namespace stagecraft::channel {
 namespace {
 
 TEST(ControlTags, AreApartFromEachOtherAndFromThePlans) {
-  constexpr int kSingle[] = {kLossTag,   kLengthTag,    kResultTag, kNormTag,  kOverflowTag, kStatisticsTag, kStopTag,
-                             kReportTag, kFirstStepTag, kProofTag,  kTimesTag, kCountsTag,   kBlocksTag};
+  constexpr int kSingle[] = {kLossTag, kLengthTag, kResultTag,    kNormTag,  kOverflowTag, kStatisticsTag,
+                             kStopTag, kReportTag, kFirstStepTag, kProofTag, kTimesTag,    kBlocksTag};
   for (const int& tag : kSingle) {
     EXPECT_GE(tag, Channel::kControlTag);
     EXPECT_LT(tag, kTiesTag);

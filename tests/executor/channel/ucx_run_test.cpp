@@ -52,7 +52,7 @@ std::map<int, std::vector<Drawn>> draw(const PlannedModel& mlp, unsigned first, 
     drawn.random.what += ", seed " + std::to_string(seed);
     drawn.expected = run::run_local(drawn.random.plan, mlp.model, *mlp.data, options(), kLong);
     if (seed % 2 == 0 && !BoundPlan(drawn.random.plan).asynchronous()) {
-      drawn.random.plan.sharding = StateSharding::Optimizer;
+      drawn.random.plan.sharding = seed % 4 == 0 ? StateSharding::Gradients : StateSharding::Optimizer;
       drawn.random.what += ", with divided state";
     }
     out[to_int(BoundPlan(drawn.random.plan).ranks().size())].push_back(std::move(drawn));

@@ -24,7 +24,7 @@
 #include "tests/support/models/laid_out_model.h"
 #include "tests/support/models/planned_models.h"
 
-// Replicas that divide the optimizer's state among them (Plan::sharding) train with the bits of replicas that do not.
+// Replicas that divide the state of training among them (Plan::sharding) train with the bits of replicas that do not.
 
 namespace stagecraft::run {
 namespace {
@@ -107,7 +107,9 @@ Made train(const Case& c, const Plan& plan, const std::string& channels) {
         note(when + "gradient of " + parameter.name, parameter.value.grad());
       worker.update_step(step);
       if (const auto norm = worker.take_gradient_norm(step)) note(when + "norm", at::scalar_tensor(*norm, at::kDouble));
+      worker.gather_parameters();
       for (const stage::Parameter& parameter : worker.parameters()) note(when + parameter.name, parameter.value);
+      worker.free_parameters();
     }
     if (const stage::LossScaler* const scaler = worker.loss_scaler())
       note("loss scale", at::scalar_tensor(scaler->scale(), at::kDouble));
@@ -132,16 +134,30 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes() == b.sizes() && at::equal(bits(a), bits(b));
 }
 
-void expect_same_training(const Case& c, const std::string& channels) {
+/// Whether the replicas of each stage have equally many microbatches.
+bool shares_are_equal(const Plan& plan) {
+  return std::ranges::all_of(plan.stages,
+                             [&](const Stage& stage) { return plan.microbatches % to_int(stage.devices.size()) == 0; });
+}
+
+void expect_same_training(const Case& c, const Made& expected, StateSharding sharding, const std::string& channels) {
   Plan divided = c.plan;
-  divided.sharding = StateSharding::Optimizer;
-  const Made expected = train(c, c.plan, "local");
+  divided.sharding = sharding;
   const Made found = train(c, divided, channels);
+  SCOPED_TRACE(to_string(sharding));
   for (const auto& [what, tensor] : found) EXPECT_TRUE(expected.contains(what)) << c.what << ": " << what;
   for (const auto& [what, tensor] : expected) {
     const auto it = found.find(what);
     ASSERT_NE(it, found.end()) << c.what << ": " << what << " is missing";
     ASSERT_TRUE(same_bits(it->second, tensor)) << c.what << ": " << what;
+  }
+}
+
+void expect_same_training(const Case& c, const std::string& channels) {
+  const Made expected = train(c, c.plan, "local");
+  for (const StateSharding sharding : {StateSharding::Optimizer, StateSharding::Gradients, StateSharding::Parameters}) {
+    if (sharding == StateSharding::Parameters && !shares_are_equal(c.plan)) continue;
+    expect_same_training(c, expected, sharding, channels);
   }
 }
 
@@ -197,6 +213,30 @@ Case random_case(unsigned seed) {
   return out;
 }
 
+/// Breadth-first, which gathers each stage at most twice, and other schedules of several stages on a rank.
+Case random_chunked_case(unsigned seed) {
+  Case out = random_case(seed);
+  std::mt19937 random(seed + 1);
+  const auto below = [&](std::size_t count) { return static_cast<std::size_t>(random() % count); };
+  const std::vector<std::string> names{"looped-bfs",     "looped-bfs", "interleaved-1f1b",
+                                       "interleaved-zb", "zb-v",       "v-half"};
+  const std::string schedule = names[below(names.size())];
+  const int replicas = 2 + to_int(below(2));
+  const int chunks = runs_chunks(schedule_by_name(schedule), 3) ? 2 + to_int(below(2)) : 2;
+  const int positions = chunks == 2 && below(2) == 0 ? 2 : 1;
+  const int layers = to_int(out.planned->model.layers.size());
+  const int stages = std::min(positions * chunks, layers / positions * positions);
+  const std::optional<Bytes> buckets = out.plan.gradient_bucket_bytes;
+  const bool recomputes = out.plan.stages.front().recompute;
+  out.plan = cut_plan(*out.planned, even_cuts(layers, stages), std::vector<int>(to_index(stages), replicas), schedule,
+                      replicas * positions * (1 + to_int(below(2))), stages / positions);
+  out.plan.gradient_bucket_bytes = buckets;
+  for (Stage& stage : out.plan.stages) stage.recompute = recomputes;
+  out.what = "chunked " + out.what + "; " + schedule + ", " + std::to_string(positions) + " positions, " +
+             std::to_string(chunks) + " chunks, " + std::to_string(replicas) + " replicas";
+  return out;
+}
+
 class DividedState : public ::testing::TestWithParam<unsigned> {};
 INSTANTIATE_TEST_SUITE_P(Seeds, DividedState, ::testing::Range(0U, 10U));
 
@@ -205,12 +245,20 @@ TEST_P(DividedState, TrainsWithTheSameBitsUnderEveryOptimizer) {
     expect_same_training(random_case(seed), "local");
 }
 
+TEST_P(DividedState, TrainsWithTheSameBitsInSeveralStagesOnARank) {
+  for (unsigned seed = 6 * GetParam(); seed < 6 * (GetParam() + 1) && !HasFailure(); ++seed)
+    expect_same_training(random_chunked_case(seed), "local");
+}
+
 class DividedStateOverChannels : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Channels, DividedStateOverChannels, ::testing::ValuesIn(suite_channels()),
                          [](const auto& entry) { return entry.param; });
 
 TEST_P(DividedStateOverChannels, TrainsWithTheSameBits) {
-  for (unsigned seed = 1000; seed < 1010 && !HasFailure(); ++seed) expect_same_training(random_case(seed), GetParam());
+  for (unsigned seed = 1000; seed < 1010 && !HasFailure(); ++seed) {
+    expect_same_training(random_case(seed), GetParam());
+    if (seed % 3 == 0) expect_same_training(random_chunked_case(seed), GetParam());
+  }
 }
 
 TEST(DividedStateOfARun, IsWholeInChecksAndValidations) {
@@ -225,17 +273,21 @@ TEST(DividedStateOfARun, IsWholeInChecksAndValidations) {
     options.validation = {&other, &planned.model, 2};
     Plan plan = cut_plan(planned, {2}, {2, 1}, "1f1b", 2);
     const RunResult whole = run_local(plan, planned.model, *planned.data, options, kDeadline);
-    plan.sharding = StateSharding::Optimizer;
-    const RunResult divided = run_local(plan, planned.model, *planned.data, options, kDeadline);
-    EXPECT_EQ(divided.check->different, 0) << check_text(*divided.check);
-    EXPECT_EQ(divided.check->values, whole.check->values);
-    EXPECT_EQ(divided.measurement.losses, whole.measurement.losses);
-    ASSERT_EQ(divided.validations.size(), 2U);
-    for (const std::int64_t done : {2, 4})
-      EXPECT_EQ(divided.validations.at(done).loss, whole.validations.at(done).loss);
+    for (const StateSharding sharding :
+         {StateSharding::Optimizer, StateSharding::Gradients, StateSharding::Parameters}) {
+      SCOPED_TRACE(to_string(sharding));
+      plan.sharding = sharding;
+      const RunResult divided = run_local(plan, planned.model, *planned.data, options, kDeadline);
+      EXPECT_EQ(divided.check->different, 0) << check_text(*divided.check);
+      EXPECT_EQ(divided.check->values, whole.check->values);
+      EXPECT_EQ(divided.measurement.losses, whole.measurement.losses);
+      ASSERT_EQ(divided.validations.size(), 2U);
+      for (const std::int64_t done : {2, 4})
+        EXPECT_EQ(divided.validations.at(done).loss, whole.validations.at(done).loss);
+    }
     options.optimizer.ema_decay = 0;
     const RunResult without = run_local(plan, planned.model, *planned.data, options, kDeadline);
-    EXPECT_NE(divided.validations.at(4).loss, without.validations.at(4).loss) << "averages are other values";
+    EXPECT_NE(whole.validations.at(4).loss, without.validations.at(4).loss) << "averages are other values";
   }
 }
 

@@ -83,15 +83,17 @@ TEST_P(EverySchedule, RunsReplicas) {
   if (schedule.equal_replicas) expect_runs(schedule, {2, 2, 2, 2}, 2);
 }
 
-TEST_P(EverySchedule, RunsReplicasThatDivideTheOptimizersState) {
+TEST_P(EverySchedule, RunsReplicasThatDivideTheStateOfTraining) {
   const ScheduleEntry& schedule = schedule_by_name(GetParam());
   if (schedule.weights != Weights::Flushed) GTEST_SKIP() << "replicas divide nothing";
   std::vector<std::vector<int>> all{{3}, {2, 1}, {2, 3, 1}};
   if (schedule.equal_replicas) all = {{3}, {2, 2}};
-  for (const std::vector<int>& replicas : all) {
-    if (runs_chunks(schedule, 1)) expect_runs(schedule, replicas, 1, StateSharding::Optimizer);
+  for (const StateSharding sharding : {StateSharding::Optimizer, StateSharding::Gradients, StateSharding::Parameters}) {
+    for (const std::vector<int>& replicas : all) {
+      if (runs_chunks(schedule, 1)) expect_runs(schedule, replicas, 1, sharding);
+    }
+    if (schedule.equal_replicas) expect_runs(schedule, {2, 2, 2, 2}, 2, sharding);
   }
-  if (schedule.equal_replicas) expect_runs(schedule, {2, 2, 2, 2}, 2, StateSharding::Optimizer);
 }
 
 TEST_P(EverySchedule, RunsSeveralStagesOnARank) {

@@ -165,7 +165,7 @@ Constraints random_constraints(std::mt19937& random) {
   if (out.plan.schedule != "forward" && random() % 4 == 0) out.plan.recompute = true;
   if (random() % 6 == 0) out.plan.gradient_bucket_bytes = Bytes(50'000);
   if (random() % 3 == 0) out.memory_limit = Bytes(100'000 + static_cast<std::int64_t>(random() % 900'000));
-  if (random() % 4 == 0) out.plan.sharding = StateSharding::Optimizer;
+  if (random() % 4 == 0) out.plan.sharding = static_cast<StateSharding>(1 + random() % 3);
   return out;
 }
 

@@ -107,7 +107,7 @@ PlanSettings random_settings(std::mt19937& random) {
   out.recompute = random() % 4 == 0;
   if (out.recompute && random() % 2 == 0) out.recompute_every = 1 + static_cast<int>(random() % 3);
   if (random() % 4 == 0) out.gradient_bucket_bytes = Bytes(50'000);
-  if (random() % 8 == 0) out.sharding = StateSharding::Optimizer;
+  if (random() % 8 == 0) out.sharding = static_cast<StateSharding>(1 + random() % 3);
   return out;
 }
 

@@ -244,7 +244,7 @@ PlanSettings random_settings(std::mt19937& random, const std::string& schedule) 
   if (out.recompute && random() % 2 == 0) out.recompute_every = 1 + static_cast<int>(random() % 3);
   if (random() % 4 == 0) out.gradient_bucket_bytes = Bytes(1 + static_cast<std::int64_t>(random() % 100'000));
   if (random() % 4 == 0 && schedule_by_name(schedule).weights == Weights::Flushed)
-    out.sharding = StateSharding::Optimizer;
+    out.sharding = static_cast<StateSharding>(1 + random() % 3);
   return out;
 }
 

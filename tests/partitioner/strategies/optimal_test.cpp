@@ -32,7 +32,7 @@ Constraints random_constraints(std::mt19937& random) {
   // More replicas than microbatches have nothing to compute, but would update a part: the strategy considers none.
   if (random() % 4 == 0 && out.plan.microbatches >= 3 &&
       schedule_by_name(out.plan.schedule).weights == Weights::Flushed)
-    out.plan.sharding = StateSharding::Optimizer;
+    out.plan.sharding = static_cast<StateSharding>(1 + random() % 3);
   out.options[kTimeLimit] = 600.0;  // never reached, however slow the machine
   return out;
 }

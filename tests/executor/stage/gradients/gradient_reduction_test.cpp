@@ -229,7 +229,7 @@ TEST(GradientReduction, GivesEachReplicaTheSumsOfWhatItUpdates) {
       std::vector<at::Tensor> updated;
       for (std::size_t i = 0; i < 3; ++i)
         updated.push_back(in_memory_order(chain.weights[i]).narrow(0, owned[rank][i].first, owned[rank][i].count));
-      GradientReduction reduction(channel, chain.weights, sums, updated);
+      GradientReduction reduction(channel, chain.weights, sums, {.updated = updated});
       for (int step = 0; step < 2; ++step) {
         channel.notes.clear();
         reduction.begin_step();
@@ -240,7 +240,7 @@ TEST(GradientReduction, GivesEachReplicaTheSumsOfWhatItUpdates) {
         const std::string bucket = std::to_string(channel::kBucketsTag);
         const std::string second = std::to_string(channel::kBucketsTag + 1);
         EXPECT_THAT(channel.notes, ElementsAre("reduce-scatter under " + bucket, "reduce-scatter under " + second,
-                                               "all-reduce under " + std::to_string(channel::kCountsTag)));
+                                               "all-reduce under " + std::to_string(channel::kBucketsTag + 2)));
         // As in HasAGradientOnAllReplicasIfOneHasIt: in step 0, weights 1 and 2 have gradients of 2 on each rank; in
         // step 1, rank 0's are 4.
         const double each = step == 0 ? 2 + 2 : 4 + 2;
