@@ -72,7 +72,7 @@ StageNeeds needs_of(const Graph& graph, const BoundPlan& plan, const StageMemori
     beside = std::max(beside, workspace - saved);
     growing = std::max(growing, workspace - saved + gradients);
     saved += bytes_saved(layer);
-    gradients += made[i];
+    gradients += gradient_bytes(graph.types, made[i]);
   }
   Bytes kept;
   for (const Layer* pointer : layers) {
@@ -461,8 +461,7 @@ std::vector<MemoryReplay> replay_memory(const Graph& graph, const BoundPlan& pla
     needs.back().communication = communication_of(plan, sums[to_index(s)], place.channel);
     for (int r = 0; r < plan.replicas(s); ++r) {
       needs.back().optimizer[to_index(r)] =
-          updated_bytes(sums[to_index(s)], plan.first_rank(s) + r, needs.back().parameters) *
-          graph.optimizer_state_values;
+          optimizer_bytes(graph, updated_bytes(sums[to_index(s)], plan.first_rank(s) + r, needs.back().parameters));
     }
   }
   const std::vector<std::vector<Bytes>> bytes = message_bytes(plan.plan());

@@ -32,9 +32,9 @@ TEST(PlanJson, NamesThePlaceOfAWrongAction) {
 
 TEST(PlanJson, ReadsOlderVersions) {
   const Plan plan = row_plan("1f1b", {1, 1}, 2);
-  for (const char* version : {"1", "2", "3", "4", "5", "6", "7", "8", "9"}) {
+  for (const char* version : {"1", "2", "3", "4", "5", "6", "7", "8", "9", "10"}) {
     std::string text = plan_json(plan);
-    text.replace(text.find("\"version\": 10") + 11, 2, version);
+    text.replace(text.find("\"version\": 11") + 11, 2, version);
     EXPECT_EQ(parse_plan(text, "plan.json"), plan);
   }
 }
