@@ -21,22 +21,21 @@ namespace fs = std::filesystem;
 constexpr const char* kManifest = "manifest.json";
 constexpr const char* kPrefix = "step-";
 constexpr const char* kPartial = ".partial";
-constexpr const char* kFirst = "optimizer.first/";
-constexpr const char* kSecond = "optimizer.second/";
-constexpr const char* kThird = "optimizer.third/";
-constexpr const char* kSteps = "optimizer.steps/";
-constexpr const char* kProduct = "optimizer.product/";
 constexpr const char* kAverage = "optimizer.average/";
+constexpr const char* kMaster = "optimizer.master/";
 /// The prefix of each tensor of a parameter's state, and whether it is a scalar instead of like the parameter.
 struct StatePart {
   const char* prefix;
   at::Tensor stage::OptimizerState::* tensor;
   bool scalar = false;
 };
-constexpr std::array kState{
-    StatePart{kFirst, &stage::OptimizerState::first},           StatePart{kSecond, &stage::OptimizerState::second},
-    StatePart{kThird, &stage::OptimizerState::third},           StatePart{kSteps, &stage::OptimizerState::steps, true},
-    StatePart{kProduct, &stage::OptimizerState::product, true}, StatePart{kAverage, &stage::OptimizerState::average}};
+constexpr std::array kState{StatePart{"optimizer.first/", &stage::OptimizerState::first},
+                            StatePart{"optimizer.second/", &stage::OptimizerState::second},
+                            StatePart{"optimizer.third/", &stage::OptimizerState::third},
+                            StatePart{"optimizer.steps/", &stage::OptimizerState::steps, true},
+                            StatePart{"optimizer.product/", &stage::OptimizerState::product, true},
+                            StatePart{kAverage, &stage::OptimizerState::average},
+                            StatePart{kMaster, &stage::OptimizerState::master}};
 /// Suffix of a count that PyTorch's batch norm keeps but rarely needs.
 constexpr const char* kTracked = ".num_batches_tracked";
 
@@ -89,13 +88,15 @@ format::CheckpointManifest read_manifest(const std::string& path) {
   return manifest;
 }
 
-/// Refuses a tensor `name` that has not the shape of `like`, and its dtype or, with `any_floating` and where `like` is
-/// floating too, any floating one.
+/// Dtypes that may stand for each other; null: none.
+using Accepted = bool (*)(at::ScalarType);
+bool kept(at::ScalarType type) { return type == at::kFloat || type == at::kBFloat16; }
+
+/// Refuses a tensor `name` that has not the shape of `like`, and its dtype or one that is `accepted` for it.
 void check_kind(const files::TensorFiles& files, const std::string& name, const files::TensorKind& like,
-                bool any_floating) {
+                Accepted accepted) {
   const files::TensorKind& found = files.kind(name);
-  const bool dtype = found.dtype == like.dtype ||
-                     (any_floating && c10::isFloatingType(like.dtype) && c10::isFloatingType(found.dtype));
+  const bool dtype = found.dtype == like.dtype || (accepted && accepted(like.dtype) && accepted(found.dtype));
   if (!dtype || found.shape != like.shape) {
     throw FormatError(ErrorKind::OtherCheckpoint, files.path_of(name) + ": tensor \"" + name + "\": found " +
                                                       files::kind_text(found) + ", expected " + files::kind_text(like));
@@ -104,27 +105,26 @@ void check_kind(const files::TensorFiles& files, const std::string& name, const 
 
 /// The tensor `name`, checked.
 at::Tensor read_like(const files::TensorFiles& files, const std::string& name, const files::TensorKind& like,
-                     bool any_floating) {
-  check_kind(files, name, like, any_floating);
+                     Accepted accepted) {
+  check_kind(files, name, like, accepted);
   return files.read(name);
 }
 
-void load_values(const files::TensorFiles& files, const std::vector<stage::Parameter>& values, bool any_floating) {
+void load_values(const files::TensorFiles& files, const std::vector<stage::Parameter>& values, Accepted accepted) {
   const at::NoGradGuard no_graph;
   for (const stage::Parameter& value : values) {
     if (files.holds(value.name))
-      at::Tensor(value.value).copy_(read_like(files, value.name, files::kind_of(value.value), any_floating));
+      at::Tensor(value.value).copy_(read_like(files, value.name, files::kind_of(value.value), accepted));
   }
 }
 
 std::vector<std::string> state_names(const std::string& parameter, const stage::OptimizerOptions& optimizer) {
   const stage::OptimizerKeeps keeps = stage::keeps(optimizer);
+  const std::array has{keeps.tensors > 0, keeps.tensors > 1, keeps.tensors > 2, keeps.steps, keeps.product};
   std::vector<std::string> out;
-  if (keeps.tensors >= 1) out.push_back(kFirst + parameter);
-  if (keeps.tensors >= 2) out.push_back(kSecond + parameter);
-  if (keeps.tensors >= 3) out.push_back(kThird + parameter);
-  if (keeps.steps) out.push_back(kSteps + parameter);
-  if (keeps.product) out.push_back(kProduct + parameter);
+  for (std::size_t i = 0; i < has.size(); ++i) {
+    if (has[i]) out.push_back(kState[i].prefix + parameter);
+  }
   return out;
 }
 
@@ -310,6 +310,8 @@ stage::OptimizerOptions saved_optimizer(const format::CheckpointManifest& manife
   out.centered = manifest.optimizer_settings.contains("centered");
   // Whether it is kept, not how it moves.
   if (manifest.optimizer_settings.contains("ema-decay")) out.ema_decay = 0.5;
+  if (const auto type = manifest.optimizer_settings.find("parameter-dtype"); type != manifest.optimizer_settings.end())
+    out.types.parameters = state_type(type->second);
   return out;
 }
 
@@ -349,36 +351,40 @@ void collect_state(stage::StageProgram& program, const stage::Optimizer& optimiz
 }
 
 void load_state(const files::TensorFiles& files, stage::StageProgram& program, stage::Optimizer& optimizer) {
+  const at::NoGradGuard no_graph;
   const std::vector<stage::Parameter>& parameters = program.parameters();
-  load_values(files, parameters, false);
-  load_values(files, program.buffers(), false);
+  load_values(files, program.buffers(), nullptr);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& value = parameters[i].value;
+    const std::string& name = parameters[i].name;
     const at::Tensor& updated = optimizer.parameters()[i];
+    const std::int64_t first = stage::first_value(value, updated);
     const files::TensorKind like = files::kind_of(value);
-    const files::TensorKind scalar{like.dtype, {}};
+    const auto read = [&](const std::string& tensor, bool scalar) {
+      check_kind(files, tensor, scalar ? files::TensorKind{at::kFloat, {}} : like, scalar ? nullptr : kept);
+      const bool whole = scalar || updated.sizes() == value.sizes();
+      return (whole ? files.read(tensor) : files.read_memory(tensor, value, first, updated.numel())).to(value.device());
+    };
     stage::OptimizerState state;
     for (const StatePart& part : kState) {
-      const std::string name = part.prefix + parameters[i].name;
-      if (!files.holds(name)) continue;
-      check_kind(files, name, part.scalar ? scalar : like, false);
-      const bool whole = part.scalar || updated.sizes() == value.sizes();
-      const at::Tensor read = whole
-                                  ? files.read(name)
-                                  : files.read_memory(name, value, stage::first_value(value, updated), updated.numel());
-      state.*part.tensor = read.to(value.device());
+      if (files.holds(part.prefix + name)) state.*part.tensor = read(part.prefix + name, part.scalar);
     }
+    // Where a checkpoint has one of them alone, that of more bits is both.
+    const bool has_master = files.holds(kMaster + name);
+    const std::string& exact = has_master && like.dtype == at::kFloat ? kMaster + name : name;
+    if (files.holds(exact)) at::Tensor(value).copy_(read_like(files, exact, like, kept));
+    if (!has_master && files.holds(name) && files.kind(name).dtype == at::kFloat) state.master = read(name, false);
     optimizer.set_state(i, state);
   }
 }
 
 void load_weights(const files::TensorFiles& files, stage::StageProgram& program) {
-  load_values(files, program.parameters(), true);
-  load_values(files, program.buffers(), true);
+  for (const auto& values : {program.parameters(), program.buffers()}) load_values(files, values, c10::isFloatingType);
 }
 
 void check_names(const files::TensorFiles& files, const model::Model& model, const stage::OptimizerOptions& optimizer) {
   const bool averages = stage::keeps(optimizer).average;
+  const bool masters = optimizer.types.parameters != StateType::Float32;
   std::set<std::string> known;
   std::vector<std::string> missing;
   for (const model::LayerSpec& layer : model.layers) {
@@ -393,9 +399,11 @@ void check_names(const files::TensorFiles& files, const model::Model& model, con
       }
       const std::vector<std::string> state = state_names(parameter.name, optimizer);
       known.insert(state.begin(), state.end());
+      if (masters) known.insert(kMaster + parameter.name);
       const auto holds = [&](const std::string& name) { return files.holds(name); };
       if (std::ranges::none_of(state, holds)) continue;
       std::ranges::copy_if(state, std::back_inserter(missing), std::not_fn(holds));
+      if (masters && !holds(kMaster + parameter.name)) missing.push_back(kMaster + parameter.name);
     }
   }
   check_against(files, known, missing);
@@ -469,7 +477,7 @@ files::NamedTensors state_dict(const files::TensorFiles& files, const model::Mod
             fmt::format("{}: layer \"{}\" has a buffer \"{}\" of type {}, which safetensors files cannot hold",
                         files.path_of(name), layer.name, name, c10::toString(parameter.dtype)));
       }
-      out[name] = read_like(files, name, {parameter.dtype, parameter.shape}, false);
+      out[name] = read_like(files, name, {parameter.dtype, parameter.shape}, parameter.trainable ? kept : nullptr);
     }
   }
   for (const auto& [further, name] : tied) {

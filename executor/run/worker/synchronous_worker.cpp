@@ -249,7 +249,7 @@ std::map<std::string, at::Tensor> SynchronousWorker::gather_averages() {
             const std::size_t i = to_index(found - parameters.begin());
             const at::Tensor own = stage.optimizer->state(i).average;
             if (!own.defined()) return;
-            const at::Tensor& average = averages.emplace_back(at::empty_like(found->value).detach());
+            const at::Tensor& average = averages.emplace_back(at::empty_like(found->value, own.options()));
             const std::int64_t first = stage::first_value(found->value, stage.optimizer->parameters()[i]);
             stage::in_memory_order(average).narrow(0, first, own.numel()).copy_(own.view({-1}));
             values += average.numel();

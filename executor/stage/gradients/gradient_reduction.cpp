@@ -34,6 +34,10 @@ std::vector<GradientSum> over_replicas(const std::vector<GradientSum>& sums) {
   return out;
 }
 
+at::TensorOptions gradient_options(const at::Tensor& parameter) {
+  return parameter.options().requires_grad(false).dtype(gradient_type(parameter));
+}
+
 }  // namespace
 
 std::vector<GradientBucket> gradient_buckets(const std::vector<std::int64_t>& values,
@@ -152,7 +156,8 @@ GradientReduction::GradientReduction(channel::Channel& channel, std::vector<at::
   }
   const std::int64_t count = s.buckets.empty() ? 0 : s.buckets.front().end;
   const c10::Device device = s.leaves.empty() ? c10::Device(c10::kCPU) : s.leaves.front().device();
-  s.flat = at::zeros({count + to_int(s.leaves.size())}, at::TensorOptions(at::kFloat).device(device));
+  const at::ScalarType type = s.leaves.empty() ? at::kFloat : gradient_type(s.leaves.front());
+  s.flat = at::zeros({count + to_int(s.leaves.size())}, at::TensorOptions(type).device(device));
   s.bucket_of.resize(s.leaves.size());
   if (!s.updated.empty()) {
     s.sum_of_counts = {.values = s.flat.narrow(0, count, to_int(s.leaves.size())),
@@ -175,6 +180,8 @@ GradientReduction::GradientReduction(channel::Channel& channel, std::vector<at::
     if (parts.empty()) continue;
     channel::CollectiveCall all = s.sums.back();
     all.kind = Collective::AllGather;
+    // Of parameters, whose values are not larger.
+    all.values = all.values.view(s.leaves.front().scalar_type()).narrow(0, 0, gradients);
     s.gathers.emplace_back(std::move(all), channel.rank(),
                            std::vector(s.leaves.begin() + bucket.first, s.leaves.begin() + bucket.last));
   }
@@ -314,14 +321,15 @@ void TiedGradients::reduce() {
     // Stages take separate gradients: the optimizer divides each of them in place.
     for (const Copies& copies : tie.stages) {
       at::Tensor& parameter = value(copies, 0);
-      parameter.mutable_grad() = sum.defined() ? at::empty_like(parameter).copy_(sum) : at::Tensor();
+      parameter.mutable_grad() =
+          sum.defined() ? at::empty_like(parameter, gradient_options(parameter)).copy_(sum) : at::Tensor();
     }
   }
 }
 
 at::Tensor TiedGradients::over_ranks(const Tie& tie, const at::Tensor& sum) const {
   const at::Tensor& parameter = value(tie.stages.front(), 0);
-  at::Tensor message = at::empty({parameter.numel() + 1}, parameter.options().requires_grad(false));
+  at::Tensor message = at::empty({parameter.numel() + 1}, gradient_options(parameter));
   at::Tensor total = message.narrow(0, 0, parameter.numel()).view(parameter.sizes());
   sum.defined() ? total.copy_(sum) : total.zero_();
   const at::Tensor count = message[parameter.numel()].fill_(sum.defined() ? 1 : 0);
@@ -334,7 +342,7 @@ void TiedGradients::reduce_part(Tie& tie, const at::Tensor& sum) {
   const at::Tensor& parameter = value(tie.stages.front(), 0);
   channel::CollectiveCall call{
       .kind = Collective::ReduceScatter,
-      .values = at::empty({parameter.numel() + to_int(tie.ranks.size())}, parameter.options().requires_grad(false)),
+      .values = at::empty({parameter.numel() + to_int(tie.ranks.size())}, gradient_options(parameter)),
       .members = tie.ranks,
       .tag = tie.tag};
   // Each part is followed by the number of ranks that have a gradient.
@@ -373,7 +381,7 @@ void TiedGradients::gather_gradients() {
   for (Tie& tie : ties_) {
     if (tie.parts.empty() || !tie.has_gradient) continue;
     const at::Tensor& parameter = value(tie.stages.front(), 0);
-    const at::Tensor whole = at::empty_like(parameter);
+    const at::Tensor whole = at::empty_like(parameter, gradient_options(parameter));
     const at::Tensor& own = part(tie.stages.front());
     if (own.grad().defined()) {
       in_memory_order(whole).narrow(0, first_value(parameter, own), own.numel()).copy_(own.grad());
