@@ -22,11 +22,6 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + joined_words(words, "and");
 }
 
-/// Of a value of a gradient, and of its parameter: both are float32.
-constexpr Bytes kGradientBytes{4};
-
-std::int64_t values_of(Bytes bytes) { return bytes.value / kGradientBytes.value; }
-
 /// Where a gradient of `stage` is not summed over exactly its holders once.
 std::optional<std::string> wrong_holders(const BoundPlan& plan, int stage, const HeldParameters& held,
                                          const std::vector<GradientSum>& sums,
@@ -136,15 +131,22 @@ std::optional<HeldParameters> held_parameters(const Plan& plan) {
 
 std::vector<std::int64_t> parameter_values(const GradientSum& sum, const std::vector<HeldParameter>& held) {
   std::vector<std::int64_t> out;
-  for (const std::size_t place : sum.parameters) out.push_back(values_of(held[place].bytes));
+  for (const std::size_t place : sum.parameters)
+    out.push_back(held[place].bytes.value / value_bytes(sum.types.parameters).value);
   return out;
 }
 
 std::vector<std::int64_t> part_values(const GradientSum& sum) {
   std::vector<std::int64_t> out;
-  for (const Bytes part : sum.parts) out.push_back(values_of(part));
+  for (const Bytes part : sum.parts) out.push_back(part.value / value_bytes(sum.types.gradients).value);
   return out;
 }
+
+std::int64_t gradient_values(const GradientSum& sum) {
+  return sum.bytes.value / value_bytes(sum.types.gradients).value;
+}
+
+Bytes gathered_bytes(const GradientSum& sum) { return parameter_bytes(sum.types, sum.bytes); }
 
 namespace {
 
@@ -240,7 +242,8 @@ std::vector<ValueRange> owned_ranges(std::span<const std::int64_t> values, std::
 Bytes updated_bytes(const std::vector<GradientSum>& sums, int rank, Bytes bytes) {
   for (const GradientSum& sum : sums) {
     if (!sum.parts.empty())
-      bytes += sum.parts[to_index(std::ranges::find(sum.ranks, rank) - sum.ranks.begin())] - sum.bytes;
+      bytes += parameter_bytes(sum.types,
+                               sum.parts[to_index(std::ranges::find(sum.ranks, rank) - sum.ranks.begin())] - sum.bytes);
   }
   return bytes;
 }
@@ -254,6 +257,7 @@ Bytes most_updated_bytes(const std::vector<GradientSum>& sums, const std::vector
 GradientSums gradient_sums(const BoundPlan& plan, const HeldParameters& held) {
   std::optional<Bytes> full;
   if (!plan.asynchronous()) full = plan.plan().gradient_bucket_bytes;
+  const StateTypes& types = plan.plan().types;
   GradientSums out(to_index(plan.stages()));
   for (int s = 0; s < plan.stages(); ++s) {
     const std::vector<HeldParameter>& parameters = held[to_index(s)];
@@ -269,9 +273,9 @@ GradientSums gradient_sums(const BoundPlan& plan, const HeldParameters& held) {
       const auto tied = shared.find(parameters[i].name);
       if (tied == shared.end()) {
         own.push_back(i);
-        bytes.push_back(parameters[i].bytes);
+        bytes.push_back(gradient_bytes(types, parameters[i].bytes));
       } else if (tied->second.parameters.empty()) {
-        tied->second.bytes = parameters[i].bytes;
+        tied->second.bytes = gradient_bytes(types, parameters[i].bytes);
         tied->second.layer = parameters[i].layer;
         tied->second.parameters = {i};
       }
@@ -294,10 +298,11 @@ GradientSums gradient_sums(const BoundPlan& plan, const HeldParameters& held) {
       GradientSum& sum = shared.at(plan.tied()[to_index(tied)].parameter);
       if (sum.bytes > Bytes(0)) sums.push_back(std::move(sum));
     }
+    for (GradientSum& sum : sums) sum.types = types;
     if (plan.plan().sharding == StateSharding::None || !plan.schedule().trains) continue;
     for (GradientSum& sum : sums) {
       for (const std::int64_t values : owned_values(parameter_values(sum, parameters), sum.ranks.size()))
-        sum.parts.push_back(values * kGradientBytes);
+        sum.parts.push_back(values * value_bytes(types.gradients));
     }
   }
   return out;

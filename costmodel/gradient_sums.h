@@ -68,6 +68,7 @@ struct GradientSum {
   /// With StateSharding::Optimizer, by place in `ranks`: the bytes that each updates, of the gradients of `parameters`
   /// one after the other. Empty: all ranks update all.
   std::vector<Bytes> parts = {};
+  StateTypes types = {};  ///< Plan::types
   friend bool operator==(const GradientSum&, const GradientSum&) = default;
 };
 
@@ -92,11 +93,14 @@ inline constexpr std::int64_t kOwnedBlock = 1024;
 [[nodiscard]] std::vector<ValueRange> owned_ranges(std::span<const std::int64_t> values,
                                                    std::span<const std::int64_t> owned, std::size_t place);
 
-/// How many values each of the sum's parameters has, which are among the stage's `held`; and each of its parts, if it
-/// has any.
+/// How many values each of the sum's parameters has, which are among the stage's `held`; each of its parts, if it has
+/// any; and all of its gradients.
 [[nodiscard]] std::vector<std::int64_t> parameter_values(const GradientSum& sum,
                                                          const std::vector<HeldParameter>& held);
 [[nodiscard]] std::vector<std::int64_t> part_values(const GradientSum& sum);
+[[nodiscard]] std::int64_t gradient_values(const GradientSum& sum);
+/// The bytes of its parameters, which an all-gather after the update moves.
+[[nodiscard]] Bytes gathered_bytes(const GradientSum& sum);
 
 /// The bytes of a stage's parameters that one of its ranks updates: all `bytes` that the stage holds, unless its `sums`
 /// have parts. And the most that any of its `ranks` updates.

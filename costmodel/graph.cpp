@@ -127,6 +127,7 @@ std::vector<int> kahn(const Graph& graph) {
 
 void validate(const Graph& graph) {
   if (graph.layers.empty()) refuse("the graph has no layers");
+  validate(graph.types, graph.dtype);
   std::unordered_set<std::string> ids;
   Bytes bytes;
   std::unordered_map<std::string, const StateTensor*> tensors;
@@ -135,6 +136,8 @@ void validate(const Graph& graph) {
     if (!ids.insert(layer.id).second) refuse("layer id \"" + layer.id + "\" appears twice");
     check_layer(layer, bytes);
     check_tensors(layer, tensors);
+    for (const StateTensor& parameter : layer.parameter_tensors)
+      check_parameter(parameter, graph.types, "layer \"" + layer.id + "\": parameter \"" + parameter.name + "\"");
   }
   if (const auto& slowdown = graph.in_flight_slowdown) {
     if (slowdown->microbatches < 2) refuse("an in-flight slowdown was measured with fewer than 2 microbatches");
@@ -215,6 +218,20 @@ void check_tensor(const StateTensor& tensor, const std::string& where) {
       refuse(where + " has a size that is negative, or more than 2^60 bytes");
     bytes = bytes * size;
   }
+}
+
+void check_parameter(const StateTensor& tensor, const StateTypes& types, const std::string& where) {
+  const std::string bfloat16 = to_string(StateType::Bfloat16);
+  if ((tensor.dtype == bfloat16) == (types.parameters == StateType::Bfloat16)) return;
+  refuse(where + " is " + tensor.dtype + ", but the type of parameters is " + to_string(types.parameters));
+}
+
+Bytes optimizer_bytes(const Graph& graph, Bytes bytes) {
+  return optimizer_bytes(graph.types, graph.optimizer_state_values, bytes);
+}
+
+Bytes update_bytes(const Graph& graph, Bytes bytes) {
+  return update_bytes(graph.types, graph.optimizer_state_values, bytes);
 }
 
 bool names_parameters(const Graph& graph) {

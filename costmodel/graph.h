@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "costmodel/conditions.h"
+#include "costmodel/state_types.h"
 #include "costmodel/units.h"
 
 namespace stagecraft {
@@ -227,11 +228,12 @@ struct Graph {
   std::map<std::string, std::string> options;      ///< the model's options that are not defaults
   std::optional<std::int64_t> microbatch_samples;  ///< samples in one microbatch; absent in imported profiles
   std::string dtype;                               ///< of the computation; empty if unknown
+  StateTypes types;                                ///< of what training keeps
   std::optional<bool> allow_tf32;                  ///< whether GPUs might round float32 to TF32; absent if unknown
   std::string optimizer;                           ///< of the update times; empty if none were measured
-  std::int64_t optimizer_state_values =
-      0;                            ///< values the optimizer keeps for each parameter (SGD 0, momentum 1, Adam 2)
-  bool whole_batch_loss = false;    ///< the loss of a batch does not follow from those of its microbatches
+  std::int64_t optimizer_state_values = 0;  ///< values the optimizer keeps for each parameter (SGD 0, momentum 1, Adam
+                                            ///< 2) in the type of its moments, without master values
+  bool whole_batch_loss = false;            ///< the loss of a batch does not follow from those of its microbatches
   Bytes library_bytes = {};         ///< device memory that libraries keep in each process, such as cuBLAS's workspaces
   std::int64_t threads = 0;         ///< intra-op threads while measuring; 0: unknown
   std::optional<Timing> iteration;  ///< the whole forward, backward and update, measured without the profiler
@@ -269,6 +271,14 @@ void validate(const Graph& graph);
 void check_tensor(const StateTensor& tensor, const std::string& where);
 /// Whether the graph names all parameters of its layers.
 [[nodiscard]] bool names_parameters(const Graph& graph);
+
+/// Of parameters of so many `bytes`: optimizer_bytes and update_bytes with the graph's types and optimizer.
+[[nodiscard]] Bytes optimizer_bytes(const Graph& graph, Bytes bytes);
+[[nodiscard]] Bytes update_bytes(const Graph& graph, Bytes bytes);
+
+/// Throws std::invalid_argument, beginning with `where`, for a parameter in bfloat16 unless those of `types` are, and
+/// for one that is not if they are.
+void check_parameter(const StateTensor& tensor, const StateTypes& types, const std::string& where);
 
 /// Bytes of all outputs of `layer`.
 [[nodiscard]] Bytes activation_bytes(const Layer& layer);

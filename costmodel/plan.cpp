@@ -144,6 +144,7 @@ void validate_tensors(const Plan& plan) {
         if (!seen.emplace(layer, tensor.name).second) refuse(where + " is listed twice");
         check_tensor(tensor, where);
         if (list != &stage.parameters) continue;
+        check_parameter(tensor, plan.types, where);
         holders[tensor.name].push_back(layer);
         const auto [other, fresh] = known.emplace(tensor.name, &tensor);
         if (!fresh && *other->second != tensor) refuse(where + " has another shape or dtype than in another layer");
@@ -221,6 +222,7 @@ void validate(const Plan& plan) {
   }
   check_sharding(plan.sharding, schedule_by_name(plan.schedule));
   check_shares(plan);
+  validate(plan.types, plan.dtype);
   std::unordered_map<std::string, int> stage_of;
   std::map<int, int> stage_of_device;
   check_shape(schedule_by_name(plan.schedule), pipeline_shape(plan));

@@ -109,6 +109,7 @@ struct Plan {
   std::map<std::string, std::string> options;  ///< Graph::options
   std::optional<std::int64_t> microbatch_samples;
   std::string dtype;               ///< Graph::dtype: of the computation; empty: unknown, runs as float32
+  StateTypes types;                ///< Graph::types
   std::optional<bool> allow_tf32;  ///< Graph::allow_tf32
   std::string optimizer;           ///< Graph::optimizer: that the predictions count on
   int microbatches = 1;
@@ -172,8 +173,8 @@ struct PlanSettings {
 /// edge to an earlier stage, boundaries that do not match the edges, parameters, buffers or tied parameters that do not
 /// match the layers (a plan need not list those that the graph names, for older plans do not), a
 /// device that does not exist or is used twice by different stages (chunks = 1), a schedule that cannot run it, missing
-/// warm-ups, a dtype or TF32 other than the graph's, replicas or microbatches with which the graph does not train as a
-/// whole (see make_plan).
+/// warm-ups, a dtype, types or TF32 other than the graph's, replicas or microbatches with which the graph does not
+/// train as a whole (see make_plan).
 void validate(const Plan& plan, const Graph& graph, const Topology& topology);
 
 /// The part of validate that needs graph and topology, for a plan that is valid by itself.

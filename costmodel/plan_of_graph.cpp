@@ -261,6 +261,7 @@ Plan make_plan(const Graph& graph, const Topology& topology, const Partition& pa
   plan.options = graph.options;
   plan.microbatch_samples = graph.microbatch_samples;
   plan.dtype = graph.dtype;
+  plan.types = graph.types;
   plan.allow_tf32 = graph.allow_tf32;
   plan.optimizer = graph.optimizer;
   plan.microbatches = settings.microbatches;
@@ -371,6 +372,14 @@ void check_fits(const Plan& plan, const Graph& graph, const Topology& topology) 
   // Plans of format version 2 and older have no dtype.
   if (!plan.dtype.empty() && !graph.dtype.empty() && plan.dtype != graph.dtype)
     refuse_match("the plan computes in " + plan.dtype + ", the graph was measured in " + graph.dtype);
+  const auto check_type = [](const char* what, StateType planned, StateType measured) {
+    if (planned != measured)
+      refuse_match(std::string("the plan's ") + what + " are " + to_string(planned) + ", the graph's are " +
+                   to_string(measured));
+  };
+  check_type("parameters", plan.types.parameters, graph.types.parameters);
+  check_type("gradients", plan.types.gradients, graph.types.gradients);
+  check_type("moments", plan.types.moments, graph.types.moments);
   if (plan.allow_tf32 && graph.allow_tf32 && plan.allow_tf32 != graph.allow_tf32) {
     refuse_match(*plan.allow_tf32 ? "the plan allows TF32, the graph was measured without it"
                                   : "the plan does not allow TF32, the graph was measured with it");

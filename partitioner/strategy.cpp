@@ -12,8 +12,9 @@ Seconds time_limit(const OptionValues& options) {
 }
 
 bool may_shard(const Graph& graph, const PlanSettings& settings) {
+  constexpr Bytes kValue{4};
   const ScheduleEntry& schedule = schedule_by_name(settings.schedule);
-  return settings.sharding == StateSharding::None && graph.optimizer_state_values > 0 && schedule.trains &&
+  return settings.sharding == StateSharding::None && optimizer_bytes(graph, kValue) > Bytes(0) && schedule.trains &&
          allows_sharding(schedule);
 }
 

@@ -79,7 +79,7 @@ bool runs_ranks_at_once(const ProfileOptions& options) {
 Graph describe_model(const model::Model& model, const std::vector<at::Tensor>& batch, const ProfileOptions& options,
                      const std::string& clock) {
   const auto outputs = layer_outputs(model, batch, options.seed, options.placement);
-  Graph graph = model_graph(model, batch, outputs, options.microbatch_samples);
+  Graph graph = model_graph(model, batch, outputs, options.microbatch_samples, options.placement.types);
   graph.dtype = device::dtype_name(options.placement.compute);
   if (!options.placement.device.is_cpu()) graph.allow_tf32 = device::tf32_allowed();
   graph.optimizer = options.optimizer.name;

@@ -149,6 +149,7 @@ void check(Options& o) {
   o.default_microbatch = o.microbatches.empty();
   if (o.default_microbatch) o.microbatches = {1};
   stagecraft::usage("--optimizer", [&] { stagecraft::stage::validate(o.profile.optimizer); });
+  stagecraft::usage("--parameter-dtype", [&] { validate(o.profile.optimizer.types, o.type); });
   const bool cpu = o.device == "cpu";
   if (o.clock.empty()) o.clock = cpu ? "host" : "cupti";
   if (cpu != (o.clock == "host")) {
@@ -206,7 +207,7 @@ std::string size_text(const stagecraft::model::Model& model, const stagecraft::G
 int write_structure(const Options& o, const stagecraft::model::Model& model,
                     const stagecraft::data::DataSource& source) {
   const stagecraft::stage::ComputePlace placement{stagecraft::device::open_device(o.device, o.allow_tf32),
-                                                  stagecraft::device::dtype_of(o.type)};
+                                                  stagecraft::device::dtype_of(o.type), o.profile.optimizer.types};
   for (std::int64_t samples : o.microbatches) {
     // Two by default, or what the model allows.
     if (o.default_microbatch) samples = std::clamp<std::int64_t>(2, model.least_samples, model.most_samples);
@@ -287,10 +288,11 @@ int run(Options o) {
   if (o.structure) return write_structure(o, model, *source);
   if (o.as_rank > 0) {
     o.profile.placement = {stagecraft::device::open_device(o.device, o.allow_tf32),
-                           stagecraft::device::dtype_of(o.type)};
+                           stagecraft::device::dtype_of(o.type), o.profile.optimizer.types};
     return iterate_as_rank(o, model, *source);
   }
-  o.profile.placement = {stagecraft::device::open_device(o.device, o.allow_tf32), stagecraft::device::dtype_of(o.type)};
+  o.profile.placement = {stagecraft::device::open_device(o.device, o.allow_tf32), stagecraft::device::dtype_of(o.type),
+                         o.profile.optimizer.types};
   std::unique_ptr<stagecraft::profiler::KernelTracer> tracer;
   if (o.clock == "cupti")
     tracer = stagecraft::profiler::make_late_tracer("cupti", stagecraft::profiler::make_cupti_tracer);
@@ -341,6 +343,20 @@ void add_model_options(CLI::App& app, Options& o) {
   app.add_option("--dtype", o.type, "float32; bfloat16 or float16 use autocast")
       ->capture_default_str()
       ->check(stagecraft::one_of("dtype", kTypes));
+  const auto add_type = [&](const char* name, stagecraft::StateType& type, const char* help) {
+    app.add_option_function<std::string>(
+           name, [&type](const std::string& word) { type = stagecraft::state_type(word); }, help)
+        ->default_str("float32")
+        ->check(stagecraft::one_of("dtype", {"float32", "bfloat16"}));
+  };
+  stagecraft::StateTypes& types = o.profile.optimizer.types;
+  add_type("--parameter-dtype", types.parameters,
+           "type of the parameters. bfloat16, with --dtype bfloat16: the optimizer updates float32 master values and "
+           "rounds them into the parameters");
+  add_type("--gradient-dtype", types.gradients,
+           "type in which gradients are added up over microbatches and replicas; bfloat16 only for parameters in "
+           "bfloat16");
+  add_type("--moment-dtype", types.moments, "type of the optimizer's moments; updates compute in float32");
   app.add_flag("--allow-tf32", o.allow_tf32,
                "let GPUs round the inputs of float32 matrix products, convolutions and recurrent layers to TF32");
   app.add_option("--seed", o.profile.seed, "random seed of weights and data")

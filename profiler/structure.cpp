@@ -170,7 +170,8 @@ Graph traced(const model::Model& model, const std::vector<at::Tensor>& batch, st
     if (!options.progress) return model;
     return announcing(model, [&options, what](int layer) { options.progress(what, layer); });
   };
-  Graph graph = model_graph(model, batch, layer_outputs(watched("shapes"), batch, options.seed, placement), samples);
+  Graph graph = model_graph(model, batch, layer_outputs(watched("shapes"), batch, options.seed, placement), samples,
+                            placement.types);
   if (options.count_work) {
     const model::Model counted = watched("operations and bytes");  // the subject refers to it
     Subject subject(counted, options.optimizer, options.seed, placement, false);
@@ -195,7 +196,8 @@ Structure structure_of(const model::Model& model, const std::vector<at::Tensor>&
     device::register_shape_kernels();
     register_shape_autocast();
     try {
-      return finished(traced(without_memory(model), batch, samples, options, {at::kMeta, options.placement.compute}));
+      return finished(traced(without_memory(model), batch, samples, options,
+                             {at::kMeta, options.placement.compute, options.placement.types}));
     } catch (const std::exception& e) { out.ran = first_line(e.what()); }
   }
   try {

@@ -298,57 +298,71 @@ Notation<InFlightSlowdown> in_flight_slowdown() {
 const Document<Graph>& graph_document() {
   static const Document<Graph> document(
       {.name = "graph",
-       .version = 12,
+       .version = 13,
        .title = "Graph",
        .help =
            "A directed acyclic graph of layers, with the costs of one microbatch on one device. Together its layers "
            "have at most 2^60 bytes.",
-       .changes = "Version 2 added quality, shares, gradient_bytes and saved_for_backward_bytes, version 3 device, "
-                  "version 4 allow_tf32, version 5 backward_parts and conditions, version 6 saved, forward_work and "
-                  "backward_work, version 7 estimate and log_spread, version 8 frozen_bytes, version 9 loading and "
-                  "library_bytes, version 10 accumulation and in_flight_slowdown, version 11 written_bytes, replicable "
-                  "and whole_batch_loss, version 12 parameter_tensors and exchanged_buffers."},
-      {
-          required("name", &Graph::name, text(), "Name of the model."),
-          optional("options", &Graph::options, text_map(), "The model's options that are not defaults, by name."),
-          optional("microbatch_samples", &Graph::microbatch_samples, integer(1, kMany),
-                   "Samples in one microbatch; absent in imported profiles."),
-          optional("dtype", &Graph::dtype, text(), "Data type of the computation, such as float32; absent if unknown."),
-          optional("allow_tf32", &Graph::allow_tf32, boolean(),
+       .changes =
+           "Version 2 added quality, shares, gradient_bytes and saved_for_backward_bytes, version 3 device, "
+           "version 4 allow_tf32, version 5 backward_parts and conditions, version 6 saved, forward_work and "
+           "backward_work, version 7 estimate and log_spread, version 8 frozen_bytes, version 9 loading and "
+           "library_bytes, version 10 accumulation and in_flight_slowdown, version 11 written_bytes, replicable "
+           "and whole_batch_loss, version 12 parameter_tensors and exchanged_buffers, version 13 parameter_dtype, "
+           "gradient_dtype and moment_dtype."},
+      fields<Graph>(
+          {{
+               required("name", &Graph::name, text(), "Name of the model."),
+               optional("options", &Graph::options, text_map(), "The model's options that are not defaults, by name."),
+               optional("microbatch_samples", &Graph::microbatch_samples, integer(1, kMany),
+                        "Samples in one microbatch; absent in imported profiles."),
+               optional("dtype", &Graph::dtype, text(),
+                        "Data type of the computation, such as float32; absent if unknown."),
+           },
+           embedded(&Graph::types, state_types_fields()),
+           {
+               optional(
+                   "allow_tf32", &Graph::allow_tf32, boolean(),
                    "Whether a GPU might round the inputs of float32 operations to TF32; absent if unknown, or not on a "
                    "GPU."),
-          optional("optimizer", &Graph::optimizer, text(),
-                   "Optimizer of the update times; absent if none were measured."),
-          optional("optimizer_state_values", &Graph::optimizer_state_values, integer(0, 16),
-                   "Values the optimizer keeps for each parameter: SGD 0, momentum 1, Adam 2. Absent: 0."),
-          optional("whole_batch_loss", &Graph::whole_batch_loss, boolean(),
+               optional("optimizer", &Graph::optimizer, text(),
+                        "Optimizer of the update times; absent if none were measured."),
+               optional("optimizer_state_values", &Graph::optimizer_state_values, integer(0, 16),
+                        "Values the optimizer keeps for each parameter in moment_dtype: SGD 0, momentum 1, Adam 2; not "
+                        "the master "
+                        "values. Absent: 0."),
+               optional(
+                   "whole_batch_loss", &Graph::whole_batch_loss, boolean(),
                    "True: the loss of a batch does not follow from those of its microbatches, so an update takes one "
                    "microbatch. Absent: false. Since version 11."),
-          optional("library_bytes", &Graph::library_bytes, bytes(),
+               optional(
+                   "library_bytes", &Graph::library_bytes, bytes(),
                    "Device memory that libraries keep in each process, such as cuBLAS's workspaces, bytes; absent: "
                    "none, or not measured. Since version 9."),
-          optional("threads", &Graph::threads, integer(0, 1 << 20),
-                   "Intra-op threads while measuring; absent or 0: unknown."),
-          optional("iteration", &Graph::iteration, timing(),
-                   "The whole forward, backward and update, measured without the profiler."),
-          optional("device", &Graph::device, measured_device(),
-                   "The profiled device, or that of the estimate; absent if unknown."),
-          optional("slowdown", &Graph::slowdown, list<double>(kFactor),
-                   "Entry k-1 is the factor on compute times while k ranks compute at once on the host of device; "
-                   "absent: hosts are not shared."),
-          optional("in_flight_slowdown", &Graph::in_flight_slowdown, in_flight_slowdown(),
+               optional("threads", &Graph::threads, integer(0, 1 << 20),
+                        "Intra-op threads while measuring; absent or 0: unknown."),
+               optional("iteration", &Graph::iteration, timing(),
+                        "The whole forward, backward and update, measured without the profiler."),
+               optional("device", &Graph::device, measured_device(),
+                        "The profiled device, or that of the estimate; absent if unknown."),
+               optional("slowdown", &Graph::slowdown, list<double>(kFactor),
+                        "Entry k-1 is the factor on compute times while k ranks compute at once on the host of device; "
+                        "absent: hosts are not shared."),
+               optional(
+                   "in_flight_slowdown", &Graph::in_flight_slowdown, in_flight_slowdown(),
                    "Forwards and backwards take factor times as long while a rank holds the activations of so many "
                    "microbatches of the whole model; absent: not measured. Since version 10."),
-          optional("quality", &Graph::quality, quality()),
-          optional("estimate", &Graph::estimate, estimate(),
+               optional("quality", &Graph::quality, quality()),
+               optional(
+                   "estimate", &Graph::estimate, estimate(),
                    "How the times were estimated for the device; absent if they were measured on it or given. Since "
                    "version 7."),
-          required("layers", &Graph::layers, list(layer()).with("minItems", 1), "The layers, in any order.")
-              .then(refuse_equal_ids),
-          edges(),
-          conditions_field(&Graph::conditions),
-          provenance_field(&Graph::provenance),
-      },
+               required("layers", &Graph::layers, list(layer()).with("minItems", 1), "The layers, in any order.")
+                   .then(refuse_equal_ids),
+               edges(),
+               conditions_field(&Graph::conditions),
+               provenance_field(&Graph::provenance),
+           }}),
       refuse_invalid<Graph>);
   return document;
 }

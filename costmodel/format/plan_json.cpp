@@ -292,56 +292,65 @@ const Document<Plan>& plan_document() {
        .changes =
            "Version 2 added actions, 3 dtype, gradient_bucket_bytes and recompute_every, 4 tied, 5 allow_tf32, 6 "
            "lower_bound_s, 7 optimizer, 8 sample_work, 9 parameters and exchanged_buffers of stages, 10 "
-           "sharding, 11 run_iteration_s."},
-      {
-          required("model", &Plan::model, text(), "Name of the graph."),
-          optional("options", &Plan::options, text_map(), "The model's options that are not defaults, by name."),
-          optional("microbatch_samples", &Plan::microbatch_samples, integer(1, kMany),
-                   "Samples in one microbatch; absent: the graph did not give them."),
-          optional("dtype", &Plan::dtype, text(),
+           "sharding, 11 run_iteration_s, parameter_dtype, gradient_dtype and moment_dtype."},
+      fields<Plan>(
+          {{
+               required("model", &Plan::model, text(), "Name of the graph."),
+               optional("options", &Plan::options, text_map(), "The model's options that are not defaults, by name."),
+               optional("microbatch_samples", &Plan::microbatch_samples, integer(1, kMany),
+                        "Samples in one microbatch; absent: the graph did not give them."),
+               optional(
+                   "dtype", &Plan::dtype, text(),
                    "Data type of the computation: float32, bfloat16 or float16. Absent: unknown, runs as float32."),
-          optional("allow_tf32", &Plan::allow_tf32, boolean(),
+           },
+           embedded(&Plan::types, state_types_fields()),
+           {
+               optional(
+                   "allow_tf32", &Plan::allow_tf32, boolean(),
                    "Whether a GPU may round the inputs of float32 operations to TF32. Absent: unknown, runs without."),
-          optional("optimizer", &Plan::optimizer, text(),
-                   "The optimizer whose time and memory the predictions include. Absent: none was measured."),
-          required("microbatches", &Plan::microbatches, integer(1, kMostMicrobatches), "Microbatches in one step."),
-          required("schedule", &Plan::schedule, text(), "Name of the schedule; stagecraft help plan lists them."),
-          optional("chunks", &Plan::chunks, integer(1, 1 << 20), "Stages per device. Absent: 1."),
-          optional("strategy", &Plan::strategy, text(), "The strategy that made the plan."),
-          optional("steady_state_s", &Plan::steady_state, not_negative(),
-                   "Time of the slowest stage per microbatch, by the strategy's own estimate, seconds"),
-          optional("iteration_s", &Plan::iteration, not_negative(), "Predicted time of one step, seconds"),
-          optional(
-              "run_iteration_s", &Plan::run_iteration, not_negative(),
-              "Predicted time of a step in a run, whose steps overlap, seconds. Absent: iteration_s. Since version "
-              "11."),
-          optional("sample_work", &Plan::sample_work, sample_work_notation(),
-                   "What a sample consists of and costs, for throughput beside samples per second."),
-          optional("lower_bound_s", &Plan::lower_bound, not_negative(),
+               optional("optimizer", &Plan::optimizer, text(),
+                        "The optimizer whose time and memory the predictions include. Absent: none was measured."),
+               required("microbatches", &Plan::microbatches, integer(1, kMostMicrobatches),
+                        "Microbatches in one step."),
+               required("schedule", &Plan::schedule, text(), "Name of the schedule; stagecraft help plan lists them."),
+               optional("chunks", &Plan::chunks, integer(1, 1 << 20), "Stages per device. Absent: 1."),
+               optional("strategy", &Plan::strategy, text(), "The strategy that made the plan."),
+               optional("steady_state_s", &Plan::steady_state, not_negative(),
+                        "Time of the slowest stage per microbatch, by the strategy's own estimate, seconds"),
+               optional("iteration_s", &Plan::iteration, not_negative(), "Predicted time of one step, seconds"),
+               optional("run_iteration_s", &Plan::run_iteration, not_negative(),
+                        "Predicted time of a step in a run, whose steps overlap, seconds. Absent: iteration_s. Since "
+                        "version 11."),
+               optional("sample_work", &Plan::sample_work, sample_work_notation(),
+                        "What a sample consists of and costs, for throughput beside samples per second."),
+               optional(
+                   "lower_bound_s", &Plan::lower_bound, not_negative(),
                    "No plan that the strategy considered has a shorter predicted step, seconds; equal to iteration_s: "
                    "this plan is the best of them"),
-          required("stages", &Plan::stages, list(stage()).with("minItems", 1),
-                   "The stages, in the order of the pipeline."),
-          required("boundaries", &Plan::boundaries, list(boundary()),
-                   "Tensors that cross between stages, each pair of stages once."),
-          optional("tied", &Plan::tied, list(tied()),
-                   "Parameters that several layers have, ascending by name. Absent: none."),
-          optional("warmups", &Plan::warmups, list<int>(whole("Forwards.")),
+               required("stages", &Plan::stages, list(stage()).with("minItems", 1),
+                        "The stages, in the order of the pipeline."),
+               required("boundaries", &Plan::boundaries, list(boundary()),
+                        "Tensors that cross between stages, each pair of stages once."),
+               optional("tied", &Plan::tied, list(tied()),
+                        "Parameters that several layers have, ascending by name. Absent: none."),
+               optional(
+                   "warmups", &Plan::warmups, list<int>(whole("Forwards.")),
                    "Forwards of each stage before its first backward, one number per stage. Absent: by the replicas.")
-              .always()
-              .or_else(take_default_warmups),
-          optional(
-              "gradient_bucket_bytes", &Plan::gradient_bucket_bytes, integer(1, Cursor::kMostBytes),
-              "Most bytes of gradients that replicas sum in one all-reduce, bytes. Absent: all of a stage in one."),
-          optional("sharding", &Plan::sharding, words("sharding", StateSharding::Parameters),
+                   .always()
+                   .or_else(take_default_warmups),
+               optional("gradient_bucket_bytes", &Plan::gradient_bucket_bytes, integer(1, Cursor::kMostBytes),
+                        "Most bytes of gradients that replicas sum in one all-reduce, bytes. Absent: all of a stage in "
+                        "one."),
+               optional(
+                   "sharding", &Plan::sharding, words("sharding", StateSharding::Parameters),
                    "What of the training state the replicas of a stage divide among them: optimizer, its state and its "
                    "work; gradients, these too; parameters, these too. Absent: none. Since version 10, gradients and "
                    "parameters since version 11.")
-              .only_if([](const Plan& of) { return of.sharding != StateSharding::None; }),
-          optional("actions", &Plan::listed, list(actions()),
-                   "For schedule listed: each rank's actions, ranks in order of stages and then replicas."),
-          provenance_field(&Plan::provenance),
-      },
+                   .only_if([](const Plan& of) { return of.sharding != StateSharding::None; }),
+               optional("actions", &Plan::listed, list(actions()),
+                        "For schedule listed: each rank's actions, ranks in order of stages and then replicas."),
+               provenance_field(&Plan::provenance),
+           }}),
       refuse_invalid<Plan>);
   return document;
 }

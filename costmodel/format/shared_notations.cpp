@@ -81,6 +81,18 @@ FieldList<StateTensor> state_tensor_fields() {
   };
 }
 
+FieldList<StateTypes> state_types_fields() {
+  const auto type = words("type", StateType::Bfloat16);
+  return {
+      optional("parameter_dtype", &StateTypes::parameters, type,
+               "Type of the parameters; the optimizer keeps float32 master values of parameters in bfloat16. Absent: "
+               "float32."),
+      optional("gradient_dtype", &StateTypes::gradients, type,
+               "Type in which gradients are added up over microbatches and replicas. Absent: float32."),
+      optional("moment_dtype", &StateTypes::moments, type, "Type of the optimizer's moments. Absent: float32."),
+  };
+}
+
 FieldList<WorkRates> rates_fields() {
   return {
       optional("tokens_per_s", &WorkRates::tokens_per_s, not_negative(),

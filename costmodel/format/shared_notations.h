@@ -23,6 +23,8 @@ namespace stagecraft::format {
 
 /// "name", "shape" and "dtype".
 [[nodiscard]] FieldList<StateTensor> state_tensor_fields();
+/// "parameter_dtype", "gradient_dtype" and "moment_dtype".
+[[nodiscard]] FieldList<StateTypes> state_types_fields();
 /// "tokens_per_s", "flops_per_s", "peak_share" and "peak_of".
 [[nodiscard]] FieldList<WorkRates> rates_fields();
 /// "iteration_s", "iteration_low_s", "iteration_high_s" and "samples_per_s": of each prediction in documents that

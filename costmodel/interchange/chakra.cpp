@@ -212,7 +212,7 @@ class TraceBuilder {
                              gathers              ? ChakraKind::AllGather
                              : sum->parts.empty() ? ChakraKind::AllReduce
                                                   : ChakraKind::ReduceScatter);
-      node.bytes = sum->bytes;
+      node.bytes = gathers ? gathered_bytes(*sum) : sum->bytes;
       // ASTRA-sim reads group 0 as all ranks.
       node.group = 1 + (sum->tied ? bound_.stages() + *sum->tied : span.action.stage);
       trace_.groups.emplace(node.group, sum->ranks);
@@ -227,7 +227,7 @@ class TraceBuilder {
   void add_update(int rank, const Span& span) {
     const std::vector<GradientSum>& sums = sums_[to_index(span.action.stage)];
     Bytes gathered;
-    for (const GradientSum& sum : sums) gathered += sum.parts.empty() ? Bytes(0) : sum.bytes;
+    for (const GradientSum& sum : sums) gathered += sum.parts.empty() ? Bytes(0) : gathered_bytes(sum);
     if (gathered == Bytes(0)) return add_computation(rank, span);
     const Bytes updated = updated_bytes(sums, rank, parameters_[to_index(span.action.stage)]);
     Span update = span;

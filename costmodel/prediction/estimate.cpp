@@ -46,10 +46,10 @@ bool are_alike(const Machine& a, const Machine& b) {
 }
 
 /// The work of a layer in one direction; absent if it was not counted.
-std::optional<Work> work_of(const Layer& layer, Direction direction, std::int64_t state_values) {
+std::optional<Work> work_of(const Layer& layer, Direction direction, const Graph& graph) {
   if (direction == Direction::Forward) return layer.forward_work;
   if (direction == Direction::Backward) return layer.backward_work;
-  return Work{Flops(0), layer.parameter_bytes * (3 + 2 * state_values), 1};
+  return Work{Flops(0), update_bytes(graph, layer.parameter_bytes), 1};
 }
 
 std::optional<Timing> timing_of(const Layer& layer, Direction direction) {
@@ -75,7 +75,7 @@ class Measured {
         if (!timing) continue;
         const Seconds time = timing->median * closure;
         times_[{layer.id, direction}] = {layer.kind, time};
-        const auto work = work_of(layer, direction, reference.graph.optimizer_state_values);
+        const auto work = work_of(layer, direction, reference.graph);
         const Seconds usual = work ? roofline_time(*work, machine_) : Seconds(0);
         if (time <= Seconds(0) || usual <= Seconds(0)) continue;
         of_kind_[{layer.kind, direction}].push_back(time / usual);
@@ -131,8 +131,8 @@ Timing scaled(Seconds time, const Machine& from, const Machine& to, double log_s
 
 /// The time of a layer in one direction; absent for an update that was not measured.
 std::optional<Timing> time_on(const Machine& target, const Measured* measured, const Layer& layer, Direction direction,
-                              std::int64_t state_values) {
-  const std::optional<Work> work = work_of(layer, direction, state_values);
+                              const Graph& graph) {
+  const std::optional<Work> work = work_of(layer, direction, graph);
   const std::optional<Seconds> measured_time = measured ? measured->time(layer, direction) : std::nullopt;
   if (direction == Direction::Update && !measured_time) return std::nullopt;
   if (measured_time && *measured_time <= Seconds(0)) return estimated_time(Seconds(0), 0);
@@ -174,7 +174,7 @@ void scale_parts(Layer& layer, const Timing& backward) {
     *part = estimated_time(part->median * ratio, backward.log_spread.value_or(0));
 }
 
-void estimate_layer(Layer& layer, const Machine& target, const Measured* measured, std::int64_t state_values) {
+void estimate_layer(Layer& layer, const Machine& target, const Measured* measured, const Graph& graph) {
   layer.forward_share.reset();
   layer.backward_share.reset();
   layer.update_share.reset();
@@ -184,7 +184,7 @@ void estimate_layer(Layer& layer, const Machine& target, const Measured* measure
     layer.loading.reset();
     return;
   }
-  const auto time = [&](Direction direction) { return time_on(target, measured, layer, direction, state_values); };
+  const auto time = [&](Direction direction) { return time_on(target, measured, layer, direction, graph); };
   const Timing forward = *time(Direction::Forward);
   const Timing backward = *time(Direction::Backward);
   const std::optional<Timing> update = time(Direction::Update);
@@ -235,8 +235,7 @@ Graph estimated(Graph graph, const Machine& target, const std::optional<Roofline
   std::optional<Measured> measured;
   if (reference) measured.emplace(*reference);
   const std::string distrust = reference ? distrust_text(reference->graph) : "";
-  for (Layer& layer : graph.layers)
-    estimate_layer(layer, target, measured ? &*measured : nullptr, graph.optimizer_state_values);
+  for (Layer& layer : graph.layers) estimate_layer(layer, target, measured ? &*measured : nullptr, graph);
   const Provenance before = reference ? reference->graph.provenance : graph.provenance;
   forget_measurement(graph, target);
   graph.device = target.device;
@@ -264,7 +263,7 @@ std::string impossible_rate(const RooflineReference& reference) {
   for (const Layer& layer : reference.graph.layers) {
     if (is_input(layer)) continue;
     for (const Direction direction : {Direction::Forward, Direction::Backward}) {
-      const auto work = work_of(layer, direction, 0);
+      const auto work = work_of(layer, direction, reference.graph);
       const Seconds time = timing_of(layer, direction)->median * closure;
       if (!work || time <= Seconds(0) || work->flops.value / time.value <= most) continue;
       most = work->flops.value / time.value;

@@ -50,8 +50,7 @@ struct RooflineReference {
 /// - 1 without a reference.
 /// The reference's measured times are scaled to its whole iteration, as in a prediction. Layers without counted work
 /// are scaled by the geometric mean of the ratios of effective peaks and bandwidths. A time that was measured as 0
-/// stays 0. An update moves 3 + 2 * optimizer_state_values times the parameters; without a measured update there is
-/// none.
+/// stays 0. An update moves update_bytes of the parameters; without a measured update there is none.
 ///
 /// Timing::log_spread, assumed: 0.15 with its own factor from a machine with the same kind of cores, 0.3 from one with
 /// other cores or of another kind (processor, GPU), 0.5 without a reference; in quadrature 0.3 more for a factor of the

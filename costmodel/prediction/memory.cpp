@@ -237,10 +237,10 @@ RankMemory StageMemories::operator()(int stage, int in_flight) const {
   out.parts[MemoryPart::Parameters] = parameters;
   if (frozen > Bytes(0)) out.parts[MemoryPart::Frozen] = frozen;
   if (schedule.trains) {
-    out.parts[MemoryPart::Gradients] = parameters;
+    out.parts[MemoryPart::Gradients] = gradient_bytes(graph_.types, parameters);
     const Bytes updated =
         sums_.empty() ? parameters : most_updated_bytes(sums_[to_index(stage)], plan_.ranks_of(stage), parameters);
-    out.parts[MemoryPart::Optimizer] = updated * graph_.optimizer_state_values;
+    out.parts[MemoryPart::Optimizer] = optimizer_bytes(graph_, updated);
     out.parts[MemoryPart::Activations] = in_flight * (saved + received + unsaved);
     if (planned_stage.recompute) {
       const Recomputed again = recomputed(stage);
@@ -259,7 +259,7 @@ RankMemory StageMemories::operator()(int stage, int in_flight) const {
   if (graph_.library_bytes > Bytes(0)) out.parts[MemoryPart::Libraries] = graph_.library_bytes;
   if (schedule.trains) {
     const bool copies = plan_.replicas(stage) > 1 && schedule.weights != Weights::Flushed;
-    out.parts[MemoryPart::Reduction] = copies ? parameters : Bytes(0);
+    out.parts[MemoryPart::Reduction] = copies ? gradient_bytes(graph_.types, parameters) : Bytes(0);
   }
   for (const auto& [name, bytes] : out.parts) out.total += bytes;
   return out;

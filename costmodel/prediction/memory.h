@@ -72,8 +72,8 @@ class StageMemories {
   StageMemories(const Graph& graph, const BoundPlan& plan);
   /// Bytes of a rank of `stage` that holds `in_flight` microbatches at once, with all parts at their largest, by part:
   ///   parameters, frozen (frozen parameters and buffers),
-  ///   gradients (as many bytes as the parameters), optimizer (optimizer_state_values for each value that the rank
-  ///     updates, see updated_bytes: of the stage's ranks, the one that updates the most),
+  ///   gradients (see gradient_bytes), optimizer (optimizer_bytes of what the rank updates, see updated_bytes: of the
+  ///     stage's ranks, the one that updates the most),
   ///   activations (in_flight * (saved bytes of its layers + what it receives, twice if no layer saves it: a layer's
   ///     saved bytes are less by what it released while the model was whole, and a stage keeps what it receives);
   ///     layers without saved_bytes count their outputs; with recomputation in_flight * (what it receives + what

@@ -35,6 +35,7 @@ struct StageNeeds {
   Bytes messages;                ///< one over each boundary
   Bytes divided;                 ///< parameters that its replicas gather, or of whose gradients each keeps a part
   std::vector<Bytes> own;        ///< of them, what each replica keeps
+  std::vector<Bytes> summed;     ///< and of their gradients
   bool gathers = false;          ///< BoundPlan::gathers
   bool keeps_parts = false;      ///< of its gradients, see StateSharding::Gradients
   bool measured = true;          ///< the bytes of all its layers
@@ -64,6 +65,7 @@ StageNeeds needs_of(const Graph& graph, const BoundPlan& plan, const StageMemori
   out.keeps_parts = trains && plan.plan().sharding >= StateSharding::Gradients && plan.replicas(stage) > 1;
   out.has_flat_gradients = trains && !plan.asynchronous() && plan.replicas(stage) > 1 && !out.keeps_parts;
   out.own.resize(to_index(plan.replicas(stage)));
+  out.summed.resize(out.own.size());
   out.beside_saved = out.workspace;
   Bytes saved;
   Bytes gradients;
@@ -79,7 +81,7 @@ StageNeeds needs_of(const Graph& graph, const BoundPlan& plan, const StageMemori
     beside = std::max(beside, workspace - saved);
     growing = std::max(growing, workspace - saved + gradients);
     saved += bytes_saved(layer);
-    gradients += made[i];
+    gradients += gradient_bytes(graph.types, made[i]);
   }
   Bytes kept;
   for (const Layer* pointer : layers) {
@@ -122,8 +124,8 @@ struct StageUsage {
     const Bytes own = needs->own[to_index(replica)];
     at(MemoryPart::Communication) = needs->communication + gathering;
     at(MemoryPart::Frozen) = needs->frozen;
-    at(MemoryPart::Gradients) =
-        (gradients ? needs->gradients : Bytes(0)) + (needs->keeps_parts ? own : Bytes(0)) + growing;
+    at(MemoryPart::Gradients) = (gradients ? needs->gradients : Bytes(0)) +
+                                (needs->keeps_parts ? needs->summed[to_index(replica)] : Bytes(0)) + growing;
     at(MemoryPart::Inputs) = needs->inputs * in_flight;
     at(MemoryPart::KeptGradients) = needs->kept * waiting;
     at(MemoryPart::Libraries) = libraries;
@@ -317,6 +319,8 @@ class RankReplay {
         if (asynchronous && plan_.replicas(action.stage) > 1) state.reduction = needs.gradients;
         break;
       case ActionKind::Update:
+        // Parameters arrive in the memory of gradients.
+        if (needs.keeps_parts && !needs.gathers) state.gradients = true;
         if (asynchronous) {
           state.versions = versions_[place].count_during_update();
           state.gradients = true;
@@ -356,6 +360,7 @@ class RankReplay {
         if (state.needs->keeps_parts) state.gradients = false;
         break;
       case ActionKind::Update:
+        if (state.needs->keeps_parts) state.gradients = false;
         if (!asynchronous) break;
         versions_[place].update();
         state.gradients = false;
@@ -450,13 +455,17 @@ std::vector<MemoryReplay> replay_memory(const Graph& graph, const BoundPlan& pla
     needs.back().communication = communication_of(plan, sums[to_index(s)], place.channel);
     for (int r = 0; r < plan.replicas(s); ++r) {
       needs.back().optimizer[to_index(r)] =
-          updated_bytes(sums[to_index(s)], plan.first_rank(s) + r, needs.back().parameters) *
-          graph.optimizer_state_values;
+          optimizer_bytes(graph, updated_bytes(sums[to_index(s)], plan.first_rank(s) + r, needs.back().parameters));
     }
     for (const GradientSum& sum : sums[to_index(s)]) {
       if (sum.tied || sum.parts.empty()) continue;
-      needs.back().divided += sum.bytes;
-      for (std::size_t r = 0; r < sum.parts.size(); ++r) needs.back().own[r] += sum.parts[r];
+      needs.back().divided += gathered_bytes(sum);
+      const Bytes value = value_bytes(sum.types.parameters);
+      const std::vector<std::int64_t> parts = part_values(sum);
+      for (std::size_t r = 0; r < parts.size(); ++r) {
+        needs.back().own[r] += value * parts[r];
+        needs.back().summed[r] += sum.parts[r];
+      }
     }
   }
   const std::vector<std::vector<Bytes>> bytes = message_bytes(plan.plan());

@@ -265,12 +265,16 @@ void multiply(StageCost& cost, double factor) {
   if (cost.whole_backward) *cost.whole_backward = *cost.whole_backward * factor;
 }
 
+/// Of any parameters, for ratios of what is moved.
+constexpr Bytes kSample{4};
+
 /// The part of a measured update that an update without division takes: it looks for values that are not finite (reads
 /// the gradient), divides the gradient (reads and writes it), and reads and writes the parameter and the optimizer's
 /// state, all bound by memory. Without division the gradient is not written.
 double undivided_part(const Graph& graph) {
-  const double state = 2.0 * static_cast<double>(graph.optimizer_state_values);
-  return (4 + state) / (5 + state);
+  const Bytes update = update_bytes(graph, kSample);
+  const Bytes gradient = gradient_bytes(graph.types, kSample);
+  return (update + gradient) / (update + 2 * gradient);
 }
 
 /// Time of the copy of its parameters that an asynchronous stage makes in an update, if older versions are in use. It
@@ -280,7 +284,7 @@ Seconds copy_time(const Graph& graph, const BoundPlan& plan, int stage, Seconds 
   if (!plan.asynchronous() || weight_versions_bound(plan.schedule(), plan.shape(), plan.position_of(stage)) < 2) {
     return Seconds(0);
   }
-  return update * (2.0 / (3.0 + 2.0 * static_cast<double>(graph.optimizer_state_values)));
+  return update * (2 * kSample / update_bytes(graph, kSample));
 }
 
 /// Where sums have parts, a rank updates its own, and then gets the parameters that the others have updated; or before
@@ -292,7 +296,7 @@ void divide_update(StageCost& cost, const std::vector<const Layer*>& layers, con
   for (const GradientSum& sum : sums) {
     if (sum.parts.empty()) continue;
     (!sum.tied && plan.gathers(stage) ? cost.gather : cost.update) +=
-        all_gather_time(sum.bytes, plan.devices_of(sum.ranks), topology);
+        all_gather_time(gathered_bytes(sum), plan.devices_of(sum.ranks), topology);
   }
 }
 

@@ -142,6 +142,7 @@ class Maker {
     c.key("model", "layers", "--layers").key("model", "loss", "--loss").key("model", "loss_output", "--loss-output");
     c.each_word("model", "inputs", "--input").each_word("model", "input_ranges", "--input-range");
     c.key("model", "microbatch", "--microbatch").key("model", "dtype", "--dtype");
+    for (const char* option : {"--parameter-dtype", "--gradient-dtype", "--moment-dtype"}) c.key("model", option);
     c.key("model", "allow_tf32", "--allow-tf32").key("data", "source", "--data").key("cluster", "device", "--device");
     c.key("cluster", "threads", "--threads");
     add_training(c, false);

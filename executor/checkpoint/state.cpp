@@ -16,9 +16,10 @@ namespace stagecraft::checkpoint {
 namespace {
 
 constexpr const char* kAverage = "optimizer.average/";
+constexpr const char* kMaster = "optimizer.master/";
 
-/// The tensors of a parameter's state: their prefix, whether an optimizer keeps them, and whether they are scalars
-/// instead of like the parameter.
+/// The tensors of a parameter's state: their prefix, whether an optimizer keeps them of a parameter once it had a
+/// gradient (but for averages and master values), and whether they are scalars instead of like the parameter.
 struct StatePart {
   const char* prefix;
   at::Tensor stage::OptimizerState::* tensor;
@@ -33,50 +34,48 @@ constexpr std::array kState{
     StatePart{"optimizer.third/", &State::third, [](const Keeps& keeps) { return keeps.tensors >= 3; }},
     StatePart{"optimizer.steps/", &State::steps, [](const Keeps& keeps) { return keeps.steps; }, true},
     StatePart{"optimizer.product/", &State::product, [](const Keeps& keeps) { return keeps.product; }, true},
-    StatePart{kAverage, &State::average, [](const Keeps& keeps) { return keeps.average; }}};
+    StatePart{kAverage, &State::average, [](const Keeps&) { return false; }},
+    StatePart{kMaster, &State::master, [](const Keeps&) { return false; }}};
 
 /// Suffix of a count that PyTorch's batch norm keeps but rarely needs.
 constexpr const char* kTracked = ".num_batches_tracked";
 
-/// Refuses a tensor `name` that has not the shape of `like`, and its dtype or, with `any_floating` and where `like` is
-/// floating too, any floating one.
+/// Dtypes that may stand for each other; null: none.
+using Accepted = bool (*)(at::ScalarType);
+bool kept(at::ScalarType type) { return type == at::kFloat || type == at::kBFloat16; }
+
+/// Refuses a tensor `name` that has not the shape of `like`, and its dtype or one that is `accepted` for it.
 void check_kind(const files::TensorFiles& files, const std::string& name, const files::TensorKind& like,
-                bool any_floating) {
+                Accepted accepted) {
   const files::TensorKind& found = files.kind(name);
-  const bool dtype = found.dtype == like.dtype ||
-                     (any_floating && c10::isFloatingType(like.dtype) && c10::isFloatingType(found.dtype));
+  const bool dtype = found.dtype == like.dtype || (accepted && accepted(like.dtype) && accepted(found.dtype));
   if (!dtype || found.shape != like.shape) {
     throw FormatError(ErrorKind::OtherCheckpoint, files.path_of(name) + ": tensor \"" + name + "\": found " +
                                                       files::kind_text(found) + ", expected " + files::kind_text(like));
   }
 }
 
-void load_values(const files::TensorFiles& files, const std::vector<stage::Parameter>& values, bool any_floating) {
+void load_values(const files::TensorFiles& files, const std::vector<stage::Parameter>& values, Accepted accepted) {
   const at::NoGradGuard no_graph;
   for (const stage::Parameter& value : values) {
     if (!files.holds(value.name)) continue;
-    check_kind(files, value.name, files::kind_of(value.value), any_floating);
+    check_kind(files, value.name, files::kind_of(value.value), accepted);
     at::Tensor(value.value).copy_(files.read(value.name));
   }
 }
 
-/// Sets the parameters: those without memory, where the optimizer has values of them.
-void load_parameters(const files::TensorFiles& files, stage::StageProgram& program, const stage::Optimizer* optimizer,
-                     const UpdatedRanges& updated, bool any_floating) {
-  std::vector<stage::Parameter> whole;
-  const std::vector<stage::Parameter>& parameters = program.parameters();
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const auto& [name, layer, value] = parameters[i];
-    if (stage::has_memory(value)) {
-      whole.push_back(parameters[i]);
-    } else if (files.holds(name)) {
-      const at::NoGradGuard no_graph;
-      check_kind(files, name, files::kind_of(value), any_floating);
-      const ValueRange range = updated(name);
-      at::Tensor(optimizer->parameters()[i]).copy_(files.read_memory(name, value, range.first, range.count));
-    }
+/// Sets parameter `i` from the tensor `name`: one without memory, where the optimizer has values of it.
+void load_parameter(const files::TensorFiles& files, const std::string& name, const stage::Parameter& parameter,
+                    const stage::Optimizer* optimizer, std::size_t i, const UpdatedRanges& updated, Accepted accepted) {
+  const at::NoGradGuard no_graph;
+  const at::Tensor& value = parameter.value;
+  check_kind(files, name, files::kind_of(value), accepted);
+  if (stage::has_memory(value)) {
+    at::Tensor(value).copy_(files.read(name));
+  } else {
+    const ValueRange range = updated(parameter.name);
+    at::Tensor(optimizer->parameters()[i]).copy_(files.read_memory(name, value, range.first, range.count));
   }
-  load_values(files, whole, any_floating);
 }
 
 void check_against(const files::TensorFiles& files, const std::set<std::string>& known,
@@ -102,6 +101,8 @@ stage::OptimizerOptions saved_optimizer(const format::CheckpointManifest& manife
   out.centered = manifest.optimizer_settings.contains("centered");
   // Whether it is kept, not how it moves.
   if (manifest.optimizer_settings.contains("ema-decay")) out.ema_decay = 0.5;
+  if (const auto type = manifest.optimizer_settings.find("parameter-dtype"); type != manifest.optimizer_settings.end())
+    out.types.parameters = state_type(type->second);
   return out;
 }
 
@@ -144,38 +145,47 @@ void collect_state(stage::StageProgram& program, const stage::Optimizer& optimiz
 
 void load_state(const files::TensorFiles& files, stage::StageProgram& program, stage::Optimizer& optimizer,
                 const UpdatedRanges& updated_ranges) {
+  const at::NoGradGuard no_graph;
   const std::vector<stage::Parameter>& parameters = program.parameters();
-  load_parameters(files, program, &optimizer, updated_ranges, false);
-  load_values(files, program.buffers(), false);
+  load_values(files, program.buffers(), nullptr);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& value = parameters[i].value;
-    const at::Tensor& updated = optimizer.parameters()[i];
+    const std::string& name = parameters[i].name;
     const files::TensorKind like = files::kind_of(value);
-    const files::TensorKind scalar{like.dtype, {}};
+    const bool is_part = optimizer.parameters()[i].sizes() != value.sizes();
+    const auto read = [&](const std::string& tensor, bool scalar) {
+      check_kind(files, tensor, scalar ? files::TensorKind{at::kFloat, {}} : like, scalar ? nullptr : kept);
+      const ValueRange range = is_part && !scalar ? updated_ranges(name) : ValueRange{};
+      const bool whole = scalar || !is_part;
+      return (whole ? files.read(tensor) : files.read_memory(tensor, value, range.first, range.count))
+          .to(value.device());
+    };
     stage::OptimizerState state;
     for (const StatePart& part : kState) {
-      const std::string name = part.prefix + parameters[i].name;
-      if (!files.holds(name)) continue;
-      check_kind(files, name, part.scalar ? scalar : like, false);
-      const bool whole = part.scalar || updated.sizes() == value.sizes();
-      const auto read_part = [&] {
-        const ValueRange range = updated_ranges(parameters[i].name);
-        return files.read_memory(name, value, range.first, range.count);
-      };
-      state.*part.tensor = (whole ? files.read(name) : read_part()).to(value.device());
+      if (files.holds(part.prefix + name)) state.*part.tensor = read(part.prefix + name, part.scalar);
     }
+    // Where a checkpoint has one of them alone, that of more bits is both.
+    const bool has_master = files.holds(kMaster + name);
+    const std::string& exact = has_master && like.dtype == at::kFloat ? kMaster + name : name;
+    if (files.holds(exact)) load_parameter(files, exact, parameters[i], &optimizer, i, updated_ranges, kept);
+    if (!has_master && files.holds(name) && files.kind(name).dtype == at::kFloat) state.master = read(name, false);
     optimizer.set_state(i, state);
   }
 }
 
 void load_weights(const files::TensorFiles& files, stage::StageProgram& program, const stage::Optimizer* optimizer,
                   const UpdatedRanges& updated) {
-  load_parameters(files, program, optimizer, updated, true);
-  load_values(files, program.buffers(), true);
+  const std::vector<stage::Parameter>& parameters = program.parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const std::string& name = parameters[i].name;
+    if (files.holds(name)) load_parameter(files, name, parameters[i], optimizer, i, updated, c10::isFloatingType);
+  }
+  load_values(files, program.buffers(), c10::isFloatingType);
 }
 
 void check_names(const files::TensorFiles& files, const model::Model& model, const stage::OptimizerOptions& optimizer) {
   const bool averages = stage::keeps(optimizer).average;
+  const bool masters = optimizer.types.parameters != StateType::Float32;
   std::set<std::string> known;
   std::vector<std::string> missing;
   for (const model::LayerSpec& layer : model.layers) {
@@ -190,13 +200,14 @@ void check_names(const files::TensorFiles& files, const model::Model& model, con
       }
       std::vector<std::string> state;
       for (const StatePart& part : kState) {
-        if (&part != &kState.back() && part.kept(stage::keeps(optimizer)))
-          state.push_back(part.prefix + parameter.name);
+        if (part.kept(stage::keeps(optimizer))) state.push_back(part.prefix + parameter.name);
       }
       known.insert(state.begin(), state.end());
+      if (masters) known.insert(kMaster + parameter.name);
       const auto holds = [&](const std::string& name) { return files.holds(name); };
       if (std::ranges::none_of(state, holds)) continue;
       std::ranges::copy_if(state, std::back_inserter(missing), std::not_fn(holds));
+      if (masters && !holds(kMaster + parameter.name)) missing.push_back(kMaster + parameter.name);
     }
   }
   check_against(files, known, missing);
@@ -270,7 +281,7 @@ files::NamedTensors state_dict(const files::TensorFiles& files, const model::Mod
             fmt::format("{}: layer \"{}\" has a buffer \"{}\" of type {}, which safetensors files cannot hold",
                         files.path_of(name), layer.name, name, c10::toString(parameter.dtype)));
       }
-      check_kind(files, name, {parameter.dtype, parameter.shape}, false);
+      check_kind(files, name, {parameter.dtype, parameter.shape}, parameter.trainable ? kept : nullptr);
       out[name] = files.read(name);
     }
   }

@@ -41,18 +41,20 @@ void check_can_save(const model::Model& model);
 using OwnedRanges = std::function<std::optional<ValueRange>(const std::string& name, std::int64_t values)>;
 
 /// Adds to `out` what is `owned` of the stage's parameters and buffers, and of the optimizer's state as
-/// optimizer.first/NAME, optimizer.second/NAME, optimizer.third/NAME, optimizer.steps/NAME, optimizer.product/NAME and
-/// optimizer.average/NAME (see OptimizerState), none for a parameter that had no gradient yet. Parameter i of
-/// `optimizer` is parameter i of `program`, or a vector of the values of it that are owned, in the order of its memory.
-/// Shares memory with both.
+/// optimizer.first/NAME, optimizer.second/NAME, optimizer.third/NAME, optimizer.steps/NAME, optimizer.product/NAME,
+/// optimizer.average/NAME and optimizer.master/NAME (see OptimizerState), none for a parameter that had no gradient
+/// yet. Parameter i of `optimizer` is parameter i of `program`, or a vector of the values of it that are owned, in the
+/// order of its memory. Shares memory with both.
 void collect_state(stage::StageProgram& program, const stage::Optimizer& optimizer, const OwnedRanges& owned,
                    std::vector<StatePiece>& out);
 /// Where in a parameter are the values that the optimizer has of it, where it has a part.
 using UpdatedRanges = std::function<ValueRange(const std::string& parameter)>;
 
 /// Sets all parameters and buffers, and the state of what the optimizer updates, from `files`. Of a parameter without
-/// memory, only what the optimizer has. Throws FormatError naming file and tensor for one of another shape or dtype.
-/// What is absent is left as it is: see check_names.
+/// memory, only what the optimizer has. Parameters, moments and averages may be in float32 or bfloat16, whichever the
+/// program and the optimizer have. A float32 parameter takes the checkpoint's master value, and a float32 parameter of
+/// the checkpoint is the master value of one in bfloat16. Throws FormatError naming file and tensor for one of another
+/// shape or dtype. What is absent is left as it is: see check_names.
 void load_state(const files::TensorFiles& files, stage::StageProgram& program, stage::Optimizer& optimizer,
                 const UpdatedRanges& updated = nullptr);
 /// Sets parameters, and the buffers present, from `files`. A floating-point tensor may have any floating dtype, others
@@ -84,8 +86,9 @@ using TiedNames = std::map<std::string, std::string>;
 void check_weight_names(const files::TensorFiles& files, const model::Model& model, const TiedNames& tied = {});
 
 /// The state dict of the module from which `model` was made, with the values in the files of a checkpoint: its
-/// parameters and persistent buffers, those in `tied` under each of their names. Throws FormatError as check_names and
-/// load_state do, and naming a buffer of a type that checkpoints do not store.
+/// parameters (in bfloat16, if the training had them so) and persistent buffers, those in `tied` under each of their
+/// names. Throws FormatError as check_names and load_state do, and naming a buffer of a type that checkpoints do not
+/// store.
 [[nodiscard]] files::NamedTensors state_dict(const files::TensorFiles& files, const model::Model& model,
                                              const TiedNames& tied);
 

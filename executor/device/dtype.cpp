@@ -50,6 +50,8 @@ at::ScalarType dtype_of(const std::string& name) {
   throw InputError(ErrorKind::UnknownName, unknown_name("dtype", name, known));
 }
 
+at::ScalarType dtype_of(StateType type) { return type == StateType::Float32 ? at::kFloat : at::kBFloat16; }
+
 at::ScalarType compute_type(const std::string& dtype) {
   if (dtype.empty()) return at::kFloat;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {

@@ -118,10 +118,10 @@ Bytes written_bytes(const LayerSpec& layer) {
   return bytes_of(layer, [](const ParameterSpec& buffer) { return is_written(buffer); });
 }
 
-std::vector<StateTensor> parameter_tensors(const LayerSpec& layer) {
+std::vector<StateTensor> parameter_tensors(const LayerSpec& layer, StateType type) {
   std::vector<StateTensor> out;
   for (const ParameterSpec& parameter : layer.parameters) {
-    if (parameter.trainable) out.push_back({parameter.name, parameter.shape, device::dtype_text(at::kFloat)});
+    if (parameter.trainable) out.push_back({parameter.name, parameter.shape, to_string(type)});
   }
   return out;
 }

@@ -30,7 +30,7 @@ struct ParameterSpec {
   Init init = Init::Zeros;
   double scale = 0;
   bool trainable = true;
-  at::ScalarType dtype = at::kFloat;  ///< of a buffer; parameters are float32
+  at::ScalarType dtype = at::kFloat;  ///< of a buffer; parameters are float32, until a stage has them
   /// For a tensor from a file: each call makes a new one on the CPU; `init` and `scale` are then unused. Throws
   /// FormatError if its bytes are damaged.
   std::function<at::Tensor()> load = {};
@@ -154,8 +154,8 @@ ValueRef append(Model& model, ModelInput input);
 [[nodiscard]] std::int64_t parameter_count(const Model& model);
 /// Bytes of a layer's other tensors: frozen parameters and buffers.
 [[nodiscard]] Bytes frozen_bytes(const LayerSpec& layer);
-/// Its trainable tensors, in its order.
-[[nodiscard]] std::vector<StateTensor> parameter_tensors(const LayerSpec& layer);
+/// Its trainable tensors, in its order, where parameters have this type.
+[[nodiscard]] std::vector<StateTensor> parameter_tensors(const LayerSpec& layer, StateType type = StateType::Float32);
 /// Its buffers that a forward in training writes and that replicas exchange: those with a decay.
 [[nodiscard]] std::vector<StateTensor> exchanged_buffers(const LayerSpec& layer);
 /// Whether a forward in training writes the buffer; and the bytes of those that it writes.

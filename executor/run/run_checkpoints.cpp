@@ -53,7 +53,7 @@ format::CheckpointManifest manifest_of(const BoundModel& bound, const Checkpoint
   out.beta1 = optimizer.beta1;
   out.beta2 = stage::beta2_of(optimizer);
   out.epsilon = stage::epsilon_of(optimizer);
-  out.optimizer_settings = stage::further_settings(optimizer);
+  out.optimizer_settings = stage::further_settings(with_types(optimizer, plan));
   out.data = options.data;
   out.microbatches = plan.microbatches;
   out.microbatch_samples = *plan.microbatch_samples;

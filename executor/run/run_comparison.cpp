@@ -33,7 +33,7 @@ Reference::Reference(const BoundModel& bound, const data::DataSource& data, cons
       plan_(bound.plan.plan()),
       bound_(bound.plan),
       data_(data),
-      options_(optimizer),
+      options_(with_types(optimizer, plan_)),
       seed_(seed),
       device_(device),
       stage_of_layer_(bound.model.layers.size()) {
@@ -44,9 +44,8 @@ Reference::Reference(const BoundModel& bound, const data::DataSource& data, cons
   std::vector<int> all(model.layers.size());
   std::iota(all.begin(), all.end(), 0);
   program_ = std::make_unique<stage::StageProgram>(model, std::move(all), std::vector<stage::ReceivedValue>{},
-                                                   std::vector<model::ValueRef>{}, seed,
-                                                   stage::ComputePlace{device, device::compute_type(plan_.dtype)});
-  optimizer_ = stage::optimizer_of(optimizer, program_->parameters());
+                                                   std::vector<model::ValueRef>{}, seed, compute_place(plan_, device));
+  optimizer_ = stage::optimizer_of(options_, program_->parameters());
   const auto is_replicated = [this](int layer) { return bound_.replicas(stage_of_layer_[to_index(layer)]) > 1; };
   statistics_ = std::make_unique<stage::MovingStatistics>(model, *program_, is_replicated);
   const std::vector<stage::Parameter> state = program_->buffers();
@@ -92,7 +91,7 @@ at::Tensor Reference::forward(std::int64_t step, int microbatch) {
                                       : values[to_index(from.layer)][to_index(from.output)]);
     std::vector<at::Tensor> own;
     for (const model::ParameterSpec& parameter : layer.parameters)
-      if (parameter.trainable) own.push_back(parameters[next_parameter++].value);
+      if (parameter.trainable) own.push_back(stage::as_read(parameters[next_parameter++].value));
     model::LayerCall call;
     call.inputs = inputs;
     call.parameters = own;

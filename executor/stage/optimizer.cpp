@@ -5,6 +5,7 @@
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_addcdiv.h>
 #include <ATen/ops/_foreach_addcmul.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_div.h>
 #include <ATen/ops/_foreach_lerp.h>
 #include <ATen/ops/_foreach_maximum.h>
@@ -27,12 +28,17 @@
 #include <stdexcept>
 #include <utility>
 
+#include "costmodel/gradient_sums.h"
 #include "executor/stage/stage_program.h"
 
 namespace stagecraft::stage {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
+
+/// How many values of parameters are updated in float32 copies together, in whole blocks, so that kernels round as for
+/// whole parameters: what a processor's cache holds, and enough for a GPU.
+std::int64_t copied_values(c10::Device device) { return (device.is_cpu() ? 64 : 4096) * kOwnedBlock; }
 
 bool is_fused(const std::string& name) {
   return name == "sgd" || name == "adam" || name == "adamw" || name == "adagrad";
@@ -197,7 +203,8 @@ OptimizerKeeps keeps(const OptimizerOptions& options) {
 
 std::int64_t state_values(const OptimizerOptions& options) {
   const OptimizerKeeps kept = keeps(options);
-  return kept.tensors + (kept.average ? 1 : 0);
+  const int average = options.types.moments == StateType::Float32 ? 1 : 2;
+  return kept.tensors + (kept.average ? average : 0);
 }
 
 Optimizer::Optimizer(OptimizerOptions options, std::vector<at::Tensor> parameters,
@@ -225,21 +232,44 @@ void Optimizer::Lists::clear() {
   for (Tensors* list : {&values, &gradients, &steps, &products, &kept[0], &kept[1], &kept[2]}) list->clear();
 }
 
+namespace {
+
+/// The type in which a parameter is updated.
+at::ScalarType updated_type(const at::Tensor& parameter) {
+  return parameter.scalar_type() == at::kBFloat16 ? at::kFloat : parameter.scalar_type();
+}
+
+bool is_exact(const at::Tensor& tensor) { return tensor.scalar_type() != at::kBFloat16; }
+
+/// A copy in float32 of an inexact tensor; others are returned.
+at::Tensor exact(const at::Tensor& tensor) { return is_exact(tensor) ? tensor : tensor.to(at::kFloat); }
+
+}  // namespace
+
 at::TensorOptions Optimizer::scalar_options(const at::Tensor& parameter) const {
-  const at::TensorOptions out = parameter.options().requires_grad(false);
+  const at::TensorOptions out = parameter.options().requires_grad(false).dtype(updated_type(parameter));
   return is_fused(options_.name) ? out : out.device(at::kCPU);
 }
 
-OptimizerState Optimizer::first_state(const at::Tensor& parameter) const {
+at::TensorOptions Optimizer::moment_options(const at::Tensor& parameter) const {
+  const bool as_updated = options_.types.moments == StateType::Float32;
+  return parameter.options().requires_grad(false).dtype(as_updated ? updated_type(parameter) : at::kBFloat16);
+}
+
+void Optimizer::begin(const at::Tensor& parameter, OptimizerState& state) const {
   OptimizerState out;
+  out.average = std::move(state.average);
+  out.master = std::move(state.master);
+  const at::TensorOptions moments = moment_options(parameter);
   const double value = options_.name == "adagrad" ? options_.initial_accumulator : 0;
   int count = 0;
   for (at::Tensor* const tensor : {&out.first, &out.second, &out.third}) {
-    if (count++ < keeps_.tensors) *tensor = value == 0 ? at::zeros_like(parameter) : at::full_like(parameter, value);
+    if (count++ < keeps_.tensors)
+      *tensor = value == 0 ? at::zeros_like(parameter, moments) : at::full_like(parameter, value, moments);
   }
   if (keeps_.steps) out.steps = at::zeros({}, scalar_options(parameter));
   if (keeps_.product) out.product = at::ones({}, scalar_options(parameter));
-  return out;
+  state = std::move(out);
 }
 
 void Optimizer::step(double divisor, double rate_factor) {
@@ -256,42 +286,95 @@ void Optimizer::step_group(std::size_t group, double divisor, double rate_factor
   // Parameters in their first step are separate: SGD then uses the gradient itself as momentum.
   for (const bool first_step : {true, false}) {
     lists_.clear();
+    std::int64_t copied = 0;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       const at::Tensor& gradient = parameters_[i].grad();
       if (group_of_[i] != group || !gradient.defined() || begun_[i] == first_step) continue;
       OptimizerState& state = states_[i];
-      if (first_step) {
-        at::Tensor average = std::move(state.average);
-        state = first_state(parameters_[i]);
-        state.average = std::move(average);
+      if (first_step) begin(parameters_[i], state);
+      if (!state.master.defined() && !is_exact(parameters_[i])) state.master = exact(parameters_[i].detach());
+      const at::Tensor laid_out = laid_out_like(gradient, parameters_[i]);
+      const bool as_it_is = is_exact(laid_out) && (keeps_.tensors == 0 || is_exact(state.first));
+      if (as_it_is) {
+        add(parameters_[i], laid_out, state);
+        continue;
       }
-      lists_.values.push_back(parameters_[i]);
-      lists_.gradients.push_back(laid_out_like(gradient, parameters_[i]));
-      if (keeps_.tensors >= 1) lists_.kept[0].push_back(state.first);
-      if (keeps_.tensors >= 2) lists_.kept[1].push_back(state.second);
-      if (keeps_.tensors >= 3) lists_.kept[2].push_back(state.third);
-      if (keeps_.steps) lists_.steps.push_back(state.steps);
-      if (keeps_.product) lists_.products.push_back(state.product);
+      const std::int64_t all = parameters_[i].numel();
+      const std::int64_t most = copied_values(parameters_[i].device());
+      for (std::int64_t first = 0; first < all; first += most) {
+        const std::int64_t count = std::min(most, all - first);
+        add_part(parameters_[i], laid_out, state, first, count, first + count == all);
+        copied += count;
+        if (copied < most) continue;
+        update_listed(options, divisor, rate, first_step);
+        copied = 0;
+      }
     }
-    if (lists_.values.empty()) continue;
-    if (!lists_.steps.empty()) at::_foreach_add_(lists_.steps, 1);
-    if (is_fused(options.name)) {
-      fused(options, lists_, divisor, rate, first_step);
-    } else {
-      listed(options, lists_, divisor, rate);
-    }
+    update_listed(options, divisor, rate, first_step);
   }
+}
+
+void Optimizer::add(const at::Tensor& parameter, const at::Tensor& gradient, const OptimizerState& state) {
+  if (state.master.defined()) {
+    computed_.push_back(state.master);
+    stored_.push_back(parameter);
+  }
+  lists_.values.push_back(state.master.defined() ? state.master : parameter);
+  lists_.gradients.push_back(gradient);
+  if (keeps_.tensors >= 1) lists_.kept[0].push_back(state.first);
+  if (keeps_.tensors >= 2) lists_.kept[1].push_back(state.second);
+  if (keeps_.tensors >= 3) lists_.kept[2].push_back(state.third);
+  if (keeps_.steps) lists_.steps.push_back(state.steps);
+  if (keeps_.product) lists_.products.push_back(state.product);
+}
+
+void Optimizer::add_part(const at::Tensor& parameter, const at::Tensor& gradient, const OptimizerState& state,
+                         std::int64_t first, std::int64_t count, bool last) {
+  const auto part = [&](const at::Tensor& whole) {
+    return whole.defined() ? in_memory_order(whole).narrow(0, first, count) : whole;
+  };
+  const auto moved = [&](const at::Tensor& whole) {
+    const at::Tensor stored = part(whole);
+    if (!stored.defined() || is_exact(stored)) return stored;
+    stored_.push_back(stored);
+    return computed_.emplace_back(exact(stored));
+  };
+  const auto count_of = [&](const at::Tensor& scalar) { return scalar.defined() && !last ? scalar.clone() : scalar; };
+  add(part(parameter), moved(gradient),
+      {.first = moved(state.first),
+       .second = moved(state.second),
+       .third = moved(state.third),
+       .steps = count_of(state.steps),
+       .product = count_of(state.product),
+       .average = {},
+       .master = part(state.master)});
+}
+
+void Optimizer::update_listed(const OptimizerOptions& options, double divisor, double rate, bool first_step) {
+  if (lists_.values.empty()) return;
+  if (!lists_.steps.empty()) at::_foreach_add_(lists_.steps, 1);
+  if (is_fused(options.name)) {
+    fused(options, lists_, divisor, rate, first_step);
+  } else {
+    listed(options, lists_, divisor, rate);
+  }
+  if (!stored_.empty()) at::_foreach_copy_(stored_, computed_);
+  lists_.clear();
+  stored_.clear();
+  computed_.clear();
 }
 
 void Optimizer::move_averages() {
   Tensors averages, values;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!states_[i].average.defined()) {
-      states_[i].average = parameters_[i].detach().clone();
+    OptimizerState& state = states_[i];
+    const at::Tensor value = state.master.defined() ? state.master : exact(parameters_[i].detach());
+    if (!state.average.defined()) {
+      state.average = value.clone();
       continue;
     }
-    averages.push_back(states_[i].average);
-    values.push_back(parameters_[i].detach());
+    averages.push_back(state.average);
+    values.push_back(value);
   }
   if (!averages.empty()) at::_foreach_lerp_(averages, values, 1 - options_.ema_decay);
 }
@@ -338,14 +421,21 @@ void Optimizer::listed(const OptimizerOptions& o, Lists& lists, double divisor, 
 void Optimizer::set_state(std::size_t i, const OptimizerState& state) {
   const at::Tensor& parameter = parameters_.at(i);
   begun_.at(i) = state.first.defined();
-  const auto values = [&](const at::Tensor& tensor) {
-    return tensor.defined() ? laid_out_like(tensor.to(parameter.device()), parameter) : tensor;
+  const auto values = [&](const at::Tensor& tensor, const at::TensorOptions& like) {
+    return tensor.defined() ? laid_out_like(tensor.to(like), parameter) : tensor;
   };
+  const at::TensorOptions moments = moment_options(parameter);
+  const at::TensorOptions updated = parameter.options().requires_grad(false).dtype(updated_type(parameter));
   const auto scalar = [&](const at::Tensor& tensor) {
-    return tensor.defined() ? tensor.to(scalar_options(parameter).device()) : tensor;
+    return tensor.defined() ? tensor.to(scalar_options(parameter)) : tensor;
   };
-  states_.at(i) = {values(state.first), values(state.second),  values(state.third),
-                   scalar(state.steps), scalar(state.product), values(state.average)};
+  states_.at(i) = {.first = values(state.first, moments),
+                   .second = values(state.second, moments),
+                   .third = values(state.third, moments),
+                   .steps = scalar(state.steps),
+                   .product = scalar(state.product),
+                   .average = values(state.average, updated),
+                   .master = is_exact(parameter) ? at::Tensor() : values(state.master, updated)};
 }
 
 std::unique_ptr<Optimizer> optimizer_of(const OptimizerOptions& options, const std::vector<Parameter>& parameters) {

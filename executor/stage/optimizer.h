@@ -25,22 +25,25 @@ struct OptimizerKeeps {
   friend bool operator==(const OptimizerKeeps&, const OptimizerKeeps&) = default;
 };
 [[nodiscard]] OptimizerKeeps keeps(const OptimizerOptions& options);
-/// Values kept for each parameter value: SGD 0, with momentum 1, Adam and AdamW 2, with amsgrad 3; one more for a
-/// moving average.
+/// Values kept for each parameter value, in the type of moments and without master values: SGD 0, with momentum 1, Adam
+/// and AdamW 2, with amsgrad 3; more for a moving average, which is float32: 1, or 2 beside moments in bfloat16.
 [[nodiscard]] std::int64_t state_values(const OptimizerOptions& options);
 
 /// An optimizer's state for a parameter. Undefined: there is no such tensor, or the parameter had no gradient yet.
 struct OptimizerState {
-  at::Tensor first;    ///< like the parameter: momentum, first moment, or for adagrad, adadelta and rmsprop the squares
-  at::Tensor second;   ///< like the parameter: second moment, adadelta's deltas, rmsprop's momentum or mean
-  at::Tensor third;    ///< like the parameter: amsgrad's maximum, or rmsprop's mean if there is momentum
-  at::Tensor steps;    ///< the count; a scalar of the parameter's dtype
-  at::Tensor product;  ///< nadam's product of momenta; a scalar of the parameter's dtype
-  at::Tensor average;  ///< like the parameter; of every parameter after the first step
+  at::Tensor first;    ///< like the parameter, in the type of moments: momentum, first moment, or for adagrad, adadelta
+                       ///< and rmsprop the squares
+  at::Tensor second;   ///< likewise: second moment, adadelta's deltas, rmsprop's momentum or mean
+  at::Tensor third;    ///< likewise: amsgrad's maximum, or rmsprop's mean if there is momentum
+  at::Tensor steps;    ///< the count; a scalar
+  at::Tensor product;  ///< nadam's product of momenta; a scalar
+  at::Tensor average;  ///< like the parameter in float32; of every parameter after the first step
+  at::Tensor master;   ///< like the parameter in float32: what a step updates of one in bfloat16, and rounds into it
 };
 
 /// Updates parameters in place from their gradients, with LibTorch's fused kernels (sgd, adam, adamw, adagrad) or its
-/// operators on lists, in the order in which torch.optim calls them.
+/// operators on lists, in the order in which torch.optim calls them. Computes in float32, whatever the types of
+/// parameters, gradients and moments.
 class Optimizer {
  public:
   /// State is created in the first step. `parameters` are leaves; `names` are theirs, and may be absent if there are no
@@ -58,12 +61,15 @@ class Optimizer {
 
   /// The state of parameter `i` of the constructor; shares its memory.
   [[nodiscard]] OptimizerState state(std::size_t i) const { return states_.at(i); }
-  /// Continues from a result of `state`, whose tensors it takes over.
+  /// Continues from a result of `state`, of an optimizer whose types may be others.
   void set_state(std::size_t i, const OptimizerState& state);
 
  private:
-  [[nodiscard]] OptimizerState first_state(const at::Tensor& parameter) const;
-  /// The device of counts and products: fused kernels read them where the parameters are, lists on the host.
+  /// The state with which a parameter begins. What it has of a master value and an average stays.
+  void begin(const at::Tensor& parameter, OptimizerState& state) const;
+  /// Type and device of moments.
+  [[nodiscard]] at::TensorOptions moment_options(const at::Tensor& parameter) const;
+  /// Those of counts and products: fused kernels read them where the parameters are, lists on the host.
   [[nodiscard]] at::TensorOptions scalar_options(const at::Tensor& parameter) const;
 
   OptimizerOptions options_;
@@ -79,11 +85,18 @@ class Optimizer {
     std::array<std::vector<at::Tensor>, 3> kept;
     void clear();
   };
+  /// Adds what a kernel needs of a parameter with `gradient`: its tensors if they are float32, else float32 copies.
+  void add(const at::Tensor& parameter, const at::Tensor& gradient, const OptimizerState& state);
+  /// The same for values [first, first + count) of it; `last`: counts move with these.
+  void add_part(const at::Tensor& parameter, const at::Tensor& gradient, const OptimizerState& state,
+                std::int64_t first, std::int64_t count, bool last);
+  void update_listed(const OptimizerOptions& options, double divisor, double rate, bool first_step);
   void step_group(std::size_t group, double divisor, double rate_factor);
   static void fused(const OptimizerOptions& o, Lists& lists, double divisor, double rate, bool first_step);
   static void listed(const OptimizerOptions& o, Lists& lists, double divisor, double rate);
   void move_averages();
   Lists lists_;
+  std::vector<at::Tensor> computed_, stored_;  // float32 results, and where they are rounded into
 };
 
 /// The optimizer of a program's parameters, with their names.

@@ -319,6 +319,12 @@ std::map<std::string, std::string> further_settings(const OptimizerOptions& opti
   number("initial-accumulator-value", options.initial_accumulator, usual.initial_accumulator);
   number("momentum-decay", options.momentum_decay, usual.momentum_decay);
   number("ema-decay", options.ema_decay, usual.ema_decay);
+  const auto type = [&](const char* name, StateType kept) {
+    if (kept != StateType::Float32) out[name] = to_string(kept);
+  };
+  type("parameter-dtype", options.types.parameters);
+  type("gradient-dtype", options.types.gradients);
+  type("moment-dtype", options.types.moments);
   if (!options.groups.empty()) {
     std::vector<std::string> groups;
     for (const ParameterGroup& group : options.groups) groups.push_back(group_text(group));

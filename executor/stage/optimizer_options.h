@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/state_types.h"
+
 namespace stagecraft::stage {
 
 /// Parameters with settings of their own, chosen by name.
@@ -102,6 +104,7 @@ struct OptimizerOptions {
   bool decoupled_weight_decay = false;      ///< nadam, radam
   std::vector<ParameterGroup> groups = {};  ///< a parameter belongs to the first that matches its name, if any
   double ema_decay = 0;                     ///< of moving averages of the parameters; 0: none are kept
+  StateTypes types = {};                    ///< of the plan or the profile that it belongs to
 };
 
 /// All optimizer names: sgd, adam, adamw, adamax, nadam, radam, adagrad, adadelta, rmsprop as in torch.optim; lion of

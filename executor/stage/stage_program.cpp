@@ -17,6 +17,7 @@
 
 #include "costmodel/index.h"
 #include "executor/device/autocast.h"
+#include "executor/device/dtype.h"
 #include "executor/device/machine/program.h"
 #include "executor/stage/split_backward.h"
 
@@ -54,6 +55,19 @@ bool has_memory(const at::Tensor& tensor) { return tensor.storage().nbytes() > 0
 
 at::Tensor dense(const at::Tensor& parameter) {
   return parameter.is_non_overlapping_and_dense() ? parameter : parameter.contiguous();
+}
+
+at::Tensor make_leaf(const at::Tensor& values, at::ScalarType gradients) {
+  at::Tensor out = values.detach();
+  out.requires_grad_(true);
+  if (gradients != out.scalar_type()) out.set_grad_dtype(gradients);
+  return out;
+}
+
+at::ScalarType gradient_type(const at::Tensor& leaf) { return leaf.grad_dtype().value_or(leaf.scalar_type()); }
+
+at::Tensor as_read(const at::Tensor& parameter) {
+  return parameter.scalar_type() == at::kBFloat16 && parameter.dim() < 2 ? parameter.to(at::kFloat) : parameter;
 }
 
 namespace {
@@ -116,8 +130,9 @@ StageProgram::StageProgram(const model::Model& model, std::vector<int> layers, s
       if (parameter.trainable) {
         at::Tensor& first = held[parameter.name];
         const bool is_first = !first.defined();
-        at::Tensor value = is_first ? dense(initial()) : first.detach();
-        value.requires_grad_(true);
+        at::Tensor value =
+            make_leaf(is_first ? dense(initial().to(device::dtype_of(placement_.types.parameters))) : first,
+                      device::dtype_of(placement_.types.gradients));
         leaves_.push_back({parameter.name, index, value});
         if (is_first) parameters_.push_back(leaves_.back());
         if (is_first) first = value;
@@ -160,7 +175,7 @@ void StageProgram::bind(const std::vector<at::Tensor>& values) {
     for (at::Tensor& parameter : layer.parameters) {
       Parameter& leaf = leaves_[next++];
       const at::Tensor& value = held[leaf.name];
-      parameter = leaf.value = used.insert(leaf.name).second ? value : value.detach().requires_grad_(true);
+      parameter = leaf.value = used.insert(leaf.name).second ? value : make_leaf(value, gradient_type(value));
     }
   }
 }
@@ -252,6 +267,11 @@ void StageProgram::run(Flight& flight, std::size_t first, std::size_t last, Valu
     model::LayerCall call;
     call.inputs = arguments;
     call.parameters = layer.parameters;
+    if (placement_.types.parameters != StateType::Float32) {
+      read_.clear();
+      for (const at::Tensor& parameter : layer.parameters) read_.push_back(as_read(parameter));
+      call.parameters = read_;
+    }
     call.buffers = layer.buffers;
     if (how == Manner::Recomputing) buffers = layer.buffers;
     for (std::size_t i = 0; i < layer.buffers.size(); ++i) {
@@ -285,6 +305,7 @@ void StageProgram::run(Flight& flight, std::size_t first, std::size_t last, Valu
       values[slot] = std::move(results[i]);
     }
     arguments.clear();
+    read_.clear();
     for (const int slot : layer.last_use) values[to_index(slot)].reset();
     if (observer) observer->end(layer.index);
   }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "costmodel/state_types.h"
 #include "executor/device/ranges.h"
 #include "executor/model/model.h"
 #include "executor/stage/split_backward.h"
@@ -34,6 +35,15 @@ void restore_memory(const at::Tensor& tensor);
 
 /// `parameter` without overlaps and gaps in its memory, in its own layout if it has none.
 [[nodiscard]] at::Tensor dense(const at::Tensor& parameter);
+
+/// A leaf over the memory of `values`, whose gradients autograd adds up in the type `gradients`.
+[[nodiscard]] at::Tensor make_leaf(const at::Tensor& values, at::ScalarType gradients);
+/// The type of a leaf's gradients.
+[[nodiscard]] at::ScalarType gradient_type(const at::Tensor& leaf);
+
+/// A parameter as layers read it: one of bfloat16 with one dimension (of a norm, a bias) in float32, since kernels of
+/// norms take weights of float32 or of their input's type, whatever that is.
+[[nodiscard]] at::Tensor as_read(const at::Tensor& parameter);
 
 /// A value received from another stage.
 struct ReceivedValue {
@@ -73,11 +83,12 @@ struct Flight {
   void clear();
 };
 
-/// The device and type of a stage's computation. Parameters stay float32; with another `compute` type (bfloat16,
-/// float16) each operation runs in the type chosen by LibTorch's autocast.
+/// The device and types of a stage's computation. With a `compute` type other than float32 (bfloat16, float16), each
+/// operation runs in the type chosen by LibTorch's autocast.
 struct ComputePlace {
   c10::Device device{c10::kCPU};
   at::ScalarType compute = at::kFloat;
+  StateTypes types = {};  ///< of parameters and gradients; buffers are as the model has them
 };
 
 /// Some layers of a model with their parameters, run forward and backward. Stages, the profiler and the single-process
@@ -190,6 +201,7 @@ class StageProgram {
   // Empty between calls; kept for their memory.
   Values values_;
   std::vector<at::Tensor> arguments_;
+  std::vector<at::Tensor> read_;  ///< a layer's parameters
   GraphInputs inputs_;
   std::vector<at::Tensor> roots_;
   std::vector<at::Tensor> root_gradients_;

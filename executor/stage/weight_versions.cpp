@@ -10,10 +10,7 @@ namespace {
 
 std::shared_ptr<std::vector<at::Tensor>> copy_of(const std::vector<at::Tensor>& version) {
   auto out = std::make_shared<std::vector<at::Tensor>>();
-  for (const at::Tensor& value : version) {
-    out->push_back(value.detach().clone());
-    out->back().requires_grad_(true);
-  }
+  for (const at::Tensor& value : version) { out->push_back(make_leaf(value.detach().clone(), gradient_type(value))); }
   return out;
 }
 

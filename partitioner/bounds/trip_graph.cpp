@@ -14,7 +14,7 @@ namespace stagecraft::partitioner {
 namespace {
 
 bool has_work(const NodeCosts& node) {
-  return node.least > Seconds(0) || node.forward > Seconds(0) || node.update > Seconds(0) || node.parameters > Bytes(0);
+  return node.least > Seconds(0) || node.forward > Seconds(0) || node.update > Seconds(0) || node.gradients > Bytes(0);
 }
 
 /// Whether links differ, and devices are so few that the bound can tell all numbers of them apart.

@@ -43,23 +43,28 @@ ScheduleEntry entry_of(const PlanSettings& settings) {
   return out;
 }
 
-/// How many values replicas divide for each value of a parameter: of the optimizer's state, and its gradient and the
-/// value itself with the shardings that divide them.
-std::int64_t divided_copies(const PlanSettings& settings, std::int64_t optimizer_values) {
-  return optimizer_values + (settings.sharding >= StateSharding::Gradients ? 1 : 0) +
-         (settings.sharding >= StateSharding::Parameters ? 1 : 0);
+/// What replicas divide of parameters: the optimizer's state, and with the shardings that divide them gradients and the
+/// parameters themselves.
+Bytes divided_bytes(const Graph& graph, const PlanSettings& settings, Bytes parameters) {
+  Bytes out = optimizer_bytes(graph, parameters);
+  if (settings.sharding >= StateSharding::Gradients) out += gradient_bytes(graph.types, parameters);
+  if (settings.sharding == StateSharding::Parameters) out += parameters;
+  return out;
 }
 
 /// The costs of a layer. `held`: the bytes of the layer's parameters that no earlier node holds. `devices`: among the
 /// replicas of a stage at most.
 NodeCosts costs_of(const Layer& layer, Bytes held, const ScheduleEntry& schedule, const PlanSettings& settings,
-                   double closure, std::int64_t optimizer_values, double waiting_factor, int devices) {
+                   double closure, const Graph& graph, double waiting_factor, int devices) {
   NodeCosts out;
   out.forward = layer.forward.median * closure;
   out.least = out.forward;
-  out.parameters = held;
-  out.untied = untied_bytes(layer);
-  if (settings.gradient_bucket_bytes) out.untied_parameters = untied_parameters(layer);
+  out.gradients = gradient_bytes(graph.types, held);
+  out.untied = gradient_bytes(graph.types, untied_bytes(layer));
+  if (settings.gradient_bucket_bytes) {
+    for (const Bytes parameter : untied_parameters(layer))
+      out.untied_gradients.push_back(gradient_bytes(graph.types, parameter));
+  }
   out.bytes.state = held + layer.frozen_bytes;
   if (!schedule.trains) return out;
   const bool listed = !settings.listed.empty();  // its lists may leave a backward out
@@ -79,15 +84,15 @@ NodeCosts costs_of(const Layer& layer, Bytes held, const ScheduleEntry& schedule
   if (!listed) out.least += again + (schedule.splits_backward ? split : whole);
   if (!schedule.splits_backward && !listed) out.least_return = out.backward;
   if (settings.sharding == StateSharding::None) {
-    out.bytes.state += held * optimizer_values;
+    out.bytes.state += optimizer_bytes(graph, held);
   } else {
     // Stages that share a parameter divide its state among all their replicas, however many these are.
-    out.bytes.divided = std::min(held, out.untied) * divided_copies(settings, optimizer_values);
+    out.bytes.divided = divided_bytes(graph, settings, std::min(held, untied_bytes(layer)));
     out.update = out.update * (1.0 / devices);
   }
-  if (settings.sharding == StateSharding::Parameters) out.bytes.state -= std::min(held, out.untied);
+  if (settings.sharding == StateSharding::Parameters) out.bytes.state -= std::min(held, untied_bytes(layer));
   // Of sharded gradients, a stage has all for a while only.
-  if (settings.sharding < StateSharding::Gradients) out.bytes.gradients = held;
+  if (settings.sharding < StateSharding::Gradients) out.bytes.gradients = out.gradients;
   if (settings.recompute) out.bytes.per_microbatch = layer.written_bytes;
   const Bytes saved = bytes_saved(layer);
   const bool is_kept = !settings.recompute || schedule.splits_backward;
@@ -127,8 +132,7 @@ PipelineCosts::PipelineCosts(const Graph& graph, const Topology& topology, const
   }
   const std::vector<Bytes> held = first_held_bytes(layers);
   for (std::size_t v = 0; v < layers.size(); ++v) {
-    nodes_.push_back(costs_of(*layers[v], held[v], schedule_, settings, closure_, graph.optimizer_state_values,
-                              waiting_factor, devices_));
+    nodes_.push_back(costs_of(*layers[v], held[v], schedule_, settings, closure_, graph, waiting_factor, devices_));
     if (graph.estimate || !layers[v]->saved_bytes || !layers[v]->workspace_bytes) nodes_.back().bytes.unmeasured = 1;
     if (!layers[v]->replicable && schedule_.trains && schedule_.weights == Weights::Flushed)
       single_.push_back(to_int(v));
@@ -236,22 +240,27 @@ Seconds PipelineCosts::reduce_time(Bytes bytes, int replicas, Seconds backward, 
                                    std::optional<int> first) const {
   if (replicas < 2 || !waits_ || !schedule_.trains || bytes <= Bytes(0)) return Seconds(0);
   const bool may_be_more = is_least || !tied_.empty();
-  // By formula, a reduce-scatter and an all-gather take no less than an all-reduce; measured curves say nothing.
-  // Gathers before the computation may be hidden.
+  // By formula, a reduce-scatter and an all-gather take no less than an all-reduce of what is gathered; measured curves
+  // say nothing. Gathers before the computation may be hidden.
   if (divides() && (!reduce_grows() || settings_.sharding == StateSharding::Parameters)) return Seconds(0);
+  if (divides()) bytes = gathered(bytes);
   if (!settings_.gradient_bucket_bytes) return least_reduce_.time(bytes, replicas, may_be_more, first);
   // A stage's buckets are summed one after the other, none before the last backward begins. If the schedule splits the
   // backward, gradients come with the second part.
   if (schedule_.splits_backward) return Seconds(0);
-  const Seconds sums =
-      least_reduce_.time_in_parts(bytes, replicas, *settings_.gradient_bucket_bytes, dag_.nodes, may_be_more, first);
+  const Bytes bucket = divides() ? gathered(*settings_.gradient_bucket_bytes) : *settings_.gradient_bucket_bytes;
+  const Seconds sums = least_reduce_.time_in_parts(bytes, replicas, bucket, dag_.nodes, may_be_more, first);
   return std::max(Seconds(0), sums - backward);
 }
 
 ReduceLine PipelineCosts::reduce_line(Bytes most, int replicas) const {
   if (replicas < 2 || !waits_ || !schedule_.trains) return {};
   if (settings_.gradient_bucket_bytes && schedule_.splits_backward) return {};
-  return least_reduce_.line_below(most, replicas, settings_.gradient_bucket_bytes ? dag_.nodes : 1);
+  ReduceLine out = least_reduce_.line_below(most, replicas, settings_.gradient_bucket_bytes ? dag_.nodes : 1);
+  // As in reduce_time: a line of so many times fewer bytes.
+  constexpr Bytes kValue{4};
+  if (divides()) out.per_byte = out.per_byte * (gathered(kValue) / kValue);
+  return out;
 }
 
 const std::vector<std::vector<Action>>& PipelineCosts::lists_of(const Split& split) const {
@@ -330,13 +339,14 @@ Seconds PipelineCosts::reduce_of_devices(Bytes bytes, int devices, int distance)
   return sum_time(bytes, all) + gather_time(bytes, all);
 }
 
-Seconds PipelineCosts::sum_time(Bytes bytes, const std::vector<int>& devices) const {
-  return divides() ? reduce_scatter_time(bytes, devices, topology_) : all_reduce_time(bytes, devices, topology_);
+Seconds PipelineCosts::sum_time(Bytes gradients, const std::vector<int>& devices) const {
+  return divides() ? reduce_scatter_time(gradients, devices, topology_)
+                   : all_reduce_time(gradients, devices, topology_);
 }
 
-Seconds PipelineCosts::gather_time(Bytes bytes, const std::vector<int>& devices) const {
+Seconds PipelineCosts::gather_time(Bytes gradients, const std::vector<int>& devices) const {
   const bool counts = divides() && settings_.sharding != StateSharding::Parameters;
-  return counts ? all_gather_time(bytes, devices, topology_) : Seconds(0);
+  return counts ? all_gather_time(gathered(gradients), devices, topology_) : Seconds(0);
 }
 
 std::size_t PipelineCosts::level_of(int a, int b) const { return to_index(joining_level(topology_, a, b)); }
@@ -429,10 +439,13 @@ Bytes PipelineCosts::least_peak(const StageBytes& stage, std::int64_t in_flight,
 // see owned_values, so each part of a sum lacks at most a block; each full bucket is a sum, and so is the rest.
 Bytes PipelineCosts::least_state(const StageBytes& stage, int replicas) const {
   if (replicas < 2 || stage.divided <= Bytes(0)) return stage.state + stage.divided;
-  const std::int64_t values = divided_copies(settings_, graph_.optimizer_state_values);
-  const std::int64_t sums =
-      settings_.gradient_bucket_bytes ? stage.divided.value / values / settings_.gradient_bucket_bytes->value + 1 : 1;
-  const std::int64_t block = kOwnedBlock * static_cast<std::int64_t>(sizeof(float)) * values;
+  const Bytes value = value_bytes(graph_.types.parameters);
+  const std::int64_t state = divided_bytes(graph_, settings_, value).value;
+  const std::int64_t gradient = gradient_bytes(graph_.types, value).value;
+  const std::int64_t sums = settings_.gradient_bucket_bytes
+                                ? stage.divided.value / state * gradient / settings_.gradient_bucket_bytes->value + 1
+                                : 1;
+  const std::int64_t block = kOwnedBlock * state;
   return stage.state + Bytes(std::max<std::int64_t>(0, stage.divided.value / replicas - sums * block));
 }
 

@@ -49,10 +49,10 @@ struct NodeCosts {
   Seconds least;            ///< all computation of a microbatch
   Seconds least_return;     ///< the part of the backward that every gradient must pass through
   Seconds update;
-  Bytes parameters;
-  Bytes untied;                               ///< parameters that no other layer shares
-  std::vector<Bytes> untied_parameters = {};  ///< each of them, if gradients are summed in buckets
-  StageBytes bytes;                           ///< what the layer adds to its stage
+  Bytes gradients;
+  Bytes untied;                              ///< those of parameters that no other layer shares
+  std::vector<Bytes> untied_gradients = {};  ///< each of them, if gradients are summed in buckets
+  StageBytes bytes;                          ///< what the layer adds to its stage
   Bytes received;   ///< per microbatch, of what the layer reads, if all of it comes from other stages
   Bytes incoming;   ///< messages of a microbatch, if all that the layer reads comes from other stages
   Bytes outgoing;   ///< the same if all that reads from the layer is in other stages
@@ -109,7 +109,7 @@ class PipelineCosts {
   /// second part can be done meanwhile.
   [[nodiscard]] bool returns() const { return schedule_.trains && !schedule_.splits_backward; }
   /// The least time that `replicas` devices, those from `first` on or, without `first`, any, spend after the end of the
-  /// stage's last backward on summing its `bytes` of gradients, and on gathering as many bytes of parameters if
+  /// stage's last backward on summing its `bytes` of gradients, and on gathering their parameters if
   /// replicas divide their update. `backward` is the backward of a microbatch, during which buckets can be summed.
   [[nodiscard]] Seconds least_reduce(Bytes bytes, int replicas, Seconds backward, std::optional<int> first = {}) const;
   /// The same for a stage with at least `bytes` and a backward of at least `backward`. Let the real backward be d
@@ -194,8 +194,11 @@ class PipelineCosts {
                                   const std::vector<int>& devices) const;
   [[nodiscard]] Seconds gather_of(const StageSums& stage, const std::vector<int>& devices) const;
   [[nodiscard]] bool divides() const { return settings_.sharding != StateSharding::None; }
-  [[nodiscard]] Seconds sum_time(Bytes bytes, const std::vector<int>& devices) const;
-  [[nodiscard]] Seconds gather_time(Bytes bytes, const std::vector<int>& devices) const;
+  [[nodiscard]] Bytes gradients_of(Bytes parameters) const { return gradient_bytes(graph_.types, parameters); }
+  /// What is gathered of the parameters of so many bytes of gradients.
+  [[nodiscard]] Bytes gathered(Bytes gradients) const { return parameter_bytes(graph_.types, gradients); }
+  [[nodiscard]] Seconds sum_time(Bytes gradients, const std::vector<int>& devices) const;
+  [[nodiscard]] Seconds gather_time(Bytes gradients, const std::vector<int>& devices) const;
   void add_reduces(const Split& split, std::vector<StageSums>& sums, const std::vector<int>& first_rank,
                    const std::vector<int>& device_of_rank, std::vector<Seconds>& ends) const;
   [[nodiscard]] Seconds busiest(const Split& split, const std::vector<StageSums>& sums) const;

@@ -32,7 +32,7 @@ std::vector<StageSums> PipelineCosts::sums_of(const Split& split) const {
     stage.least += node.least;
     stage.loading = std::max(stage.loading, node.loading);
     stage.untied += node.untied;
-    stage.parameters += node.parameters;
+    stage.gradients += node.gradients;
     stage.bytes += node.bytes;
     stage.workspace = node.workspace;
     stage.nodes.push_back(v);
@@ -47,11 +47,11 @@ std::vector<StageSums> PipelineCosts::sums_of(const Split& split) const {
       const int s = split.stage_of_node[to_index(v)];
       if (!counted.insert(s).second) continue;
       StageSums& stage = out[to_index(s)];
-      stage.parameters += holders.bytes;
+      stage.gradients += gradients_of(holders.bytes);
       stage.bytes.state += holders.bytes;
       if (!schedule_.trains) continue;
-      if (!divides()) stage.bytes.state += holders.bytes * graph_.optimizer_state_values;
-      stage.bytes.gradients += holders.bytes;
+      if (!divides()) stage.bytes.state += optimizer_bytes(graph_, holders.bytes);
+      stage.bytes.gradients += gradients_of(holders.bytes);
       const Layer& layer = graph_.layers[to_index(layer_of_node_[to_index(v)])];
       if (layer.update && holders.bytes > Bytes(0))
         stage.update +=
@@ -176,7 +176,7 @@ Seconds PipelineCosts::reduce_of(const Split& split, const StageSums& stage, int
                                  const std::vector<int>& devices) const {
   const int replicas = split.replicas[to_index(number)];
   if (replicas < 2) return Seconds(0);
-  if (!settings_.gradient_bucket_bytes) return sum_time(stage.parameters - stage.tied, devices);
+  if (!settings_.gradient_bucket_bytes) return sum_time(stage.gradients - stage.tied, devices);
   // Buckets fill from the last layer to the first during the backward.
   const auto backward = [&](std::size_t i) {
     return graph_.layers[to_index(layer_of_node_[to_index(stage.nodes[i])])].backward.median * closure_;
@@ -186,7 +186,7 @@ Seconds PipelineCosts::reduce_of(const Split& split, const StageSums& stage, int
   std::vector<std::size_t> node_of;  // by gradient
   for (std::size_t i = 0; i < stage.nodes.size(); ++i) {
     if (!schedule_.splits_backward) left += backward(i);
-    for (const Bytes gradient : nodes_[to_index(stage.nodes[i])].untied_parameters) {
+    for (const Bytes gradient : nodes_[to_index(stage.nodes[i])].untied_gradients) {
       bytes.push_back(gradient);
       node_of.push_back(i);
     }
@@ -205,10 +205,10 @@ Seconds PipelineCosts::reduce_of(const Split& split, const StageSums& stage, int
 /// The time to gather the parameters after an update that replicas divide, in the pieces of their sums.
 Seconds PipelineCosts::gather_of(const StageSums& stage, const std::vector<int>& devices) const {
   if (!divides() || devices.size() < 2) return Seconds(0);
-  if (!settings_.gradient_bucket_bytes) return gather_time(stage.parameters - stage.tied, devices);
+  if (!settings_.gradient_bucket_bytes) return gather_time(stage.gradients - stage.tied, devices);
   std::vector<Bytes> bytes;
   for (const int node : stage.nodes) {
-    const std::vector<Bytes>& gradients = nodes_[to_index(node)].untied_parameters;
+    const std::vector<Bytes>& gradients = nodes_[to_index(node)].untied_gradients;
     bytes.insert(bytes.end(), gradients.begin(), gradients.end());
   }
   Seconds out;
@@ -270,10 +270,11 @@ void PipelineCosts::add_reduces(const Split& split, std::vector<StageSums>& sums
     if (at.size() < 2 && ranks.size() < 2) continue;
     const std::vector<int> devices(ranks.begin(), ranks.end());
     const bool has_values = holders.bytes > Bytes(0);
-    const Seconds time = has_values ? sum_time(holders.bytes, devices) : Seconds(0);
+    const Bytes gradients = gradients_of(holders.bytes);
+    const Seconds time = has_values ? sum_time(gradients, devices) : Seconds(0);
     for (const int s : at) {
-      if (has_values) sums[to_index(s)].update += gather_time(holders.bytes, devices);
-      sums[to_index(s)].tied += holders.bytes;
+      if (has_values) sums[to_index(s)].update += gather_time(gradients, devices);
+      sums[to_index(s)].tied += gradients;
       sharing[to_index(s)] += time;
     }
     join_reduce_groups(group, at);

@@ -47,9 +47,9 @@ struct StageSums {
   Seconds forward, backward, weights, update, least;
   std::optional<Seconds> whole_backward;  ///< of backwards that no weight gradient follows, if others are split
   Seconds loading;                        ///< see NodeCosts, of the layer with the most
-  Bytes untied;
-  Bytes parameters;
-  Bytes tied;  ///< the part of `parameters` that other stages hold too
+  Bytes untied;                           ///< see NodeCosts
+  Bytes gradients;
+  Bytes tied;  ///< the part of `gradients` that other stages have too
   StageBytes bytes;
   Bytes workspace;         ///< see NodeCosts, of the last node
   std::vector<int> nodes;  ///< ascending

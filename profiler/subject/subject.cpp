@@ -102,10 +102,11 @@ std::vector<std::vector<at::Tensor>> layer_outputs(const model::Model& model, co
 }
 
 Graph model_graph(const model::Model& model, const std::vector<at::Tensor>& batch,
-                  const std::vector<std::vector<at::Tensor>>& outputs, std::int64_t samples) {
+                  const std::vector<std::vector<at::Tensor>>& outputs, std::int64_t samples, const StateTypes& types) {
   Graph graph;
   graph.name = model.name;
   graph.options = model.options;
+  graph.types = types;
   graph.microbatch_samples = samples;
   graph.whole_batch_loss = model.loss_kind == model::LossKind::Across;
   std::map<std::string, int> holders;
@@ -137,11 +138,11 @@ Graph model_graph(const model::Model& model, const std::vector<at::Tensor>& batc
     for (const at::Tensor& output : outputs[i])
       layer.outputs.push_back(output_of(output, differentiated.reach(output)));
     layer.parameters = model::parameter_count(spec);
-    layer.parameter_bytes = Bytes(*layer.parameters * static_cast<std::int64_t>(sizeof(float)));
+    layer.parameter_bytes = *layer.parameters * value_bytes(types.parameters);
     layer.frozen_bytes = model::frozen_bytes(spec);
     layer.written_bytes = model::written_bytes(spec);
     layer.replicable = model::written_buffer(spec) == nullptr;
-    layer.parameter_tensors = model::parameter_tensors(spec);
+    layer.parameter_tensors = model::parameter_tensors(spec, types.parameters);
     layer.exchanged_buffers = model::exchanged_buffers(spec);
     for (const StateTensor& parameter : layer.parameter_tensors) {
       if (holders[parameter.name] > 1) layer.tied.push_back({parameter.name, tensor_bytes(parameter)});
@@ -190,6 +191,7 @@ Subject::Subject(const model::Model& model, const stage::OptimizerOptions& optim
     : program_(model, all_layers(model), {}, {}, seed, placement) {
   stage::OptimizerOptions still = optimizer;
   still.learning_rate = 0;
+  still.types = placement.types;
   std::vector<at::Tensor> all;
   std::map<int, std::vector<stage::Parameter>> by_layer;
   for (const stage::Parameter& parameter : program_.leaves()) {
@@ -223,7 +225,8 @@ std::vector<at::Tensor> Subject::kept_tensors() {
   for (const stage::Parameter& buffer : program_.buffers()) keep(buffer.value);
   for (std::size_t i = 0; i < program_.leaves().size(); ++i) {
     const stage::OptimizerState state = whole_->state(i);
-    for (const at::Tensor& tensor : {state.first, state.second, state.third, state.steps, state.product}) keep(tensor);
+    for (const at::Tensor& tensor : {state.first, state.second, state.third, state.steps, state.product, state.master})
+      keep(tensor);
   }
   return out;
 }

@@ -33,7 +33,8 @@ namespace stagecraft::profiler {
 /// of `samples`; parameters and tied parameters. An input that no layer reads has the shape that the model declares, or
 /// no output at all if the input is derived.
 [[nodiscard]] Graph model_graph(const model::Model& model, const std::vector<at::Tensor>& batch,
-                                const std::vector<std::vector<at::Tensor>>& outputs, std::int64_t samples);
+                                const std::vector<std::vector<at::Tensor>>& outputs, std::int64_t samples,
+                                const StateTypes& types = {});
 
 /// Times whole unwatched steps: by a host clock on a CPU, by events on the stream of another device.
 class StepTimer {

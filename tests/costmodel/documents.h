@@ -50,7 +50,7 @@ inline Layer full_layer(const std::string& id) {
   layer.replicable = false;
   layer.parameters = 16;
   layer.tied = {{"embedding.weight", 32_B}};
-  layer.parameter_tensors = {{"embedding.weight", {2, 4}, "float32"}, {id + ".bias", {8}, "float32"}};
+  layer.parameter_tensors = {{"embedding.weight", {4, 4}, "bfloat16"}, {id + ".bias", {16}, "bfloat16"}};
   layer.exchanged_buffers = {{id + ".mean", {1}, "float32"}};
   layer.saved_bytes = 24_B;
   layer.workspace_bytes = 4_B;
@@ -71,7 +71,8 @@ inline Graph full_graph() {
   graph.name = "full";
   graph.options = {{"width", "8"}};
   graph.microbatch_samples = 2;
-  graph.dtype = "float32";
+  graph.dtype = "bfloat16";
+  graph.types = {StateType::Bfloat16, StateType::Bfloat16, StateType::Bfloat16};
   graph.allow_tf32 = false;
   graph.optimizer = "adam";
   graph.optimizer_state_values = 2;
@@ -148,6 +149,7 @@ inline Plan full_plan() {
   plan.chunks = 2;
   plan.strategy = "by hand";
   plan.dtype = "bfloat16";
+  plan.types = {StateType::Bfloat16, StateType::Bfloat16, StateType::Bfloat16};
   plan.allow_tf32 = true;
   plan.optimizer = "adamw";
   plan.gradient_bucket_bytes = Bytes(1024);
@@ -161,7 +163,7 @@ inline Plan full_plan() {
   plan.tied = {{"embedding.weight", {"a", "b"}}};
   for (const int s : {0, 1}) {
     plan.stages[to_index(s)].parameters = {
-        {plan.stages[to_index(s)].layers.front(), {"embedding.weight", {2, 4}, "float32"}}};
+        {plan.stages[to_index(s)].layers.front(), {"embedding.weight", {4, 4}, "bfloat16"}}};
   }
   plan.stages[1].exchanged_buffers = {{"b", {"mean", {}, "float64"}}};
   plan.warmups = {3, 2, 1, 0};

@@ -146,6 +146,33 @@ TEST(GradientSums, NameWhatEachHolderUpdatesWhereTheOptimizersStateIsDivided) {
               ::testing::HasSubstr("in a sum whose parts do not cover it"));
 }
 
+TEST(GradientSums, CountTheBytesOfGradientsAndGatherThoseOfParameters) {
+  // 2 bytes a value of a parameter and 4 of its gradient: of "h0.weight" (6 values), "h0.bias" (2) and "wte" (5).
+  Graph graph = named_graph();
+  graph.dtype = "bfloat16";
+  graph.types.parameters = StateType::Bfloat16;
+  for (Layer& layer : graph.layers) {
+    layer.parameter_bytes = Bytes(layer.parameter_bytes.value / 2);
+    for (StateTensor& tensor : layer.parameter_tensors) tensor.dtype = "bfloat16";
+    for (TiedParameter& tied : layer.tied) tied.bytes = 10_B;
+  }
+  validate(graph);
+  const BoundPlan bound(
+      make_plan(graph, flat_topology(4), {{0, 1, 1, 2}, {2, 1, 1}}, {.sharding = StateSharding::Optimizer}));
+  const HeldParameters held = held_parameters(graph, bound.plan());
+  const GradientSums sums = gradient_sums(graph, bound);
+  EXPECT_EQ(sums[0][0].bytes, 32_B);
+  EXPECT_EQ(gradient_values(sums[0][0]), 8);
+  EXPECT_EQ(gathered_bytes(sums[0][0]), 16_B);
+  EXPECT_THAT(sums[0][0].parts, ElementsAre(24_B, 8_B));
+  EXPECT_THAT(part_values(sums[0][0]), ElementsAre(6, 2));
+  EXPECT_THAT(parameter_values(sums[0][0], held[0]), ElementsAre(6, 2));
+  EXPECT_THAT(sums[0][1].parts, ElementsAre(0_B, 20_B, 0_B));
+  EXPECT_EQ(updated_bytes(sums[0], 0, 26_B), 12_B) << "of 6, 2 and 5 values, the first 6";
+  EXPECT_EQ(updated_bytes(sums[0], 1, 26_B), 14_B);
+  EXPECT_EQ(wrong_sum(bound, held, sums, bound.action_lists()), std::nullopt);
+}
+
 TEST(WrongSum, NamesTheParameterThatIsNotSummedOverItsHoldersOnce) {
   const Graph graph = named_graph();
   const BoundPlan bound(make_plan(graph, flat_topology(4), {{0, 1, 1, 2}, {2, 1, 1}}, {}));

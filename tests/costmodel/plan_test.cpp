@@ -118,6 +118,7 @@ TEST(MakePlan, TakesTheDtypeOfTheGraphAndTheSettingsOfAllStages) {
   Graph graph = chain();
   graph.dtype = "bfloat16";
   graph.allow_tf32 = true;
+  graph.types = {.parameters = StateType::Bfloat16, .moments = StateType::Bfloat16};
   graph.optimizer = "adamw";
   PlanSettings settings;
   settings.recompute = true;
@@ -125,6 +126,7 @@ TEST(MakePlan, TakesTheDtypeOfTheGraphAndTheSettingsOfAllStages) {
   settings.gradient_bucket_bytes = 100_B;
   const Plan plan = make_plan(graph, flat_topology(2), {{0, 1, 1}, {1, 1}}, settings);
   EXPECT_EQ(plan.dtype, "bfloat16");
+  EXPECT_EQ(plan.types, graph.types);
   EXPECT_EQ(plan.allow_tf32, true);
   EXPECT_EQ(plan.optimizer, "adamw");
   EXPECT_EQ(plan.gradient_bucket_bytes, 100_B);
@@ -265,6 +267,8 @@ TEST(ValidatePlan, NamesWhatDoesNotFitGraphAndTopology) {
       {"the plan is for microbatches of 3 samples, the graph does not give its own",
        [](Plan& p) { p.microbatch_samples = 3; }},
       {"the plan computes in float16, the graph was measured in float32", [](Plan& p) { p.dtype = "float16"; }},
+      {"the plan's moments are bfloat16, the graph's are float32",
+       [](Plan& p) { p.types.moments = StateType::Bfloat16; }},
       {"the plan allows TF32, the graph was measured without it", [](Plan& p) { p.allow_tf32 = true; }},
   };
   for (const Fault& fault : faults) {

@@ -147,6 +147,19 @@ TEST_F(ProfileTool, ComputesInBfloat16) {
   EXPECT_EQ(graph.layers.back().outputs.at(0).dtype, "float32");  // the loss
 }
 
+TEST_F(ProfileTool, MeasuresParametersInBfloat16) {
+  const Outcome o = profile(kTiny +
+                            "--dtype bfloat16 --parameter-dtype bfloat16 --moment-dtype bfloat16 --optimizer adam "
+                            "--concurrent 1 -o graph.json");
+  EXPECT_EQ(o.status, 0) << o.err;
+  const Graph graph = format::parse_graph(read("graph.json"), "graph.json");
+  EXPECT_EQ(graph.types, (StateTypes{StateType::Bfloat16, StateType::Float32, StateType::Bfloat16}));
+  const Layer& fc1 = graph.layers[to_index(layer_index(graph, "fc1"))];
+  EXPECT_EQ(fc1.parameter_bytes, Bytes(2 * *fc1.parameters));
+  EXPECT_EQ(fc1.gradient_bytes, Bytes(4 * *fc1.parameters));
+  ASSERT_TRUE(fc1.update);
+}
+
 TEST_F(ProfileTool, SaysWhyThereIsNoGpuAndWhatToDo) {
   if (run("profile", kTiny + "--device cuda").status == 0) GTEST_SKIP() << "this machine has a GPU";
   for (const char* clock : {"", "--clock cupti ", "--clock events "}) {
@@ -240,6 +253,10 @@ TEST_F(ProfileTool, SaysWhatAnOptionTakes) {
            {"--data cloud", "--data: unknown data source \"cloud\", known are"},
            {"--device tpu --clock events", "--device: unknown device \"tpu\", known are cpu, cuda"},
            {"--device cuda:x", "--device: \"cuda:x\" is not cuda or cuda:N with N from 0"},
+           {"--dtype float16 --parameter-dtype bfloat16",
+            "--parameter-dtype: parameters in bfloat16 need a computation in bfloat16, found float16"},
+           {"--dtype bfloat16 --gradient-dtype bfloat16", "gradients in bfloat16 need parameters in bfloat16"},
+           {"--moment-dtype half", "unknown dtype \"half\", known are float32, bfloat16"},
            {"--dtype int8", "--dtype: unknown dtype \"int8\", known are float32, bfloat16, float16"},
            {"--clock sundial", "--clock: unknown clock \"sundial\", known are host, cupti, events"},
            {"--allow-tf32", "--allow-tf32: needs a GPU: use --device cuda"},

@@ -37,10 +37,12 @@ StructureOptions without_work() {
 }
 
 /// Shapes, bytes and work are those that a run shows.
-void expect_as_run(const std::string& name, const model::Model& model, at::ScalarType compute = at::kFloat) {
+void expect_as_run(const std::string& name, const model::Model& model, at::ScalarType compute = at::kFloat,
+                   const StateTypes& types = {}) {
   SCOPED_TRACE(name);
   StructureOptions shapes;
   shapes.placement.compute = compute;
+  shapes.placement.types = types;
   StructureOptions run = shapes;
   run.run = true;
   const Structure found = structure(model, shapes);
@@ -116,6 +118,29 @@ TEST(Structure, OfALowerPrecisionIsThatOfARun) {
     if (name != "gnmt") expect_as_run(name, intake::build_model(name, settings), at::kBFloat16);
   }
   expect_as_run("net.pt2", intake::build_model(source_folder() + "/tests/golden/pt2/net.pt2", {}), at::kBFloat16);
+}
+
+TEST(Structure, OfParametersInBfloat16IsThatOfARun) {
+  for (const auto& [name, settings] : small_models()) {
+    if (name != "gnmt")
+      expect_as_run(name, intake::build_model(name, settings), at::kBFloat16, {.parameters = StateType::Bfloat16});
+  }
+  expect_as_run("net.pt2", intake::build_model(source_folder() + "/tests/golden/pt2/net.pt2", {}), at::kBFloat16,
+                {.parameters = StateType::Bfloat16});
+}
+
+TEST(Structure, HasTheTypesOfWhatTrainingKeeps) {
+  StructureOptions options;
+  options.placement.compute = at::kBFloat16;
+  options.optimizer = {.name = "adam", .ema_decay = 0.9};
+  options.optimizer.types = options.placement.types = {StateType::Bfloat16, StateType::Float32, StateType::Bfloat16};
+  const Graph graph = structure(tiny_mlp(), options).graph;
+  EXPECT_EQ(graph.types, options.placement.types);
+  EXPECT_EQ(graph.optimizer_state_values, 4) << "two moments in bfloat16, and a float32 average";
+  const Layer& fc1 = graph.layers.at(to_index(layer_index(graph, "fc1")));
+  EXPECT_EQ(fc1.parameter_bytes, Bytes((4 * 8 + 8) * 2));
+  EXPECT_EQ(fc1.gradient_bytes, Bytes((4 * 8 + 8) * 4));
+  EXPECT_EQ(fc1.parameter_tensors.front().dtype, "bfloat16");
 }
 
 // x [2, 4] -> fc1 -> [2, 8] -> relu -> [2, 8] -> fc2 -> [2, 3]: fc1 keeps x, relu its result, fc2 nothing more.

@@ -14,6 +14,7 @@
 #include "costmodel/index.h"
 #include "costmodel/slice.h"
 #include "executor/channel/control_tags.h"
+#include "executor/device/dtype.h"
 #include "executor/model/model.h"
 #include "executor/run/binding/loss_shares.h"
 #include "executor/stage/moving_statistics.h"
@@ -73,7 +74,7 @@ void check_tensors(const BoundModel& bound) {
     }
     for (const int index : bound.layers[to_index(s)]) {
       const model::LayerSpec& layer = bound.model.layers[to_index(index)];
-      std::vector<StateTensor> tensors = model::parameter_tensors(layer);
+      std::vector<StateTensor> tensors = model::parameter_tensors(layer, bound.plan.plan().types.parameters);
       for (StateTensor& buffer : model::exchanged_buffers(layer)) tensors.push_back(std::move(buffer));
       const auto [found, expected] = std::ranges::mismatch(tensors, listed[layer.name]);
       if (found == tensors.end() && expected == listed[layer.name].end()) continue;
@@ -86,14 +87,15 @@ void check_tensors(const BoundModel& bound) {
   }
 }
 
-/// The parameters of a stage's layers, and their buffers if `buffers`.
-std::vector<HeldParameter> held_by(const model::Model& model, const std::vector<int>& layers, bool buffers) {
+/// The parameters of a stage's layers, of `value` bytes a value, and their buffers if `buffers`.
+std::vector<HeldParameter> held_by(const model::Model& model, const std::vector<int>& layers, Bytes value,
+                                   bool buffers) {
   std::vector<HeldParameter> out;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     for (const model::ParameterSpec& parameter : model.layers[to_index(layers[i])].parameters) {
-      const std::size_t size = parameter.trainable ? sizeof(float) : c10::elementSize(parameter.dtype);
-      if (parameter.trainable || buffers)
-        out.push_back({parameter.name, i, Bytes(element_count(parameter.shape) * static_cast<std::int64_t>(size))});
+      const Bytes size =
+          parameter.trainable ? value : Bytes(static_cast<std::int64_t>(c10::elementSize(parameter.dtype)));
+      if (parameter.trainable || buffers) out.push_back({parameter.name, i, element_count(parameter.shape) * size});
     }
   }
   return out;
@@ -152,16 +154,28 @@ BoundModel bind_model(const BoundPlan& plan, const model::Model& model) {
   check_buffers(out);
   check_tied(plan, model);
   check_tensors(out);
+  const Bytes value = value_bytes(plan.plan().types.parameters);
   HeldParameters all;
   for (const std::vector<int>& layers : out.layers) {
-    out.parameters.push_back(held_by(model, layers, /*buffers=*/false));
-    all.push_back(held_by(model, layers, /*buffers=*/true));
+    out.parameters.push_back(held_by(model, layers, value, /*buffers=*/false));
+    all.push_back(held_by(model, layers, value, /*buffers=*/true));
   }
   out.sums = gradient_sums(plan, out.parameters);
   out.homes = parameter_homes(plan, out.parameters, out.sums);
   out.homes.merge(parameter_homes(plan, all, {}));
   for (int s = 0; s < plan.stages(); ++s) out.statistics.push_back(statistics_of(out, s));
   return out;
+}
+
+stage::ComputePlace compute_place(const Plan& plan, c10::Device device) {
+  const at::ScalarType compute = device::compute_type(plan.dtype);
+  validate(plan.types, device::dtype_name(compute));
+  return {device, compute, plan.types};
+}
+
+stage::OptimizerOptions with_types(stage::OptimizerOptions options, const Plan& plan) {
+  options.types = plan.types;
+  return options;
 }
 
 int loss_stage(const BoundModel& bound) {

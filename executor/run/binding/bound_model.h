@@ -9,6 +9,8 @@
 #include "costmodel/bound_plan.h"
 #include "costmodel/gradient_sums.h"
 #include "executor/model/model.h"
+#include "executor/stage/optimizer_options.h"
+#include "executor/stage/stage_program.h"
 
 namespace stagecraft::run {
 
@@ -39,6 +41,12 @@ struct BoundModel {
 ///   not a mean over samples;
 ///   layer and buffer, if a stage has replicas and a forward writes the buffer in a way that replicas cannot replay.
 [[nodiscard]] BoundModel bind_model(const BoundPlan& plan, const model::Model& model);
+
+/// Where and in which types a plan computes. Throws std::invalid_argument unless it computes in the type of its
+/// parameters, if these are not float32.
+[[nodiscard]] stage::ComputePlace compute_place(const Plan& plan, c10::Device device);
+/// `options` with the plan's types.
+[[nodiscard]] stage::OptimizerOptions with_types(stage::OptimizerOptions options, const Plan& plan);
 
 /// The stage that holds the model's last layer, which computes the loss.
 [[nodiscard]] int loss_stage(const BoundModel& bound);

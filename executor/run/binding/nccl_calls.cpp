@@ -74,18 +74,19 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
   // With parts, `more` values follow each of them.
   const auto add_divided = [&](std::vector<channel::NcclCall>& calls, Kind kind, const GradientSum& sum, int tag,
                                std::int64_t more) {
+    const StateType type = kind == Kind::AllGather ? sum.types.parameters : sum.types.gradients;
     std::vector<std::int64_t> counts = part_values(sum);
     for (std::int64_t& count : counts) count += more;
     add(calls, kind, communicators.reduction(sum.ranks, sum.tied.has_value()), tag,
-        {{std::accumulate(counts.begin(), counts.end(), std::int64_t{0})}, at::kFloat});
+        {{std::accumulate(counts.begin(), counts.end(), std::int64_t{0})}, device::dtype_of(type)});
     calls.back().counts = std::move(counts);
   };
   // A message counts for each parameter how many ranks have its gradient, but not one of a stage's replicas with parts.
   const auto add_sum = [&](std::vector<channel::NcclCall>& calls, const GradientSum& sum, int tag) {
     if (!sum.parts.empty()) return add_divided(calls, Kind::ReduceScatter, sum, tag, sum.tied ? 1 : 0);
-    const std::int64_t values =
-        sum.bytes.value / static_cast<std::int64_t>(sizeof(float)) + to_int(sum.parameters.size());
-    add(calls, Kind::AllReduce, communicators.reduction(sum.ranks, sum.tied.has_value()), tag, {{values}, at::kFloat});
+    const std::int64_t values = gradient_values(sum) + to_int(sum.parameters.size());
+    add(calls, Kind::AllReduce, communicators.reduction(sum.ranks, sum.tied.has_value()), tag,
+        {{values}, device::dtype_of(sum.types.gradients)});
   };
   for (std::size_t rank = 0; rank < lists.size(); ++rank) {
     std::vector<channel::NcclCall>& calls = out.calls.emplace_back();
@@ -139,7 +140,7 @@ channel::NcclProgram nccl_program(const BoundModel& bound, int steps) {
           }
           if (last && !last->parts.empty()) {
             add(calls, Kind::AllReduce, communicators.reduction(last->ranks, false),
-                tags_of(action.stage).bucket(bucket), {{counts}, at::kFloat});
+                tags_of(action.stage).bucket(bucket), {{counts}, device::dtype_of(last->types.gradients)});
           }
           for (const GradientSum* const sum : sums[i]) {
             if (sum->tied) add_sum(calls, *sum, channel::kTiesTag + *sum->tied);

@@ -13,13 +13,14 @@
 namespace stagecraft::run {
 namespace {
 
-/// One buffer of zeros with a view for each of `values`, of its shape and layout, and at its end one value for each.
+/// One buffer of zeros with a view for each of `values`, of its shape, its layout and the type of its gradients, and at
+/// its end one value for each.
 std::pair<at::Tensor, std::vector<at::Tensor>> flat_like(const std::vector<at::Tensor>& values) {
   auto count = static_cast<std::int64_t>(values.size());
   for (const at::Tensor& value : values) count += value.numel();
   const c10::Device device = values.empty() ? c10::Device(c10::kCPU) : values.front().device();
-  std::pair<at::Tensor, std::vector<at::Tensor>> out{at::zeros({count}, at::TensorOptions(at::kFloat).device(device)),
-                                                     {}};
+  const at::ScalarType type = values.empty() ? at::kFloat : stage::gradient_type(values.front());
+  std::pair<at::Tensor, std::vector<at::Tensor>> out{at::zeros({count}, at::TensorOptions(type).device(device)), {}};
   std::int64_t offset = 0;
   for (const at::Tensor& value : values) {
     out.second.push_back(stage::view_laid_out_like(out.first, offset, value));

@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
@@ -80,8 +79,11 @@ std::vector<at::Tensor> zeros_received(const ResidentStage& resident, const Boun
 /// A step on a few values that nobody uses.
 void warm_up(const stage::OptimizerOptions& options, c10::Device device) {
   constexpr std::int64_t kValues = 1024;
-  at::Tensor value = at::ones({kValues}, at::TensorOptions(at::kFloat).device(device));
-  value.mutable_grad() = at::ones_like(value);
+  const auto ones = [&](StateType type) {
+    return at::ones({kValues}, at::TensorOptions(device::dtype_of(type)).device(device));
+  };
+  const at::Tensor value = ones(options.types.parameters);
+  value.mutable_grad() = ones(options.types.gradients);
   stage::Optimizer(options, {value}).step(1);
 }
 
@@ -141,8 +143,8 @@ ResidentStage make_resident_stage(const BoundModel& bound, int stage, int rank, 
     if (!bound.plan.gathers(stage) || is_tied) continue;
     // Between its computations, the rank has its own part alone.
     parameter.value = parameter.value.clone();
-    value = at::empty_strided(value.sizes(), value.strides(), value.options().requires_grad(false));
-    value.requires_grad_(true);
+    value = stage::make_leaf(at::empty_strided(value.sizes(), value.strides(), value.options().requires_grad(false)),
+                             stage::gradient_type(value));
     stage::release_memory(value);
   }
   if (bound.plan.gathers(stage)) out.program->bind(whole);
@@ -185,8 +187,8 @@ StageWorker::StageWorker(const BoundModel& bound, int rank, channel::Channel& ch
     : setup_{.bound = bound,
              .rank = rank,
              .channel = channel,
-             .optimizer = options.optimizer,
-             .placement = {options.device, device::compute_type(bound.plan.plan().dtype)},
+             .optimizer = with_types(options.optimizer, bound.plan.plan()),
+             .placement = compute_place(bound.plan.plan(), options.device),
              .first_step = options.first_step,
              .list_steps = list_steps,
              .actions = bound.plan.action_lists(list_steps).at(to_index(rank))},

@@ -285,7 +285,7 @@ std::map<std::string, at::Tensor> SynchronousWorker::gather_averages() {
             const std::size_t i = to_index(found - parameters.begin());
             const at::Tensor own = stage.optimizer->state(i).average;
             if (!own.defined()) return;
-            const at::Tensor& average = averages.emplace_back(at::empty_like(found->value).detach());
+            const at::Tensor& average = averages.emplace_back(at::empty_like(found->value, own.options()));
             const std::int64_t first = owned_range(setup().bound.homes.at(found->name), setup().rank).first;
             stage::in_memory_order(average).narrow(0, first, own.numel()).copy_(own.view({-1}));
             values += average.numel();

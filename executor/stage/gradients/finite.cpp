@@ -20,14 +20,16 @@
 namespace stagecraft::stage {
 namespace {
 
-/// On the bits and without branches, at memory speed: every gradient of every step is checked.
-bool all_finite(const float* values, std::int64_t count) {
-  constexpr std::uint32_t kExponent = 0x7f800000;
-  std::uint32_t found = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::uint32_t bits;
-    std::memcpy(&bits, values + i, sizeof bits);
-    found |= static_cast<std::uint32_t>((bits & kExponent) == kExponent);
+/// On the bits of a type with this exponent and without branches, at memory speed: every gradient of every step is
+/// checked.
+template <class Bits>
+bool all_finite(const void* values, std::int64_t count, Bits exponent) {
+  const char* next = static_cast<const char*>(values);
+  Bits found = 0;
+  for (std::int64_t i = 0; i < count; ++i, next += sizeof(Bits)) {
+    Bits bits;
+    std::memcpy(&bits, next, sizeof bits);
+    found = static_cast<Bits>(found | static_cast<Bits>((bits & exponent) == exponent));
   }
   return found == 0;
 }
@@ -48,8 +50,11 @@ OnNonfinite parse_on_nonfinite(const std::string& name) {
 
 bool all_finite(const at::Tensor& tensor) {
   if (!tensor.is_floating_point() && !tensor.is_complex()) return true;
-  if (tensor.is_cpu() && tensor.scalar_type() == at::kFloat && tensor.is_non_overlapping_and_dense())
-    return all_finite(tensor.const_data_ptr<float>(), tensor.numel());
+  if (tensor.is_cpu() && tensor.is_non_overlapping_and_dense()) {
+    const void* const values = tensor.const_data_ptr();
+    if (tensor.scalar_type() == at::kFloat) return all_finite<std::uint32_t>(values, tensor.numel(), 0x7f800000);
+    if (tensor.scalar_type() == at::kBFloat16) return all_finite<std::uint16_t>(values, tensor.numel(), 0x7f80);
+  }
   const at::NoGradGuard no_graph;
   return at::isfinite(tensor).all().item<bool>();
 }
@@ -61,7 +66,7 @@ at::Tensor nonfinite_flag(const std::vector<Parameter>& parameters) {
     if (parameter.value.grad().defined()) gradients.push_back(parameter.value.grad());
   }
   if (gradients.empty()) return {};
-  const at::TensorOptions options = gradients.front().options();
+  const at::TensorOptions options = gradients.front().options().dtype(at::kFloat);
   at::Tensor found = at::zeros({1}, options);
   // Times 1, which does not change values.
   at::_amp_foreach_non_finite_check_and_unscale_(gradients, found, at::ones({1}, options));

@@ -36,6 +36,10 @@ std::vector<GradientSum> over_replicas(const std::vector<GradientSum>& sums) {
   return out;
 }
 
+at::TensorOptions gradient_options(const at::Tensor& parameter) {
+  return parameter.options().requires_grad(false).dtype(gradient_type(parameter));
+}
+
 }  // namespace
 
 std::vector<GradientBucket> gradient_buckets(const std::vector<std::int64_t>& values,
@@ -166,7 +170,8 @@ GradientReduction::GradientReduction(channel::Channel& channel, std::vector<at::
   }
   const std::int64_t count = s.buckets.empty() ? 0 : s.buckets.front().end;
   const c10::Device device = s.leaves.empty() ? c10::Device(c10::kCPU) : s.leaves.front().device();
-  const at::TensorOptions options = at::TensorOptions(at::kFloat).device(device);
+  const at::ScalarType type = s.leaves.empty() ? at::kFloat : gradient_type(s.leaves.front());
+  const at::TensorOptions options = at::TensorOptions(type).device(device);
   const std::int64_t counts = to_int(s.leaves.size());
   s.flat = at::zeros({count + (updated.empty() ? counts : 0)}, options);
   s.bucket_of.resize(s.leaves.size());
@@ -176,7 +181,7 @@ GradientReduction::GradientReduction(channel::Channel& channel, std::vector<at::
                        .tag = tags.bucket(to_int(s.buckets.size()))};
   }
   if (s.gathers()) {
-    s.arriving = at::empty({count}, options);
+    s.arriving = at::empty({count}, options.dtype(s.leaves.front().scalar_type()));
     for (const at::Tensor& leaf : s.leaves) restore_memory(leaf);  // to make views of it
   }
   std::vector<ValueRange> owned(s.leaves.size());
@@ -196,7 +201,9 @@ GradientReduction::GradientReduction(channel::Channel& channel, std::vector<at::
     if (parts.empty()) continue;
     channel::CollectiveCall all = s.sums.back();
     all.kind = Collective::AllGather;
-    if (s.gathers()) all.values = s.arriving.narrow(0, begin, gradients);
+    // Of parameters, whose values are not larger than gradients'.
+    all.values = s.gathers() ? s.arriving.narrow(0, begin, gradients)
+                             : all.values.view(s.leaves.front().scalar_type()).narrow(0, 0, gradients);
     const auto of_bucket = [&](const std::vector<at::Tensor>& tensors) {
       return std::vector(tensors.begin() + bucket.first, tensors.begin() + bucket.last);
     };
@@ -296,9 +303,11 @@ void GradientReduction::gather_gradients() {
 
 void GradientReduction::gather_parameters() {
   State& s = *state_;
-  if (s.gathers()) return;
+  if (s.gathers() || !s.sum_of_counts) return;
+  if (s.keeps_parts()) restore_memory(s.flat);
   for (PartGather& gather : s.parameter_gathers) gather.start(s.channel);
   for (PartGather& gather : s.parameter_gathers) gather.finish();
+  if (s.keeps_parts()) release_memory(s.flat);
 }
 
 void GradientReduction::begin_gather() {
@@ -397,14 +406,15 @@ void TiedGradients::reduce() {
     // Stages take separate gradients: the optimizer divides each of them in place.
     for (const Copies& copies : tie.stages) {
       at::Tensor& parameter = value(copies, 0);
-      parameter.mutable_grad() = sum.defined() ? at::empty_like(parameter).copy_(sum) : at::Tensor();
+      parameter.mutable_grad() =
+          sum.defined() ? at::empty_like(parameter, gradient_options(parameter)).copy_(sum) : at::Tensor();
     }
   }
 }
 
 at::Tensor TiedGradients::over_ranks(const Tie& tie, const at::Tensor& sum) const {
   const at::Tensor& parameter = value(tie.stages.front(), 0);
-  at::Tensor message = at::empty({parameter.numel() + 1}, parameter.options().requires_grad(false));
+  at::Tensor message = at::empty({parameter.numel() + 1}, gradient_options(parameter));
   at::Tensor total = message.narrow(0, 0, parameter.numel()).view(parameter.sizes());
   sum.defined() ? total.copy_(sum) : total.zero_();
   const at::Tensor count = message[parameter.numel()].fill_(sum.defined() ? 1 : 0);
@@ -417,7 +427,7 @@ void TiedGradients::reduce_part(Tie& tie, const at::Tensor& sum) {
   const at::Tensor& parameter = value(tie.stages.front(), 0);
   channel::CollectiveCall call{
       .kind = Collective::ReduceScatter,
-      .values = at::empty({parameter.numel() + to_int(tie.ranks.size())}, parameter.options().requires_grad(false)),
+      .values = at::empty({parameter.numel() + to_int(tie.ranks.size())}, gradient_options(parameter)),
       .members = tie.ranks,
       .tag = tie.tag};
   // Each part is followed by the number of ranks that have a gradient.
@@ -456,7 +466,7 @@ void TiedGradients::gather_gradients() {
   for (Tie& tie : ties_) {
     if (tie.parts.empty() || !tie.has_gradient) continue;
     const at::Tensor& parameter = value(tie.stages.front(), 0);
-    const at::Tensor whole = at::empty_like(parameter);
+    const at::Tensor whole = at::empty_like(parameter, gradient_options(parameter));
     const at::Tensor& own = part(tie.stages.front());
     if (own.grad().defined()) {
       const auto mine = tie.parts.begin() + (std::ranges::find(tie.ranks, channel_.rank()) - tie.ranks.begin());

@@ -22,18 +22,19 @@ namespace {
 std::int64_t blocks_of(std::int64_t values) { return (values + kOwnedBlock - 1) / kOwnedBlock; }
 
 /// In a fixed order, and at memory speed: sixteen sums, added at the end.
-double sum_of_squares(const float* values, std::int64_t count) {
+template <class Value>
+double sum_of_squares(const Value* values, std::int64_t count) {
   constexpr std::int64_t kSums = 16;
   std::array<double, kSums> sums{};
   std::int64_t i = 0;
   for (; i + kSums <= count; i += kSums) {
     for (std::int64_t k = 0; k < kSums; ++k) {
-      const double value = values[i + k];
+      const double value = static_cast<float>(values[i + k]);
       sums[to_index(k)] += value * value;
     }
   }
   for (std::int64_t k = 0; i < count; ++i, ++k) {
-    const double value = values[i];
+    const double value = static_cast<float>(values[i]);
     sums[to_index(k)] += value * value;
   }
   return std::accumulate(sums.begin(), sums.end(), 0.0);
@@ -70,11 +71,14 @@ SquaredBlocks squared_blocks(const std::vector<Parameter>& parameters) {
     const at::Tensor gradient = in_memory_order(laid_out_like(found, parameter.value));
     std::vector<double>& blocks = it->second;
     if (gradient.is_cpu()) {
-      const auto* const values = gradient.const_data_ptr<float>();
-      for (std::size_t b = 0; b < blocks.size(); ++b) {
-        const std::int64_t begin = to_int(b) * kOwnedBlock;
-        blocks[b] = sum_of_squares(values + begin, std::min(kOwnedBlock, gradient.numel() - begin));
-      }
+      const auto sum_blocks = [&](const auto* values) {
+        for (std::size_t b = 0; b < blocks.size(); ++b) {
+          const std::int64_t begin = to_int(b) * kOwnedBlock;
+          blocks[b] = sum_of_squares(values + begin, std::min(kOwnedBlock, gradient.numel() - begin));
+        }
+      };
+      gradient.scalar_type() == at::kBFloat16 ? sum_blocks(gradient.const_data_ptr<at::BFloat16>())
+                                              : sum_blocks(gradient.const_data_ptr<float>());
     } else {
       add_block_norms(gradient, norms);
       waiting.push_back(&blocks);

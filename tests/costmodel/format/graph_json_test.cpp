@@ -66,9 +66,10 @@ TEST(GraphJson, RefusesToWriteWhatIsNotUtf8) {
   EXPECT_THAT([&] { (void)graph_json(graph); }, ThrowsMessage<std::invalid_argument>(HasSubstr("is not UTF-8")));
 }
 
-/// Takes away what versions 7, 8, 11 and 12 added.
+/// Takes away what versions 7, 8, 11, 12 and 13 added.
 void forget_estimate(Graph& graph) {
   graph.estimate.reset();
+  graph.types = {};
   graph.whole_batch_loss = false;
   if (graph.iteration) graph.iteration->log_spread.reset();
   if (graph.quality) graph.quality->watched.log_spread.reset();
@@ -97,7 +98,7 @@ TEST(ReadGraph, ReadsVersion1) {
     layer.forward_work = layer.backward_work = {};
   }
   std::string text = graph_json(graph);
-  text.replace(text.find("\"version\": 12"), 13, "\"version\": 1");
+  text.replace(text.find("\"version\": 13"), 13, "\"version\": 1");
   EXPECT_EQ(parse_graph(text, "graph.json"), graph);
 }
 
@@ -110,7 +111,7 @@ TEST(ReadGraph, ReadsVersion4) {
     layer.forward_work = layer.backward_work = {};
   }
   std::string text = graph_json(graph);
-  text.replace(text.find("\"version\": 12"), 13, "\"version\": 4");
+  text.replace(text.find("\"version\": 13"), 13, "\"version\": 4");
   EXPECT_EQ(parse_graph(text, "graph.json"), graph);
 }
 
@@ -124,10 +125,12 @@ TEST(ReadGraph, ChecksNamedParametersAgainstTheirBytes) {
           [](Layer& layer) { layer.parameter_tensors.pop_back(); });
   refused("tied parameter \"embedding.weight\" is not among its parameters",
           [](Layer& layer) { layer.parameter_tensors.front().name = "renamed"; });
-  refused("parameter \"embedding.weight\" has 24 bytes, but 32 among those tied",
+  refused("parameter \"embedding.weight\" has 12 bytes, but 32 among those tied",
           [](Layer& layer) { layer.parameter_tensors.front().shape = {6}; });
   refused("parameter \"a.bias\" has the unknown dtype \"half\"",
           [](Layer& layer) { layer.parameter_tensors.back().dtype = "half"; });
+  refused("parameter \"a.bias\" is float16, but the type of parameters is bfloat16",
+          [](Layer& layer) { layer.parameter_tensors.back().dtype = "float16"; });
   refused("parameter \"a.bias\" appears twice",
           [](Layer& layer) { layer.parameter_tensors.push_back(layer.parameter_tensors.back()); });
   refused("parameter \"a.bias\" has a size that is negative, or more than 2^60 bytes",
@@ -170,9 +173,9 @@ TEST(ReadGraph, NamesAnotherFormatAndVersion) {
   expect_refused("{}", "/: key \"format\" is missing");
   expect_refused("stagecraft.graph", "stagecraft.plan",
                  "/format: found \"stagecraft.plan\", expected \"stagecraft.graph\"");
-  expect_refused("\"version\": 12", "\"version\": 13",
-                 "/version: found version 13, this program reads version 1 to 12");
-  expect_refused("\"version\": 12", "\"version\": \"1\"", "/version: found \"1\", expected an integer");
+  expect_refused("\"version\": 13", "\"version\": 14",
+                 "/version: found version 14, this program reads version 1 to 13");
+  expect_refused("\"version\": 13", "\"version\": \"1\"", "/version: found \"1\", expected an integer");
 }
 
 TEST(ReadGraph, ListsTheKnownKeysForAnUnknownOne) {

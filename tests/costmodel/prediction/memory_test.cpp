@@ -133,6 +133,36 @@ TEST(StageMemory, CountsTheOptimizersStateOfWhatARankUpdates) {
   EXPECT_THAT(ranks, ElementsAre(8192_B, 16384_B, 8192_B));
 }
 
+TEST(StageMemory, HasTheBytesOfARecipeForEachParameter) {
+  // One layer of 4096 values under Adam, on one rank and on four that divide the optimizer's state, 1024 values each.
+  constexpr auto kBfloat16 = StateType::Bfloat16;
+  struct Recipe {
+    StateTypes types;
+    double whole, divided;  // bytes a value
+  };
+  for (const Recipe& recipe : {Recipe{{}, 16, 8 + 8.0 / 4}, Recipe{{.parameters = kBfloat16}, 18, 6 + 12.0 / 4},
+                               Recipe{{.parameters = kBfloat16, .gradients = kBfloat16}, 16, 4 + 12.0 / 4},
+                               Recipe{{.parameters = kBfloat16, .moments = kBfloat16}, 14, 6 + 8.0 / 4}}) {
+    Graph graph = chain_graph({1}, {1}, 0_B, 4096 * value_bytes(recipe.types.parameters));
+    graph.dtype = "bfloat16";
+    graph.types = recipe.types;
+    graph.optimizer_state_values = 2;
+    const auto bytes_a_value = [&](int replicas, StateSharding sharding) {
+      const BoundPlan plan(make_plan(graph, flat_topology(replicas), {{0}, {replicas}}, {.sharding = sharding}));
+      Bytes bytes;
+      for (const MemoryPart part : {MemoryPart::Parameters, MemoryPart::Gradients, MemoryPart::Optimizer})
+        bytes += stage_memory(graph, plan, 0, 1).part(part);
+      const MemoryReplay replay = replay_memory(graph, plan, plan.action_lists()).front();
+      for (const MemoryPart part : {MemoryPart::Parameters, MemoryPart::Gradients, MemoryPart::Optimizer})
+        bytes -= replay.peak.part(part);
+      EXPECT_EQ(bytes, 0_B) << "the replay's";
+      return replay.peak.total / 4096_B;
+    };
+    EXPECT_EQ(bytes_a_value(1, StateSharding::None), recipe.whole);
+    EXPECT_EQ(bytes_a_value(4, StateSharding::Optimizer), recipe.divided);
+  }
+}
+
 TEST(StageMemory, CopiesGradientsToSumThemOnlyUnderAnAsynchronousSchedule) {
   const Graph graph = two_layers();
   const auto reduction = [&](const Plan& plan) {

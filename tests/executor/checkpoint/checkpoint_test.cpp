@@ -269,6 +269,66 @@ TEST_F(CheckpointedRun, ContinuesBitForBitWithEveryOptimizer) {
   for (const std::string& optimizer : stage::optimizer_names()) expect_same(small, plan, plan, optimizer);
 }
 
+constexpr StateTypes kBfloat16{StateType::Bfloat16, StateType::Float32, StateType::Bfloat16};
+
+TEST_F(CheckpointedRun, ContinuesBitForBitWithMasterValuesAndMomentsInBfloat16) {
+  const PlannedModel gpt =
+      planned_model("gpt", {{"layers", "1"}, {"width", "16"}, {"heads", "2"}, {"vocabulary", "32"}, {"sequence", "8"}},
+                    2, at::kBFloat16, kBfloat16);
+  const int n = to_int(gpt.model.layers.size());
+  for (const char* optimizer : {"sgd", "adamw", "nadam"}) {
+    expect_same(gpt, cut_plan(gpt, {n / 2}, {1, 1}, "1f1b", 2),
+                cut_plan(gpt, {n / 3, 2 * n / 3}, {1, 1, 1}, "gpipe", 2), optimizer);
+  }
+  const files::TensorFiles saved = tensors(folder("whole") + "/step-6");
+  EXPECT_EQ(saved.kind("h.0.ln_1.weight").dtype, at::kBFloat16);
+  EXPECT_EQ(saved.kind("optimizer.first/h.0.ln_1.weight").dtype, at::kBFloat16);
+  const at::Tensor master = saved.read("optimizer.master/wte.weight");
+  EXPECT_EQ(master.scalar_type(), at::kFloat);
+  EXPECT_TRUE(at::equal(saved.read("wte.weight"), master.to(at::kBFloat16)));
+  EXPECT_FALSE(at::equal(saved.read("wte.weight").to(at::kFloat), master)) << "it has more bits";
+  EXPECT_EQ(state_dict(saved, gpt.model, {}).at("wte.weight").scalar_type(), at::kBFloat16) << "as others read it";
+}
+
+TEST_F(CheckpointedRun, ContinuesInOtherTypesFromTheValuesOfMoreBits) {
+  const auto mlp_in = [](const StateTypes& types) {
+    return planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "3"}}, 3, at::kBFloat16, types);
+  };
+  for (const bool rounds : {true, false}) {
+    const PlannedModel before = mlp_in(rounds ? StateTypes{} : kBfloat16);
+    const PlannedModel after = mlp_in(rounds ? kBfloat16 : StateTypes{});
+    const std::string where = folder(rounds ? "rounds" : "does_not");
+    (void)run(before, cut_plan(before, {3}, {1, 1}, "1f1b", 2), options("adam", where, 2));
+    const files::TensorFiles saved = tensors(where + "/step-2");
+    const Plan plan = cut_plan(after, {}, {1}, "1f1b", 2);
+    std::vector<int> layers(after.model.layers.size());
+    std::iota(layers.begin(), layers.end(), 0);
+    const stage::ComputePlace place = run::compute_place(plan, c10::Device(c10::kCPU));
+    stage::StageProgram program(after.model, layers, {}, {}, 1, place);
+    const auto optimizer =
+        stage::optimizer_of(run::with_types(options("adam", "", 2).optimizer, plan), program.parameters());
+    load_state(saved, program, *optimizer);
+    for (std::size_t i = 0; i < program.parameters().size(); ++i) {
+      const auto& [name, layer, value] = program.parameters()[i];
+      const at::Tensor exact = saved.read(rounds ? name : "optimizer.master/" + name);
+      const stage::OptimizerState state = optimizer->state(i);
+      EXPECT_EQ(exact.scalar_type(), at::kFloat);
+      EXPECT_TRUE(at::equal(rounds ? state.master : value.detach(), exact)) << name;
+      EXPECT_TRUE(at::equal(value.detach(), exact.to(value.scalar_type()))) << name;
+      EXPECT_EQ(state.master.defined(), rounds) << name;
+      const at::Tensor first = saved.read("optimizer.first/" + name);
+      EXPECT_EQ(first.scalar_type(), rounds ? at::kFloat : at::kBFloat16) << name;
+      EXPECT_TRUE(at::equal(state.first, first.to(rounds ? at::kBFloat16 : at::kFloat))) << name;
+    }
+    run::RunOptions more = options("adam", where, 4);
+    more.check = true;
+    const run::RunResult rest = run(after, plan, more);
+    EXPECT_EQ(rest.first_step, 2);
+    EXPECT_EQ(rest.check->different + rest.check->losses_different, 0);
+    EXPECT_EQ(tensors(where + "/step-4").holds("optimizer.master/fc1.weight"), rounds);
+  }
+}
+
 TEST_F(CheckpointedRun, IsLoadedByAnyNumberOfRanks) {
   const PlannedModel small = mlp();
   (void)run(small, cut_plan(small, {3}, {2, 1}, "1f1b", 4), options("adam", folder(), 2));

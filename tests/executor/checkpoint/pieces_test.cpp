@@ -394,6 +394,14 @@ TEST_F(RunFromPieces, OfReplicasThatDivideTheOptimizersStateContinuesUnderAnyPla
   EXPECT_EQ(manifest.files.size(), 2U);
 }
 
+TEST_F(RunFromPieces, OfRanksThatDivideMasterValuesContinuesUnderAnyPlan) {
+  const PlannedModel gpt =
+      planned_model("gpt", {{"layers", "1"}, {"width", "24"}, {"heads", "2"}, {"vocabulary", "64"}, {"sequence", "4"}},
+                    2, at::kBFloat16, {StateType::Bfloat16, StateType::Float32, StateType::Bfloat16});
+  const Plan plan = cut_plan(gpt, {to_int(gpt.model.layers.size()) / 2}, {2, 1}, "1f1b", 2);
+  expect_same_under(gpt, {plan, divided(plan)});
+}
+
 TEST_F(RunFromPieces, OfRanksThatDivideATiedParametersStateContinuesWithoutTheDivision) {
   const Plan plan = cut_plan(gpt_, {half_}, {2, 1}, "1f1b", 2);
   expect_same_under(gpt_, {plan, divided(plan)});

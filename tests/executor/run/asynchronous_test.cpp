@@ -43,7 +43,7 @@ std::vector<double> simulated_losses(const PlannedModel& planned, const Plan& pl
   shape.steps = steps;
   std::vector<int> all(planned.model.layers.size());
   std::iota(all.begin(), all.end(), 0);
-  stage::StageProgram program(planned.model, all, {}, {}, options.seed);
+  stage::StageProgram program(planned.model, all, {}, {}, options.seed, compute_place(plan, options.device));
   const auto layers = model::layers_of_stages(plan, planned.model);
 
   std::vector<StageState> stages(plan.stages.size());
@@ -55,7 +55,7 @@ std::vector<double> simulated_losses(const PlannedModel& planned, const Plan& pl
       stages[s].places.push_back(i);
       first.push_back(program.parameters()[i].value);
     }
-    stages[s].optimizer = std::make_unique<stage::Optimizer>(options.optimizer, first);
+    stages[s].optimizer = std::make_unique<stage::Optimizer>(with_types(options.optimizer, plan), first);
     stages[s].versions.push_back(first);
     for (int m = 0; m < plan.microbatches * steps; ++m) ++stages[s].missing[update_of(schedule, shape, to_int(s), m)];
   }
@@ -103,7 +103,8 @@ std::vector<double> simulated_losses(const PlannedModel& planned, const Plan& pl
       if (--stage.missing[update] > 0) continue;
       Tensors next;
       for (std::size_t i = 0; i < stage.places.size(); ++i) {
-        next.push_back(stage.versions.back()[i].detach().clone().set_requires_grad(true));
+        const at::Tensor& newest = stage.versions.back()[i];
+        next.push_back(stage::make_leaf(newest.detach().clone(), stage::gradient_type(newest)));
         at::Tensor total;
         for (const Tensors& gradients : sums) {
           if (gradients[i].defined()) total = total.defined() ? total.add(gradients[i]) : gradients[i];
@@ -124,12 +125,17 @@ struct Case {
   std::string name;
   std::map<std::string, std::string> set;
   bool laid_out = false;
+  StateTypes types = {};
 };
 
 TEST(AsynchronousRun, EqualsASingleProcessWithItsDelaysBitForBit) {
   for (const Case& model :
        {Case{"mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "4"}}}, Case{"convnet", {{"channels", "4"}}},
         Case{"convnet", {{"channels", "4"}}, /*laid_out=*/true},
+        Case{"mlp",
+             {{"inputs", "12"}, {"width", "16"}, {"layers", "4"}},
+             false,
+             {StateType::Bfloat16, StateType::Float32, StateType::Bfloat16}},
         Case{"transformer",
              {{"layers", "2"},
               {"width", "16"},
@@ -139,7 +145,8 @@ TEST(AsynchronousRun, EqualsASingleProcessWithItsDelaysBitForBit) {
               {"sequence", "4"}}}}) {
     model::Model built = intake::build_model(model.name, model.set);
     if (model.laid_out) built = testing::laid_out_model(std::move(built));
-    const PlannedModel planned = planned_model(std::move(built), 2);
+    const bool reduced = model.types != StateTypes{};
+    const PlannedModel planned = planned_model(std::move(built), 2, reduced ? at::kBFloat16 : at::kFloat, model.types);
     const int layers = to_int(planned.model.layers.size());
     for (const char* schedule : {"pipedream", "pipedream-2bw"}) {
       for (const std::vector<int>& replicas :

@@ -16,6 +16,7 @@
 #include "costmodel/bound_plan.h"
 #include "costmodel/gradient_sums.h"
 #include "costmodel/index.h"
+#include "costmodel/prediction/memory_replay.h"
 #include "executor/run/run.h"
 #include "executor/run/worker/synchronous_worker.h"
 #include "tests/support/channels/ranks.h"
@@ -102,9 +103,11 @@ Made train(const Case& c, const Plan& plan, const std::string& channels) {
       worker.compute(step);
       for (const auto& [microbatch, loss] : worker.take_losses(step))
         note(when + "loss of microbatch " + std::to_string(microbatch), at::scalar_tensor(loss, at::kDouble));
-      worker.gather_gradients();
-      for (const stage::Parameter& parameter : worker.parameters())
-        note(when + "gradient of " + parameter.name, parameter.value.grad());
+      if (step % 2 == 0) {
+        worker.gather_gradients();
+        for (const stage::Parameter& parameter : worker.parameters())
+          note(when + "gradient of " + parameter.name, parameter.value.grad());
+      }
       worker.update_step(step);
       if (const auto norm = worker.take_gradient_norm(step)) note(when + "norm", at::scalar_tensor(*norm, at::kDouble));
       worker.gather_parameters();
@@ -130,8 +133,10 @@ Made train(const Case& c, const Plan& plan, const std::string& channels) {
 
 /// Equal to the bit: NaN equals itself.
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  const auto bits = [](const at::Tensor& t) { return t.view(t.element_size() == 8 ? at::kLong : at::kInt); };
-  return a.sizes() == b.sizes() && at::equal(bits(a), bits(b));
+  const auto bits = [](const at::Tensor& t) {
+    return t.view(t.element_size() == 8 ? at::kLong : t.element_size() == 4 ? at::kInt : at::kShort);
+  };
+  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() && at::equal(bits(a), bits(b));
 }
 
 /// Whether the replicas of each stage have equally many microbatches.
@@ -172,6 +177,12 @@ const std::vector<PlannedModel>& models() {
     out.push_back(planned_model(testing::laid_out_model(intake::build_model("convnet", {{"channels", "8"}})), 2));
     out.push_back(planned_model(with_missing_gradients(), 2));
     out.push_back(planned_model("gpt", gpt, 2, at::kHalf));
+    constexpr auto kBfloat16 = StateType::Bfloat16;
+    for (const StateTypes& types : {StateTypes{.parameters = kBfloat16}, StateTypes{.moments = kBfloat16},
+                                    StateTypes{kBfloat16, kBfloat16, kBfloat16}}) {
+      out.push_back(planned_model("gpt", gpt, 2, at::kBFloat16, types));
+      out.push_back(planned_model(with_missing_gradients(), 2, at::kBFloat16, types));
+    }
     return out;
   }();
   return all;
@@ -288,6 +299,38 @@ TEST(DividedStateOfARun, IsWholeInChecksAndValidations) {
     options.optimizer.ema_decay = 0;
     const RunResult without = run_local(plan, planned.model, *planned.data, options, kDeadline);
     EXPECT_NE(whole.validations.at(4).loss, without.validations.at(4).loss) << "averages are other values";
+  }
+}
+
+TEST(DividedStateOfARun, HoldsTheBytesOfItsTypesAsPredicted) {
+  constexpr auto kBfloat16 = StateType::Bfloat16;
+  const std::map<std::string, std::string> set{{"inputs", "64"}, {"width", "800"}, {"layers", "4"}};
+  for (const StateTypes& types :
+       {StateTypes{}, StateTypes{.parameters = kBfloat16}, StateTypes{.parameters = kBfloat16, .gradients = kBfloat16},
+        StateTypes{.parameters = kBfloat16, .moments = kBfloat16}}) {
+    PlannedModel planned = planned_model("mlp", set, 2, at::kBFloat16, types);
+    planned.graph.optimizer_state_values = 2;
+    RunOptions options;
+    options.steps = 2;
+    options.optimizer.name = "adam";
+    for (const StateSharding sharding :
+         {StateSharding::None, StateSharding::Optimizer, StateSharding::Gradients, StateSharding::Parameters}) {
+      Plan plan = cut_plan(planned, {}, {2}, "1f1b", 4);
+      if (sharding > StateSharding::Optimizer) {
+        const auto cuts = even_cuts(to_int(planned.model.layers.size()), 4);
+        plan = cut_plan(planned, cuts, {2, 2, 2, 2}, "looped-bfs", 4, 4);
+      }
+      plan.sharding = sharding;
+      const BoundPlan bound(plan);
+      const auto predicted = replay_memory(planned.graph, bound, bound.action_lists());
+      const std::vector<RankMemory> found =
+          run_local(plan, planned.model, *planned.data, options, kDeadline).measurement.timeline.memory;
+      for (std::size_t rank = 0; rank < 2; ++rank) {
+        EXPECT_NEAR(found[rank].total / predicted[rank].peak.total, 1, 0.01)
+            << to_string(types.parameters) << ' ' << to_string(types.gradients) << ' ' << to_string(types.moments)
+            << ", state divided: " << to_string(sharding) << ", rank " << rank;
+      }
+    }
   }
 }
 

@@ -23,13 +23,21 @@ const PlannedModel& mlp() {
   return planned;
 }
 
+/// The same with parameters in bfloat16.
+const PlannedModel& reduced_mlp() {
+  static const PlannedModel planned =
+      planned_model("mlp", {{"inputs", "12"}, {"width", "16"}, {"layers", "6"}}, 3, at::kBFloat16,
+                    {StateType::Bfloat16, StateType::Float32, StateType::Bfloat16});
+  return planned;
+}
+
 /// A plan with `schedule`; the schedule "listed" gets the lists of gpipe or interleaved-1f1b.
-Plan plan_of(const ScheduleEntry& schedule, const std::vector<int>& replicas, int chunks) {
-  const int layers = to_int(mlp().model.layers.size());
+Plan plan_of(const PlannedModel& planned, const ScheduleEntry& schedule, const std::vector<int>& replicas, int chunks) {
+  const int layers = to_int(planned.model.layers.size());
   const std::string listed = chunks > 1 ? "interleaved-1f1b" : "gpipe";
   // A number of microbatches that every schedule takes: a multiple of the positions, and enough to fill the pipeline.
   constexpr int kMicrobatches = 12;
-  Plan plan = cut_plan(mlp(), even_cuts(layers, to_int(replicas.size())), replicas,
+  Plan plan = cut_plan(planned, even_cuts(layers, to_int(replicas.size())), replicas,
                        schedule.name == "listed" ? listed : schedule.name, kMicrobatches, chunks);
   if (schedule.name == "listed") {
     plan.listed = BoundPlan(plan).action_lists();
@@ -40,15 +48,15 @@ Plan plan_of(const ScheduleEntry& schedule, const std::vector<int>& replicas, in
 }
 
 void expect_runs(const ScheduleEntry& schedule, const std::vector<int>& replicas, int chunks,
-                 StateSharding sharding = StateSharding::None) {
-  Plan plan = plan_of(schedule, replicas, chunks);
+                 StateSharding sharding = StateSharding::None, const PlannedModel& planned = mlp()) {
+  Plan plan = plan_of(planned, schedule, replicas, chunks);
   plan.sharding = sharding;
   const bool compares = schedule.weights == Weights::Flushed && schedule_of(plan).trains;
   RunOptions options;
   options.steps = 3;
   options.optimizer.learning_rate = 0.01;
   options.check = compares;
-  const RunResult result = run_local(plan, mlp().model, *mlp().data, options, std::chrono::minutes(1));
+  const RunResult result = run_local(plan, planned.model, *planned.data, options, std::chrono::minutes(1));
   const std::string what = schedule.name + " on " + std::to_string(replicas.size()) + " stages, " +
                            std::to_string(chunks) + " chunks, " + std::to_string(BoundPlan(plan).ranks().size()) +
                            " ranks";
@@ -94,6 +102,16 @@ TEST_P(EverySchedule, RunsReplicasThatDivideTheStateOfTraining) {
     }
     if (schedule.equal_replicas) expect_runs(schedule, {2, 2, 2, 2}, 2, sharding);
   }
+}
+
+TEST_P(EverySchedule, RunsWithParametersInBfloat16) {
+  const ScheduleEntry& schedule = schedule_by_name(GetParam());
+  if (runs_chunks(schedule, 1)) {
+    expect_runs(schedule, {1, 1, 1}, 1, StateSharding::None, reduced_mlp());
+    expect_runs(schedule, {2, 2}, 1, StateSharding::None, reduced_mlp());
+    if (schedule.weights == Weights::Flushed) expect_runs(schedule, {2, 2}, 1, StateSharding::Optimizer, reduced_mlp());
+  }
+  if (schedule.chunked) expect_runs(schedule, {1, 1, 1, 1}, 2, StateSharding::None, reduced_mlp());
 }
 
 TEST_P(EverySchedule, RunsSeveralStagesOnARank) {

@@ -1,4 +1,5 @@
 #include <ATen/ops/abs.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/sub.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +10,7 @@
 
 #include "executor/files/safetensors.h"
 #include "executor/stage/optimizer.h"
+#include "executor/stage/stage_program.h"
 #include "tests/support/places.h"
 #include "tests/support/run_command.h"
 
@@ -93,8 +95,8 @@ double difference(const at::Tensor& found, const at::Tensor& expected) {
 TEST(AgainstTorch, OptimizersAndSchedulesGiveTheSame) {
   const testing::CommandFolder folder;
   std::string cases;
-  for (const char* groups : {"", "|groups"})
-    for (const OptimizerCase& tried : kOptimizers) cases += "optimizer|" + tried.python + groups + "\n";
+  for (const char* how : {"", "|groups", "|parameters", "|moments"})
+    for (const OptimizerCase& tried : kOptimizers) cases += "optimizer|" + tried.python + how + "\n";
   for (const ScheduleCase& tried : kSchedules) cases += "schedule|" + tried.python + "\n";
   const std::vector<double> losses{3, 2, 2, 1.9999, 2.5, 1, 1, 1, 1, 1, 1, 1, 1, 0.5, 1};
   cases += "plateau|factor=0.3, patience=1, threshold=1e-3, min_lr=0.02, eps=0|";
@@ -112,20 +114,27 @@ TEST(AgainstTorch, OptimizersAndSchedulesGiveTheSame) {
   // otherwise: some units in the last place of float32.
   constexpr double kRounding = 1e-6;
   std::size_t number = 0;
-  for (std::size_t t = 0; t < 2 * kOptimizers.size(); ++t) {
+  for (std::size_t t = 0; t < 4 * kOptimizers.size(); ++t) {
     OptimizerCase tried = kOptimizers[t % kOptimizers.size()];
+    const std::size_t how = t / kOptimizers.size();
     tried.options.ema_decay = 0.75;
-    if (t >= kOptimizers.size()) tried.options.groups = {parse_group("1$:weight-decay=0,lr-factor=0.5")};
+    if (how == 1) tried.options.groups = {parse_group("1$:weight-decay=0,lr-factor=0.5")};
+    if (how >= 2) tried.options.types.parameters = StateType::Bfloat16;
+    if (how == 3) tried.options.types.gradients = tried.options.types.moments = StateType::Bfloat16;
+    const at::ScalarType type = how >= 2 ? at::kBFloat16 : at::kFloat;
+    const at::ScalarType of_gradients = how == 3 ? at::kBFloat16 : at::kFloat;
     const std::vector<std::string> names{"p.0", "p.1"};
     const std::string prefix = std::to_string(number++) + "/";
     std::vector<at::Tensor> parameters;
-    for (const char* p : {"0", "1"}) parameters.push_back(file.read(prefix + "before." + p).requires_grad_(true));
+    for (const char* p : {"0", "1"})
+      parameters.push_back(make_leaf(file.read(prefix + "before." + p).to(type), of_gradients));
     Optimizer optimizer(tried.options, parameters, names);
     for (int step = 0; step < 5; ++step) {
       for (std::size_t p = 0; p < parameters.size(); ++p) {
         const std::string name = prefix + "gradient." + std::to_string(step) + "." + std::to_string(p);
         // Divided by 4 again, which is exact.
-        if (file.header().tensors.contains(name)) parameters[p].mutable_grad() = file.read(name).mul(4);
+        if (file.header().tensors.contains(name))
+          parameters[p].mutable_grad() = file.read(name).to(of_gradients).mul(4);
       }
       if (step == 3) {  // as in a run that resumes
         Optimizer resumed(tried.options, parameters, names);
@@ -136,7 +145,11 @@ TEST(AgainstTorch, OptimizersAndSchedulesGiveTheSame) {
     }
     for (std::size_t p = 0; p < parameters.size(); ++p) {
       const at::Tensor expected = file.read(prefix + "after." + std::to_string(p));
-      EXPECT_LE(difference(parameters[p].detach(), expected), kRounding) << tried.python << ", parameter " << p;
+      const OptimizerState state = optimizer.state(p);
+      const at::Tensor exact = how >= 2 ? state.master : parameters[p].detach();
+      EXPECT_LE(difference(exact, expected), kRounding) << tried.python << ", parameter " << p << ", case " << how;
+      EXPECT_TRUE(at::equal(parameters[p].detach(), exact.to(type))) << tried.python << ", rounding of parameter " << p;
+      EXPECT_TRUE(!state.first.defined() || state.first.scalar_type() == of_gradients) << "as moments here";
       EXPECT_LE(difference(optimizer.state(p).average, file.read(prefix + "average." + std::to_string(p))), kRounding)
           << tried.python << ", average of parameter " << p;
       EXPECT_GE(difference(file.read(prefix + "before." + std::to_string(p)), expected), 1e-3) << "it moved";

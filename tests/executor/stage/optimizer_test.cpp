@@ -6,12 +6,14 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/randn_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <vector>
 
+#include "executor/stage/stage_program.h"
 #include "tests/support/operator_count.h"
 
 namespace stagecraft::stage {
@@ -165,6 +167,56 @@ TEST(Optimizer, MovesEveryParameterAsIfItWereAlone) {
     for (std::size_t i = 0; i < shapes.size(); ++i)
       EXPECT_TRUE(at::equal(together[i], alone[i])) << options.name << " " << i << ", seed " << seed;
   }
+}
+
+TEST(Optimizer, UpdatesALargeParameterInBfloat16AsItsParts) {
+  // More values than are copied to float32 together; "nadam" moves a product of each parameter in each step.
+  constexpr std::int64_t kPart = std::int64_t{1} << 16;
+  for (const char* const name : {"adam", "nadam", "lion"}) {
+    OptimizerOptions options{.name = name, .learning_rate = 0.1, .weight_decay = 0.01};
+    options.types = {StateType::Bfloat16, StateType::Bfloat16, StateType::Bfloat16};
+    const at::Tensor whole = make_leaf(at::randn({2 * kPart + 77}).to(at::kBFloat16), at::kBFloat16);
+    std::vector<at::Tensor> parts;
+    for (const at::Tensor& part : whole.detach().clone().split(kPart)) parts.push_back(make_leaf(part, at::kBFloat16));
+    Optimizer together(options, {whole});
+    Optimizer apart(options, parts);
+    for (int step = 0; step < 3; ++step) {
+      const at::Tensor gradient = at::randn_like(whole.detach());
+      whole.mutable_grad() = gradient.clone();
+      const std::vector<at::Tensor> of_parts = gradient.split(kPart);
+      for (std::size_t i = 0; i < parts.size(); ++i) parts[i].mutable_grad() = of_parts[i].clone();
+      together.step(2);
+      apart.step(2);
+    }
+    const OptimizerState state = together.state(0);
+    std::int64_t first = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const std::int64_t count = parts[i].numel();
+      EXPECT_TRUE(at::equal(whole.detach().narrow(0, first, count), parts[i].detach())) << name << ", part " << i;
+      EXPECT_TRUE(at::equal(state.master.narrow(0, first, count), apart.state(i).master)) << name << ", part " << i;
+      EXPECT_TRUE(at::equal(state.first.narrow(0, first, count), apart.state(i).first)) << name << ", part " << i;
+      first += count;
+    }
+    EXPECT_TRUE(!state.steps.defined() || state.steps.item<float>() == 3) << name;
+    EXPECT_TRUE(!state.product.defined() || at::equal(state.product, apart.state(0).product)) << name;
+    EXPECT_EQ(whole.grad().scalar_type(), at::kBFloat16);
+  }
+}
+
+TEST(Optimizer, KeepsWhatIsLessThanABitOfABfloat16Parameter) {
+  // bfloat16 has 8 bits: 1 - 2^-11 rounds to 1, and so does each of the next steps; after eight, the master value is
+  // 1 - 2^-8, which is a bfloat16.
+  at::Tensor w = make_leaf(at::full({1}, 1, at::kBFloat16), at::kFloat);
+  OptimizerOptions options{.name = "sgd", .learning_rate = 0x1p-11};
+  options.types.parameters = StateType::Bfloat16;
+  Optimizer optimizer(options, {w});
+  for (int step = 0; step < 8; ++step) {
+    w.mutable_grad() = at::full({1}, 1.0F);
+    optimizer.step(1);
+    EXPECT_EQ(optimizer.state(0).master.item<float>(), 1 - 0x1p-11F * static_cast<float>(step + 1));
+    EXPECT_TRUE(step >= 3 || w.item<float>() == 1) << "step " << step;
+  }
+  EXPECT_EQ(w.item<float>(), 1 - 0x1p-8F);
 }
 
 TEST(Optimizer, TakesAsManyOperatorsForManyParametersAsForOne) {

@@ -62,6 +62,38 @@ TEST(StageProgram, GivesMemoryToZeroGradientsThatHaveNone) {
   }
 }
 
+TEST(StageProgram, AddsUpGradientsInTheirTypeAndReadsParametersOfOneDimensionInFloat32) {
+  model::Model model;
+  const model::ValueRef x = model::append(model, model::ModelInput{"x", "float32", {2}});
+  at::ScalarType read = at::kHalf;
+  testing::closure_layer(model, "loss", x, {model::ones("weight", {1, 2}), model::ones("scale", {2})},
+                         [&read](const model::LayerCall& call) {
+                           read = call.parameters[1].scalar_type();
+                           return call.inputs[0].mul(call.parameters[0]).mul(call.parameters[1]).sum();
+                         });
+  // Gradients of 256, 1 and 1 by x: bfloat16 has 8 bits, so 256 + 1 is 256 again.
+  for (const auto& [gradients, sum] : {std::pair(StateType::Float32, 258.0F), {StateType::Bfloat16, 256.0F}}) {
+    for (const bool parts : {false, true}) {
+      const StateTypes types{.parameters = StateType::Bfloat16, .gradients = gradients};
+      StageProgram program(model, {0}, {}, {}, 1, {.compute = at::kBFloat16, .types = types});
+      for (const float value : {256.0F, 1.0F, 1.0F}) {
+        Flight flight = program.forward({}, {at::full({1, 2}, value)}, 0, 0);
+        SplitBackward rest;
+        (void)(parts ? program.backward_of_inputs(std::move(flight), {}, rest)
+                     : program.backward(std::move(flight), {}));
+        rest.of_weights();
+      }
+      EXPECT_EQ(read, at::kFloat);
+      for (const Parameter& parameter : program.parameters()) {
+        EXPECT_EQ(parameter.value.scalar_type(), at::kBFloat16);
+        EXPECT_EQ(c10::toString(parameter.value.grad().scalar_type()), c10::toString(gradient_type(parameter.value)));
+        EXPECT_TRUE(at::equal(parameter.value.grad().to(at::kFloat), at::full(parameter.value.sizes(), sum)))
+            << parameter.name << ' ' << parameter.value.grad();
+      }
+    }
+  }
+}
+
 TEST(StageProgram, LeavesGradientsInTheLayoutOfTheBackward) {
   model::Model model;
   const model::ValueRef hidden =

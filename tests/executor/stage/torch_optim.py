@@ -2,8 +2,10 @@
 
 python torch_optim.py OUT.safetensors < cases
 
-A line of the input is "optimizer|CLASS|ARGUMENTS", with "|groups" for one group per parameter, "schedule|CLASS|ARGUMENTS|STEPS", or "plateau|ARGUMENTS|LOSSES", ARGUMENTS as Python keywords.
-Line I gives, of an optimizer, the parameters before ("I/before.P") and after ("I/after.P") five steps with the
+A line of the input is "optimizer|CLASS|ARGUMENTS", with "|groups" for one group per parameter, "|parameters" for float32
+masters of parameters in bfloat16, "|moments" for masters, gradients in bfloat16 and a state that is rounded to bfloat16
+after each step; "schedule|CLASS|ARGUMENTS|STEPS", or "plateau|ARGUMENTS|LOSSES", ARGUMENTS as Python keywords.
+Line I gives, of an optimizer, the parameters (or masters) before ("I/before.P") and after ("I/after.P") five steps with the
 gradients "I/gradient.STEP.P", and moving averages ("I/average.P"); parameter 1 has no gradient in step 0. Of a schedule, "I/rates" for a rate of 0.5.
 """
 
@@ -26,11 +28,14 @@ def keywords(text):
     return eval(f"dict({text})")  # from the test beside this file
 
 
-def optimized(number, kind, arguments, grouped, out):
+def optimized(number, kind, arguments, how, out):
+    grouped = how == ["groups"]
+    rounded = how in (["parameters"], ["moments"])
     generator = torch.Generator().manual_seed(number)
     parameters = []
     for p, shape in enumerate(SHAPES):
-        out[f"{number}/before.{p}"] = torch.randn(shape, generator=generator)
+        values = torch.randn(shape, generator=generator)
+        out[f"{number}/before.{p}"] = values.bfloat16().float() if rounded else values
         parameters.append(out[f"{number}/before.{p}"].clone().requires_grad_())
     # Parameter 1 is a group of its own, without decay and with another rate.
     rate = keywords(arguments)["lr"]
@@ -42,8 +47,14 @@ def optimized(number, kind, arguments, grouped, out):
             if step == 0 and p == 1:
                 continue
             parameter.grad = torch.randn(SHAPES[p], generator=generator)
+            if how == ["moments"]:
+                parameter.grad = parameter.grad.bfloat16().float()
             out[f"{number}/gradient.{step}.{p}"] = parameter.grad.clone()
         optimizer.step()
+        for state in optimizer.state.values() if how == ["moments"] else []:
+            for value in state.values():
+                if torch.is_tensor(value) and value.dim() > 0:
+                    value.copy_(value.bfloat16())
         average.update_parameters(torch.nn.ParameterList(parameters))
     for p, parameter in enumerate(parameters):
         out[f"{number}/after.{p}"] = parameter.detach()
@@ -78,7 +89,7 @@ def main():
     for number, line in enumerate(sys.stdin):
         what, kind, arguments, *steps = line.rstrip("\n").split("|")
         if what == "optimizer":
-            optimized(number, kind, arguments, steps == ["groups"], out)
+            optimized(number, kind, arguments, steps, out)
         elif what == "plateau":
             plateaued(number, kind, arguments, out)
         else:

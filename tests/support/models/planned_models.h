@@ -21,13 +21,14 @@ struct PlannedModel {
 };
 
 inline PlannedModel planned_model(model::Model model, std::int64_t microbatch_samples,
-                                  at::ScalarType compute = at::kFloat) {
+                                  at::ScalarType compute = at::kFloat, const StateTypes& types = {}) {
   PlannedModel out;
   out.model = std::move(model);
   out.data = data::make_data_source("synthetic", out.model, 3);
   profiler::ProfileOptions options;
   options.microbatch_samples = microbatch_samples;
   options.placement.compute = compute;
+  options.placement.types = options.optimizer.types = types;
   options.warmup = 0;
   options.rule.fewest = options.rule.least = 1;
   options.rule.most_seconds = 0;
@@ -36,8 +37,9 @@ inline PlannedModel planned_model(model::Model model, std::int64_t microbatch_sa
 }
 
 inline PlannedModel planned_model(const std::string& name, const std::map<std::string, std::string>& set,
-                                  std::int64_t microbatch_samples, at::ScalarType compute = at::kFloat) {
-  return planned_model(intake::build_model(name, set), microbatch_samples, compute);
+                                  std::int64_t microbatch_samples, at::ScalarType compute = at::kFloat,
+                                  const StateTypes& types = {}) {
+  return planned_model(intake::build_model(name, set), microbatch_samples, compute, types);
 }
 
 /// The plan that cuts the model's layers, in order, before each layer number in `cuts`; with `chunks` stages on a rank.

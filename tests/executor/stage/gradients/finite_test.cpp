@@ -28,6 +28,7 @@ TEST(AllFinite, FindsOneValueAnywhere) {
     for (const std::int64_t place : {0, 7, 30}) {
       at::Tensor values = at::full({31}, std::numeric_limits<float>::max());
       EXPECT_TRUE(all_finite(values));
+      EXPECT_TRUE(all_finite(at::full({31}, 3e38, at::kBFloat16)));
       values[place] = bad;
       EXPECT_FALSE(all_finite(values)) << place;
       EXPECT_FALSE(all_finite(values.to(at::kDouble))) << place;
