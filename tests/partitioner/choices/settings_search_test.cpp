@@ -124,7 +124,7 @@ std::vector<StepSettings> every_setting(const SettingSpace& space) {
           made.plan.recompute_every = every;
           made.plan.gradient_bucket_bytes = bytes;
         }
-        if (!space.sharding || !space.constraints.memory_limit || graph.optimizer_state_values == 0) continue;
+        if (!space.sharding || !space.constraints.memory_limit || optimizer_bytes(graph, 4_B) == 0_B) continue;
         out.push_back(out.back());
         out.back().plan.gradient_bucket_bytes = space.constraints.plan.gradient_bucket_bytes;
         out.back().plan.sharding = StateSharding::Optimizer;
