@@ -164,7 +164,9 @@ bool BoundPlan::gathers(int stage) const {
 }
 
 bool BoundPlan::reduces_early(int stage) const {
-  return plan_.sharding >= StateSharding::Gradients && schedule_.trains && replicas(stage) > 1 &&
+  // Of several stages on a rank, replicas with unequal shares may end the backwards in different orders.
+  const bool same_order = plan_.chunks == 1 || plan_.microbatches % replicas(stage) == 0;
+  return plan_.sharding >= StateSharding::Gradients && schedule_.trains && replicas(stage) > 1 && same_order &&
          shared_[to_index(stage)].empty();
 }
 

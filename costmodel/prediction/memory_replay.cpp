@@ -264,7 +264,6 @@ class RankReplay {
     const StageNeeds& needs = *state.needs;
     const bool asynchronous = plan_.asynchronous();
     if (is_compute(action.kind)) state.gathering = Bytes(0);
-    // The first backward of a step makes room for the gradients.
     if (needs.keeps_parts && (action.kind == ActionKind::Backward || action.kind == ActionKind::WeightGradient))
       state.gradients = true;
     switch (action.kind) {

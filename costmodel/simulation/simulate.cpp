@@ -266,10 +266,9 @@ class Simulation final : private Hosts::Messages {
       at(rank).waits = true;
       return false;
     }
-    if (!at(rank).waits) return true;
+    if (!std::exchange(at(rank).waits, false)) return true;
     record(rank, {ActionKind::Gather, action.stage, -1, -1}, at(rank).since, flows_.now());
     at(rank).since = flows_.now();
-    at(rank).waits = false;
     return true;
   }
   void start_gather(std::optional<int> stage) {

@@ -43,13 +43,11 @@ ScheduleEntry entry_of(const PlanSettings& settings) {
   return out;
 }
 
-/// What replicas divide of parameters: the optimizer's state, and with the shardings that divide them gradients and the
-/// parameters themselves.
+/// What replicas divide of parameters: the optimizer's state and, by the sharding, gradients and themselves.
 Bytes divided_bytes(const Graph& graph, const PlanSettings& settings, Bytes parameters) {
-  Bytes out = optimizer_bytes(graph, parameters);
-  if (settings.sharding >= StateSharding::Gradients) out += gradient_bytes(graph.types, parameters);
-  if (settings.sharding == StateSharding::Parameters) out += parameters;
-  return out;
+  const bool gradients = settings.sharding >= StateSharding::Gradients;
+  return optimizer_bytes(graph, parameters) + (gradients ? gradient_bytes(graph.types, parameters) : Bytes(0)) +
+         (settings.sharding == StateSharding::Parameters ? parameters : Bytes(0));
 }
 
 /// The costs of a layer. `held`: the bytes of the layer's parameters that no earlier node holds. `devices`: among the
@@ -239,6 +237,8 @@ Seconds PipelineCosts::least_reduce_of_more(Bytes bytes, int replicas, Seconds b
 Seconds PipelineCosts::reduce_time(Bytes bytes, int replicas, Seconds backward, bool is_least,
                                    std::optional<int> first) const {
   if (replicas < 2 || !waits_ || !schedule_.trains || bytes <= Bytes(0)) return Seconds(0);
+  // Early sums of several stages of a device may fit in where it waits.
+  if (schedule_.chunked && settings_.sharding >= StateSharding::Gradients) return Seconds(0);
   const bool may_be_more = is_least || !tied_.empty();
   // By formula, a reduce-scatter and an all-gather take no less than an all-reduce of what is gathered; measured curves
   // say nothing. Gathers before the computation may be hidden.
@@ -301,10 +301,8 @@ bool PipelineCosts::can_run(const Split& split) const {
       check_shape(schedule_, shape_of(split));
     } catch (const std::invalid_argument&) { return false; }
   }
-  // Replicas that gather their parameters together need equally many microbatches.
-  if (settings_.sharding == StateSharding::Parameters && schedule_.trains &&
-      std::ranges::any_of(split.replicas, [&](int replicas) { return settings_.microbatches % replicas != 0; }))
-    return false;
+  const auto is_unequal = [&](int replicas) { return settings_.microbatches % replicas != 0; };
+  if (settings_.sharding == StateSharding::Parameters && std::ranges::any_of(split.replicas, is_unequal)) return false;
   // A stage with one of these layers has a single replica. If the stages are open, some stage must have one.
   for (const int v : single_) {
     const int replicas = split.stage_of_node.empty() ? *std::ranges::min_element(split.replicas)

@@ -178,6 +178,18 @@ TEST(ShardedParameters, CannotHangUnderAnySchedule) {
           EXPECT_EQ(infeasible, nullptr) << schedule.name << ": " << (infeasible ? infeasible->reason : "");
           ++plans;
         }
+        // Replicas with unequal shares.
+        for (const int microbatches : {3, 5, 12, 13}) {
+          Plan unequal = sharded(schedule.name, positions, chunks, microbatches, StateSharding::Gradients);
+          try {
+            validate(unequal);
+          } catch (const std::invalid_argument&) { continue; }
+          const BoundPlan plan(unequal);
+          const auto result = verify(plan, plan.action_lists());
+          const auto* infeasible = std::get_if<Infeasible>(&result);
+          EXPECT_EQ(infeasible, nullptr) << schedule.name << ": " << (infeasible ? infeasible->reason : "");
+          ++plans;
+        }
       }
     }
   }

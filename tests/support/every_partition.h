@@ -49,7 +49,8 @@ void each_partition(const Graph& graph, int devices, Visit visit) {
 }
 
 /// A graph of `layers` layers after an input, in topological order, in which each reads one or more earlier ones; with
-/// updates, loading times, two outputs of which one has no gradient, and parameters that two layers share, by chance.
+/// updates, loading times, two outputs of which one has no gradient, parameters that two layers share, and types of
+/// what training keeps, by chance.
 inline Graph branching_graph(std::mt19937& random, int layers) {
   const auto up_to = [&](int most) { return static_cast<int>(random() % static_cast<unsigned>(most + 1)); };
   Graph graph;
@@ -98,6 +99,11 @@ inline Graph branching_graph(std::mt19937& random, int layers) {
       graph.layers[i].parameter_bytes += Bytes(8000);
     }
   }
+  std::mt19937 beside = random;  // what is drawn next does not depend on types
+  const auto type = [&] { return beside() % 2 == 0 ? StateType::Float32 : StateType::Bfloat16; };
+  graph.types.parameters = type();
+  if (graph.types.parameters == StateType::Bfloat16) graph.types.gradients = type();
+  graph.types.moments = type();
   validate(graph);
   return graph;
 }

@@ -103,6 +103,18 @@ TEST(BindModel, RefusesAModelWithOtherParametersThanThePlanLists) {
   EXPECT_NO_THROW(bind(plan, planned.model)) << "plans of older versions list nothing";
 }
 
+TEST(ComputePlace, HasThePlansTypesAndRefusesParametersThatItDoesNotComputeWith) {
+  Plan plan = cut_plan(planned_model("mlp", kTiny, 2), {2}, {1, 1}, "1f1b", 2);
+  plan.types.parameters = StateType::Bfloat16;
+  plan.dtype = "bfloat16";
+  EXPECT_EQ(compute_place(plan, c10::Device(c10::kCPU)).types, plan.types);
+  EXPECT_EQ(with_types({}, plan).types, plan.types);
+  plan.dtype.clear();
+  EXPECT_THAT(
+      [&] { (void)compute_place(plan, c10::Device(c10::kCPU)); },
+      ThrowsMessage<std::invalid_argument>("parameters in bfloat16 need a computation in bfloat16, found float32"));
+}
+
 TEST(BindModel, RefusesMicrobatchesThatTheModelDoesNotRunWith) {
   PlannedModel planned = planned_model("mlp", kTiny, 4);
   planned.model.name = "model.pt2";

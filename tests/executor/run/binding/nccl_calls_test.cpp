@@ -144,17 +144,31 @@ TEST(NcclProgram, KeepsEachBucketsPlace) {
 TEST(NcclProgram, ScattersGradientsAndGathersParametersWhereReplicasDivideTheState) {
   Plan plan = cut_plan(mlp(), {2}, {2, 1}, "1f1b", 2);
   plan.sharding = StateSharding::Optimizer;
-  const channel::NcclProgram program = program_of(plan, mlp().model);
-  EXPECT_EQ(channel::find_mismatch(program), "");
-  std::vector<std::string> collectives;
-  for (const channel::NcclCall& call : program.calls[1])
-    if (channel::is_collective(call.kind)) collectives.push_back(to_string(call));
+  const auto collectives = [&] {
+    const channel::NcclProgram program = program_of(plan, mlp().model);
+    EXPECT_EQ(channel::find_mismatch(program), "");
+    std::vector<std::string> out;
+    for (const channel::NcclCall& call : program.calls[1])
+      if (channel::is_collective(call.kind)) out.push_back(to_string(call));
+    return out;
+  };
   // A Linear with 12 x 16 weights and 16 biases: less than a block, so rank 0 updates the weights.
   const std::string bucket = " under tag " + std::to_string(channel::kBucketsTag);
-  EXPECT_THAT(collectives,
+  EXPECT_THAT(collectives(),
               ElementsAre("reduce-scatter of float32 [208] in parts of 192, 16" + bucket,
                           "all-reduce of float32 [2] under tag " + std::to_string(channel::kBucketsTag + 1),
                           "all-gather of float32 [208] in parts of 192, 16" + bucket));
+  plan.dtype = "bfloat16";
+  plan.types.parameters = StateType::Bfloat16;
+  EXPECT_THAT(collectives(),
+              ElementsAre("reduce-scatter of float32 [208] in parts of 192, 16" + bucket,
+                          "all-reduce of float32 [2] under tag " + std::to_string(channel::kBucketsTag + 1),
+                          "all-gather of bfloat16 [208] in parts of 192, 16" + bucket));
+  plan.types.gradients = StateType::Bfloat16;
+  EXPECT_THAT(collectives(),
+              ElementsAre("reduce-scatter of bfloat16 [208] in parts of 192, 16" + bucket,
+                          "all-reduce of bfloat16 [2] under tag " + std::to_string(channel::kBucketsTag + 1),
+                          "all-gather of bfloat16 [208] in parts of 192, 16" + bucket));
 }
 
 }  // namespace
