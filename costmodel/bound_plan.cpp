@@ -21,14 +21,25 @@ constexpr int kLongestCycle = 60;
 /// frees stages that it does not need soon, and gathers those that it does. Last, what comes after the list.
 std::vector<std::vector<Action>> residences(const std::vector<Action>& computing,
                                             const std::function<bool(int stage)>& gathers) {
+  static_assert(kWholeStages == 2);
   std::vector<std::vector<Action>> out(computing.size() + 1);
+  const auto stage_at = [&](std::size_t i) { return computing[i].stage; };
+  // By entry: the first from it on that computes a stage that is gathered, and the first after that with another stage.
+  std::vector<std::size_t> first(computing.size() + 1, computing.size());
+  std::vector<std::size_t> other = first;
+  for (std::size_t i = computing.size(); i-- > 0;) {
+    const std::size_t next = first[i + 1];
+    first[i] = next;
+    other[i] = other[i + 1];
+    if (!is_compute(computing[i].kind) || !gathers(stage_at(i))) continue;
+    first[i] = i;
+    if (next < computing.size() && stage_at(next) != stage_at(i)) other[i] = next;
+  }
   std::vector<int> whole;
   for (std::size_t i = 0; i < computing.size(); ++i) {
     std::vector<int> soon;
-    for (std::size_t j = i; j < computing.size() && to_int(soon.size()) < kWholeStages; ++j) {
-      const int stage = computing[j].stage;
-      if (is_compute(computing[j].kind) && gathers(stage) && std::ranges::find(soon, stage) == soon.end())
-        soon.push_back(stage);
+    for (const std::size_t entry : {first[i], other[i]}) {
+      if (entry < computing.size()) soon.push_back(stage_at(entry));
     }
     std::erase_if(whole, [&](int stage) {
       if (std::ranges::find(soon, stage) != soon.end()) return false;
@@ -234,13 +245,17 @@ std::vector<std::vector<Action>> BoundPlan::action_lists(int steps, int prefetch
       }
     }
 
-    const std::vector<std::vector<Action>> moved = residences(computing, [&](int stage) { return gathers(stage); });
-    const std::map<int, std::size_t> last = last_of_stages(computing);
-    const bool listed_reduces = std::ranges::find(computing, ActionKind::Reduce, &Action::kind) != computing.end();
+    std::vector<std::vector<Action>> moved;
+    std::map<int, std::size_t> last;
+    const auto gathers_any = [&](int stage) { return gathers(stage); };
+    if (std::ranges::any_of(stages_of_rank, gathers_any)) moved = residences(computing, gathers_any);
+    if (plan_.sharding >= StateSharding::Gradients &&
+        std::ranges::find(computing, ActionKind::Reduce, &Action::kind) == computing.end())
+      last = last_of_stages(computing);
 
     std::vector<Action> list;
     for (std::size_t i = 0; i < computing.size(); ++i) {
-      list.insert(list.end(), moved[i].begin(), moved[i].end());
+      if (!moved.empty()) list.insert(list.end(), moved[i].begin(), moved[i].end());
       list.insert(list.end(), posted[i].begin(), posted[i].end());
       const Action& action = computing[i];
       if (action.kind == ActionKind::Update && reduces(action.stage))
@@ -250,10 +265,10 @@ std::vector<std::vector<Action>> BoundPlan::action_lists(int steps, int prefetch
       for (const Passage& output : outputs(action)) {
         if (!placed && is_message(action, output)) list.push_back(send_of(action, output));
       }
-      if (!listed_reduces && reduces_early(action.stage) && is_compute(action.kind) && last.at(action.stage) == i)
+      if (!last.empty() && is_compute(action.kind) && last.at(action.stage) == i && reduces_early(action.stage))
         list.push_back({ActionKind::Reduce, action.stage, -1, -1});
     }
-    list.insert(list.end(), moved.back().begin(), moved.back().end());
+    if (!moved.empty()) list.insert(list.end(), moved.back().begin(), moved.back().end());
     if (schedule_.trains && !asynchronous()) {
       for (const int s : stages_of_rank) {
         const Action reduce{ActionKind::Reduce, s, -1, -1};
