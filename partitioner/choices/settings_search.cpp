@@ -45,10 +45,12 @@ SettingTrial try_schedule(const std::string& schedule, Constraints constraints,
 
 Seconds run_step(const RankedPlan& ranked) { return step_in_run(ranked.plan).value_or(ranked.prediction.iteration); }
 
-/// Whether a run of `a` is faster than one of `b`, or `b` does not fit in memory; of equal ones the first stays.
+/// Whether a run of `a` is faster than one of `b`, or `b` does not fit in memory; of equal ones that with
+/// the shorter single step, then the first.
 bool is_better(const RankedPlan& a, const RankedPlan& b) {
   if (a.fits != b.fits) return a.fits;
-  return run_step(a) < run_step(b) * (1 - kEqual);
+  if (run_step(a) < run_step(b) * (1 - kEqual)) return true;
+  return run_step(a) <= run_step(b) * (1 + kEqual) && a.prediction.iteration < b.prediction.iteration * (1 - kEqual);
 }
 
 /// Sets `best` among the trials with plans, and the bound: of all plans, unless the best is chosen for its steps in a

@@ -237,7 +237,7 @@ Seconds PipelineCosts::least_reduce_of_more(Bytes bytes, int replicas, Seconds b
 Seconds PipelineCosts::reduce_time(Bytes bytes, int replicas, Seconds backward, bool is_least,
                                    std::optional<int> first) const {
   if (replicas < 2 || !waits_ || !schedule_.trains || bytes <= Bytes(0)) return Seconds(0);
-  // Early sums of several stages of a device may fit in where it waits.
+  // Early sums may fit in where a device waits.
   if (schedule_.chunked && settings_.sharding >= StateSharding::Gradients) return Seconds(0);
   const bool may_be_more = is_least || !tied_.empty();
   // By formula, a reduce-scatter and an all-gather take no less than an all-reduce of what is gathered; measured curves
@@ -254,12 +254,11 @@ Seconds PipelineCosts::reduce_time(Bytes bytes, int replicas, Seconds backward, 
 }
 
 ReduceLine PipelineCosts::reduce_line(Bytes most, int replicas) const {
-  if (replicas < 2 || !waits_ || !schedule_.trains) return {};
+  if (replicas < 2 || !waits_ || !schedule_.trains || settings_.sharding == StateSharding::Parameters) return {};
+  if (schedule_.chunked && settings_.sharding >= StateSharding::Gradients) return {};
   if (settings_.gradient_bucket_bytes && schedule_.splits_backward) return {};
   ReduceLine out = least_reduce_.line_below(most, replicas, settings_.gradient_bucket_bytes ? dag_.nodes : 1);
-  // As in reduce_time: a line of so many times fewer bytes.
-  constexpr Bytes kValue{4};
-  if (divides()) out.per_byte = out.per_byte * (gathered(kValue) / kValue);
+  if (divides()) out.per_byte = out.per_byte * (gathered(Bytes(4)) / Bytes(4));
   return out;
 }
 
@@ -436,13 +435,14 @@ Bytes PipelineCosts::least_peak(const StageBytes& stage, std::int64_t in_flight,
 // The replica with the most microbatches may update the fewest values. A cut is at most half a block from an equal one,
 // see owned_values, so each part of a sum lacks at most a block; each full bucket is a sum, and so is the rest.
 Bytes PipelineCosts::least_state(const StageBytes& stage, int replicas) const {
-  if (replicas < 2 || stage.divided <= Bytes(0)) return stage.state + stage.divided;
+  if (stage.divided <= Bytes(0)) return stage.state;
   const Bytes value = value_bytes(graph_.types.parameters);
   const std::int64_t state = divided_bytes(graph_, settings_, value).value;
   const std::int64_t gradient = gradient_bytes(graph_.types, value).value;
-  const std::int64_t sums = settings_.gradient_bucket_bytes
-                                ? stage.divided.value / state * gradient / settings_.gradient_bucket_bytes->value + 1
-                                : 1;
+  const std::int64_t later = settings_.sharding >= StateSharding::Gradients ? gradient : 0;
+  if (replicas < 2) return stage.state + Bytes(stage.divided.value / state * (state - later));
+  const std::optional<Bytes>& bucket = settings_.gradient_bucket_bytes;
+  const std::int64_t sums = bucket ? stage.divided.value / state * gradient / bucket->value + 1 : 1;
   const std::int64_t block = kOwnedBlock * state;
   return stage.state + Bytes(std::max<std::int64_t>(0, stage.divided.value / replicas - sums * block));
 }

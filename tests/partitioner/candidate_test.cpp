@@ -190,8 +190,9 @@ TEST(SplitCandidate, ListsTheLayersForAnUnknownOne) {
 }
 
 TEST(SplitCandidate, WantsReplicasForEveryStage) {
-  EXPECT_THAT(testing::refused([] { return split_candidate(kFourLayers, {"l2"}, {2}); }),
-              AllOf(HasSubstr("replicas"), HasSubstr("1"), HasSubstr("2 stages")));
+  EXPECT_THAT(testing::refused([] { return split_candidate(kFourLayers, {"l2"}, {2, 1, 1}); }),
+              AllOf(HasSubstr("replicas"), HasSubstr("3 numbers"), HasSubstr("2 stages")));
+  EXPECT_EQ(split_candidate(kFourLayers, {"l2"}, {2}).partition.replicas, (std::vector<int>{2, 2}));
 }
 
 TEST(GivenCandidate, KeepsDevicesAndWarmUps) {
